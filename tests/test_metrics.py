@@ -1,0 +1,130 @@
+"""Metrics of equity curves against plain-Python oracles, known answers and degenerate curves."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from utils import metrics
+
+Metric = Callable[[list[float]], object]
+
+curves = st.lists(st.floats(0.5, 1.6), min_size=3, max_size=40).map(
+    lambda factors: [1e6 * math.prod(factors[:day]) for day in range(len(factors) + 1)]
+)
+ALL: list[Metric] = [
+    metrics.total_return_percent,
+    metrics.annualised_volatility_percent,
+    metrics.sharpe,
+    metrics.sortino,
+    metrics.max_drawdown_percent,
+    metrics.calmar,
+]
+
+
+def returns_of(curve: list[float]) -> list[float]:
+    return [after / before - 1 for before, after in itertools.pairwise(curve)]
+
+
+def oracle_total_return(curve: list[float]) -> float:
+    return 100 * (curve[-1] - curve[0]) / curve[0]
+
+
+def oracle_volatility(curve: list[float]) -> float:
+    return 100 * statistics.stdev(returns_of(curve)) * math.sqrt(252)
+
+
+def oracle_sharpe(curve: list[float]) -> float:
+    deviation = statistics.stdev(returns_of(curve))
+    return statistics.fmean(returns_of(curve)) / deviation * math.sqrt(252) if deviation > 1e-12 else 0.0
+
+
+def oracle_sortino(curve: list[float]) -> float:
+    downside = math.sqrt(statistics.fmean([r * r if r < 0 else 0.0 for r in returns_of(curve)]))
+    return statistics.fmean(returns_of(curve)) / downside * math.sqrt(252) if downside > 1e-12 else 0.0
+
+
+def oracle_drawdown(curve: list[float]) -> float:
+    return 100 * max(1 - low / high for day, high in enumerate(curve) for low in curve[day:])
+
+
+def oracle_calmar(curve: list[float]) -> float:
+    yearly = (curve[-1] / curve[0]) ** (252 / (len(curve) - 1)) - 1
+    drawdown = oracle_drawdown(curve) / 100
+    return yearly / drawdown if drawdown > 1e-12 else 0.0
+
+
+@pytest.mark.parametrize(
+    ("metric", "oracle"),
+    [
+        (metrics.total_return_percent, oracle_total_return),
+        (metrics.annualised_volatility_percent, oracle_volatility),
+        (metrics.sharpe, oracle_sharpe),
+        (metrics.sortino, oracle_sortino),
+        (metrics.max_drawdown_percent, oracle_drawdown),
+        (metrics.calmar, oracle_calmar),
+    ],
+)
+@given(curve=curves)
+def test_agrees_with_the_oracle(metric: Metric, oracle: Callable[[list[float]], float], curve: list[float]) -> None:
+    assert metric(curve) == pytest.approx(oracle(curve), rel=1e-6, abs=1e-7)
+
+
+@pytest.mark.parametrize("metric", ALL)
+@given(
+    batch=st.integers(2, 9).flatmap(
+        lambda days: st.lists(st.lists(st.floats(1, 9), min_size=days, max_size=days), min_size=1)
+    )
+)
+def test_a_batch_is_its_rows(metric: Metric, batch: list[list[float]]) -> None:
+    rows = [float(np.asarray(metric(row))) for row in batch]
+    together = np.asarray(metric(np.array(batch).reshape(len(batch), 1, -1)))  # type: ignore[arg-type]
+    assert together.shape == ((len(batch), 1))
+    assert together[:, 0].tolist() == pytest.approx(rows, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("metric", ALL)
+@given(curve=curves, scale=st.floats(1e-3, 1e3))
+def test_currency_does_not_matter(metric: Metric, curve: list[float], scale: float) -> None:
+    scaled = metric([value * scale for value in curve])
+    assert scaled == pytest.approx(metric(curve), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("metric", ALL)
+@pytest.mark.parametrize("curve", [[100.0], [100.0, 100.0], [3.3] * 50])
+def test_a_flat_curve_is_worth_nothing(metric: Metric, curve: list[float]) -> None:
+    assert metric(curve) == 0.0
+
+
+def test_known_answers() -> None:
+    curve = [100.0, 110.0, 99.0, 108.9]  # +10 %, -10 %, +10 %
+    assert metrics.total_return_percent(curve) == pytest.approx(8.9)
+    assert metrics.max_drawdown_percent(curve) == pytest.approx(10.0)
+    assert metrics.sharpe(curve) == pytest.approx(math.sqrt(252) * (0.1 / 3) / math.sqrt(0.04 / 3))
+    assert metrics.sortino(curve) == pytest.approx(math.sqrt(252) * (0.1 / 3) / math.sqrt(0.01 / 3))
+
+
+def test_undefined_ratios_do_not_flatter() -> None:
+    rising = [100.0 * 1.01**day for day in range(20)]
+    assert metrics.total_return_percent(rising) > 20
+    for ratio in (metrics.sharpe, metrics.sortino, metrics.calmar):
+        assert ratio(rising) == 0.0
+
+
+def test_ruin_ends_a_curve() -> None:
+    for curve in ([100.0, 50.0, 0.0, 30.0], [100.0, 50.0, -5.0, 30.0]):
+        assert metrics.total_return_percent(curve) == -100.0
+        assert metrics.max_drawdown_percent(curve) == 100.0
+        assert metrics.calmar(curve) == pytest.approx(-1.0)
+
+
+def test_a_gap_stays_a_gap() -> None:
+    for metric in ALL:
+        assert math.isnan(float(np.asarray(metric([1.0, math.nan, 1.1]))))

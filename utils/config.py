@@ -1,0 +1,386 @@
+"""Settings of a run: frozen dataclasses by concern, each validated where it is built."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from utils.settings import ConfigError as ConfigError
+from utils.settings import flatten, from_dict, nest, require, to_dict
+
+Fill = Literal["next_open", "same_close"]
+Representation = Literal["independent", "shared"]
+Credit = Literal["entry", "daily"]
+CriticForm = Literal["structured", "plain"]
+Mutation = Literal["proximal", "gaussian"]
+Crossover = Literal["head", "average"]
+Profile = Literal["quick", "full"]
+
+FLAT = tyro.conf.arg(prefix_name=False)
+"""Marks a setting whose flag leaves out the name of its concern: --population-size."""
+
+
+def _is_folder_name(name: str | None) -> bool:
+    return name is None or (name not in ("", ".", "..") and re.search(r"[/\\\0]", name) is None)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What market is read and how its days are divided."""
+
+    context_window_days: int = 504
+    """Days of history that an encoding may see, the observed day included."""
+    train_fraction: float = 0.70
+    """Share of the days, from the first, that training may read."""
+    validation_fraction: float = 0.15
+    """Share of the days after training, used to choose the champion; the rest is the holdout."""
+    input_clip: float = 8.0
+    """Standardised network inputs are clipped to +- this many standard deviations."""
+    max_bad_row_share: float = 0.01
+    """Largest share of rows with a non-positive or infinite price that a file may have."""
+
+    def __post_init__(self) -> None:
+        require(self.context_window_days >= 2, "context-window-days >= 2", self.context_window_days)
+        require(0 < self.train_fraction < 1, "0 < train-fraction < 1", self.train_fraction)
+        require(0 < self.validation_fraction < 1, "0 < validation-fraction < 1", self.validation_fraction)
+        require(
+            self.train_fraction + self.validation_fraction <= 1,
+            "train-fraction + validation-fraction <= 1",
+            self.train_fraction + self.validation_fraction,
+        )
+        require(self.input_clip > 0, "input-clip > 0", self.input_clip)
+        require(0 <= self.max_bad_row_share < 1, "0 <= max-bad-row-share < 1", self.max_bad_row_share)
+
+
+@dataclass(frozen=True)
+class SyntheticConfig:
+    """The built-in market, used when there is no data file."""
+
+    days: int = 2400
+    stocks: int = 40
+    daily_noise: float = 0.014
+    """Standard deviation of the unpredictable part of a daily log return."""
+    drift_std: float = 0.004
+    """Standard deviation of the predictable part: a stock's latent daily drift."""
+    drift_half_life_days: float = 10.0
+    """Half-life of the latent drift (an autoregressive process of order one)."""
+
+    def __post_init__(self) -> None:
+        require(self.days >= 2, "days >= 2", self.days)
+        require(self.stocks >= 1, "stocks >= 1", self.stocks)
+        require(self.daily_noise > 0, "daily-noise > 0", self.daily_noise)
+        require(self.drift_std >= 0, "drift-std >= 0", self.drift_std)
+        require(self.drift_half_life_days > 0, "drift-half-life-days > 0", self.drift_half_life_days)
+
+
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    """The trading rules. Money is in currency units, rates in basis points or percent as named."""
+
+    trading_days: int = 125
+    """Steps of an episode in which orders may be placed."""
+    settlement_days: int = 20
+    """Steps after them in which positions only close."""
+    initial_capital: float = 1_000_000.0
+    stake_percent: float = 1.0
+    """Value of an order at coefficient 1, in percent of the initial capital."""
+    max_new_positions_per_day: int = 1
+    max_holding_days: int = 20
+    """A position closes at the close of this session, its entry session being the first."""
+    max_days_without_bar: int = 5
+    """A position whose stock has no bar for this many sessions closes at its last traded price."""
+    cost_bps: float = 5.0
+    """Commission, basis points of the value traded, on both legs."""
+    slippage_bps: float = 5.0
+    """Slippage, basis points of the value traded, on both legs."""
+    fill: Fill = "next_open"
+    inaction_penalty: float = 0.0
+    """Taken from the reward (percent of initial capital) on a day without any position."""
+    loss_multiplier: float = 1.0
+    """Realised losses weigh this many times in the reward; 1 leaves the money as it is."""
+    zero_trades_penalty: float = 1.0
+    """Taken from the fitness of an episode in which nothing was traded."""
+
+    def __post_init__(self) -> None:
+        require(self.trading_days >= 1, "trading-days >= 1", self.trading_days)
+        require(self.settlement_days >= 0, "settlement-days >= 0", self.settlement_days)
+        require(
+            math.isfinite(self.initial_capital) and self.initial_capital > 0,
+            "a finite initial-capital > 0",
+            self.initial_capital,
+        )
+        require(0 < self.stake_percent <= 100, "0 < stake-percent <= 100", self.stake_percent)
+        require(self.max_new_positions_per_day >= 1, "max-new-positions-per-day >= 1", self.max_new_positions_per_day)
+        require(self.max_holding_days >= 1, "max-holding-days >= 1", self.max_holding_days)
+        require(self.max_days_without_bar >= 1, "max-days-without-bar >= 1", self.max_days_without_bar)
+        require(0 <= self.cost_bps < 10_000, "0 <= cost-bps < 10000", self.cost_bps)
+        require(0 <= self.slippage_bps < 10_000, "0 <= slippage-bps < 10000", self.slippage_bps)
+        require(self.inaction_penalty >= 0, "inaction-penalty >= 0", self.inaction_penalty)
+        require(self.loss_multiplier >= 1, "loss-multiplier >= 1", self.loss_multiplier)
+        require(self.zero_trades_penalty >= 0, "zero-trades-penalty >= 0", self.zero_trades_penalty)
+
+    @property
+    def episode_steps(self) -> int:
+        """Steps of an episode: trading and settlement days."""
+        return self.trading_days + self.settlement_days
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Shapes of the market encoder, the actor and the critic."""
+
+    representation: Annotated[Representation, FLAT] = "independent"
+    """`independent`: an encoder for each agent (ERL); `shared`: one for the population (ERL-Re2)."""
+    encoder_channels: int = 32
+    hidden_units: int = 64
+    summary_queries: int = 4
+    """Attention queries that summarise all columns of a day."""
+    critic: CriticForm = "structured"
+    """`structured`: state value + size x per-unit value of what is ordered; `plain`: no such knowledge."""
+    twin_critics: bool = True
+    """Learn two critics and use the smaller value (Fujimoto et al. 2018)."""
+
+    def __post_init__(self) -> None:
+        for name in ("encoder_channels", "hidden_units", "summary_queries"):
+            require(getattr(self, name) >= 1, f"{name.replace('_', '-')} >= 1", getattr(self, name))
+
+
+@dataclass(frozen=True)
+class LearningConfig:
+    """Deep deterministic policy gradient (Lillicrap et al. 2016) and what surrounds it."""
+
+    gradient_steps: Annotated[int, FLAT] = 32
+    """Updates of each agent in a generation."""
+    batch_size: int = 256
+    """Transitions of an update, for each agent."""
+    block_days: int = 64
+    """Consecutive days from which the transitions of one update are drawn."""
+    micro_batch_agents: int = 0
+    """Agents whose gradients are computed at once; 0 chooses by the memory available."""
+    gamma: float = 0.99
+    tau: float = 0.005
+    """Soft update of the target networks."""
+    actor_learning_rate: float = 3e-4
+    critic_learning_rate: float = 1e-3
+    max_gradient_norm: float = 1.0
+    """Gradients are clipped to this norm, for each agent."""
+    credit: Credit = "entry"
+    """`entry`: a trade's whole profit and cost count at the step that opened it; `daily`: as it accrues."""
+    selection_temperature: float = 1.0
+    """Softness, in units of the coefficient, with which the actor loss sees which stock is ordered."""
+    noise_initial: float = 0.3
+    """Gaussian exploration, standard deviation as a share of each action's range, at generation 1."""
+    noise_final: float = 0.05
+    noise_decay_generations: int = 15
+    """Generations over which the noise falls linearly from its initial to its final value."""
+    random_order_probability: float = 0.2
+    """Chance, each exploration lane and day, that a uniformly random order replaces the actor's."""
+
+    def __post_init__(self) -> None:
+        require(self.gradient_steps >= 0, "gradient-steps >= 0", self.gradient_steps)
+        require(self.batch_size >= 1, "batch-size >= 1", self.batch_size)
+        require(self.block_days >= 1, "block-days >= 1", self.block_days)
+        require(self.micro_batch_agents >= 0, "micro-batch-agents >= 0", self.micro_batch_agents)
+        require(0 <= self.gamma <= 1, "0 <= gamma <= 1", self.gamma)
+        require(0 < self.tau <= 1, "0 < tau <= 1", self.tau)
+        require(self.actor_learning_rate > 0, "actor-learning-rate > 0", self.actor_learning_rate)
+        require(self.critic_learning_rate > 0, "critic-learning-rate > 0", self.critic_learning_rate)
+        require(self.max_gradient_norm > 0, "max-gradient-norm > 0", self.max_gradient_norm)
+        require(self.selection_temperature > 0, "selection-temperature > 0", self.selection_temperature)
+        require(self.noise_initial >= 0, "noise-initial >= 0", self.noise_initial)
+        require(self.noise_final >= 0, "noise-final >= 0", self.noise_final)
+        require(self.noise_decay_generations >= 1, "noise-decay-generations >= 1", self.noise_decay_generations)
+        require(
+            0 <= self.random_order_probability <= 1,
+            "0 <= random-order-probability <= 1",
+            self.random_order_probability,
+        )
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The shared replay buffer."""
+
+    capacity: int = 50_000
+    """Transitions kept; the oldest are overwritten."""
+    training_starts: int = 10_000
+    """Training waits until the buffer holds this many."""
+
+    def __post_init__(self) -> None:
+        require(self.capacity >= 1, "capacity >= 1", self.capacity)
+        require(
+            0 <= self.training_starts <= self.capacity,
+            f"0 <= training-starts <= capacity ({self.capacity})",
+            self.training_starts,
+        )
+
+
+@dataclass(frozen=True)
+class EvolutionConfig:
+    """Selection, crossover and mutation of the population."""
+
+    population_size: Annotated[int, FLAT] = 16
+    elite_fraction: float = 0.25
+    """Best agents, kept unchanged with their optimiser state."""
+    offspring_fraction: float = 0.25
+    """Share of the next generation that are children of two tournament winners."""
+    mutant_fraction: float = 0.25
+    """Share that are mutated copies of a tournament winner; what is left over are unchanged tournament winners."""
+    tournament_size: int = 3
+    crossover: Crossover = "head"
+    """`head`: actor of one parent, critic and encoder of the other's lineage; `average`: blended weights."""
+    mutation: Mutation = "proximal"
+    """`proximal`: noise scaled down where outputs are sensitive (Bodnar et al. 2020); `gaussian`: plain noise."""
+    mutation_strength: float = 0.05
+    """Standard deviation of the noise, relative to the weights' own scale."""
+
+    def __post_init__(self) -> None:
+        require(self.population_size >= 1, "population-size >= 1", self.population_size)
+        require(0 <= self.elite_fraction <= 1, "0 <= elite-fraction <= 1", self.elite_fraction)
+        require(0 <= self.offspring_fraction <= 1, "0 <= offspring-fraction <= 1", self.offspring_fraction)
+        require(
+            self.elite_fraction + self.offspring_fraction <= 1,
+            "elite-fraction + offspring-fraction <= 1",
+            self.elite_fraction + self.offspring_fraction,
+        )
+        require(self.tournament_size >= 1, "tournament-size >= 1", self.tournament_size)
+        require(self.mutation_strength >= 0, "mutation-strength >= 0", self.mutation_strength)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How policies are judged."""
+
+    fitness_windows: int = 4
+    """Training windows of a generation, the same for all agents; fitness is the mean over them."""
+    exploration_lanes: int = 1
+    """Noisy episodes of each agent on each of those windows, played only to fill the replay buffer."""
+    validation_windows: int = 8
+    """Evenly spaced validation windows on which the champion is chosen."""
+    random_pickers: int = 200
+    """Random pickers in the baseline table."""
+
+    def __post_init__(self) -> None:
+        require(self.fitness_windows >= 1, "fitness-windows >= 1", self.fitness_windows)
+        require(self.exploration_lanes >= 0, "exploration-lanes >= 0", self.exploration_lanes)
+        require(self.validation_windows >= 1, "validation-windows >= 1", self.validation_windows)
+        require(self.random_pickers >= 1, "random-pickers >= 1", self.random_pickers)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run. The common settings are flat; the others live with their concern."""
+
+    data: Path | None = None
+    """Parquet file of daily bars; default: data/stock_data.parquet if it is there, else the built-in market."""
+    investable: Path | None = None
+    """Text file, one ticker a line: the stocks that may be bought (default: all)."""
+    profile: Profile = "quick"
+    """Size of the run; the default is full with a CUDA device or a data file, else quick."""
+    generations: int = 25
+    seed: int = 0
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda` or `cuda:N`."""
+    run: str | None = None
+    """Name of the run's folder; default: a new one by date and time."""
+    resume: Annotated[str | None, tyro.conf.arg(metavar="[NAME]")] = None
+    """Continue the named run, or the newest one if no name is given."""
+    runs_dir: Path = Path("runs")
+    keep_checkpoints: int = 3
+    """Newest generations whose checkpoints stay on disk, besides the champion's."""
+    plot_every: int = 5
+    """Generations between two drawings of the pictures."""
+    threads: int = 0
+    """CPU threads of tensor operations; 0 takes all cores that the process may use."""
+    split: DataConfig = field(default_factory=DataConfig)
+    synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
+    env: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    learning: LearningConfig = field(default_factory=LearningConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    evolution: EvolutionConfig = field(default_factory=EvolutionConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        require(self.generations >= 1, "generations >= 1", self.generations)
+        require(0 <= self.seed < 2**63, "0 <= seed < 2^63", self.seed)
+        require(
+            re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device) is not None,
+            "device to be auto, cpu, cuda or cuda:N",
+            self.device,
+        )
+        for name in ("run", "resume"):
+            require(_is_folder_name(getattr(self, name)), f"{name} to be a plain folder name", getattr(self, name))
+        require(self.keep_checkpoints >= 1, "keep-checkpoints >= 1", self.keep_checkpoints)
+        require(self.plot_every >= 1, "plot-every >= 1", self.plot_every)
+        require(self.threads >= 0, "threads >= 0", self.threads)
+
+
+UNHASHED = frozenset(
+    {
+        "profile",
+        "generations",
+        "device",
+        "run",
+        "resume",
+        "runs_dir",
+        "keep_checkpoints",
+        "plot_every",
+        "threads",
+        "learning.micro_batch_agents",
+    }
+)
+"""Settings that leave the result of a generation as it is, up to rounding."""
+
+
+def profile_config(profile: Profile) -> Config:
+    """The settings of a profile: `full` for real data at full scale, `quick` for the built-in market on 2 CPU cores."""
+    if profile == "full":
+        return Config(profile="full", network=NetworkConfig(representation="shared"))
+    return Config(
+        profile="quick",
+        generations=20,
+        split=DataConfig(context_window_days=64),
+        synthetic=SyntheticConfig(stocks=40),
+        network=NetworkConfig(encoder_channels=16),
+    )
+
+
+def config_to_dict(config: Config) -> dict[str, Any]:
+    """The config as nested dicts of JSON values; paths become strings with forward slashes."""
+    return to_dict(config)
+
+
+def config_from_dict(values: Mapping[str, Any]) -> Config:
+    """The config that nested dicts describe; what they leave out takes the dataclass defaults.
+
+    Raises ConfigError for a name that is no setting, a value of the wrong type or one that breaks a rule.
+    """
+    return from_dict(values, Config)
+
+
+def config_hash(config: Config) -> str:
+    """Sha256 (hex) over the settings that shape results; two runs with the same hash may continue one another.
+
+    Of the data and investable files only the names count: a run can move to a machine that keeps them elsewhere.
+    """
+    # Through from_dict, so that a float setting given as an integer (5 for 5.0) hashes alike.
+    canonical = flatten(config_to_dict(config_from_dict(config_to_dict(config))))
+    values = {name: value for name, value in canonical.items() if name not in UNHASHED}
+    for name in ("data", "investable"):
+        values[name] = values[name] and Path(values[name]).name
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def replace_settings(config: Config, source: Config, names: Collection[str]) -> Config:
+    """`config` with the settings called `names` (dotted) taken from `source`, validated together."""
+    taken = {name: value for name, value in flatten(config_to_dict(source)).items() if name in names}
+    return config_from_dict(nest({**flatten(config_to_dict(config)), **taken}))

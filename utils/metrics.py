@@ -1,0 +1,87 @@
+"""What a daily equity curve is worth: pure functions on arrays (..., days + 1), one number for each curve.
+
+The daily return is r_t = E_t / E_(t-1) - 1. A ratio whose denominator vanishes is undefined; it is reported as 0.0,
+which never flatters. After ruin (equity <= 0) returns are 0. A curve with fewer than two points earned nothing: 0.0.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+TRADING_DAYS_PER_YEAR = 252
+YEAR_ROOT = math.sqrt(TRADING_DAYS_PER_YEAR)
+# Below this a deviation of daily returns is rounding (float64 quotients near 1), not risk.
+NO_RISK = 1e-12
+
+
+def daily_returns(equity: npt.ArrayLike) -> Array:
+    """Simple returns r_t = E_t / E_(t-1) - 1, shape (..., days), as fractions."""
+    curve = np.asarray(equity, dtype=np.float64)
+    previous, current = curve[..., :-1], curve[..., 1:]
+    alive = ~(previous <= 0)  # a NaN stays NaN
+    return np.where(alive, np.maximum(current, 0) / np.where(alive, previous, 1.0) - 1.0, 0.0)
+
+
+def total_return_percent(equity: npt.ArrayLike) -> Array:
+    """100 (E_T / E_0 - 1), shape (...), percent."""
+    return 100.0 * (_growth(equity) - 1.0)
+
+
+def annualised_volatility_percent(equity: npt.ArrayLike) -> Array:
+    """100 sqrt(252) std(r), the sample deviation (n - 1), shape (...), percent a year."""
+    return 100.0 * YEAR_ROOT * _deviation(daily_returns(equity))
+
+
+def sharpe(equity: npt.ArrayLike) -> Array:
+    """sqrt(252) mean(r) / std(r), sample deviation, no risk-free rate (Sharpe 1994), shape (...)."""
+    returns = daily_returns(equity)
+    return YEAR_ROOT * _ratio(_mean(returns), _deviation(returns))
+
+
+def sortino(equity: npt.ArrayLike) -> Array:
+    """sqrt(252) mean(r) / sqrt(mean(min(r, 0)^2)), target 0 (Sortino & Price 1994), shape (...).
+
+    The mean under the root runs over all days, gains counting as zero. Without a losing day: 0.0.
+    """
+    returns = daily_returns(equity)
+    downside = np.sqrt(_mean(np.minimum(returns, 0.0) ** 2))
+    return YEAR_ROOT * _ratio(_mean(returns), downside)
+
+
+def max_drawdown_percent(equity: npt.ArrayLike) -> Array:
+    """100 max_t (1 - E_t / max_(s <= t) E_s), shape (...), percent of the peak, between 0 and 100."""
+    curve = np.maximum(np.asarray(equity, dtype=np.float64), 0.0)
+    peaks = np.maximum.accumulate(curve, axis=-1)
+    below = 1.0 - curve / np.where(peaks > 0, peaks, 1.0)
+    return np.asarray(100.0 * np.max(np.where(peaks == 0, 0.0, below), axis=-1, initial=0.0))
+
+
+def calmar(equity: npt.ArrayLike) -> Array:
+    """((E_T / E_0)^(252 / days) - 1) / maximum drawdown (Young 1991), shape (...). Without a drawdown: 0.0."""
+    days = max(np.shape(equity)[-1] - 1, 1)
+    annual_return = _growth(equity) ** (TRADING_DAYS_PER_YEAR / days) - 1.0
+    return _ratio(annual_return, max_drawdown_percent(equity) / 100.0)
+
+
+def _growth(equity: npt.ArrayLike) -> Array:
+    return np.asarray(np.prod(1.0 + daily_returns(equity), axis=-1))
+
+
+def _mean(values: Array) -> Array:
+    return np.asarray(values.mean(axis=-1) if values.shape[-1] else np.zeros(values.shape[:-1]))
+
+
+def _deviation(returns: Array) -> Array:
+    if returns.shape[-1] < 2:
+        return np.zeros(returns.shape[:-1])
+    return np.asarray(returns.std(axis=-1, ddof=1))
+
+
+def _ratio(numerator: Array, denominator: Array) -> Array:
+    defined = ~(denominator <= NO_RISK)
+    return np.where(defined, numerator / np.where(defined, denominator, 1.0), 0.0)

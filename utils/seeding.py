@@ -1,0 +1,70 @@
+"""Random numbers: one seed for a run, independent named streams, and their state for checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global generators of Python, numpy and torch (every CUDA device included) from one integer >= 0."""
+    words = np.random.SeedSequence(seed).generate_state(4)
+    random.seed(seed)
+    np.random.seed(words)
+    torch.manual_seed(seed)
+
+
+def named_generator(seed: int, name: str, device: str | torch.device = "cpu") -> torch.Generator:
+    """A torch generator of its own for one purpose.
+
+    The stream is a function of (seed, name) alone, the same on every platform: drawing from one name, or adding a
+    new one, leaves the others as they are.
+    """
+    digest = hashlib.blake2b(name.encode(), digest_size=16).digest()
+    words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 16, 4)]
+    # The name goes into the spawn key, which SeedSequence keeps apart from the entropy.
+    sequence = np.random.SeedSequence(seed, spawn_key=words)
+    generator = torch.Generator(device)
+    generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> 1))
+    return generator
+
+
+def random_state() -> dict[str, Any]:
+    """The state of the global generators as JSON values and uint8 tensors, so that no pickle is needed to save it."""
+    version, words, gauss_next = random.getstate()
+    state = np.random.get_state(legacy=False)
+    assert isinstance(state, dict) and state["bit_generator"] == "MT19937"
+    return {
+        "python": {"version": version, "words": list(words), "gauss_next": gauss_next},
+        "numpy": {
+            "key": state["state"]["key"].tolist(),
+            "pos": int(state["state"]["pos"]),
+            "has_gauss": int(state["has_gauss"]),
+            "gauss": float(state["gauss"]),
+        },
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Put the global generators back to what `random_state` returned; states of CUDA devices not here are left out."""
+    python, numpy_ = state["python"], state["numpy"]
+    random.setstate((python["version"], tuple(python["words"]), python["gauss_next"]))
+    np.random.set_state(
+        {
+            "bit_generator": "MT19937",
+            "state": {"key": np.array(numpy_["key"], dtype=np.uint32), "pos": numpy_["pos"]},
+            "has_gauss": numpy_["has_gauss"],
+            "gauss": numpy_["gauss"],
+        }
+    )
+    torch.set_rng_state(state["torch"].cpu())
+    if torch.cuda.is_available():
+        for device, cuda_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(cuda_state.cpu(), device)
