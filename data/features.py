@@ -1,0 +1,120 @@
+"""Nine causal features of daily bars, and the stationary inputs that networks see of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import talib
+
+FloatArray = npt.NDArray[np.floating]
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
+
+FEATURES = ("open", "close", "high", "low", "rsi", "macd", "macd_signal", "trix", "percent_to_ma20")
+OPEN, CLOSE, HIGH, LOW, RSI, MACD, MACD_SIGNAL, TRIX, PERCENT_TO_MA20 = range(9)
+NUM_FEATURES = len(FEATURES)
+MASK = NUM_FEATURES
+"""Channel of the validity mask in the network inputs."""
+
+PRICES = (OPEN, CLOSE, HIGH, LOW)
+
+# One misplaced decimal point would otherwise set the scale of a whole feature: in the statistics, and only there,
+# an input counts at most this much. On real prices about one value in ten thousand is affected.
+_STATISTICS_BOUND = (0.5, 0.5, 0.5, 0.5, 100.0, 0.5, 0.5, 10.0, 50.0)
+
+
+@dataclass(frozen=True)
+class NormalizationStats:
+    """Mean and standard deviation of each stationary input, both (9,) float32, over training days only."""
+
+    mean: Float32Array
+    std: Float32Array
+
+
+def compute_features(open: FloatArray, high: FloatArray, low: FloatArray, close: FloatArray) -> Float64Array:
+    """Features of one ticker's own consecutive bars, NaN while an indicator warms up.
+
+    Takes (bars,) finite positive prices, days without a bar left out. Returns (bars, 9) in the order of `FEATURES`:
+    prices as they came, RSI(14) in 0..100 (0 where the price never moved), MACD(12, 26, 9) line and signal in price
+    units, TRIX(15) in percent a bar, and 100 * (close / SMA(20) - 1). Row t depends on rows up to t only, bit for bit.
+    """
+    features = np.full((len(close), NUM_FEATURES), np.nan)
+    if len(close) == 0:
+        return features
+    for column, price in zip(PRICES, (open, close, high, low), strict=True):
+        features[:, column] = price
+    # TA-Lib compares with absolute thresholds; relative to the first close they mean the same at every price level.
+    unit = features[0, CLOSE]
+    relative = features[:, CLOSE] / unit
+    features[:, RSI] = talib.RSI(relative, timeperiod=14)
+    macd, signal, _ = talib.MACD(relative, fastperiod=12, slowperiod=26, signalperiod=9)
+    features[:, MACD], features[:, MACD_SIGNAL] = macd * unit, signal * unit
+    features[:, TRIX] = talib.TRIX(relative, timeperiod=15)
+    features[:, PERCENT_TO_MA20] = 100.0 * (relative / talib.SMA(relative, timeperiod=20) - 1.0)
+    return features
+
+
+def previous_close(close: FloatArray) -> Float64Array:
+    """Each column's last traded close before the day: (days, columns) to the same shape, NaN before the first bar."""
+    days = np.arange(len(close), dtype=np.int32)[:, None]
+    traded_day = np.maximum.accumulate(np.where(np.isfinite(close), days, np.int32(-1)), axis=0)
+    previous = np.full(close.shape, np.nan)
+    if len(close) > 1:
+        filled = np.take_along_axis(close, np.maximum(traded_day[:-1], 0), axis=0)
+        previous[1:] = np.where(traded_day[:-1] >= 0, filled, np.nan)
+    return previous
+
+
+def stationary_inputs(data_array: Float32Array) -> Float32Array:
+    """Scale-free form of the features: (days, columns, 9) float32, NaN where there is no value.
+
+    Prices become the change since the column's last traded close before the day (0.01 is one percent), MACD and its
+    signal are divided by the day's close, the others are scale free already. Causal, bit for bit.
+    """
+    inputs = data_array.astype(np.float32, copy=True)
+    close = data_array[:, :, CLOSE].astype(np.float64)
+    previous = previous_close(close)
+    with np.errstate(over="ignore"):  # beyond float32 is infinite, and clipped later
+        for column in PRICES:
+            # float64 up to here: in float32 the quotient's rounding would show in small returns
+            inputs[:, :, column] = data_array[:, :, column] / previous - 1.0
+        for column in (MACD, MACD_SIGNAL):
+            inputs[:, :, column] = data_array[:, :, column] / close
+    return inputs
+
+
+def normalization_stats(data_array: Float32Array, last_day: int) -> NormalizationStats:
+    """Mean and standard deviation of the stationary inputs over days 0 to `last_day`, inclusive, and all columns.
+
+    Values beyond a fixed bound (50% for returns) count as the bound. A feature without values, or one that never
+    varies, gets a standard deviation of 1.
+    """
+    inputs = stationary_inputs(data_array[: last_day + 1])
+    mean = np.zeros(NUM_FEATURES, dtype=np.float32)
+    std = np.ones(NUM_FEATURES, dtype=np.float32)
+    for column, bound in enumerate(_STATISTICS_BOUND):
+        values = inputs[:, :, column]
+        values = values[~np.isnan(values)].astype(np.float64).clip(-bound, bound)
+        if values.size:
+            mean[column] = values.mean()
+            spread = values.std()
+            std[column] = spread if spread > 1e-9 * bound else 1.0
+    return NormalizationStats(mean=mean, std=std)
+
+
+def network_inputs(data_array: Float32Array, stats: NormalizationStats, clip: float) -> Float32Array:
+    """What networks see: (days, columns, 10) float32, standardised and clipped to +-`clip`.
+
+    A missing value is 0, the mean. Channel 9 is the validity mask: 1.0 where the stock traded that day, else 0.0.
+    """
+    days, columns, _ = data_array.shape
+    inputs = np.empty((days, columns, NUM_FEATURES + 1), dtype=np.float32)
+    standard = inputs[:, :, :NUM_FEATURES]
+    np.subtract(stationary_inputs(data_array), stats.mean, out=standard)
+    np.divide(standard, stats.std, out=standard)
+    np.clip(standard, -clip, clip, out=standard)
+    np.nan_to_num(standard, copy=False, nan=0.0)
+    inputs[:, :, MASK] = np.isfinite(data_array[:, :, CLOSE])
+    return inputs

@@ -1,0 +1,400 @@
+"""The account, batched over lanes: orders, fills, exits, costs and equity. The only place that knows trading rules.
+
+All lanes move in lockstep. The ledger is the state: row `t * orders + j` (after the padding) is order j of step t, and
+since no position outlives `max_holding_days + max_days_without_bar - 1` sessions, the open positions are always among
+its last rows. A step is therefore a few operations on one contiguous slice, whatever the number of stocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from utils.config import EnvironmentConfig
+from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, MIN_TARGET_PERCENT
+
+EXIT_REASONS = ("", "target_open", "target", "holding", "no_bar", "episode_end")
+_DUST = 1e-6
+"""Orders below this share of the initial capital are dropped: what rounding leaves of the cash is no position."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Prices of the investable stocks, on the device of the accounts."""
+
+    quotes: Tensor
+    """(days * stocks, 3) float32: open, high, close; NaN where the stock has no bar."""
+    tradable: Tensor
+    """(days, stocks) bool: the stock has a bar."""
+
+    @classmethod
+    def from_prices(cls, open_: Tensor, high: Tensor, close: Tensor) -> Bars:
+        """Build from three (days, stocks) tensors; a bar counts only if all three prices are finite and positive."""
+        quotes = torch.stack((open_, high, close), dim=-1).float()
+        tradable = (torch.isfinite(quotes) & (quotes > 0)).all(-1)
+        quotes[~tradable] = torch.nan
+        return cls(quotes.reshape(-1, 3).contiguous(), tradable)
+
+    @property
+    def days(self) -> int:
+        """Number of days."""
+        return self.tradable.shape[0]
+
+    @property
+    def stocks(self) -> int:
+        """Number of stocks."""
+        return self.tradable.shape[1]
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What is ordered at a close, best first: three (orders, lanes) tensors."""
+
+    stock: Tensor
+    coefficient: Tensor
+    """Size in stakes; 0 where nothing is ordered."""
+    target_percent: Tensor
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Open positions by slot; `stock` equals the number of stocks where a slot is empty."""
+
+    stock: Tensor
+    """(lanes, slots) int64."""
+    features: Tensor
+    """(lanes, slots, POSITION_FEATURES) float32, 0 in empty slots."""
+
+
+@dataclass
+class Ledger:
+    """Every order of the running episodes, (rows, lanes) each; prices and money are float64."""
+
+    stock: Tensor
+    target_percent: Tensor
+    value: Tensor
+    """Money paid at the fill, before costs; 0 where nothing was bought."""
+    shares: Tensor
+    entry_price: Tensor
+    target_price: Tensor
+    last_price: Tensor
+    """The mark while open, the exit price once closed."""
+    days_without_bar: Tensor
+    is_open: Tensor
+    exit_step: Tensor
+    """Steps finished when it was closed, -1 while it was not."""
+    reason: Tensor
+
+    @classmethod
+    def empty(cls, rows: int, lanes: int, device: torch.device) -> Ledger:
+        """Allocate a ledger."""
+        types = {"stock": torch.int64, "days_without_bar": torch.int64, "is_open": torch.bool,
+                 "exit_step": torch.int64, "reason": torch.int8}
+        return cls(**{
+            f.name: torch.zeros(rows, lanes, dtype=types.get(f.name, torch.float64), device=device) for f in fields(cls)
+        })
+
+    def clear(self) -> None:
+        """Forget all rows, in place."""
+        for f in fields(self):
+            getattr(self, f.name).zero_()
+        self.exit_step.fill_(-1)
+        # Dividing by the entry price of an empty row must give a finite number.
+        self.entry_price.fill_(1.0)
+        self.target_price.fill_(torch.inf)
+        self.last_price.fill_(1.0)
+
+
+@dataclass(frozen=True)
+class EpisodeSummary:
+    """Results of finished episodes, (lanes,) each; money in currency units."""
+
+    trades: Tensor
+    wins: Tensor
+    losses: Tensor
+    positions_opened: Tensor
+    days_with_positions: Tensor
+    days_without_positions: Tensor
+    penalties: Tensor
+    """Percent of initial capital taken from rewards and fitness without any money being lost."""
+    costs: Tensor
+    final_equity: Tensor
+    fitness: Tensor
+    profit_percent: Tensor
+    """Change of equity in percent of the initial capital: the money, without penalties."""
+
+
+class Portfolio:
+    """Accounts of many lanes that trade the same stocks, each over its own window of equally many days."""
+
+    def __init__(self, bars: Bars, rules: EnvironmentConfig) -> None:
+        self.bars = bars
+        self.rules = rules
+        self.device = bars.quotes.device
+        self.orders_per_day = min(rules.max_new_positions_per_day, bars.stocks)
+        self.lanes = 0
+        self.steps = 0
+        self._stake = rules.initial_capital * rules.stake_percent / 100
+        self._rate = (rules.cost_bps + rules.slippage_bps) / 10_000
+        lifetime = rules.max_holding_days + rules.max_days_without_bar - 1
+        self.slots = lifetime * self.orders_per_day
+        # A slot's place in the window tells its age, so sessions held are a constant column.
+        age = torch.arange(lifetime, 0, -1, device=self.device).repeat_interleave(self.orders_per_day)
+        self._sessions_held = (age if rules.fill == "next_open" else age + 1)[:, None]
+        self._is_due = self._sessions_held >= rules.max_holding_days
+        self._after_entry_day = self._sessions_held > 1
+        self._days_held = (self._sessions_held / rules.max_holding_days).float()
+
+    def reset(self, start: Tensor, *, steps: int, trading_steps: int) -> None:
+        """Begin episodes with cash only.
+
+        Args:
+            start: (lanes,) day indices of the first observations; day `start + steps` is the last one.
+            steps: days of the episode.
+            trading_steps: orders are accepted in this many first steps.
+        """
+        if int(start.min()) < 0 or int(start.max()) + steps >= self.bars.days or not 0 < steps:
+            raise ValueError(
+                f"expected windows within days 0..{self.bars.days - 1}, got starts {int(start.min())}.."
+                f"{int(start.max())} with {steps} steps; choose windows that end before the data does"
+            )
+        if len(start) != self.lanes or steps > self.steps:
+            self._allocate(len(start), steps)
+        self.steps, self.trading_steps, self.step_index = steps, trading_steps, 0
+        self.day = start.to(self.device, torch.int64).clone()
+        self.clear_history()
+        self.cash.fill_(self.rules.initial_capital)
+        self.equity.fill_(self.rules.initial_capital)
+        self.equity_curve.fill_(self.rules.initial_capital)
+
+    def clear_history(self) -> None:
+        """Forget the trades, rewards and equity of the episodes; cash and equity of the last close stay as they are."""
+        self._ledger.clear()
+        self.rewards.zero_()
+        self.had_position.zero_()
+
+    def _allocate(self, lanes: int, steps: int) -> None:
+        def money(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.float64, device=self.device)
+
+        self.lanes = lanes
+        rows = self.slots + (steps - 1) * self.orders_per_day
+        self._ledger = Ledger.empty(rows, lanes, self.device)
+        self.cash, self.equity = money(lanes), money(lanes)
+        self.rewards = money(steps, lanes)
+        self.equity_curve = money(steps + 1, lanes)
+        self.had_position = torch.zeros(steps, lanes, dtype=torch.bool, device=self.device)
+
+    @property
+    def is_trading(self) -> bool:
+        """Whether an order given now would be accepted."""
+        return self.step_index < self.trading_steps
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the episodes have ended."""
+        return self.step_index >= self.steps
+
+    def _open_rows(self) -> slice:
+        """Ledger rows that may still be open after the last finished step."""
+        first = max(self.step_index - 1, 0) * self.orders_per_day
+        return slice(first, first + self.slots)
+
+    def held(self) -> Tensor:
+        """(lanes, stocks) bool: a position is open."""
+        held = torch.zeros(self.lanes, self.bars.stocks + 1, dtype=torch.bool, device=self.device)
+        held.scatter_(1, self._slot_stock(self._open_rows()), True)
+        return held[:, :-1]
+
+    def _slot_stock(self, rows: slice) -> Tensor:
+        return torch.where(self._ledger.is_open[rows], self._ledger.stock[rows], self.bars.stocks).T
+
+    def candidates(self) -> Tensor:
+        """(lanes, stocks) bool: has a bar today and no open position."""
+        return self.bars.tradable[self.day] & ~self.held()
+
+    def positions(self) -> Positions:
+        """Open positions at the last close, by slot."""
+        rows, book, rules = self._open_rows(), self._ledger, self.rules
+        is_open, last = book.is_open[rows], book.last_price[rows]
+        features = torch.stack(
+            (
+                is_open.float(),
+                self._days_held.expand_as(is_open),
+                (last / book.entry_price[rows] - 1).float(),
+                (book.value[rows] / (MAX_COEFFICIENT * self._stake)).float(),
+                (book.target_price[rows] / last - 1).float(),
+                book.days_without_bar[rows].float() / rules.max_days_without_bar,
+            ),
+            dim=-1,
+        )
+        features = torch.where(is_open[..., None], features, 0.0)
+        return Positions(self._slot_stock(rows), features.transpose(0, 1))
+
+    def account(self) -> Tensor:
+        """(lanes, ACCOUNT_FEATURES) float32 at the last close."""
+        capital = self.rules.initial_capital
+        left = max(0, self.trading_steps - self.step_index) / max(1, self.trading_steps)
+        fraction_left = torch.full_like(self.cash, left)
+        return torch.stack((self.cash / capital, (self.equity - self.cash) / capital, fraction_left), dim=-1).float()
+
+    def select_orders(self, action: Tensor) -> Orders:
+        """Choose the largest coefficients among the candidates, ties to the lower stock index.
+
+        Args:
+            action: (lanes, stocks, 2): coefficient and sale target in percent; clipped to their ranges.
+        """
+        coefficient = action[..., 0].clamp(0, MAX_COEFFICIENT)
+        # Multiplying keeps this one fused pass; a coefficient of 0 is below the minimum and never ordered.
+        score = coefficient * self.candidates()
+        if self.orders_per_day == 1:
+            best, stock = score.max(dim=1, keepdim=True)
+        else:
+            ranked, order = score.sort(dim=1, descending=True, stable=True)
+            best, stock = ranked[:, : self.orders_per_day], order[:, : self.orders_per_day]
+        target = action[..., 1].gather(1, stock).clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
+        best = torch.where(best >= MIN_COEFFICIENT, best, 0.0)
+        return Orders(stock.T, best.T.double(), target.T.double())
+
+    def step(self, action: Tensor) -> Tensor:
+        """Decide at the close of today, live through tomorrow, end at tomorrow's close.
+
+        Args:
+            action: (lanes, stocks, 2), see `select_orders`; ignored once the trading period is over.
+
+        Returns:
+            (lanes,) float64 reward: change of equity in percent of the initial capital, less penalties.
+        """
+        orders = self.select_orders(action) if self.is_trading else None
+        return self.step_orders(orders)
+
+    def step_orders(self, orders: Orders | None) -> Tensor:
+        """As `step`, with the orders already chosen; None orders nothing."""
+        if self.is_done:
+            raise RuntimeError("the episode has ended; call reset first")
+        if orders is not None and self.rules.fill == "same_close":
+            self._fill(orders, self._quotes(orders.stock)[..., 2])
+        self.day += 1
+        if orders is not None and self.rules.fill == "next_open":
+            self._fill(orders, self._quotes(orders.stock)[..., 0])
+        self._close_positions(is_last=self.step_index == self.steps - 1)
+        self.step_index += 1
+        return self._book_reward()
+
+    def _quotes(self, stock: Tensor) -> Tensor:
+        """(..., lanes, 3) float64 open, high and close of today for (..., lanes) stock indices."""
+        rows = (self.day * self.bars.stocks + stock).reshape(-1)
+        return self.bars.quotes.index_select(0, rows).double().view(*stock.shape, 3)
+
+    def _fill(self, orders: Orders, price: Tensor) -> None:
+        """Buy in rank order with the cash of the last close; an order without a price lapses."""
+        wanted = torch.where(torch.isfinite(price), orders.coefficient * self._stake, 0.0) * (1 + self._rate)
+        spent_before = wanted.cumsum(0) - wanted
+        outlay = torch.minimum(wanted, (self.cash - spent_before).clamp(min=0))
+        value = outlay / (1 + self._rate)
+        is_filled = value >= _DUST * self.rules.initial_capital
+        value = torch.where(is_filled, value, 0.0)
+        price = torch.where(is_filled, price, 1.0)
+        first = self.slots + (self.step_index - 1) * self.orders_per_day
+        new, book = slice(first, first + self.orders_per_day), self._ledger
+        book.stock[new] = orders.stock
+        book.target_percent[new] = orders.target_percent
+        book.value[new] = value
+        book.shares[new] = value / price
+        book.entry_price[new] = price
+        book.last_price[new] = price
+        book.target_price[new] = price * (1 + orders.target_percent / 100)
+        book.is_open[new] = is_filled
+        self.cash -= (value * (1 + self._rate)).sum(0)
+
+    def _close_positions(self, *, is_last: bool) -> None:
+        """Apply the exit rules to today's bars, the earliest price of the day first."""
+        first = self.step_index * self.orders_per_day
+        rows, book = slice(first, first + self.slots), self._ledger
+        is_open, target, last = book.is_open[rows], book.target_price[rows], book.last_price[rows]
+        self.had_position[self.step_index] = is_open.any(0)
+        open_, high, close = self._quotes(book.stock[rows]).unbind(-1)
+        # Comparisons with NaN are false: a stock without a bar passes none of these.
+        has_bar = close > 0
+        at_open = (open_ >= target) & self._after_entry_day
+        at_target = high >= target
+        at_close = has_bar & self._is_due
+        missing = torch.where(has_bar, 0, book.days_without_bar[rows] + 1)
+        is_lost = missing >= self.rules.max_days_without_bar
+        price = torch.where(has_bar, close, last)
+        price = torch.where(at_target, target, price)
+        price = torch.where(at_open, open_, price)
+        leaves = torch.ones_like(is_open) if is_last else at_target | at_open | at_close | is_lost
+        leaves &= is_open
+        book.days_without_bar[rows] = missing
+        book.last_price[rows] = torch.where(is_open, price, last)
+        book.exit_step[rows] = torch.where(leaves, self.step_index + 1, book.exit_step[rows])
+        reason = torch.where(is_lost, 4, 5)
+        reason = torch.where(at_close, 3, reason)
+        reason = torch.where(at_target, 2, reason)
+        reason = torch.where(at_open, 1, reason)
+        book.reason[rows] = torch.where(leaves, reason.to(torch.int8), book.reason[rows])
+        book.is_open[rows] = is_open & ~leaves
+        worth = book.shares[rows] * price
+        self.cash += (worth * leaves).sum(0) * (1 - self._rate)
+        self._realised_loss = (
+            self._losses(book.value[rows], worth, leaves).sum(0) if self.rules.loss_multiplier > 1 else None
+        )
+        torch.add(self.cash, (worth * book.is_open[rows]).sum(0), out=self.equity)
+
+    def _losses(self, value: Tensor, worth: Tensor, closed: Tensor) -> Tensor:
+        """Realised loss, net of both legs' costs, of each trade; 0 for gains and for rows not closed."""
+        net = worth - value - self._rate * (worth + value)
+        return (-net).clamp(min=0) * closed
+
+    def _book_reward(self) -> Tensor:
+        now = self.step_index
+        percent = 100 / self.rules.initial_capital
+        self.equity_curve[now] = self.equity
+        reward = (self.equity - self.equity_curve[now - 1]) * percent
+        if self.rules.inaction_penalty > 0:
+            reward = reward - self.rules.inaction_penalty * ~self.had_position[now - 1]
+        if self._realised_loss is not None:
+            reward = reward - (self.rules.loss_multiplier - 1) * percent * self._realised_loss
+        self.rewards[now - 1] = reward
+        return reward
+
+    def ledger(self) -> Ledger:
+        """Orders of the running or finished episodes, (steps * orders, lanes) each, in the order they were given."""
+        first = self.slots - self.orders_per_day
+        rows = slice(first, first + self.step_index * self.orders_per_day)
+        return Ledger(**{f.name: getattr(self._ledger, f.name)[rows] for f in fields(Ledger)})
+
+    def entry_credited_rewards(self) -> Tensor:
+        """(steps, lanes) float64 rewards in which each trade's whole result counts at the step that ordered it.
+
+        The sum over a finished episode equals the sum of the daily rewards; penalties stay where they fell.
+        """
+        book, percent = self.ledger(), 100 / self.rules.initial_capital
+        worth = book.shares * book.last_price
+        closed = book.exit_step > 0
+        net = (worth - book.value - self._rate * (worth + book.value)) * closed
+        net -= (self.rules.loss_multiplier - 1) * self._losses(book.value, worth, closed)
+        credited = percent * net.view(self.step_index, self.orders_per_day, self.lanes).sum(1)
+        return credited - self.rules.inaction_penalty * ~self.had_position[: self.step_index]
+
+    def summary(self) -> EpisodeSummary:
+        """Totals of the episodes so far."""
+        book, rules, capital = self.ledger(), self.rules, self.rules.initial_capital
+        closed = book.exit_step > 0
+        worth = book.shares * book.last_price
+        net = worth - book.value - self._rate * (worth + book.value)
+        trades, wins = closed.sum(0), (closed & (net > 0)).sum(0)
+        opened = (book.value > 0).sum(0)
+        busy = self.had_position[: self.step_index].sum(0)
+        profit = 100 * (self.equity - capital) / capital
+        fitness = self.rewards[: self.step_index].sum(0) - rules.zero_trades_penalty * (opened == 0)
+        return EpisodeSummary(
+            trades=trades, wins=wins, losses=trades - wins, positions_opened=opened, days_with_positions=busy,
+            days_without_positions=self.step_index - busy, penalties=profit - fitness,
+            costs=self._rate * (book.value + worth * closed).sum(0), final_equity=self.equity.clone(),
+            fitness=fitness, profit_percent=profit,
+        )
+

@@ -1,0 +1,260 @@
+"""The trading environment, as a Gymnasium environment and as many lanes in lockstep; both stand on `Portfolio`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data.features import CLOSE, HIGH, NUM_FEATURES, OPEN, NormalizationStats, network_inputs
+from environment.portfolio import EXIT_REASONS, Bars, Ledger, Portfolio, Positions
+from utils.config import EnvironmentConfig
+from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, spread_positions
+
+Observation = dict[str, NDArray[np.float32]]
+_PORTFOLIO_COLUMNS = 4
+"""The first position features: held, days held / maximum, unrealised return, size / maximum."""
+
+
+def investable_bars(
+    data_array: NDArray[np.float32], investable_columns: NDArray[np.int64], device: torch.device | str = "cpu"
+) -> Bars:
+    """Bars of the investable columns of a (days, columns, 9) array."""
+    open_, high, close = (torch.from_numpy(data_array[:, investable_columns, f]).to(device) for f in (OPEN, HIGH, CLOSE))
+    return Bars.from_prices(open_, high, close)
+
+
+class VectorTradingEnvironment:
+    """Many accounts in lockstep: lane i trades its own window, all windows have equally many days.
+
+    Day d is a session; the state of day d holds everything up to its close. Orders decided then are filled at the open
+    of d + 1. Observations are tensors on the device of the bars; the market's part is a function of `day` alone and is
+    looked up by the caller.
+    """
+
+    def __init__(self, bars: Bars, rules: EnvironmentConfig) -> None:
+        self.portfolio = Portfolio(bars, rules)
+        self.rules = rules
+
+    def reset(self, *, start_idx: Tensor, end_idx: Tensor, trading_end_idx: Tensor) -> None:
+        """Begin one episode a lane; the three (lanes,) tensors are day indices, `end_idx` the last day observed.
+
+        Raises:
+            ValueError: the windows differ in length, or reach beyond the data.
+        """
+        steps, trading_steps = (end_idx - start_idx).unique(), (trading_end_idx - start_idx).unique()
+        if len(steps) != 1 or len(trading_steps) != 1:
+            raise ValueError(
+                f"expected windows of equal length, got {steps.tolist()} steps and {trading_steps.tolist()} trading steps;"
+                " lanes move in lockstep"
+            )
+        self.portfolio.reset(start_idx, steps=int(steps), trading_steps=int(trading_steps))
+
+    def reset_windows(self, start_idx: Tensor) -> None:
+        """Begin episodes of the configured length at the (lanes,) days `start_idx`."""
+        rules = self.rules
+        self.portfolio.reset(start_idx, steps=rules.episode_steps, trading_steps=rules.trading_days)
+
+    @property
+    def lanes(self) -> int:
+        """Number of accounts."""
+        return self.portfolio.lanes
+
+    @property
+    def day(self) -> Tensor:
+        """(lanes,) int64 day index of the last close."""
+        return self.portfolio.day
+
+    def observe(self) -> tuple[Positions, Tensor]:
+        """Open positions by slot, and the (lanes, 3) account, at the last close."""
+        return self.portfolio.positions(), self.portfolio.account()
+
+    def step(self, action: Tensor) -> tuple[Tensor, bool]:
+        """One day for all lanes.
+
+        Args:
+            action: (lanes, stocks, 2): coefficient in [0, 10], sale target in [10, 50] percent.
+
+        Returns:
+            (lanes,) float64 reward in percent of the initial capital, and whether the episodes have ended.
+        """
+        reward = self.portfolio.step(action)
+        return reward, self.portfolio.is_done
+
+
+class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
+    """One account as a Gymnasium environment; one object serves every episode.
+
+    Observation of day d, everything up to and including its close:
+        `market` (columns, 9): today's normalised features; `portfolio` (investable, 4): held, days held / maximum,
+        unrealised return, size / maximum size; `exits` (investable, 2): distance to the sale target, sessions without
+        a bar / maximum; `account` (3,): cash and exposure as fractions of the initial capital, fraction of the trading
+        period left.
+    Action (investable, 2): coefficient in [0, 10] (below 1: no order), sale target in [10, 50] percent.
+    Reward: change of equity in percent of the initial capital, less the configured penalties.
+    An episode terminates on day `end_idx`, when every position has been closed; it is never truncated.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it so
+
+    def __init__(
+        self,
+        data_array: NDArray[np.float32],
+        dates: NDArray[np.datetime64],
+        normalization_stats: NormalizationStats,
+        start_idx: int,
+        end_idx: int,
+        trading_end_idx: int,
+        *,
+        investable_columns: Sequence[int] | NDArray[np.int64] | None = None,
+        rules: EnvironmentConfig | None = None,
+        input_clip: float = 8.0,
+    ) -> None:
+        super().__init__()
+        if data_array.ndim != 3 or data_array.shape[2] != NUM_FEATURES or len(dates) != len(data_array):
+            raise ValueError(
+                f"expected data_array (days, columns, {NUM_FEATURES}) and one date a day, got {data_array.shape} and "
+                f"{len(dates)} dates; take both from a prepared StockDataLoader"
+            )
+        columns = np.arange(data_array.shape[1]) if investable_columns is None else np.asarray(investable_columns)
+        self.rules = rules or EnvironmentConfig()
+        self.dates = dates
+        self._market = network_inputs(data_array, normalization_stats, input_clip)
+        self._portfolio = Portfolio(investable_bars(data_array, columns), self.rules)
+        self._set_window(start_idx, end_idx, trading_end_idx)
+        stocks = len(columns)
+        self.observation_space = gym.spaces.Dict(
+            {
+                "market": gym.spaces.Box(-input_clip, input_clip, (data_array.shape[1], NUM_FEATURES), np.float32),
+                "portfolio": gym.spaces.Box(-np.inf, np.inf, (stocks, _PORTFOLIO_COLUMNS), np.float32),
+                "exits": gym.spaces.Box(-np.inf, np.inf, (stocks, 2), np.float32),
+                "account": gym.spaces.Box(-np.inf, np.inf, (ACCOUNT_FEATURES,), np.float32),
+            }
+        )
+        low, high = (0.0, MIN_TARGET_PERCENT), (MAX_COEFFICIENT, MAX_TARGET_PERCENT)
+        self.action_space = gym.spaces.Box(
+            np.tile(np.float32(low), (stocks, 1)), np.tile(np.float32(high), (stocks, 1)), dtype=np.float32
+        )
+
+    def _set_window(self, start_idx: int, end_idx: int, trading_end_idx: int) -> None:
+        days = len(self.dates)
+        if not 0 <= start_idx < trading_end_idx <= end_idx < days:
+            raise ValueError(
+                f"expected 0 <= start_idx < trading_end_idx <= end_idx < {days} days, got start_idx={start_idx}, "
+                f"trading_end_idx={trading_end_idx}, end_idx={end_idx}"
+            )
+        self.start_idx, self.end_idx, self.trading_end_idx = start_idx, end_idx, trading_end_idx
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        start_idx: int | None = None,
+        end_idx: int | None = None,
+        trading_end_idx: int | None = None,
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode with cash only, on the given window or on the last one.
+
+        Args:
+            options: may carry `start_idx`, `end_idx` and `trading_end_idx` too, for wrappers that pass only options.
+        """
+        super().reset(seed=seed)
+        given = {"start_idx": start_idx, "end_idx": end_idx, "trading_end_idx": trading_end_idx}
+        window = {name: (options or {}).get(name) if value is None else value for name, value in given.items()}
+        self._set_window(**{name: getattr(self, name) if value is None else value for name, value in window.items()})
+        self._portfolio.reset(
+            torch.tensor([self.start_idx]),
+            steps=self.end_idx - self.start_idx,
+            trading_steps=self.trading_end_idx - self.start_idx,
+        )
+        return self._observation(), self._info()
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Decide at today's close, live through tomorrow, observe its close.
+
+        Raises:
+            ValueError: the action has the wrong shape or is not finite.
+        """
+        action = np.asarray(action, dtype=np.float32)
+        if action.shape != self.action_space.shape or not np.isfinite(action).all():
+            raise ValueError(
+                f"expected a finite action of shape {self.action_space.shape}, got shape {action.shape}"
+                f"{'' if np.isfinite(action).all() else ' with values that are not finite'}"
+            )
+        reward = self._portfolio.step(torch.from_numpy(action)[None])
+        return self._observation(), float(reward), self._portfolio.is_done, False, self._info()
+
+    def _observation(self) -> Observation:
+        portfolio = self._portfolio
+        slots = portfolio.positions()
+        positions = spread_positions(slots.stock, slots.features, portfolio.bars.stocks)[0].numpy()
+        return {
+            "market": self._market[int(portfolio.day), :, :NUM_FEATURES].copy(),
+            "portfolio": positions[:, :_PORTFOLIO_COLUMNS].copy(),
+            "exits": positions[:, _PORTFOLIO_COLUMNS:].copy(),
+            "account": portfolio.account()[0].numpy(),
+        }
+
+    def _info(self) -> dict[str, Any]:
+        portfolio = self._portfolio
+        day = int(portfolio.day)
+        return {
+            "day_index": day,
+            "date": str(self.dates[day]),
+            "cash": float(portfolio.cash),
+            "equity": float(portfolio.equity),
+            "can_order": portfolio.is_trading,
+            "candidates": portfolio.candidates()[0].numpy(),
+        }
+
+    def get_episode_summary(self) -> dict[str, float]:
+        """Totals of the episode so far, see `EpisodeSummary`; once the episode is over its history is cleared."""
+        summary = self._portfolio.summary()
+        totals = {f.name: getattr(summary, f.name).item() for f in fields(summary)}
+        totals["win_rate"] = totals["wins"] / totals["trades"] if totals["trades"] else 0.0
+        if self._portfolio.is_done:
+            self._portfolio.clear_history()
+        return totals
+
+    def get_trades(self) -> list[dict[str, Any]]:
+        """The trade ledger of the episode so far, in the order of the decisions; open positions have no exit."""
+        return trade_ledger(self._portfolio, 0)
+
+
+def trade_ledger(portfolio: Portfolio, lane: int) -> list[dict[str, Any]]:
+    """Every trade of one lane: days as indices, prices and money in currency units, `profit` before `costs`."""
+    book = portfolio.ledger()
+    start = int(portfolio.day[lane]) - portfolio.step_index
+    entry_lag = 1 if portfolio.rules.fill == "next_open" else 0
+    rate = (portfolio.rules.cost_bps + portfolio.rules.slippage_bps) / 10_000
+    return [
+        _trade(book, row, lane, start + row // portfolio.orders_per_day, entry_lag, start, rate)
+        for row in (book.value[:, lane] > 0).nonzero().flatten().tolist()
+    ]
+
+
+def _trade(book: Ledger, row: int, lane: int, order_day: int, entry_lag: int, start: int, rate: float) -> dict[str, Any]:
+    at = {f.name: getattr(book, f.name)[row, lane].item() for f in fields(book)}
+    closed = at["exit_step"] > 0
+    worth = at["shares"] * at["last_price"]
+    return {
+        "stock": at["stock"],
+        "order_day": order_day,
+        "entry_day": order_day + entry_lag,
+        "entry_price": at["entry_price"],
+        "shares": at["shares"],
+        "value": at["value"],
+        "target_price": at["target_price"],
+        "exit_day": start + at["exit_step"] if closed else None,
+        "exit_price": at["last_price"] if closed else None,
+        "reason": EXIT_REASONS[at["reason"]] if closed else None,
+        "profit": worth - at["value"],
+        "costs": rate * (at["value"] + worth * closed),
+    }

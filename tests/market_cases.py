@@ -1,0 +1,160 @@
+"""Random markets, orders and rules with everything in them that goes wrong in real prices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from tests.oracle import Bar
+from utils.config import EnvironmentConfig
+
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class MarketCase:
+    """An episode to play: prices, orders, its days and its rules.
+
+    `data` is (days, stocks, 4): open, high, low, close, NaN where there is no bar. `orders` is (steps, stocks, 2):
+    coefficient, target percent. Step t decides on day start + t, end = start + steps.
+    """
+
+    data: FloatArray
+    orders: FloatArray
+    start: int
+    end: int
+    trading_end: int
+    rules: EnvironmentConfig
+
+
+def random_panel(
+    rng: np.random.Generator,
+    days: int,
+    stocks: int,
+    *,
+    missing: float = 0.03,
+    delist: float = 0.1,
+    late_start: float = 0.15,
+    halt: float = 0.2,
+    gap: float = 0.015,
+    jump: float = 0.03,
+    tick: float | None = None,
+) -> FloatArray:
+    """Prices (days, stocks, 4) float32, open, high, low, close, with rows of NaN where a stock has no bar.
+
+    `missing` is the share of single days without a bar; `delist`, `late_start` and `halt` are the shares of stocks that
+    end early, start late and stop trading for 6 to 12 days; `gap` is the standard deviation of overnight returns and
+    `jump` the share of sessions (each of open and close) with a move of up to a third. Prices are rounded to multiples
+    of `tick`, so that targets are also met exactly.
+    """
+    overnight = _moves(rng, days, stocks, gap, jump)
+    intraday = _moves(rng, days, stocks, 0.02, jump)
+    first = np.log(rng.uniform(5, 200, stocks))
+    close = first + np.cumsum(overnight + intraday, axis=0)
+    open_ = close - intraday
+    high = np.maximum(open_, close) + _wick(rng, days, stocks)
+    low = np.minimum(open_, close) - _wick(rng, days, stocks)
+    prices = np.exp(np.clip(np.stack([open_, high, low, close], axis=-1), -2, 10))
+    if tick is not None:
+        prices = np.maximum(np.round(prices / tick), 1) * tick
+    panel: FloatArray = prices.astype(np.float32)
+    panel[~_has_bar(rng, days, stocks, missing, delist, late_start, halt)] = np.nan
+    return panel
+
+
+def _moves(rng: np.random.Generator, days: int, stocks: int, spread: float, jump: float) -> npt.NDArray[np.float64]:
+    jumps = rng.uniform(-0.3, 0.35, (days, stocks)) * (rng.random((days, stocks)) < jump)
+    moves: npt.NDArray[np.float64] = rng.normal(0.001, spread, (days, stocks)) + jumps
+    return moves
+
+
+def _wick(rng: np.random.Generator, days: int, stocks: int) -> npt.NDArray[np.float64]:
+    # A quarter of the bars have no wick, so that highs equal opens or closes.
+    wick: npt.NDArray[np.float64] = rng.exponential(0.01, (days, stocks)) * (rng.random((days, stocks)) < 0.75)
+    return wick
+
+
+def _has_bar(
+    rng: np.random.Generator, days: int, stocks: int, missing: float, delist: float, late_start: float, halt: float
+) -> npt.NDArray[np.bool_]:
+    present: npt.NDArray[np.bool_] = rng.random((days, stocks)) >= missing
+    for stock in range(stocks):
+        if rng.random() < late_start:
+            present[: rng.integers(1, days), stock] = False
+        if rng.random() < delist:
+            present[rng.integers(1, days) :, stock] = False
+        if rng.random() < halt:
+            first = rng.integers(0, days)
+            present[first : first + rng.integers(6, 13), stock] = False
+    return present
+
+
+def random_orders(rng: np.random.Generator, steps: int, stocks: int, *, busy: float = 0.3) -> FloatArray:
+    """Orders (steps, stocks, 2) float32: coefficients, of which a share `busy` reach 1, and target percents.
+
+    Coefficients are often tied or at the border of 1; some, and some targets, lie outside their ranges.
+    """
+    shape = (steps, stocks)
+    below = rng.choice([-3.0, 0.0, 0.5, np.nextafter(np.float32(1), np.float32(0))], shape)
+    below = np.where(rng.random(shape) < 0.5, below, rng.uniform(-1, 0.999, shape))
+    above = rng.choice([1.0, 2.0, 5.0, 10.0, 12.0, 400.0], shape)
+    above = np.where(rng.random(shape) < 0.5, above, rng.uniform(1, 10, shape))
+    coefficients = np.where(rng.random(shape) < busy, above, below)
+    targets = rng.choice([-5.0, 0.0, 9.99, 10.0, 12.5, 25.0, 50.0, 50.01, 1000.0], shape)
+    targets = np.where(rng.random(shape) < 0.5, targets, rng.uniform(10, 50, shape))
+    return np.stack([coefficients, targets], axis=-1).astype(np.float32)
+
+
+def to_bars(data: FloatArray) -> list[list[Bar | None]]:
+    """The panel as `bars[day][stock]`, Python floats or None."""
+    return [[_bar(prices) for prices in row] for row in data.tolist()]
+
+
+def _bar(prices: list[float]) -> Bar | None:
+    open_, high, low, close = prices
+    return None if any(price != price for price in prices) else (open_, high, low, close)
+
+
+def to_orders(orders: FloatArray) -> list[Mapping[int, tuple[float, float]]]:
+    """The order array as `orders[step][stock]`, Python floats."""
+    return [{stock: (pair[0], pair[1]) for stock, pair in enumerate(row)} for row in orders.tolist()]
+
+
+@st.composite
+def environment_rules(draw: st.DrawFn, trading_days: int = 125, settlement_days: int = 20) -> EnvironmentConfig:
+    """Trading rules of every kind, for an episode of the given length."""
+    return EnvironmentConfig(
+        trading_days=trading_days,
+        settlement_days=settlement_days,
+        initial_capital=draw(st.sampled_from([1_000_000.0, 1000.0])),
+        # At 20 percent and more a few orders exhaust the cash.
+        stake_percent=draw(st.sampled_from([1.0, 5.0, 20.0, 100.0])),
+        max_new_positions_per_day=draw(st.integers(1, 4)),
+        max_holding_days=draw(st.integers(1, 25)),
+        max_days_without_bar=draw(st.integers(1, 7)),
+        cost_bps=draw(st.sampled_from([5.0, 0.0, 80.0])),
+        slippage_bps=draw(st.sampled_from([5.0, 0.0])),
+        fill=draw(st.sampled_from(["next_open", "same_close"])),
+        inaction_penalty=draw(st.sampled_from([0.0, 0.25])),
+        loss_multiplier=draw(st.sampled_from([1.0, 1.5])),
+        zero_trades_penalty=draw(st.sampled_from([1.0, 0.0])),
+    )
+
+
+@st.composite
+def market_cases(draw: st.DrawFn, max_steps: int = 60, max_stocks: int = 8) -> MarketCase:
+    """Episodes over random panels that start and end anywhere in them; prices and orders come from a drawn seed."""
+    steps, stocks = draw(st.integers(1, max_steps)), draw(st.integers(1, max_stocks))
+    start, after = draw(st.integers(0, 5)), draw(st.integers(0, 3))
+    trading_days = draw(st.integers(1, steps))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    tick = draw(st.sampled_from([None, 0.125]))
+    missing = draw(st.sampled_from([0.03, 0.0, 0.3]))
+    data = random_panel(rng, start + steps + 1 + after, stocks, missing=missing, tick=tick)
+    orders = random_orders(rng, steps, stocks, busy=draw(st.sampled_from([0.3, 0.02, 0.9])))
+    rules = draw(environment_rules(trading_days=trading_days, settlement_days=steps - trading_days))
+    return MarketCase(data, orders, start, start + steps, start + trading_days, rules)

@@ -1,0 +1,225 @@
+"""Indicators against their textbook formulas, and the inputs of the networks against hand-made markets."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data import features as f
+from data.features import NormalizationStats, compute_features, network_inputs, normalization_stats, stationary_inputs
+
+Array = npt.NDArray[np.floating]
+
+
+def random_bars(seed: int, bars: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    close = 50.0 * np.exp(np.cumsum(0.02 * rng.standard_normal(bars)))
+    open_ = close * np.exp(0.01 * rng.standard_normal(bars))
+    spread = np.exp(0.01 * np.abs(rng.standard_normal((2, bars))))
+    return {
+        "open": open_,
+        "high": np.maximum(open_, close) * spread[0],
+        "low": np.minimum(open_, close) / spread[1],
+        "close": close,
+    }
+
+
+def random_market(seed: int, days: int = 80, columns: int = 4, missing: float = 0.2) -> Array:
+    """(days, columns, 9) float32 with days that were not traded."""
+    rng = np.random.default_rng(seed)
+    data = np.full((days, columns, f.NUM_FEATURES), np.nan, dtype=np.float32)
+    for column in range(columns):
+        traded = rng.random(days) >= missing
+        data[traded, column] = compute_features(**random_bars(seed + column, int(traded.sum())))
+    return data
+
+
+def ema(values: list[float], period: int) -> list[float]:
+    """Exponential mean whose first value is the plain mean of the first `period` values."""
+    average = sum(values[:period]) / period
+    averages = [average]
+    for value in values[period:]:
+        average += 2.0 / (period + 1) * (value - average)
+        averages.append(average)
+    return averages
+
+
+def wilder_rsi(close: list[float], period: int = 14) -> list[float]:
+    moves = [after - before for before, after in pairwise(close)]
+    gain = sum(max(move, 0.0) for move in moves[:period]) / period
+    loss = sum(max(-move, 0.0) for move in moves[:period]) / period
+    result = [100.0 * gain / (gain + loss)]
+    for move in moves[period:]:
+        gain = (gain * (period - 1) + max(move, 0.0)) / period
+        loss = (loss * (period - 1) + max(-move, 0.0)) / period
+        result.append(100.0 * gain / (gain + loss))
+    return result
+
+
+def assert_tail(found: Array, expected: list[float], scale: float) -> None:
+    """The last values are the expected ones, and all before them are missing."""
+    start = len(found) - len(expected)
+    assert np.isnan(found[:start]).all()
+    np.testing.assert_allclose(found[start:], expected, rtol=1e-9, atol=1e-12 * scale)
+
+
+@given(seed=st.integers(0, 10_000), bars=st.integers(60, 200))
+@settings(max_examples=20, deadline=None)
+def test_indicators_follow_their_formulas(seed: int, bars: int) -> None:
+    prices = random_bars(seed, bars)
+    close = [float(price) for price in prices["close"]]
+    found = compute_features(**prices)
+
+    assert_tail(found[:, f.RSI], wilder_rsi(close), 100.0)
+    # both means of MACD start on the 26th bar, and its line is shown from the signal's first value on
+    line = [fast - slow for fast, slow in zip(ema(close[14:], 12), ema(close, 26), strict=True)]
+    assert_tail(found[:, f.MACD], line[8:], 50.0)
+    assert_tail(found[:, f.MACD_SIGNAL], ema(line, 9), 50.0)
+    triple = ema(ema(ema(close, 15), 15), 15)
+    trix = [100.0 * (after / before - 1.0) for before, after in pairwise(triple)]
+    assert_tail(found[:, f.TRIX], trix, 10.0)
+    means = [sum(close[end - 20 : end]) / 20 for end in range(20, bars + 1)]
+    differences = [100.0 * (price - mean) / mean for price, mean in zip(close[19:], means, strict=True)]
+    assert_tail(found[:, f.PERCENT_TO_MA20], differences, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("feature", "first"), [(f.RSI, 14), (f.MACD, 33), (f.MACD_SIGNAL, 33), (f.TRIX, 43), (f.PERCENT_TO_MA20, 19)]
+)
+@pytest.mark.parametrize("bars", [0, 1, 2, 14, 19, 20, 33, 34, 43, 44, 50])
+def test_warm_up_is_missing_for_any_number_of_bars(feature: int, first: int, bars: int) -> None:
+    found = compute_features(**random_bars(3, bars))
+    assert found.shape == (bars, 9)
+    np.testing.assert_array_equal(np.isfinite(found[:, feature]), np.arange(bars) >= first)
+
+
+def test_prices_stand_in_the_agreed_order() -> None:
+    bars = random_bars(1, 5)
+    found = compute_features(**bars)
+    assert f.FEATURES[:4] == ("open", "close", "high", "low")
+    np.testing.assert_array_equal(found[:, :4].T, [bars["open"], bars["close"], bars["high"], bars["low"]])
+
+
+def test_indicators_of_prices_with_a_known_answer() -> None:
+    def last(close: Array) -> Array:
+        features: Array = compute_features(close, close, close, close)[-1]
+        return features
+
+    constant, rising, falling = np.full(60, 7.0), np.arange(10.0, 70.0), np.arange(70.0, 10.0, -1.0)
+    np.testing.assert_array_equal(last(constant)[f.MACD :], 0.0)
+    assert last(rising)[f.RSI] == 100.0
+    assert last(falling)[f.RSI] == 0.0
+    assert last(rising)[f.PERCENT_TO_MA20] == pytest.approx(100.0 * 9.5 / 59.5)
+    # on a straight line an exponential mean of n bars lags (n - 1) / 2 bars behind
+    assert last(rising)[f.MACD] == pytest.approx(12.5 - 5.5)
+
+
+@given(seed=st.integers(0, 10_000), day=st.integers(0, 119), factor=st.sampled_from([0.0, np.nan, np.inf, 1e9, 0.3]))
+@settings(max_examples=40, deadline=None)
+def test_features_never_read_a_later_bar(seed: int, day: int, factor: float) -> None:
+    bars = random_bars(seed, 120)
+    spoiled = {name: np.where(np.arange(120) > day, price * factor, price) for name, price in bars.items()}
+    cut = {name: price[: day + 1] for name, price in bars.items()}
+    expected = compute_features(**bars)[: day + 1].tobytes()
+    with np.errstate(all="ignore"):
+        assert compute_features(**spoiled)[: day + 1].tobytes() == expected
+    assert compute_features(**cut).tobytes() == expected
+
+
+@given(seed=st.integers(0, 10_000), power=st.integers(-12, 12))
+@settings(max_examples=20, deadline=None)
+def test_a_power_of_two_changes_no_bit_and_ten_next_to_nothing(seed: int, power: int) -> None:
+    def inputs(factor: np.float64) -> tuple[Array, NormalizationStats]:
+        data = random_market(7, columns=2, missing=0.0)
+        bars = {name: price.astype(np.float32) * factor for name, price in random_bars(seed, 80).items()}
+        data[:, 0] = compute_features(**bars)
+        stats = normalization_stats(data, 79)
+        return network_inputs(data, stats, 8.0), stats
+
+    plain, stats = inputs(np.float64(1.0))
+    doubled, doubled_stats = inputs(np.float64(2.0**power))
+    assert doubled.tobytes() == plain.tobytes()
+    assert doubled_stats.std.tobytes() == stats.std.tobytes()
+    np.testing.assert_allclose(inputs(np.float64(10.0))[0], plain, rtol=0, atol=1e-5)
+
+
+def test_stationary_prices_refer_to_the_last_traded_close() -> None:
+    nan = np.nan
+    closes = np.array([[nan, 10.0], [4.0, 11.0], [nan, nan], [5.0, nan], [6.0, 22.0]], dtype=np.float32)
+    data = np.full((5, 2, 9), nan, dtype=np.float32)
+    for price, factor in zip(f.PRICES, (1.25, 1.0, 1.5, 0.5), strict=True):
+        data[:, :, price] = closes * np.float32(factor)
+    data[:, :, f.MACD], data[:, :, f.RSI] = closes / 8, 60.0
+
+    found = stationary_inputs(data)
+    np.testing.assert_allclose(found[:, :, f.CLOSE], [[nan, nan], [nan, 0.1], [nan, nan], [0.25, nan], [0.2, 1.0]])
+    np.testing.assert_allclose(found[3, 0, list(f.PRICES)], [0.5625, 0.25, 0.875, -0.375])
+    np.testing.assert_allclose(found[4, :, f.MACD], [0.125, 0.125])
+    np.testing.assert_array_equal(found[:, :, f.RSI], data[:, :, f.RSI])
+    assert found.dtype == np.float32
+
+
+@given(seed=st.integers(0, 1000), day=st.integers(1, 79), filler=st.sampled_from([np.nan, 3.0, 1e30]))
+@settings(max_examples=25, deadline=None)
+def test_network_inputs_never_read_a_later_day(seed: int, day: int, filler: float) -> None:
+    data = random_market(seed)
+    spoiled = data.copy()
+    spoiled[day + 1 :] = filler
+    stats, spoiled_stats = normalization_stats(data, day), normalization_stats(spoiled, day)
+    assert spoiled_stats.mean.tobytes() == stats.mean.tobytes()
+    assert spoiled_stats.std.tobytes() == stats.std.tobytes()
+    expected = network_inputs(data, stats, 8.0)[: day + 1].tobytes()
+    assert network_inputs(spoiled, stats, 8.0)[: day + 1].tobytes() == expected
+
+
+@given(seed=st.integers(0, 1000), missing=st.floats(0.0, 0.9))
+@settings(max_examples=20, deadline=None)
+def test_network_inputs_are_standard_bounded_and_never_missing(seed: int, missing: float) -> None:
+    data = random_market(seed, missing=missing)
+    inputs = network_inputs(data, normalization_stats(data, len(data) - 1), 3.0)
+    assert inputs.dtype == np.float32
+    assert inputs.shape == (80, 4, 10)
+    assert np.isfinite(inputs).all()
+    assert np.abs(inputs[:, :, : f.MASK]).max() <= 3.0
+    np.testing.assert_array_equal(inputs[:, :, f.MASK], np.isfinite(data[:, :, f.CLOSE]))
+    assert not inputs[np.isnan(data[:, :, f.CLOSE])].any()
+    known = inputs[:, :, f.RSI][np.isfinite(data[:, :, f.RSI])]
+    if known.size > 50 and np.abs(known).max() < 3.0:
+        assert known.mean() == pytest.approx(0.0, abs=1e-4)
+        assert known.std() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_statistics_are_those_of_the_training_days() -> None:
+    data = np.full((6, 1, 9), np.nan, dtype=np.float32)
+    data[:, 0, f.CLOSE] = [100.0, 110.0, 99.0, 99.0, 9.0, 9000.0]
+    data[:, 0, f.RSI] = [np.nan, 40.0, 60.0, 80.0, 1.0, 1.0]
+    stats = normalization_stats(data, 3)
+    assert stats.mean[f.CLOSE] == pytest.approx(0.0, abs=1e-7)
+    assert stats.std[f.CLOSE] == pytest.approx(math.sqrt((0.01 + 0.01) / 3))
+    assert stats.mean[f.RSI] == pytest.approx(60.0)
+    assert stats.std[f.RSI] == pytest.approx(math.sqrt(800 / 3))
+    assert stats.mean.dtype == stats.std.dtype == np.float32
+
+
+def test_one_absurd_price_does_not_set_the_scale() -> None:
+    data = random_market(5, days=400, missing=0.0)
+    calm = normalization_stats(data, 399)
+    data[200, 0, f.CLOSE] *= 10_000
+    wild = normalization_stats(data, 399)
+    np.testing.assert_allclose(wild.std, calm.std, rtol=0.5)
+
+
+def test_a_feature_that_never_varies_gives_zeros() -> None:
+    data = np.full((50, 2, 9), np.nan, dtype=np.float32)
+    data[:, :, : f.RSI] = 20.0
+    stats = normalization_stats(data, 49)
+    np.testing.assert_array_equal(stats.std, 1.0)
+    inputs = network_inputs(data, stats, 8.0)
+    assert not inputs[:, :, : f.MASK].any()
+    assert inputs[:, :, f.MASK].all()
