@@ -21,7 +21,7 @@ Representation = Literal["independent", "shared"]
 Credit = Literal["entry", "daily"]
 CriticForm = Literal["structured", "plain"]
 Mutation = Literal["proximal", "gaussian"]
-Crossover = Literal["head", "average"]
+Crossover = Literal["distill", "head", "average"]
 Profile = Literal["quick", "full"]
 
 FLAT = tyro.conf.arg(prefix_name=False)
@@ -235,8 +235,12 @@ class EvolutionConfig:
     mutant_fraction: float = 0.25
     """Share that are mutated copies of a tournament winner; what is left over are unchanged tournament winners."""
     tournament_size: int = 3
-    crossover: Crossover = "head"
-    """`head`: actor of one parent, critic and encoder of the other's lineage; `average`: blended weights."""
+    crossover: Crossover = "distill"
+    """`distill`: a child learns, state by state, the better of its parents' actions (Bodnar et al. 2020); `head`: it
+    takes its actor from one parent and its critics from the other (shared representation only); `average`: blended
+    weights."""
+    distillation_steps: int = 8
+    """Gradient steps in which a child learns from its parents."""
     mutation: Mutation = "proximal"
     """`proximal`: noise scaled down where outputs are sensitive (Bodnar et al. 2020); `gaussian`: plain noise."""
     mutation_strength: float = 0.05
@@ -252,6 +256,7 @@ class EvolutionConfig:
             self.elite_fraction + self.offspring_fraction,
         )
         require(self.tournament_size >= 1, "tournament-size >= 1", self.tournament_size)
+        require(self.distillation_steps >= 0, "distillation-steps >= 0", self.distillation_steps)
         require(self.mutation_strength >= 0, "mutation-strength >= 0", self.mutation_strength)
 
 
@@ -310,6 +315,11 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
+        require(
+            self.evolution.crossover != "head" or self.network.representation == "shared",
+            "crossover head only with representation shared, whose heads read the same encoder",
+            f"representation {self.network.representation}",
+        )
         require(self.generations >= 1, "generations >= 1", self.generations)
         require(0 <= self.seed < 2**63, "0 <= seed < 2^63", self.seed)
         require(

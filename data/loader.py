@@ -1,0 +1,388 @@
+"""Daily bars from one parquet file, as dense arrays of features."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from data.errors import DataError as DataError
+from data.features import (
+    CLOSE,
+    HIGH,
+    LOW,
+    NUM_FEATURES,
+    OPEN,
+    Float32Array,
+    Float64Array,
+    NormalizationStats,
+    compute_features,
+    normalization_stats,
+)
+from utils.config import DataConfig
+
+logger = logging.getLogger(__name__)
+
+IntArray = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+PRICE_COLUMNS = ("open", "close", "high", "low")  # the first four features
+COLUMNS = ("date", "ticker", *PRICE_COLUMNS)
+LARGE_MOVE = 0.5
+DEFAULT_CONFIG = DataConfig()
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+@dataclass(frozen=True)
+class DataQuality:
+    """What was found in the rows and what was done about it.
+
+    `masked`: a price is missing, infinite or not positive, so the row counts as not traded. `empty`: all four prices
+    are missing, which only says that the stock did not trade. `widened`: high or low did not enclose open and close and
+    was moved to do so. `large_moves`: closes that differ from the last traded one by more than 50%, kept as they are,
+    because telling an error from news takes the future. `gaps`: days without a bar between a stock's first
+    and last one.
+    """
+
+    rows: int
+    masked: int
+    empty: int
+    widened: int
+    large_moves: int
+    gaps: int
+
+    def line(self) -> str:
+        """Return the counts as one line of a log."""
+        return (
+            f"Rows: {self.rows} read; {self.masked} masked (price missing, infinite or not positive); "
+            f"{self.empty} empty; {self.widened} with high/low widened to enclose open and close; "
+            f"{self.large_moves} daily moves beyond 50% counted and kept; {self.gaps} days missing inside a history"
+        )
+
+
+@dataclass(frozen=True)
+class _Bars:
+    """Rows sorted by (column, day): `column` and `day` (rows,) positions, `prices` (4, rows) as in `PRICE_COLUMNS`."""
+
+    column: IntArray
+    day: IntArray
+    prices: Float64Array
+
+    def select(self, rows: Flags) -> _Bars:
+        return _Bars(self.column[rows], self.day[rows], self.prices[:, rows])
+
+
+class StockDataLoader:
+    """Bars of many stocks in memory: `data_array`, `dates`, `tickers`, `investable_columns` and `quality`.
+
+    Rows with a price that is missing, infinite or not positive are masked, a high or low that does not enclose open
+    and close is widened, moves beyond 50% are counted and kept; see `DataQuality`.
+    """
+
+    def __init__(
+        self, path: str | Path, *, config: DataConfig = DEFAULT_CONFIG, investable: Path | None = None
+    ) -> None:
+        """Remember what to read; nothing is read yet. `investable` names a text file, one ticker a line."""
+        self.path = Path(path)
+        self.config = config
+        self._investable: Path | None = investable
+        self._investable_tickers: Sequence[str] | None = None
+        self._frame: pd.DataFrame | None = None
+        self.data_array: Float32Array = np.empty((0, 0, NUM_FEATURES), dtype=np.float32)
+        self.dates: npt.NDArray[np.datetime64] = np.empty(0, dtype="datetime64[D]")
+        self.tickers: list[str] = []
+        self.investable_columns: IntArray = np.empty(0, dtype=np.int64)
+        self.quality = DataQuality(0, 0, 0, 0, 0, 0)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: pd.DataFrame,
+        *,
+        config: DataConfig = DEFAULT_CONFIG,
+        investable_tickers: Sequence[str] | None = None,
+    ) -> StockDataLoader:
+        """Make a loader of bars in memory, in the columns of the file; `load_and_prepare` is still to be called."""
+        loader = cls("bars in memory", config=config)
+        loader._frame, loader._investable_tickers = frame, investable_tickers
+        return loader
+
+    def load_and_prepare(self) -> None:
+        """Read, check, repair and compute: afterwards the attributes hold the market.
+
+        `data_array` (days, columns, 9) float32, NaN where there is no bar or an indicator warms up; `dates` (days,)
+        datetime64[D]; `tickers` sorted, one a column; `investable_columns` positions in `tickers`. Raises `DataError`
+        for a file, a column, a row or an investable list that cannot be used.
+        """
+        table = _read_table(self.path) if self._frame is None else _frame_table(self._frame)
+        bars, self.dates, self.tickers = _sorted_bars(table)
+        del table
+        self.investable_columns = self._find_investable()
+        bars, self.quality = _repair(bars, self.config.max_bad_row_share)
+        self.data_array = _dense_features(bars, len(self.dates), self.tickers)
+        logger.info("Loaded: %d days, %d stocks, %d features", *self.data_array.shape)
+        logger.info(self.quality.line())
+        if self._frame is None and _all_survive(bars, len(self.dates)):
+            logger.info("No ticker stops early: probably survivors only, so results are flattered")
+
+    def compute_normalization_stats(self, last_day: int | None = None) -> NormalizationStats:
+        """Mean and standard deviation of the stationary inputs over days 0 to `last_day`, inclusive.
+
+        By default the last day is the last of the training share. Raises `DataError` if there is no such day.
+        """
+        days = len(self.dates)
+        if last_day is None:
+            last_day = int(days * self.config.train_fraction) - 1
+        if not 0 <= last_day < days:
+            raise DataError(f"expected a last day in 0..{days - 1}, got {last_day}; load more days first")
+        return normalization_stats(self.data_array, last_day)
+
+    def _find_investable(self) -> IntArray:
+        wanted = self._investable_tickers
+        if self._investable is not None:
+            wanted = _read_investable(self._investable)
+        if wanted is None:
+            return np.arange(len(self.tickers), dtype=np.int64)
+        return _positions(wanted, self.tickers)
+
+
+def _read_table(path: Path) -> pa.Table:
+    """Read the six columns, checking the file before its contents."""
+    if not path.exists():
+        raise DataError(f"expected a parquet file of daily bars, but {path} does not exist; check the path")
+    if path.is_dir():
+        raise DataError(f"expected a parquet file, got the folder {path}; `python main.py prepare` makes one of CSVs")
+    try:
+        with pq.ParquetFile(path) as file:
+            _check_names(file.schema_arrow.names, path.name)
+            _check_schema(file.schema_arrow, file.metadata.num_rows, path.name)
+            strings = [name for name in ("date", "ticker") if _is_string(file.schema_arrow.field(name).type)]
+        with pq.ParquetFile(path, read_dictionary=strings) as file:
+            return file.read(columns=list(COLUMNS))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"expected a readable parquet file, got {path} ({_first_line(error)}); "
+            f"`python main.py prepare` makes one of CSVs"
+        ) from error
+
+
+def _frame_table(frame: pd.DataFrame) -> pa.Table:
+    _check_names([str(name) for name in frame.columns], "frame")
+    try:
+        table = pa.Table.from_pandas(frame[list(COLUMNS)], preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"expected columns of one type each, got {_first_line(error)}; convert them") from error
+    _check_schema(table.schema, table.num_rows, "frame")
+    return table
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _check_names(found: Sequence[str], source: str) -> None:
+    """Raise `DataError` for a column that is missing or there twice."""
+    for name in COLUMNS:
+        if found.count(name) != 1:
+            near = nearest(name, [other for other in found if other not in COLUMNS])
+            hint = f"the nearest is '{near}'" if near else f"found {', '.join(found[:12]) or 'no columns'}"
+            raise DataError(
+                f"expected one column '{name}' in {source}, got {found.count(name)} ({hint}); rename it in the file"
+            )
+
+
+def _check_schema(schema: pa.Schema, rows: int, source: str) -> None:
+    """Raise `DataError` for no rows or a column of the wrong type."""
+    if rows == 0:
+        raise DataError(f"expected daily bars, got no rows in {source}; check how it was made")
+    for name in COLUMNS:
+        kind, (fits, expected) = schema.field(name).type, _RULES.get(name, (_is_number, "numbers"))
+        if not fits(kind):
+            raise DataError(f"expected {expected} in column '{name}' of {source}, got {kind}; convert the column")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that looks most like `name`, case aside, or None if none does."""
+    folded = {other.casefold(): other for other in known}
+    matches = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.5)
+    return folded[matches[0]] if matches else None
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_day(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind) or _is_string(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+_RULES: dict[str, Any] = {
+    "date": (_is_day, "dates, timestamps or ISO strings"),
+    "ticker": (_is_string, "strings"),
+}
+
+
+def _sorted_bars(table: pa.Table) -> tuple[_Bars, npt.NDArray[np.datetime64], list[str]]:
+    """Bars sorted by (column, day), the sorted dates and the sorted tickers; raises `DataError` for duplicates."""
+    numbers, day = np.unique(_day_numbers(table["date"]), return_inverse=True)
+    dates = numbers.astype("datetime64[D]")
+    tickers, column = _ticker_columns(table["ticker"])
+    key = column * len(dates) + day
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    doubled = np.flatnonzero(key[1:] == key[:-1])
+    if doubled.size:
+        where, when = divmod(int(key[doubled[0]]), len(dates))
+        raise DataError(
+            f"expected one row for each date and ticker, got {doubled.size} duplicate rows "
+            f"(first: {tickers[where]} on {dates[when]}); drop them, or use `python main.py prepare`"
+        )
+    prices = np.empty((len(PRICE_COLUMNS), len(order)))
+    for row, name in enumerate(PRICE_COLUMNS):
+        prices[row] = table[name].cast(pa.float64(), safe=False).to_numpy()[order]
+    return _Bars(key // len(dates), key % len(dates), prices), dates, tickers
+
+
+def _day_numbers(column: pa.ChunkedArray) -> IntArray:
+    """Days since 1970-01-01 of a date, timestamp or ISO string column; a timestamp's day is that of its own zone."""
+    if column.null_count:
+        raise DataError(f"expected a date in every row, got {column.null_count} rows without one; drop them")
+    if _is_string(column.type):
+        encoded = _dictionary(column)
+        days = np.array([_parse_day(text) for text in encoded.dictionary.to_pylist()], dtype=np.int64)
+        numbers: IntArray = days[encoded.indices.to_numpy()]
+        return numbers
+    # the cast leaves out the time of day, in the timestamp's own zone
+    numbers = column.cast(pa.date32(), safe=False).cast(pa.int32()).to_numpy().astype(np.int64)
+    return numbers
+
+
+def _parse_day(text: str | None) -> int:
+    """Days since 1970-01-01 of an ISO date, perhaps followed by a time of day, which is left out."""
+    day, _, _ = (text or "").strip().replace("T", " ").partition(" ")
+    try:
+        return date.fromisoformat(day).toordinal() - _EPOCH
+    except ValueError as error:
+        raise DataError(f"expected dates like 2014-11-10, got '{text}' in column 'date'; convert the column") from error
+
+
+def _dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    chunks = encoded.unify_dictionaries()
+    return chunks.combine_chunks()
+
+
+def _ticker_columns(column: pa.ChunkedArray) -> tuple[list[str], IntArray]:
+    """Return the sorted tickers and each row's position among them."""
+    encoded = _dictionary(column)
+    names = np.array([text or "" for text in encoded.dictionary.to_pylist()] + [""], dtype=object)
+    codes = pc.fill_null(encoded.indices, len(names) - 1).to_numpy().astype(np.int64)
+    rows = np.bincount(codes, minlength=len(names))
+    nameless = int(rows[names == ""].sum())
+    if nameless:
+        raise DataError(f"expected a ticker in every row, got {nameless} rows without one; drop them")
+    tickers = sorted(set(names[rows > 0]))
+    position = {ticker: place for place, ticker in enumerate(tickers)}
+    places = np.array([position.get(name, -1) for name in names], dtype=np.int64)
+    return tickers, places[codes]
+
+
+def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:
+    """Drop rows without usable prices, widen high and low, and count; raises `DataError` if too many are bad."""
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, or zero, for all that follows
+        prices = bars.prices.astype(np.float32)
+    usable = np.asarray((np.isfinite(prices) & (prices > 0)).all(axis=0))
+    empty = np.asarray(np.isnan(prices).all(axis=0))
+    rows, masked = usable.size, int((~usable & ~empty).sum())
+    if masked > max_bad_share * rows:
+        raise DataError(
+            f"expected finite, positive prices in all but {max_bad_share:.2%} of the rows, "
+            f"got {masked} bad rows of {rows} ({masked / rows:.2%}); mend the file or raise --max-bad-row-share"
+        )
+    if not usable.any():
+        raise DataError(f"expected rows with prices, got {rows} rows without any; check how the file was made")
+    bars = bars.select(usable)
+    widened = _widen(bars.prices)
+    new_column = np.diff(bars.column) != 0
+    moves = np.abs(np.diff(bars.prices[CLOSE]) / bars.prices[CLOSE, :-1]) > LARGE_MOVE
+    gaps = np.where(new_column, 0, np.diff(bars.day) - 1)
+    return bars, DataQuality(
+        rows=rows,
+        masked=masked,
+        empty=int(empty.sum()),
+        widened=widened,
+        large_moves=int((moves & ~new_column).sum()),
+        gaps=int(gaps.sum()),
+    )
+
+
+def _widen(prices: Float64Array) -> int:
+    """Move high and low in place so that they enclose open and close; return how many rows needed it."""
+    top = prices[[OPEN, CLOSE]].max(axis=0)
+    bottom = prices[[OPEN, CLOSE]].min(axis=0)
+    widened = (prices[HIGH] < top) | (prices[LOW] > bottom)
+    np.maximum(prices[HIGH], top, out=prices[HIGH])
+    np.minimum(prices[LOW], bottom, out=prices[LOW])
+    return int(widened.sum())
+
+
+def _dense_features(bars: _Bars, days: int, tickers: Sequence[str]) -> Float32Array:
+    """Features (days, columns, 9) float32, each ticker computed on its own bars and put back on their days."""
+    data_array = np.full((days, len(tickers), NUM_FEATURES), np.nan, dtype=np.float32)
+    edges = np.searchsorted(bars.column, np.arange(len(tickers) + 1))
+    for column in tqdm(range(len(tickers)), desc="Loading stocks", unit="stock"):
+        own = slice(edges[column], edges[column + 1])
+        prices = bars.prices[:, own]
+        data_array[bars.day[own], column] = compute_features(
+            open=prices[OPEN], high=prices[HIGH], low=prices[LOW], close=prices[CLOSE]
+        )
+    return data_array
+
+
+def _all_survive(bars: _Bars, days: int) -> bool:
+    """Whether every ticker that ever trades has a bar on the last day."""
+    last_of_column = np.append(np.diff(bars.column) != 0, True)
+    return bool((bars.day[last_of_column] == days - 1).all())
+
+
+def _read_investable(path: Path) -> list[str]:
+    """Read tickers, one a line; empty lines and what follows a # are left out."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"expected a text file of tickers, one a line, got {path} ({error}); check the path") from error
+    tickers = [ticker for line in lines if (ticker := line.partition("#")[0].strip())]
+    if not tickers:
+        raise DataError(f"expected at least one ticker, one a line, got none in {path}; add some or leave it out")
+    return tickers
+
+
+def _positions(wanted: Sequence[str], tickers: list[str]) -> IntArray:
+    """Return the sorted positions of `wanted` in `tickers`, each once; raises `DataError` for an unknown one."""
+    position = {ticker: place for place, ticker in enumerate(tickers)}
+    for ticker in wanted:
+        if ticker not in position:
+            near = nearest(ticker, tickers)
+            hint = f" (the nearest is '{near}')" if near else ""
+            raise DataError(f"expected investable tickers that are in the data, got '{ticker}'{hint}; mend the list")
+    if not wanted:
+        raise DataError("expected at least one investable ticker, got none; leave the list out to invest in all")
+    return np.array(sorted({position[ticker] for ticker in wanted}), dtype=np.int64)

@@ -1,0 +1,564 @@
+"""The memory profiler names each kind of leak, counts shared storage once and stays out of the way."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import statistics
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from numpy.lib.stride_tricks import as_strided
+
+from utils import memory_profiler
+from utils.config import ConfigError
+from utils.memory_guard import MB, memory_limit_mb, peak_rss_mb
+from utils.memory_leaks import HOLDINGS, Cause, name_leaks
+from utils.memory_objects import find_storages
+from utils.memory_profiler import MemoryGuard, MemoryProfiler, get_profiler, reset_profiler, theil_sen
+
+LEAK_FREE_VISITS = 5
+GLOBAL_ARRAY: list[np.ndarray] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_heap() -> Iterator[None]:
+    """Hide what the libraries and the test runner hold: a census of it would take most of the time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    """Leave no figure to the next test."""
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def profiler() -> Iterator[MemoryProfiler]:
+    """A fresh profiler of the process."""
+    reset_profiler()
+    yield get_profiler()
+    reset_profiler()
+
+
+class Thing:
+    """An object of no interest but its number."""
+
+    def __init__(self, value: object = None) -> None:
+        self.value = value
+
+
+Step = Callable[[MemoryProfiler, list[Any], int], None]
+
+
+def leak_tensors(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    kept.append(torch.zeros(10))
+
+
+def leak_arrays(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    kept.append(np.zeros(10))
+
+
+def leak_arrays_in_dicts(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    kept.append({"values": (np.zeros(10),)})
+
+
+def leak_objects(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    kept.extend(Thing([visit]) for _ in range(100))
+
+
+def leak_strings(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    kept.extend(f"{visit} {i}" for i in range(2000))
+
+
+def leak_graph(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    kept.append((weight * 2).sum())
+
+
+def leak_environment(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    environment = Thing([np.zeros(100), torch.zeros(100)])
+    profiler.track("environments", environment)
+    kept.append(environment)
+
+
+def leak_agent(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    agent = torch.nn.Linear(3, 3)
+    profiler.track("agents", agent)
+    kept.append(agent)
+
+
+def leak_replay_buffer(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    buffer = Thing()
+    profiler.track("replay_buffers", buffer)
+    kept.append(buffer)
+
+
+def leak_open_figure(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    plt.subplots()[1].plot([1, 2, 3])
+
+
+def leak_closed_figure(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    figure = Figure()
+    figure.subplots().plot([1, 2, 3])
+    kept.append(figure)
+
+
+LEAKS: list[tuple[Step, str]] = [
+    (leak_tensors, "tensors"),
+    (leak_arrays, "arrays"),
+    (leak_arrays_in_dicts, "arrays"),
+    (leak_objects, f"python objects of type {__name__}.Thing"),
+    (leak_strings, "python objects of type str"),
+    (leak_graph, "retained graph"),
+    (leak_environment, "environments"),
+    (leak_agent, "agents"),
+    (leak_replay_buffer, "replay buffers"),
+    (leak_open_figure, "figures"),
+    (leak_closed_figure, "figures"),
+]
+
+
+def visit_times(profiler: MemoryProfiler, step: Step, visits: int, kept: list[Any]) -> None:
+    for visit in range(visits):
+        step(profiler, kept, visit)
+        profiler.log_memory("evolve", census=True)
+
+
+@pytest.mark.parametrize(("step", "kind"), LEAKS, ids=[step.__name__ for step, _ in LEAKS])
+def test_each_leak_is_named_and_nothing_else(profiler: MemoryProfiler, step: Step, kind: str) -> None:
+    kept: list[Any] = []
+    visit_times(profiler, step, LEAK_FREE_VISITS - 1, kept)
+    assert profiler.find_leaks("evolve") == []  # two visits of warm-up and two more do not convict
+    visit_times(profiler, step, 1, kept)
+    assert [leak.kind for leak in profiler.find_leaks("evolve")] == [kind]
+
+
+def test_without_a_leak_nothing_is_named(profiler: MemoryProfiler) -> None:
+    environment, history, bounded = Thing([np.zeros(9)]), [], deque(maxlen=2)
+    profiler.track("environments", environment)
+
+    def step(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+        for leak, _ in LEAKS:
+            leak(profiler, [], visit)
+        plt.close("all")
+        history.append({"generation": visit, "fitness": [0.5, 0.25]})
+        bounded.append(np.zeros(3))
+
+    visit_times(profiler, step, 8, [])
+    assert profiler.find_leaks("evolve") == []
+    assert profiler.counts() == {"environments": 1, "agents": 0, "replay_buffers": 0}
+
+
+def test_the_profiler_itself_does_not_grow(profiler: MemoryProfiler) -> None:
+    for _ in range(14):
+        profiler.log_memory("evolve", census=True)
+    assert len({(s.objects, s.tensors, s.arrays) for s in profiler.visits("evolve")[-4:]}) == 1
+
+
+def test_a_leak_that_begins_late_or_ends_is_judged_by_the_latest_visits(profiler: MemoryProfiler) -> None:
+    kept: list[Any] = []
+    visit_times(profiler, lambda *_: None, 3, kept)
+    visit_times(profiler, leak_tensors, 6, kept)
+    assert [leak.kind for leak in profiler.find_leaks("evolve")] == ["tensors"]
+    visit_times(profiler, lambda *_: None, 1, kept)
+    assert profiler.find_leaks("evolve") == []
+
+
+def test_two_causes_of_the_same_rank_are_both_named(profiler: MemoryProfiler) -> None:
+    def step(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+        leak_tensors(profiler, kept, visit)
+        leak_arrays(profiler, kept, visit)
+
+    visit_times(profiler, step, 6, [])
+    assert sorted(leak.kind for leak in profiler.find_leaks("evolve")) == ["arrays", "tensors"]
+
+
+def test_visits_without_a_census_are_no_evidence(profiler: MemoryProfiler) -> None:
+    kept: list[Any] = []
+    for visit in range(8):
+        leak_tensors(profiler, kept, visit)
+        profiler.log_memory("evolve")
+    assert profiler.find_leaks("evolve") == []
+    assert profiler.find_leaks("never seen") == []
+
+
+@given(
+    start=st.integers(0, 1000),
+    steps=st.lists(st.integers(-3, 30), min_size=3, max_size=5),
+    least=st.integers(1, 20),
+)
+def test_a_leak_grows_at_every_visit_and_enough_on_average(start: int, steps: list[int], least: int) -> None:
+    counts = np.cumsum([start, *steps])
+    leaks = name_leaks([Cause("tensors", HOLDINGS, least)], counts[:, None])
+    expected = min(steps) > 0 and sum(steps) >= least * len(steps)
+    assert bool(leaks) == expected
+    if leaks:
+        assert leaks[0].per_visit == pytest.approx(sum(steps) / len(steps))
+        assert (leaks[0].now, leaks[0].visits) == (counts[-1], len(steps))
+
+
+finite = st.floats(-1e6, 1e6, allow_nan=False)
+
+
+@given(values=st.lists(finite, min_size=2, max_size=40))
+def test_slope_is_the_median_of_pairwise_slopes(values: list[float]) -> None:
+    pairs = itertools.combinations(enumerate(values), 2)
+    expected = statistics.median((b - a) / (j - i) for (i, a), (j, b) in pairs)
+    assert theil_sen(values) == pytest.approx(expected, rel=1e-9, abs=1e-6)
+
+
+@given(
+    slope=st.integers(-1000, 1000),
+    offset=st.integers(-1000, 1000),
+    positions=st.lists(st.integers(0, 10**4), min_size=2, max_size=30, unique=True).map(sorted),
+)
+def test_slope_of_a_straight_line_is_exact(slope: int, offset: int, positions: list[int]) -> None:
+    assert theil_sen([slope * x + offset for x in positions], positions) == slope
+
+
+def test_slope_ignores_outliers_and_old_points() -> None:
+    line = [2.0 * i for i in range(20)]
+    line[3] = line[11] = 1e9
+    assert theil_sen(line) == pytest.approx(2.0)
+    assert theil_sen([*range(0, -10_000, -1), *range(200)]) == 1.0
+    with pytest.raises(ValueError, match="two or more points"):
+        theil_sen([1.0])
+
+
+def census_bytes(profiler: MemoryProfiler) -> tuple[int, int]:
+    snapshot = profiler.log_memory("census", census=True)
+    assert snapshot.array_bytes is not None and snapshot.tensor_bytes is not None
+    return snapshot.array_bytes, snapshot.tensor_bytes
+
+
+def test_views_of_an_array_share_its_bytes(profiler: MemoryProfiler) -> None:
+    arrays, tensors = census_bytes(profiler)
+    base = np.zeros((100, 50))
+    views = [base[3:], base.T, base[::-1, ::-2], np.broadcast_to(base[0], (9, 9, 50)), as_strided(base, (3, 3), (8, 8))]
+    views.append(torch.from_numpy(base))
+    views.append(torch.from_numpy(base)[4:].numpy())
+    assert census_bytes(profiler) == (arrays + base.nbytes, tensors)
+    del base
+    del views[1:]  # one slice keeps the whole array
+    assert census_bytes(profiler) == (arrays + 100 * 50 * 8, tensors)
+
+
+def test_views_of_a_tensor_share_its_storage(profiler: MemoryProfiler) -> None:
+    arrays, tensors = census_bytes(profiler)
+    base = torch.zeros(100, 50)
+    views: list[Any] = [base[3:], base.t(), base.expand(4, 100, 50), base.detach(), torch.nn.Parameter(base)]
+    views += [base.numpy(), base[7:].numpy()[::2]]
+    assert census_bytes(profiler) == (arrays, tensors + 100 * 50 * 4)
+    assert len(find_storages([view for view in views if isinstance(view, torch.Tensor)], views[-2:])) == 1
+
+
+@given(parts=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 30)), max_size=8), with_whole=st.booleans())
+def test_storage_of_slices_is_that_of_their_base(parts: list[tuple[int, int]], with_whole: bool) -> None:
+    bases = [np.zeros(100), torch.zeros(100, dtype=torch.float64)]
+    for base in bases:
+        slices = [base[start : start + length] for start, length in parts] + [base] * with_whole
+        arrays, tensors = ([], slices) if isinstance(base, torch.Tensor) else (slices, [])
+        found = [(storage.high - storage.low, len(storage.members) > 0) for storage in find_storages(tensors, arrays)]
+        assert found == ([(800, True)] if slices else [])
+
+
+def test_tensors_without_storage_are_counted_and_cost_nothing(profiler: MemoryProfiler) -> None:
+    before = profiler.log_memory("census", census=True)
+    kept = [torch.zeros(5, 5).to_sparse(), torch.zeros(10**9, device="meta"), torch.zeros(0)]
+    after = profiler.log_memory("census", census=True)
+    assert after.tensors - before.tensors == len(kept)  # type: ignore[operator]
+    assert after.tensor_bytes == before.tensor_bytes
+
+
+def capture(array: np.ndarray) -> Callable[[], np.ndarray]:
+    def captured() -> np.ndarray:
+        return array
+
+    return captured
+
+
+def test_largest_objects_tell_what_they_are_and_who_holds_them(profiler: MemoryProfiler) -> None:
+    holder = Thing(np.zeros((512, 512)))
+    tensors = {"weights": [torch.zeros(3 * MB // 4), None]}
+    blob = b"x" * (4 * MB)
+    view = np.frombuffer(blob, np.uint8)[5:]
+    closure = capture(np.zeros(5 * MB // 8))
+    frame = pd.DataFrame({"a": np.zeros(6 * MB // 8)})
+    numbers = [0] * (7 * MB // 8)
+    local = np.zeros(MB)
+    found = {round(item.mb): item for item in profiler.largest_objects(min_mb=1.5)}
+    assert [(mb, found[mb].kind) for mb in found] == [
+        (8, "array"),
+        (7, "list"),
+        (6, "DataFrame"),
+        (5, "array"),
+        (4, "bytes"),
+        (3, "tensor"),
+        (2, "array"),
+    ]
+    assert (found[2].shape, found[2].dtype, found[2].views) == ((512, 512), "float64", 1)
+    assert found[2].referrer.startswith(f"attribute 'value' of {__name__}.Thing")
+    assert found[3].referrer.startswith("list of 2 items in dict key 'weights'")
+    assert (found[4].shape, found[4].views) == ((4 * MB,), 3)
+    assert found[5].referrer == f"closure of {__name__}.capture.<locals>.captured"
+    assert found[6].shape == (6 * MB // 8, 1)
+    assert "local variable 'local' of test_largest_objects" in found[8].referrer
+    assert [item.mb for item in profiler.largest_objects(min_mb=1.5, top=2)] == [found[8].mb, found[7].mb]
+    del holder, tensors, view, frame, numbers, local, closure
+
+
+def test_holders_are_followed_to_the_module_that_keeps_them(profiler: MemoryProfiler) -> None:
+    gc.unfreeze()
+    GLOBAL_ARRAY.append(np.zeros(17 * MB // 8))
+    try:
+        found = [item for item in profiler.largest_objects(min_mb=16) if round(item.mb) == 17]
+    finally:
+        GLOBAL_ARRAY.clear()
+        gc.freeze()
+    assert [item.referrer for item in found] == [f"list of 1 items in global 'GLOBAL_ARRAY' of module {__name__}"]
+
+
+class HostileMeta(type):
+    """A type that fails at whatever is asked of it."""
+
+    def __eq__(cls, other: object) -> bool:
+        raise RuntimeError("compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        raise RuntimeError("checked")
+
+    def __getattribute__(cls, name: str) -> Any:
+        raise RuntimeError(f"read {name}")
+
+
+class Hostile(metaclass=HostileMeta):
+    """An object that fails at whatever is asked of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"read {name}")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        raise RuntimeError("measured")
+
+
+def test_hostile_objects_and_dead_proxies_are_left_alone(profiler: MemoryProfiler) -> None:
+    make = type.__call__
+    dead = weakref.proxy(Thing())
+    kept = [make(Hostile), {"key": make(Hostile)}, dead]
+    holder = make(Hostile)
+    object.__setattr__(holder, "array", np.zeros(2 * MB // 8))
+    kept.append(holder)
+    profiler.log_memory("hostile", show_objects=True)
+    large = [item for item in profiler.largest_objects(min_mb=1.5) if item.shape == (2 * MB // 8,)]
+    assert len(large) == 1 and "Hostile" in large[0].referrer
+    del kept
+
+
+def test_nothing_is_kept_alive(profiler: MemoryProfiler) -> None:
+    def run() -> list[weakref.ref[Any]]:
+        array, tensor, thing, figure = np.zeros(MB // 4), torch.zeros(MB), Thing(), plt.figure()
+        profiler.track("environments", thing)
+        profiler.log_memory("here", show_objects=True)
+        assert profiler.counts()["environments"] == 1
+        references = [weakref.ref(item) for item in (array, tensor, thing)]
+        plt.close(figure)
+        del array, tensor, thing  # while the function, whose variables were looked at, still runs
+        assert [reference() for reference in references] == [None] * 3
+        return references
+
+    run()
+    assert profiler.counts()["environments"] == 0
+
+
+def test_functions_that_read_their_locals_are_not_disturbed(profiler: MemoryProfiler) -> None:
+    def run(first: int) -> dict[str, Any]:
+        settings = locals()
+        second = np.zeros(10)
+        profiler.log_memory("here", census=True)
+        assert second is not None
+        return settings
+
+    assert run(1) == {"first": 1} | {"profiler": profiler}
+
+
+@pytest.fixture
+def free_measures(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Replace the process's memory by the values of this list, in MiB, then by zero."""
+    values: list[float] = []
+
+    def measure(process: psutil.Process) -> tuple[int, int, int]:
+        size = int((values.pop(0) if values else 0) * MB)
+        return size, 3 * size, 2 * size
+
+    monkeypatch.setattr(memory_profiler, "_process_memory", measure)
+    return values
+
+
+def test_snapshots_and_labels_are_bounded(profiler: MemoryProfiler, free_measures: list[float]) -> None:
+    free_measures += [5.0] + [1.0] * 1500
+    profiler.log_memory("baseline")
+    for visit in range(1500):
+        profiler.log_memory(f"label {visit % 300}")
+    assert len(profiler.snapshots) == 1000
+    assert len(profiler._labels) <= memory_profiler.MAX_LABELS
+    assert profiler.growth("baseline")["rss_mb"] == pytest.approx(-4.0)
+
+
+def test_trend_growth_and_phases_of_a_known_series(
+    profiler: MemoryProfiler, free_measures: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    free_measures += [100, 500, 10, 12, 14, 16]
+    profiler.register_counter("agents", lambda: 17)
+    with caplog.at_level(logging.INFO):
+        for _ in range(6):
+            profiler.log_memory("evolve")
+        profiler.print_memory_growth(baseline_label="evolve")
+        profiler.print_memory_growth(baseline_label="absent")
+    trend = profiler.trend("evolve")
+    assert (trend["rss_mb"], trend["uss_mb"], trend["agents"]) == pytest.approx((2.0, 4.0, 0.0))
+    assert "tensors" not in trend
+    rows = {line.split()[0]: line.split() for line in profiler.trend_table("evolve").splitlines()}
+    assert rows["rss_mb"][1:] == ["100.00", "MB", "16.00", "MB", "+2.00", "MB"]
+    assert [(p.label, p.rss_mb, p.uss_mb) for p in profiler.phases()][-1] == ("evolve", 16.0, 32.0)
+    assert [p.seconds for p in profiler.phases()] == sorted(p.seconds for p in profiler.phases())
+    assert "rss_mb             -84.00 MB" in caplog.text
+    assert "expected a label with a snapshot, got 'absent'" in caplog.text
+    with pytest.raises(KeyError, match="absent"):
+        profiler.growth("absent")
+
+
+def test_baseline_is_the_first_snapshot_with_its_label(profiler: MemoryProfiler, free_measures: list[float]) -> None:
+    free_measures += [100, 130]
+    first = profiler.set_baseline("start")
+    profiler.log_memory("later")
+    assert profiler.set_baseline("start") is first
+    assert profiler.growth()["rss_mb"] == pytest.approx(30.0)
+
+
+def test_final_summary_names_leaks_and_large_objects(profiler: MemoryProfiler) -> None:
+    kept: list[Any] = [np.zeros(3 * MB // 8)]
+    visit_times(profiler, leak_tensors, 5, kept)
+    summary = profiler.final_summary(min_mb=2)
+    assert "leak at 'evolve': tensors: +1 a visit over 3 visits" in summary
+    assert "objects of 2 MB and more" in summary and "393216" in summary
+    assert "evolve, 5 visits" in summary
+
+
+def test_counters_count_and_die_with_their_object(profiler: MemoryProfiler) -> None:
+    class Population:
+        def size(self) -> int:
+            return 16
+
+    population, champion = Population(), Thing()
+    profiler.register_counter("agents", population.size)
+    profiler.track("agents", champion)
+    profiler.track("agents", champion)
+    assert profiler.counts()["agents"] == 17
+    assert profiler.log_memory("evolve").counts["agents"] == 17
+    del population
+    assert profiler.counts()["agents"] == 1
+    with pytest.raises(TypeError):
+        profiler.track("agents", 3)
+
+
+def test_snapshot_agrees_with_the_system(profiler: MemoryProfiler) -> None:
+    assert get_profiler() is profiler
+    plt.figure()
+    snapshot = profiler.log_memory("now")
+    assert snapshot.figures == 1
+    assert 0 < snapshot.uss_mb <= snapshot.rss_mb <= snapshot.vms_mb
+    assert snapshot.rss_mb == pytest.approx(psutil.Process().memory_info().rss / MB, rel=0.2)
+    assert peak_rss_mb() >= 0.99 * snapshot.rss_mb
+    assert snapshot.tensors is None and snapshot.objects is None
+
+
+def test_unique_memory_falls_back_to_resident_memory(profiler: MemoryProfiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process: psutil.Process) -> None:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil.Process, "memory_full_info", refuse)
+    snapshot = profiler.log_memory("now")
+    assert snapshot.uss_mb == snapshot.rss_mb
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+V1 = "9:name=systemd:/\n4:memory,hugetlb:/docker/abc\n0::/"
+V2 = "0::/system.slice/run.service"
+CGROUPS = [
+    (
+        "v2 tightest of the chain",
+        V2,
+        {"system.slice/memory.max": 300, "system.slice/run.service/memory.max": "max"},
+        300,
+    ),
+    ("v2 own", V2, {"memory.max": 900, "system.slice/run.service/memory.max": 200}, 200),
+    ("v2 host path not visible", "0::/../other", {"memory.max": 400}, 400),
+    ("v2 beside v1", V2, {"unified/system.slice/memory.max": 250}, 250),
+    ("v1 own", V1, {"memory/docker/abc/memory.limit_in_bytes": 150}, 150),
+    ("v1 host path not visible", V1, {"memory/memory.limit_in_bytes": 120}, 120),
+    ("v1 without limit", V1, {"memory/docker/abc/memory.limit_in_bytes": 9223372036854771712 / MB}, None),
+    ("v1 of a group that is not ours", V1, {"memory/docker/other/memory.limit_in_bytes": 50}, None),
+    ("junk", "nonsense\n1:memory", {"memory.max": "", "memory/memory.limit_in_bytes": "-1"}, None),
+    ("nothing", None, {}, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "limit_mb"), [case[1:] for case in CGROUPS], ids=[c[0] for c in CGROUPS]
+)
+def test_limit_is_read_from_cgroup_files(
+    tmp_path: Path, membership: str | None, files: dict[str, float | str], limit_mb: float | None
+) -> None:
+    if membership is not None:
+        write(tmp_path / "self", membership)
+    for name, value in files.items():
+        write(tmp_path / "fs" / name, value if isinstance(value, str) else str(int(value * MB)))
+    machine_mb = psutil.virtual_memory().total / MB
+    assert memory_limit_mb(tmp_path / "fs", tmp_path / "self") == pytest.approx(limit_mb or machine_mb)
+
+
+def test_guard_compares_resident_memory_with_its_limit() -> None:
+    assert MemoryGuard(limit_mb=1).check().exceeded
+    status = MemoryGuard(limit_mb=1e9).check()
+    assert not status.exceeded and status.limit_mb == 1e9 and status.rss_mb > 1
+    assert MemoryGuard().limit_mb == pytest.approx(0.9 * memory_limit_mb())
+    assert "exceeds the limit of 1 MB" in str(MemoryGuard(limit_mb=1).check())
+
+
+@pytest.mark.parametrize("limit", [0, -1, float("nan")])
+def test_guard_refuses_impossible_limits(limit: float) -> None:
+    with pytest.raises(ConfigError, match="memory limit > 0 MB"):
+        MemoryGuard(limit_mb=limit)
