@@ -315,7 +315,7 @@ def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:
     if masked > max_bad_share * rows:
         raise DataError(
             f"expected finite, positive prices in all but {max_bad_share:.2%} of the rows, "
-            f"got {masked} bad rows of {rows} ({masked / rows:.2%}); mend the file or raise --max-bad-row-share"
+            f"got {masked} bad rows of {rows} ({masked / rows:.2%}); mend the file or raise --split.max-bad-row-share"
         )
     if not usable.any():
         raise DataError(f"expected rows with prices, got {rows} rows without any; check how the file was made")

@@ -90,11 +90,19 @@ class Ledger:
     @classmethod
     def empty(cls, rows: int, lanes: int, device: torch.device) -> Ledger:
         """Allocate a ledger."""
-        types = {"stock": torch.int64, "days_without_bar": torch.int64, "is_open": torch.bool,
-                 "exit_step": torch.int64, "reason": torch.int8}
-        return cls(**{
-            f.name: torch.zeros(rows, lanes, dtype=types.get(f.name, torch.float64), device=device) for f in fields(cls)
-        })
+        types = {
+            "stock": torch.int64,
+            "days_without_bar": torch.int64,
+            "is_open": torch.bool,
+            "exit_step": torch.int64,
+            "reason": torch.int8,
+        }
+        return cls(
+            **{
+                f.name: torch.zeros(rows, lanes, dtype=types.get(f.name, torch.float64), device=device)
+                for f in fields(cls)
+            }
+        )
 
     def clear(self) -> None:
         """Forget all rows, in place."""
@@ -155,7 +163,7 @@ class Portfolio:
             steps: days of the episode.
             trading_steps: orders are accepted in this many first steps.
         """
-        if int(start.min()) < 0 or int(start.max()) + steps >= self.bars.days or not 0 < steps:
+        if int(start.min()) < 0 or int(start.max()) + steps >= self.bars.days or not steps > 0:
             raise ValueError(
                 f"expected windows within days 0..{self.bars.days - 1}, got starts {int(start.min())}.."
                 f"{int(start.max())} with {steps} steps; choose windows that end before the data does"
@@ -390,11 +398,20 @@ class Portfolio:
         opened = (book.value > 0).sum(0)
         busy = self.had_position[: self.step_index].sum(0)
         profit = 100 * (self.equity - capital) / capital
-        fitness = self.rewards[: self.step_index].sum(0) - rules.zero_trades_penalty * (opened == 0)
-        return EpisodeSummary(
-            trades=trades, wins=wins, losses=trades - wins, positions_opened=opened, days_with_positions=busy,
-            days_without_positions=self.step_index - busy, penalties=profit - fitness,
-            costs=self._rate * (book.value + worth * closed).sum(0), final_equity=self.equity.clone(),
-            fitness=fitness, profit_percent=profit,
+        penalties = rules.inaction_penalty * (self.step_index - busy) + rules.zero_trades_penalty * (opened == 0)
+        penalties = (
+            penalties + (rules.loss_multiplier - 1) * 100 * self._losses(book.value, worth, closed).sum(0) / capital
         )
-
+        return EpisodeSummary(
+            trades=trades,
+            wins=wins,
+            losses=trades - wins,
+            positions_opened=opened,
+            days_with_positions=busy,
+            days_without_positions=self.step_index - busy,
+            penalties=penalties,
+            costs=self._rate * (book.value + worth * closed).sum(0),
+            final_equity=self.equity.clone(),
+            fitness=profit - penalties,
+            profit_percent=profit,
+        )

@@ -26,7 +26,9 @@ def investable_bars(
     data_array: NDArray[np.float32], investable_columns: NDArray[np.int64], device: torch.device | str = "cpu"
 ) -> Bars:
     """Bars of the investable columns of a (days, columns, 9) array."""
-    open_, high, close = (torch.from_numpy(data_array[:, investable_columns, f]).to(device) for f in (OPEN, HIGH, CLOSE))
+    open_, high, close = (
+        torch.from_numpy(data_array[:, investable_columns, f]).to(device) for f in (OPEN, HIGH, CLOSE)
+    )
     return Bars.from_prices(open_, high, close)
 
 
@@ -51,8 +53,8 @@ class VectorTradingEnvironment:
         steps, trading_steps = (end_idx - start_idx).unique(), (trading_end_idx - start_idx).unique()
         if len(steps) != 1 or len(trading_steps) != 1:
             raise ValueError(
-                f"expected windows of equal length, got {steps.tolist()} steps and {trading_steps.tolist()} trading steps;"
-                " lanes move in lockstep"
+                f"expected windows of equal length, got {steps.tolist()} steps and {trading_steps.tolist()} "
+                "trading steps; lanes move in lockstep"
             )
         self.portfolio.reset(start_idx, steps=int(steps), trading_steps=int(trading_steps))
 
@@ -129,7 +131,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self._portfolio = Portfolio(investable_bars(data_array, columns), self.rules)
         self._set_window(start_idx, end_idx, trading_end_idx)
         stocks = len(columns)
-        self.observation_space = gym.spaces.Dict(
+        self.observation_space: gym.spaces.Space[Observation] = gym.spaces.Dict(
             {
                 "market": gym.spaces.Box(-input_clip, input_clip, (data_array.shape[1], NUM_FEATURES), np.float32),
                 "portfolio": gym.spaces.Box(-np.inf, np.inf, (stocks, _PORTFOLIO_COLUMNS), np.float32),
@@ -139,7 +141,9 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         )
         low, high = (0.0, MIN_TARGET_PERCENT), (MAX_COEFFICIENT, MAX_TARGET_PERCENT)
         self.action_space = gym.spaces.Box(
-            np.tile(np.float32(low), (stocks, 1)), np.tile(np.float32(high), (stocks, 1)), dtype=np.float32
+            np.tile(np.array(low, np.float32), (stocks, 1)),
+            np.tile(np.array(high, np.float32), (stocks, 1)),
+            dtype=np.float32,
         )
 
     def _set_window(self, start_idx: int, end_idx: int, trading_end_idx: int) -> None:
@@ -240,7 +244,9 @@ def trade_ledger(portfolio: Portfolio, lane: int) -> list[dict[str, Any]]:
     ]
 
 
-def _trade(book: Ledger, row: int, lane: int, order_day: int, entry_lag: int, start: int, rate: float) -> dict[str, Any]:
+def _trade(
+    book: Ledger, row: int, lane: int, order_day: int, entry_lag: int, start: int, rate: float
+) -> dict[str, Any]:
     at = {f.name: getattr(book, f.name)[row, lane].item() for f in fields(book)}
     closed = at["exit_step"] > 0
     worth = at["shares"] * at["last_price"]

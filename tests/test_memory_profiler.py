@@ -6,10 +6,8 @@ import gc
 import itertools
 import logging
 import statistics
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -18,24 +16,19 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import psutil
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
-from numpy.lib.stride_tricks import as_strided
 
 from utils import memory_profiler
-from utils.config import ConfigError
-from utils.memory_guard import MB, memory_limit_mb, peak_rss_mb
+from utils.memory_guard import MB, peak_rss_mb
 from utils.memory_leaks import HOLDINGS, Cause, name_leaks
-from utils.memory_objects import find_storages
-from utils.memory_profiler import MemoryGuard, MemoryProfiler, get_profiler, reset_profiler, theil_sen
+from utils.memory_profiler import MemoryProfiler, get_profiler, reset_profiler, theil_sen
 
 LEAK_FREE_VISITS = 5
-GLOBAL_ARRAY: list[np.ndarray] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -156,7 +149,8 @@ def test_each_leak_is_named_and_nothing_else(profiler: MemoryProfiler, step: Ste
 
 
 def test_without_a_leak_nothing_is_named(profiler: MemoryProfiler) -> None:
-    environment, history, bounded = Thing([np.zeros(9)]), [], deque(maxlen=2)
+    environment, history = Thing([np.zeros(9)]), []
+    bounded: deque[np.ndarray] = deque(maxlen=2)
     profiler.track("environments", environment)
 
     def step(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
@@ -209,11 +203,10 @@ def test_visits_without_a_census_are_no_evidence(profiler: MemoryProfiler) -> No
     steps=st.lists(st.integers(-3, 30), min_size=3, max_size=5),
     least=st.integers(1, 20),
 )
-def test_a_leak_grows_at_every_visit_and_enough_on_average(start: int, steps: list[int], least: int) -> None:
+def test_a_leak_grows_enough_at_every_visit(start: int, steps: list[int], least: int) -> None:
     counts = np.cumsum([start, *steps])
     leaks = name_leaks([Cause("tensors", HOLDINGS, least)], counts[:, None])
-    expected = min(steps) > 0 and sum(steps) >= least * len(steps)
-    assert bool(leaks) == expected
+    assert bool(leaks) == all(step >= least for step in steps)
     if leaks:
         assert leaks[0].per_visit == pytest.approx(sum(steps) / len(steps))
         assert (leaks[0].now, leaks[0].visits) == (counts[-1], len(steps))
@@ -245,169 +238,6 @@ def test_slope_ignores_outliers_and_old_points() -> None:
     assert theil_sen([*range(0, -10_000, -1), *range(200)]) == 1.0
     with pytest.raises(ValueError, match="two or more points"):
         theil_sen([1.0])
-
-
-def census_bytes(profiler: MemoryProfiler) -> tuple[int, int]:
-    snapshot = profiler.log_memory("census", census=True)
-    assert snapshot.array_bytes is not None and snapshot.tensor_bytes is not None
-    return snapshot.array_bytes, snapshot.tensor_bytes
-
-
-def test_views_of_an_array_share_its_bytes(profiler: MemoryProfiler) -> None:
-    arrays, tensors = census_bytes(profiler)
-    base = np.zeros((100, 50))
-    views = [base[3:], base.T, base[::-1, ::-2], np.broadcast_to(base[0], (9, 9, 50)), as_strided(base, (3, 3), (8, 8))]
-    views.append(torch.from_numpy(base))
-    views.append(torch.from_numpy(base)[4:].numpy())
-    assert census_bytes(profiler) == (arrays + base.nbytes, tensors)
-    del base
-    del views[1:]  # one slice keeps the whole array
-    assert census_bytes(profiler) == (arrays + 100 * 50 * 8, tensors)
-
-
-def test_views_of_a_tensor_share_its_storage(profiler: MemoryProfiler) -> None:
-    arrays, tensors = census_bytes(profiler)
-    base = torch.zeros(100, 50)
-    views: list[Any] = [base[3:], base.t(), base.expand(4, 100, 50), base.detach(), torch.nn.Parameter(base)]
-    views += [base.numpy(), base[7:].numpy()[::2]]
-    assert census_bytes(profiler) == (arrays, tensors + 100 * 50 * 4)
-    assert len(find_storages([view for view in views if isinstance(view, torch.Tensor)], views[-2:])) == 1
-
-
-@given(parts=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 30)), max_size=8), with_whole=st.booleans())
-def test_storage_of_slices_is_that_of_their_base(parts: list[tuple[int, int]], with_whole: bool) -> None:
-    bases = [np.zeros(100), torch.zeros(100, dtype=torch.float64)]
-    for base in bases:
-        slices = [base[start : start + length] for start, length in parts] + [base] * with_whole
-        arrays, tensors = ([], slices) if isinstance(base, torch.Tensor) else (slices, [])
-        found = [(storage.high - storage.low, len(storage.members) > 0) for storage in find_storages(tensors, arrays)]
-        assert found == ([(800, True)] if slices else [])
-
-
-def test_tensors_without_storage_are_counted_and_cost_nothing(profiler: MemoryProfiler) -> None:
-    before = profiler.log_memory("census", census=True)
-    kept = [torch.zeros(5, 5).to_sparse(), torch.zeros(10**9, device="meta"), torch.zeros(0)]
-    after = profiler.log_memory("census", census=True)
-    assert after.tensors - before.tensors == len(kept)  # type: ignore[operator]
-    assert after.tensor_bytes == before.tensor_bytes
-
-
-def capture(array: np.ndarray) -> Callable[[], np.ndarray]:
-    def captured() -> np.ndarray:
-        return array
-
-    return captured
-
-
-def test_largest_objects_tell_what_they_are_and_who_holds_them(profiler: MemoryProfiler) -> None:
-    holder = Thing(np.zeros((512, 512)))
-    tensors = {"weights": [torch.zeros(3 * MB // 4), None]}
-    blob = b"x" * (4 * MB)
-    view = np.frombuffer(blob, np.uint8)[5:]
-    closure = capture(np.zeros(5 * MB // 8))
-    frame = pd.DataFrame({"a": np.zeros(6 * MB // 8)})
-    numbers = [0] * (7 * MB // 8)
-    local = np.zeros(MB)
-    found = {round(item.mb): item for item in profiler.largest_objects(min_mb=1.5)}
-    assert [(mb, found[mb].kind) for mb in found] == [
-        (8, "array"),
-        (7, "list"),
-        (6, "DataFrame"),
-        (5, "array"),
-        (4, "bytes"),
-        (3, "tensor"),
-        (2, "array"),
-    ]
-    assert (found[2].shape, found[2].dtype, found[2].views) == ((512, 512), "float64", 1)
-    assert found[2].referrer.startswith(f"attribute 'value' of {__name__}.Thing")
-    assert found[3].referrer.startswith("list of 2 items in dict key 'weights'")
-    assert (found[4].shape, found[4].views) == ((4 * MB,), 3)
-    assert found[5].referrer == f"closure of {__name__}.capture.<locals>.captured"
-    assert found[6].shape == (6 * MB // 8, 1)
-    assert "local variable 'local' of test_largest_objects" in found[8].referrer
-    assert [item.mb for item in profiler.largest_objects(min_mb=1.5, top=2)] == [found[8].mb, found[7].mb]
-    del holder, tensors, view, frame, numbers, local, closure
-
-
-def test_holders_are_followed_to_the_module_that_keeps_them(profiler: MemoryProfiler) -> None:
-    gc.unfreeze()
-    GLOBAL_ARRAY.append(np.zeros(17 * MB // 8))
-    try:
-        found = [item for item in profiler.largest_objects(min_mb=16) if round(item.mb) == 17]
-    finally:
-        GLOBAL_ARRAY.clear()
-        gc.freeze()
-    assert [item.referrer for item in found] == [f"list of 1 items in global 'GLOBAL_ARRAY' of module {__name__}"]
-
-
-class HostileMeta(type):
-    """A type that fails at whatever is asked of it."""
-
-    def __eq__(cls, other: object) -> bool:
-        raise RuntimeError("compared")
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        raise RuntimeError("checked")
-
-    def __getattribute__(cls, name: str) -> Any:
-        raise RuntimeError(f"read {name}")
-
-
-class Hostile(metaclass=HostileMeta):
-    """An object that fails at whatever is asked of it."""
-
-    def __getattribute__(self, name: str) -> Any:
-        raise RuntimeError(f"read {name}")
-
-    def __eq__(self, other: object) -> bool:
-        raise RuntimeError("compared")
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __len__(self) -> int:
-        raise RuntimeError("measured")
-
-
-def test_hostile_objects_and_dead_proxies_are_left_alone(profiler: MemoryProfiler) -> None:
-    make = type.__call__
-    dead = weakref.proxy(Thing())
-    kept = [make(Hostile), {"key": make(Hostile)}, dead]
-    holder = make(Hostile)
-    object.__setattr__(holder, "array", np.zeros(2 * MB // 8))
-    kept.append(holder)
-    profiler.log_memory("hostile", show_objects=True)
-    large = [item for item in profiler.largest_objects(min_mb=1.5) if item.shape == (2 * MB // 8,)]
-    assert len(large) == 1 and "Hostile" in large[0].referrer
-    del kept
-
-
-def test_nothing_is_kept_alive(profiler: MemoryProfiler) -> None:
-    def run() -> list[weakref.ref[Any]]:
-        array, tensor, thing, figure = np.zeros(MB // 4), torch.zeros(MB), Thing(), plt.figure()
-        profiler.track("environments", thing)
-        profiler.log_memory("here", show_objects=True)
-        assert profiler.counts()["environments"] == 1
-        references = [weakref.ref(item) for item in (array, tensor, thing)]
-        plt.close(figure)
-        del array, tensor, thing  # while the function, whose variables were looked at, still runs
-        assert [reference() for reference in references] == [None] * 3
-        return references
-
-    run()
-    assert profiler.counts()["environments"] == 0
-
-
-def test_functions_that_read_their_locals_are_not_disturbed(profiler: MemoryProfiler) -> None:
-    def run(first: int) -> dict[str, Any]:
-        settings = locals()
-        second = np.zeros(10)
-        profiler.log_memory("here", census=True)
-        assert second is not None
-        return settings
-
-    assert run(1) == {"first": 1} | {"profiler": profiler}
 
 
 @pytest.fixture
@@ -508,57 +338,3 @@ def test_unique_memory_falls_back_to_resident_memory(profiler: MemoryProfiler, m
     monkeypatch.setattr(psutil.Process, "memory_full_info", refuse)
     snapshot = profiler.log_memory("now")
     assert snapshot.uss_mb == snapshot.rss_mb
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
-
-
-V1 = "9:name=systemd:/\n4:memory,hugetlb:/docker/abc\n0::/"
-V2 = "0::/system.slice/run.service"
-CGROUPS = [
-    (
-        "v2 tightest of the chain",
-        V2,
-        {"system.slice/memory.max": 300, "system.slice/run.service/memory.max": "max"},
-        300,
-    ),
-    ("v2 own", V2, {"memory.max": 900, "system.slice/run.service/memory.max": 200}, 200),
-    ("v2 host path not visible", "0::/../other", {"memory.max": 400}, 400),
-    ("v2 beside v1", V2, {"unified/system.slice/memory.max": 250}, 250),
-    ("v1 own", V1, {"memory/docker/abc/memory.limit_in_bytes": 150}, 150),
-    ("v1 host path not visible", V1, {"memory/memory.limit_in_bytes": 120}, 120),
-    ("v1 without limit", V1, {"memory/docker/abc/memory.limit_in_bytes": 9223372036854771712 / MB}, None),
-    ("v1 of a group that is not ours", V1, {"memory/docker/other/memory.limit_in_bytes": 50}, None),
-    ("junk", "nonsense\n1:memory", {"memory.max": "", "memory/memory.limit_in_bytes": "-1"}, None),
-    ("nothing", None, {}, None),
-]
-
-
-@pytest.mark.parametrize(
-    ("membership", "files", "limit_mb"), [case[1:] for case in CGROUPS], ids=[c[0] for c in CGROUPS]
-)
-def test_limit_is_read_from_cgroup_files(
-    tmp_path: Path, membership: str | None, files: dict[str, float | str], limit_mb: float | None
-) -> None:
-    if membership is not None:
-        write(tmp_path / "self", membership)
-    for name, value in files.items():
-        write(tmp_path / "fs" / name, value if isinstance(value, str) else str(int(value * MB)))
-    machine_mb = psutil.virtual_memory().total / MB
-    assert memory_limit_mb(tmp_path / "fs", tmp_path / "self") == pytest.approx(limit_mb or machine_mb)
-
-
-def test_guard_compares_resident_memory_with_its_limit() -> None:
-    assert MemoryGuard(limit_mb=1).check().exceeded
-    status = MemoryGuard(limit_mb=1e9).check()
-    assert not status.exceeded and status.limit_mb == 1e9 and status.rss_mb > 1
-    assert MemoryGuard().limit_mb == pytest.approx(0.9 * memory_limit_mb())
-    assert "exceeds the limit of 1 MB" in str(MemoryGuard(limit_mb=1).check())
-
-
-@pytest.mark.parametrize("limit", [0, -1, float("nan")])
-def test_guard_refuses_impossible_limits(limit: float) -> None:
-    with pytest.raises(ConfigError, match="memory limit > 0 MB"):
-        MemoryGuard(limit_mb=limit)

@@ -51,7 +51,9 @@ def assert_same(portfolio: Portfolio, lane: int, cash: list[Any], expected: Resu
     assert portfolio.rewards[:steps, lane].tolist() == pytest.approx(expected.rewards, rel=1e-9, abs=1e-7)
     summary = portfolio.summary()
     for name, value in {
-        "trades": len(expected.trades), "wins": expected.wins, "losses": expected.losses,
+        "trades": len(expected.trades),
+        "wins": expected.wins,
+        "losses": expected.losses,
         "days_with_positions": expected.days_with_positions,
         "days_without_positions": expected.days_without_positions,
     }.items():
@@ -62,7 +64,11 @@ def assert_same(portfolio: Portfolio, lane: int, cash: list[Any], expected: Resu
 
 def expect(case: MarketCase, orders: np.ndarray) -> Result:
     return simulate(
-        to_bars(case.data), to_orders(orders), start=case.start, end=case.end, trading_end=case.trading_end,
+        to_bars(case.data),
+        to_orders(orders),
+        start=case.start,
+        end=case.end,
+        trading_end=case.trading_end,
         rules=case.rules,
     )
 

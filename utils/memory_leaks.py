@@ -15,8 +15,8 @@ MAX_NAMED_TYPES = 5
 MAX_ALONG = 5
 FIGURE_TYPE = "matplotlib.figure.Figure"
 MIN_TYPE_COUNT = 10
-# Least growth a visit. A history that gains a row a visit is bounded elsewhere and no leak; what is heavy in such
-# rows would be tensors or arrays, of which every single one counts.
+# Least growth at every visit. A history that gains a row a visit is bounded elsewhere and no leak; what is heavy in
+# such rows would be tensors or arrays, of which every single one counts.
 MIN_OBJECTS = 10
 MIN_LIBRARY_OBJECTS = 50
 MIN_REFERENCES = 1000
@@ -31,7 +31,7 @@ class Cause(NamedTuple):
     kind: str
     rank: int
     min_growth: int
-    """Least growth a visit, on average, that is worth a name."""
+    """Least growth at every visit that is worth a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ def name_leaks(causes: Sequence[Cause], table: np.ndarray) -> list[Leak]:
     steps = np.diff(table, axis=0)
     per_visit = steps.mean(axis=0)
     enough = np.array([cause.min_growth for cause in causes])
-    growing = np.flatnonzero((steps > 0).all(axis=0) & (per_visit >= enough))
+    # The smallest step, not the mean: a cache that fills up grows at every visit too, but less and less.
+    growing = np.flatnonzero(steps.min(axis=0) >= enough)
     order = sorted(growing.tolist(), key=lambda column: (causes[column].rank, -per_visit[column]))
     if not order:
         return []

@@ -1,0 +1,105 @@
+"""Train, validation and holdout days, with a purge between them, and the windows that episodes are drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from data.errors import DataError
+from utils.config import DataConfig, EnvironmentConfig
+
+
+@dataclass(frozen=True)
+class Span:
+    """Days `first`..`last`, inclusive; an episode that starts on day s observes days s..s + steps of it."""
+
+    first: int
+    last: int
+
+    @property
+    def days(self) -> int:
+        """Number of days."""
+        return max(0, self.last - self.first + 1)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Days on which episodes may run; contexts may reach back further, since encodings are causal."""
+
+    train: Span
+    validation: Span
+    holdout: Span
+
+
+def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits:
+    """Divide `days` sessions by the configured fractions, in order of time.
+
+    The first day of training has a full context. At least `max_holding_days` days lie between two splits, so that no
+    trade that could be opened in one is open in the next.
+
+    Raises:
+        DataError: a split holds no whole episode.
+    """
+    held_out = 1.0 - config.train_fraction - config.validation_fraction
+    if held_out < 1e-9:
+        raise DataError(
+            "expected split.train-fraction + split.validation-fraction < 1, got 1: no day is left for the holdout; "
+            "lower one of them"
+        )
+    train_end = int(days * config.train_fraction)
+    # 0.1 + 0.7 is a little less than 0.8: without the margin such sums would lose a day.
+    validation_end = int(days * (config.train_fraction + config.validation_fraction) + 1e-9)
+    purge = env.max_holding_days
+    splits = Splits(
+        Span(config.context_window_days, train_end - 1),
+        Span(train_end + purge, validation_end - 1),
+        Span(validation_end + purge, days - 1),
+    )
+    for name, span in vars(splits).items():
+        _require_window(name, span, days, config, env)
+    return splits
+
+
+def _require_window(name: str, span: Span, days: int, config: DataConfig, env: EnvironmentConfig) -> None:
+    needed = env.episode_steps + 1
+    if span.days < needed:
+        raise DataError(
+            f"expected at least {needed} days for one episode in the {name} split, got {span.days} of {days} days in "
+            f"all (context {config.context_window_days}): too few days for the context and one episode; give more "
+            "data, or smaller --split.context-window-days or --env.trading-days"
+        )
+
+
+def random_windows(span: Span, steps: int, count: int, generator: torch.Generator) -> Tensor:
+    """(count,) uniformly drawn first days of episodes of `steps` steps within the span, on the generator's device.
+
+    Raises:
+        DataError: the span holds no such episode.
+    """
+    starts = _possible_starts(span, steps)
+    return span.first + torch.randint(starts, (count,), generator=generator, device=generator.device)
+
+
+def spaced_windows(span: Span, steps: int, count: int) -> Tensor:
+    """At most (count,) distinct, sorted, evenly spaced first days; with two or more, the ends of the span are covered.
+
+    Raises:
+        DataError: the span holds no such episode.
+    """
+    starts = _possible_starts(span, steps)
+    gaps = min(count, starts) - 1
+    if gaps < 1:
+        return torch.tensor([span.first][:count], dtype=torch.long)
+    # In integers, rounded half up: a gap is at least a day, so no two starts fall together.
+    return span.first + (2 * torch.arange(gaps + 1) * (starts - 1) + gaps) // (2 * gaps)
+
+
+def _possible_starts(span: Span, steps: int) -> int:
+    starts = span.days - steps
+    if starts < 1:
+        raise DataError(
+            f"expected at least {steps + 1} days for an episode of {steps} steps, got {span}; give more data"
+        )
+    return starts

@@ -1,0 +1,307 @@
+"""Market encoder, actor and critic of a whole population: parameters are stacked along a first dimension.
+
+Shapes: A agents, N columns of the market, T days, n investable stocks, C encoder channels, H hidden units, B states,
+K position slots, m orders considered. Everything that acts on stocks shares its weights over them, so that the order
+of the tickers does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from utils.config import NetworkConfig
+from utils.spaces import (
+    ACCOUNT_FEATURES,
+    ACTION_FEATURES,
+    MAX_COEFFICIENT,
+    MAX_TARGET_PERCENT,
+    MIN_TARGET_PERCENT,
+    POSITION_FEATURES,
+    SIZE,
+)
+
+MARKET_CHANNELS = 10
+_TAPS = 8
+_MOST_TAPS = 16
+Agents = slice | Tensor
+"""Which agents of a stack: a slice, or their indices."""
+ALL = slice(None)
+
+
+@dataclass(frozen=True)
+class DayEncoding:
+    """What the networks know of the market on each of T days."""
+
+    stocks: Tensor
+    """(A, T, n, C) the investable stocks; A is 1 where all agents share an encoder."""
+    summary: Tensor
+    """(A, T, H) all columns, by attention."""
+
+    def at(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Encodings at the (A, B) positions along T: (A, B, n, C) and (A, B, H)."""
+        agents = torch.arange(len(position), device=position.device)[:, None]
+        stocks = self.stocks.expand(len(position), -1, -1, -1)
+        return stocks[agents, position], self.summary.expand(len(position), -1, -1)[agents, position]
+
+    def agents(self, chosen: slice) -> DayEncoding:
+        """The encodings of some agents; what all agents share stays as it is."""
+        return self if len(self.stocks) == 1 else DayEncoding(self.stocks[chosen], self.summary[chosen])
+
+    def detach(self) -> DayEncoding:
+        """The same values, cut from the graph."""
+        return DayEncoding(self.stocks.detach(), self.summary.detach())
+
+
+@dataclass(frozen=True)
+class StateBatch:
+    """States without their market part, whose days are `position` along the T of a `DayEncoding`."""
+
+    position: Tensor
+    """(A, B) int64."""
+    slot_stock: Tensor
+    """(A, B, K) int64; n where the slot is empty."""
+    slot_features: Tensor
+    """(A, B, K, 6)."""
+    account: Tensor
+    """(A, B, 3)."""
+
+
+class StackedLinear(nn.Module):
+    """One affine map an agent: (A, ..., in) to (A, ..., out)."""
+
+    def __init__(self, population: int, inputs: int, outputs: int, *, gain: float = math.sqrt(2.0)) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(population, inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(population, 1, outputs))
+        nn.init.normal_(self.weight, std=gain / math.sqrt(inputs))
+
+    def forward(self, x: Tensor, agents: Agents = ALL) -> Tensor:
+        """Apply to all inputs of each agent."""
+        weight, bias = self.weight[agents], self.bias[agents]
+        flat = x.reshape(len(x), -1, x.shape[-1])
+        return torch.baddbmm(bias, flat, weight).view(*x.shape[:-1], weight.shape[-1])
+
+
+def causal_layers(context_days: int) -> list[tuple[int, int]]:
+    """(taps, dilation) of the convolutions whose receptive field is the context, the widest dilation first.
+
+    The widest first: a layer computes only the days that later layers read, so that a block of T days costs
+    little more than T, not T + context, evaluations of each later layer. Where no factorisation with few taps
+    reaches the context exactly, the receptive field is the largest one below it.
+    """
+    layers, field_days = [], 1
+    while field_days * _TAPS <= context_days:
+        layers.append((_TAPS, field_days))
+        field_days *= _TAPS
+    rest = context_days - field_days
+    if rest:
+        fewest = math.ceil(rest / field_days)
+        exact = [steps for steps in range(fewest, _MOST_TAPS) if rest % steps == 0]
+        steps = exact[0] if exact else fewest
+        layers.append((steps + 1, rest // steps))
+    return layers[::-1]
+
+
+class MarketEncoder(nn.Module):
+    """Causal convolution over the days of each column, then a summary of all columns by attention."""
+
+    def __init__(self, population: int, config: NetworkConfig, context_days: int) -> None:
+        super().__init__()
+        channels = config.encoder_channels
+        self.layers = causal_layers(context_days)
+        self.context_days = 1 + sum((taps - 1) * dilation for taps, dilation in self.layers)
+        sizes = [MARKET_CHANNELS] + [channels] * (len(self.layers) - 1)
+        self.weights = nn.ParameterList(
+            torch.randn(population, channels, inputs, 1, taps) * math.sqrt(2.0 / (inputs * taps))
+            for inputs, (taps, _) in zip(sizes, self.layers, strict=True)
+        )
+        self.biases = nn.ParameterList(torch.zeros(population, channels) for _ in self.layers)
+        self.queries = nn.Parameter(torch.randn(population, config.summary_queries, channels) / math.sqrt(channels))
+        self.summary = StackedLinear(population, config.summary_queries * channels, config.hidden_units)
+
+    def forward(self, inputs: Tensor, investable: Tensor, agents: slice = ALL) -> DayEncoding:
+        """Encode all days whose whole context is given.
+
+        Args:
+            inputs: (N, context_days - 1 + T, 10) network inputs of consecutive days.
+            investable: (n,) columns that may be bought.
+        """
+        members = range(len(self.queries))[agents]
+        # One convolution an agent: channels-last kernels of this size run faster so than as one grouped convolution.
+        columns = torch.stack([self._convolve(inputs, agent) for agent in members])
+        columns = F.layer_norm(columns, columns.shape[-1:])
+        is_valid = inputs[:, self.context_days - 1 :, -1].T > 0  # (T, N)
+        stocks = columns.index_select(1, investable).transpose(1, 2).contiguous()
+        return DayEncoding(stocks, self._summarise(columns, is_valid, agents))
+
+    def _convolve(self, inputs: Tensor, agent: int) -> Tensor:
+        """(N, days, 10) to (N, T, C) with one agent's weights."""
+        x = inputs.transpose(1, 2).unsqueeze(2)  # (N, 10, 1, days), channels last in memory
+        for layer, (_, dilation) in enumerate(self.layers):
+            weight = self.weights[layer][agent].contiguous(memory_format=torch.channels_last)
+            y = F.gelu(F.conv2d(x, weight, self.biases[layer][agent], dilation=(1, dilation)))
+            x = y if layer == 0 else x[..., -y.shape[-1] :] + y
+        return x.squeeze(2).transpose(1, 2)
+
+    def _summarise(self, columns: Tensor, is_valid: Tensor, agents: slice) -> Tensor:
+        """Attention of learned queries over the columns that trade: (A, N, T, C) to (A, T, H)."""
+        scores = torch.einsum("antc,aqc->atqn", columns, self.queries[agents])
+        scores = scores.masked_fill(~is_valid[None, :, None, :], -1e9)
+        mixed = torch.einsum("atqn,antc->atqc", scores.softmax(-1), columns)
+        return F.gelu(self.summary(mixed.flatten(2), agents))
+
+
+class _Saturating(torch.autograd.Function):
+    """A sigmoid that reaches its bounds: its gradient has a floor, and stops only what pushes further out.
+
+    The plain sigmoid's gradient vanishes where the best action lies (the largest size), and clipping would make all
+    saturated stocks equal, although the coefficient also ranks them.
+    """
+
+    FLOOR = 0.05
+    BOUND = 7.0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x.sigmoid()
+        ctx.save_for_backward(x, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        x, y = ctx.saved_tensors
+        (grad,) = grads
+        # Descent moves x against the gradient.
+        outward = ((x > _Saturating.BOUND) & (grad < 0)) | ((x < -_Saturating.BOUND) & (grad > 0))
+        slope = (y * (1 - y)).clamp(min=_Saturating.FLOOR)
+        return cast(Tensor, (grad * slope).masked_fill(outward, 0.0))
+
+
+class Actor(nn.Module):
+    """For each investable stock: its order's coefficient in (0, 10) and sale target in (10, 50) percent."""
+
+    def __init__(self, population: int, config: NetworkConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_units
+        self.stock = StackedLinear(population, config.encoder_channels + POSITION_FEATURES, hidden, gain=1.0)
+        self.state = StackedLinear(population, hidden + ACCOUNT_FEATURES, hidden, gain=1.0)
+        self.hidden = StackedLinear(population, hidden, hidden)
+        self.out = StackedLinear(population, hidden, ACTION_FEATURES, gain=0.1)
+
+    def forward(
+        self, stocks: Tensor, summary: Tensor, positions: Tensor, account: Tensor, agents: Agents = ALL
+    ) -> Tensor:
+        """Act in B states.
+
+        Args:
+            stocks: (A, B, n, C) and summary (A, B, H): encodings of the states' days.
+            positions: (A, B, n, 6), zero rows where nothing is held.
+            account: (A, B, 3).
+
+        Returns:
+            (A, B, n, 2): coefficient, sale target in percent.
+        """
+        state = self.state(torch.cat((summary, account), -1), agents).unsqueeze(2)
+        x = F.gelu(self.stock(torch.cat((stocks, positions), -1), agents) + state)
+        share = _Saturating.apply(self.out(F.gelu(self.hidden(x, agents)), agents))
+        coefficient = share[..., 0] * MAX_COEFFICIENT
+        target = share[..., 1] * (MAX_TARGET_PERCENT - MIN_TARGET_PERCENT) + MIN_TARGET_PERCENT
+        return torch.stack((coefficient, target), -1)
+
+
+class Critic(nn.Module):
+    """Q(s, orders) = state value + sum of order values.
+
+    `structured`: an order's value is its size times a value per unit of size, as the money is. `plain`: the size is one
+    more input of the network.
+    """
+
+    def __init__(self, population: int, config: NetworkConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_units
+        self.is_structured = config.critic == "structured"
+        self.order_stock = StackedLinear(population, config.encoder_channels + 2, hidden, gain=1.0)
+        self.order_state = StackedLinear(population, hidden + ACCOUNT_FEATURES, hidden, gain=1.0)
+        self.order_hidden = StackedLinear(population, hidden, hidden)
+        self.order_out = StackedLinear(population, hidden, 1, gain=0.1)
+        self.slot = StackedLinear(population, config.encoder_channels + POSITION_FEATURES, hidden)
+        self.value_hidden = StackedLinear(population, 2 * hidden + ACCOUNT_FEATURES, hidden)
+        self.value_out = StackedLinear(population, hidden, 1, gain=0.1)
+
+    def order_value(
+        self,
+        stocks: Tensor,
+        summary: Tensor,
+        account: Tensor,
+        size: Tensor,
+        target_percent: Tensor,
+        agents: Agents = ALL,
+    ) -> Tensor:
+        """Value of each of m orders, each taken alone.
+
+        Args:
+            stocks: (A, B, m, C) encodings of the ordered stocks.
+            size: (A, B, m) in [0, 1], as a share of the largest order.
+            target_percent: (A, B, m).
+        """
+        target = (target_percent - MIN_TARGET_PERCENT) / (MAX_TARGET_PERCENT - MIN_TARGET_PERCENT)
+        seen_size = torch.zeros_like(size) if self.is_structured else size
+        state = self.order_state(torch.cat((summary, account), -1), agents).unsqueeze(2)
+        order = torch.cat((stocks, target.unsqueeze(-1), seen_size.unsqueeze(-1)), -1)
+        x = F.gelu(self.order_stock(order, agents) + state)
+        value = self.order_out(F.gelu(self.order_hidden(x, agents)), agents).squeeze(-1)
+        return size * value if self.is_structured else cast(Tensor, value)
+
+    def state_value(
+        self, slot_stocks: Tensor, slot_features: Tensor, summary: Tensor, account: Tensor, agents: Agents = ALL
+    ) -> Tensor:
+        """Value of the state itself: (A, B). Open positions, (A, B, K, C) and (A, B, K, 6), count by their size."""
+        slots = F.gelu(self.slot(torch.cat((slot_stocks, slot_features), -1), agents))
+        pooled = (slots * slot_features[..., SIZE : SIZE + 1]).sum(2)
+        x = torch.cat((pooled, summary, account), -1)
+        return cast(Tensor, self.value_out(F.gelu(self.value_hidden(x, agents)), agents).squeeze(-1))
+
+
+class AgentNetworks(nn.Module):
+    """Encoder, actor and critics of a population; the encoder is one for all agents if the representation is shared."""
+
+    def __init__(self, population: int, config: NetworkConfig, context_days: int) -> None:
+        super().__init__()
+        self.population = population
+        self.is_shared = config.representation == "shared"
+        self.encoder = MarketEncoder(1 if self.is_shared else population, config, context_days)
+        self.actor = Actor(population, config)
+        self.critics = nn.ModuleList(Critic(population, config) for _ in range(2 if config.twin_critics else 1))
+
+    def each_critic(self) -> list[Critic]:
+        """The critics, one or two."""
+        return cast(list[Critic], list(self.critics))
+
+    @property
+    def context_days(self) -> int:
+        """Days that an encoding sees, the encoded day included."""
+        return self.encoder.context_days
+
+    def encode_distinct(self, inputs: Tensor, investable: Tensor, agents: slice = ALL) -> DayEncoding:
+        """Encode days for the chosen agents, or once for all of them where the encoder is shared."""
+        return cast(DayEncoding, self.encoder(inputs, investable, ALL if self.is_shared else agents))
+
+    def is_stacked(self, name: str) -> bool:
+        """Whether the named parameter has a first dimension of agents."""
+        return not (self.is_shared and name.startswith("encoder."))
+
+
+def gather_stocks(encoding: DayEncoding, position: Tensor, stock: Tensor) -> Tensor:
+    """Encodings (A, B, m, C) of stocks (A, B, m) at positions (A, B); zeros where the stock index is n (nothing)."""
+    agents, days, stocks, channels = encoding.stocks.shape
+    flat = encoding.stocks.reshape(agents, days * stocks, channels).expand(len(stock), -1, -1)
+    row = position.unsqueeze(-1) * stocks + stock.clamp(max=stocks - 1)
+    index = row.flatten(1).unsqueeze(-1).expand(-1, -1, channels)
+    found = flat.gather(1, index).view(*stock.shape, channels)
+    return found * (stock < stocks).unsqueeze(-1)

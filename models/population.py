@@ -1,0 +1,121 @@
+"""A population of DDPG agents as one stack of parameters: created once, then only changed in place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.ddpg_agent import DDPGAgent
+from models.networks import AgentNetworks
+from utils.config import LearningConfig, NetworkConfig
+
+
+class Population:
+    """Networks, target networks and optimisers of all agents; agents are rows of the stacked tensors."""
+
+    def __init__(
+        self,
+        size: int,
+        network: NetworkConfig,
+        learning: LearningConfig,
+        context_days: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.size = size
+        self.network_config = network
+        self.networks = AgentNetworks(size, network, context_days).to(device)
+        self.targets = copy.deepcopy(self.networks).requires_grad_(False)
+        # Moments live next to the parameters with the same first dimension, so that they can follow their agent.
+        self.actor_optimizer = torch.optim.Adam(
+            self.networks.actor.parameters(), lr=learning.actor_learning_rate, fused=True
+        )
+        self.critic_optimizer = torch.optim.Adam(
+            self._critic_parameters(), lr=learning.critic_learning_rate, fused=True
+        )
+
+    def _critic_parameters(self) -> Iterator[nn.Parameter]:
+        """The critics learn the encoder too; the actor reads it without gradients."""
+        yield from self.networks.encoder.parameters()
+        yield from self.networks.critics.parameters()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether one encoder serves all agents."""
+        return self.networks.is_shared
+
+    def stacks(self) -> dict[str, Tensor]:
+        """Every tensor whose rows belong to agents, by name: parameters, targets and optimiser moments."""
+        stacks: dict[str, Tensor] = {}
+        for name, parameter in self.networks.named_parameters():
+            if self.networks.is_stacked(name):
+                stacks[f"networks.{name}"] = parameter.data
+                stacks[f"targets.{name}"] = self.targets.get_parameter(name).data
+                for moment, value in self._moments(name, parameter).items():
+                    stacks[f"{moment}.{name}"] = value
+        return stacks
+
+    def _moments(self, name: str, parameter: nn.Parameter) -> dict[str, Tensor]:
+        optimizer = self.actor_optimizer if name.startswith("actor.") else self.critic_optimizer
+        state = optimizer.state.get(parameter, {})
+        return {moment: state[moment] for moment in ("exp_avg", "exp_avg_sq") if moment in state}
+
+    def write(self, stacks: dict[str, Tensor]) -> None:
+        """Replace the rows of all agents in place by those of `stacks`, named as `stacks()` names them."""
+        for name, value in self.stacks().items():
+            value.copy_(stacks[name])
+
+    def agent(self, index: int) -> DDPGAgent:
+        """A copy of one agent that stands on its own."""
+        agent = DDPGAgent(self.network_config, self.networks.context_days, device=self.device)
+        self.copy_agent(index, agent)
+        return agent
+
+    @torch.no_grad()
+    def copy_agent(self, index: int, agent: DDPGAgent) -> None:
+        """Overwrite `agent`'s networks by those of the agent at `index`."""
+        for name, parameter in self.networks.named_parameters():
+            row = index if self.networks.is_stacked(name) else 0
+            agent.networks.get_parameter(name)[0].copy_(parameter[row])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        return self.networks.encoder.queries.device
+
+    @torch.no_grad()
+    def update_targets(self, tau: float) -> None:
+        """Soft update of all target networks (Lillicrap et al. 2016, algorithm 1)."""
+        online: list[Tensor] = list(self.networks.parameters())
+        target: list[Tensor] = list(self.targets.parameters())
+        torch._foreach_lerp_(target, online, tau)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue exactly."""
+        return {
+            "networks": self.networks.state_dict(),
+            "targets": self.targets.state_dict(),
+            "actor_optimizer": _optimizer_state(self.actor_optimizer),
+            "critic_optimizer": _optimizer_state(self.critic_optimizer),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self.networks.load_state_dict(state["networks"])
+        self.targets.load_state_dict(state["targets"])
+        _load_optimizer_state(self.actor_optimizer, state["actor_optimizer"])
+        _load_optimizer_state(self.critic_optimizer, state["critic_optimizer"])
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Moments by the parameter's place; learning rates come from the settings."""
+    return {str(place): dict(state) for place, state in optimizer.state_dict()["state"].items()}
+
+
+def _load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    whole = optimizer.state_dict()
+    whole["state"] = {int(place): moments for place, moments in state.items()}
+    optimizer.load_state_dict(whole)

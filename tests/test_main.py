@@ -1,0 +1,297 @@
+"""The program as a user runs it: whole runs on a tiny market, resuming, and mistakes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from main import main
+
+TINY = """
+generations = 2
+device = "cpu"
+threads = 1
+plot_every = 1
+[split]
+context_window_days = 16
+[synthetic]
+days = 300
+stocks = 6
+[env]
+trading_days = 12
+settlement_days = 4
+max_holding_days = 4
+[network]
+encoder_channels = 4
+hidden_units = 8
+summary_queries = 1
+[learning]
+gradient_steps = 2
+batch_size = 8
+block_days = 8
+[replay]
+capacity = 300
+training_starts = 50
+[evolution]
+population_size = 4
+distillation_steps = 1
+[evaluation]
+fitness_windows = 2
+validation_windows = 2
+random_pickers = 5
+"""
+VOLATILE = ("seconds", "memory")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A settings file that makes a run take a second."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _restore_process() -> Iterator[None]:
+    """A run sets threads and log handlers for its process."""
+    threads, handlers = torch.get_num_threads(), logging.getLogger().handlers[:]
+    yield
+    torch.set_num_threads(threads)
+    logging.getLogger().handlers[:] = handlers
+
+
+def run(tiny: Path, *flags: str) -> int:
+    return main(["--config", str(tiny), "--runs-dir", str(tiny.parent / "runs"), "--profile", "quick", *flags])
+
+
+def records(tiny: Path, name: str) -> list[dict[str, Any]]:
+    """The metrics of a run without what may differ between equal runs."""
+    lines = (tiny.parent / "runs" / name / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if not any(word in k for word in VOLATILE)} for line in lines]
+
+
+def parameters(tiny: Path, name: str, generation: int) -> bytes:
+    path = tiny.parent / "runs" / name / "checkpoints" / f"generation-{generation:06d}"
+    return b"".join(
+        (path / f"{part}.safetensors").read_bytes() for part in ("population", "champion", "replay", "random")
+    )
+
+
+@pytest.mark.parametrize("representation", ["independent", "shared"])
+def test_a_run_leaves_what_people_look_at(tiny: Path, representation: str) -> None:
+    assert run(tiny, "--run", "one", "--representation", representation) == 0
+    folder = tiny.parent / "runs" / "one"
+    for name in ("fitness.png", "equity.png", "memory.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    assert json.loads((folder / "config.json").read_text())["generations"] == 2
+    assert list(folder.glob("tensorboard/events*"))
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["environments"], summary["agents"], summary["replay_buffers"]) == (2, 5, 1)
+    assert summary["generations"] == 2 and summary["population_size"] == 4
+    assert summary["days"] == 300 and summary["columns"] == 6 and summary["features"] == 9
+    assert summary["replay_size"] == 300 and summary["replay_bytes_per_transition"] <= 4096
+    assert len(summary["rss_mb_per_generation"]) == 2 and all(len(v) == 2 for v in summary["seconds"].values())
+    policies = {"champion", "random picker", "equal weight", "planted rule"}
+    assert set(summary["champion"]["validation"]) == policies == set(summary["champion"]["holdout"])
+
+
+def test_the_console_tells_what_is_going_on(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tiny, "--run", "one") == 0
+    shown = capsys.readouterr().err
+    for text in (
+        "built-in synthetic market; its results say nothing about real markets",
+        "profile quick",
+        "Loaded: 300 days, 6 stocks, 9 features",
+        "Generation 1 of 2",
+        "300 transitions, ready",
+        "agents above zero",
+        "slope per visit",
+        "memory growth since baseline",
+        "planted rule",
+    ):
+        assert text in shown, text
+    waiting = shown.index("Generation 1 of 2")
+    assert waiting < shown.index("Generation 2 of 2") < shown.index("champion of generation")
+
+
+def test_the_same_seed_gives_the_same_metrics(tiny: Path) -> None:
+    for name in ("one", "two"):
+        assert run(tiny, "--run", name) == 0
+    assert run(tiny, "--run", "other", "--seed", "1") == 0
+    assert records(tiny, "one") == records(tiny, "two")
+    assert parameters(tiny, "one", 2) == parameters(tiny, "two", 2)
+    assert records(tiny, "one") != records(tiny, "other")
+
+
+@pytest.mark.parametrize("representation", ["independent", "shared"])
+def test_resuming_gives_the_run_that_was_never_interrupted(tiny: Path, representation: str) -> None:
+    flags = ("--representation", representation)
+    assert run(tiny, "--run", "whole", "--generations", "4", *flags) == 0
+    assert run(tiny, "--run", "parts", "--generations", "2", *flags) == 0
+    assert run(tiny, "--resume", "parts", "--generations", "4") == 0
+    assert [r | {"generations": 4} for r in records(tiny, "parts")] == records(tiny, "whole")
+    assert parameters(tiny, "parts", 4) == parameters(tiny, "whole", 4)
+    ends = [json.loads((tiny.parent / "runs" / n / "summary.json").read_text())["champion"] for n in ("parts", "whole")]
+    assert ends[0] == ends[1]
+
+
+def test_a_run_killed_between_metrics_and_checkpoint_repeats_its_generation(tiny: Path) -> None:
+    """The record of a generation whose checkpoint was never completed, and a torn line, are dropped."""
+    assert run(tiny, "--run", "whole", "--generations", "3") == 0
+    assert run(tiny, "--run", "killed", "--generations", "2") == 0
+    with (tiny.parent / "runs" / "killed" / "metrics.jsonl").open("a") as file:
+        file.write('{"generation": 3, "fitness": {}}\n{"generation": 4, "fit')
+    assert run(tiny, "--resume", "--generations", "3") == 0
+    assert [r | {"generations": 3} for r in records(tiny, "killed")] == records(tiny, "whole")
+
+
+def test_interrupting_keeps_the_last_complete_generation(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from training.erl_trainer import ERLTrainer
+
+    evolve = ERLTrainer.evolve
+
+    def interrupted(self: ERLTrainer, fitness: torch.Tensor) -> None:
+        if self.generation == 2:
+            raise KeyboardInterrupt
+        evolve(self, fitness)
+
+    assert run(tiny, "--run", "whole") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(ERLTrainer, "evolve", interrupted)
+        assert run(tiny, "--run", "cut") == 130
+    assert len(records(tiny, "cut")) == 1
+    assert run(tiny, "--resume", "cut") == 0
+    assert records(tiny, "cut") == records(tiny, "whole")
+    assert parameters(tiny, "cut", 2) == parameters(tiny, "whole", 2)
+
+
+def test_the_champions_checkpoint_is_never_pruned(tiny: Path) -> None:
+    assert run(tiny, "--run", "one", "--generations", "5", "--keep-checkpoints", "1") == 0
+    summary = json.loads((tiny.parent / "runs" / "one" / "summary.json").read_text())
+    left = {int(p.name[-6:]) for p in (tiny.parent / "runs" / "one" / "checkpoints").glob("generation-*")}
+    assert left == {5, summary["champion"]["generation"]}
+
+
+def frame(days: int, tickers: int) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    dates = np.busday_offset("2010-01-04", np.arange(days))
+    close = 20 * np.exp(np.cumsum(0.01 * rng.standard_normal((days, tickers)), axis=0))
+    return pd.DataFrame(
+        {
+            "date": np.repeat(dates, tickers).astype("datetime64[s]"),
+            "ticker": np.tile([f"T{i}" for i in range(tickers)], days),
+            "open": close.ravel(),
+            "high": close.ravel() * 1.01,
+            "low": close.ravel() * 0.99,
+            "close": close.ravel(),
+        }
+    )
+
+
+def test_own_data_trains_and_only_listed_tickers_are_bought(tiny: Path) -> None:
+    data, listed = tiny.parent / "data.parquet", tiny.parent / "listed.txt"
+    frame(300, 5).to_parquet(data)
+    listed.write_text("T1\nT3\n")
+    assert run(tiny, "--run", "own", "--data", str(data), "--investable", str(listed)) == 0
+    summary = json.loads((tiny.parent / "runs" / "own" / "summary.json").read_text())
+    assert (summary["columns"], summary["investable"], summary["synthetic"]) == (5, 2, False)
+    assert set(summary["champion"]["validation"]) == {"champion", "random picker", "equal weight"}
+
+
+def spoil(folder: Path, kind: str) -> list[str]:
+    """Flags that name a file spoilt in one way."""
+    data, listed = folder / "data.parquet", folder / "listed.txt"
+    good = frame(300, 3)
+    flags = ["--data", str(data)]
+    listed.write_text("T1\nNOPE\n")
+    if kind == "missing file":
+        return flags
+    if kind == "not parquet":
+        data.write_bytes(b"date,ticker\n")
+        return flags
+    changes: dict[str, Any] = {
+        "missing column": lambda: good.drop(columns="close"),
+        "wrong type": lambda: good.assign(close="dear"),
+        "duplicate": lambda: pd.concat([good, good.head(1)]),
+        "no rows": lambda: good.head(0),
+        "too few days": lambda: good.head(3 * 40),
+        "unknown investable": lambda: good,
+        "bad prices": lambda: good.assign(close=-1.0),
+        "infinite prices": lambda: good.assign(open=np.inf),
+    }
+    pq.write_table(pa.Table.from_pandas(changes[kind](), preserve_index=False), data)
+    return [*flags, "--investable", str(listed)] if kind == "unknown investable" else flags
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("missing file", "data.parquet"),
+        ("not parquet", "parquet"),
+        ("missing column", "'close'"),
+        ("wrong type", "close"),
+        ("duplicate", "ticker"),
+        ("no rows", "no rows"),
+        ("too few days", "too few days"),
+        ("unknown investable", "NOPE"),
+        ("bad prices", "positive"),
+        ("infinite prices", "finite, positive"),
+    ],
+)
+def test_bad_data_gets_one_line_and_exit_code_2(
+    tiny: Path, capsys: pytest.CaptureFixture[str], kind: str, says: str
+) -> None:
+    assert run(tiny, *spoil(tiny.parent, kind)) == 2
+    shown = capsys.readouterr().err
+    errors = [line for line in shown.splitlines() if " ERROR " in line]
+    assert len(errors) == 1 and says in errors[0] and "expected" in errors[0]
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--population-size", "0"), "population-size >= 1"),
+        (("--evolution.elite-fraction", "0.9"), "<= 1"),
+        (("--generatoins", "3"), "--generations"),
+        (("--representation", "both"), "representation"),
+        (("--resume", "nothing"), "nothing"),
+        (("--seed", "1.5"), "seed"),
+        (("--investable", "nowhere.txt"), "nowhere.txt"),
+    ],
+)
+def test_bad_settings_get_one_line_and_exit_code_2(
+    tiny: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], says: str
+) -> None:
+    assert run(tiny, *flags) == 2
+    shown = capsys.readouterr().err.strip().splitlines()
+    assert len(shown) == 1 and says in shown[0] and "expected" in shown[0]
+
+
+def test_a_resumed_run_refuses_other_settings(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tiny, "--run", "one") == 0
+    capsys.readouterr()
+    assert run(tiny, "--resume", "one", "--env.cost-bps", "9") == 2
+    shown = capsys.readouterr().err
+    assert "env.cost_bps = 5.0" in shown and "9.0" in shown
+
+
+def test_prepare_makes_a_file_that_trains(tiny: Path) -> None:
+    folder = tiny.parent / "csv"
+    folder.mkdir()
+    for ticker, rows in frame(300, 3).groupby("ticker"):
+        rows.drop(columns="ticker").to_csv(folder / f"{ticker}.csv", index=False)
+    target = tiny.parent / "made.parquet"
+    assert main(["prepare", str(folder), str(target)]) == 0
+    assert run(tiny, "--run", "made", "--data", str(target), "--generations", "1") == 0
+    assert main(["prepare", str(tiny.parent / "nowhere"), str(target)]) == 2
