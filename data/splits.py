@@ -85,13 +85,16 @@ def random_windows(span: Span, steps: int, count: int, generator: torch.Generato
 def spaced_windows(span: Span, steps: int, count: int) -> Tensor:
     """At most (count,) distinct, sorted, evenly spaced first days; with two or more, the ends of the span are covered.
 
+    A single window is the last of the span, the market as it was most recently. A short span gives every day on which
+    an episode can start, be they fewer than `count`.
+
     Raises:
         DataError: the span holds no such episode.
     """
     starts = _possible_starts(span, steps)
     gaps = min(count, starts) - 1
     if gaps < 1:
-        return torch.tensor([span.first][:count], dtype=torch.long)
+        return torch.tensor([span.first + starts - 1][:count], dtype=torch.long)
     # In integers, rounded half up: a gap is at least a day, so no two starts fall together.
     return span.first + (2 * torch.arange(gaps + 1) * (starts - 1) + gaps) // (2 * gaps)
 

@@ -203,9 +203,9 @@ def _bars(
 ) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
     """Open, high, low and close (days, stocks) from the log returns between close and open, and close and close.
 
-    Between open and close the log price is a Brownian bridge, whose extremes are drawn exactly (Glasserman 2003, "Monte
-    Carlo methods in financial engineering", section 6.4). A range drawn more freely would give money away to whoever
-    sells at a target.
+    Between open and close the log price is a Brownian bridge, whose maximum and minimum each have their exact law
+    (Glasserman 2003, "Monte Carlo methods in financial engineering", section 6.4); given open and close they are drawn
+    apart. A range drawn more freely would give money away to whoever sells at a target.
     """
     shape = log_return.shape
     cheapest, dearest = np.log(_PRICE_RANGE)

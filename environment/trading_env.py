@@ -131,7 +131,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self._portfolio = Portfolio(investable_bars(data_array, columns), self.rules)
         self._set_window(start_idx, end_idx, trading_end_idx)
         stocks = len(columns)
-        self.observation_space: gym.spaces.Space[Observation] = gym.spaces.Dict(
+        self.observation_space = gym.spaces.Dict(  # type: ignore[assignment]
             {
                 "market": gym.spaces.Box(-input_clip, input_clip, (data_array.shape[1], NUM_FEATURES), np.float32),
                 "portfolio": gym.spaces.Box(-np.inf, np.inf, (stocks, _PORTFOLIO_COLUMNS), np.float32),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from data import loader as loading
 from data.errors import DataError
+from data.loader import StockDataLoader
 from data.splits import Span, Splits, make_splits, random_windows, spaced_windows
 from utils.config import DataConfig, EnvironmentConfig
 
@@ -52,6 +55,21 @@ def test_fractions_whose_sum_is_rounded_down_lose_no_day() -> None:
     assert config.train_fraction + config.validation_fraction < 0.8
     splits = make_splits(1000, config, EnvironmentConfig(trading_days=10, settlement_days=0))
     assert (splits.train.last, splits.validation.last) == (699, 799)
+
+
+@settings(deadline=None)
+@given(cases())
+def test_the_loader_normalises_over_the_days_of_training(case: tuple[int, DataConfig, EnvironmentConfig]) -> None:
+    days, config, env = case
+    try:
+        train = make_splits(days, config, env).train
+    except DataError:
+        assume(False)
+    loader = StockDataLoader("unread", config=config)
+    loader.dates = np.datetime64("2000-01-03") + np.arange(days)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "normalization_stats", lambda data_array, last_day: last_day)
+        assert loader.compute_normalization_stats() == train.last
 
 
 @settings(deadline=None)
@@ -142,9 +160,9 @@ def test_spaced_windows_are_distinct_sorted_and_cover_the_span(case: tuple[Span,
     days = starts.tolist()
     assert len(days) == min(count, possible)
     assert days == sorted(set(days))
-    assert days[0] == span.first
+    assert days[-1] + steps == span.last
     if len(days) > 1:
-        assert days[-1] + steps == span.last
+        assert days[0] == span.first
         gaps = starts.diff()
         assert gaps.max() - gaps.min() <= 1
 
@@ -153,6 +171,7 @@ def test_spaced_windows_known_answer() -> None:
     assert spaced_windows(Span(100, 155), steps=15, count=5).tolist() == [100, 110, 120, 130, 140]
     assert spaced_windows(Span(100, 123), steps=15, count=4).tolist() == [100, 103, 105, 108]
     assert spaced_windows(Span(100, 117), steps=15, count=5).tolist() == [100, 101, 102]
+    assert spaced_windows(Span(100, 155), steps=15, count=1).tolist() == [140]
 
 
 @settings(deadline=None)

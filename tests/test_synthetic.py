@@ -122,6 +122,11 @@ def test_drift_foretells_the_next_return_and_lasts_as_long_as_said(market: Synth
     assert halves.mean() == pytest.approx(0.5, abs=4 * standard_error(halves))
 
 
+def test_the_first_drift_is_as_large_as_any() -> None:
+    config = SyntheticConfig(days=2, stocks=10_000)
+    assert synthetic_market(config, 1).drift[0].std() == pytest.approx(config.drift_std, rel=0.04)
+
+
 @settings(deadline=None)
 @given(kinds, st.integers(0, 2**32), st.integers(0, 29))
 def test_drift_does_not_see_the_noise_of_later_days(kind: str, seed: int, last: int) -> None:
@@ -145,7 +150,8 @@ def test_momentum_without_drift_is_the_martingale() -> None:
 
 @pytest.mark.parametrize("sessions", [1, 20])
 def test_a_martingale_grows_by_nothing_from_close_or_open(sessions: int) -> None:
-    market = synthetic_market(SyntheticConfig(days=600, stocks=1000, daily_noise=0.03), 2, "martingale")
+    # So noisy that half of even the overnight variance would show.
+    market = synthetic_market(SyntheticConfig(days=600, stocks=1000, daily_noise=0.06), 2, "martingale")
     for bought in (market.close[:-sessions], market.open[1 : -sessions + 1 or None]):
         growth = (market.close[sessions:] / bought - 1).mean(axis=0)
         assert growth.mean() == pytest.approx(0.0, abs=4 * standard_error(growth))

@@ -99,7 +99,7 @@ def choose_threads(wanted: int) -> None:
 
 
 def load_market(config: Config) -> tuple[Market, np.ndarray | None]:
-    """The market of the data file, or the built-in one with the (days, n) scores of the rule that knows its structure."""
+    """The market of the data file, or the built-in one with the (days, n) scores of the rule that knows it."""
     if config.data is not None:
         loader = StockDataLoader(config.data, config=config.split, investable=config.investable)
         loader.load_and_prepare()

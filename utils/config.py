@@ -64,7 +64,7 @@ class DataConfig:
 class SyntheticConfig:
     """The built-in market, used when there is no data file."""
 
-    days: int = 2400
+    days: int = 4000
     stocks: int = 40
     daily_noise: float = 0.014
     """Standard deviation of the unpredictable part of a daily log return."""
@@ -359,8 +359,8 @@ def profile_config(profile: Profile) -> Config:
         profile="quick",
         generations=20,
         split=DataConfig(context_window_days=64),
-        synthetic=SyntheticConfig(stocks=40),
-        network=NetworkConfig(encoder_channels=16),
+        network=NetworkConfig(encoder_channels=16, hidden_units=32),
+        learning=LearningConfig(batch_size=128),
     )
 
 

@@ -351,7 +351,7 @@ def _process_memory(process: psutil.Process) -> tuple[int, int, int]:
 
 def _gpu_memory() -> tuple[int, int]:
     """Bytes allocated and reserved on all CUDA devices; never starts CUDA itself."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not torch.cuda.is_initialized():
         return 0, 0
     devices = range(torch.cuda.device_count())
     return sum(map(torch.cuda.memory_allocated, devices)), sum(map(torch.cuda.memory_reserved, devices))

@@ -149,9 +149,9 @@ def _day_axis(axes: Axes, dates: Sequence[Any] | None) -> None:
         axes.set_xlabel("Trading day")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         return
-    locator = matplotlib.dates.AutoDateLocator(minticks=4, maxticks=8)  # type: ignore[no-untyped-call]
+    locator = matplotlib.dates.AutoDateLocator(minticks=4, maxticks=8)
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(matplotlib.dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(matplotlib.dates.ConciseDateFormatter(locator))
 
 
 def _days(dates: Sequence[Any] | None, count: int) -> npt.NDArray[Any]:

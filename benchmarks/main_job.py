@@ -1,0 +1,130 @@
+"""Time and memory of the main job: `python -m benchmarks.main_job --data FILE [--investable FILE] [--json FILE]`.
+
+Each row is a process of its own. Without --data only the rows of the built-in market are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from utils.memory_profiler import theil_sen
+
+ROOT = Path(__file__).resolve().parent.parent
+LOAD = """
+import json, sys, time
+from pathlib import Path
+from data.loader import StockDataLoader
+from utils.memory_guard import peak_rss_mb
+started = time.perf_counter()
+loader = StockDataLoader(Path(sys.argv[1]))
+loader.load_and_prepare()
+print(json.dumps({"seconds": time.perf_counter() - started, "peak_rss_mb": peak_rss_mb()}))
+"""
+FLAT_FROM = 2
+"""Generations after which memory must be flat."""
+
+
+def measure_load(data: Path) -> dict[str, Any]:
+    """Seconds and peak memory of loading and preparing the file."""
+    command = [sys.executable, "-c", LOAD, str(data.resolve())]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    return dict(json.loads(done.stdout))
+
+
+def measure_run(*flags: str) -> dict[str, Any]:
+    """Run main.py in a folder of its own; its summary, with the seconds that the whole process took."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(ROOT / "main.py"), "--runs-dir", folder, "--run", "measured", *flags]
+        started = time.perf_counter()
+        subprocess.run(command, cwd=ROOT, check=True)
+        seconds = time.perf_counter() - started
+        summary = json.loads((Path(folder) / "measured" / "summary.json").read_text())
+    return {**summary, "wall_seconds": seconds}
+
+
+def growth_mb(values: list[float]) -> float:
+    """Theil-Sen slope of memory a generation, MiB, after the first generations."""
+    return theil_sen(values[FLAT_FROM:])
+
+
+def full_scale(data: list[str], representation: str, *flags: str) -> dict[str, Any]:
+    """A run at full scale on the CPU."""
+    return measure_run(*data, "--profile", "full", "--device", "cpu", "--representation", representation, *flags)
+
+
+def rows_of_data(data: Path, investable: Path | None) -> dict[str, Any]:
+    """Everything that needs a data file."""
+    flags = ["--data", str(data.resolve())] + (["--investable", str(investable.resolve())] if investable else [])
+    one_window = ("--evaluation.fitness-windows", "1", "--evaluation.exploration-lanes", "0")
+    one_step = ("--replay.training-starts", "1000", "--gradient-steps", "1", "--generations", "1")
+    return {
+        "load": measure_load(data),
+        "shared": full_scale(flags, "shared", "--generations", "2"),
+        "independent": full_scale(flags, "independent", *one_window, *one_step),
+    }
+
+
+def table(results: dict[str, Any]) -> list[tuple[str, str]]:
+    """The figures as lines of text."""
+    quick = results["quick"]
+    lines = [
+        ("machine", results["machine"]),
+        ("quick profile, 40 generations: seconds", f"{quick['wall_seconds']:.0f}"),
+        (
+            "  unique set size, growth a generation after the second, MiB",
+            f"{growth_mb(quick['uss_mb_per_generation']):.3f}",
+        ),
+    ]
+    if "load" in results:
+        load, shared, independent = (results[name] for name in ("load", "shared", "independent"))
+        lines += [
+            ("load and prepare: seconds / peak MiB", f"{load['seconds']:.1f} / {load['peak_rss_mb']:.0f}"),
+            ("full scale, shared, 2 generations: seconds", f"{shared['wall_seconds']:.0f}"),
+            ("  evaluate / train / evolve / validate, second generation", _phases(shared, 1)),
+            ("  peak resident memory, MiB", f"{shared['peak_rss_mb']:.0f}"),
+            ("  bytes a transition", f"{shared['replay_bytes_per_transition']}"),
+            (
+                "  environments / agents / replay buffers",
+                f"{shared['environments']} / {shared['agents']} / {shared['replay_buffers']}",
+            ),
+            ("full scale, independent, one window, one step: peak MiB", f"{independent['peak_rss_mb']:.0f}"),
+            ("  evaluate 16 agents / one gradient step / evolve / validate", _phases(independent, 0)),
+        ]
+    return lines
+
+
+def _phases(summary: dict[str, Any], generation: int) -> str:
+    seconds = summary["seconds"]
+    return " / ".join(f"{seconds[name][generation]:.1f} s" for name in ("evaluate", "train", "evolve", "validate"))
+
+
+def main() -> None:
+    """Measure, print the table, write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--investable", type=Path)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPU cores, CPU only",
+        "quick": measure_run("--profile", "quick", "--device", "cpu", "--generations", "40"),
+    }
+    if arguments.data:
+        results |= rows_of_data(arguments.data, arguments.investable)
+    for name, value in table(results):
+        print(f"{name:<64} {value}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

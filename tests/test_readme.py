@@ -1,0 +1,60 @@
+"""Every command that the README shows works, and so does its example."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+from main import main
+from tests.test_main import TINY, frame
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^python main\.py.*$", README, flags=re.MULTILINE)
+CI = (Path(__file__).parent.parent / ".ci" / "run").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with every file that the README's commands name."""
+    monkeypatch.chdir(tmp_path)
+    data = frame(300, 4)
+    data.to_parquet("prices.parquet")
+    Path("tickers.txt").write_text("T1\nT2\n")
+    Path("run.toml").write_text(TINY)
+    (tmp_path / "folder_of_csv_files").mkdir()
+    for ticker, rows in data.groupby("ticker"):
+        rows.drop(columns="ticker").to_csv(f"folder_of_csv_files/{ticker}.csv", index=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands(folder: Path, command: str) -> None:
+    arguments = shlex.split(command)[2:]
+    if "--help" in arguments:
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        assert left.value.code == 0
+        return
+    small = [] if arguments[0] == "prepare" or "--config" in arguments else ["--config", "run.toml"]
+    if "--resume" in arguments:
+        assert main(["--config", "run.toml", "--run", "NAME", "--generations", "1"]) == 0
+        small = ["--generations", "2"]
+    assert main([*arguments, *small]) == 0
+
+
+def test_the_commands_are_there() -> None:
+    assert len(COMMANDS) >= 7
+    setup = re.findall(r"^python3 -m venv .*$", README, flags=re.MULTILINE)
+    assert [line.rsplit("bin/", 1)[1] for line in setup] == ["python main.py", "python -m pytest"]
+
+
+def test_the_example(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame(1300, 3).to_parquet("prices.parquet")
+    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    torch.manual_seed(0)
+    exec(compile(example, "README", "exec"), {})
+    assert "'trades'" in capsys.readouterr().out
