@@ -242,9 +242,9 @@ class Portfolio:
         return Positions(self._slot_stock(rows), features.transpose(0, 1))
 
     def account(self) -> Tensor:
-        """(lanes, ACCOUNT_FEATURES) float32 at the last close."""
+        """(lanes, ACCOUNT_FEATURES) float32 at the last close; in settlement the trading period left is negative."""
         capital = self.rules.initial_capital
-        left = max(0, self.trading_steps - self.step_index) / max(1, self.trading_steps)
+        left = (self.trading_steps - self.step_index) / max(1, self.trading_steps)
         fraction_left = torch.full_like(self.cash, left)
         return torch.stack((self.cash / capital, (self.equity - self.cash) / capital, fraction_left), dim=-1).float()
 

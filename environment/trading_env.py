@@ -124,7 +124,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
                 f"expected data_array (days, columns, {NUM_FEATURES}) and one date a day, got {data_array.shape} and "
                 f"{len(dates)} dates; take both from a prepared StockDataLoader"
             )
-        columns = np.arange(data_array.shape[1]) if investable_columns is None else np.asarray(investable_columns)
+        columns = _checked_columns(investable_columns, data_array.shape[1])
         self.rules = rules or EnvironmentConfig()
         self.dates = dates
         self._market = network_inputs(data_array, normalization_stats, input_clip)
@@ -148,10 +148,11 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
 
     def _set_window(self, start_idx: int, end_idx: int, trading_end_idx: int) -> None:
         days = len(self.dates)
-        if not 0 <= start_idx < trading_end_idx <= end_idx < days:
+        are_days = all(isinstance(day, int | np.integer) for day in (start_idx, end_idx, trading_end_idx))
+        if not are_days or not 0 <= start_idx < trading_end_idx <= end_idx < days:
             raise ValueError(
-                f"expected 0 <= start_idx < trading_end_idx <= end_idx < {days} days, got start_idx={start_idx}, "
-                f"trading_end_idx={trading_end_idx}, end_idx={end_idx}"
+                f"expected 0 <= start_idx < trading_end_idx <= end_idx < {days} days, got start_idx={start_idx!r}, "
+                f"trading_end_idx={trading_end_idx!r}, end_idx={end_idx!r}"
             )
         self.start_idx, self.end_idx, self.trading_end_idx = start_idx, end_idx, trading_end_idx
 
@@ -186,7 +187,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             ValueError: the action has the wrong shape or is not finite.
         """
-        action = np.asarray(action, dtype=np.float32)
+        self._require_reset()
+        action = np.array(action, dtype=np.float32)
         if action.shape != self.action_space.shape or not np.isfinite(action).all():
             raise ValueError(
                 f"expected a finite action of shape {self.action_space.shape}, got shape {action.shape}"
@@ -220,6 +222,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
 
     def get_episode_summary(self) -> dict[str, float]:
         """Totals of the episode so far, see `EpisodeSummary`; once the episode is over its history is cleared."""
+        self._require_reset()
         summary = self._portfolio.summary()
         totals = {f.name: getattr(summary, f.name).item() for f in fields(summary)}
         totals["win_rate"] = totals["wins"] / totals["trades"] if totals["trades"] else 0.0
@@ -229,7 +232,23 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
 
     def get_trades(self) -> list[dict[str, Any]]:
         """The trade ledger of the episode so far, in the order of the decisions; open positions have no exit."""
+        self._require_reset()
         return trade_ledger(self._portfolio, 0)
+
+    def _require_reset(self) -> None:
+        if not self._portfolio.lanes:
+            raise RuntimeError("the episode has not begun; call reset first")
+
+
+def _checked_columns(columns: Sequence[int] | NDArray[np.int64] | None, total: int) -> NDArray[np.int64]:
+    """The investable columns as an array; all of them if None."""
+    if columns is None:
+        return np.arange(total)
+    chosen = np.asarray(columns)
+    is_index = chosen.ndim == 1 and chosen.size > 0 and np.issubdtype(chosen.dtype, np.integer)
+    if not is_index or chosen.min() < 0 or chosen.max() >= total or len(np.unique(chosen)) != len(chosen):
+        raise ValueError(f"expected investable_columns to be distinct columns 0..{total - 1}, got {list(columns)}")
+    return chosen.astype(np.int64)
 
 
 def trade_ledger(portfolio: Portfolio, lane: int) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ class DDPGAgent:
     ) -> None:
         self.config = config or NetworkConfig()
         self.networks = AgentNetworks(1, self.config, context_days).to(device).requires_grad_(False)
-        self._encoded: tuple[int, int, DayEncoding] | None = None
+        self._encoded: tuple[MarketTensors, int, DayEncoding] | None = None
 
     @property
     def context_days(self) -> int:
@@ -75,9 +75,9 @@ class DDPGAgent:
 
     def _encoded_block(self, market: MarketTensors, day: int, block_days: int = 64) -> tuple[int, DayEncoding]:
         known = self._encoded
-        if known is None or known[0] != id(market) or not known[1] <= day < known[1] + known[2].stocks.shape[1]:
+        if known is None or known[0] is not market or not known[1] <= day < known[1] + known[2].stocks.shape[1]:
             last_day = min(day + block_days, market.days) - 1
-            known = self._encoded = (id(market), day, self.encode(market, day, last_day))
+            known = self._encoded = (market, day, self.encode(market, day, last_day))
         return known[1], known[2]
 
     def forget_encodings(self) -> None:
@@ -101,7 +101,9 @@ class DDPGAgent:
             agent = cls(config, context_days, device=device)
             agent.networks.load_state_dict(load_file(path, device=str(device)))
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ConfigError(f"expected an agent saved by DDPGAgent.save, got {path}: {error}") from error
+            raise ConfigError(
+                f"expected an agent saved by DDPGAgent.save, got {path}: {' '.join(str(error).split())}"
+            ) from error
         return agent
 
 

@@ -89,11 +89,10 @@ class StackedLinear(nn.Module):
 
 
 def causal_layers(context_days: int) -> list[tuple[int, int]]:
-    """(taps, dilation) of the convolutions whose receptive field is the context, the widest dilation first.
+    """(taps, dilation) of the convolutions whose receptive field is exactly the context, the widest dilation first.
 
     The widest first: a layer computes only the days that later layers read, so that a block of T days costs
-    little more than T, not T + context, evaluations of each later layer. Where no factorisation with few taps
-    reaches the context exactly, the receptive field is the largest one below it.
+    little more than T, not T + context, evaluations of each later layer.
     """
     layers, field_days = [], 1
     while field_days * _TAPS <= context_days:
@@ -102,10 +101,11 @@ def causal_layers(context_days: int) -> list[tuple[int, int]]:
     rest = context_days - field_days
     if rest:
         fewest = math.ceil(rest / field_days)
-        exact = [steps for steps in range(fewest, _MOST_TAPS) if rest % steps == 0]
-        steps = exact[0] if exact else fewest
+        steps = next((steps for steps in range(fewest, _MOST_TAPS) if rest % steps == 0), fewest)
         layers.append((steps + 1, rest // steps))
-    return layers[::-1]
+        if rest % steps:
+            layers.append((2, rest % steps))
+    return sorted(layers, key=lambda layer: layer[1], reverse=True)
 
 
 class MarketEncoder(nn.Module):
@@ -115,7 +115,7 @@ class MarketEncoder(nn.Module):
         super().__init__()
         channels = config.encoder_channels
         self.layers = causal_layers(context_days)
-        self.context_days = 1 + sum((taps - 1) * dilation for taps, dilation in self.layers)
+        self.context_days = context_days
         sizes = [MARKET_CHANNELS] + [channels] * (len(self.layers) - 1)
         self.weights = nn.ParameterList(
             torch.randn(population, channels, inputs, 1, taps) * math.sqrt(2.0 / (inputs * taps))
@@ -184,13 +184,17 @@ class _Saturating(torch.autograd.Function):
 
 
 class Actor(nn.Module):
-    """For each investable stock: its order's coefficient in (0, 10) and sale target in (10, 50) percent."""
+    """For each investable stock: its order's coefficient in (0, 10) and sale target in (10, 50) percent.
+
+    Only stocks that are not held can be ordered, so a stock's own position says nothing about its order; the open
+    positions count together, weighted by their size: they tell when cash will be free.
+    """
 
     def __init__(self, population: int, config: NetworkConfig) -> None:
         super().__init__()
         hidden = config.hidden_units
-        self.stock = StackedLinear(population, config.encoder_channels + POSITION_FEATURES, hidden, gain=1.0)
-        self.state = StackedLinear(population, hidden + ACCOUNT_FEATURES, hidden, gain=1.0)
+        self.stock = StackedLinear(population, config.encoder_channels, hidden, gain=1.0)
+        self.state = StackedLinear(population, hidden + POSITION_FEATURES + ACCOUNT_FEATURES, hidden, gain=1.0)
         self.hidden = StackedLinear(population, hidden, hidden)
         self.out = StackedLinear(population, hidden, ACTION_FEATURES, gain=0.1)
 
@@ -201,14 +205,15 @@ class Actor(nn.Module):
 
         Args:
             stocks: (A, B, n, C) and summary (A, B, H): encodings of the states' days.
-            positions: (A, B, n, 6), zero rows where nothing is held.
+            positions: (A, B, any, 6) open positions in any order, zero rows where nothing is held.
             account: (A, B, 3).
 
         Returns:
             (A, B, n, 2): coefficient, sale target in percent.
         """
-        state = self.state(torch.cat((summary, account), -1), agents).unsqueeze(2)
-        x = F.gelu(self.stock(torch.cat((stocks, positions), -1), agents) + state)
+        pooled = (positions * positions[..., SIZE : SIZE + 1]).sum(2)
+        state = self.state(torch.cat((summary, pooled, account), -1), agents).unsqueeze(2)
+        x = F.gelu(self.stock(stocks, agents) + state)
         share = _Saturating.apply(self.out(F.gelu(self.hidden(x, agents)), agents))
         coefficient = share[..., 0] * MAX_COEFFICIENT
         target = share[..., 1] * (MAX_TARGET_PERCENT - MIN_TARGET_PERCENT) + MIN_TARGET_PERCENT

@@ -80,6 +80,7 @@ class Population:
         for name, parameter in self.networks.named_parameters():
             row = index if self.networks.is_stacked(name) else 0
             agent.networks.get_parameter(name)[0].copy_(parameter[row])
+        agent.forget_encodings()
 
     @property
     def device(self) -> torch.device:

@@ -281,7 +281,7 @@ def changed(value: Any, kind: Any) -> Any:
 
 
 def test_hash_changes_with_what_shapes_results_and_nothing_else() -> None:
-    base = Config()
+    base = profile_config("full")
     free = {"profile", "generations", "device", "run", "resume", "runs_dir", "keep_checkpoints", "plot_every"}
     free |= {"threads", "learning.micro_batch_agents"}
     flat = flatten(config_to_dict(base))

@@ -106,8 +106,7 @@ def policy_action(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """mu(s) with the (A, B, n, C) and (A, B, H) encodings it was computed from: the action is (A, B, n, 2)."""
     stocks, summary = encoding.at(state.position)
-    positions = spread_positions(state.slot_stock, state.slot_features, stocks.shape[2])
-    action: Tensor = networks.actor(stocks, summary, positions, state.account, agents)
+    action: Tensor = networks.actor(stocks, summary, state.slot_features, state.account, agents)
     return action, stocks, summary
 
 
@@ -259,7 +258,7 @@ class Learner:
     ) -> Tensor:
         networks, targets, rules = self.population.networks, self.population.targets, self.rules
         local = slice(heads.start - first, heads.stop - first)
-        known, known_next = leaf.agents(local), next_encoding.agents(local)
+        known, known_next = _of_each_agent(leaf.agents(local), heads), next_encoding.agents(local)
         batch = batch.agents(heads)
         position = batch.day - first_day
         state = StateBatch(position, batch.slot_stock, batch.slot_features, batch.account)
@@ -276,6 +275,23 @@ class Learner:
             actor_losses = actor_loss(policy_value(networks, known.detach(), state, candidates, rules, heads))
             actor_losses.sum().backward()
         return torch.stack((critic_losses.detach(), actor_losses.detach()))
+
+
+def _of_each_agent(encoding: DayEncoding, heads: slice) -> DayEncoding:
+    """A shared encoding as each agent's own, whose gradient counts only for the agents with finite gradients."""
+    count = heads.stop - heads.start
+    if len(encoding.stocks) == count:
+        return encoding
+    stocks, summary = encoding.stocks.expand(count, -1, -1, -1), encoding.summary.expand(count, -1, -1)
+    for own in (stocks, summary):
+        own.register_hook(_drop_unsound)
+    return DayEncoding(stocks, summary)
+
+
+def _drop_unsound(gradient: Tensor) -> Tensor:
+    """Zero the rows of agents whose gradient is not finite."""
+    is_sound = gradient.flatten(1).isfinite().all(1)
+    return gradient.masked_fill(~is_sound.view(-1, *[1] * (gradient.dim() - 1)), 0.0)
 
 
 class _frozen:
@@ -312,5 +328,5 @@ def mean_stats(stats: list[UpdateStats]) -> dict[str, float]:
         return {}
     stacks = {f.name: torch.stack([getattr(s, f.name) for s in stats]) for f in fields(UpdateStats)}
     is_finite = stacks["gradient_norm_critic"].isfinite() & stacks["gradient_norm_actor"].isfinite()
-    means = {name: float(stack.double().mean()) for name, stack in stacks.items()}
+    means = {name: float(stack.double().nanmean()) for name, stack in stacks.items()}
     return means | {"skipped_updates": int((~is_finite).sum())}

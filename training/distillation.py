@@ -18,7 +18,7 @@ from models.replay_buffer import ReplayBuffer
 from training.ddpg import OrderRules, action_values, candidate_stocks, policy_action, relaxed_choice
 from training.evolution import Succession
 from utils.config import LearningConfig
-from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, spread_positions
+from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT
 
 _STATES = 64
 _BLOCK_DAYS = 16
@@ -83,8 +83,7 @@ def _lesson(
         opinions = [action_values(critic, action, *known[judge], state.account, rules, judge) for judge in views]
         worth.append(relaxed_choice(action, torch.stack(opinions).sum(0), candidates, rules))
     chosen = torch.where((worth[1] > worth[0])[..., None, None], actions[1], actions[0])
-    positions = spread_positions(state.slot_stock, state.slot_features, chosen.shape[2])
-    return Lesson(*known[parents], positions, state.account, chosen)
+    return Lesson(*known[parents], state.slot_features, state.account, chosen)
 
 
 def _view(encoding: DayEncoding, agents: Tensor) -> DayEncoding:

@@ -183,16 +183,15 @@ class ERLTrainer:
         """Play all agents on the validation windows; the best one ever, by money, becomes the champion."""
         starts = self.validation_starts.to(self.device)
         rollout = roll_out(self.val_env, self.population.networks, self.tensors, starts, label="validate")
-        profit = rollout.noise_free(rollout.summary.profit_percent).mean(1)
+        profit = rollout.profit_percent
         score, best = torch.where(profit.isfinite(), profit, -torch.inf).max(0)
         if float(score) > self.champion_score:
             self.champion_score, self.champion_generation = float(score), self.generation
             self.population.copy_agent(int(best), self.champion)
-            self.champion.forget_encodings()
         return {
             "best": float(score),
             "best_agent": int(best),
-            "mean": float(profit.mean()),
+            "mean": float(profit.nanmean()),
             "champion": self.champion_score,
             "champion_generation": self.champion_generation,
         }
@@ -212,14 +211,11 @@ class ERLTrainer:
                 "training_starts": self.config.replay.training_starts,
             },
             "fitness": {
-                "mean": float(fitness.mean()),
-                "max": float(fitness.max()),
-                "min": float(fitness.min()),
-                "std": float(fitness.std(correction=0)),
+                **_spread(fitness[fitness.isfinite()]),
                 "above_zero": int((fitness > 0).sum()),
                 "agents": self.population.size,
             },
-            "profit_percent": float(rollout.noise_free(summary.profit_percent).mean()),
+            "profit_percent": float(rollout.profit_percent.nanmean()),
             "trading": {
                 **counts,
                 **money,
@@ -278,6 +274,18 @@ class ERLTrainer:
         for name, generator in self.generators.items():
             generator.set_state(state["random"]["named"][name])
         set_random_state(state["random"]["global"])
+
+
+def _spread(fitness: Tensor) -> dict[str, float | None]:
+    """Mean, max, min and standard deviation; None where no agent has a fitness."""
+    if not len(fitness):
+        return dict.fromkeys(("mean", "max", "min", "std"))
+    return {
+        "mean": float(fitness.mean()),
+        "max": float(fitness.max()),
+        "min": float(fitness.min()),
+        "std": float(fitness.std(correction=0)),
+    }
 
 
 def exploration_noise(config: LearningConfig, generation: int) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -20,7 +22,6 @@ from utils.spaces import (
     MAX_TARGET_PERCENT,
     MIN_COEFFICIENT,
     MIN_TARGET_PERCENT,
-    spread_positions,
 )
 
 _DAYS_PER_PASS = 160
@@ -60,7 +61,9 @@ class Rollout:
     equity: Tensor
     """(steps + 1, A, W, E) float64, currency units."""
     fitness: Tensor
-    """(A,) mean over windows of the noise-free episodes."""
+    """(A,) mean over windows of the noise-free episodes; NaN for an agent whose actions were not finite."""
+    profit_percent: Tensor
+    """(A,) likewise, the money without penalties."""
 
     def noise_free(self, totals: Tensor) -> Tensor:
         """(A, W) values of the noise-free lanes of an (A * W * E,) total."""
@@ -69,17 +72,21 @@ class Rollout:
 
 def merge_spans(starts: list[int], days: int) -> list[tuple[int, int]]:
     """Cover windows of `days` days from each start by disjoint spans [first, last], none longer than one pass."""
-    spans: list[tuple[int, int]] = []
+    unions: list[list[int]] = []
     for start in sorted(set(starts)):
-        first, last = start, start + days - 1
-        if spans and first <= spans[-1][1] + 1:
-            first, last = spans[-1][1] + 1, max(last, spans[-1][1])
-        while last - first >= _DAYS_PER_PASS:
-            spans.append((first, first + _DAYS_PER_PASS - 1))
-            first += _DAYS_PER_PASS
-        if first <= last:
-            spans.append((first, last))
-    return spans
+        if unions and start <= unions[-1][1] + 1:
+            unions[-1][1] = max(unions[-1][1], start + days - 1)
+        else:
+            unions.append([start, start + days - 1])
+    return [part for first, last in unions for part in _even_parts(first, last)]
+
+
+def _even_parts(first: int, last: int) -> list[tuple[int, int]]:
+    """Cut a span into as few parts of about equal length as passes allow; each part pays for a context of its own."""
+    total = last - first + 1
+    count = math.ceil(total / _DAYS_PER_PASS)
+    edges = [first + total * part // count for part in range(count + 1)]
+    return [(start, end - 1) for start, end in pairwise(edges)]
 
 
 @torch.no_grad()
@@ -128,17 +135,22 @@ def roll_out(
         exploration: adds noisy lanes; needs a generator on the environment's device.
         recorder: is shown every state, to make transitions of them.
     """
+    if exploration is not None and generator is None:
+        raise ValueError("expected a generator for the exploration noise, got none")
     agents, windows = networks.population, len(starts)
     lanes = 1 + (exploration.lanes if exploration else 0)
     steps = env.rules.episode_steps
     encoded = encode_windows(networks, market, starts.tolist(), steps + 1)
     env.reset_windows(starts.repeat_interleave(lanes).repeat(agents).to(market.inputs.device))
     shape = (agents, windows, lanes)
+    is_sound = torch.ones(agents, dtype=torch.bool, device=market.inputs.device)
     for step in tqdm(range(steps), desc=label, unit="day", leave=False, delay=1.0):
         positions, account = env.observe()
         if recorder is not None:
             recorder.see(positions, account)
-        action = _act(networks, encoded, starts + step, positions, account, shape, len(market.investable))
+        action = _act(networks, encoded, starts + step, positions, account, shape)
+        # Actions that are not finite order nothing; without this an agent gone bad would pass for an idle one.
+        is_sound &= action.view(agents, -1).isfinite().all(1)
         if exploration is not None and generator is not None:
             action = explore(action, shape, exploration, generator)
         env.step(action)
@@ -146,8 +158,11 @@ def roll_out(
         recorder.see(*env.observe())
     summary = env.portfolio.summary()
     equity = env.portfolio.equity_curve[: steps + 1].view(steps + 1, *shape).clone()
-    fitness = summary.fitness.view(shape)[..., 0].mean(1)
-    return Rollout(summary, equity, fitness)
+    fitness, profit = (
+        torch.where(is_sound, total.view(shape)[..., 0].mean(1), torch.nan)
+        for total in (summary.fitness, summary.profit_percent)
+    )
+    return Rollout(summary, equity, fitness, profit)
 
 
 def _act(
@@ -157,7 +172,6 @@ def _act(
     positions: Positions,
     account: Tensor,
     shape: tuple[int, int, int],
-    stocks: int,
 ) -> Tensor:
     """Noise-free actions of all lanes, (A * W * E, n, 2), on the (W,) days."""
     agents, windows, lanes = shape
@@ -166,7 +180,7 @@ def _act(
     action: Tensor = networks.actor(
         _repeat(day_stocks, agents, lanes),
         _repeat(day_summary, agents, lanes),
-        spread_positions(positions.stock, positions.features, stocks).view(agents, windows * lanes, stocks, -1),
+        positions.features.reshape(agents, windows * lanes, *positions.features.shape[1:]),
         account.view(agents, windows * lanes, -1),
     )
     return action.flatten(0, 1)

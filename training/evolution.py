@@ -44,8 +44,13 @@ def counts(config: EvolutionConfig) -> tuple[int, int, int]:
 
 
 def tournament(fitness: Tensor, winners: int, size: int, generator: torch.Generator) -> Tensor:
-    """Draw `winners` tournaments of `size` agents with replacement; (winners,) indices of the fittest of each."""
-    entrants = torch.randint(len(fitness), (winners, size), generator=generator)
+    """Draw `winners` tournaments of `size` agents with replacement; (winners,) indices of the fittest of each.
+
+    Agents whose fitness is minus infinity enter only if there are no others.
+    """
+    able = (fitness > -torch.inf).nonzero().flatten()
+    able = able if len(able) else torch.arange(len(fitness))
+    entrants = able[torch.randint(len(able), (winners, size), generator=generator)]
     best = fitness[entrants].argmax(dim=1, keepdim=True)
     return entrants.gather(1, best).squeeze(1)
 

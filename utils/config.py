@@ -250,11 +250,9 @@ class EvolutionConfig:
         require(self.population_size >= 1, "population-size >= 1", self.population_size)
         require(0 <= self.elite_fraction <= 1, "0 <= elite-fraction <= 1", self.elite_fraction)
         require(0 <= self.offspring_fraction <= 1, "0 <= offspring-fraction <= 1", self.offspring_fraction)
-        require(
-            self.elite_fraction + self.offspring_fraction <= 1,
-            "elite-fraction + offspring-fraction <= 1",
-            self.elite_fraction + self.offspring_fraction,
-        )
+        require(0 <= self.mutant_fraction <= 1, "0 <= mutant-fraction <= 1", self.mutant_fraction)
+        total = self.elite_fraction + self.offspring_fraction + self.mutant_fraction
+        require(total <= 1 + 1e-9, "elite-fraction + offspring-fraction + mutant-fraction <= 1", total)
         require(self.tournament_size >= 1, "tournament-size >= 1", self.tournament_size)
         require(self.distillation_steps >= 0, "distillation-steps >= 0", self.distillation_steps)
         require(self.mutation_strength >= 0, "mutation-strength >= 0", self.mutation_strength)

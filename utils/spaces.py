@@ -15,7 +15,10 @@ POSITION_FEATURES = 6
 SIZE = 3
 """The place of a position's size among its features."""
 ACCOUNT_FEATURES = 3
-"""Cash and exposure as fractions of the initial capital, fraction of the trading period left."""
+"""Cash and exposure as fractions of the initial capital, fraction of the trading period left.
+
+The last is negative in settlement: how long until the forced close decides rewards too.
+"""
 TRADING_LEFT = 2
 """The place of the fraction of the trading period left in the account."""
 

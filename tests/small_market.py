@@ -1,0 +1,86 @@
+"""Tiny markets, rules and networks on which a whole episode takes milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from data.loader import StockDataLoader
+from data.market import Market, build_market
+from environment.trading_env import TradingEnvironment
+from tests.market_cases import FloatArray, random_panel
+from utils.config import DataConfig, EnvironmentConfig, NetworkConfig
+
+# Tensors of this size are slower on several threads than on one.
+torch.set_num_threads(1)
+
+TINY_NETWORK = NetworkConfig(encoder_channels=4, hidden_units=8, summary_queries=2)
+TINY_DATA = DataConfig(context_window_days=16, train_fraction=0.5, validation_fraction=0.25, max_bad_row_share=0.9)
+TINY_RULES = EnvironmentConfig(
+    trading_days=12, settlement_days=6, stake_percent=5.0, max_holding_days=5, max_days_without_bar=2
+)
+
+
+def panel_frame(panel: FloatArray) -> pd.DataFrame:
+    """Long frame of a (days, columns, 4) panel of open, high, low, close; a row of NaN where there is no bar."""
+    days, columns, _ = panel.shape
+    dates = np.busday_offset(np.datetime64("2010-01-04"), np.arange(days)).astype("datetime64[s]")
+    tickers = [f"T{column:02d}" for column in range(columns)]
+    frame = pd.DataFrame({"date": np.repeat(dates, columns), "ticker": np.tile(tickers, days)})
+    frame[["open", "high", "low", "close"]] = panel.reshape(-1, 4).astype(np.float64)
+    return frame
+
+
+def loader_of(
+    panel: FloatArray, *, config: DataConfig = TINY_DATA, investable: Sequence[int] | None = None
+) -> StockDataLoader:
+    """A prepared loader of a panel; `investable` are columns."""
+    tickers = None if investable is None else [f"T{column:02d}" for column in investable]
+    loader = StockDataLoader.from_frame(panel_frame(panel), config=config, investable_tickers=tickers)
+    loader.load_and_prepare()
+    return loader
+
+
+def market_of(
+    panel: FloatArray,
+    *,
+    config: DataConfig = TINY_DATA,
+    rules: EnvironmentConfig = TINY_RULES,
+    investable: Sequence[int] | None = None,
+) -> Market:
+    """A panel as training sees it, through the loader."""
+    return build_market(loader_of(panel, config=config, investable=investable), config, rules)
+
+
+def small_market(
+    seed: int = 0, days: int = 160, columns: int = 5, *, investable: Sequence[int] | None = None
+) -> Market:
+    """A random market with gaps, late starts, halts and delistings."""
+    return market_of(random_panel(np.random.default_rng(seed), days, columns), investable=investable)
+
+
+def environment_of(
+    market: Market, start: int | None = None, *, rules: EnvironmentConfig = TINY_RULES
+) -> TradingEnvironment:
+    """The single environment on the window of the rules' length from `start`; default: the first training day."""
+    first = market.splits.train.first if start is None else start
+    return TradingEnvironment(
+        market.data_array,
+        market.dates,
+        market.stats,
+        first,
+        first + rules.episode_steps,
+        first + rules.trading_days,
+        investable_columns=market.investable_columns,
+        rules=rules,
+        input_clip=market.input_clip,
+    )
+
+
+def random_action(rng: np.random.Generator, stocks: int) -> npt.NDArray[np.float32]:
+    """A uniformly drawn (stocks, 2) action within the action space."""
+    return rng.uniform((0.0, 10.0), (10.0, 50.0), (stocks, 2)).astype(np.float32)
