@@ -21,7 +21,8 @@ TINY = """
 generations = 2
 device = "cpu"
 threads = 1
-plot_every = 1
+plot_every = 2
+census_every = 0
 [split]
 context_window_days = 16
 [synthetic]

@@ -111,7 +111,12 @@ class ERLTrainer:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.seconds[-1][name] = time.perf_counter() - started
-        get_profiler().log_memory(name, census=name == "evolve")
+        get_profiler().log_memory(name, census=name == "evolve" and self._takes_census())
+
+    def _takes_census(self) -> bool:
+        """Counting all objects takes about a second; the first generations show what is built up once."""
+        every = self.config.census_every
+        return every > 0 and (self.generation <= 2 or self.generation % every == 0)
 
     def evaluate(self) -> Rollout:
         """Play all agents on the generation's windows, with and without noise; all of it fills the replay buffer."""

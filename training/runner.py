@@ -28,6 +28,7 @@ from utils.settings import ConfigError, flatten
 
 logger = logging.getLogger(__name__)
 LATEST = "latest"
+BASELINE = "baseline"
 GENERATION = "generation"
 """Label of the snapshot at the end of a generation."""
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
@@ -52,13 +53,13 @@ def run_training(config: Config, explicit: frozenset[str]) -> dict[str, Any]:
         device = choose_device(config.device)
         choose_threads(config.threads)
         reset_profiler()
-        get_profiler().set_baseline("baseline")
+        get_profiler().log_memory(BASELINE, census=config.census_every > 0)
         seed_everything(config.seed)
         market, scores = load_market(config)
         trainer = ERLTrainer(config, market, device)
         if config.resume is not None:
             _restore(trainer, run, config)
-        get_profiler().log_memory("start", show_objects=True)
+        get_profiler().log_memory("start", show_objects=config.census_every > 0)
         _train(trainer, run, config)
         return _finish(trainer, run, config, scores)
 
@@ -183,9 +184,10 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: np.ndarray
     logger.info("note: %s", _note(config))
     _draw_equity(run.path / "equity.png", results["validation"], config)
     profiler = get_profiler()
-    profiler.log_memory("end", census=True)
-    profiler.print_memory_growth(baseline_label="baseline")
-    profiler.final_summary()
+    profiler.log_memory("end", census=config.census_every > 0)
+    profiler.print_memory_growth(baseline_label=BASELINE)
+    if config.census_every > 0:
+        profiler.final_summary()
     _draw_progress(run, _note(config))
     summary = _summary(trainer, results)
     run.write_summary(summary)

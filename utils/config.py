@@ -301,6 +301,8 @@ class Config:
     """Newest generations whose checkpoints stay on disk, besides the champion's."""
     plot_every: int = 5
     """Generations between two drawings of the pictures."""
+    census_every: int = 5
+    """Generations between two counts of all live objects, by which leaks are named; 0 counts none."""
     threads: int = 0
     """CPU threads of tensor operations; 0 takes all cores that the process may use."""
     split: DataConfig = field(default_factory=DataConfig)
@@ -329,6 +331,7 @@ class Config:
             require(_is_folder_name(getattr(self, name)), f"{name} to be a plain folder name", getattr(self, name))
         require(self.keep_checkpoints >= 1, "keep-checkpoints >= 1", self.keep_checkpoints)
         require(self.plot_every >= 1, "plot-every >= 1", self.plot_every)
+        require(self.census_every >= 0, "census-every >= 0", self.census_every)
         require(self.threads >= 0, "threads >= 0", self.threads)
 
 
@@ -342,6 +345,7 @@ UNHASHED = frozenset(
         "runs_dir",
         "keep_checkpoints",
         "plot_every",
+        "census_every",
         "threads",
         "learning.micro_batch_agents",
     }
