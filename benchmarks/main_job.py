@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from utils.memory_profiler import theil_sen
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +33,15 @@ print(json.dumps({"seconds": time.perf_counter() - started, "peak_rss_mb": peak_
 """
 FLAT_FROM = 2
 """Generations after which memory must be flat."""
+
+
+def machine() -> str:
+    """Processor, cores and versions."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
+    processor = names[0] if names else platform.processor() or platform.machine()
+    return f"{processor}, {os.cpu_count()} cores, no GPU; Python {platform.python_version()}, torch {torch.__version__}"
 
 
 def measure_load(data: Path) -> dict[str, Any]:
@@ -115,7 +126,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     results: dict[str, Any] = {
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPU cores, CPU only",
+        "machine": machine(),
         "quick": measure_run("--profile", "quick", "--device", "cpu", "--generations", "40"),
     }
     if arguments.data:
