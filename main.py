@@ -14,15 +14,18 @@ from training.runner import run_training
 from utils.cli import PrepareArguments, parse_command
 from utils.config import ConfigError
 from utils.run_log import setup_logging
+from utils.stopping import MemoryLimitReached, StopRequested
 
 logger = logging.getLogger("main")
-FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
+FAILED, USER_ERROR, OUT_OF_MEMORY = 1, 2, 3
+RESUME_HINT = "the last complete generation is saved: continue with python main.py --resume"
 
 
 def main(argv: list[str]) -> int:
     """Run one command; returns the exit code.
 
-    0, or 1 if no checkpoint can be kept, 2 for a user's mistake, 130 after Ctrl-C.
+    0, or 1 if no checkpoint can be kept, 2 for a user's mistake, 3 at the memory limit, 130 after Ctrl-C, 143 after
+    SIGTERM.
     """
     setup_logging()
     try:
@@ -38,9 +41,15 @@ def main(argv: list[str]) -> int:
     except CheckpointError as error:
         logger.error("%s", error)
         return FAILED
+    except MemoryLimitReached as error:
+        logger.error("%s; %s", error, RESUME_HINT)
+        return OUT_OF_MEMORY
+    except StopRequested as error:
+        logger.warning("%s; %s", error, RESUME_HINT)
+        return error.exit_code
     except KeyboardInterrupt:
-        logger.warning("interrupted; the last complete generation is saved: continue with python main.py --resume")
-        return INTERRUPTED
+        logger.warning("interrupted; %s", RESUME_HINT)
+        return 130
     return 0
 
 

@@ -216,9 +216,13 @@ class Learner:
                 parameter.grad /= population.size
         critic_norm = clip_gradients(self._critic_stack, self._critic_shared, config.max_gradient_norm)
         actor_norm = clip_gradients(self._actor_stack, [], config.max_gradient_norm)
+        is_sound = critic_norm.isfinite() & actor_norm.isfinite() & losses.isfinite().all(0)
+        before = population.stacks()
+        backup = [stack.clone() for stack in before.values()]
         population.critic_optimizer.step()
         population.actor_optimizer.step()
         population.update_targets(config.tau)
+        _undo(list(before.values()), backup, ~is_sound)
         return UpdateStats(losses[0], losses[1], critic_norm, actor_norm)
 
     def _zero_gradients(self) -> None:
@@ -294,6 +298,13 @@ def _drop_unsound(gradient: Tensor) -> Tensor:
     return gradient.masked_fill(~is_sound.view(-1, *[1] * (gradient.dim() - 1)), 0.0)
 
 
+@torch.no_grad()
+def _undo(stacks: list[Tensor], backup: list[Tensor], is_undone: Tensor) -> None:
+    """Put back the rows of some agents: without their gradient the optimiser's momentum would still move them."""
+    for stack, old in zip(stacks, backup, strict=True):
+        stack.copy_(torch.where(is_undone.view(-1, *[1] * (stack.dim() - 1)), old, stack))
+
+
 class _frozen:
     """The critics' parameters take no gradient from what is computed inside."""
 
@@ -327,6 +338,6 @@ def mean_stats(stats: list[UpdateStats]) -> dict[str, float]:
     if not stats:
         return {}
     stacks = {f.name: torch.stack([getattr(s, f.name) for s in stats]) for f in fields(UpdateStats)}
-    is_finite = stacks["gradient_norm_critic"].isfinite() & stacks["gradient_norm_actor"].isfinite()
+    is_finite = torch.stack([stack.isfinite() for stack in stacks.values()]).all(0)
     means = {name: float(stack.double().nanmean()) for name, stack in stacks.items()}
     return means | {"skipped_updates": int((~is_finite).sum())}

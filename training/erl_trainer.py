@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from models.ddpg_agent import DDPGAgent
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training import evolution
-from training.ddpg import Learner, OrderRules, mean_stats
+from training.ddpg import Learner, OrderRules, UpdateStats, mean_stats
 from training.distillation import Lesson, prepare_lessons, teach
 from training.evaluation import Exploration, Recorder, Rollout, roll_out
 from training.sensitivity import actor_sensitivity
@@ -38,7 +38,11 @@ PHASES = ("evaluate", "train", "evolve", "validate", "checkpoint")
 class ERLTrainer:
     """Owns everything that lives as long as the run: two environments, the population, the champion, the replay."""
 
-    def __init__(self, config: Config, market: Market, device: torch.device) -> None:
+    def __init__(
+        self, config: Config, market: Market, device: torch.device, safe_point: Callable[[], None] = lambda: None
+    ) -> None:
+        """Build everything; `safe_point` is called between any two steps of work and may raise to stop."""
+        self.safe_point = safe_point
         self.config, self.market, self.device = config, market, device
         rules = config.env
         self.tensors = MarketTensors.of(market, device)
@@ -140,6 +144,7 @@ class ERLTrainer:
             ),
             generator=self.generators["exploration"],
             recorder=recorder,
+            safe_point=self.safe_point,
         )
         self.replay.add(recorder.transitions(self.eval_env, config.learning.credit))
         return rollout
@@ -149,7 +154,11 @@ class ERLTrainer:
         if self.replay.size < max(1, self.config.replay.training_starts):
             return {}
         steps = tqdm(range(self.config.learning.gradient_steps), desc="train", unit="step", leave=False, delay=1.0)
-        return mean_stats([self.learner.update(self.generators["replay"]) for _ in steps])
+        return mean_stats([self._update() for _ in steps])
+
+    def _update(self) -> UpdateStats:
+        self.safe_point()
+        return self.learner.update(self.generators["replay"])
 
     @torch.no_grad()
     def evolve(self, fitness: Tensor) -> None:
@@ -187,7 +196,9 @@ class ERLTrainer:
     def validate(self) -> dict[str, Any]:
         """Play all agents on the validation windows; the best one ever, by money, becomes the champion."""
         starts = self.validation_starts.to(self.device)
-        rollout = roll_out(self.val_env, self.population.networks, self.tensors, starts, label="validate")
+        rollout = roll_out(
+            self.val_env, self.population.networks, self.tensors, starts, safe_point=self.safe_point, label="validate"
+        )
         profit = rollout.profit_percent
         score, best = torch.where(profit.isfinite(), profit, -torch.inf).max(0)
         if float(score) > self.champion_score:

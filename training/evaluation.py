@@ -126,6 +126,7 @@ def roll_out(
     exploration: Exploration | None = None,
     generator: torch.Generator | None = None,
     recorder: Recorder | None = None,
+    safe_point: Callable[[], None] | None = None,
     label: str = "evaluate",
 ) -> Rollout:
     """Play all agents on all windows, the same for every agent.
@@ -134,6 +135,7 @@ def roll_out(
         starts: (W,) first days of the windows; their length is the environment's.
         exploration: adds noisy lanes; needs a generator on the environment's device.
         recorder: is shown every state, to make transitions of them.
+        safe_point: is called before every day, and may raise to stop.
     """
     if exploration is not None and generator is None:
         raise ValueError("expected a generator for the exploration noise, got none")
@@ -145,6 +147,8 @@ def roll_out(
     shape = (agents, windows, lanes)
     is_sound = torch.ones(agents, dtype=torch.bool, device=market.inputs.device)
     for step in tqdm(range(steps), desc=label, unit="day", leave=False, delay=1.0):
+        if safe_point is not None:
+            safe_point()
         positions, account = env.observe()
         if recorder is not None:
             recorder.see(positions, account)

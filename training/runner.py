@@ -15,16 +15,19 @@ from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.splits import Span, spaced_windows
 from data.synthetic import bars_frame, expected_trade_return, planted_rule_scores, synthetic_market
-from training.checkpoint import load_latest, prune_checkpoints, save_checkpoint, verify_checkpoint
+from training.checkpoint import load_latest
+from training.checkpoint_writer import CheckpointWriter
 from training.comparison import COLUMNS, Comparison, PlantedRule, by_policy, compare, tune_planted_rule
 from training.erl_trainer import PHASES, ERLTrainer
 from utils.config import UNHASHED, Config, config_from_dict, config_hash, config_to_dict, replace_settings
-from utils.memory_guard import peak_rss_mb, release_free_memory
+from utils.memory_guard import MemoryGuard, peak_rss_mb, release_free_memory
 from utils.memory_profiler import get_profiler, reset_profiler
 from utils.report import draw_equity, draw_fitness, draw_memory, status_block, table
+from utils.run_lock import RunLock
 from utils.run_log import CHECKPOINTS, RunLog, latest_run, setup_logging
 from utils.seeding import named_generator, seed_everything
 from utils.settings import ConfigError, flatten
+from utils.stopping import MemoryLimitReached, SafePoint
 
 logger = logging.getLogger(__name__)
 LATEST = "latest"
@@ -45,9 +48,12 @@ def run_training(config: Config, explicit: frozenset[str]) -> dict[str, Any]:
 
     Raises:
         ConfigError, DataError: the user asked for what cannot be done.
+        StopRequested, MemoryLimitReached: the run stopped at a safe point; its last complete generation is on disk.
+        CheckpointError: no checkpoint can be written.
     """
     run, config = _open_run(config, explicit)
-    with run:
+    guard = MemoryGuard(config.memory_limit_mb or None)
+    with run, RunLock(run.path), SafePoint(guard) as safe_point:
         setup_logging(run.path)
         logger.info("run %s, profile %s, seed %d", run.path, config.profile, config.seed)
         device = choose_device(config.device)
@@ -56,11 +62,15 @@ def run_training(config: Config, explicit: frozenset[str]) -> dict[str, Any]:
         get_profiler().log_memory(BASELINE, census=config.census_every > 0)
         seed_everything(config.seed)
         market, scores = load_market(config)
-        trainer = ERLTrainer(config, market, device)
+        trainer = ERLTrainer(config, market, device, safe_point)
         if config.resume is not None:
             _restore(trainer, run, config)
         get_profiler().log_memory("start", show_objects=config.census_every > 0)
-        _train(trainer, run, config)
+        try:
+            _train(trainer, run, config)
+        except MemoryLimitReached:
+            get_profiler().log_memory("memory limit", show_objects=True)
+            raise
         return _finish(trainer, run, config, scores)
 
 
@@ -131,31 +141,22 @@ def _restore(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
 
 def _train(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
     profiler = get_profiler()
-    while trainer.generation < config.generations:
-        record = trainer.run_generation()
-        run.append(record)
-        logger.info("%s", status_block(record))
-        _save(trainer, run, config)
-        release_free_memory()
-        profiler.log_memory(GENERATION)
-        logger.info("%s", profiler.trend_table("evolve"))
-        for leak in profiler.find_leaks("evolve"):
-            logger.warning("%s", leak)
-        if trainer.generation % config.plot_every == 0 or trainer.generation == config.generations:
-            _draw_progress(run, _note(config))
-
-
-def _save(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
-    """Write the generation's checkpoint; older ones go only after the new one has been read back."""
-    started = time.perf_counter()
-    root = run.path / CHECKPOINTS
-    path = save_checkpoint(
-        root, trainer.generation, trainer.state_dict(), run_id=run.name, config_hash=config_hash(config)
-    )
-    verify_checkpoint(path)
-    prune_checkpoints(root, config.keep_checkpoints, {trainer.champion_generation})
-    trainer.seconds[-1]["checkpoint"] = time.perf_counter() - started
-    logger.info("checkpoint %s, %.2f s", path, trainer.seconds[-1]["checkpoint"])
+    root, identity = run.path / CHECKPOINTS, config_hash(config)
+    with CheckpointWriter(root, run_id=run.name, config_hash=identity, keep=config.keep_checkpoints) as writer:
+        while trainer.generation < config.generations:
+            record = trainer.run_generation()
+            run.append(record)
+            logger.info("%s", status_block(record))
+            started = time.perf_counter()
+            writer.submit(trainer.generation, trainer.state_dict(), {trainer.champion_generation})
+            trainer.seconds[-1]["checkpoint"] = time.perf_counter() - started
+            release_free_memory()
+            profiler.log_memory(GENERATION)
+            logger.info("%s", profiler.trend_table("evolve"))
+            for leak in profiler.find_leaks("evolve"):
+                logger.warning("%s", leak)
+            if trainer.generation % config.plot_every == 0 or trainer.generation == config.generations:
+                _draw_progress(run, _note(config))
 
 
 def _note(config: Config) -> str:

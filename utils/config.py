@@ -303,6 +303,8 @@ class Config:
     """Generations between two drawings of the pictures."""
     census_every: int = 5
     """Generations between two counts of all live objects, by which leaks are named; 0 counts none."""
+    memory_limit_mb: float = 0.0
+    """Resident memory (MiB) at which the run stops by itself; 0 takes 90% of what machine and cgroup allow."""
     threads: int = 0
     """CPU threads of tensor operations; 0 takes all cores that the process may use."""
     split: DataConfig = field(default_factory=DataConfig)
@@ -332,6 +334,7 @@ class Config:
         require(self.keep_checkpoints >= 1, "keep-checkpoints >= 1", self.keep_checkpoints)
         require(self.plot_every >= 1, "plot-every >= 1", self.plot_every)
         require(self.census_every >= 0, "census-every >= 0", self.census_every)
+        require(self.memory_limit_mb >= 0, "memory-limit-mb >= 0", self.memory_limit_mb)
         require(self.threads >= 0, "threads >= 0", self.threads)
 
 
@@ -346,6 +349,7 @@ UNHASHED = frozenset(
         "keep_checkpoints",
         "plot_every",
         "census_every",
+        "memory_limit_mb",
         "threads",
         "learning.micro_batch_agents",
     }
