@@ -1,0 +1,127 @@
+"""Rows of `benchmarks.speed`: updates of a whole population against one agent's, and against Stable-Baselines3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from benchmarks.harness import Row, seconds_of
+from data.market import Market, MarketTensors
+from data.splits import random_windows
+from environment.trading_env import VectorTradingEnvironment, investable_bars
+from models.population import Population
+from models.replay_buffer import ReplayBuffer
+from training.ddpg import Learner, OrderRules
+from training.evaluation import Recorder, random_orders
+from utils.config import Config, Representation
+from utils.spaces import MAX_COEFFICIENT
+
+GROUP = "population update"
+PENDULUM_GROUP = "agent-updates a core, Pendulum shapes, one thread"
+POPULATIONS = (1, 4, 16, 64)
+_LANES = 64
+
+
+def order_rules(config: Config, orders_per_day: int) -> OrderRules:
+    """What the trading rules make of an action."""
+    largest = MAX_COEFFICIENT * config.env.stake_percent / 100
+    rate = (config.env.cost_bps + config.env.slippage_bps) / 10_000
+    return OrderRules(orders_per_day, 1 / (largest * (1 + rate)), config.learning.selection_temperature)
+
+
+def random_transitions(
+    config: Config, market: Market, env: VectorTradingEnvironment, device: torch.device
+) -> dict[str, Tensor]:
+    """Transitions of whole training episodes in which every lane orders at random; the same ones every time."""
+    generator, on_cpu = torch.Generator(device).manual_seed(0), torch.Generator().manual_seed(0)
+    steps, stocks = config.env.episode_steps, len(market.investable_columns)
+    recorder = Recorder()
+    env.reset_windows(random_windows(market.splits.train, steps, _LANES, on_cpu).to(device))
+    for _ in range(steps):
+        recorder.see(*env.observe())
+        env.step(random_orders(_LANES, stocks, generator, device))
+    recorder.see(*env.observe())
+    return recorder.transitions(env, config.learning.credit)
+
+
+def random_replay(config: Config, market: Market, env: VectorTradingEnvironment, device: torch.device) -> ReplayBuffer:
+    """A full replay buffer of random episodes."""
+    train, portfolio = market.splits.train, env.portfolio
+    replay = ReplayBuffer(
+        config.replay.capacity,
+        first_day=train.first,
+        last_day=train.last - 1,
+        slots=portfolio.slots,
+        orders_per_day=portfolio.orders_per_day,
+        device=device,
+    )
+    fill_replay(replay, random_transitions(config, market, env, device))
+    return replay
+
+
+def fill_replay(replay: ReplayBuffer, transitions: dict[str, Tensor]) -> None:
+    """Add the same transitions until no more fit."""
+    while replay.size < replay.capacity:
+        replay.add(transitions)
+
+
+def update_seconds(
+    config: Config, market: Market, device: torch.device, populations: Sequence[int], *, repeats: int
+) -> dict[int, float]:
+    """Seconds of one update of each population, all on the same full replay."""
+    env = VectorTradingEnvironment(investable_bars(market.data_array, market.investable_columns, device), config.env)
+    replay, tensors = random_replay(config, market, env, device), MarketTensors.of(market, device)
+    rules, context = order_rules(config, env.portfolio.orders_per_day), config.split.context_window_days
+
+    def seconds(size: int) -> float:
+        torch.manual_seed(config.seed)
+        population = Population(size, config.network, config.learning, context, device)
+        learner = Learner(population, replay, tensors, config.learning, rules)
+        generator = torch.Generator(device).manual_seed(0)
+        return seconds_of(lambda: learner.update(generator), device, repeats=repeats)
+
+    return {size: seconds(size) for size in populations}
+
+
+def update_rows(
+    name: str,
+    config: Config,
+    market: Market,
+    device: torch.device,
+    *,
+    populations: Sequence[int] = POPULATIONS,
+    repeats: int = 3,
+) -> list[Row]:
+    """A row for each representation and population: seconds, and speed-up over as many updates of one agent."""
+    rows = []
+    for representation in get_args(Representation):
+        chosen = replace(config, network=replace(config.network, representation=representation))
+        taken = update_seconds(chosen, market, device, populations, repeats=repeats)
+        for size, seconds in taken.items():
+            label = f"{name}, {representation}: population {size}"
+            speed_up = size / populations[0] * taken[populations[0]] / seconds
+            rows.append(Row(GROUP, label, seconds, "s", speed_up, f"{size} x one agent's update / ours"))
+    return rows
+
+
+def pendulum_rows(seconds: float) -> tuple[list[Row], float | None, float | None]:
+    """Rows of `benchmarks.updates`, and the ratios of population 16 to Stable-Baselines3 and to the products' limit.
+
+    Where the module or Stable-Baselines3 is missing, one row says so.
+    """
+    try:
+        figures = import_module("benchmarks.updates").measure_updates(seconds)
+    except ImportError as error:
+        return [Row(PENDULUM_GROUP, "all of it", None, "", note=f"not measured: {error}")], None, None
+    rates: dict[str, float] = figures["agent_updates_per_second"]
+    reference = rates["Stable-Baselines3"]
+    rows = [
+        Row(PENDULUM_GROUP, name, rate, "agent-updates/s", rate / reference, "against Stable-Baselines3")
+        for name, rate in rates.items()
+    ]
+    return rows, figures["agent_updates_ratio_sb3"], figures["agent_updates_share_of_limit"]
