@@ -21,7 +21,7 @@ MASK = NUM_FEATURES
 PRICES = (OPEN, CLOSE, HIGH, LOW)
 
 # One misplaced decimal point would otherwise set the scale of a whole feature: in the statistics, and only there,
-# an input counts at most this much. On real prices about one value in ten thousand is affected.
+# an input counts at most this much.
 _STATISTICS_BOUND = (0.5, 0.5, 0.5, 0.5, 100.0, 0.5, 0.5, 10.0, 50.0)
 
 

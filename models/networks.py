@@ -133,7 +133,7 @@ class MarketEncoder(nn.Module):
             investable: (n,) columns that may be bought.
         """
         members = range(len(self.queries))[agents]
-        # One convolution an agent: channels-last kernels of this size run faster so than as one grouped convolution.
+        # One convolution an agent: each sees the channels-last layout for which small kernels are fastest.
         columns = torch.stack([self._convolve(inputs, agent) for agent in members])
         columns = F.layer_norm(columns, columns.shape[-1:])
         is_valid = inputs[:, self.context_days - 1 :, -1].T > 0  # (T, N)

@@ -76,7 +76,6 @@ class UpdateStats:
 
 
 def executed_value(
-    networks: AgentNetworks,
     critic: Critic,
     encoding: DayEncoding,
     batch: TransitionBatch,
@@ -206,9 +205,11 @@ class Learner:
         """One gradient step of every agent's critics and actor, on transitions of one block of days."""
         config, population = self.config, self.population
         first_day, batch = self.replay.sample_block(self.block_days, population.size, config.batch_size, generator)
+        inputs = self._block_inputs(first_day)
         self._zero_gradients()
         stats = [
-            self._accumulate(group, first_day, batch) for group in _slices(population.size, self.agents_per_encoder)
+            self._accumulate(group, inputs, first_day, batch)
+            for group in _slices(population.size, self.agents_per_encoder)
         ]
         losses = torch.cat(stats, dim=1)
         for parameter in self._critic_shared:
@@ -235,10 +236,9 @@ class Learner:
         days = first_day + torch.arange(1 - context, self.block_days + 1, device=first_day.device)
         return self.market.inputs.index_select(1, days)
 
-    def _accumulate(self, group: slice, first_day: Tensor, batch: TransitionBatch) -> Tensor:
+    def _accumulate(self, group: slice, inputs: Tensor, first_day: Tensor, batch: TransitionBatch) -> Tensor:
         """Add the gradients of some agents; returns their (2, agents) critic and actor losses."""
         population, market = self.population, self.market
-        inputs = self._block_inputs(first_day)
         encoding = population.networks.encode_distinct(inputs[:, :-1], market.investable, group)
         with torch.no_grad():
             next_encoding = population.targets.encode_distinct(inputs[:, 1:], market.investable, group)
@@ -270,7 +270,7 @@ class Learner:
         next_candidates = candidate_stocks(self.market, batch.day + 1, next_state)
         next_value = target_value(targets, known_next, next_state, next_candidates, rules, heads)
         target = td_target(batch.reward, batch.terminated, next_value, self.config.gamma)
-        values = [executed_value(networks, critic, known, batch, state, heads) for critic in networks.each_critic()]
+        values = [executed_value(critic, known, batch, state, heads) for critic in networks.each_critic()]
         critic_losses = critic_loss(values, target)
         critic_losses.sum().backward()
 

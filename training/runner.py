@@ -19,6 +19,7 @@ from training.checkpoint import load_latest
 from training.checkpoint_writer import CheckpointWriter
 from training.comparison import COLUMNS, Comparison, PlantedRule, by_policy, compare, tune_planted_rule
 from training.erl_trainer import PHASES, ERLTrainer
+from utils.cli import LATEST
 from utils.config import UNHASHED, Config, config_from_dict, config_hash, config_to_dict, replace_settings
 from utils.memory_guard import MemoryGuard, peak_rss_mb, release_free_memory
 from utils.memory_profiler import get_profiler, reset_profiler
@@ -30,7 +31,6 @@ from utils.settings import ConfigError, flatten
 from utils.stopping import MemoryLimitReached, SafePoint
 
 logger = logging.getLogger(__name__)
-LATEST = "latest"
 BASELINE = "baseline"
 GENERATION = "generation"
 """Label of the snapshot at the end of a generation."""

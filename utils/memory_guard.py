@@ -45,7 +45,7 @@ class MemoryGuard:
         self._process = psutil.Process()
 
     def check(self) -> MemoryStatus:
-        """Measure now (about 20 microseconds)."""
+        """Measure now."""
         rss_mb = self._process.memory_info().rss / MB
         return MemoryStatus(rss_mb, self.limit_mb, rss_mb > self.limit_mb)
 
