@@ -450,6 +450,13 @@ class Calls:
         self.seen: list[tuple[str, str]] = []
         for name in ("write", "fsync", "rename"):
             monkeypatch.setattr(os, name, self.recorder(name, getattr(os, name)))
+        save_file = safetensors.torch.save_file
+
+        def save_recorded(tensors: dict[str, torch.Tensor], path: Path) -> None:
+            self.seen.append(("write", str(path)))
+            save_file(tensors, path)
+
+        monkeypatch.setattr(safetensors.torch, "save_file", save_recorded)
 
     def recorder(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def record(target: Any, *rest: Any) -> Any:
@@ -494,7 +501,7 @@ def test_a_full_disk_leaves_the_old_checkpoints_and_no_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, calls_before: int
 ) -> None:
     save(tmp_path, 1)
-    write, count = os.write, iter(range(1000))
+    write, save_file, count = os.write, safetensors.torch.save_file, iter(range(1000))
 
     def failing(descriptor: int, data: Any) -> int:
         if next(count) < calls_before:
@@ -502,7 +509,14 @@ def test_a_full_disk_leaves_the_old_checkpoints_and_no_rest(
         write(descriptor, data[: len(data) // 2])
         raise OSError(code, os.strerror(code))
 
+    def failing_to_save(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        save_file(tensors, path)
+        if next(count) >= calls_before:
+            os.truncate(path, path.stat().st_size // 2)
+            raise safetensors.SafetensorError(f"I/O error: {os.strerror(code)} (os error {code})")
+
     monkeypatch.setattr(os, "write", failing)
+    monkeypatch.setattr(safetensors.torch, "save_file", failing_to_save)
     with pytest.raises(CheckpointError) as caught:
         save(tmp_path, 2)
     message = str(caught.value)

@@ -10,6 +10,7 @@ What state means is the caller's business. Nothing is ever unpickled.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -28,14 +29,14 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from utils.durable import collect, new_directory, remove_directory, write_file
+from utils.durable import collect, fsync_file, new_directory, remove_directory, write_file
 from utils.state_tree import flatten, unflatten
 
 log = logging.getLogger(__name__)
 
 State = dict[str, dict[str, Any]]
 
-SCHEMA = 1
+SCHEMA = 2
 MIGRATIONS: dict[int, Callable[[State], State]] = {}
 """Turns a state written under a schema into one of the next schema."""
 
@@ -103,16 +104,16 @@ def save_checkpoint(
         with new_directory(path) as temporary:
             files: dict[str, FileRecord] = {}
             for key, (tensors, rest) in parts.items():
-                files[f"{key}.safetensors"] = _write(temporary / f"{key}.safetensors", safetensors.torch.save(tensors))
+                files[f"{key}.safetensors"] = _write_tensors(temporary / f"{key}.safetensors", tensors)
                 files[f"{key}.json"] = _write(temporary / f"{key}.json", rest)
             created = datetime.now(UTC).isoformat(timespec="seconds")
             manifest = Manifest(SCHEMA, run_id, config_hash, generation, created, files)
             _write(temporary / MANIFEST, _seal(asdict(manifest)))
-    except OSError as error:
+    except (OSError, safetensors.SafetensorError) as error:
         needed = sum(len(rest) + sum(tensor.nbytes for tensor in tensors.values()) for tensors, rest in parts.values())
         raise CheckpointError(
-            f"cannot save {path}: {error.strerror or error}; it needs {needed} bytes, {_free_bytes(root)} are free;"
-            " earlier checkpoints are as they were"
+            f"cannot save {path}: {getattr(error, 'strerror', None) or error}; it needs {needed} bytes, "
+            f"{_free_bytes(root)} are free; earlier checkpoints are as they were"
         ) from error
     return path
 
@@ -152,6 +153,16 @@ def load_latest(root: Path, *, run_id: str | None = None) -> Checkpoint | None:
     return None
 
 
+def newest_whole(root: Path, *, run_id: str) -> int | None:
+    """The highest generation that verifies and belongs to `run_id`, read but not parsed; None if there is none."""
+    collect_orphans(root)
+    for generation, path in reversed(list_checkpoints(root).items()):
+        with contextlib.suppress(CheckpointError):
+            if verify_checkpoint(path).run_id == run_id:
+                return generation
+    return None
+
+
 def verify_checkpoint(path: Path) -> Manifest:
     """Read every byte of a checkpoint again and return its manifest. Raises CheckpointError if anything is wrong."""
     manifest = read_manifest(path)
@@ -183,15 +194,18 @@ def list_checkpoints(root: Path) -> dict[int, Path]:
     return {generation: found[generation] for generation in sorted(found)}
 
 
-def prune_checkpoints(root: Path, keep: int, always_keep: Collection[int] = ()) -> list[Path]:
+def prune_checkpoints(
+    root: Path, keep: int, always_keep: Collection[int] = (), verified: Path | None = None
+) -> list[Path]:
     """Delete checkpoints except the `keep` newest generations, those in `always_keep` and the newest that verifies.
 
-    Verifies from the newest on until one is good, and deletes nothing if none is. Returns what was deleted. Raises
-    CheckpointError if `keep` < 1 or a directory cannot be removed.
+    Verifies from the newest on until one is good, and deletes nothing if none is; `verified` was found good just now.
+    Returns what was deleted. Raises CheckpointError if `keep` < 1 or a directory cannot be removed.
     """
     _require(keep >= 1, f"expected keep >= 1, got {keep}")
     checkpoints = list_checkpoints(root)
-    newest_good = next((generation for generation in reversed(checkpoints) if _is_whole(checkpoints[generation])), None)
+    good = (number for number, path in reversed(checkpoints.items()) if path == verified or _is_whole(path))
+    newest_good = next(good, None)
     if newest_good is None:
         return []
     kept = {newest_good, *always_keep, *list(checkpoints)[-keep:]}
@@ -324,6 +338,14 @@ def _is_whole(path: Path) -> bool:
         log.warning("checkpoint %s does not verify: %s", path, error)
         return False
     return True
+
+
+def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> FileRecord:
+    # Written by the library: making the bytes first takes ten times as long, beside the training.
+    safetensors.torch.save_file(tensors, path)
+    fsync_file(path)
+    with path.open("rb") as file:
+        return FileRecord(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def _directory_name(generation: int) -> str:

@@ -58,7 +58,7 @@ class CheckpointWriter:
     def _write(self, generation: int, state: dict[str, Any], always_keep: set[int]) -> None:
         path = save_checkpoint(self._root, generation, state, run_id=self._run_id, config_hash=self._config_hash)
         verify_checkpoint(path)
-        prune_checkpoints(self._root, self._keep, always_keep)
+        prune_checkpoints(self._root, self._keep, always_keep, verified=path)
         if self._on_written is not None:
             self._on_written(path)
 

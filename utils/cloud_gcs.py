@@ -89,17 +89,19 @@ class GcsStore:
     def __repr__(self) -> str:
         return f"GcsStore({self._name!r})"
 
-    def check(self) -> None:
-        """Raises ConfigError for a bucket that is not there and for credentials that do not open it.
+    def check(self) -> bool:
+        """Whether the bucket can be reached; one that cannot is logged only, since uploads will go on trying.
 
-        A bucket that cannot be reached is logged only: uploads will go on trying.
+        Raises ConfigError for a bucket that is not there and for credentials that do not open it.
         """
         try:
             self._run(f"reach bucket {self._name}", self._check, self._retrier.policy.check_s)
         except UnavailableError as error:
             log.warning("%s; the run starts nevertheless and its uploads go on trying", error)
+            return False
         except CloudError as error:
             raise ConfigError(f"expected a bucket to write to for CLOUD_BUCKET, got {self._name!r}: {error}") from None
+        return True
 
     def put(self, name: str, source: Source, *, if_absent: bool = False) -> None:
         """See ObjectStore."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,21 +57,39 @@ def require_new_run(store: ObjectStore, run: str) -> None:
         )
 
 
-def restore_run(store: ObjectStore, run: str, runs_dir: Path, verify: Verify | None = None) -> Path:
-    """Fetch a run's settings, metrics and newest complete generation into `runs_dir/run`; returns that folder.
+def restore_run(
+    store: ObjectStore,
+    run: str,
+    runs_dir: Path,
+    verify: Verify | None = None,
+    *,
+    above: int = -1,
+    extras: Collection[str] = (),
+) -> Path:
+    """Fetch a run's metrics, newest complete generation and settings into `runs_dir/run`; returns that folder.
 
-    The settings come last, so that a folder that has them is whole. Raises ConfigError if the store has no such run or
-    no usable generation of it, CloudError if it cannot be reached.
+    Metrics come first and settings last, so that a generation never has records missing, and a folder with settings is
+    whole; settings that are there stay.
+
+    Args:
+        above: only a later generation than this is of use.
+        extras: names of further small files of the run, fetched where there are such.
+
+    Raises:
+        ConfigError: the store has no such run or no usable generation of it, or the disk is full.
+        CloudError: the store cannot be reached.
     """
     try:
         folder = runs_dir / safe_name(run)
-        if restore_latest(store, run, folder / CHECKPOINTS, verify) is None:
+        newest = newest_generation(store, run)
+        if newest is not None and newest > above:
+            _fetch_if_there(store, run, folder, METRICS, MAX_METRICS_BYTES)
+            for name in extras:
+                _fetch_if_there(store, run, folder, name, MAX_CONFIG_BYTES)
+        if restore_latest(store, run, folder / CHECKPOINTS, verify, above=above) is None:
             raise ConfigError(f"expected a complete generation of {run!r} in the cloud, got none; start a new run")
-        try:
-            _replace(store, f"{run}/{METRICS}", folder / METRICS, MAX_METRICS_BYTES)
-        except MissingError:
-            log.warning("the cloud has no %s of run %s: records of earlier generations are lost", METRICS, run)
-        _replace(store, f"{run}/{CONFIG}", folder / CONFIG, MAX_CONFIG_BYTES)
+        if not (folder / CONFIG).is_file():
+            _replace(store, f"{run}/{CONFIG}", folder / CONFIG, MAX_CONFIG_BYTES)
     except (DamagedError, MissingError) as error:
         raise ConfigError(f"expected a run to resume in the cloud, got {run!r}: {error}") from None
     except OSError as error:
@@ -79,14 +97,24 @@ def restore_run(store: ObjectStore, run: str, runs_dir: Path, verify: Verify | N
     return folder
 
 
-def restore_latest(store: ObjectStore, run: str, target_root: Path, verify: Verify | None = None) -> Path | None:
+def newest_generation(store: ObjectStore, run: str) -> int | None:
+    """Number of a run's newest complete generation, not verified yet; None if there is none."""
+    complete = [number for number, objects in list_generations(store, safe_name(run)).items() if MANIFEST in objects]
+    return max(complete, default=None)
+
+
+def restore_latest(
+    store: ObjectStore, run: str, target_root: Path, verify: Verify | None = None, *, above: int = -1
+) -> Path | None:
     """Fetch a run's newest complete generation into `target_root/generation-NNNNNN`; returns that directory.
 
-    One that is damaged is logged and the one before it is taken; None if there is none. Sizes and sha256 are checked
-    against the manifest, then `verify` judges the directory before it gets its name. Raises CloudError if the store
-    cannot be reached, OSError if the disk is full.
+    One that is damaged is logged and the one before it is taken; None if there is none later than `above`. Sizes and
+    sha256 are checked against the manifest, then `verify` judges the directory before it gets its name. Raises
+    CloudError if the store cannot be reached, OSError if the disk is full.
     """
     for generation, objects in reversed(list_generations(store, safe_name(run)).items()):
+        if generation <= above:
+            break
         if MANIFEST not in objects:
             log.info("generation %d in the cloud is not complete", generation)
             continue
@@ -148,6 +176,13 @@ def _judge(verify: Verify | None, path: Path) -> None:
         verify(path)
     except (RuntimeError, ValueError) as error:
         raise DamagedError(str(error)) from None
+
+
+def _fetch_if_there(store: ObjectStore, run: str, folder: Path, name: str, limit: int) -> None:
+    try:
+        _replace(store, f"{run}/{name}", folder / name, limit)
+    except MissingError:
+        log.warning("the cloud has no %s of run %s", name, run)
 
 
 def _replace(store: ObjectStore, name: str, target: Path, limit: int) -> None:

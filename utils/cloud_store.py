@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import io
 import os
 import random
@@ -43,6 +44,10 @@ class UnavailableError(CloudError):
     """The store may do it when asked again."""
 
 
+class LateError(UnavailableError):
+    """The time for it is over."""
+
+
 class MissingError(CloudError):
     """There is no object of that name."""
 
@@ -70,8 +75,11 @@ Listing = list[ObjectInfo]
 class ObjectStore(Protocol):
     """Named objects of bytes. Each call retries what may pass, and raises CloudError when it gives up."""
 
-    def check(self) -> None:
-        """Raises ConfigError, at once, if the store is not there or its owner refuses what a run needs."""
+    def check(self) -> bool:
+        """Whether the store can be reached now.
+
+        Raises ConfigError, at once, if it is not there or its owner refuses what a run needs.
+        """
 
     def put(self, name: str, source: Source, *, if_absent: bool = False) -> None:
         """Store an object and compare its checksum; with `if_absent`, ConflictError where another content has it."""
@@ -125,17 +133,20 @@ class Retrier:
         started = time.monotonic()
         deadline = started + (seconds or self.policy.deadline_s)
         wait = self.policy.first_wait_s
+        reason = ""
         for number in range(1, 1 << 30):
             try:
                 self.keep_going(deadline)
                 return attempt(deadline)
             except UnavailableError as error:
+                # What went wrong before the time was over tells more than that it is.
+                reason = reason if reason and isinstance(error, LateError) else str(error)
                 pause = wait * random.uniform(0.5, 1.0)
                 # The cause is dropped: what libraries say may hold a session's address, which is a key to it.
                 if time.monotonic() + pause > deadline or self.cancelled.wait(pause):
                     passed = time.monotonic() - started
                     raise UnavailableError(
-                        f"cannot {what}: {error} (gave up after {number} attempts, {passed:.1f} s)"
+                        f"cannot {what}: {reason} (gave up after {number} attempts, {passed:.1f} s)"
                     ) from None
                 wait = min(2 * wait, self.policy.longest_wait_s)
         raise AssertionError("the deadline passes first")
@@ -145,7 +156,7 @@ class Retrier:
         if self.cancelled.is_set():
             raise UnavailableError("cancelled")
         if time.monotonic() > deadline:
-            raise UnavailableError("the deadline has passed")
+            raise LateError("the deadline has passed")
 
 
 def safe_name(name: str) -> str:
@@ -217,8 +228,8 @@ class LocalStore:
     def __repr__(self) -> str:
         return f"LocalStore({str(self._root)!r})"
 
-    def check(self) -> None:
-        """Raises ConfigError if the folder is not there or cannot be written to."""
+    def check(self) -> bool:
+        """True; raises ConfigError if the folder is not there or cannot be written to."""
         if not self._root.is_dir():
             raise ConfigError(f"expected CLOUD_BUCKET to be a mounted folder, got {str(self._root)!r}; mount it first")
         probe = self._root / f"{TEMPORARY}{secrets.token_hex(8)}"
@@ -229,6 +240,7 @@ class LocalStore:
             raise ConfigError(
                 f"expected a CLOUD_BUCKET that can be written to, got {str(self._root)!r} ({error.strerror})"
             ) from None
+        return True
 
     def put(self, name: str, source: Source, *, if_absent: bool = False) -> None:
         """See ObjectStore."""
@@ -273,6 +285,9 @@ class LocalStore:
         if not self._root.is_dir():
             raise UnavailableError(f"{self._root} is not mounted")
         make_directory(path.parent)
+        # A run has one writer: what another left under this object's name died with it.
+        for left in path.parent.glob(f"{TEMPORARY}{glob.escape(path.name)}-*"):
+            left.unlink(missing_ok=True)
         temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(8)}")
         try:
             with opened(source) as file, new_file(temporary) as copy:
@@ -312,8 +327,13 @@ class LocalStore:
 
     def _delete(self, path: Path) -> None:
         path.unlink(missing_ok=True)
-        if path.parent != self._root:
-            with contextlib.suppress(OSError):  # it may hold other objects
+        if path.parent == self._root or not path.parent.is_dir():
+            return
+        left = list(path.parent.iterdir())
+        if all(item.name.startswith(TEMPORARY) for item in left):
+            for item in left:
+                item.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # another object may have come meanwhile
                 path.parent.rmdir()
 
 

@@ -17,8 +17,9 @@ from typing import BinaryIO
 from tqdm import tqdm
 
 from utils.cloud_store import CloudError, ObjectStore, is_safe
-from utils.run_log import CHECKPOINTS
+from utils.run_log import CHECKPOINTS, CONFIG
 from utils.settings import ConfigError
+from utils.stopping import StopRequested
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +27,10 @@ MANIFEST = "manifest.json"
 GENERATION_NAME = re.compile(r"generation-([0-9]{6,15})")
 UPLOAD_THREADS = 4
 WAITING_GENERATIONS = 8
-GRACE_SECONDS = 2.0
-"""How long uploads may go on when an error or a signal ends the run."""
+STOP_GRACE_SECONDS = 2.5
+"""How long after a signal uploads may go on: a rented machine is gone 5 s after it."""
+ERROR_GRACE_SECONDS = 60.0
+"""How long they may go on when an error ends the run."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ class CloudSync:
 
     Nothing but `drain` waits. Checkpoints are read from their immutable directories, newest first, and stay readable
     while they are uploaded even if retention removes them; `manifest.json` goes last. Other files go before the
-    checkpoint that follows them, so that metrics are never behind it. Use it in a `with` block.
+    checkpoint that follows them, so that metrics are never behind it. The run's settings, which never change, claim its
+    name: where another run's are in the store, nothing is uploaded. Use it in a `with` block.
     """
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
@@ -79,15 +83,18 @@ class CloudSync:
         self._kept: frozenset[int] | None = None
         self._prune_due = False
         self._done = 0
+        self._is_claimed = False
         self._closed = False
         threading.Thread(target=self._work, name="cloud uploads", daemon=True).start()
 
     def __enter__(self) -> CloudSync:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._wait_idle(time.monotonic() + GRACE_SECONDS, lambda: None)
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None and not self._closed:
+            self._wait_idle(_end_of_grace(error))
+            if missing := self.missing():
+                log.warning("%s; not in the cloud: %s", self.status(), "; ".join(missing))
         self.close()
 
     def submit_files(self, paths: Iterable[Path]) -> None:
@@ -188,7 +195,7 @@ class CloudSync:
         log.info("generation %d is not uploaded: newer ones supersede it", generation)
         del self._generations[generation]
 
-    def _wait_idle(self, deadline: float, tick: Callable[[], None]) -> None:
+    def _wait_idle(self, deadline: float, tick: Callable[[], None] = lambda: None) -> None:
         while (left := deadline - time.monotonic()) > 0:
             tick()
             with self._changed:
@@ -217,6 +224,7 @@ class CloudSync:
     def _upload(self, job: _Job) -> None:
         failure = ""
         try:
+            self._claim_name()
             if _is_generation(job.path):
                 self._upload_generation(job)
             else:
@@ -241,6 +249,13 @@ class CloudSync:
             self._changed.notify_all()
         if failure and not self._closed:
             log.warning("upload of %s failed: %s", self._name(job.path), failure)
+
+    def _claim_name(self) -> None:
+        """Store the run's settings unless they are there; CloudError if another run's are."""
+        settings = self._folder / CONFIG
+        if not self._is_claimed and settings.is_file():
+            self._store.put(self._name(settings), settings.read_bytes(), if_absent=True)
+            self._is_claimed = True
 
     def _upload_generation(self, job: _Job) -> None:
         base = self._name(job.path)
@@ -344,6 +359,12 @@ def _open_all(folder: Path, stack: contextlib.ExitStack) -> dict[str, BinaryIO]:
         }
     except FileNotFoundError:
         raise _Superseded from None
+
+
+def _end_of_grace(error: BaseException) -> float:
+    if isinstance(error, StopRequested):
+        return error.asked_at + STOP_GRACE_SECONDS
+    return time.monotonic() + (0.0 if isinstance(error, KeyboardInterrupt) else ERROR_GRACE_SECONDS)
 
 
 def _generation(path: Path) -> int:

@@ -40,6 +40,15 @@ def write_file(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
+def fsync_file(path: Path) -> None:
+    """Make the content of a file durable that another library wrote."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def fsync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

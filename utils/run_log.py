@@ -37,14 +37,7 @@ class RunLog:
 
         Raises ConfigError if a run of that name has begun already or nothing can be written there.
         """
-        try:
-            path = _fresh_folder(runs_dir) if name is None else _named_folder(runs_dir, name)
-            write_json(path / CONFIG, config)
-        except OSError as error:
-            raise ConfigError(
-                f"expected a folder to write to for --runs-dir, got {str(runs_dir)!r} ({error.strerror})"
-            ) from None
-        return cls(path)
+        return cls(new_folder(runs_dir, name, CONFIG, config))
 
     @classmethod
     def open(cls, runs_dir: Path, name: str) -> RunLog:
@@ -68,8 +61,11 @@ class RunLog:
         return self.path.name
 
     def config(self) -> dict[str, Any]:
-        """The settings that the run began with."""
-        return dict(json.loads((self.path / CONFIG).read_text(encoding="utf-8")))
+        """The settings that the run began with. Raises ConfigError if they cannot be read."""
+        try:
+            return dict(json.loads((self.path / CONFIG).read_text(encoding="utf-8")))
+        except (OSError, RecursionError, TypeError, ValueError) as error:
+            raise ConfigError(f"expected the settings of a run in {self.path / CONFIG}, got: {error}") from None
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one generation's record (with `generation`) to metrics.jsonl and its numbers to TensorBoard.
@@ -79,6 +75,9 @@ class RunLog:
         plain = _ordered(_plain(record))
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(_line(plain))
+            file.flush()
+            # The checkpoint that follows is durable: its record must not be less so.
+            os.fsync(file.fileno())
         self._write_events(plain)
 
     def records(self) -> list[dict[str, Any]]:
@@ -120,6 +119,21 @@ class RunLog:
             if isinstance(value, int | float):
                 self._events.add_scalar(name, value, record["generation"])
         self._events.flush()
+
+
+def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[str, Any]) -> Path:
+    """A new folder with a JSON file in it that says what it is; without a name it is called by date and time.
+
+    Raises ConfigError if there is a folder of that name with something in it, or nothing can be written there.
+    """
+    try:
+        path = _fresh_folder(runs_dir) if name is None else _named_folder(runs_dir, name)
+        write_json(path / file, contents)
+    except OSError as error:
+        raise ConfigError(
+            f"expected a folder to write to for --runs-dir, got {str(runs_dir)!r} ({error.strerror})"
+        ) from None
+    return path
 
 
 def latest_run(runs_dir: Path) -> str:

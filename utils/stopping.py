@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -16,15 +17,20 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequested(Exception):
-    """A signal asked the run to stop; raised at the next safe point."""
+    """A signal asked the run to stop, at a time of time.monotonic(); raised at the next safe point."""
 
-    def __init__(self, signal_number: int) -> None:
+    def __init__(self, signal_number: int, asked_at: float) -> None:
         self.exit_code = 128 + signal_number
+        self.asked_at = asked_at
         super().__init__(f"stopped by {signal.Signals(signal_number).name}")
 
 
 class MemoryLimitReached(Exception):
     """The process came too close to the memory that it may use; raised at the next safe point."""
+
+
+class NonFiniteError(Exception):
+    """Numbers that are not finite, where the settings let the run stop at them."""
 
 
 class SafePoint:
@@ -37,12 +43,13 @@ class SafePoint:
     def __init__(self, guard: MemoryGuard) -> None:
         self._guard = guard
         self._signal: int | None = None
+        self._asked_at = 0.0
         self._earlier: dict[signal.Signals, Any] = {}
 
     def __call__(self) -> None:
         """Raise StopRequested after a signal, MemoryLimitReached above the limit."""
         if self._signal is not None:
-            raise StopRequested(self._signal)
+            raise StopRequested(self._signal, self._asked_at)
         status = self._guard.check()
         if status.exceeded:
             raise MemoryLimitReached(f"{status}; stopped before the system would have killed the run")
@@ -60,6 +67,6 @@ class SafePoint:
     def _note(self, number: int, _: FrameType | None) -> None:
         if self._signal is not None:
             os._exit(128 + number)
-        self._signal = number
+        self._signal, self._asked_at = number, time.monotonic()
         # A handler may interrupt a logging call; writing directly cannot deadlock on its lock.
         os.write(2, b"stopping at the next safe point; once more to stop at once\n")
