@@ -1,8 +1,12 @@
-"""Does it learn: `python -m benchmarks.learning pendulum [--seeds N] [--json FILE]`.
+"""Does it learn: `python -m benchmarks.learning pendulum|markets|null [--seeds N] [--json FILE]`.
 
 `pendulum`: DDPG, a population and a population with evolution on Gymnasium's Pendulum-v1, at equal environment steps.
 All seeds run side by side, each with its own replay. Published for DDPG after 20,000 steps: -152 +- 94 (RL Baselines3
 Zoo).
+
+`markets`: what a population learns of planted markets, see `benchmarks.learning_markets`. `null`: how often it is
+praised where nothing can be learned, see `benchmarks.learning_null`. Both take settings of main.py as further flags, do
+their jobs one by one, append each result to the JSON lines of --json, and go on from there when started again.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import learning_markets, learning_null
 from training.control import ControlConfig
 from training.control_loop import ControlTrainer, LoopConfig, evaluate
-from utils.config import EvolutionConfig
+from utils.config import ConfigError, EvolutionConfig
 
 PENDULUM = "Pendulum-v1"
 FIRST_TEST_SEED = 1_000_000
@@ -85,23 +91,33 @@ def _add_pendulum(commands: Any) -> None:
     parser.add_argument("--population", type=int, default=4)
     parser.add_argument("--updates-per-step", type=float, default=4.0, help="of each agent of a population")
     parser.add_argument("--only", help="only the methods whose name contains this")
-    parser.set_defaults(run=pendulum)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.set_defaults(run=_run_pendulum)
 
 
-def main() -> None:
-    """Run the study that is asked for, print its table, write its figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    commands = parser.add_subparsers(required=True)
-    _add_pendulum(commands)
-    for command in commands.choices.values():
-        command.add_argument("--json", type=Path)
-        command.add_argument("--threads", type=int, default=1)
-        command.add_argument("--device", default="cpu")
-    arguments = parser.parse_args()
+def _run_pendulum(arguments: argparse.Namespace, words: Sequence[str]) -> None:
+    if words:
+        raise ConfigError(f"expected only flags of this study, got {words[0]!r}; see --help")
     torch.set_num_threads(arguments.threads)
-    results = arguments.run(arguments)
+    results = pendulum(arguments)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the study that is asked for, print its table, write its figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    _add_pendulum(commands)
+    learning_markets.add_command(commands)
+    learning_null.add_command(commands)
+    arguments, rest = parser.parse_known_args(words)
+    try:
+        arguments.run(arguments, rest)
+    except ConfigError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

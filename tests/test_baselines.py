@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from data.built_in import PlantedScores
 from data.features import OPEN
 from environment.trading_env import VectorTradingEnvironment
 from tests.market_cases import random_panel
@@ -28,13 +30,14 @@ from training.comparison import (
     CHAMPION,
     COLUMNS,
     EQUAL,
+    ORACLE,
     RANDOM,
     RULE,
     Comparison,
     PlantedRule,
     by_policy,
     compare,
-    tune_planted_rule,
+    tune_planted,
 )
 from training.evaluation import Policy, play, roll_out
 from utils.config import EnvironmentConfig
@@ -190,11 +193,13 @@ def test_a_rule_is_tuned_to_the_size_that_earns_most(drift: float, coefficient: 
     assert profit[order] == max(profit.values())
 
 
-def test_the_planted_rule_asks_for_the_cost_of_a_round_trip() -> None:
+def test_who_knows_asks_for_the_cost_of_a_round_trip() -> None:
     world = world_of(trending_panel([0.01] * 3, 40), rules=tiny_rules(cost_bps=7.0, slippage_bps=8.0))
-    scores = np.ones((40, 3))
-    rule = tune_planted_rule(world.env, scores, world.starts(2))
-    assert rule.threshold == pytest.approx(0.003) and rule.scores is scores
+    scores = PlantedScores(np.ones((40, 3)), np.full((40, 3), 2.0))
+    planted = tune_planted(world.env, scores, world.starts(2))
+    assert list(planted) == [RULE, ORACLE]
+    assert all(rule.threshold == pytest.approx(0.003) for rule in planted.values())
+    assert planted[RULE].scores is scores.rule and planted[ORACLE].scores is scores.oracle
 
 
 PICKERS, WINDOWS = 7, 3
@@ -202,6 +207,7 @@ PICKERS, WINDOWS = 7, 3
 
 def table(world: World, rule: PlantedRule | None, seed: int = 0, windows: int = WINDOWS) -> Comparison:
     champion = tiny_population(3).agent(1)
+    planted = {} if rule is None else {RULE: rule, ORACLE: replace(rule, order=FixedOrder(5.0, 20.0))}
     return compare(
         champion,
         world.env,
@@ -210,7 +216,7 @@ def table(world: World, rule: PlantedRule | None, seed: int = 0, windows: int = 
         world.starts(windows),
         random_pickers=PICKERS,
         generator=seeded(seed),
-        rule=rule,
+        planted=planted,
     )
 
 
@@ -218,8 +224,8 @@ def test_rows_and_curves_of_a_comparison_agree() -> None:
     world = noisy_world()
     rule = PlantedRule(foresight(world), 0.002, FixedOrder())
     found, capital = table(world, rule), world.env.rules.initial_capital
-    assert [row["policy"] for row in found.rows] == [CHAMPION, RULE, RANDOM, EQUAL]
-    assert found.curves.keys() == by_policy(found).keys() == {CHAMPION, RULE, RANDOM, EQUAL}
+    assert [row["policy"] for row in found.rows] == [CHAMPION, RULE, ORACLE, RANDOM, EQUAL]
+    assert found.curves.keys() == by_policy(found).keys() == {CHAMPION, RULE, ORACLE, RANDOM, EQUAL}
     for row in found.rows:
         assert tuple(row) == COLUMNS
         curve = found.curves[row["policy"]]
@@ -232,7 +238,7 @@ def test_rows_and_curves_of_a_comparison_agree() -> None:
 
 
 def test_rows_of_a_comparison_are_what_was_played() -> None:
-    """The champion's, the rule's and the equal weight's lines from episodes played apart from the table."""
+    """The champion's, the planted and the equal weight's lines from episodes played apart from the table."""
     world = noisy_world()
     rule = PlantedRule(foresight(world), 0.002, FixedOrder(7.0, 30.0))
     rows, starts, rules = by_policy(table(world, rule)), world.starts(WINDOWS), world.env.rules
@@ -240,6 +246,7 @@ def test_rows_of_a_comparison_are_what_was_played() -> None:
     for name, summary in {
         CHAMPION: roll_out(world.env, champion.networks, world.tensors, starts).summary,
         RULE: play(world.env, score_rule(rule.scores, rule.threshold, rule.order, CPU), starts)[0],
+        ORACLE: play(world.env, score_rule(rule.scores, rule.threshold, FixedOrder(5.0, 20.0), CPU), starts)[0],
     }.items():
         profits, row = summary.profit_percent.numpy(), rows[name]
         assert row["return %"] == pytest.approx(profits.mean())

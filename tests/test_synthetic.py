@@ -1,9 +1,11 @@
-"""The built-in market has the structure it claims, is fair to who does not see it, and its rule is the best one."""
+"""The built-in market has the structure it claims, in every kind, and is fair to who does not see it."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import fields, replace
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,36 +14,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
-from data.synthetic import (
+from data.market_kinds import (
     FAIR_SESSIONS,
-    MARKET_KINDS,
-    SyntheticMarket,
-    bars_frame,
-    expected_trade_return,
-    kalman_gain,
-    oracle_scores,
-    persistence,
-    planted_rule_scores,
-    prediction_variance,
-    synthetic_market,
+    LEAD_FACTOR_SHARE,
+    LEAD_LOADING,
+    LEAD_NOISE_RATIO,
+    LEAD_SESSIONS,
+    MARKET_LAWS,
+    REGIME_DRIFT,
+    REGIME_SESSIONS,
+    REVERSAL,
+    VALUE,
+    followers,
+    momentum_log_persistence,
 )
-from utils.config import SyntheticConfig
+from data.synthetic import SyntheticMarket, bars_frame, synthetic_market
+from utils.config import MarketKind, SyntheticConfig
 
 Array = npt.NDArray[np.float64]
 
-ARRAYS = [field.name for field in fields(SyntheticMarket) if field.name != "tickers"]
-WARM_UP = 250
+ARRAYS = [field.name for field in fields(SyntheticMarket) if field.name not in ("tickers", "stocks")]
 CONFIG = SyntheticConfig(days=2400, stocks=60)
 
 configs = st.builds(
     SyntheticConfig,
+    kind=st.sampled_from(sorted(MARKET_LAWS)),
     days=st.integers(2, 60),
     stocks=st.integers(1, 5),
     daily_noise=st.floats(0.001, 0.05),
     drift_std=st.floats(0.0, 0.02),
     drift_half_life_days=st.floats(0.5, 40.0),
 )
-kinds = st.sampled_from(sorted(MARKET_KINDS))
+KINDS: tuple[MarketKind, ...] = get_args(MarketKind)
 
 
 @pytest.fixture(scope="module")
@@ -60,25 +64,25 @@ def log_returns(market: SyntheticMarket) -> Array:
 
 
 @settings(deadline=None)
-@given(configs, st.integers(0, 2**63), kinds)
-def test_bars_are_whole_and_fit_single_precision(config: SyntheticConfig, seed: int, kind: str) -> None:
-    market = synthetic_market(config, seed, kind)
+@given(configs, st.integers(0, 2**63))
+def test_bars_are_whole_and_fit_single_precision(config: SyntheticConfig, seed: int) -> None:
+    market = synthetic_market(config, seed)
     assert (market.high >= np.maximum(market.open, market.close)).all()
     assert (market.low <= np.minimum(market.open, market.close)).all()
     assert (market.low > 0).all() and (market.volume >= 0).all()
     for name in ("open", "high", "low", "close", "volume", "drift"):
         values = getattr(market, name)
-        assert values.shape == (config.days, config.stocks)
+        assert values.shape == (config.days, len(market.tickers))
         assert np.isfinite(values).all()
         assert name == "drift" or (values == values.astype(np.float32)).all()
 
 
 @settings(deadline=None)
-@given(configs, st.integers(0, 2**63), kinds)
-def test_a_seed_gives_one_market_and_another_seed_another(config: SyntheticConfig, seed: int, kind: str) -> None:
-    first, second = (synthetic_market(config, seed, kind) for _ in range(2))
+@given(configs, st.integers(0, 2**63))
+def test_a_seed_gives_one_market_and_another_seed_another(config: SyntheticConfig, seed: int) -> None:
+    first, second = (synthetic_market(config, seed) for _ in range(2))
     assert all((getattr(first, name) == getattr(second, name)).all() for name in ARRAYS)
-    assert (first.close != synthetic_market(config, seed + 1, kind).close).any()
+    assert (first.close != synthetic_market(config, seed + 1).close).any()
 
 
 def test_seed_0_gives_these_prices_everywhere() -> None:
@@ -111,7 +115,9 @@ def test_drift_foretells_the_next_return_and_lasts_as_long_as_said(market: Synth
     returns, drift = log_returns(market), market.drift
     slopes = (returns * drift[:-1]).mean(axis=0) / (drift[:-1] ** 2).mean(axis=0)
     assert slopes.mean() == pytest.approx(1.0, abs=4 * standard_error(slopes))
-    shock = drift[1:-1] - persistence(CONFIG) * drift[:-2]  # new at a day's close, so that day's return lacks it
+    shock = (
+        drift[1:-1] - math.exp(momentum_log_persistence(CONFIG)) * drift[:-2]
+    )  # new at a day's close, so that day's return lacks it
     same_day = (returns[:-1] * shock).mean(axis=0)
     assert same_day.mean() == pytest.approx(0.0, abs=4 * standard_error(same_day))
     noise = returns - drift[:-1]
@@ -128,30 +134,30 @@ def test_the_first_drift_is_as_large_as_any() -> None:
 
 
 @settings(deadline=None)
-@given(kinds, st.integers(0, 2**32), st.integers(0, 29))
-def test_drift_does_not_see_the_noise_of_later_days(kind: str, seed: int, last: int) -> None:
-    config = SyntheticConfig(days=30, stocks=3)
-    noise = np.random.default_rng(seed).standard_normal((30, 3))
+@given(st.sampled_from(KINDS), st.integers(0, 2**32), st.integers(0, 29))
+def test_drift_does_not_see_the_noise_of_later_days(kind: MarketKind, seed: int, last: int) -> None:
+    config = SyntheticConfig(kind=kind, days=30, stocks=3)
+    columns = len(MARKET_LAWS[kind].noise_std(config))
+    noise = np.random.default_rng(seed).standard_normal((30, columns))
     corrupted = noise.copy()
     corrupted[last + 1 :] = 1e6
     before, after = (
-        MARKET_KINDS[kind].latent_drift(config, values, np.random.default_rng(seed)) for values in (noise, corrupted)
+        MARKET_LAWS[kind].latent_drift(config, values, np.random.default_rng(seed)) for values in (noise, corrupted)
     )
     assert (before[: last + 1] == after[: last + 1]).all()
 
 
 def test_momentum_without_drift_is_the_martingale() -> None:
     config = SyntheticConfig(days=50, stocks=4, drift_std=0.0)
-    momentum, martingale = (synthetic_market(config, 3, kind) for kind in ("momentum", "martingale"))
+    momentum, martingale = (synthetic_market(replace(config, kind=kind), 3) for kind in ("momentum", "martingale"))
     assert all((getattr(momentum, name) == getattr(martingale, name)).all() for name in ARRAYS)
     assert (martingale.drift == 0).all()
-    assert (planted_rule_scores(martingale.close, config) == 0).all()
 
 
 @pytest.mark.parametrize("sessions", [1, 20])
 def test_a_martingale_grows_by_nothing_from_close_or_open(sessions: int) -> None:
     # So noisy that half of even the overnight variance would show.
-    market = synthetic_market(SyntheticConfig(days=600, stocks=1000, daily_noise=0.06), 2, "martingale")
+    market = synthetic_market(SyntheticConfig(days=600, stocks=1000, daily_noise=0.06, kind="martingale"), 2)
     for bought in (market.close[:-sessions], market.open[1 : -sessions + 1 or None]):
         growth = (market.close[sessions:] / bought - 1).mean(axis=0)
         assert growth.mean() == pytest.approx(0.0, abs=4 * standard_error(growth))
@@ -172,15 +178,15 @@ def test_momentum_is_fair_over_a_usual_trade() -> None:
 
 @pytest.mark.parametrize("target", [0.01, 0.03])
 def test_selling_at_a_target_earns_nothing_in_a_martingale(target: float) -> None:
-    market = synthetic_market(SyntheticConfig(days=300, stocks=1000, daily_noise=0.03), 6, "martingale")
+    market = synthetic_market(SyntheticConfig(days=300, stocks=1000, daily_noise=0.03, kind="martingale"), 6)
     sold = np.where(market.high >= market.open * (1 + target), 1 + target, market.close / market.open) - 1
     earned = sold.mean(axis=0)
     assert earned.mean() == pytest.approx(0.0, abs=4 * standard_error(earned))
 
 
 def test_the_range_of_a_session_is_that_of_a_brownian_path() -> None:
-    config = SyntheticConfig(days=300, stocks=1000, daily_noise=0.03)
-    market = synthetic_market(config, 8, "martingale")
+    config = SyntheticConfig(kind="martingale", days=300, stocks=1000, daily_noise=0.03)
+    market = synthetic_market(config, 8)
     std = math.sqrt(0.9) * config.daily_noise
     mean = -(std**2) / 2
 
@@ -199,115 +205,105 @@ def test_the_range_of_a_session_is_that_of_a_brownian_path() -> None:
         assert down.mean() == pytest.approx(reach(level, -mean), abs=4 * standard_error(down))
 
 
-@settings(deadline=None)
-@given(configs)
-def test_the_gain_is_the_limit_of_the_riccati_iteration(config: SyntheticConfig) -> None:
-    phi, noise = 0.5 ** (1 / config.drift_half_life_days), config.daily_noise**2
-    variance = config.drift_std**2
-    for _ in range(2000):
-        gain = variance / (variance + noise)
-        variance = phi**2 * (1 - gain) * variance + (1 - phi**2) * config.drift_std**2
-    assert prediction_variance(config) == pytest.approx(variance, rel=1e-9, abs=1e-300)
-    assert kalman_gain(config) == pytest.approx(variance / (variance + noise), rel=1e-9, abs=1e-300)
+def many_markets(kind: MarketKind, markets: int) -> list[SyntheticMarket]:
+    """Independent paths: where stocks share something, only these tell how sure a mean is."""
+    config = SyntheticConfig(kind=kind, days=3000, stocks=6)
+    return [synthetic_market(config, seed) for seed in range(markets)]
 
 
-@settings(deadline=None)
-@given(st.floats(1e-3, 1e15), st.floats(1e-6, 1e3))
-def test_the_gain_stays_a_share_at_the_extremes(half_life: float, ratio: float) -> None:
-    config = SyntheticConfig(drift_half_life_days=half_life, drift_std=ratio * 0.014)
-    phi = persistence(config)
-    variance, noise = prediction_variance(config), config.daily_noise**2
-    assert 0 < kalman_gain(config) < 1
-    assert 0 < variance <= config.drift_std**2 * (1 + 1e-12)
-    if half_life < 1e6:
-        shock = (1 - phi) * (1 + phi) * config.drift_std**2
-        assert phi**2 * variance * noise / (variance + noise) + shock == pytest.approx(variance, rel=1e-6)
+@pytest.mark.parametrize("kind", KINDS)
+def test_holding_any_stock_earns_nothing(kind: MarketKind) -> None:
+    """Bought at an open of any day and held for a usual trade, in every kind of market."""
+    growth = np.array(
+        [
+            (market.close[FAIR_SESSIONS:] / market.open[1 : 1 - FAIR_SESSIONS] - 1)[:, : market.stocks].mean()
+            for market in many_markets(kind, 60)
+        ]
+    )
+    assert growth.mean() == pytest.approx(0.0, abs=4 * standard_error(growth))
+    assert standard_error(growth) < 0.002
 
 
-def projection_weights(config: SyntheticConfig, days: int) -> Array:
-    """Best linear weights (days,), oldest first, of past returns in the drift, from their covariances alone."""
-    phi = 0.5 ** (1 / config.drift_half_life_days)
-    lags = np.abs(np.subtract.outer(np.arange(days), np.arange(days)))
-    of_returns = config.drift_std**2 * phi**lags + config.daily_noise**2 * np.eye(days)
-    with_drift = config.drift_std**2 * phi ** np.arange(days, 0, -1)
-    weights: Array = np.linalg.solve(of_returns, with_drift)
-    return weights
+def test_the_growth_of_regimes_is_that_of_all_their_paths() -> None:
+    """By adding up every path of a few sessions."""
+    config, sessions = SyntheticConfig(kind="regime", stocks=1), 6
+    change, total = 1 / REGIME_SESSIONS, 0.0
+    for path in itertools.product((1, -1), repeat=sessions):
+        switches = sum(a != b for a, b in itertools.pairwise(path))
+        chance = 0.5 * change**switches * (1 - change) ** (sessions - 1 - switches)
+        total += chance * math.exp(REGIME_DRIFT * sum(path))
+    expected = sessions * config.daily_noise**2 + 2 * math.log(total)
+    assert MARKET_LAWS["regime"].summed_variance(config, sessions) == pytest.approx(expected)
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.floats(0.005, 0.03), st.floats(0.001, 0.01), st.floats(1.0, 20.0))
-def test_the_rule_weighs_returns_as_the_best_linear_estimate_does(noise: float, drift: float, life: float) -> None:
-    days = 250
-    config = SyntheticConfig(daily_noise=noise, drift_std=drift, drift_half_life_days=life)
-    # Stock k has a single return of 1 on day k + 1: its last score is the weight of that day, beside the constant's.
-    close = np.exp(np.tril(np.ones((days + 1, days)), -1))
-    scores = planted_rule_scores(close, config)[-1] - planted_rule_scores(np.ones((days + 1, 1)), config)[-1]
-    assert scores == pytest.approx(projection_weights(config, days), abs=1e-6)
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_is_as_large_in_every_kind(kind: MarketKind) -> None:
+    config = SyntheticConfig(kind=kind, days=3000, stocks=40)
+    market = synthetic_market(config, 3)
+    noise = (log_returns(market) - market.drift[:-1])[:, : market.stocks]
+    assert noise.std(axis=0).mean() == pytest.approx(config.daily_noise, rel=0.01)
 
 
-def test_the_rule_is_as_exact_as_theory_says(market: SyntheticMarket) -> None:
-    scores = planted_rule_scores(market.close, CONFIG)[WARM_UP:]
-    drift = oracle_scores(market)[WARM_UP:]
-    errors = ((scores - drift) ** 2).mean(axis=0)
-    assert errors.mean() == pytest.approx(prediction_variance(CONFIG), abs=4 * standard_error(errors))
-    assert errors.mean() == pytest.approx(prediction_variance(CONFIG), rel=0.05)
-    explained = 1 - prediction_variance(CONFIG) / CONFIG.drift_std**2
-    assert np.corrcoef(scores.ravel(), drift.ravel())[0, 1] == pytest.approx(math.sqrt(explained), abs=0.03)
-    # What the rule does not know is unrelated to what it says: its scores are to be taken at their word.
-    leftover = ((drift - scores) * scores).mean(axis=0)
-    assert leftover.mean() == pytest.approx(0.0, abs=4 * standard_error(leftover))
+@pytest.mark.parametrize("kind", ["reversal", "value"])
+def test_a_passing_part_is_forgotten_at_the_rate_that_is_said(kind: MarketKind) -> None:
+    law = {"reversal": REVERSAL, "value": VALUE}[kind]
+    market = synthetic_market(replace(CONFIG, kind=kind, days=4000), 5)
+    deviation = market.drift / math.expm1(law.log_persistence)
+    lag = round(law.half_life_days)
+    halves = (deviation[lag:] * deviation[:-lag]).mean(axis=0) / (deviation**2).mean(axis=0)
+    assert halves.mean() == pytest.approx(0.5, abs=4 * standard_error(halves))
+    # What moved the deviation was in that day's return, and leaves it again.
+    moved = deviation[1:] - math.exp(law.log_persistence) * deviation[:-1]
+    own = log_returns(market) - log_returns(market).mean(axis=1, keepdims=True)
+    together = (moved * own).mean(axis=0) / (own**2).mean(axis=0)
+    assert together.mean() == pytest.approx(law.share, abs=0.06)
 
 
-@settings(deadline=None)
-@given(st.integers(0, 2**32), st.integers(0, 38))
-def test_scores_do_not_see_later_closes(seed: int, last: int) -> None:
-    config = SyntheticConfig(days=40, stocks=4)
-    rng = np.random.default_rng(seed)
-    close = synthetic_market(config, seed).close
-    close[rng.random(close.shape) < 0.1] = np.nan
-    corrupted = close.copy()
-    corrupted[last + 1 :] = rng.choice([np.nan, 1e-9, 1.0, 1e9], size=corrupted[last + 1 :].shape)
-    before, after = planted_rule_scores(close, config), planted_rule_scores(corrupted, config)
-    assert np.isfinite(before).all()
-    assert (before[: last + 1] == after[: last + 1]).all()
+def test_returns_of_passing_parts_undo_themselves() -> None:
+    """Over many sessions a stock moves less than its daily returns would have it."""
+    for kind, sessions in (("reversal", 20), ("value", 120)):
+        market = synthetic_market(replace(CONFIG, kind=kind), 6)
+        log_close = np.log(market.close)
+        log_close -= log_close.mean(axis=1, keepdims=True)
+        long = (log_close[sessions:] - log_close[:-sessions]).std()
+        short = np.diff(log_close, axis=0).std()
+        assert long < 0.8 * math.sqrt(sessions) * short
 
 
-@pytest.mark.parametrize("missing", [np.nan, 0.0])
-def test_a_day_without_a_bar_only_predicts(missing: float) -> None:
-    config = SyntheticConfig(days=30, stocks=2)
-    close = synthetic_market(config, 9).close
-    whole = planted_rule_scores(close, config)
-    close[15, 0] = missing
-    scores = planted_rule_scores(close, config)
-    phi = 0.5 ** (1 / config.drift_half_life_days)
-    assert (scores[:, 1] == whole[:, 1]).all()
-    assert scores[15, 0] == pytest.approx(phi * whole[14, 0], rel=1e-12)
-    assert scores[16, 0] == pytest.approx(phi**2 * whole[14, 0], rel=1e-12)
-    # From then on it differs from the uninterrupted filter by what that one had learned, which it forgets.
-    forgets = phi * (1 - kalman_gain(config))
-    gap = scores[16, 0] - whole[16, 0]
-    assert scores[29, 0] - whole[29, 0] == pytest.approx(gap * forgets**13, rel=1e-9)
+def test_the_leading_column_leads() -> None:
+    """Its return is its followers' return that many sessions later, and on no other day; it may not be bought."""
+    config = SyntheticConfig(kind="lead-lag", days=4000, stocks=9)
+    market = synthetic_market(config, 4)
+    returns = log_returns(market)
+    lead, stocks = returns[:, -1], returns[:, :-1]
+    assert market.tickers[-1] not in market.tickers[: market.stocks] and market.stocks == 9
+    assert market.tickers == sorted(market.tickers)
+    lags = range(-2 * LEAD_SESSIONS, 2 * LEAD_SESSIONS + 1)
+    for lag in lags:
+        first, last = max(0, -lag), len(lead) - max(0, lag)
+        basket = stocks[first + lag : last + lag]
+        slopes = (basket * lead[first:last, None]).mean(axis=0) / (lead**2).mean()
+        led = followers(config)
+        expected = LEAD_LOADING * LEAD_FACTOR_SHARE if lag == LEAD_SESSIONS else 0.0
+        assert slopes[:led].mean() == pytest.approx(expected, abs=0.03), lag
+        assert slopes[led:].mean() == pytest.approx(0.0, abs=0.03), lag
+    assert followers(config) == 5
+    assert lead.std() == pytest.approx(LEAD_NOISE_RATIO * config.daily_noise, rel=0.05)
 
 
-@settings(deadline=None)
-@given(configs, st.integers(1, 60), st.floats(-0.01, 0.01))
-def test_a_trade_earns_the_sum_of_the_fading_drift(config: SyntheticConfig, holding_days: int, score: float) -> None:
-    total, drift = 0.0, score
-    for _ in range(holding_days):
-        total += drift
-        drift *= 0.5 ** (1 / config.drift_half_life_days)
-    assert expected_trade_return(np.array([score]), config, holding_days) == pytest.approx(total, rel=1e-9)
+def test_regimes_are_common_and_last_as_long_as_said() -> None:
+    config = SyntheticConfig(kind="regime", days=100_000, stocks=1)
+    direction = synthetic_market(config, 7).drift[:, 0] / REGIME_DRIFT
+    assert set(np.round(direction, 12)) == {-1.0, 1.0}
+    switches = int((np.diff(direction) != 0).sum())
+    assert config.days / switches == pytest.approx(REGIME_SESSIONS, rel=4 / math.sqrt(switches))
+    market = synthetic_market(replace(config, days=50, stocks=5), 7)
+    assert (market.drift == market.drift[:, :1]).all()
 
 
-def test_realised_trades_earn_what_the_rule_expects() -> None:
-    """Bought at the open after the score and held for a trade, a stock returns what was expected, one to one."""
-    config, holding_days = replace(CONFIG, stocks=300), 20
-    market = synthetic_market(config, 12)
-    expected = expected_trade_return(planted_rule_scores(market.close, config), config, holding_days)
-    expected = expected[WARM_UP:-holding_days]
-    realised = np.log(market.close[WARM_UP + holding_days :] / market.open[WARM_UP + 1 : 1 - holding_days])
-    by_stock = expected.mean(axis=0)
-    assert by_stock.mean() == pytest.approx(0.0, abs=4 * standard_error(by_stock))
-    slopes = (realised * expected).mean(axis=0) / (expected**2).mean()
-    assert slopes.mean() == pytest.approx(1.0, abs=4 * standard_error(slopes))
-    assert standard_error(slopes) < 0.05
+def test_what_a_kind_shares_is_shared() -> None:
+    for kind in KINDS:
+        market = synthetic_market(SyntheticConfig(kind=kind, days=3000, stocks=30), 9)
+        noise = (log_returns(market) - market.drift[:-1])[:, : market.stocks]
+        pairs = np.corrcoef(noise.T)[np.triu_indices(market.stocks, 1)]
+        assert pairs.mean() == pytest.approx(MARKET_LAWS[kind].common_share, abs=0.03)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from data.built_in import PlantedScores
 from data.features import OPEN
 from data.market import Market, MarketTensors
 from environment.portfolio import EpisodeSummary
@@ -20,14 +21,15 @@ from training.baselines import FixedOrder, equal_weight_equity, random_picker, s
 from training.evaluation import play, roll_out
 from utils import metrics
 
-CHAMPION, RANDOM, EQUAL, RULE = "champion", "random picker", "equal weight", "planted rule"
+CHAMPION, RANDOM, EQUAL = "champion", "random picker", "equal weight"
+RULE, ORACLE = "planted rule", "oracle"
 COLUMNS = ("policy", "return %", "std error", "Sharpe", "drawdown %", "trades", "win rate %", "costs %")
 _BAND_PERCENTILES = (5, 95)
 
 
 @dataclass(frozen=True)
 class PlantedRule:
-    """The rule that knows the built-in market's structure, tuned on training windows."""
+    """Who knows what is planted in the built-in market, trading by its scores; tuned on training windows."""
 
     scores: NDArray[np.float64]
     """(days, n) expected return of a trade opened after that day's close."""
@@ -48,10 +50,13 @@ class Comparison:
     """Percentiles 5 and 95 over random pickers of their mean equity."""
 
 
-def tune_planted_rule(env: VectorTradingEnvironment, scores: NDArray[np.float64], starts: Tensor) -> PlantedRule:
-    """Give the rule its best fixed size and target, on training windows."""
+def tune_planted(env: VectorTradingEnvironment, scores: PlantedScores, starts: Tensor) -> dict[str, PlantedRule]:
+    """Give the rule and the oracle, by name, their best fixed size and target on (training) windows."""
     threshold = 2 * (env.rules.cost_bps + env.rules.slippage_bps) / 10_000
-    return PlantedRule(scores, threshold, tune_rule(env, scores, threshold, starts))
+    return {
+        name: PlantedRule(known, threshold, tune_rule(env, known, threshold, starts))
+        for name, known in ((RULE, scores.rule), (ORACLE, scores.oracle))
+    }
 
 
 def compare(
@@ -63,15 +68,15 @@ def compare(
     *,
     random_pickers: int,
     generator: torch.Generator,
-    rule: PlantedRule | None = None,
+    planted: Mapping[str, PlantedRule] | None = None,
 ) -> Comparison:
     """Play the champion and its baselines on the windows from `starts`, (W,) days on the environment's device."""
     windows, days = len(starts), env.rules.episode_steps + 1
     episodes = roll_out(env, champion.networks, tensors, starts, label="compare")
     played = {CHAMPION: (episodes.equity.reshape(days, windows), episodes.summary)}
-    if rule is not None:
+    for name, rule in (planted or {}).items():
         summary, equity = play(env, score_rule(rule.scores, rule.threshold, rule.order, starts.device), starts)
-        played[RULE] = (equity, summary)
+        played[name] = (equity, summary)
     summary, equity = play(env, random_picker(generator, FixedOrder()), starts.repeat(random_pickers))
     pickers = equity.view(days, random_pickers, windows).cpu().numpy()
     by_picker = pickers.mean(axis=2)
