@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.features import CLOSE, NormalizationStats, network_inputs
+from data.features import CLOSE, NormalizationStats, network_inputs, previous_close
 from data.loader import StockDataLoader
 from data.splits import Splits, make_splits
 from utils.config import DataConfig, EnvironmentConfig
@@ -34,6 +34,18 @@ class Market:
         """(columns, days, 10) network inputs, a column's days next to one another in memory."""
         inputs = network_inputs(self.data_array, self.stats, self.input_clip)
         return np.ascontiguousarray(inputs.transpose(1, 0, 2))
+
+    def window_inputs(self, first: int, last: int) -> NDArray[np.float32]:
+        """Network inputs of days `first`..`last` only, bit for bit those of `inputs`.
+
+        Returns (columns, last - first + 1, 10), and reads no day after `last`.
+        """
+        window = self.data_array[max(first - 1, 0) : last + 1].copy()
+        if first == 0:
+            return network_inputs(window, self.stats, self.input_clip).transpose(1, 0, 2)
+        # Returns refer to a column's last traded close, which may lie long before the window.
+        window[0, :, CLOSE] = previous_close(self.data_array[: first + 1, :, CLOSE])[first]
+        return network_inputs(window, self.stats, self.input_clip)[1:].transpose(1, 0, 2)
 
     @property
     def close(self) -> NDArray[np.float32]:

@@ -99,6 +99,18 @@ def spaced_windows(span: Span, steps: int, count: int) -> Tensor:
     return span.first + (2 * torch.arange(gaps + 1) * (starts - 1) + gaps) // (2 * gaps)
 
 
+def consecutive_windows(span: Span, steps: int) -> Tensor:
+    """First days of as many episodes of `steps` steps as fit into the span one after the other, to its last day.
+
+    Each begins on the day on which the one before it ended, without positions.
+
+    Raises:
+        DataError: the span holds no such episode.
+    """
+    count = (_possible_starts(span, steps) - 1) // steps + 1
+    return span.last - steps * torch.arange(count, 0, -1)
+
+
 def _possible_starts(span: Span, steps: int) -> int:
     starts = span.days - steps
     if starts < 1:

@@ -283,7 +283,7 @@ def changed(value: Any, kind: Any) -> Any:
 def test_hash_changes_with_what_shapes_results_and_nothing_else() -> None:
     base = profile_config("full")
     free = {"profile", "generations", "device", "run", "resume", "runs_dir", "keep_checkpoints", "plot_every"}
-    free |= {"threads", "census_every", "memory_limit_mb", "learning.micro_batch_agents"}
+    free |= {"threads", "census_every", "memory_limit_mb", "learning.micro_batch_agents", "learning.non_finite"}
     flat = flatten(config_to_dict(base))
     kinds = {flag.setting: flag.kind for flag in flags_of(TrainArguments).values()}
     for name, value in flat.items():

@@ -102,7 +102,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, representation: str) -> No
     assert summary["days"] == 300 and summary["columns"] == 6 and summary["features"] == 9
     assert summary["replay_size"] == 300 and summary["replay_bytes_per_transition"] <= 4096
     assert len(summary["rss_mb_per_generation"]) == 2 and all(len(v) == 2 for v in summary["seconds"].values())
-    policies = {"champion", "random picker", "equal weight", "planted rule"}
+    policies = {"champion", "random picker", "equal weight", "planted rule", "oracle"}
     assert set(summary["champion"]["validation"]) == policies == set(summary["champion"]["holdout"])
 
 

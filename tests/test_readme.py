@@ -14,6 +14,8 @@ from tests.test_main import TINY, frame
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^python main\.py.*$", README, flags=re.MULTILINE)
+OWN_FLAGS = (["prepare"], ["evaluate"], ["signals"])
+"""Commands that take no settings."""
 CI = (Path(__file__).parent.parent / ".ci" / "run").read_text(encoding="utf-8")
 
 
@@ -25,6 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     data.to_parquet("prices.parquet")
     Path("tickers.txt").write_text("T1\nT2\n")
     Path("run.toml").write_text(TINY)
+    Path("held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\nT1,2011-02-24,20,20,10\n")
     (tmp_path / "folder_of_csv_files").mkdir()
     for ticker, rows in data.groupby("ticker"):
         rows.drop(columns="ticker").to_csv(f"folder_of_csv_files/{ticker}.csv", index=False)
@@ -39,7 +42,11 @@ def test_commands(folder: Path, command: str) -> None:
             main(arguments)
         assert left.value.code == 0
         return
-    small = [] if arguments[0] == "prepare" or "--config" in arguments else ["--config", "run.toml"]
+    small = [] if arguments[:1] in OWN_FLAGS or "--config" in arguments else ["--config", "run.toml"]
+    if arguments[:1] in (["evaluate"], ["signals"]):
+        assert main(["--config", "run.toml", "--run", "NAME", "--data", "prices.parquet", "--generations", "1"]) == 0
+    if arguments[:1] == ["walk-forward"]:
+        small += ["--folds", "2", "--validation-days", "30"]
     if "--resume" in arguments:
         assert main(["--config", "run.toml", "--run", "NAME", "--generations", "1"]) == 0
         small = ["--generations", "2"]

@@ -55,6 +55,13 @@ def tournament(fitness: Tensor, winners: int, size: int, generator: torch.Genera
     return entrants.gather(1, best).squeeze(1)
 
 
+def elite_rows(fitness: Tensor, succession: Succession) -> list[int]:
+    """Rows of the elites, the fittest first."""
+    rows = succession.is_elite.nonzero().flatten()
+    known = torch.where(fitness.isnan(), -torch.inf, fitness)[rows]
+    return rows[known.argsort(descending=True, stable=True)].tolist()
+
+
 def plan_succession(fitness: Tensor, config: EvolutionConfig, generator: torch.Generator) -> Succession:
     """Decide the next generation by (P,) fitness, larger is better; NaN never wins.
 

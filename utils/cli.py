@@ -5,17 +5,34 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import re
 import tomllib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
-from utils.config import FLAT, Config, Profile, profile_config
-from utils.settings import ConfigError, checked, describe, flatten, from_dict, nearest, nest, setting_types, to_dict
+from utils.config import DEVICES, FLAT, Config, Profile, profile_config
+from utils.fuel_break_arguments import (
+    FuelBreakEvaluateArguments,
+    FuelBreakShowArguments,
+    FuelBreakTrainArguments,
+)
+from utils.settings import (
+    ConfigError,
+    checked,
+    describe,
+    flatten,
+    from_dict,
+    nearest,
+    nest,
+    require,
+    setting_types,
+    to_dict,
+)
 
 DEFAULT_DATA = Path("data/stock_data.parquet")
 LATEST = "latest"
@@ -28,8 +45,8 @@ IF_BARE = {"resume": LATEST}
 class TrainArguments:
     """Train a population of trading agents by evolutionary reinforcement learning.
 
-    `python main.py` trains; `python main.py prepare SOURCE [TARGET]` turns CSV files into the data file
-    (`python main.py prepare --help` says more).
+    `python main.py` trains. Other commands, each with a --help of its own: `prepare` turns CSV files into the data
+    file, `evaluate` judges a finished run, `signals` gives tomorrow's orders, `walk-forward` trains and tests in turn.
     """
 
     settings: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
@@ -47,9 +64,114 @@ class PrepareArguments:
     """Parquet file to write."""
 
 
-Arguments = TrainArguments | PrepareArguments
-COMMANDS: dict[str, type[Any]] = {"train": TrainArguments, "prepare": PrepareArguments}
-"""A command is a word and a dataclass of its arguments; a field `settings: Config` brings every setting's flag."""
+@dataclass(frozen=True)
+class EvaluateArguments:
+    """Judge the champion of a run, and each elite, against baselines; writes a report into the run's folder."""
+
+    run: str | None = None
+    """Name of the run; default: the newest one."""
+    split: Literal["validation", "holdout"] = "validation"
+    """Days on which it is judged; each look at the holdout is counted."""
+    data: Path | None = None
+    """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
+    runs_dir: Path = Path("runs")
+    random_pickers: int = 1000
+    """Random pickers that the champion is compared with."""
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda` or `cuda:N`."""
+    threads: int = 0
+    """CPU threads of tensor operations; 0 takes all cores that the process may use."""
+
+    def __post_init__(self) -> None:
+        require(self.random_pickers >= 1, "random-pickers >= 1", self.random_pickers)
+        _require_machine(self.device, self.threads)
+
+
+@dataclass(frozen=True)
+class SignalsArguments:
+    """Tomorrow's orders by the champion of a run, and what each looks at most."""
+
+    run: str | None = None
+    """Name of the run; default: the newest one."""
+    date: str | None = None
+    """Session whose close decides, as 2014-11-10; default: the last one of the data."""
+    data: Path | None = None
+    """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
+    positions: Path | None = None
+    """CSV file of what is held now: ticker,entry_date,entry_price,target_percent,shares; default: nothing."""
+    capital: float | None = None
+    """Money that the account began with, to which sizes refer; default: the run's initial capital."""
+    cash: float | None = None
+    """Money not invested; default: the capital less what the held positions cost."""
+    csv: Path | None = None
+    """Write the orders to this CSV file."""
+    json: Path | None = None
+    """Write everything to this JSON file."""
+    runs_dir: Path = Path("runs")
+    device: str = "cpu"
+    """`auto`, `cpu`, `cuda` or `cuda:N`."""
+    threads: int = 0
+    """CPU threads of tensor operations; 0 takes all cores that the process may use."""
+
+    def __post_init__(self) -> None:
+        require(self.capital is None or self.capital > 0, "capital > 0", self.capital)
+        require(self.cash is None or self.cash >= 0, "cash >= 0", self.cash)
+        _require_machine(self.device, self.threads)
+
+
+@dataclass(frozen=True)
+class WalkForwardArguments:
+    """Train, validate and test again and again, each time later: one equity curve of days that no champion has seen.
+
+    Each fold is a training run in runs/NAME/fold-K, whose test days follow its validation days; --run, --resume and all
+    settings of a training run apply.
+    """
+
+    settings: Annotated[Config, tyro.conf.arg(name="")] = field(default_factory=Config)
+    config: Path | None = None
+    """TOML file of settings, tables named as the concerns (for example [env] cost_bps = 5.0); flags override it."""
+    folds: int = 4
+    """Times that a population is trained; the test days of the last one end with the data."""
+    test_windows: int = 2
+    """Episodes on a fold's test days, each beginning where the one before it ended."""
+    validation_days: int = 290
+    """Days before a fold's test days (less a purge) on which its champion is chosen."""
+    train_days: int = 0
+    """Days before a fold's validation days (less a purge) on which it trains; 0 takes all of them."""
+
+    def __post_init__(self) -> None:
+        require(self.folds >= 1, "folds >= 1", self.folds)
+        require(self.test_windows >= 1, "test-windows >= 1", self.test_windows)
+        require(self.validation_days >= 1, "validation-days >= 1", self.validation_days)
+        require(self.train_days >= 0, "train-days >= 0", self.train_days)
+
+
+def _require_machine(device: str, threads: int) -> None:
+    require(re.fullmatch(DEVICES, device) is not None, "device to be auto, cpu, cuda or cuda:N", device)
+    require(threads >= 0, "threads >= 0", threads)
+
+
+Arguments = (
+    TrainArguments
+    | PrepareArguments
+    | EvaluateArguments
+    | SignalsArguments
+    | WalkForwardArguments
+    | FuelBreakTrainArguments
+    | FuelBreakEvaluateArguments
+    | FuelBreakShowArguments
+)
+COMMANDS: dict[str, type[Any]] = {
+    "train": TrainArguments,
+    "prepare": PrepareArguments,
+    "evaluate": EvaluateArguments,
+    "signals": SignalsArguments,
+    "walk-forward": WalkForwardArguments,
+    "fuel-breaks train": FuelBreakTrainArguments,
+    "fuel-breaks evaluate": FuelBreakEvaluateArguments,
+    "fuel-breaks show": FuelBreakShowArguments,
+}
+"""A command is a word or two and a dataclass of its arguments; a field `settings` brings every setting's flag."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +181,7 @@ class Command:
     name: str
     arguments: Arguments
     config: Config
-    """The settings: the profile's, overridden by the TOML file, overridden by flags."""
+    """A trader's settings: the profile's, overridden by the TOML file, overridden by flags."""
     explicit: frozenset[str]
     """Dotted names of the settings that flags or the TOML file named, for example `env.cost_bps`."""
 
@@ -81,26 +203,40 @@ def parse_command(argv: Sequence[str], *, cuda_available: bool, default_data: Pa
     """
     name, words = _split_command(argv)
     kind = COMMANDS[name]
-    has_settings = "settings" in setting_types(kind)
+    settings = setting_types(kind).get("settings")
     if {"-h", "--help"} & set(words):
         profile = _default_profile(cuda_available or default_data.exists())
-        _print_help(name, kind, {"settings": profile_config(profile)} if has_settings else {})
+        _print_help(name, kind, {"settings": profile_config(profile)} if settings is Config else {})
     given = _read_words(words, kind)
-    if not has_settings:
-        return Command(name, from_dict(given, kind), profile_config("quick"), frozenset())
+    if settings is None:
+        arguments = from_dict(given, kind)
+        _require_cuda(getattr(arguments, "device", "cpu"), cuda_available)
+        for flag in ("data", "positions"):
+            _require_file(getattr(arguments, flag, None), f"--{flag}", "")
+        return Command(name, arguments, profile_config("quick"), frozenset())
     own = {key: given.pop(key) for key in setting_types(kind) if key in given}
-    stated = {**_read_toml(own.get("config")), **given}
-    config = _resolve(stated, cuda_available, default_data)
-    return Command(name, kind(**own, settings=config), config, frozenset(stated))
+    stated = {**_read_toml(own.get("config"), settings), **given}
+    if settings is Config:
+        config = _resolve(stated, cuda_available, default_data)
+        return Command(name, kind(**own, settings=config), config, frozenset(stated))
+    other = from_dict(nest({**flatten(to_dict(settings())), **stated}), settings)
+    _refuse_run_and_resume(other, stated)
+    _require_cuda(other.device, cuda_available)
+    return Command(name, kind(**own, settings=other), profile_config("quick"), frozenset(stated))
 
 
 def _split_command(argv: Sequence[str]) -> tuple[str, list[str]]:
     if not argv or argv[0].startswith("-"):
         return "train", list(argv)
-    if argv[0] not in COMMANDS:
-        known = nearest(argv[0], COMMANDS)
-        raise ConfigError(f"expected a command ({', '.join(COMMANDS)}), got {argv[0]!r}; the nearest is {known!r}")
-    return argv[0], list(argv[1:])
+    group = [name for name in COMMANDS if name.startswith(f"{argv[0]} ")]
+    if group and (len(argv) == 1 or argv[1].startswith("-")):
+        return f"{argv[0]} train", list(argv[1:])
+    count = 2 if group else 1
+    name = " ".join(argv[:count])
+    if name not in COMMANDS:
+        known = nearest(name, group or COMMANDS)
+        raise ConfigError(f"expected a command ({', '.join(COMMANDS)}), got {name!r}; the nearest is {known!r}")
+    return name, list(argv[count:])
 
 
 def _default_profile(has_means: bool) -> Profile:
@@ -203,7 +339,7 @@ def _parse(raw: str, kind: Any, spelled: str) -> Any:
     return checked(value, kind, spelled)
 
 
-def _read_toml(path: Path | None) -> dict[str, Any]:
+def _read_toml(path: Path | None, settings: type[Any]) -> dict[str, Any]:
     """Settings of a TOML file by dotted name; hyphens in names count as underscores."""
     if path is None:
         return {}
@@ -214,7 +350,7 @@ def _read_toml(path: Path | None) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"expected TOML in {path}, got: {error}") from None
     stated = {name.replace("-", "_"): value for name, value in flatten(table).items()}
-    known = flatten(to_dict(Config()))
+    known = flatten(to_dict(settings()))
     for name in stated:
         if name not in known:
             raise ConfigError(
@@ -228,15 +364,23 @@ def _resolve(stated: Mapping[str, Any], cuda_available: bool, default_data: Path
     profile = checked(stated.get("profile", _default_profile(cuda_available or has_data)), Profile, "--profile")
     defaults = flatten(to_dict(profile_config(profile)))
     config = from_dict(nest({**defaults, **stated}), Config)
-    if {"run", "resume"} <= stated.keys():
-        raise ConfigError(f"expected --run or --resume, got both ({config.run!r}, {config.resume!r})")
-    if config.device.startswith("cuda") and not cuda_available:
-        raise ConfigError(f"expected --device cpu or auto on a machine without CUDA, got {config.device!r}")
+    _refuse_run_and_resume(config, stated)
+    _require_cuda(config.device, cuda_available)
     _require_file(config.data, "--data", "; prepare makes one from CSV files")
     _require_file(config.investable, "--investable", "")
     if config.data is None and default_data.exists():
         return dataclasses.replace(config, data=default_data)
     return config
+
+
+def _refuse_run_and_resume(config: Any, stated: Mapping[str, Any]) -> None:
+    if {"run", "resume"} <= stated.keys():
+        raise ConfigError(f"expected --run or --resume, got both ({config.run!r}, {config.resume!r})")
+
+
+def _require_cuda(device: str, cuda_available: bool) -> None:
+    if device.startswith("cuda") and not cuda_available:
+        raise ConfigError(f"expected --device cpu or auto on a machine without CUDA, got {device!r}")
 
 
 def _require_file(path: Path | None, flag: str, advice: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -14,7 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from utils.settings import ConfigError as ConfigError
-from utils.settings import flatten, from_dict, nest, require, to_dict
+from utils.settings import flatten, from_dict, nest, require, settings_hash, to_dict
 
 Fill = Literal["next_open", "same_close"]
 Representation = Literal["independent", "shared"]
@@ -22,13 +20,18 @@ Credit = Literal["entry", "daily"]
 CriticForm = Literal["structured", "plain"]
 Mutation = Literal["proximal", "gaussian"]
 Crossover = Literal["distill", "head", "average"]
+NonFinite = Literal["skip", "stop"]
 Profile = Literal["quick", "full"]
+MarketKind = Literal["momentum", "reversal", "lead-lag", "regime", "value", "martingale"]
+DEVICES = r"auto|cpu|cuda(:\d+)?"
+"""What a device may be called."""
 
 FLAT = tyro.conf.arg(prefix_name=False)
 """Marks a setting whose flag leaves out the name of its concern: --population-size."""
 
 
-def _is_folder_name(name: str | None) -> bool:
+def is_folder_name(name: str | None) -> bool:
+    """Whether a name is that of one folder, without a path; None is."""
     return name is None or (name not in ("", ".", "..") and re.search(r"[/\\\0]", name) is None)
 
 
@@ -64,14 +67,17 @@ class DataConfig:
 class SyntheticConfig:
     """The built-in market, used when there is no data file."""
 
+    kind: MarketKind = "momentum"
+    """What is planted: `momentum`, `reversal` (short term), `lead-lag` (a column that may not be bought leads some
+    stocks), `regime` (all rise or all fall), `value` (stocks return to a slow anchor) or `martingale` (nothing)."""
     days: int = 4000
     stocks: int = 40
     daily_noise: float = 0.014
     """Standard deviation of the unpredictable part of a daily log return."""
     drift_std: float = 0.004
-    """Standard deviation of the predictable part: a stock's latent daily drift."""
+    """Standard deviation of the predictable part: a stock's latent daily drift. Momentum only."""
     drift_half_life_days: float = 10.0
-    """Half-life of the latent drift (an autoregressive process of order one)."""
+    """Half-life of the latent drift (an autoregressive process of order one). Momentum only."""
 
     def __post_init__(self) -> None:
         require(self.days >= 2, "days >= 2", self.days)
@@ -174,6 +180,9 @@ class LearningConfig:
     """Gradients are clipped to this norm, for each agent."""
     credit: Credit = "entry"
     """`entry`: a trade's whole profit and cost count at the step that opened it; `daily`: as it accrues."""
+    hindsight_orders: int = 16
+    """Orders that were not given, for each transition of an update, from whose known results the critic learns what a
+    trade earns (`entry` credit and the structured critic only); 0 looks at none."""
     selection_temperature: float = 1.0
     """Softness, in units of the coefficient, with which the actor loss sees which stock is ordered."""
     noise_initial: float = 0.3
@@ -183,6 +192,9 @@ class LearningConfig:
     """Generations over which the noise falls linearly from its initial to its final value."""
     random_order_probability: float = 0.2
     """Chance, each exploration lane and day, that a uniformly random order replaces the actor's."""
+    non_finite: NonFinite = "skip"
+    """`skip`: an agent's update that is not finite is left out and counted, an agent whose actions or results are not
+    has no fitness; `stop`: the run stops there."""
 
     def __post_init__(self) -> None:
         require(self.gradient_steps >= 0, "gradient-steps >= 0", self.gradient_steps)
@@ -194,6 +206,7 @@ class LearningConfig:
         require(self.actor_learning_rate > 0, "actor-learning-rate > 0", self.actor_learning_rate)
         require(self.critic_learning_rate > 0, "critic-learning-rate > 0", self.critic_learning_rate)
         require(self.max_gradient_norm > 0, "max-gradient-norm > 0", self.max_gradient_norm)
+        require(self.hindsight_orders >= 0, "hindsight-orders >= 0", self.hindsight_orders)
         require(self.selection_temperature > 0, "selection-temperature > 0", self.selection_temperature)
         require(self.noise_initial >= 0, "noise-initial >= 0", self.noise_initial)
         require(self.noise_final >= 0, "noise-final >= 0", self.noise_final)
@@ -325,12 +338,12 @@ class Config:
         require(self.generations >= 1, "generations >= 1", self.generations)
         require(0 <= self.seed < 2**63, "0 <= seed < 2^63", self.seed)
         require(
-            re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device) is not None,
+            re.fullmatch(DEVICES, self.device) is not None,
             "device to be auto, cpu, cuda or cuda:N",
             self.device,
         )
         for name in ("run", "resume"):
-            require(_is_folder_name(getattr(self, name)), f"{name} to be a plain folder name", getattr(self, name))
+            require(is_folder_name(getattr(self, name)), f"{name} to be a plain folder name", getattr(self, name))
         require(self.keep_checkpoints >= 1, "keep-checkpoints >= 1", self.keep_checkpoints)
         require(self.plot_every >= 1, "plot-every >= 1", self.plot_every)
         require(self.census_every >= 0, "census-every >= 0", self.census_every)
@@ -352,6 +365,7 @@ UNHASHED = frozenset(
         "memory_limit_mb",
         "threads",
         "learning.micro_batch_agents",
+        "learning.non_finite",
     }
 )
 """Settings that leave the result of a generation as it is, up to rounding."""
@@ -393,7 +407,7 @@ def config_hash(config: Config) -> str:
     values = {name: value for name, value in canonical.items() if name not in UNHASHED}
     for name in ("data", "investable"):
         values[name] = values[name] and Path(values[name]).name
-    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return settings_hash(values)
 
 
 def replace_settings(config: Config, source: Config, names: Collection[str]) -> Config:

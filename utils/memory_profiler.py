@@ -268,7 +268,7 @@ class MemoryProfiler:
         if collect:
             gc.collect()
         rss, vms, uss = _process_memory(self._process)
-        allocated, reserved = _gpu_memory()
+        allocated, reserved = gpu_memory()
         history = self._labels.get(label)
         return Snapshot(
             label=label,
@@ -349,7 +349,7 @@ def _process_memory(process: psutil.Process) -> tuple[int, int, int]:
     return basic.rss, basic.vms, unique
 
 
-def _gpu_memory() -> tuple[int, int]:
+def gpu_memory() -> tuple[int, int]:
     """Bytes allocated and reserved on all CUDA devices; never starts CUDA itself."""
     if not torch.cuda.is_initialized():
         return 0, 0

@@ -18,6 +18,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from utils.tables import cell as _cell
+from utils.tables import table as table
+
 # Okabe & Ito (2008): told apart with any colour vision; the first is for what the picture is about.
 BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9"
 COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
@@ -37,7 +40,7 @@ def draw_fitness(records: Sequence[Mapping[str, Any]], path: Path, note: str | N
     generations = [record["generation"] for record in records]
     mean, highest, lowest = (_column(records, "fitness", name) for name in ("mean", "max", "min"))
     champion = _column(records, "validation", "champion")
-    with _picture(path, "Fitness of the population", note) as (figure, axes):
+    with picture(path, "Fitness of the population", note) as (figure, axes):
         axes.fill_between(generations, lowest, highest, color=BLUE, alpha=0.15, linewidth=0, label="min to max")
         dots = _marks(len(records))
         for edge in (highest, lowest):
@@ -47,7 +50,7 @@ def draw_fitness(records: Sequence[Mapping[str, Any]], path: Path, note: str | N
         axes.set_xlabel("Generation")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
         _percent_axis(axes, "Fitness, % of initial capital per episode")
-        _legend(figure, axes)
+        outside_legend(figure, axes)
 
 
 def draw_equity(
@@ -63,7 +66,7 @@ def draw_equity(
     `curves` holds equity by label, what the picture is about first, one value a day; `bands` holds (lower, upper)
     equity by label, for example percentiles of random pickers. `dates` are the days, or None for numbered days.
     """
-    with _picture(path, title, note) as (figure, axes):
+    with picture(path, title, note) as (figure, axes):
         for (label, (lower, upper)), colour in zip((bands or {}).items(), (GREY, SKY, ORANGE), strict=False):
             days = _days(dates, len(lower))
             axes.fill_between(days, _gain(lower), _gain(upper), color=colour, alpha=0.22, linewidth=0, label=label)
@@ -80,7 +83,7 @@ def draw_equity(
             )
         _day_axis(axes, dates)
         _percent_axis(axes, "Return since the first day, %")
-        _legend(figure, axes)
+        outside_legend(figure, axes)
 
 
 def draw_memory(phases: Sequence[MemoryPoint], path: Path, note: str | None = None) -> None:
@@ -89,7 +92,7 @@ def draw_memory(phases: Sequence[MemoryPoint], path: Path, note: str | None = No
     values = np.array([phase[1:] for phase in phases], dtype=np.float64).reshape(-1, 4)
     unit, divisor = _time_unit(values[-1, 0] if len(values) else 0.0)
     times = values[:, 0] / divisor
-    with _picture(path, "Memory of the process", note) as (figure, axes):
+    with picture(path, "Memory of the process", note) as (figure, axes):
         for index, (label, colour) in enumerate((("resident", BLUE), ("unique", GREEN), ("GPU", VERMILION)), start=1):
             if label != "GPU" or values[:, index].any():
                 axes.plot(
@@ -105,11 +108,11 @@ def draw_memory(phases: Sequence[MemoryPoint], path: Path, note: str | None = No
         axes.set_xlabel(f"Time since the start, {unit}")
         axes.set_ylabel("Memory, MiB")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        _legend(figure, axes)
+        outside_legend(figure, axes)
 
 
 @contextmanager
-def _picture(path: Path, title: str, note: str | None) -> Iterator[tuple[Figure, Axes]]:
+def picture(path: Path, title: str, note: str | None) -> Iterator[tuple[Figure, Axes]]:
     """A figure that is written to `path` in one step. It never enters pyplot, which would keep it alive."""
     figure = Figure(figsize=(9, 4.8), dpi=150, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr,call-arg]
@@ -127,12 +130,18 @@ def _picture(path: Path, title: str, note: str | None) -> Iterator[tuple[Figure,
     axes.yaxis.label.set_color(INK)
     if note:
         figure.supxlabel(note, fontsize=9, color=INK, style="italic", x=0.01, ha="left")
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG in one step."""
     temporary = path.with_name(f".{path.name}.tmp")
     figure.savefig(temporary, format="png", facecolor="white")
     temporary.replace(path)
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
+def outside_legend(figure: Figure, axes: Axes) -> None:
+    """The legend of an axes, to the right of it, long labels wrapped."""
     handles, labels = axes.get_legend_handles_labels()
     wrapped = ["\n".join(textwrap.fill(line, 22) for line in label.splitlines()) for label in labels]
     figure.legend(handles, wrapped, loc="outside right upper", frameon=False, fontsize=10, labelspacing=0.8)
@@ -199,36 +208,6 @@ def _column(records: Sequence[Mapping[str, Any]], group: str, name: str) -> Arra
 
 def _last(values: Array) -> float:
     return float(values[-1]) if len(values) else math.nan
-
-
-def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Rows as aligned text under a header: numbers to the right, floats with two decimals, what is missing as -."""
-    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
-    lines = [list(columns), *cells]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
-    to_right = [any(_is_number(row.get(column)) for row in rows) for column in columns]
-    lines.insert(1, ["-" * width for width in widths])
-    return "\n".join(_aligned(line, widths, to_right) for line in lines)
-
-
-def _aligned(line: Sequence[str], widths: Sequence[int], to_right: Sequence[bool]) -> str:
-    padded = (
-        cell.rjust(width) if right else cell.ljust(width)
-        for cell, width, right in zip(line, widths, to_right, strict=True)
-    )
-    return "  ".join(padded).rstrip()
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
-
-
-def _cell(value: Any) -> str:
-    if value is None or (isinstance(value, float | np.floating) and not math.isfinite(value)):
-        return "-"
-    if isinstance(value, float | np.floating):
-        return f"{value:,.2f}"
-    return f"{value:,}" if _is_number(value) else str(value)
 
 
 def status_block(record: Mapping[str, Any]) -> str:

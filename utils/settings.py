@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import hashlib
+import json
 import math
 import types
 from collections.abc import Iterable, Mapping
@@ -57,6 +59,11 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
             table = table.setdefault(concern, {})
         table[last] = value
     return nested
+
+
+def settings_hash(values: Mapping[str, Any]) -> str:
+    """Sha256 (hex) of settings by name, whatever their order."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -1,0 +1,173 @@
+"""How much of a result may be luck: block bootstrap, tests of a mean, deflated Sharpe ratio, backtest overfitting.
+
+Daily series are (days,) arrays in order of time. Where trials are counted, a trial is a policy whose result was looked
+at before the best one was chosen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
+
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+LEVEL = 0.95
+"""Of every interval."""
+RESAMPLES = 2000
+_EULER = 0.5772156649015329
+
+
+def mean_block_days(days: int) -> float:
+    """Mean length of a bootstrap block: days^(1/3), the best rate for a variance (Hall, Horowitz & Jing 1995)."""
+    return max(1.0, math.cbrt(days))
+
+
+def stationary_bootstrap(days: int, resamples: int, mean_block: float, generator: np.random.Generator) -> IntArray:
+    """Days of resampled series, (resamples, days): blocks of geometric length, around the end (Politis & Romano 1994).
+
+    A day follows the one before it with probability 1 - 1 / `mean_block`, and is drawn anew otherwise.
+    """
+    begins = generator.random((resamples, days)) < 1.0 / mean_block
+    begins[:, :1] = True
+    drawn = generator.integers(0, days, (resamples, days))
+    place = np.arange(days)
+    begin = np.maximum.accumulate(np.where(begins, place, 0), axis=1)
+    return np.asarray((np.take_along_axis(drawn, begin, axis=1) + place - begin) % days)
+
+
+def bootstrap_intervals(
+    returns: Array, measures: Mapping[str, Callable[[Array], Array]], generator: np.random.Generator
+) -> dict[str, tuple[float, float]]:
+    """Percentile intervals of measures of an equity curve, by resampling its (days,) simple returns in blocks.
+
+    A measure turns (resamples, days + 1) equity into (resamples,) values. All see the same resamples.
+    """
+    days = len(returns)
+    chosen = stationary_bootstrap(days, RESAMPLES, mean_block_days(days), generator)
+    equity = np.ones((RESAMPLES, days + 1))
+    np.cumprod(1.0 + returns[chosen], axis=1, out=equity[:, 1:])
+    edges = (50 * (1 - LEVEL), 50 * (1 + LEVEL))
+    found = {name: np.percentile(measure(equity), edges) for name, measure in measures.items()}
+    return {name: (float(low), float(high)) for name, (low, high) in found.items()}
+
+
+@dataclass(frozen=True)
+class MeanTest:
+    """Whether the mean of a time series is above zero, though it was chosen among `trials` for being large."""
+
+    mean: float
+    standard_error: float
+    degrees_of_freedom: float
+    trials: int = 1
+
+    @property
+    def p_value(self) -> float:
+        """One-sided, times the number of trials (Bonferroni); 1 where the series never varies."""
+        if self.standard_error <= 0:
+            return 1.0
+        tail = float(stdtr(self.degrees_of_freedom, -self.mean / self.standard_error))
+        return min(1.0, self.trials * tail)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Two-sided, and wide enough to hold for all trials together."""
+        tail = (1 - LEVEL) / 2 / self.trials
+        reach = -float(stdtrit(self.degrees_of_freedom, tail)) * self.standard_error
+        return self.mean - reach, self.mean + reach
+
+
+def mean_test(values: Array, trials: int = 1) -> MeanTest:
+    """Test the mean of a (days,) series that may depend on its own past.
+
+    The variance is that of the stationary bootstrap in closed form (Politis & Romano 1994): with c(k) the circular
+    autocovariance and q = 1 - 1 / mean block, n Var = c(0) + 2 sum_k (1 - k / n) q^k c(k). It is made free of bias for
+    a series without memory, and the degrees of freedom are those of that spectral estimate, n / sum of squared weights
+    (Priestley 1981), less one for the mean.
+    """
+    days = len(values)
+    if days < 2:
+        return MeanTest(float(values.mean()) if days else 0.0, 0.0, 1.0, trials)
+    deviation = values - values.mean()
+    covariance = np.fft.irfft(np.abs(np.fft.rfft(deviation)) ** 2, n=days) / days
+    lag = np.arange(1, days)
+    weight = (1 - lag / days) * (1 - 1 / mean_block_days(days)) ** lag
+    variance = max(0.0, float(covariance[0] + 2 * (weight * covariance[1:]).sum()))
+    lost = min(0.5, (1 + 2 * float(weight.sum())) / days)
+    freedom = max(1.0, days / (1 + 2 * float((weight**2).sum())) - 1)
+    return MeanTest(float(values.mean()), math.sqrt(variance / (1 - lost) / days), freedom, trials)
+
+
+def chance_of_rank(value: float, others: Array, trials: int = 1) -> float:
+    """Chance that one of `trials` draws like the (n,) `others` reaches `value`, at most 1 (Bonferroni).
+
+    The rank among them, (1 + how many reach it) / (n + 1), is exact for one trial. Beyond the largest of them the tail
+    of a normal law goes on, by Student's t since its mean and deviation come from `others`.
+    """
+    count = len(others)
+    reached = int((others >= value).sum())
+    chance = (1 + reached) / (count + 1)
+    spread = float(others.std(ddof=1)) if count > 1 else 0.0
+    if reached == 0 and spread > 0:
+        score = (value - float(others.mean())) / (spread * math.sqrt(1 + 1 / count))
+        chance = min(chance, float(stdtr(count - 1, -score)))
+    return min(1.0, trials * chance)
+
+
+def expected_best_sharpe(deviation: float, trials: int) -> float:
+    """Sharpe ratio that the best of `trials` without skill shows on average (Bailey & Lopez de Prado 2014).
+
+    `deviation` is the standard deviation of the trials' Sharpe ratios; the unit is theirs. One trial: 0.
+    """
+    if trials <= 1:
+        return 0.0
+    low, high = ndtri(1 - 1 / trials), ndtri(1 - 1 / (trials * math.e))
+    return float(deviation * ((1 - _EULER) * low + _EULER * high))
+
+
+def deflated_sharpe(returns: Array, benchmark: float) -> float | None:
+    """Probability that the true Sharpe ratio is above `benchmark`, both by the day (Bailey & Lopez de Prado 2014).
+
+    Phi((S - S0) sqrt(T - 1) / sqrt(1 - skewness S + (kurtosis - 1) / 4 S^2)), S the ratio of the (T,) returns. With
+    S0 = `expected_best_sharpe` it is their deflated Sharpe ratio. None where the returns never vary.
+    """
+    deviation = float(returns.std(ddof=1)) if len(returns) > 2 else 0.0
+    if deviation < 1e-12:
+        return None
+    standard = (returns - returns.mean()) / returns.std()
+    sharpe = float(returns.mean()) / deviation
+    return probabilistic_sharpe(
+        sharpe, benchmark, len(returns), float((standard**3).mean()), float((standard**4).mean())
+    )
+
+
+def probabilistic_sharpe(sharpe: float, benchmark: float, days: int, skewness: float, kurtosis: float) -> float:
+    """The formula of `deflated_sharpe` from moments; a normal law has kurtosis 3."""
+    spread = 1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2
+    return float(ndtr((sharpe - benchmark) * math.sqrt(days - 1) / math.sqrt(max(spread, 1e-12))))
+
+
+def overfitting_probability(results: Array) -> tuple[float, int] | None:
+    """Probability of backtest overfitting, and the number of combinations it counts (Bailey et al. 2015).
+
+    Combinatorially symmetric cross-validation: `results` are (slices, trials) profits on slices of time that do not
+    overlap, an even number of them. In every choice of half the slices the best trial is found; it counts as overfitted
+    where it is not above the median of all trials on the other half. Equal trials count once; None with less than two.
+    """
+    trials = np.unique(results, axis=1)
+    slices, count = trials.shape
+    if count < 2 or slices < 2 or slices % 2:
+        return None
+    halves = np.array([np.isin(np.arange(slices), half) for half in itertools.combinations(range(slices), slices // 2)])
+    inside, outside = halves @ trials, ~halves @ trials
+    best = inside.argmax(axis=1)[:, None]
+    chosen = np.take_along_axis(outside, best, axis=1)
+    # The middle rank of ties, from 1; relative to count + 1 the median is a half, where the logit is 0.
+    rank = (outside < chosen).sum(axis=1) + ((outside == chosen).sum(axis=1) + 1) / 2
+    return float((rank / (count + 1) <= 0.5).mean()), len(halves)
