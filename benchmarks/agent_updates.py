@@ -16,8 +16,9 @@ from data.splits import random_windows
 from environment.trading_env import VectorTradingEnvironment, investable_bars
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
-from training.ddpg import Learner, OrderRules
+from training.ddpg import OrderRules
 from training.evaluation import Recorder, random_orders
+from training.learner import Learner
 from utils.config import Config, Representation
 from utils.spaces import MAX_COEFFICIENT
 

@@ -68,12 +68,12 @@ def encode_whole_window(encoder: MarketEncoder, window: Tensor, investable: Tens
     for layer, (taps, dilation) in enumerate(encoder.layers):
         weight = encoder.weights[layer][0].contiguous(memory_format=torch.channels_last)
         padded = F.pad(x, ((taps - 1) * dilation, 0))
-        y = F.gelu(F.conv2d(padded, weight, encoder.biases[layer][0], dilation=(1, dilation)))
+        y = F.relu(F.conv2d(padded, weight, encoder.biases[layer][0], dilation=(1, dilation)))
         x = y if layer == 0 else x + y
     columns = F.layer_norm(x[:, :, 0, -1], x.shape[1:2])  # (N, C)
     scores = encoder.queries[0] @ columns.T
     mixed = scores.masked_fill(window[:, -1, -1] <= 0, -1e9).softmax(-1) @ columns
-    summary = F.gelu(encoder.summary(mixed.flatten()[None, None]))
+    summary = F.relu(encoder.summary(mixed.flatten()[None, None]))
     return DayEncoding(columns[investable][None, None], summary)
 
 

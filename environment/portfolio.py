@@ -16,6 +16,7 @@ from utils.config import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, MIN_TARGET_PERCENT
 
 EXIT_REASONS = ("", "target_open", "target", "holding", "no_bar", "episode_end")
+_TARGET_OPEN, _TARGET, _HOLDING, _NO_BAR, _EPISODE_END = range(1, len(EXIT_REASONS))
 _DUST = 1e-6
 """Orders below this share of the initial capital are dropped: what rounding leaves of the cash is no position."""
 
@@ -25,14 +26,14 @@ class Bars:
     """Prices of the investable stocks, on the device of the accounts."""
 
     quotes: Tensor
-    """(days * stocks, 3) float32: open, high, close; NaN where the stock has no bar."""
+    """(days * stocks, 3) float64: open, high, close; NaN where the stock has no bar."""
     tradable: Tensor
     """(days, stocks) bool: the stock has a bar."""
 
     @classmethod
     def from_prices(cls, open_: Tensor, high: Tensor, close: Tensor) -> Bars:
         """Build from three (days, stocks) tensors; a bar counts only if all three prices are finite and positive."""
-        quotes = torch.stack((open_, high, close), dim=-1).float()
+        quotes = torch.stack((open_, high, close), dim=-1).double()
         tradable = (torch.isfinite(quotes) & (quotes > 0)).all(-1)
         quotes[~tradable] = torch.nan
         return cls(quotes.reshape(-1, 3).contiguous(), tradable)
@@ -154,6 +155,8 @@ class Portfolio:
         self._is_due = self._sessions_held >= rules.max_holding_days
         self._after_entry_day = self._sessions_held > 1
         self._days_held = (self._sessions_held / rules.max_holding_days).float()
+        # As tensors of one byte: numbers would make the ledger's reasons eight bytes wide on the way.
+        self._reasons = torch.arange(len(EXIT_REASONS), dtype=torch.int8, device=self.device).unbind()
 
     def reset(self, start: Tensor, *, steps: int, trading_steps: int) -> None:
         """Begin episodes with cash only.
@@ -255,8 +258,8 @@ class Portfolio:
             action: (lanes, stocks, 2): coefficient and sale target in percent; clipped to their ranges.
         """
         coefficient = action[..., 0].clamp(0, MAX_COEFFICIENT)
-        # Multiplying keeps this one fused pass; a coefficient of 0 is below the minimum and never ordered.
-        score = coefficient * self.candidates()
+        # Multiplying by bytes is one vectorised pass; a coefficient of 0 is below the minimum and never ordered.
+        score = coefficient * self.candidates().view(torch.uint8)
         if self.orders_per_day == 1:
             best, stock = score.max(dim=1, keepdim=True)
         else:
@@ -294,7 +297,7 @@ class Portfolio:
     def _quotes(self, stock: Tensor) -> Tensor:
         """(..., lanes, 3) float64 open, high and close of today for (..., lanes) stock indices."""
         rows = (self.day * self.bars.stocks + stock).reshape(-1)
-        return self.bars.quotes.index_select(0, rows).double().view(*stock.shape, 3)
+        return self.bars.quotes.index_select(0, rows).view(*stock.shape, 3)
 
     def _fill(self, orders: Orders, price: Tensor) -> None:
         """Buy in rank order with the cash of the last close; an order without a price lapses."""
@@ -339,11 +342,10 @@ class Portfolio:
         book.days_without_bar[rows] = missing
         book.last_price[rows] = torch.where(is_open, price, last)
         book.exit_step[rows] = torch.where(leaves, self.step_index + 1, book.exit_step[rows])
-        reason = torch.where(is_lost, 4, 5)
-        reason = torch.where(at_close, 3, reason)
-        reason = torch.where(at_target, 2, reason)
-        reason = torch.where(at_open, 1, reason)
-        book.reason[rows] = torch.where(leaves, reason.to(torch.int8), book.reason[rows])
+        reason = self._reasons[_EPISODE_END]
+        for code, applies in ((_NO_BAR, is_lost), (_HOLDING, at_close), (_TARGET, at_target), (_TARGET_OPEN, at_open)):
+            reason = torch.where(applies, self._reasons[code], reason)
+        book.reason[rows] = torch.where(leaves, reason, book.reason[rows])
         book.is_open[rows] = is_open & ~leaves
         worth = book.shares[rows] * price
         self.cash += (worth * leaves).sum(0) * (1 - self._rate)

@@ -145,7 +145,7 @@ class MarketEncoder(nn.Module):
         x = inputs.transpose(1, 2).unsqueeze(2)  # (N, 10, 1, days), channels last in memory
         for layer, (_, dilation) in enumerate(self.layers):
             weight = self.weights[layer][agent].contiguous(memory_format=torch.channels_last)
-            y = F.gelu(F.conv2d(x, weight, self.biases[layer][agent], dilation=(1, dilation)))
+            y = F.relu(F.conv2d(x, weight, self.biases[layer][agent], dilation=(1, dilation)))
             x = y if layer == 0 else x[..., -y.shape[-1] :] + y
         return x.squeeze(2).transpose(1, 2)
 
@@ -154,7 +154,7 @@ class MarketEncoder(nn.Module):
         scores = torch.einsum("antc,aqc->atqn", columns, self.queries[agents])
         scores = scores.masked_fill(~is_valid[None, :, None, :], -1e9)
         mixed = torch.einsum("atqn,antc->atqc", scores.softmax(-1), columns)
-        return F.gelu(self.summary(mixed.flatten(2), agents))
+        return F.relu(self.summary(mixed.flatten(2), agents))
 
 
 class _Saturating(torch.autograd.Function):
@@ -213,8 +213,8 @@ class Actor(nn.Module):
         """
         pooled = (positions * positions[..., SIZE : SIZE + 1]).sum(2)
         state = self.state(torch.cat((summary, pooled, account), -1), agents).unsqueeze(2)
-        x = F.gelu(self.stock(stocks, agents) + state)
-        share = _Saturating.apply(self.out(F.gelu(self.hidden(x, agents)), agents))
+        x = F.relu(self.stock(stocks, agents) + state)
+        share = _Saturating.apply(self.out(F.relu(self.hidden(x, agents)), agents))
         coefficient = share[..., 0] * MAX_COEFFICIENT
         target = share[..., 1] * (MAX_TARGET_PERCENT - MIN_TARGET_PERCENT) + MIN_TARGET_PERCENT
         return torch.stack((coefficient, target), -1)
@@ -223,8 +223,8 @@ class Actor(nn.Module):
 class Critic(nn.Module):
     """Q(s, orders) = state value + sum of order values.
 
-    `structured`: an order's value is its size times a value per unit of size, as the money is. `plain`: the size is one
-    more input of the network.
+    `structured`: an order's value is its size, as the money is, times the sum of what the trade earns and what its cash
+    is worth left free in this state. `plain`: the size is one more input of the network.
     """
 
     def __init__(self, population: int, config: NetworkConfig) -> None:
@@ -235,6 +235,9 @@ class Critic(nn.Module):
         self.order_state = StackedLinear(population, hidden + ACCOUNT_FEATURES, hidden, gain=1.0)
         self.order_hidden = StackedLinear(population, hidden, hidden)
         self.order_out = StackedLinear(population, hidden, 1, gain=0.1)
+        if self.is_structured:
+            self.cash_hidden = StackedLinear(population, hidden + ACCOUNT_FEATURES, hidden)
+            self.cash_out = StackedLinear(population, hidden, 1, gain=0.1)
         self.slot = StackedLinear(population, config.encoder_channels + POSITION_FEATURES, hidden)
         self.value_hidden = StackedLinear(population, 2 * hidden + ACCOUNT_FEATURES, hidden)
         self.value_out = StackedLinear(population, hidden, 1, gain=0.1)
@@ -247,6 +250,8 @@ class Critic(nn.Module):
         size: Tensor,
         target_percent: Tensor,
         agents: Agents = ALL,
+        *,
+        learns_trades: bool = True,
     ) -> Tensor:
         """Value of each of m orders, each taken alone.
 
@@ -254,23 +259,39 @@ class Critic(nn.Module):
             stocks: (A, B, m, C) encodings of the ordered stocks.
             size: (A, B, m) in [0, 1], as a share of the largest order.
             target_percent: (A, B, m).
+            learns_trades: False stops the gradient to what trades earn (of the structured form).
         """
+        if not self.is_structured:
+            return self._of_order(stocks, summary, account, size, target_percent, agents)
+        earns = self.trade_value(stocks, summary, account, target_percent, agents)
+        state = torch.cat((summary, account), -1)
+        cash = self.cash_out(F.relu(self.cash_hidden(state, agents)), agents)
+        return cast(Tensor, size * ((earns if learns_trades else earns.detach()) + cash))
+
+    def trade_value(
+        self, stocks: Tensor, summary: Tensor, account: Tensor, target_percent: Tensor, agents: Agents = ALL
+    ) -> Tensor:
+        """Reward that the largest order of each of m stocks earns, (A, B, m), whatever becomes of the account."""
+        size = torch.zeros_like(target_percent)
+        return self._of_order(stocks, summary, account, size, target_percent, agents)
+
+    def _of_order(
+        self, stocks: Tensor, summary: Tensor, account: Tensor, size: Tensor, target_percent: Tensor, agents: Agents
+    ) -> Tensor:
         target = (target_percent - MIN_TARGET_PERCENT) / (MAX_TARGET_PERCENT - MIN_TARGET_PERCENT)
-        seen_size = torch.zeros_like(size) if self.is_structured else size
         state = self.order_state(torch.cat((summary, account), -1), agents).unsqueeze(2)
-        order = torch.cat((stocks, target.unsqueeze(-1), seen_size.unsqueeze(-1)), -1)
-        x = F.gelu(self.order_stock(order, agents) + state)
-        value = self.order_out(F.gelu(self.order_hidden(x, agents)), agents).squeeze(-1)
-        return size * value if self.is_structured else cast(Tensor, value)
+        order = torch.cat((stocks, target.unsqueeze(-1), size.unsqueeze(-1)), -1)
+        x = F.relu(self.order_stock(order, agents) + state)
+        return cast(Tensor, self.order_out(F.relu(self.order_hidden(x, agents)), agents).squeeze(-1))
 
     def state_value(
         self, slot_stocks: Tensor, slot_features: Tensor, summary: Tensor, account: Tensor, agents: Agents = ALL
     ) -> Tensor:
         """Value of the state itself: (A, B). Open positions, (A, B, K, C) and (A, B, K, 6), count by their size."""
-        slots = F.gelu(self.slot(torch.cat((slot_stocks, slot_features), -1), agents))
+        slots = F.relu(self.slot(torch.cat((slot_stocks, slot_features), -1), agents))
         pooled = (slots * slot_features[..., SIZE : SIZE + 1]).sum(2)
         x = torch.cat((pooled, summary, account), -1)
-        return cast(Tensor, self.value_out(F.gelu(self.value_hidden(x, agents)), agents).squeeze(-1))
+        return cast(Tensor, self.value_out(F.relu(self.value_hidden(x, agents)), agents).squeeze(-1))
 
 
 class AgentNetworks(nn.Module):

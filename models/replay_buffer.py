@@ -161,14 +161,15 @@ class ReplayBuffer:
         """
         device = self._rows_by_day.device
         draw = torch.rand(2 + agents * batch, generator=generator, device=device, dtype=torch.float64)
-        anchor = self.ring.data["day"][(draw[0] * self.size).long()].long()
+        # Tensors of one element: an index without dimensions would make the host wait for its value.
+        anchor = self.ring.data["day"][(draw[:1] * self.size).long()].long()
         highest = max(self.first_day, self.last_day + 1 - block_days)
         first_day = (anchor - (draw[1] * block_days).long()).clamp(self.first_day, highest)
         low = self._first_of_day[first_day]
         high = self._first_of_day[(first_day + block_days).clamp(max=self.last_day + 1)]
         place = low + (draw[2:] * (high - low)).long()
         rows = self._rows_by_day[place].view(agents, batch)
-        return first_day, self._gather(rows)
+        return first_day.squeeze(0), self._gather(rows)
 
     def _gather(self, rows: Tensor) -> TransitionBatch:
         widened = {torch.int16: torch.int64, torch.int32: torch.int64}

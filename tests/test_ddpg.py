@@ -33,8 +33,9 @@ from tests.tiny import (
     trending_panel,
     world_of,
 )
-from training.ddpg import Learner, UpdateStats, actor_loss, clip_gradients, critic_loss, mean_stats, td_target
+from training.ddpg import UpdateStats, actor_loss, clip_gradients, critic_loss, mean_stats, td_target
 from training.evaluation import Exploration, encode_windows
+from training.learner import Learner
 from utils.config import LearningConfig, Representation
 
 BOTH = pytest.mark.parametrize("representation", ["independent", "shared"])
@@ -109,7 +110,8 @@ def test_an_agent_that_is_not_finite_is_left_out(bad: float) -> None:
 
 
 def stats(*norms: float) -> UpdateStats:
-    return UpdateStats(torch.ones(len(norms)), torch.zeros(len(norms)), torch.tensor(norms), torch.ones(len(norms)))
+    ones = torch.ones(len(norms))
+    return UpdateStats(ones, ones, torch.zeros(len(norms)), torch.tensor(norms), ones)
 
 
 def test_skipped_updates_are_counted() -> None:

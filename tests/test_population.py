@@ -27,9 +27,9 @@ from tests.tiny import (
     tiny_network,
     tiny_population,
 )
-from training.ddpg import Learner
 from training.evaluation import roll_out
 from training.evolution import cross_average, mutate, plan_succession
+from training.learner import Learner
 from utils.config import EvolutionConfig, Representation
 
 BOTH = pytest.mark.parametrize("representation", ["independent", "shared"])

@@ -17,8 +17,9 @@ from environment.trading_env import VectorTradingEnvironment, investable_bars
 from models.population import Population
 from models.replay_buffer import ReplayBuffer, TransitionBatch
 from tests.market_cases import FloatArray, random_panel
-from training.ddpg import Learner, OrderRules
+from training.ddpg import OrderRules
 from training.evaluation import Exploration, Recorder, roll_out
+from training.learner import Learner
 from utils.config import Credit, EnvironmentConfig, LearningConfig, NetworkConfig, Representation
 from utils.spaces import MAX_COEFFICIENT
 

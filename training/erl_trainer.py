@@ -20,14 +20,18 @@ from models.ddpg_agent import DDPGAgent
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training import evolution
-from training.ddpg import Learner, OrderRules, UpdateStats, mean_stats
+from training.ddpg import OrderRules, UpdateStats, mean_stats
 from training.distillation import Lesson, prepare_lessons, teach
 from training.evaluation import Exploration, Recorder, Rollout, roll_out
+from training.hindsight import look_back
+from training.learner import Learner
 from training.sensitivity import actor_sensitivity
+from training.trials import trial_record
 from utils.config import Config, LearningConfig
 from utils.memory_profiler import get_profiler
 from utils.seeding import named_generator, random_state, set_random_state
 from utils.spaces import MAX_COEFFICIENT
+from utils.stopping import NonFiniteError
 
 logger = logging.getLogger(__name__)
 HISTORY = 1000
@@ -69,7 +73,8 @@ class ERLTrainer:
         order_rules = OrderRules(
             portfolio.orders_per_day, 1 / (largest_order * (1 + cost_rate)), config.learning.selection_temperature
         )
-        self.learner = Learner(self.population, self.replay, self.tensors, config.learning, order_rules)
+        hindsight = look_back(bars, rules, train.first, train.last) if looks_back(config) else None
+        self.learner = Learner(self.population, self.replay, self.tensors, config.learning, order_rules, hindsight)
         self.generators = {
             name: named_generator(config.seed, name, "cpu" if name in ("windows", "evolution") else device)
             for name in ("windows", "evolution", "exploration", "replay")
@@ -80,6 +85,7 @@ class ERLTrainer:
         self.generation = 0
         self.champion_score = float("-inf")
         self.champion_generation = 0
+        self.elites: list[int] = []
         self.seconds: deque[dict[str, float]] = deque(maxlen=HISTORY)
         self._track_memory()
 
@@ -100,6 +106,7 @@ class ERLTrainer:
         self.seconds.append({})
         with self._phase("evaluate"):
             rollout = self.evaluate()
+        self._heed_unsound("the actions or results", rollout.fitness.isfinite())
         with self._phase("train"):
             learning = self.train()
         with self._phase("evolve"):
@@ -158,14 +165,27 @@ class ERLTrainer:
 
     def _update(self) -> UpdateStats:
         self.safe_point()
-        return self.learner.update(self.generators["replay"])
+        stats = self.learner.update(self.generators["replay"])
+        self._heed_unsound("an update", stats.is_sound)
+        return stats
+
+    def _heed_unsound(self, what: str, is_sound: Tensor) -> None:
+        """Stop the run, if the settings say so, where something of an agent, (A,), was not finite."""
+        if self.config.learning.non_finite == "stop" and not bool(is_sound.all()):
+            raise NonFiniteError(
+                f"expected finite numbers, got {what} of {int((~is_sound).sum())} of {len(is_sound)} agents in "
+                f"generation {self.generation} that are not; lower the learning rates or mend the data, or skip what "
+                "is not finite with --resume and --learning.non-finite skip"
+            )
 
     @torch.no_grad()
     def evolve(self, fitness: Tensor) -> None:
         """Replace the population by its elites, offspring, mutants and survivors, in place."""
         config, generator = self.config.evolution, self.generators["evolution"]
         succession = evolution.plan_succession(fitness.cpu(), config, generator)
+        self.elites = evolution.elite_rows(fitness.cpu(), succession)
         sensitivity = self._sensitivity(succession) if config.mutation == "proximal" else None
+        self.safe_point()
         lessons = self._lessons(succession) if config.crossover == "distill" else []
         stacks = self.population.stacks()
         if config.crossover == "average":
@@ -176,6 +196,7 @@ class ERLTrainer:
             heirs = evolution.inherit(stacks, succession)
         heirs = evolution.mutate(heirs, succession.is_mutant, config.mutation_strength, generator, sensitivity)
         self.population.write(heirs)
+        self.safe_point()
         if lessons:
             teach(self.population, succession, lessons, self.config.learning)
 
@@ -200,6 +221,7 @@ class ERLTrainer:
             self.val_env, self.population.networks, self.tensors, starts, safe_point=self.safe_point, label="validate"
         )
         profit = rollout.profit_percent
+        self._heed_unsound("the actions on validation windows", profit.isfinite())
         score, best = torch.where(profit.isfinite(), profit, -torch.inf).max(0)
         if float(score) > self.champion_score:
             self.champion_score, self.champion_generation = float(score), self.generation
@@ -208,9 +230,17 @@ class ERLTrainer:
             "best": float(score),
             "best_agent": int(best),
             "mean": float(profit.nanmean()),
+            "unsound_agents": int((~profit.isfinite()).sum()),
             "champion": self.champion_score,
             "champion_generation": self.champion_generation,
+            "trials": self._trials(rollout),
         }
+
+    def _trials(self, rollout: Rollout) -> dict[str, Any]:
+        """What each agent earned, for those who must know among how many results the champion was chosen."""
+        is_sound = rollout.profit_percent.isfinite()[:, None]
+        equity = torch.where(is_sound, rollout.equity[..., 0], torch.nan)
+        return trial_record(equity.cpu().numpy(), self.validation_starts.numpy(), self.config.env.initial_capital)
 
     def _record(self, rollout: Rollout, learning: dict[str, float], validation: dict[str, Any]) -> dict[str, Any]:
         """The generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
@@ -230,6 +260,7 @@ class ERLTrainer:
                 **_spread(fitness[fitness.isfinite()]),
                 "above_zero": int((fitness > 0).sum()),
                 "agents": self.population.size,
+                "unsound_agents": int((~fitness.isfinite()).sum()),
             },
             "profit_percent": float(rollout.profit_percent.nanmean()),
             "trading": {
@@ -268,6 +299,7 @@ class ERLTrainer:
                 "generation": self.generation,
                 "champion_score": self.champion_score,
                 "champion_generation": self.champion_generation,
+                "elites": self.elites,
                 "seconds": list(self.seconds),
             },
             "random": {
@@ -286,6 +318,7 @@ class ERLTrainer:
         self.generation = progress["generation"]
         self.champion_score = progress["champion_score"]
         self.champion_generation = progress["champion_generation"]
+        self.elites = list(progress.get("elites", []))
         self.seconds = deque(progress["seconds"], maxlen=HISTORY)
         for name, generator in self.generators.items():
             generator.set_state(state["random"]["named"][name])
@@ -302,6 +335,14 @@ def _spread(fitness: Tensor) -> dict[str, float | None]:
         "min": float(fitness.min()),
         "std": float(fitness.std(correction=0)),
     }
+
+
+def looks_back(config: Config) -> bool:
+    """Whether critics learn from orders that were not given: only a structured one tells what a trade itself earns,
+    and only if rewards are credited by trade is that the same as its reward.
+    """
+    is_apart = config.network.critic == "structured" and config.learning.credit == "entry"
+    return is_apart and config.learning.hindsight_orders > 0
 
 
 def exploration_noise(config: LearningConfig, generation: int) -> float:

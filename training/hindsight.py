@@ -1,0 +1,117 @@
+"""What orders that nobody gave would have earned.
+
+Prices do not react to orders, so that once they are known the result of every order is known, not only of the few that
+were given: a market is exogenous (Sinclair et al. 2023, "Hindsight learning for MDPs with exogenous inputs"). From the
+results of many orders a day a critic learns what a trade earns with far less noise than from those of one. The results
+are those of the environment itself, on training days only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from environment.portfolio import Bars, Orders, Portfolio
+from utils.config import EnvironmentConfig
+from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
+
+_TARGETS = 5
+"""Sale targets tried, evenly spaced over their range; a critic sees its target as a number and fills the gaps."""
+_DAYS_AT_ONCE = 256
+_TRIAL_STAKE_PERCENT = 0.001
+"""So small a stake that no order of a trial is ever cut to the cash at hand."""
+
+
+@dataclass(frozen=True)
+class HindsightOrders:
+    """m orders in each of B states of A agents, and what they would have earned."""
+
+    stock: Tensor
+    """(A, B, m) int64."""
+    target_percent: Tensor
+    """(A, B, m)."""
+    reward: Tensor
+    """(A, B, m) reward that the largest order would have been credited with; 0 where it is not known."""
+    is_known: Tensor
+    """(A, B, m) bool."""
+
+    def agents(self, chosen: slice) -> HindsightOrders:
+        """The orders of some agents."""
+        return HindsightOrders(*(value[chosen] for value in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Hindsight:
+    """Results of every order of the largest size on every training day."""
+
+    first_day: int
+    targets: Tensor
+    """(targets,) sale targets in percent."""
+    rewards: Tensor
+    """(targets, days, stocks) float32 from `first_day` on, percent of the initial capital; NaN where not known."""
+
+    def draw(self, day: Tensor, orders: int, generator: torch.Generator) -> HindsightOrders:
+        """Draw `orders` uniformly random stocks and targets for each of the (A, B) days."""
+        targets, days, stocks = self.rewards.shape
+        shape = (2, *day.shape, orders)
+        # Float64, whose numbers below 1 stay below the count when multiplied by it.
+        draw = torch.rand(shape, generator=generator, device=day.device, dtype=torch.float64)
+        which, stock = (draw[0] * targets).long(), (draw[1] * stocks).long()
+        row = (day - self.first_day).clamp(0, days - 1).unsqueeze(-1)
+        reward = self.rewards[which, row, stock]
+        is_known = reward.isfinite()
+        return HindsightOrders(stock, self.targets[which], torch.where(is_known, reward, 0.0), is_known)
+
+
+def hindsight_loss(values: list[Tensor], orders: HindsightOrders) -> Tensor:
+    """Mean squared error of each agent, (A,), over the known orders, summed over its critics' (A, B, m) values."""
+    known = orders.is_known.flatten(1).sum(1).clamp(min=1)
+    errors = torch.stack([(value - orders.reward).square() for value in values]) * orders.is_known
+    return errors.flatten(2).sum((0, 2)) / known
+
+
+def look_back(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day: int) -> Hindsight:
+    """Give every order of days first_day..last_day to an account that can pay for all of them, and note its result.
+
+    A result is known where the longest possible trade ends by `last_day`. Orders for stocks without a bar that day
+    cannot be given; one that finds no price to be filled at earns nothing.
+    """
+    targets = torch.linspace(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT, _TARGETS, device=bars.quotes.device)
+    trial = replace(
+        rules,
+        stake_percent=_TRIAL_STAKE_PERCENT,
+        max_new_positions_per_day=1,
+        inaction_penalty=0.0,
+        initial_capital=1.0,
+    )
+    portfolio = Portfolio(bars, trial)
+    longest = portfolio.slots
+    days = last_day - first_day + 1
+    rewards = torch.full((_TARGETS, days, bars.stocks), torch.nan, device=bars.quotes.device)
+    for first, count in _pieces(max(0, days - longest)):
+        credited = _credited(portfolio, first_day + first, count, count + longest - 1, targets)
+        rewards[:, first : first + count] = credited * (rules.stake_percent / _TRIAL_STAKE_PERCENT)
+    rewards.masked_fill_(~bars.tradable[first_day : last_day + 1], torch.nan)
+    return Hindsight(first_day, targets, rewards)
+
+
+def _pieces(days: int) -> Iterator[tuple[int, int]]:
+    for first in range(0, days, _DAYS_AT_ONCE):
+        yield first, min(_DAYS_AT_ONCE, days - first)
+
+
+def _credited(portfolio: Portfolio, first_day: int, days: int, steps: int, targets: Tensor) -> Tensor:
+    """(targets, days, stocks) rewards of the largest orders, one lane a stock and target that orders every day."""
+    stocks = portfolio.bars.stocks
+    lanes = stocks * len(targets)
+    portfolio.reset(torch.full((lanes,), first_day), steps=steps, trading_steps=days)
+    stock = torch.arange(stocks, device=targets.device).repeat(len(targets))
+    target = targets.double().repeat_interleave(stocks)
+    orders = Orders(stock[None], torch.full_like(target, MAX_COEFFICIENT)[None], target[None])
+    for step in range(steps):
+        portfolio.step_orders(orders if step < days else None)
+    rewards = portfolio.entry_credited_rewards()[:days]
+    return rewards.float().view(days, len(targets), stocks).transpose(0, 1)

@@ -1,0 +1,226 @@
+"""One gradient step of a whole population, cut into pieces that fit in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from data.market import MarketTensors
+from models.networks import AgentNetworks, DayEncoding, StateBatch
+from models.population import Population
+from models.replay_buffer import ReplayBuffer, TransitionBatch
+from training.ddpg import (
+    OrderRules,
+    UpdateStats,
+    actor_loss,
+    candidate_stocks,
+    clip_gradients,
+    critic_loss,
+    executed_value,
+    hindsight_values,
+    policy_value,
+    target_value,
+    td_target,
+)
+from training.hindsight import Hindsight, HindsightOrders, hindsight_loss
+from utils.config import LearningConfig
+
+_CPU_HEAD_BYTES = 96 * 2**20
+"""On a CPU larger pieces are slower, for their temporaries leave the cache."""
+_CPU_ENCODER_BYTES = 1024 * 2**20
+_CUDA_HEAD_SHARE, _CUDA_ENCODER_SHARE = 0.2, 0.4
+"""Of the memory that is free when the learner is made; the replay, the market and the population are there already."""
+
+
+class Learner:
+    """Owns nothing but the way an update is cut into pieces that fit in memory; the update is the same for any cut."""
+
+    def __init__(
+        self,
+        population: Population,
+        replay: ReplayBuffer,
+        market: MarketTensors,
+        config: LearningConfig,
+        rules: OrderRules,
+        hindsight: Hindsight | None = None,
+    ) -> None:
+        self.population, self.replay, self.market = population, replay, market
+        self.hindsight = hindsight
+        self.config, self.rules = config, rules
+        span = replay.last_day + 1 - replay.first_day
+        self.block_days = min(config.block_days, span)
+        networks = population.networks
+        self._critic_stack, self._critic_shared = _by_ownership(networks, "encoder.", "critics.")
+        self._actor_stack, _ = _by_ownership(networks, "actor.")
+        hidden = networks.actor.hidden.weight.shape[-1]
+        head_memory, encoder_memory = _memory_for_pieces(market.inputs.device)
+        head_bytes = 16 * 4 * config.batch_size * market.tradable.shape[1] * hidden
+        encoder_days = sum(self.block_days + (taps - 1) * step for taps, step in networks.encoder.layers)
+        encoder_bytes = 4 * 4 * encoder_days * len(market.inputs) * networks.encoder.queries.shape[-1]
+        self.agents_per_head = config.micro_batch_agents or max(1, head_memory // head_bytes)
+        self.agents_per_encoder = config.micro_batch_agents or max(1, encoder_memory // encoder_bytes)
+        if population.is_shared:
+            self.agents_per_encoder = population.size
+
+    def update(self, generator: torch.Generator) -> UpdateStats:
+        """One gradient step of every agent's critics and actor, on transitions of one block of days."""
+        config, population = self.config, self.population
+        first_day, batch = self.replay.sample_block(self.block_days, population.size, config.batch_size, generator)
+        inputs = self._block_inputs(first_day)
+        missed = None
+        if self.hindsight is not None:
+            missed = self.hindsight.draw(batch.day, config.hindsight_orders, generator)
+        self._zero_gradients()
+        stats = [
+            self._accumulate(group, inputs, first_day, batch, missed)
+            for group in _slices(population.size, self.agents_per_encoder)
+        ]
+        losses = torch.cat(stats, dim=1)
+        for parameter in self._critic_shared:
+            if parameter.grad is not None:
+                parameter.grad /= population.size
+        critic_norm = clip_gradients(self._critic_stack, self._critic_shared, config.max_gradient_norm)
+        actor_norm = clip_gradients(self._actor_stack, [], config.max_gradient_norm)
+        done = UpdateStats(losses[0], losses[1], losses[2], critic_norm, actor_norm)
+        before = population.stacks()
+        backup = [stack.clone() for stack in before.values()]
+        population.critic_optimizer.step()
+        population.actor_optimizer.step()
+        population.update_targets(config.tau)
+        _undo(list(before.values()), backup, ~done.is_sound)
+        return done
+
+    def _zero_gradients(self) -> None:
+        self.population.critic_optimizer.zero_grad(set_to_none=False)
+        self.population.actor_optimizer.zero_grad(set_to_none=False)
+
+    def _block_inputs(self, first_day: Tensor) -> Tensor:
+        """Network inputs of the block, of the day after it, and of their context: (N, days, 10)."""
+        context = self.population.networks.context_days
+        days = first_day + torch.arange(1 - context, self.block_days + 1, device=first_day.device)
+        return self.market.inputs.index_select(1, days)
+
+    def _accumulate(
+        self,
+        group: slice,
+        inputs: Tensor,
+        first_day: Tensor,
+        batch: TransitionBatch,
+        missed: HindsightOrders | None,
+    ) -> Tensor:
+        """Add the gradients of some agents; returns their (3, agents) critic, hindsight and actor losses."""
+        population, market = self.population, self.market
+        encoding = population.networks.encode_distinct(inputs[:, :-1], market.investable, group)
+        with torch.no_grad():
+            next_encoding = population.targets.encode_distinct(inputs[:, 1:], market.investable, group)
+        # The heads see leaves, so that their micro-batches need not keep or repeat the encoder's graph.
+        leaf = DayEncoding(encoding.stocks.detach().requires_grad_(), encoding.summary.detach().requires_grad_())
+        losses = [
+            self._accumulate_heads(heads, group.start, leaf, next_encoding, first_day, batch, missed)
+            for heads in _slices(group.stop, self.agents_per_head, group.start)
+        ]
+        torch.autograd.backward([encoding.stocks, encoding.summary], [leaf.stocks.grad, leaf.summary.grad])
+        return torch.cat(losses, dim=1)
+
+    def _accumulate_heads(
+        self,
+        heads: slice,
+        first: int,
+        leaf: DayEncoding,
+        next_encoding: DayEncoding,
+        first_day: Tensor,
+        batch: TransitionBatch,
+        missed: HindsightOrders | None,
+    ) -> Tensor:
+        networks, targets, rules = self.population.networks, self.population.targets, self.rules
+        local = slice(heads.start - first, heads.stop - first)
+        known, known_next = _of_each_agent(leaf.agents(local), heads), next_encoding.agents(local)
+        batch = batch.agents(heads)
+        position = batch.day - first_day
+        state = StateBatch(position, batch.slot_stock, batch.slot_features, batch.account)
+        next_state = StateBatch(position, batch.next_slot_stock, batch.next_slot_features, batch.next_account)
+        next_candidates = candidate_stocks(self.market, batch.day + 1, next_state)
+        next_value = target_value(targets, known_next, next_state, next_candidates, rules, heads)
+        target = td_target(batch.reward, batch.terminated, next_value, self.config.gamma)
+        values = [
+            executed_value(critic, known, batch, state, heads, learns_trades=missed is None)
+            for critic in networks.each_critic()
+        ]
+        critic_losses = critic_loss(values, target)
+        hindsight_losses = torch.zeros_like(critic_losses)
+        if missed is not None:
+            orders = missed.agents(heads)
+            hindsight_losses = hindsight_loss(hindsight_values(networks, known, state, orders, heads), orders)
+        (critic_losses + hindsight_losses).sum().backward()
+
+        candidates = candidate_stocks(self.market, batch.day, state)
+        with _frozen(networks.critics):
+            actor_losses = actor_loss(policy_value(networks, known.detach(), state, candidates, rules, heads))
+            actor_losses.sum().backward()
+        return torch.stack((critic_losses.detach(), hindsight_losses.detach(), actor_losses.detach()))
+
+
+def _of_each_agent(encoding: DayEncoding, heads: slice) -> DayEncoding:
+    """A shared encoding as each agent's own, whose gradient counts only for the agents with finite gradients."""
+    count = heads.stop - heads.start
+    if len(encoding.stocks) == count:
+        return encoding
+    stocks, summary = encoding.stocks.expand(count, -1, -1, -1), encoding.summary.expand(count, -1, -1)
+    for own in (stocks, summary):
+        own.register_hook(_drop_unsound)
+    return DayEncoding(stocks, summary)
+
+
+def _drop_unsound(gradient: Tensor) -> Tensor:
+    """Zero the rows of agents whose gradient is not finite."""
+    is_sound = gradient.flatten(1).isfinite().all(1)
+    return gradient.masked_fill(~is_sound.view(-1, *[1] * (gradient.dim() - 1)), 0.0)
+
+
+@torch.no_grad()
+def _undo(stacks: list[Tensor], backup: list[Tensor], is_undone: Tensor) -> None:
+    """Put back the rows of some agents: without their gradient the optimiser's momentum would still move them."""
+    for stack, old in zip(stacks, backup, strict=True):
+        stack.copy_(torch.where(is_undone.view(-1, *[1] * (stack.dim() - 1)), old, stack))
+
+
+class _frozen:
+    """The critics' parameters take no gradient from what is computed inside."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __enter__(self) -> None:
+        self.module.requires_grad_(False)
+
+    def __exit__(self, *_: object) -> None:
+        self.module.requires_grad_(True)
+
+
+def _memory_for_pieces(device: torch.device) -> tuple[int, int]:
+    """Bytes that the heads' and the encoders' part of an update may take at once."""
+    if device.type != "cuda":
+        return _CPU_HEAD_BYTES, _CPU_ENCODER_BYTES
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free * _CUDA_HEAD_SHARE), int(free * _CUDA_ENCODER_SHARE)
+
+
+def _slices(stop: int, length: int, start: int = 0) -> Iterator[slice]:
+    """Cut start..stop into as few pieces as `length` allows, all of about the same length."""
+    count = math.ceil((stop - start) / length)
+    edges = [start + (stop - start) * piece // count for piece in range(count + 1)]
+    yield from (slice(first, last) for first, last in pairwise(edges))
+
+
+def _by_ownership(networks: AgentNetworks, *prefixes: str) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Parameters whose rows belong to agents, and those that all agents share."""
+    stacked: list[nn.Parameter] = []
+    shared: list[nn.Parameter] = []
+    for name, parameter in networks.named_parameters():
+        if name.startswith(prefixes):
+            (stacked if networks.is_stacked(name) else shared).append(parameter)
+    return stacked, shared
