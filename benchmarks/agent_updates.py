@@ -13,26 +13,18 @@ from torch import Tensor
 from benchmarks.harness import Row, seconds_of
 from data.market import Market, MarketTensors
 from data.splits import random_windows
-from environment.trading_env import VectorTradingEnvironment, investable_bars
+from environment.trading_env import VectorTradingEnvironment
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.ddpg import OrderRules
 from training.evaluation import Recorder, random_orders
 from training.learner import Learner
 from utils.config import Config, Representation
-from utils.spaces import MAX_COEFFICIENT
 
 GROUP = "population update"
 PENDULUM_GROUP = "agent-updates a core, Pendulum shapes, one thread"
 POPULATIONS = (1, 4, 16, 64)
 _LANES = 64
-
-
-def order_rules(config: Config, orders_per_day: int) -> OrderRules:
-    """What the trading rules make of an action."""
-    largest = MAX_COEFFICIENT * config.env.stake_percent / 100
-    rate = (config.env.cost_bps + config.env.slippage_bps) / 10_000
-    return OrderRules(orders_per_day, 1 / (largest * (1 + rate)), config.learning.selection_temperature)
 
 
 def random_transitions(
@@ -75,9 +67,10 @@ def update_seconds(
     config: Config, market: Market, device: torch.device, populations: Sequence[int], *, repeats: int
 ) -> dict[int, float]:
     """Seconds of one update of each population, all on the same full replay."""
-    env = VectorTradingEnvironment(investable_bars(market.data_array, market.investable_columns, device), config.env)
+    env = VectorTradingEnvironment.on(market, config.env, device)
     replay, tensors = random_replay(config, market, env, device), MarketTensors.of(market, device)
-    rules, context = order_rules(config, env.portfolio.orders_per_day), config.split.context_window_days
+    rules = OrderRules.of(config.env, env.portfolio.orders_per_day, config.learning.selection_temperature)
+    context = config.split.context_window_days
 
     def seconds(size: int) -> float:
         torch.manual_seed(config.seed)

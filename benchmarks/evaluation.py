@@ -21,7 +21,6 @@ from benchmarks.naive import (
     play_naive,
 )
 from data.market import Market, MarketTensors
-from environment.trading_env import investable_bars
 from models.population import Population
 from training.evaluation import roll_out
 from utils.config import Config, EvolutionConfig
@@ -79,7 +78,7 @@ def measure_evaluation(
     torch.manual_seed(config.seed)
     size, context = config.evolution.population_size, config.split.context_window_days
     population = Population(size, config.network, config.learning, context, device)
-    env = WatchedEnvironment(investable_bars(market.data_array, market.investable_columns, device), config.env)
+    env = WatchedEnvironment.on(market, config.env, device)
     tensors, start = MarketTensors.of(market, device), market.splits.train.first
     starts = torch.tensor([start], device=device)
     seconds = seconds_of(lambda: roll_out(env, population.networks, tensors, starts), device, repeats=repeats)

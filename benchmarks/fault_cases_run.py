@@ -117,7 +117,7 @@ def _skipped(kinds: tuple[str, ...]) -> Row:
         for kind in kinds:
             with non_finite(kind, generation=2):
                 ended = run_here(*words, "--run", kind)
-            lost = [_left_out(record) for record in records(runs, kind)]
+            lost = [_left_out(record) for record in records(runs / kind)]
             skipped += sum(lost)
             right += ended.code == 0 and lost[0] == 0 < sum(lost) and _is_champion_sound(runs, kind)
     measured = f"{right} runs go on, {skipped} updates and agents left out and counted, every champion finite"

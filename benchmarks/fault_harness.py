@@ -42,7 +42,7 @@ gradient_steps = 4
 batch_size = 16
 block_days = 8
 [replay]
-capacity = 2000
+capacity = 300
 training_starts = 50
 [evolution]
 population_size = 4
@@ -127,13 +127,16 @@ def checkpoints_of(runs: Path, name: str) -> dict[int, Path]:
 def outcome(runs: Path, name: str) -> tuple[bytes, list[dict[str, Any]]]:
     """Tensors of the last checkpoint, and the metrics but for what may differ between equal runs."""
     last = max(checkpoints_of(runs, name).items())[1]
-    tensors = b"".join(
-        (last / f"{part}.safetensors").read_bytes() for part in ("population", "champion", "replay", "random")
-    )
-    return tensors, records(runs, name)
+    return tensors(last), records(runs / name)
 
 
-def records(runs: Path, name: str) -> list[dict[str, Any]]:
+def tensors(checkpoint: Path) -> bytes:
+    """All tensors of a checkpoint, as their files hold them."""
+    parts = ("population", "champion", "replay", "random")
+    return b"".join((checkpoint / f"{part}.safetensors").read_bytes() for part in parts)
+
+
+def records(run: Path) -> list[dict[str, Any]]:
     """The metrics of a run, but for what may differ between equal runs."""
-    lines = (runs / name / "metrics.jsonl").read_text().splitlines()
+    lines = (run / "metrics.jsonl").read_text().splitlines()
     return [{key: value for key, value in json.loads(line).items() if key not in VOLATILE} for line in lines]

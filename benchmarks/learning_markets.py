@@ -23,10 +23,10 @@ from data.built_in import MARKET_SEED, PlantedScores, built_in_market
 from data.features import NormalizationStats
 from data.market import Market, MarketTensors
 from data.splits import Span, spaced_windows
-from environment.trading_env import VectorTradingEnvironment, investable_bars
+from environment.trading_env import VectorTradingEnvironment
 from models.ddpg_agent import DDPGAgent
-from training.baselines import score_rule
-from training.comparison import ORACLE, RULE, PlantedRule, tune_planted
+from training.baselines import ScoreRule, score_policy
+from training.comparison import ORACLE, RULE, tune_planted
 from training.erl_trainer import ERLTrainer
 from training.evaluation import play, roll_out
 from utils.config import Config, MarketKind, config_hash
@@ -36,7 +36,7 @@ from utils.seeding import seed_everything
 logger = logging.getLogger(__name__)
 CPU = torch.device("cpu")
 KINDS: tuple[str, ...] = get_args(MarketKind)
-UNSEEN_SEED = 1_000_000
+UNSEEN_SEED = 2_000_000
 """Seed of the first unseen path; training paths have small ones."""
 UNSEEN_PATHS, WINDOWS_PER_PATH = 8, 25
 _TUNING_WINDOWS = 32
@@ -150,15 +150,11 @@ def unseen_profits(
     return Profits(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
 
-def tuned(market: Market, scores: PlantedScores, config: Config) -> dict[str, PlantedRule]:
+def tuned(market: Market, scores: PlantedScores, config: Config) -> dict[str, ScoreRule]:
     """Rule and oracle with the fixed size and target that earn most on training windows."""
-    env = _environment(market, config)
+    env = VectorTradingEnvironment.on(market, config.env)
     starts = spaced_windows(market.splits.train, config.env.episode_steps, _TUNING_WINDOWS)
     return tune_planted(env, scores, starts)
-
-
-def _environment(market: Market, config: Config) -> VectorTradingEnvironment:
-    return VectorTradingEnvironment(investable_bars(market.data_array, market.investable_columns, CPU), config.env)
 
 
 def _profits_on_path(
@@ -167,15 +163,15 @@ def _profits_on_path(
     stats: NormalizationStats,
     seed: int,
     windows: int,
-    planted: Mapping[str, PlantedRule],
+    planted: Mapping[str, ScoreRule],
 ) -> list[NDArray[np.float64]]:
     market, scores = built_in_market(config.synthetic, config.split, config.env, seed=seed, stats=stats)
-    env = _environment(market, config)
+    env = VectorTradingEnvironment.on(market, config.env)
     days = Span(config.split.context_window_days, len(market.dates) - 1)
     starts = spaced_windows(days, config.env.episode_steps, windows)
     summaries = [roll_out(env, champion.networks, MarketTensors.of(market, CPU), starts).summary]
     for rule, known in ((planted[RULE], scores.rule), (planted[ORACLE], scores.oracle)):
-        summaries.append(play(env, score_rule(known, rule.threshold, rule.order, CPU), starts)[0])
+        summaries.append(play(env, score_policy(replace(rule, scores=known), CPU), starts)[0])
     return [summary.profit_percent.double().numpy() for summary in summaries]
 
 

@@ -25,7 +25,7 @@ from data.errors import DataError
 from data.features import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.splits import Span
+from data.splits import Span, consecutive_windows
 from training.erl_trainer import ERLTrainer
 from training.tracks import Ground, play_agent, play_equal_weight, play_pickers
 from training.verdict import verdict
@@ -43,19 +43,14 @@ _RELATIVE = (OPEN, HIGH, LOW, CLOSE)
 
 def better_than_pickers(trainer: ERLTrainer, span: Span, trials: int) -> bool:
     """The report's verdict on a trainer's champion, from windows of the span that follow one another."""
-    ground = Ground(trainer.market, trainer.tensors, trainer.val_env, following_windows(span, trainer.config))
+    starts = consecutive_windows(span, trainer.config.env.episode_steps)
+    ground = Ground(trainer.market, trainer.tensors, trainer.val_env, starts)
     played = play_agent(ground, trainer.champion)
     generator = named_generator(trainer.config.seed, "random pickers", CPU)
     pickers = play_pickers(ground, played.plan, _PICKERS, generator)
     equal = play_equal_weight(ground)
     profits = (played.track.daily_profit[0], pickers.daily_profit, equal.daily_profit[0])
     return verdict(*profits, trials=trials).is_better_than_pickers
-
-
-def following_windows(span: Span, config: Config) -> torch.Tensor:
-    """First days of as many episodes as follow one another in a span."""
-    steps = config.env.episode_steps
-    return torch.arange(span.first, span.last - steps + 1, steps)
 
 
 def permuted_market(config: Config) -> Market:

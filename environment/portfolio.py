@@ -7,132 +7,18 @@ its last rows. A step is therefore a few operations on one contiguous slice, wha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import torch
 from torch import Tensor
 
+from environment.ledger import EXIT_REASONS, Bars, EpisodeSummary, Ledger, Orders, Positions
 from utils.config import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, MIN_TARGET_PERCENT
 
-EXIT_REASONS = ("", "target_open", "target", "holding", "no_bar", "episode_end")
 _TARGET_OPEN, _TARGET, _HOLDING, _NO_BAR, _EPISODE_END = range(1, len(EXIT_REASONS))
 _DUST = 1e-6
 """Orders below this share of the initial capital are dropped: what rounding leaves of the cash is no position."""
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Prices of the investable stocks, on the device of the accounts."""
-
-    quotes: Tensor
-    """(days * stocks, 3) float64: open, high, close; NaN where the stock has no bar."""
-    tradable: Tensor
-    """(days, stocks) bool: the stock has a bar."""
-
-    @classmethod
-    def from_prices(cls, open_: Tensor, high: Tensor, close: Tensor) -> Bars:
-        """Build from three (days, stocks) tensors; a bar counts only if all three prices are finite and positive."""
-        quotes = torch.stack((open_, high, close), dim=-1).double()
-        tradable = (torch.isfinite(quotes) & (quotes > 0)).all(-1)
-        quotes[~tradable] = torch.nan
-        return cls(quotes.reshape(-1, 3).contiguous(), tradable)
-
-    @property
-    def days(self) -> int:
-        """Number of days."""
-        return self.tradable.shape[0]
-
-    @property
-    def stocks(self) -> int:
-        """Number of stocks."""
-        return self.tradable.shape[1]
-
-
-@dataclass(frozen=True)
-class Orders:
-    """What is ordered at a close, best first: three (orders, lanes) tensors."""
-
-    stock: Tensor
-    coefficient: Tensor
-    """Size in stakes; 0 where nothing is ordered."""
-    target_percent: Tensor
-
-
-@dataclass(frozen=True)
-class Positions:
-    """Open positions by slot; `stock` equals the number of stocks where a slot is empty."""
-
-    stock: Tensor
-    """(lanes, slots) int64."""
-    features: Tensor
-    """(lanes, slots, POSITION_FEATURES) float32, 0 in empty slots."""
-
-
-@dataclass
-class Ledger:
-    """Every order of the running episodes, (rows, lanes) each; prices and money are float64."""
-
-    stock: Tensor
-    target_percent: Tensor
-    value: Tensor
-    """Money paid at the fill, before costs; 0 where nothing was bought."""
-    shares: Tensor
-    entry_price: Tensor
-    target_price: Tensor
-    last_price: Tensor
-    """The mark while open, the exit price once closed."""
-    days_without_bar: Tensor
-    is_open: Tensor
-    exit_step: Tensor
-    """Steps finished when it was closed, -1 while it was not."""
-    reason: Tensor
-
-    @classmethod
-    def empty(cls, rows: int, lanes: int, device: torch.device) -> Ledger:
-        """Allocate a ledger."""
-        types = {
-            "stock": torch.int64,
-            "days_without_bar": torch.int64,
-            "is_open": torch.bool,
-            "exit_step": torch.int64,
-            "reason": torch.int8,
-        }
-        return cls(
-            **{
-                f.name: torch.zeros(rows, lanes, dtype=types.get(f.name, torch.float64), device=device)
-                for f in fields(cls)
-            }
-        )
-
-    def clear(self) -> None:
-        """Forget all rows, in place."""
-        for f in fields(self):
-            getattr(self, f.name).zero_()
-        self.exit_step.fill_(-1)
-        # Dividing by the entry price of an empty row must give a finite number.
-        self.entry_price.fill_(1.0)
-        self.target_price.fill_(torch.inf)
-        self.last_price.fill_(1.0)
-
-
-@dataclass(frozen=True)
-class EpisodeSummary:
-    """Results of finished episodes, (lanes,) each; money in currency units."""
-
-    trades: Tensor
-    wins: Tensor
-    losses: Tensor
-    positions_opened: Tensor
-    days_with_positions: Tensor
-    days_without_positions: Tensor
-    penalties: Tensor
-    """Percent of initial capital taken from rewards and fitness without any money being lost."""
-    costs: Tensor
-    final_equity: Tensor
-    fitness: Tensor
-    profit_percent: Tensor
-    """Change of equity in percent of the initial capital: the money, without penalties."""
 
 
 class Portfolio:
@@ -145,8 +31,7 @@ class Portfolio:
         self.orders_per_day = min(rules.max_new_positions_per_day, bars.stocks)
         self.lanes = 0
         self.steps = 0
-        self._stake = rules.initial_capital * rules.stake_percent / 100
-        self._rate = (rules.cost_bps + rules.slippage_bps) / 10_000
+        self._rate = rules.cost_rate
         lifetime = rules.max_holding_days + rules.max_days_without_bar - 1
         self.slots = lifetime * self.orders_per_day
         # A slot's place in the window tells its age, so sessions held are a constant column.
@@ -235,7 +120,7 @@ class Portfolio:
                 is_open.float(),
                 self._days_held.expand_as(is_open),
                 (last / book.entry_price[rows] - 1).float(),
-                (book.value[rows] / (MAX_COEFFICIENT * self._stake)).float(),
+                (book.value[rows] / (rules.initial_capital * rules.largest_order)).float(),
                 (book.target_price[rows] / last - 1).float(),
                 book.days_without_bar[rows].float() / rules.max_days_without_bar,
             ),
@@ -301,7 +186,7 @@ class Portfolio:
 
     def _fill(self, orders: Orders, price: Tensor) -> None:
         """Buy in rank order with the cash of the last close; an order without a price lapses."""
-        wanted = torch.where(torch.isfinite(price), orders.coefficient * self._stake, 0.0) * (1 + self._rate)
+        wanted = torch.where(torch.isfinite(price), orders.coefficient * self.rules.stake, 0.0) * (1 + self._rate)
         spent_before = wanted.cumsum(0) - wanted
         outlay = torch.minimum(wanted, (self.cash - spent_before).clamp(min=0))
         value = outlay / (1 + self._rate)
@@ -356,8 +241,11 @@ class Portfolio:
 
     def _losses(self, value: Tensor, worth: Tensor, closed: Tensor) -> Tensor:
         """Realised loss, net of both legs' costs, of each trade; 0 for gains and for rows not closed."""
-        net = worth - value - self._rate * (worth + value)
-        return (-net).clamp(min=0) * closed
+        return (-self._net(value, worth)).clamp(min=0) * closed
+
+    def _net(self, value: Tensor, worth: Tensor) -> Tensor:
+        """Profit of each trade after both legs' costs."""
+        return worth - value - self._rate * (worth + value)
 
     def _book_reward(self) -> Tensor:
         now = self.step_index
@@ -385,7 +273,7 @@ class Portfolio:
         book, percent = self.ledger(), 100 / self.rules.initial_capital
         worth = book.shares * book.last_price
         closed = book.exit_step > 0
-        net = (worth - book.value - self._rate * (worth + book.value)) * closed
+        net = self._net(book.value, worth) * closed
         net -= (self.rules.loss_multiplier - 1) * self._losses(book.value, worth, closed)
         credited = percent * net.view(self.step_index, self.orders_per_day, self.lanes).sum(1)
         return credited - self.rules.inaction_penalty * ~self.had_position[: self.step_index]
@@ -395,8 +283,7 @@ class Portfolio:
         book, rules, capital = self.ledger(), self.rules, self.rules.initial_capital
         closed = book.exit_step > 0
         worth = book.shares * book.last_price
-        net = worth - book.value - self._rate * (worth + book.value)
-        trades, wins = closed.sum(0), (closed & (net > 0)).sum(0)
+        trades, wins = closed.sum(0), (closed & (self._net(book.value, worth) > 0)).sum(0)
         opened = (book.value > 0).sum(0)
         busy = self.had_position[: self.step_index].sum(0)
         profit = 100 * (self.equity - capital) / capital

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features import CLOSE, HIGH, NUM_FEATURES, OPEN, NormalizationStats, network_inputs
-from environment.portfolio import EXIT_REASONS, Bars, Ledger, Portfolio, Positions
+from data.market import Market
+from environment.ledger import EXIT_REASONS, Bars, Ledger, Positions
+from environment.portfolio import Portfolio
 from utils.config import EnvironmentConfig
 from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, spread_positions
 
@@ -43,6 +45,11 @@ class VectorTradingEnvironment:
     def __init__(self, bars: Bars, rules: EnvironmentConfig) -> None:
         self.portfolio = Portfolio(bars, rules)
         self.rules = rules
+
+    @classmethod
+    def on(cls, market: Market, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> Self:
+        """Trade the investable stocks of a market."""
+        return cls(investable_bars(market.data_array, market.investable_columns, device), rules)
 
     def reset(self, *, start_idx: Tensor, end_idx: Tensor, trading_end_idx: Tensor) -> None:
         """Begin one episode a lane; the three (lanes,) tensors are day indices, `end_idx` the last day observed.
@@ -256,7 +263,7 @@ def trade_ledger(portfolio: Portfolio, lane: int) -> list[dict[str, Any]]:
     book = portfolio.ledger()
     start = int(portfolio.day[lane]) - portfolio.step_index
     entry_lag = 1 if portfolio.rules.fill == "next_open" else 0
-    rate = (portfolio.rules.cost_bps + portfolio.rules.slippage_bps) / 10_000
+    rate = portfolio.rules.cost_rate
     return [
         _trade(book, row, lane, start + row // portfolio.orders_per_day, entry_lag, start, rate)
         for row in (book.value[:, lane] > 0).nonzero().flatten().tolist()

@@ -2,8 +2,52 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
 from hypothesis import settings
+
+from tests.tiny_run import TINY
+from utils.memory_profiler import MemoryProfiler, get_profiler, reset_profiler
 
 # A shared machine may be slow at any moment.
 settings.register_profile("project", deadline=None)
 settings.load_profile("project")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A settings file that makes a run take a second."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture
+def restore_process() -> Iterator[None]:
+    """Undo what a run sets for its process: threads and log handlers."""
+    threads, handlers = torch.get_num_threads(), logging.getLogger().handlers[:]
+    yield
+    torch.set_num_threads(threads)
+    logging.getLogger().handlers[:] = handlers
+
+
+@pytest.fixture(scope="module")
+def small_heap() -> Iterator[None]:
+    """Hide what the libraries and the test runner hold: a census of it would take most of the time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def profiler() -> Iterator[MemoryProfiler]:
+    """A fresh profiler of the process."""
+    reset_profiler()
+    yield get_profiler()
+    reset_profiler()

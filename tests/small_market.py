@@ -1,4 +1,4 @@
-"""Tiny markets, rules and networks on which a whole episode takes milliseconds."""
+"""Tiny markets, as the loader makes them, with rules and networks: a whole episode takes milliseconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from environment.trading_env import TradingEnvironment
 from tests.market_cases import FloatArray, random_panel
 from utils.config import DataConfig, EnvironmentConfig, NetworkConfig
 
-# Tensors of this size are slower on several threads than on one.
+# Operations this small only lose time, and order of summation, to more threads.
 torch.set_num_threads(1)
 
 TINY_NETWORK = NetworkConfig(encoder_channels=4, hidden_units=8, summary_queries=2)

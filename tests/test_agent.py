@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from data.market import Market, MarketTensors
-from environment.trading_env import TradingEnvironment, VectorTradingEnvironment, investable_bars
+from environment.trading_env import TradingEnvironment, VectorTradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from models.population import Population
 from tests.small_market import TINY_DATA, TINY_NETWORK, TINY_RULES, environment_of, small_market
@@ -240,7 +240,7 @@ def population_of(config: NetworkConfig, size: int = 3) -> Population:
 
 
 def vector_environment(market: Market) -> VectorTradingEnvironment:
-    return VectorTradingEnvironment(investable_bars(market.data_array, market.investable_columns), TINY_RULES)
+    return VectorTradingEnvironment.on(market, TINY_RULES)
 
 
 @pytest.mark.parametrize("representation", ["independent", "shared"])

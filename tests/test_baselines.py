@@ -20,10 +20,11 @@ from tests.market_cases import random_panel
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_population, tiny_rules, trending_panel, world_of
 from training.baselines import (
     FixedOrder,
+    ScoreRule,
     equal_weight_equity,
     orders_by_score,
     random_picker,
-    score_rule,
+    score_policy,
     tune_rule,
 )
 from training.comparison import (
@@ -34,7 +35,6 @@ from training.comparison import (
     RANDOM,
     RULE,
     Comparison,
-    PlantedRule,
     by_policy,
     compare,
     tune_planted,
@@ -154,7 +154,7 @@ def test_a_score_rule_reads_its_own_day_and_its_threshold() -> None:
     scores[FIRST_DAY, 1], scores[FIRST_DAY + 4, 2], scores[FIRST_DAY + 5] = 0.02, 0.03, np.nan
     log: list[tuple[Tensor, Tensor]] = []
     starts = torch.tensor([FIRST_DAY, FIRST_DAY + 4, FIRST_DAY + 5, FIRST_DAY + 6])
-    play(world.env, watch(score_rule(scores, 0.01, FixedOrder(), CPU), log), starts)
+    play(world.env, watch(score_policy(ScoreRule(scores, 0.01), CPU), log), starts)
     assert log[0][1][..., 0].tolist() == [[0, 10, 0], [0, 0, 10], [0, 0, 0], [0, 0, 0]]
 
 
@@ -174,7 +174,7 @@ def noisy_world() -> World:
 def test_foresight_beats_random_pickers() -> None:
     world = noisy_world()
     starts = world.starts(6)
-    known, _ = play(world.env, score_rule(foresight(world), 0.002, FixedOrder(), CPU), starts)
+    known, _ = play(world.env, score_policy(ScoreRule(foresight(world), 0.002), CPU), starts)
     guessed, _ = play(world.env, random_picker(seeded(), FixedOrder()), starts.repeat(30))
     assert float(known.profit_percent.min()) > float(guessed.profit_percent.max())
 
@@ -184,12 +184,13 @@ def test_a_rule_is_tuned_to_the_size_that_earns_most(drift: float, coefficient: 
     """Where everything rises the largest size, where everything falls the smallest."""
     world = world_of(trending_panel([drift] * 3, 40))
     scores = np.ones((40, 3))
-    order = tune_rule(world.env, scores, 0.0, world.starts(3))
+    order = tune_rule(world.env, scores, 0.0, world.starts(3)).order
     assert order.coefficient == coefficient
-    profit = {
-        choice: float(play(world.env, score_rule(scores, 0.0, choice, CPU), world.starts(3))[0].profit_percent.mean())
+    played = {
+        choice: play(world.env, score_policy(ScoreRule(scores, 0.0, choice), CPU), world.starts(3))[0]
         for choice in (order, FixedOrder(), FixedOrder(5.0, 10.0), FixedOrder(7.0, 20.0))
     }
+    profit = {choice: float(summary.profit_percent.mean()) for choice, summary in played.items()}
     assert profit[order] == max(profit.values())
 
 
@@ -205,7 +206,7 @@ def test_who_knows_asks_for_the_cost_of_a_round_trip() -> None:
 PICKERS, WINDOWS = 7, 3
 
 
-def table(world: World, rule: PlantedRule | None, seed: int = 0, windows: int = WINDOWS) -> Comparison:
+def table(world: World, rule: ScoreRule | None, seed: int = 0, windows: int = WINDOWS) -> Comparison:
     champion = tiny_population(3).agent(1)
     planted = {} if rule is None else {RULE: rule, ORACLE: replace(rule, order=FixedOrder(5.0, 20.0))}
     return compare(
@@ -222,7 +223,7 @@ def table(world: World, rule: PlantedRule | None, seed: int = 0, windows: int = 
 
 def test_rows_and_curves_of_a_comparison_agree() -> None:
     world = noisy_world()
-    rule = PlantedRule(foresight(world), 0.002, FixedOrder())
+    rule = ScoreRule(foresight(world), 0.002)
     found, capital = table(world, rule), world.env.rules.initial_capital
     assert [row["policy"] for row in found.rows] == [CHAMPION, RULE, ORACLE, RANDOM, EQUAL]
     assert found.curves.keys() == by_policy(found).keys() == {CHAMPION, RULE, ORACLE, RANDOM, EQUAL}
@@ -240,13 +241,13 @@ def test_rows_and_curves_of_a_comparison_agree() -> None:
 def test_rows_of_a_comparison_are_what_was_played() -> None:
     """The champion's, the planted and the equal weight's lines from episodes played apart from the table."""
     world = noisy_world()
-    rule = PlantedRule(foresight(world), 0.002, FixedOrder(7.0, 30.0))
+    rule = ScoreRule(foresight(world), 0.002, FixedOrder(7.0, 30.0))
     rows, starts, rules = by_policy(table(world, rule)), world.starts(WINDOWS), world.env.rules
     champion = tiny_population(3).agent(1)
     for name, summary in {
         CHAMPION: roll_out(world.env, champion.networks, world.tensors, starts).summary,
-        RULE: play(world.env, score_rule(rule.scores, rule.threshold, rule.order, CPU), starts)[0],
-        ORACLE: play(world.env, score_rule(rule.scores, rule.threshold, FixedOrder(5.0, 20.0), CPU), starts)[0],
+        RULE: play(world.env, score_policy(rule, CPU), starts)[0],
+        ORACLE: play(world.env, score_policy(replace(rule, order=FixedOrder(5.0, 20.0)), CPU), starts)[0],
     }.items():
         profits, row = summary.profit_percent.numpy(), rows[name]
         assert row["return %"] == pytest.approx(profits.mean())
@@ -277,7 +278,7 @@ def test_random_band_is_between_pickers() -> None:
 def test_a_comparison_without_trades_is_no_error() -> None:
     """On one window, for a rule that never orders: no win rate, nothing paid, nothing earned."""
     world = noisy_world()
-    idle = PlantedRule(np.zeros_like(foresight(world)), 0.002, FixedOrder())
+    idle = ScoreRule(np.zeros_like(foresight(world)), 0.002)
     row = by_policy(table(world, idle, windows=1))[RULE]
     assert row["trades"] == row["costs %"] == row["return %"] == row["std error"] == 0
     assert row["win rate %"] is None

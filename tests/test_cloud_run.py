@@ -19,8 +19,7 @@ from benchmarks.fault_cases_cloud import hasty
 from benchmarks.fault_child import non_finite
 from benchmarks.fault_proxy import FaultProxy, emulator, running
 from main import main
-from tests.test_main import TINY, frame, parameters, records, run
-from tests.test_main import tiny as tiny  # a fixture
+from tests.tiny_run import TINY, frame, parameters, records, run
 from training.checkpoint import list_checkpoints
 from training.erl_trainer import ERLTrainer
 from utils.cloud_restore import newest_generation

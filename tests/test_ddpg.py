@@ -289,7 +289,7 @@ def test_learns_which_stock_always_rises(representation: Representation) -> None
         batch_size=64, block_days=16, gamma=0.9, tau=0.05, actor_learning_rate=1e-2, critic_learning_rate=1e-2
     )
     population = tiny_population(agents, representation, config)
-    replay = fill_replay(world, population, windows=8, exploration=Exploration(0.3, 0.7, 4))
+    replay = fill_replay(world, population, windows=8, exploration=Exploration(0.3, 0.7, 4, seeded()))
     learner, generator = Learner(population, replay, world.tensors, config, order_rules(world.env)), seeded(1)
     for _ in range(120):
         learner.update(generator)

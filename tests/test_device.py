@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from data.market import MarketTensors
-from environment.portfolio import EpisodeSummary
-from environment.trading_env import VectorTradingEnvironment, investable_bars
+from environment.ledger import EpisodeSummary
+from environment.trading_env import VectorTradingEnvironment
 from models.population import Population
 from models.replay_buffer import ReplayBuffer, TransitionBatch
 from tests.tiny import (
@@ -101,8 +101,7 @@ def roll_out_without(mode: contextlib.AbstractContextManager[Any], world: World,
             population.networks,
             world.tensors,
             world.starts(3).to(device),
-            exploration=Exploration(0.3, 0.5, 2),
-            generator=generator,
+            exploration=Exploration(0.3, 0.5, 2, generator),
             recorder=Recorder(),
             safe_point=begin,
         )
@@ -143,8 +142,7 @@ def cuda_sync_is_error() -> Iterator[None]:
 
 def on_cuda(world: World) -> World:
     """The same world on the device."""
-    bars = investable_bars(world.market.data_array, world.market.investable_columns, torch.device("cuda"))
-    env = VectorTradingEnvironment(bars, world.env.rules)
+    env = VectorTradingEnvironment.on(world.market, world.env.rules, "cuda")
     return replace(world, tensors=MarketTensors.of(world.market, "cuda"), env=env)
 
 

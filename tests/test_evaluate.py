@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 
 from main import main
-from tests.test_main import TINY, _restore_process, frame, parameters, records  # noqa: F401
+from tests.tiny_run import TINY, frame, parameters, records, run
 from training.holdout_ledger import LEDGER, Look, add_look, champions_looked_at, read_looks
 from utils.config import ConfigError
 from utils.report_contents import METRICS
+
+pytestmark = pytest.mark.usefixtures("restore_process")
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +29,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(folder: Path, *flags: str) -> None:
-    words = ["--config", str(folder / "tiny.toml"), "--runs-dir", str(folder / "runs"), "--profile", "quick"]
-    assert main([*words, *flags]) == 0
+    assert run(folder / "tiny.toml", *flags) == 0
 
 
 def evaluate(runs: Path, *flags: str) -> int:

@@ -35,7 +35,10 @@ from utils.config import Credit, Representation
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, MIN_TARGET_PERCENT
 
 BOTH = pytest.mark.parametrize("representation", ["independent", "shared"])
-NOISY = Exploration(0.3, 0.4, 2)
+
+
+def exploring(seed: int = 0) -> Exploration:
+    return Exploration(0.3, 0.4, 2, seeded(seed))
 
 
 @settings(max_examples=200, deadline=None)
@@ -75,7 +78,7 @@ def test_encoding_together_is_encoding_alone(
 
 
 def recorded(
-    world: World, credit: Credit = "daily", exploration: Exploration = NOISY, agents: int = 3, seed: int = 0
+    world: World, credit: Credit = "daily", agents: int = 3, seed: int = 0
 ) -> tuple[Rollout, dict[str, Tensor], Tensor]:
     """A rollout, its transitions reshaped to (steps, lanes, ...), and the windows' first days."""
     starts, recorder = world.starts(4, seed), Recorder()
@@ -84,8 +87,7 @@ def recorded(
         tiny_population(agents).networks,
         world.tensors,
         starts,
-        exploration=exploration,
-        generator=seeded(seed),
+        exploration=exploring(seed),
         recorder=recorder,
     )
     rows = recorder.transitions(world.env, credit)
@@ -105,7 +107,7 @@ def test_all_agents_play_the_same_windows() -> None:
 def quiet_and_noisy(representation: Representation) -> tuple[Rollout, Rollout]:
     world, population = random_world(), tiny_population(3, representation)
     starts = world.starts(4)
-    noisy = roll_out(world.env, population.networks, world.tensors, starts, exploration=NOISY, generator=seeded())
+    noisy = roll_out(world.env, population.networks, world.tensors, starts, exploration=exploring())
     return roll_out(world.env, population.networks, world.tensors, starts), noisy
 
 
@@ -274,7 +276,7 @@ def test_noise_keeps_to_the_ranges_and_off_the_first_lane(
     shape = (agents, windows, 1 + noisy)
     action = uniform_actions(agents * windows * (1 + noisy), stocks)
     before = action.clone().view(*shape, stocks, 2)
-    moved = explore(action, shape, Exploration(noise, chance, noisy), seeded(1)).view(*shape, stocks, 2)
+    moved = explore(action, shape, Exploration(noise, chance, noisy, seeded(1))).view(*shape, stocks, 2)
     assert torch.equal(moved[:, :, 0], before[:, :, 0])
     assert in_range(moved)
     if noise == chance == 0:
@@ -284,7 +286,7 @@ def test_noise_keeps_to_the_ranges_and_off_the_first_lane(
 def test_noise_has_the_given_size() -> None:
     """A tenth of each action's range, in the middle of the range where nothing is reflected."""
     action = torch.tensor([5.0, 30.0]).expand(2 * 3000, 4, 2).clone()
-    moved = explore(action, (1, 3000, 2), Exploration(0.1, 0.0, 1), seeded()).view(3000, 2, 4, 2)[:, 1]
+    moved = explore(action, (1, 3000, 2), Exploration(0.1, 0.0, 1, seeded())).view(3000, 2, 4, 2)[:, 1]
     assert torch.allclose(moved.flatten(0, 1).mean(0), torch.tensor([5.0, 30.0]), atol=0.15)
     assert torch.allclose(moved.flatten(0, 1).std(0), torch.tensor([1.0, 4.0]), rtol=0.05)
 
@@ -293,7 +295,7 @@ def test_reflection_puts_no_mass_on_the_bounds() -> None:
     """Also from actions that lie on a bound: half of clipped noise would stay there."""
     for corner in ([0.0, 10.0], [10.0, 50.0], [9.9, 10.1]):
         action = torch.tensor(corner).expand(2 * 4000, 3, 2).clone()
-        moved = explore(action, (1, 4000, 2), Exploration(0.3, 0.0, 1), seeded()).view(4000, 2, 3, 2)[:, 1]
+        moved = explore(action, (1, 4000, 2), Exploration(0.3, 0.0, 1, seeded())).view(4000, 2, 3, 2)[:, 1]
         on_bound = (moved == torch.tensor([0.0, 10.0])) | (moved == torch.tensor([10.0, 50.0]))
         assert float(on_bound.float().mean()) < 0.005
         assert len(set(moved[..., 0].flatten().tolist())) > 0.9 * moved[..., 0].numel()
@@ -321,7 +323,7 @@ def test_random_orders_are_uniform() -> None:
 
 def test_all_exploring_lanes_order_at_random_if_told_so() -> None:
     action = uniform_actions(8, 5)
-    moved = explore(action, (2, 2, 2), Exploration(0.3, 1.0, 1), seeded()).view(2, 2, 2, 5, 2)[:, :, 1]
+    moved = explore(action, (2, 2, 2), Exploration(0.3, 1.0, 1, seeded())).view(2, 2, 2, 5, 2)[:, :, 1]
     assert ((moved[..., 0] > 0).sum(-1) == 1).all()
 
 

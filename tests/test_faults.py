@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks import faults
 from benchmarks.fault_cases_cloud import (
@@ -27,6 +25,7 @@ from benchmarks.fault_cases_run import kill_and_resume, leak, non_finite_numbers
 from benchmarks.fault_harness import SMALL_RUN, Row
 from benchmarks.fault_overhead import added_time
 
+pytestmark = pytest.mark.usefixtures("restore_process")
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 CASES: dict[str, Callable[[], list[Row]]] = {
     "kill -9 while saving": lambda: [kill_while_saving(1)],
@@ -46,15 +45,6 @@ CLOUD_CASES: dict[str, Callable[[], Row]] = {
     "empty disk": empty_disk,
     "SIGTERM while stalled": sigterm_while_stalled,
 }
-
-
-@pytest.fixture(autouse=True)
-def _restore_process() -> Iterator[None]:
-    """A run sets threads and log handlers for its process."""
-    threads, handlers = torch.get_num_threads(), logging.getLogger().handlers[:]
-    yield
-    torch.set_num_threads(threads)
-    logging.getLogger().handlers[:] = handlers
 
 
 def assert_holds(rows: list[Row]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from environment.portfolio import Bars, Orders
+from environment.ledger import Bars, Orders
 from environment.trading_env import VectorTradingEnvironment, investable_bars
 from models.networks import StateBatch
 from tests.tiny import (

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,76 +14,9 @@ import pytest
 import torch
 
 from main import main
+from tests.tiny_run import frame, parameters, records, run
 
-TINY = """
-generations = 2
-device = "cpu"
-threads = 1
-plot_every = 2
-census_every = 0
-[split]
-context_window_days = 16
-[synthetic]
-days = 300
-stocks = 6
-[env]
-trading_days = 12
-settlement_days = 4
-max_holding_days = 4
-[network]
-encoder_channels = 4
-hidden_units = 8
-summary_queries = 1
-[learning]
-gradient_steps = 2
-batch_size = 8
-block_days = 8
-[replay]
-capacity = 300
-training_starts = 50
-[evolution]
-population_size = 4
-distillation_steps = 1
-[evaluation]
-fitness_windows = 2
-validation_windows = 2
-random_pickers = 5
-"""
-VOLATILE = ("seconds", "memory")
-
-
-@pytest.fixture
-def tiny(tmp_path: Path) -> Path:
-    """A settings file that makes a run take a second."""
-    path = tmp_path / "tiny.toml"
-    path.write_text(TINY)
-    return path
-
-
-@pytest.fixture(autouse=True)
-def _restore_process() -> Iterator[None]:
-    """A run sets threads and log handlers for its process."""
-    threads, handlers = torch.get_num_threads(), logging.getLogger().handlers[:]
-    yield
-    torch.set_num_threads(threads)
-    logging.getLogger().handlers[:] = handlers
-
-
-def run(tiny: Path, *flags: str) -> int:
-    return main(["--config", str(tiny), "--runs-dir", str(tiny.parent / "runs"), "--profile", "quick", *flags])
-
-
-def records(tiny: Path, name: str) -> list[dict[str, Any]]:
-    """The metrics of a run without what may differ between equal runs."""
-    lines = (tiny.parent / "runs" / name / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not any(word in k for word in VOLATILE)} for line in lines]
-
-
-def parameters(tiny: Path, name: str, generation: int) -> bytes:
-    path = tiny.parent / "runs" / name / "checkpoints" / f"generation-{generation:06d}"
-    return b"".join(
-        (path / f"{part}.safetensors").read_bytes() for part in ("population", "champion", "replay", "random")
-    )
+pytestmark = pytest.mark.usefixtures("restore_process")
 
 
 @pytest.mark.parametrize("representation", ["independent", "shared"])
@@ -181,22 +112,6 @@ def test_the_champions_checkpoint_is_never_pruned(tiny: Path) -> None:
     summary = json.loads((tiny.parent / "runs" / "one" / "summary.json").read_text())
     left = {int(p.name[-6:]) for p in (tiny.parent / "runs" / "one" / "checkpoints").glob("generation-*")}
     assert left == {5, summary["champion"]["generation"]}
-
-
-def frame(days: int, tickers: int) -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    dates = np.busday_offset("2010-01-04", np.arange(days))
-    close = 20 * np.exp(np.cumsum(0.01 * rng.standard_normal((days, tickers)), axis=0))
-    return pd.DataFrame(
-        {
-            "date": np.repeat(dates, tickers).astype("datetime64[s]"),
-            "ticker": np.tile([f"T{i}" for i in range(tickers)], days),
-            "open": close.ravel(),
-            "high": close.ravel() * 1.01,
-            "low": close.ravel() * 0.99,
-            "close": close.ravel(),
-        }
-    )
 
 
 def test_own_data_trains_and_only_listed_tickers_are_bought(tiny: Path) -> None:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from data.errors import DataError
 from data.loader import StockDataLoader
-from tests.test_main import TINY, frame, run
-from tests.test_main import tiny as tiny  # a fixture
+from tests.tiny_run import TINY, frame, run
 from utils.cli import parse_command
 from utils.settings import ConfigError
 

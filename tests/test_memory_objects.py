@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,35 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
+from tests.thing import Thing
 from utils.memory_guard import MB
 from utils.memory_objects import find_storages
-from utils.memory_profiler import MemoryProfiler, get_profiler, reset_profiler
+from utils.memory_profiler import MemoryProfiler
 
+pytestmark = pytest.mark.usefixtures("small_heap")
 GLOBAL_ARRAY: list[np.ndarray] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_heap() -> Iterator[None]:
-    """Hide what the libraries and the test runner hold: a census of it would take most of the time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture
-def profiler() -> Iterator[MemoryProfiler]:
-    """A fresh profiler of the process."""
-    reset_profiler()
-    yield get_profiler()
-    reset_profiler()
-
-
-class Thing:
-    """An object of no interest but its number."""
-
-    def __init__(self, value: object = None) -> None:
-        self.value = value
 
 
 def census_bytes(profiler: MemoryProfiler) -> tuple[int, int]:
@@ -124,7 +102,7 @@ def test_largest_objects_tell_what_they_are_and_who_holds_them(profiler: MemoryP
         (2, "array"),
     ]
     assert (found[2].shape, found[2].dtype, found[2].views) == ((512, 512), "float64", 1)
-    assert found[2].referrer.startswith(f"attribute 'value' of {__name__}.Thing")
+    assert found[2].referrer.startswith(f"attribute 'value' of {Thing.__module__}.Thing")
     assert found[3].referrer.startswith("list of 2 items in dict key 'weights'")
     assert (found[4].shape, found[4].views) == ((4 * MB,), 3)
     assert found[5].referrer == f"closure of {__name__}.capture.<locals>.captured"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import logging
 import statistics
@@ -26,21 +25,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
+from tests.thing import Thing
 from utils import memory_profiler
 from utils.memory_guard import MB, peak_rss_mb
 from utils.memory_leaks import HOLDINGS, Cause, name_leaks
-from utils.memory_profiler import MemoryProfiler, get_profiler, reset_profiler, theil_sen
+from utils.memory_profiler import MemoryProfiler, get_profiler, theil_sen
 
+pytestmark = pytest.mark.usefixtures("small_heap")
 LEAK_FREE_VISITS = 5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_heap() -> Iterator[None]:
-    """Hide what the libraries and the test runner hold: a census of it would take most of the time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
@@ -48,21 +40,6 @@ def close_figures() -> Iterator[None]:
     """Leave no figure to the next test."""
     yield
     plt.close("all")
-
-
-@pytest.fixture
-def profiler() -> Iterator[MemoryProfiler]:
-    """A fresh profiler of the process."""
-    reset_profiler()
-    yield get_profiler()
-    reset_profiler()
-
-
-class Thing:
-    """An object of no interest but its number."""
-
-    def __init__(self, value: object = None) -> None:
-        self.value = value
 
 
 Step = Callable[[MemoryProfiler, list[Any], int], None]
@@ -125,7 +102,7 @@ LEAKS: list[tuple[Step, str]] = [
     (leak_tensors, "tensors"),
     (leak_arrays, "arrays"),
     (leak_arrays_in_dicts, "arrays"),
-    (leak_objects, f"python objects of type {__name__}.Thing"),
+    (leak_objects, f"python objects of type {Thing.__module__}.Thing"),
     (leak_strings, "python objects of type str"),
     (leak_graph, "retained graph"),
     (leak_environment, "environments"),

@@ -33,9 +33,9 @@ from data.planted_rules import (
     transient_space,
 )
 from data.synthetic import SyntheticMarket, synthetic_market
-from environment.trading_env import VectorTradingEnvironment, investable_bars
+from environment.trading_env import VectorTradingEnvironment
 from tests.test_synthetic import standard_error
-from training.baselines import FixedOrder, score_rule
+from training.baselines import FixedOrder, ScoreRule, score_policy
 from training.evaluation import play
 from utils.config import DataConfig, EnvironmentConfig, MarketKind, SyntheticConfig
 
@@ -297,11 +297,11 @@ def test_rule_and_oracle_earn_under_the_agents_rules(kind: MarketKind) -> None:
     """Some tens of percent an episode, and the oracle no less than the rule."""
     rules = EnvironmentConfig()
     market, scores = built_in_market(SyntheticConfig(kind=kind), DataConfig(context_window_days=64), rules)
-    env = VectorTradingEnvironment(investable_bars(market.data_array, market.investable_columns), rules)
+    env = VectorTradingEnvironment.on(market, rules)
     starts = torch.arange(market.splits.train.first, len(market.dates) - rules.episode_steps, 60)
     cost = 2 * (rules.cost_bps + rules.slippage_bps) / 10_000
     rule, oracle = (
-        play(env, score_rule(known, cost, FixedOrder(10.0, 30.0), starts.device), starts)[0].profit_percent
+        play(env, score_policy(ScoreRule(known, cost, FixedOrder(10.0, 30.0)), starts.device), starts)[0].profit_percent
         for known in (scores.rule, scores.oracle)
     )
     assert 8 < float(rule.mean()) < 35

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environment.portfolio import Bars, Portfolio
+from environment.ledger import Bars
+from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
 from tests.market_cases import MarketCase, market_cases, random_orders, random_panel, to_bars, to_orders
 from tests.oracle import Result, simulate

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from environment.portfolio import Bars, Portfolio
+from environment.ledger import Bars
+from environment.portfolio import Portfolio
 from models.replay_buffer import ReplayBuffer, TensorRing
 from tests.tiny import seeded
 from utils.config import EnvironmentConfig

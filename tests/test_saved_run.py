@@ -22,8 +22,8 @@ from data.splits import Span, Splits
 from main import main
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, market_of, panel_frame
-from tests.test_main import TINY, frame, records
-from tests.test_main import run as train
+from tests.tiny_run import TINY, frame, records
+from tests.tiny_run import run as train
 from training.checkpoint import load_latest
 from training.saved_run import open_saved_run
 from utils.config import ConfigError

@@ -20,8 +20,8 @@ from environment.trading_env import TradingEnvironment, trade_ledger
 from main import main
 from models.ddpg_agent import DDPGAgent
 from tests.small_market import TINY_NETWORK, TINY_RULES, environment_of, random_action, small_market
-from tests.test_main import TINY, frame
-from tests.test_main import run as train
+from tests.tiny_run import TINY, frame
+from tests.tiny_run import run as train
 from training.attribution import State, act, attribution, products
 from training.holdings import Holding, position_features, read_holdings, session
 from training.signals import Account, Signals, make_signals, opening_account

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from data import loader as loading
@@ -57,7 +57,7 @@ def test_fractions_whose_sum_is_rounded_down_lose_no_day() -> None:
     assert (splits.train.last, splits.validation.last) == (699, 799)
 
 
-@settings(deadline=None)
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # many cases hold too few days
 @given(cases())
 def test_the_loader_normalises_over_the_days_of_training(case: tuple[int, DataConfig, EnvironmentConfig]) -> None:
     days, config, env = case
@@ -72,7 +72,7 @@ def test_the_loader_normalises_over_the_days_of_training(case: tuple[int, DataCo
         assert loader.compute_normalization_stats() == train.last
 
 
-@settings(deadline=None)
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # many cases hold too few days
 @given(cases())
 def test_splits_respect_context_purge_and_fractions(case: tuple[int, DataConfig, EnvironmentConfig]) -> None:
     days, config, env = case
@@ -93,7 +93,7 @@ def test_splits_respect_context_purge_and_fractions(case: tuple[int, DataConfig,
     assert all(span.days == len(range(span.first, span.last + 1)) >= env.episode_steps + 1 for span in parts(splits))
 
 
-@settings(deadline=None)
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # many cases hold too few days
 @given(cases())
 def test_refused_are_exactly_the_markets_too_short_for_one_episode(
     case: tuple[int, DataConfig, EnvironmentConfig],

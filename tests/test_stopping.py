@@ -17,8 +17,7 @@ import pytest
 import torch
 
 from main import main
-from tests.test_main import parameters, records, run
-from tests.test_main import tiny as tiny  # a fixture
+from tests.tiny_run import parameters, records, run
 from training.checkpoint import CheckpointError, list_checkpoints
 from training.checkpoint_writer import CheckpointWriter, snapshot
 from training.erl_trainer import ERLTrainer

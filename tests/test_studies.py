@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from benchmarks import ablations, learning, learning_markets, learning_null
 from benchmarks.ablations import VARIANTS
 from benchmarks.learning_markets import Budget, Profits, evaluate_on_unseen, fit, training_market, unseen_profits
-from benchmarks.learning_null import MARTINGALE, PERMUTED, following_windows, null_run, permute_days
+from benchmarks.learning_null import MARTINGALE, PERMUTED, null_run, permute_days
 from benchmarks.study import Job, append_result, mean_interval, read_results, run_study, study_config
 from data.splits import Span
 from data.synthetic import bars_frame, synthetic_market
 from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
-from utils.config import Config, ConfigError, EnvironmentConfig
+from utils.config import Config, ConfigError
 
 TINY = [
     *("--synthetic.days", "400", "--synthetic.stocks", "4", "--split.context-window-days", "12"),
@@ -234,12 +234,6 @@ def test_permuted_days_are_the_same_days(seed: int, days: int, stocks: int) -> N
     # A day's stocks move together wherever the day went.
     order, own = np.argsort(returns[:, 0]), np.argsort(was[:, 0])
     assert returns[order] == pytest.approx(was[own], abs=1e-12)
-
-
-def test_windows_of_a_verdict_follow_one_another() -> None:
-    config = Config(env=EnvironmentConfig(trading_days=10, settlement_days=2))
-    assert following_windows(Span(100, 136), config).tolist() == [100, 112, 124]
-    assert following_windows(Span(100, 135), config).tolist() == [100, 112]
 
 
 def test_a_null_run_hears_both_verdicts() -> None:

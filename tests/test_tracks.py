@@ -18,7 +18,7 @@ from data.splits import Span, consecutive_windows
 from models.ddpg_agent import DDPGAgent
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_population, tiny_rules, trending_panel, world_of
 from training.assessment import estimates, known_biases
-from training.baselines import FixedOrder, equal_weight_equity, score_rule
+from training.baselines import ScoreRule, equal_weight_equity, score_policy
 from training.comparison import CHAMPION, EQUAL, RANDOM
 from training.evaluation import play, roll_out
 from training.tracks import (
@@ -28,7 +28,6 @@ from training.tracks import (
     REVERSAL,
     Ground,
     Played,
-    ScoreRule,
     Track,
     join,
     play_agent,
@@ -217,7 +216,7 @@ def test_simple_rules_look_back_sixty_and_five_days() -> None:
     assert np.isnan(rules[MOMENTUM].scores[59]).all() and np.isnan(rules[REVERSAL].scores[4]).all()
     ground = ground_of(world, windows=1, first=65)
     track = play_rule(ground, rules[MOMENTUM])
-    policy = score_rule(rules[MOMENTUM].scores, 0.0, FixedOrder(), torch.device("cpu"))
+    policy = score_policy(ScoreRule(rules[MOMENTUM].scores), torch.device("cpu"))
     np.testing.assert_array_equal(track.equity[0, 0], play(world.env, policy, ground.starts)[1][:, 0].numpy())
     assert track.equity[0, 0, -1] > track.capital
 
@@ -234,9 +233,10 @@ def test_parts_joined_are_the_whole() -> None:
     parts = [everything(ground_of(world, 2, FIRST_DAY + first)) for first in (0, 2 * steps)]
     joined = join(parts)
     assert list(joined.tracks) == list(whole.tracks) == [CHAMPION, RANDOM, EQUAL, HOLD, MOMENTUM, REVERSAL]
+    # The networks' float32 may round otherwise in a pass over other days.
     for name in (CHAMPION, EQUAL, MOMENTUM, REVERSAL):
-        np.testing.assert_allclose(joined.tracks[name].equity, whole.tracks[name].equity, rtol=1e-12)
-        np.testing.assert_allclose(joined.tracks[name].exposure, whole.tracks[name].exposure, rtol=1e-12)
+        np.testing.assert_allclose(joined.tracks[name].equity, whole.tracks[name].equity, rtol=1e-7)
+        np.testing.assert_allclose(joined.tracks[name].exposure, whole.tracks[name].exposure, rtol=1e-6)
     assert joined.tracks[RANDOM].equity.shape == whole.tracks[RANDOM].equity.shape
     assert [trade["window"] for trade in joined.ledgers[CHAMPION]] == [t["window"] for t in whole.ledgers[CHAMPION]]
     np.testing.assert_array_equal(joined.days, whole.days)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from data.features import NUM_FEATURES
 from data.market import Market
-from environment.trading_env import Observation, TradingEnvironment, VectorTradingEnvironment, investable_bars
+from environment.trading_env import Observation, TradingEnvironment, VectorTradingEnvironment
 from tests.market_cases import FloatArray, MarketCase, market_cases, random_orders, random_panel, to_bars, to_orders
 from tests.oracle import Bars, Result, Trade, last_close, simulate
 from tests.small_market import TINY_RULES, environment_of, loader_of, market_of, random_action, small_market
@@ -375,7 +375,7 @@ def test_single_and_vector_form_are_identical(seed: int, fill: Any, orders: int)
     market = market_of(random_panel(rng, 160, 4), rules=rules)
     starts = rng.integers(0, 160 - rules.episode_steps, 3)
     actions = random_orders(rng, rules.episode_steps * 3, 4).reshape(rules.episode_steps, 3, 4, 2)
-    vector = VectorTradingEnvironment(investable_bars(market.data_array, market.investable_columns), rules)
+    vector = VectorTradingEnvironment.on(market, rules)
     first = torch.from_numpy(starts)
     vector.reset(start_idx=first, end_idx=first + rules.episode_steps, trading_end_idx=first + rules.trading_days)
     rewards, states, is_done = [], [vector.observe()], False
@@ -399,7 +399,7 @@ def test_single_and_vector_form_are_identical(seed: int, fill: Any, orders: int)
 
 
 def test_lanes_of_unequal_windows_are_refused(market: Market) -> None:
-    vector = VectorTradingEnvironment(investable_bars(market.data_array, market.investable_columns), TINY_RULES)
+    vector = VectorTradingEnvironment.on(market, TINY_RULES)
     start = torch.tensor([20, 30])
     with pytest.raises(ValueError, match=r"^expected windows of equal length, got .+$"):
         vector.reset(start_idx=start, end_idx=torch.tensor([30, 41]), trading_end_idx=start + 5)

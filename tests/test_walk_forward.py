@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,12 +14,13 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.fault_harness import records
 from data.errors import DataError
-from data.splits import Span
+from data.splits import Span, consecutive_windows
 from main import main
-from tests.test_main import TINY, VOLATILE, frame
+from tests.tiny_run import TINY, frame
 from training.erl_trainer import ERLTrainer
-from training.folds import FoldPlan, make_folds, window_starts
+from training.folds import FoldPlan, make_folds
 from training.run_market import load_market
 from training.runner import run_training
 from utils.cli import WalkForwardArguments, parse_command
@@ -58,7 +58,7 @@ def test_folds_follow_one_another_and_never_overlap(plan: FoldPlan, env: Environ
         assert fold.validation.days == plan.validation_days
         for earlier, later in ((fold.train, fold.validation), (fold.validation, fold.holdout)):
             assert later.first - earlier.last - 1 == env.max_holding_days
-        starts = window_starts(fold, env).tolist()
+        starts = consecutive_windows(fold.holdout, env.episode_steps).tolist()
         assert starts == [fold.holdout.first + env.episode_steps * window for window in range(plan.test_windows)]
         assert starts[-1] + env.episode_steps == fold.holdout.last
     for before, after in itertools.pairwise(folds):
@@ -82,12 +82,6 @@ def walk(folder: Path, *flags: str) -> int:
 def begin(folder: Path, name: str, *flags: str) -> int:
     files = ("--config", str(folder / "tiny.toml"), "--data", str(folder / "data.parquet"))
     return walk(folder, *files, "--profile", "quick", "--run", name, *FOLDS, *flags)
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    """The metrics of a fold without what may differ between equal runs."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not any(word in k for word in VOLATILE)} for line in lines]
 
 
 @pytest.fixture(scope="module")

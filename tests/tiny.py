@@ -1,9 +1,12 @@
-"""Tiny markets, populations and transitions for tests of the learners; everything is seeded."""
+"""Tiny worlds, populations and transitions for tests of the learners; everything is seeded.
+
+Their markets are made without the loader, see `small_market` for those that come through it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -13,18 +16,15 @@ from torch import Tensor
 from data.features import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN, normalization_stats
 from data.market import Market, MarketTensors
 from data.splits import Span, Splits
-from environment.trading_env import VectorTradingEnvironment, investable_bars
+from environment.trading_env import VectorTradingEnvironment
 from models.population import Population
 from models.replay_buffer import ReplayBuffer, TransitionBatch
 from tests.market_cases import FloatArray, random_panel
+from tests.small_market import TINY_NETWORK
 from training.ddpg import OrderRules
 from training.evaluation import Exploration, Recorder, roll_out
 from training.learner import Learner
 from utils.config import Credit, EnvironmentConfig, LearningConfig, NetworkConfig, Representation
-from utils.spaces import MAX_COEFFICIENT
-
-# Operations this small only lose time, and order of summation, to more threads.
-torch.set_num_threads(1)
 
 CONTEXT = 8
 FIRST_DAY = CONTEXT
@@ -65,8 +65,7 @@ def tiny_rules(**changes: Any) -> EnvironmentConfig:
 
 
 def tiny_network(representation: Representation = "independent", **changes: Any) -> NetworkConfig:
-    settings = {"encoder_channels": 4, "hidden_units": 6, "summary_queries": 2}
-    return NetworkConfig(representation=representation, **(settings | changes))
+    return replace(TINY_NETWORK, representation=representation, **({"hidden_units": 6} | changes))
 
 
 def tiny_learning(**changes: Any) -> LearningConfig:
@@ -91,7 +90,7 @@ def world_of(
         normalization_stats(data, days - 1),
         8.0,
     )
-    env = VectorTradingEnvironment(investable_bars(data, market.investable_columns), rules or tiny_rules())
+    env = VectorTradingEnvironment.on(market, rules or tiny_rules())
     return World(market, MarketTensors.of(market, "cpu"), env)
 
 
@@ -124,9 +123,7 @@ def tiny_population(
 
 def order_rules(env: VectorTradingEnvironment, temperature: float = 1.0) -> OrderRules:
     """What the trading rules make of an action."""
-    largest = MAX_COEFFICIENT * env.rules.stake_percent / 100
-    rate = (env.rules.cost_bps + env.rules.slippage_bps) / 10_000
-    return OrderRules(env.portfolio.orders_per_day, 1 / (largest * (1 + rate)), temperature)
+    return OrderRules.of(env.rules, env.portfolio.orders_per_day, temperature)
 
 
 def fill_replay(
@@ -153,8 +150,7 @@ def fill_replay(
         population.networks,
         world.tensors,
         world.starts(windows, seed),
-        exploration=exploration or Exploration(0.3, 0.5, 2),
-        generator=seeded(seed),
+        exploration=exploration or Exploration(0.3, 0.5, 2, seeded(seed)),
         recorder=recorder,
     )
     replay.add(recorder.transitions(env, credit))

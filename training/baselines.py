@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -27,6 +27,16 @@ class FixedOrder:
     target_percent: float = MAX_TARGET_PERCENT
 
 
+@dataclass(frozen=True)
+class ScoreRule:
+    """A rule that every day orders the stocks of the largest scores above a threshold, all in one size."""
+
+    scores: NDArray[np.float64]
+    """(days, n), known at each day's close; NaN: no order."""
+    threshold: float = 0.0
+    order: FixedOrder = field(default_factory=FixedOrder)
+
+
 def orders_by_score(score: Tensor, candidates: Tensor, orders_per_day: int, order: FixedOrder) -> Tensor:
     """Order the candidates with the largest (lanes, n) scores above 0; actions (lanes, n, 2)."""
     score = torch.where(candidates & (score > 0), score, 0.0)
@@ -37,13 +47,13 @@ def orders_by_score(score: Tensor, candidates: Tensor, orders_per_day: int, orde
     return action
 
 
-def score_rule(scores: NDArray[np.float64], threshold: float, order: FixedOrder, device: torch.device) -> Policy:
-    """Every day, order the best stocks by (days, n) scores known at that day's close, if above the threshold."""
-    table = torch.from_numpy(np.nan_to_num(scores - threshold, nan=-1.0)).to(device)
+def score_policy(rule: ScoreRule, device: torch.device) -> Policy:
+    """Follow a rule every day."""
+    table = torch.from_numpy(np.nan_to_num(rule.scores - rule.threshold, nan=-1.0)).to(device)
 
     def act(env: VectorTradingEnvironment, step: int) -> Tensor:
         portfolio = env.portfolio
-        return orders_by_score(table[env.day], portfolio.candidates(), portfolio.orders_per_day, order)
+        return orders_by_score(table[env.day], portfolio.candidates(), portfolio.orders_per_day, rule.order)
 
     return act
 
@@ -63,13 +73,11 @@ def random_picker(generator: torch.Generator, order: FixedOrder) -> Policy:
 
 def tune_rule(
     env: VectorTradingEnvironment, scores: NDArray[np.float64], threshold: float, starts: Tensor
-) -> FixedOrder:
-    """The fixed size and target with which a rule earns most on the given (training) windows."""
-    grid = [FixedOrder(*choice) for choice in itertools.product(_COEFFICIENTS, _TARGETS)]
-    profits = [
-        float(play(env, score_rule(scores, threshold, order, starts.device), starts)[0].profit_percent.mean())
-        for order in grid
-    ]
+) -> ScoreRule:
+    """The rule on these scores, with the size and target that earn most on the given (training) windows."""
+    choices = itertools.product(_COEFFICIENTS, _TARGETS)
+    grid = [ScoreRule(scores, threshold, FixedOrder(*choice)) for choice in choices]
+    profits = [float(play(env, score_policy(rule, starts.device), starts)[0].profit_percent.mean()) for rule in grid]
     return grid[int(np.argmax(profits))]
 
 
@@ -85,7 +93,7 @@ def equal_weight_equity(
         (steps + 1,) equity in currency units after costs on both legs. A stock without a bar keeps its last price; one
         without a bar on the day of purchase is left out.
     """
-    rate = (rules.cost_bps + rules.slippage_bps) / 10_000
+    rate = rules.cost_rate
     bought = np.isfinite(open_[start + 1])
     if not bought.any():
         return np.full(steps + 1, rules.initial_capital)

@@ -14,10 +14,10 @@ from torch import Tensor
 from data.built_in import PlantedScores
 from data.features import OPEN
 from data.market import Market, MarketTensors
-from environment.portfolio import EpisodeSummary
+from environment.ledger import EpisodeSummary
 from environment.trading_env import VectorTradingEnvironment
 from models.ddpg_agent import DDPGAgent
-from training.baselines import FixedOrder, equal_weight_equity, random_picker, score_rule, tune_rule
+from training.baselines import FixedOrder, ScoreRule, equal_weight_equity, random_picker, score_policy, tune_rule
 from training.evaluation import play, roll_out
 from utils import metrics
 
@@ -25,17 +25,6 @@ CHAMPION, RANDOM, EQUAL = "champion", "random picker", "equal weight"
 RULE, ORACLE = "planted rule", "oracle"
 COLUMNS = ("policy", "return %", "std error", "Sharpe", "drawdown %", "trades", "win rate %", "costs %")
 _BAND_PERCENTILES = (5, 95)
-
-
-@dataclass(frozen=True)
-class PlantedRule:
-    """Who knows what is planted in the built-in market, trading by its scores; tuned on training windows."""
-
-    scores: NDArray[np.float64]
-    """(days, n) expected return of a trade opened after that day's close."""
-    threshold: float
-    """Cost of a round trip, below which nothing is ordered."""
-    order: FixedOrder
 
 
 @dataclass(frozen=True)
@@ -50,11 +39,15 @@ class Comparison:
     """Percentiles 5 and 95 over random pickers of their mean equity."""
 
 
-def tune_planted(env: VectorTradingEnvironment, scores: PlantedScores, starts: Tensor) -> dict[str, PlantedRule]:
-    """Give the rule and the oracle, by name, their best fixed size and target on (training) windows."""
-    threshold = 2 * (env.rules.cost_bps + env.rules.slippage_bps) / 10_000
+def tune_planted(env: VectorTradingEnvironment, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
+    """Give the rule and the oracle, by name, their best fixed size and target on (training) windows.
+
+    They know what is planted: their scores are the expected returns of a trade, and what would earn less than a round
+    trip costs is not ordered.
+    """
+    round_trip = 2 * env.rules.cost_rate
     return {
-        name: PlantedRule(known, threshold, tune_rule(env, known, threshold, starts))
+        name: tune_rule(env, known, round_trip, starts)
         for name, known in ((RULE, scores.rule), (ORACLE, scores.oracle))
     }
 
@@ -68,14 +61,14 @@ def compare(
     *,
     random_pickers: int,
     generator: torch.Generator,
-    planted: Mapping[str, PlantedRule] | None = None,
+    planted: Mapping[str, ScoreRule] | None = None,
 ) -> Comparison:
     """Play the champion and its baselines on the windows from `starts`, (W,) days on the environment's device."""
     windows, days = len(starts), env.rules.episode_steps + 1
     episodes = roll_out(env, champion.networks, tensors, starts, label="compare")
     played = {CHAMPION: (episodes.equity.reshape(days, windows), episodes.summary)}
     for name, rule in (planted or {}).items():
-        summary, equity = play(env, score_rule(rule.scores, rule.threshold, rule.order, starts.device), starts)
+        summary, equity = play(env, score_policy(rule, starts.device), starts)
         played[name] = (equity, summary)
     summary, equity = play(env, random_picker(generator, FixedOrder()), starts.repeat(random_pickers))
     pickers = equity.view(days, random_pickers, windows).cpu().numpy()

@@ -15,6 +15,7 @@ from data.market import MarketTensors
 from models.networks import AgentNetworks, Agents, Critic, DayEncoding, StateBatch, gather_stocks
 from models.replay_buffer import TransitionBatch
 from training.hindsight import HindsightOrders
+from utils.config import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, TRADING_LEFT, spread_positions
 
 
@@ -58,6 +59,11 @@ class OrderRules:
     size_per_cash: float
     """Size of the order, as a share of the largest, that all of the initial capital in cash would pay for."""
     temperature: float
+
+    @classmethod
+    def of(cls, rules: EnvironmentConfig, orders_per_day: int, temperature: float) -> OrderRules:
+        """What the trading rules make of an action."""
+        return cls(orders_per_day, 1 / (rules.largest_order * (1 + rules.cost_rate)), temperature)
 
 
 @dataclass(frozen=True)

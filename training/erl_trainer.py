@@ -30,7 +30,6 @@ from training.trials import trial_record
 from utils.config import Config, LearningConfig
 from utils.memory_profiler import get_profiler
 from utils.seeding import named_generator, random_state, set_random_state
-from utils.spaces import MAX_COEFFICIENT
 from utils.stopping import NonFiniteError
 
 logger = logging.getLogger(__name__)
@@ -68,11 +67,7 @@ class ERLTrainer:
             orders_per_day=portfolio.orders_per_day,
             device=device,
         )
-        largest_order = MAX_COEFFICIENT * rules.stake_percent / 100
-        cost_rate = (rules.cost_bps + rules.slippage_bps) / 10_000
-        order_rules = OrderRules(
-            portfolio.orders_per_day, 1 / (largest_order * (1 + cost_rate)), config.learning.selection_temperature
-        )
+        order_rules = OrderRules.of(rules, portfolio.orders_per_day, config.learning.selection_temperature)
         hindsight = look_back(bars, rules, train.first, train.last) if looks_back(config) else None
         self.learner = Learner(self.population, self.replay, self.tensors, config.learning, order_rules, hindsight)
         self.generators = {
@@ -148,8 +143,8 @@ class ERLTrainer:
                 exploration_noise(config.learning, self.generation),
                 config.learning.random_order_probability,
                 config.evaluation.exploration_lanes,
+                self.generators["exploration"],
             ),
-            generator=self.generators["exploration"],
             recorder=recorder,
             safe_point=self.safe_point,
         )

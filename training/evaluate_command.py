@@ -15,9 +15,10 @@ from torch import Tensor
 
 from data.market import Market
 from data.splits import Span, consecutive_windows, spaced_windows
-from environment.trading_env import VectorTradingEnvironment, investable_bars
+from environment.trading_env import VectorTradingEnvironment
 from training.assessment import Assessment, assess, known_biases
-from training.comparison import CHAMPION, PlantedRule, tune_planted
+from training.baselines import ScoreRule
+from training.comparison import CHAMPION, tune_planted
 from training.erl_trainer import ERLTrainer
 from training.evaluation_report import (
     cost_table,
@@ -33,7 +34,7 @@ from training.evaluation_report import (
 )
 from training.holdout_ledger import Look, add_look, champions_looked_at, read_looks
 from training.saved_run import SavedRun, open_saved_run
-from training.tracks import Ground, Played, ScoreRule, play_all, simple_rules
+from training.tracks import Ground, Played, play_all, simple_rules
 from training.trials import read_trials
 from utils.cli import EvaluateArguments
 from utils.config import config_to_dict
@@ -80,11 +81,8 @@ def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
     device = choose_device(arguments.device)
     choose_threads(arguments.threads)
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
-    market = run.market
-    env = VectorTradingEnvironment(
-        investable_bars(market.data_array, market.investable_columns, device), run.config.env
-    )
-    ground = Ground(market, run.tensors(), env, _windows(run, arguments.split))
+    env = VectorTradingEnvironment.on(run.market, run.config.env, device)
+    ground = Ground(run.market, run.tensors(), env, _windows(run, arguments.split))
     evaluation = evaluate(
         run,
         ground,
@@ -100,7 +98,7 @@ def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
     return evaluation
 
 
-def report_training(trainer: ERLTrainer, path: Path, planted: Mapping[str, PlantedRule]) -> None:
+def report_training(trainer: ERLTrainer, path: Path, planted: Mapping[str, ScoreRule]) -> None:
     """Write the page about the champion of a finished training run, on its validation days, into its folder."""
     config = trainer.config
     run = SavedRun(
@@ -119,7 +117,7 @@ def report_training(trainer: ERLTrainer, path: Path, planted: Mapping[str, Plant
         run,
         Ground(trainer.market, trainer.tensors, trainer.val_env, _windows(run, "validation")),
         "validation",
-        planted=_score_rules(planted),
+        planted=planted,
         pickers=config.evaluation.random_pickers,
         command=shlex.join(("python", "main.py", "evaluate", "--run", path.name)),
     )
@@ -182,11 +180,7 @@ def planted_rules(run: SavedRun, ground: Ground) -> dict[str, ScoreRule]:
     if run.planted_scores is None:
         return {}
     starts = spaced_windows(run.market.splits.train, run.config.env.episode_steps, _TUNING_WINDOWS).to(run.device)
-    return _score_rules(tune_planted(ground.env, run.planted_scores, starts))
-
-
-def _score_rules(planted: Mapping[str, PlantedRule]) -> dict[str, ScoreRule]:
-    return {name: ScoreRule(rule.scores, rule.threshold, rule.order) for name, rule in planted.items()}
+    return tune_planted(ground.env, run.planted_scores, starts)
 
 
 def _look(evaluation: Evaluation) -> Look:

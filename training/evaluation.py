@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from data.market import MarketTensors
-from environment.portfolio import EpisodeSummary, Positions
+from environment.ledger import EpisodeSummary, Positions
 from environment.trading_env import VectorTradingEnvironment
 from models.networks import AgentNetworks, DayEncoding
 from utils.config import Credit
@@ -50,6 +50,8 @@ class Exploration:
     random_order_probability: float
     lanes: int
     """Noisy lanes of each agent on each window, beside the one without noise."""
+    generator: torch.Generator
+    """Draws the noise, on the environment's device."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,6 @@ def roll_out(
     starts: Tensor,
     *,
     exploration: Exploration | None = None,
-    generator: torch.Generator | None = None,
     recorder: Recorder | None = None,
     safe_point: Callable[[], None] | None = None,
     label: str = "evaluate",
@@ -133,12 +134,10 @@ def roll_out(
 
     Args:
         starts: (W,) first days of the windows; their length is the environment's.
-        exploration: adds noisy lanes; needs a generator on the environment's device.
+        exploration: adds noisy lanes.
         recorder: is shown every state, to make transitions of them.
         safe_point: is called before every day, and may raise to stop.
     """
-    if exploration is not None and generator is None:
-        raise ValueError("expected a generator for the exploration noise, got none")
     agents, windows = networks.population, len(starts)
     lanes = 1 + (exploration.lanes if exploration else 0)
     steps = env.rules.episode_steps
@@ -155,8 +154,8 @@ def roll_out(
         action = _act(networks, encoded, starts + step, positions, account, shape)
         # Actions that are not finite order nothing; without this an agent gone bad would pass for an idle one.
         is_sound &= action.view(agents, -1).isfinite().all(1)
-        if exploration is not None and generator is not None:
-            action = explore(action, shape, exploration, generator)
+        if exploration is not None:
+            action = explore(action, shape, exploration)
         env.step(action)
     if recorder is not None:
         recorder.see(*env.observe())
@@ -195,14 +194,13 @@ def _repeat(encoding: Tensor, agents: int, lanes: int) -> Tensor:
     return encoding.expand(agents, *encoding.shape[1:]).repeat_interleave(lanes, dim=1)
 
 
-def explore(
-    action: Tensor, shape: tuple[int, int, int], exploration: Exploration, generator: torch.Generator
-) -> Tensor:
+def explore(action: Tensor, shape: tuple[int, int, int], exploration: Exploration) -> Tensor:
     """Gaussian noise on the noisy lanes, and now and then a random order instead of the actor's.
 
     Noise beyond a bound is reflected, not clipped: clipping would put many stocks on the bound, where ties are decided
     by their index.
     """
+    generator = exploration.generator
     noisy = action.view(*shape, *action.shape[1:])[:, :, 1:]
     low, high = action.new_tensor(_LOW), action.new_tensor(_HIGH)
     noise = torch.randn(noisy.shape, generator=generator, device=action.device)
@@ -250,7 +248,7 @@ class Recorder:
         self._states.clear()
         book = portfolio.ledger()
         bought = torch.where(book.value > 0, book.stock, portfolio.bars.stocks).to(torch.int16)
-        largest = MAX_COEFFICIENT * env.rules.initial_capital * env.rules.stake_percent / 100
+        largest = env.rules.initial_capital * env.rules.largest_order
         rewards = portfolio.entry_credited_rewards() if credit == "entry" else portfolio.rewards[:steps]
         first = portfolio.day - steps
         step = torch.arange(steps, device=first.device)[:, None]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from data.market import Market
-from environment.portfolio import EXIT_REASONS
+from environment.ledger import EXIT_REASONS
 from training.assessment import Assessment
 from training.comparison import RANDOM
 from training.tracks import Played

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from data.errors import DataError
 from data.splits import Span, Splits
 from utils.config import DataConfig, EnvironmentConfig
@@ -58,8 +55,3 @@ def _fold(first: int, last: int, plan: FoldPlan, split: DataConfig, env: Environ
         Span(validation_first, validation_last),
         Span(first, last),
     )
-
-
-def window_starts(fold: Splits, env: EnvironmentConfig) -> Tensor:
-    """(test_windows,) first days of the episodes on a fold's test days, one after the other."""
-    return torch.arange(fold.holdout.first, fold.holdout.last, env.episode_steps)

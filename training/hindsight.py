@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from environment.portfolio import Bars, Orders, Portfolio
+from environment.ledger import Bars, Orders
+from environment.portfolio import Portfolio
 from utils.config import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 

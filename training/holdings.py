@@ -16,7 +16,7 @@ from data.errors import DataError
 from data.features import CLOSE, HIGH
 from data.market import Market
 from utils.config import EnvironmentConfig
-from utils.spaces import MAX_COEFFICIENT, POSITION_FEATURES
+from utils.spaces import POSITION_FEATURES
 
 COLUMNS = ("ticker", "entry_date", "entry_price", "target_percent", "shares")
 
@@ -141,7 +141,7 @@ def _since_entry(holding: Holding, market: Market, day: int, feature: int) -> ND
 
 def position_features(holdings: list[Holding], market: Market, day: int, rules: EnvironmentConfig) -> Tensor:
     """(K, 6) float32 features of the positions, as the environment observes them at the close of `day`."""
-    largest = MAX_COEFFICIENT * rules.initial_capital * rules.stake_percent / 100
+    largest = rules.initial_capital * rules.largest_order
     rows = [
         (
             1.0,

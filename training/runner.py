@@ -12,8 +12,9 @@ import torch
 
 from data.built_in import PlantedScores
 from data.splits import Span, Splits, spaced_windows
+from training.baselines import ScoreRule
 from training.checkpoint_writer import CheckpointWriter
-from training.comparison import COLUMNS, Comparison, PlantedRule, by_policy, compare, tune_planted
+from training.comparison import COLUMNS, Comparison, by_policy, compare, tune_planted
 from training.erl_trainer import PHASES, ERLTrainer
 from training.evaluate_command import report_training
 from training.run_market import load_market, remember_market
@@ -22,7 +23,7 @@ from training.uploads import Uploads, uploading
 from utils.cloud_store import ObjectStore
 from utils.config import Config, config_hash
 from utils.devices import choose_device, choose_threads
-from utils.memory_guard import MemoryGuard, peak_rss_mb, release_free_memory
+from utils.memory_guard import MemoryGuard, keep_freed_memory, peak_rss_mb, release_free_memory
 from utils.memory_profiler import get_profiler, reset_profiler
 from utils.report import draw_equity, draw_fitness, draw_memory, status_block, table
 from utils.run_lock import RunLock
@@ -63,6 +64,7 @@ def run_training(
         logger.info("run %s, profile %s, seed %d", run.path, config.profile, config.seed)
         device = choose_device(config.device)
         choose_threads(config.threads)
+        keep_freed_memory()
         reset_profiler()
         get_profiler().log_memory(BASELINE, census=config.census_every > 0)
         seed_everything(config.seed)
@@ -126,7 +128,7 @@ def _draw_progress(run: RunLog, note: str) -> None:
 
 def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedScores | None) -> dict[str, Any]:
     """Compare the champion with its baselines, draw the pictures, write the summary."""
-    planted: dict[str, PlantedRule] = {}
+    planted: dict[str, ScoreRule] = {}
     splits = trainer.market.splits
     if scores is not None:
         planted = tune_planted(trainer.val_env, scores, _windows(trainer, splits.train, _TUNING_WINDOWS))
@@ -159,7 +161,7 @@ def _windows(trainer: ERLTrainer, span: Span, count: int) -> torch.Tensor:
     return spaced_windows(span, trainer.config.env.episode_steps, count).to(trainer.device)
 
 
-def _compare(trainer: ERLTrainer, config: Config, span: Span, planted: Mapping[str, PlantedRule]) -> Comparison:
+def _compare(trainer: ERLTrainer, config: Config, span: Span, planted: Mapping[str, ScoreRule]) -> Comparison:
     trainer.safe_point()
     return compare(
         trainer.champion,

@@ -12,7 +12,8 @@ from torch import Tensor
 from data.errors import DataError
 from data.features import CLOSE, HIGH, OPEN
 from data.market import Market
-from environment.portfolio import Bars, Portfolio
+from environment.ledger import Bars
+from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
 from models.ddpg_agent import DDPGAgent
 from training.attribution import Attribution, State, act, attribution, products
@@ -105,8 +106,7 @@ def opening_account(capital: float, cash: float | None, holdings: list[Holding],
     Raises:
         ConfigError: the positions cost more than the capital.
     """
-    rate = (rules.cost_bps + rules.slippage_bps) / 10_000
-    left = capital - sum(holding.value for holding in holdings) * (1 + rate)
+    left = capital - sum(holding.value for holding in holdings) * (1 + rules.cost_rate)
     if cash is None and left < 0:
         raise ConfigError(
             f"expected positions that cost at most the capital of {capital:,.0f}, got {-left:,.0f} more; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from data.features import OPEN
 from data.market import Market, MarketTensors
-from environment.portfolio import Orders
+from environment.ledger import Orders
 from environment.trading_env import VectorTradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
-from training.baselines import FixedOrder, equal_weight_equity, score_rule
+from training.baselines import ScoreRule, equal_weight_equity, score_policy
 from training.comparison import EQUAL, RANDOM
 from training.evaluation import Policy, play, roll_out
 from utils.config import EnvironmentConfig
@@ -79,15 +79,6 @@ class OrderPlan:
 
 
 @dataclass(frozen=True)
-class ScoreRule:
-    """A rule that orders the stocks of the largest (days, n) scores above a threshold, in one size."""
-
-    scores: Array
-    threshold: float = 0.0
-    order: FixedOrder = field(default_factory=FixedOrder)
-
-
-@dataclass(frozen=True)
 class Ground:
     """Where policies are compared: a market, its windows, and the trading rules."""
 
@@ -128,8 +119,7 @@ def play_agent(ground: Ground, agent: DDPGAgent) -> AgentTrack:
 def play_rule(ground: Ground, rule: ScoreRule) -> Track:
     """Play a rule under the agents' limits and costs."""
     meter = _ExposureMeter(ground.env)
-    policy = score_rule(rule.scores, rule.threshold, rule.order, ground.starts.device)
-    play(ground.env, _metered(policy, meter), ground.starts)
+    play(ground.env, _metered(score_policy(rule, ground.starts.device), meter), ground.starts)
     return _account(ground.env, meter, 1)
 
 
@@ -194,7 +184,7 @@ def play_buy_and_hold(ground: Ground) -> Track:
 
 def _held(equity: Array, rules: EnvironmentConfig, legs: Array) -> Track:
     """The track of one invested account from (W, D + 1) equity; (2, W) `legs` are 1 where it is bought and sold."""
-    rate = (rules.cost_bps + rules.slippage_bps) / 10_000
+    rate = rules.cost_rate
     bought, sold = legs[0] * equity[:, 0] / (1 + rate), legs[1] * equity[:, -1] / (1 - rate)
     none = np.full((1, len(equity)), np.nan)
     return Track(
@@ -327,11 +317,10 @@ def _metered(policy: Policy, meter: _ExposureMeter) -> Policy:
 
 
 def _order_plan(env: VectorTradingEnvironment) -> OrderPlan:
-    portfolio, rules = env.portfolio, env.rules
+    portfolio = env.portfolio
     book = portfolio.ledger()
     shape = (portfolio.step_index, portfolio.orders_per_day, portfolio.lanes)
-    stake = rules.initial_capital * rules.stake_percent / 100
-    parts = (book.stock, book.value / stake, book.target_percent)
+    parts = (book.stock, book.value / env.rules.stake, book.target_percent)
     return OrderPlan(*(part.reshape(shape).clone() for part in parts))
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from data.market import Market
-from data.splits import Splits
-from environment.trading_env import VectorTradingEnvironment, investable_bars
+from data.splits import Splits, consecutive_windows
+from environment.trading_env import VectorTradingEnvironment
 from training.assessment import Assessment, assess, known_biases
 from training.checkpoint import newest_whole
 from training.comparison import CHAMPION, RANDOM
@@ -29,7 +29,7 @@ from training.evaluation_report import (
     page_verdict,
     policy_table,
 )
-from training.folds import FoldPlan, make_folds, window_starts
+from training.folds import FoldPlan, make_folds
 from training.run_market import MARKET, load_market, remember_market
 from training.run_opening import MOVABLE, refuse_changes
 from training.runner import run_training
@@ -199,9 +199,8 @@ def _test(path: Path, splits: list[Splits], config: Config) -> WalkForward:
 
 def _play(run: SavedRun, fold: Splits) -> Played:
     market, rules = run.market, run.config.env
-    bars = investable_bars(market.data_array, market.investable_columns, run.device)
-    starts = window_starts(fold, rules).to(run.device)
-    ground = Ground(market, run.tensors(), VectorTradingEnvironment(bars, rules), starts)
+    starts = consecutive_windows(fold.holdout, rules.episode_steps).to(run.device)
+    ground = Ground(market, run.tensors(), VectorTradingEnvironment.on(market, rules, run.device), starts)
     return play_all(
         ground,
         {CHAMPION: run.champion},

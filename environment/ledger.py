@@ -1,0 +1,124 @@
+"""What an account is made of: bars, orders, positions, the ledger of trades and its totals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+EXIT_REASONS = ("", "target_open", "target", "holding", "no_bar", "episode_end")
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Prices of the investable stocks, on the device of the accounts."""
+
+    quotes: Tensor
+    """(days * stocks, 3) float64: open, high, close; NaN where the stock has no bar."""
+    tradable: Tensor
+    """(days, stocks) bool: the stock has a bar."""
+
+    @classmethod
+    def from_prices(cls, open_: Tensor, high: Tensor, close: Tensor) -> Bars:
+        """Build from three (days, stocks) tensors; a bar counts only if all three prices are finite and positive."""
+        quotes = torch.stack((open_, high, close), dim=-1).double()
+        tradable = (torch.isfinite(quotes) & (quotes > 0)).all(-1)
+        quotes[~tradable] = torch.nan
+        return cls(quotes.reshape(-1, 3).contiguous(), tradable)
+
+    @property
+    def days(self) -> int:
+        """Number of days."""
+        return self.tradable.shape[0]
+
+    @property
+    def stocks(self) -> int:
+        """Number of stocks."""
+        return self.tradable.shape[1]
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What is ordered at a close, best first: three (orders, lanes) tensors."""
+
+    stock: Tensor
+    coefficient: Tensor
+    """Size in stakes; 0 where nothing is ordered."""
+    target_percent: Tensor
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Open positions by slot; `stock` equals the number of stocks where a slot is empty."""
+
+    stock: Tensor
+    """(lanes, slots) int64."""
+    features: Tensor
+    """(lanes, slots, POSITION_FEATURES) float32, 0 in empty slots."""
+
+
+@dataclass
+class Ledger:
+    """Every order of the running episodes, (rows, lanes) each; prices and money are float64."""
+
+    stock: Tensor
+    target_percent: Tensor
+    value: Tensor
+    """Money paid at the fill, before costs; 0 where nothing was bought."""
+    shares: Tensor
+    entry_price: Tensor
+    target_price: Tensor
+    last_price: Tensor
+    """The mark while open, the exit price once closed."""
+    days_without_bar: Tensor
+    is_open: Tensor
+    exit_step: Tensor
+    """Steps finished when it was closed, -1 while it was not."""
+    reason: Tensor
+
+    @classmethod
+    def empty(cls, rows: int, lanes: int, device: torch.device) -> Ledger:
+        """Allocate a ledger."""
+        types = {
+            "stock": torch.int64,
+            "days_without_bar": torch.int64,
+            "is_open": torch.bool,
+            "exit_step": torch.int64,
+            "reason": torch.int8,
+        }
+        return cls(
+            **{
+                f.name: torch.zeros(rows, lanes, dtype=types.get(f.name, torch.float64), device=device)
+                for f in fields(cls)
+            }
+        )
+
+    def clear(self) -> None:
+        """Forget all rows, in place."""
+        for f in fields(self):
+            getattr(self, f.name).zero_()
+        self.exit_step.fill_(-1)
+        # Dividing by the entry price of an empty row must give a finite number.
+        self.entry_price.fill_(1.0)
+        self.target_price.fill_(torch.inf)
+        self.last_price.fill_(1.0)
+
+
+@dataclass(frozen=True)
+class EpisodeSummary:
+    """Results of finished episodes, (lanes,) each; money in currency units."""
+
+    trades: Tensor
+    wins: Tensor
+    losses: Tensor
+    positions_opened: Tensor
+    days_with_positions: Tensor
+    days_without_positions: Tensor
+    penalties: Tensor
+    """Percent of initial capital taken from rewards and fitness without any money being lost."""
+    costs: Tensor
+    final_equity: Tensor
+    fitness: Tensor
+    profit_percent: Tensor
+    """Change of equity in percent of the initial capital: the money, without penalties."""

@@ -1,0 +1,47 @@
+"""A whole training run that takes a second: its settings, its data, and what it leaves to compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks import fault_harness
+from benchmarks.fault_harness import SMALL_RUN
+from main import main
+
+TINY = f"generations = 2{SMALL_RUN}"
+
+
+def run(tiny: Path, *flags: str) -> int:
+    """Run the program with a settings file, its runs beside that file; returns the exit code."""
+    return main(["--config", str(tiny), "--runs-dir", str(tiny.parent / "runs"), "--profile", "quick", *flags])
+
+
+def records(tiny: Path, name: str) -> list[dict[str, Any]]:
+    """The metrics of a run without what may differ between equal runs."""
+    return fault_harness.records(tiny.parent / "runs" / name)
+
+
+def parameters(tiny: Path, name: str, generation: int) -> bytes:
+    """The tensors of a checkpoint."""
+    return fault_harness.tensors(tiny.parent / "runs" / name / "checkpoints" / f"generation-{generation:06d}")
+
+
+def frame(days: int, tickers: int) -> pd.DataFrame:
+    """Long frame of a random market without gaps."""
+    rng = np.random.default_rng(0)
+    dates = np.busday_offset("2010-01-04", np.arange(days))
+    close = 20 * np.exp(np.cumsum(0.01 * rng.standard_normal((days, tickers)), axis=0))
+    return pd.DataFrame(
+        {
+            "date": np.repeat(dates, tickers).astype("datetime64[s]"),
+            "ticker": np.tile([f"T{i}" for i in range(tickers)], days),
+            "open": close.ravel(),
+            "high": close.ravel() * 1.01,
+            "low": close.ravel() * 0.99,
+            "close": close.ravel(),
+        }
+    )
