@@ -311,7 +311,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: 
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("schema", 2, "expected schema 1 or older, got 2"),
+        ("schema", module.SCHEMA + 1, f"expected schema {module.SCHEMA} or older, got {module.SCHEMA + 1}"),
         ("schema", 0, "the older 0, from which no migration is known"),
         ("schema", "1", "expected a schema number"),
         ("generation", "1", "expected a generation"),
@@ -332,8 +332,9 @@ def test_a_manifest_with_impossible_fields_is_refused(tmp_path: Path, field: str
 
 def test_an_older_schema_is_migrated_where_the_way_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path, 1)
-    reseal(path, lambda body: body.update(schema=0))
-    monkeypatch.setitem(module.MIGRATIONS, 0, lambda state: {**state, "added": {"x": 1}})
+    older = module.SCHEMA - 1
+    reseal(path, lambda body: body.update(schema=older))
+    monkeypatch.setitem(module.MIGRATIONS, older, lambda state: {**state, "added": {"x": 1}})
     assert load_checkpoint(path).state["added"] == {"x": 1}
 
 

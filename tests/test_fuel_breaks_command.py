@@ -15,40 +15,15 @@ import pytest
 from PIL import Image
 from scipy import stats
 
+from benchmarks.fuel_break_learning import compare, memory_growth
 from main import main
+from tests.dqn_cases import TINY
 from training.dqn_trainer import DQNTrainer
 from training.fuel_break_evaluation import paired_lead
 from utils.cli import parse_command
 from utils.dqn_config import FuelBreakRunConfig, run_hash
 from utils.settings import flatten, from_dict, nest, to_dict
 
-TINY = """
-minutes = 0
-episodes = 8
-generation_episodes = 4
-validation_tiles = 2
-device = "cpu"
-threads = 1
-[tiles]
-tile_cells = 20
-[env]
-budget_cells = 3
-[env.scenarios]
-winds = 2
-planning_ignitions_per_wind = 6
-reward_ignitions_per_wind = 3
-judging_ignitions_per_wind = 5
-[network]
-width = 4
-dilations = 1
-[learning]
-lanes = 4
-lanes_per_tile = 2
-batch_size = 8
-warm_up_episodes = 4
-[bounds]
-experience_per_collector = 20
-"""
 VOLATILE = ("seconds", "memory")
 
 
@@ -152,6 +127,9 @@ def test_mistakes_on_a_run(folder: Path, caplog: pytest.LogCaptureFixture) -> No
     assert main(["fuel-breaks", "train", "--resume", "one", "--learning.learning-rate", "0.1"]) == 2
     assert main(["fuel-breaks", "show", "--tile", "500"]) == 2
     assert train("--run", "one") == 2
+    assert train("--run", "large", "--memory-limit-mb", "1") == 3
+    # Its minutes and episodes are spent: it ends as it is.
+    assert main(["fuel-breaks", "train", "--resume", "one", "--episodes", "4"]) == 0
     for words in ("with which the run began", "expected a test tile from 0 to", "expected a new name for --run"):
         assert words in caplog.text, words
     description = folder / "runs" / "fuel-breaks" / "one" / "landscape.json"
@@ -205,3 +183,16 @@ def test_paired_leads_by_hand() -> None:
     assert np.allclose(lead.interval, (lead.mean - reach, lead.mean + reach), atol=0.1)
     same = paired_lead(own, own)
     assert same.mean == 0 and np.isnan(same.p_value_t) and same.interval == (0.0, 0.0)
+
+
+def test_benchmark_compares_means_over_seeds(folder: Path) -> None:
+    seeds = [{"reduction_percent": {"network": [3.0, 5, 7], "random": [1.0, 2, 3]}}]
+    seeds.append({"reduction_percent": {"network": [5.0, 7, 9], "random": [1.0, 2, 3]}})
+    result = compare(seeds)
+    assert result["network_by_seed"] == [5.0, 7.0] and result["tiles"] == 3
+    assert result["reduction_percent"] == {"network": 6.0, "random": 2.0}
+    assert result["lead"]["random"]["mean"] == 4.0
+    arguments: Any = parse_command(["fuel-breaks", "--config", "tiny.toml"], cuda_available=False).arguments
+    growth = memory_growth(arguments.settings, 96)
+    assert growth["episodes"] == 96 and "mb_per_100_episodes_past_60" in growth
+    assert "mb_per_100_episodes_past_600" not in growth
