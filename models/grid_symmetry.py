@@ -1,0 +1,86 @@
+"""The eight symmetries of a square grid, applied to maps whose channels may point along the compass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+SYMMETRIES = 8
+"""Quarter turns counterclockwise 0 to 3, then the same after a mirroring of west and east."""
+
+
+@dataclass(frozen=True)
+class CompassChannels:
+    """Which channels of a map point somewhere; the others are left as they are."""
+
+    directions: Sequence[int] = ()
+    """Eight channels, one a direction: north first, then clockwise; or none."""
+    east: int | None = None
+    """The east component of a vector (the sine of its bearing)."""
+    north: int | None = None
+    """The north component (the cosine)."""
+
+
+class GridSymmetry(nn.Module):
+    """Turns and mirrors square maps (n, channels, cells a side, cells a side) and tells where each cell goes."""
+
+    source_channel: Tensor
+    sign: Tensor
+    source_cell: Tensor
+    target_cell: Tensor
+
+    def __init__(self, channels: int, side: int, compass: CompassChannels) -> None:
+        super().__init__()
+        sources, signs = zip(*(_channel_map(channels, compass, k) for k in range(SYMMETRIES)), strict=True)
+        cells = torch.arange(side * side).view(side, side)
+        moved = torch.stack([_move(cells, k).reshape(-1) for k in range(SYMMETRIES)])
+        self.register_buffer("source_channel", torch.tensor(sources), persistent=False)
+        self.register_buffer("sign", torch.tensor(signs), persistent=False)
+        self.register_buffer("source_cell", moved, persistent=False)
+        self.register_buffer("target_cell", moved.argsort(dim=1), persistent=False)
+
+    def maps(self, observation: Tensor, symmetry: int) -> Tensor:
+        """The observation as it would be on the turned ground."""
+        count, channels, rows, columns = observation.shape
+        if symmetry == 0:
+            return observation
+        signed = observation[:, self.source_channel[symmetry]] * self.sign[symmetry].view(1, -1, 1, 1)
+        return signed.flatten(2)[:, :, self.source_cell[symmetry]].view(count, channels, rows, columns)
+
+    def cells(self, values: Tensor, symmetry: int) -> Tensor:
+        """Values by cell, (n, cells), on the turned ground."""
+        return values[:, self.source_cell[symmetry]]
+
+    def cells_back(self, values: Tensor, symmetry: int) -> Tensor:
+        """The inverse of `cells`."""
+        return values[:, self.target_cell[symmetry]]
+
+    def action(self, actions: Tensor, symmetry: int) -> Tensor:
+        """Where the cells numbered `actions` (n,) lie on the turned ground."""
+        return self.target_cell[symmetry][actions]
+
+
+def _move(grid: Tensor, symmetry: int) -> Tensor:
+    mirrored = grid.flip(1) if symmetry >= 4 else grid
+    return torch.rot90(mirrored, symmetry % 4)
+
+
+def _channel_map(channels: int, compass: CompassChannels, symmetry: int) -> tuple[list[int], list[float]]:
+    """For each channel the one that it is copied from, and the factor."""
+    source, sign = list(range(channels)), [1.0] * channels
+    turns, is_mirrored = symmetry % 4, symmetry >= 4
+    for bearing, channel in enumerate(compass.directions):
+        # What points to a bearing now pointed, before the counterclockwise turns, that much further clockwise.
+        before = (bearing + 2 * turns) % 8
+        source[channel] = compass.directions[(-before) % 8 if is_mirrored else before]
+    if compass.east is not None and compass.north is not None:
+        for channel, unit in ((compass.east, (1, 0)), (compass.north, (0, 1))):
+            east, north = unit
+            for _ in range(turns):  # the turn undone: clockwise, north becomes east
+                east, north = north, -east
+            source[channel] = compass.east if east else compass.north
+            sign[channel] = float(-east if is_mirrored else east) if east else float(north)
+    return source, sign
