@@ -267,7 +267,7 @@ def _day_numbers(column: pa.ChunkedArray) -> IntArray:
         raise DataError(f"expected a date in every row, got {column.null_count} rows without one; drop them")
     if _is_string(column.type):
         encoded = _dictionary(column)
-        days = np.array([_parse_day(text) for text in encoded.dictionary.to_pylist()], dtype=np.int64)
+        days = np.array([_parse_day(text) for text in _texts(encoded)], dtype=np.int64)
         numbers: IntArray = days[encoded.indices.to_numpy()]
         return numbers
     # the cast leaves out the time of day, in the timestamp's own zone
@@ -284,6 +284,14 @@ def _parse_day(text: str | None) -> int:
         raise DataError(f"expected dates like 2014-11-10, got '{text}' in column 'date'; convert the column") from error
 
 
+def _texts(encoded: pa.DictionaryArray) -> list[str | None]:
+    try:
+        texts: list[str | None] = encoded.dictionary.to_pylist()
+    except UnicodeDecodeError as error:
+        raise DataError(f"expected dates and tickers as text in UTF-8, got {error.object!r}; mend the file") from None
+    return texts
+
+
 def _dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     chunks = encoded.unify_dictionaries()
@@ -293,7 +301,7 @@ def _dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
 def _ticker_columns(column: pa.ChunkedArray) -> tuple[list[str], IntArray]:
     """Return the sorted tickers and each row's position among them."""
     encoded = _dictionary(column)
-    names = np.array([text or "" for text in encoded.dictionary.to_pylist()] + [""], dtype=object)
+    names = np.array([text or "" for text in _texts(encoded)] + [""], dtype=object)
     codes = pc.fill_null(encoded.indices, len(names) - 1).to_numpy().astype(np.int64)
     rows = np.bincount(codes, minlength=len(names))
     nameless = int(rows[names == ""].sum())

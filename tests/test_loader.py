@@ -372,14 +372,14 @@ def test_dates_before_1970_are_dates(tmp_path: Path) -> None:
 
 
 MEASURE = """
-import resource
 from pathlib import Path
 from data.loader import StockDataLoader
+from utils.memory_guard import peak_rss_mb
 loader = StockDataLoader({path!r}, investable=Path({listed!r}))
 loader.load_and_prepare()
 stats = loader.compute_normalization_stats()
 print(loader.data_array.shape, len(loader.investable_columns), loader.quality)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(peak_rss_mb())
 """
 
 
@@ -387,6 +387,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 def test_real_data_loads_within_its_memory() -> None:
     code = MEASURE.format(path=str(REAL), listed=str(REAL.with_name("investable_108.txt")))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    found, peak_kib = done.stdout.splitlines()
+    found, peak_mb = done.stdout.splitlines()
     assert found.startswith("(3781, 669, 9) 108 DataQuality(rows=2053548, masked=1, empty=0, widened=43, ")
-    assert int(peak_kib) < 1.5e9 / 1024
+    assert float(peak_mb) < 1.5e9 / 2**20

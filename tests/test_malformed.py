@@ -40,6 +40,14 @@ def test_overwritten_bytes(tmp_path: Path, parquet: bytes, data: st.DataObject) 
     assert_loads_or_is_refused(spoilt)
 
 
+def test_tickers_that_are_no_text(tmp_path: Path, parquet: bytes) -> None:
+    spoilt = tmp_path / "spoilt.parquet"
+    spoilt.write_bytes(parquet.replace(b"T1\x02\x00\x00\x00T2", b"\x80\x81\x02\x00\x00\x00T2"))
+    assert spoilt.read_bytes() != parquet
+    with pytest.raises(DataError, match="expected dates and tickers as text in UTF-8"):
+        StockDataLoader(spoilt).load_and_prepare()
+
+
 @SHARED
 @given(data=st.data())
 def test_cut_files(tmp_path: Path, parquet: bytes, data: st.DataObject) -> None:

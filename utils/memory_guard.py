@@ -14,6 +14,7 @@ from utils.config import ConfigError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
 _LARGEST_KEPT = 2**30
+_STATUS = Path("/proc/self/status")
 MB = 2**20
 SHARE_OF_ALLOWED = 0.9
 # cgroup v1 writes "no limit" as a page-rounded 2^63; anything above an exbibyte is no limit.
@@ -60,6 +61,11 @@ def memory_limit_mb(cgroup_root: Path = Path("/sys/fs/cgroup"), membership: Path
 
 def peak_rss_mb() -> float:
     """Largest resident memory of this process so far, MiB."""
+    # The kernel's accounts of a process begin with the peak of the one that started it; those of its memory do not.
+    if _STATUS.exists():
+        line = next((line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM")), None)
+        if line is not None:
+            return int(line.split()[1]) / 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (MB if sys.platform == "darwin" else 1024)  # macOS counts bytes, Linux KiB
 
