@@ -32,7 +32,7 @@ from utils.run_log import setup_logging
 
 logger = logging.getLogger("benchmarks.fuel_break_learning")
 _WARM_UP_EPISODES = 60
-_MEMORY_GENERATION = 16
+_MEMORY_GENERATION = 64
 
 
 def learn(config: FuelBreakRunConfig, scenario_seeds: int) -> Record:
@@ -62,7 +62,7 @@ def compare(records: Sequence[Record]) -> Record:
 def memory_growth(config: FuelBreakRunConfig, episodes: int) -> Record:
     """Growth of resident memory, MiB per 100 episodes, past the 60th and the 600th episode.
 
-    Theil-Sen slopes over generations of 16 episodes, with few validation tiles.
+    Theil-Sen slopes over generations of 64 episodes, with few validation tiles.
     """
     small = replace(
         config, run="memory", minutes=0.0, episodes=episodes, generation_episodes=_MEMORY_GENERATION, validation_tiles=4

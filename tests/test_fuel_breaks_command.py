@@ -193,6 +193,6 @@ def test_benchmark_compares_means_over_seeds(folder: Path) -> None:
     assert result["reduction_percent"] == {"network": 6.0, "random": 2.0}
     assert result["lead"]["random"]["mean"] == 4.0
     arguments: Any = parse_command(["fuel-breaks", "--config", "tiny.toml"], cuda_available=False).arguments
-    growth = memory_growth(arguments.settings, 96)
-    assert growth["episodes"] == 96 and "mb_per_100_episodes_past_60" in growth
+    growth = memory_growth(arguments.settings, 192)
+    assert growth["episodes"] == 192 and "mb_per_100_episodes_past_60" in growth
     assert "mb_per_100_episodes_past_600" not in growth

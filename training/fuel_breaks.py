@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from training.run_opening import load_under
 from utils.devices import choose_device, choose_threads
 from utils.dqn_config import FuelBreakRunConfig, run_hash
 from utils.fuel_break_report import draw_learning
-from utils.memory_guard import MemoryGuard, peak_rss_mb
+from utils.memory_guard import MemoryGuard, peak_rss_mb, release_free_memory
 from utils.memory_profiler import get_profiler, reset_profiler
 from utils.report import draw_memory
 from utils.run_lock import RunLock
@@ -86,10 +87,14 @@ def _train(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig, clock: 
     ) as writer:
         while not _is_done(trainer, config):
             record = trainer.run_generation(clock)
+            # A figure and its pixels refer to each other: without a collection every picture would stay for long.
+            gc.collect()
+            release_free_memory()
+            # Before the checkpoint, whose copy of the state comes and goes with the thread that writes it.
+            profiler.log_memory(GENERATION)
             run.append(record)
             logger.info("%s", status_lines(record))
             writer.submit(trainer.generation, trainer.state_dict(), set())
-            profiler.log_memory(GENERATION)
             draw_learning(run.records(), run.path / "learning.png", _note(config))
 
 
