@@ -21,7 +21,6 @@ from utils.memory_guard import MB, peak_rss_mb, release_free_memory
 CPU = torch.device("cpu")
 FULL_DAYS, FULL_COLUMNS, FULL_INVESTABLE = 3781, 669, 108
 _MISSING_SHARE = 0.01
-_STATUS = Path("/proc/self/status")
 _PEAK_RESET = Path("/proc/self/clear_refs")
 
 
@@ -105,11 +104,10 @@ class MemoryGauge:
         gc.collect()
         release_free_memory()
         self.device = device
-        self._can_reset = _PEAK_RESET.exists()
         if device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
-        elif self._can_reset:
+        elif _PEAK_RESET.exists():
             _PEAK_RESET.write_text("5")  # proc(5): resets the peak resident set size
         self.start_mb = self.peak_mb()
 
@@ -117,10 +115,7 @@ class MemoryGauge:
         """Peak so far; where the system cannot forget an older peak, that of the process's whole life."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / MB
-        if not self._can_reset:
-            return peak_rss_mb()
-        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 1024
+        return peak_rss_mb()
 
     def rise_mb(self) -> float:
         """How far the peak rose above what was in use at the start."""

@@ -80,7 +80,7 @@ class EvaluateArguments:
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     threads: int = 0
-    """CPU threads of tensor operations; 0 takes all cores that the process may use."""
+    """CPU threads of tensor operations; 0 leaves torch's choice, one a physical core."""
 
     def __post_init__(self) -> None:
         require(self.random_pickers >= 1, "random-pickers >= 1", self.random_pickers)
@@ -111,7 +111,7 @@ class SignalsArguments:
     device: str = "cpu"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     threads: int = 0
-    """CPU threads of tensor operations; 0 takes all cores that the process may use."""
+    """CPU threads of tensor operations; 0 leaves torch's choice, one a physical core."""
 
     def __post_init__(self) -> None:
         require(self.capital is None or self.capital > 0, "capital > 0", self.capital)

@@ -267,7 +267,7 @@ class Config:
     memory_limit_mb: float = 0.0
     """Resident memory (MiB) at which the run stops by itself; 0 takes 90% of what machine and cgroup allow."""
     threads: int = 0
-    """CPU threads of tensor operations; 0 takes all cores that the process may use."""
+    """CPU threads of tensor operations; 0 leaves torch's choice, one a physical core."""
     split: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)

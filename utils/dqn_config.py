@@ -141,7 +141,7 @@ class FuelBreakRunConfig:
     memory_limit_mb: float = 0.0
     """Resident memory (MiB) at which the run stops by itself; 0 takes 90% of what machine and cgroup allow."""
     threads: int = 0
-    """CPU threads of tensor operations; 0 takes all cores that the process may use."""
+    """CPU threads of tensor operations; 0 leaves torch's choice, one a physical core."""
     tiles: TileConfig = field(default_factory=TileConfig)
     env: FuelBreakConfig = field(default_factory=_learning_environment)
     network: QNetworkConfig = field(default_factory=QNetworkConfig)

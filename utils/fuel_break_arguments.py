@@ -42,7 +42,7 @@ class FuelBreakEvaluateArguments:
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     threads: int = 0
-    """CPU threads of tensor operations; 0 takes all cores that the process may use."""
+    """CPU threads of tensor operations; 0 leaves torch's choice, one a physical core."""
 
     def __post_init__(self) -> None:
         require(self.tiles >= 0, "tiles >= 0", self.tiles)
@@ -65,7 +65,7 @@ class FuelBreakShowArguments:
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     threads: int = 0
-    """CPU threads of tensor operations; 0 takes all cores that the process may use."""
+    """CPU threads of tensor operations; 0 leaves torch's choice, one a physical core."""
 
     def __post_init__(self) -> None:
         require(self.tile >= 0, "tile >= 0", self.tile)

@@ -74,7 +74,7 @@ def keep_freed_memory() -> None:
     """Let the C heap keep freed blocks of any size for the next request (glibc only; elsewhere nothing happens).
 
     By default it returns large blocks to the system at once and faults every page in again when the next tensor of that
-    size is made, some hundred thousand times an update. `release_free_memory` still gives back what is free.
+    size is made. `release_free_memory` still gives back what is free.
     """
     tune = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if tune is not None:
