@@ -175,10 +175,8 @@ def _profits_on_path(
     return [summary.profit_percent.double().numpy() for summary in summaries]
 
 
-def market_job(config: Config, budget: Budget, paths: int, windows: int, threads: int = 1) -> Record:
+def market_job(config: Config, budget: Budget, paths: int, windows: int) -> Record:
     """Train one seed and measure its champion: plain numbers for the file of results."""
-    torch.set_num_threads(threads)
-    logging.getLogger("data").setLevel(logging.WARNING)
     market, scores = training_market(config)
     trained = fit(config, market, budget)
     trainer = trained.trainer

@@ -8,7 +8,6 @@ which chose nothing, and on the validation windows, where the champion is the be
 from __future__ import annotations
 
 import argparse
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
 
 from benchmarks.learning_markets import CPU, Budget, budget_of, fit, training_market
 from benchmarks.study import Job, Record, add_study_flags, run_study, study_config
@@ -109,8 +107,6 @@ def null_market(kind: str, config: Config) -> Market:
 
 def null_run(kind: str, config: Config, budget: Budget, judge: Judge = better_than_pickers) -> Record:
     """Train on a null market and hear the verdicts on its holdout and on its validation days."""
-    torch.set_num_threads(1)
-    logging.getLogger("data").setLevel(logging.WARNING)
     trained = fit(config, null_market(kind, config), budget)
     trainer = trained.trainer
     splits, tried = trainer.market.splits, trainer.population.size * trainer.generation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import stats
 
 from utils.cli import parse_command
@@ -75,12 +77,25 @@ def run_study(jobs: Sequence[Job], path: Path | None, workers: int = 1) -> Itera
 def _results(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Record]]:
     if workers == 1:
         for job in jobs:
-            yield job, job.task()
+            yield job, _alone(job.task)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(job.task): job for job in jobs}
+        running = {pool.submit(_alone, job.task): job for job in jobs}
         for future in as_completed(running):
             yield running[future], future.result()
+
+
+def _alone(task: Callable[[], Record]) -> Record:
+    """Do a task on one thread, for others may run beside it, without a word on each market that is loaded."""
+    threads, words = torch.get_num_threads(), logging.getLogger("data")
+    level = words.level
+    torch.set_num_threads(1)
+    words.setLevel(logging.WARNING)
+    try:
+        return task()
+    finally:
+        torch.set_num_threads(threads)
+        words.setLevel(level)
 
 
 def read_results(path: Path | None) -> list[Record]:

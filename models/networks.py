@@ -29,6 +29,8 @@ from utils.spaces import (
 MARKET_CHANNELS = 10
 _TAPS = 8
 _MOST_TAPS = 16
+_QUERY_GAIN = 3.0
+"""Standard deviation, at the start, of a query's scores over columns."""
 Agents = slice | Tensor
 """Which agents of a stack: a slice, or their indices."""
 ALL = slice(None)
@@ -116,13 +118,17 @@ class MarketEncoder(nn.Module):
         channels = config.encoder_channels
         self.layers = causal_layers(context_days)
         self.context_days = context_days
+        self.precision = config.precision
         sizes = [MARKET_CHANNELS] + [channels] * (len(self.layers) - 1)
         self.weights = nn.ParameterList(
             torch.randn(population, channels, inputs, 1, taps) * math.sqrt(2.0 / (inputs * taps))
             for inputs, (taps, _) in zip(sizes, self.layers, strict=True)
         )
         self.biases = nn.ParameterList(torch.zeros(population, channels) for _ in self.layers)
-        self.queries = nn.Parameter(torch.randn(population, config.summary_queries, channels) / math.sqrt(channels))
+        # So large that each query picks out some columns from the start: an even mean of hundreds of columns hides what
+        # a single one of them says, and what is hidden has next to no gradient to be found by.
+        picky = _QUERY_GAIN / math.sqrt(channels)
+        self.queries = nn.Parameter(picky * torch.randn(population, config.summary_queries, channels))
         self.summary = StackedLinear(population, config.summary_queries * channels, config.hidden_units)
 
     def forward(self, inputs: Tensor, investable: Tensor, agents: slice = ALL) -> DayEncoding:
@@ -134,8 +140,10 @@ class MarketEncoder(nn.Module):
         """
         members = range(len(self.queries))[agents]
         # One convolution an agent: each sees the channels-last layout for which small kernels are fastest.
-        columns = torch.stack([self._convolve(inputs, agent) for agent in members])
-        columns = F.layer_norm(columns, columns.shape[-1:])
+        low = self.precision == "bfloat16" or (self.precision == "auto" and inputs.is_cuda)
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=low):
+            columns = torch.stack([self._convolve(inputs, agent) for agent in members])
+        columns = F.layer_norm(columns.to(inputs.dtype), columns.shape[-1:])
         is_valid = inputs[:, self.context_days - 1 :, -1].T > 0  # (T, N)
         stocks = columns.index_select(1, investable).transpose(1, 2).contiguous()
         return DayEncoding(stocks, self._summarise(columns, is_valid, agents))

@@ -147,9 +147,10 @@ def on_cuda(world: World) -> World:
 
 
 def population_on_cuda(size: int, representation: Representation = "independent") -> Population:
-    """A population on the device with the CPU population's parameters."""
+    """A population on the device with the CPU population's parameters and precision."""
     source = tiny_population(size, representation)
-    target = Population(size, source.network_config, tiny_learning(), source.networks.context_days, "cuda")
+    config = replace(source.network_config, precision="float32")
+    target = Population(size, config, tiny_learning(), source.networks.context_days, "cuda")
     target.networks.load_state_dict(source.networks.state_dict())
     target.targets.load_state_dict(source.targets.state_dict())
     return target
@@ -203,6 +204,20 @@ def test_an_update_is_the_same_on_cuda(representation: Representation) -> None:
     theirs = parameters(twin)
     for name, value in parameters(population).items():
         torch.testing.assert_close(theirs[name].cpu(), value, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@needs_cuda
+def test_a_cuda_device_encodes_in_bfloat16_unless_told_otherwise() -> None:
+    world, exact = on_cuda(random_world(seed=6)), population_on_cuda(2)
+    usual = Population(2, replace(exact.network_config, precision="auto"), tiny_learning(), exact.networks.context_days)
+    usual.networks.load_state_dict(exact.networks.state_dict())
+    found, expected = (
+        networks.encode_distinct(world.tensors.inputs, world.tensors.investable).stocks
+        for networks in (usual.networks.to("cuda"), exact.networks)
+    )
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=0.2)
 
 
 @needs_cuda

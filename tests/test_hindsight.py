@@ -191,14 +191,14 @@ def test_only_hindsight_teaches_what_trades_earn() -> None:
 def test_critics_learn_what_each_trade_earns() -> None:
     """Two stocks rise, two fall, at constant rates: the value of a trade is known, and so is found."""
     world = world_of(trending_panel((0.01, 0.004, -0.004, -0.01), 60, noise=0.0), rules=tiny_rules(trading_days=20))
-    population = tiny_population(2, learning=tiny_learning(critic_learning_rate=3e-3), hidden_units=16)
+    population = tiny_population(2, learning=tiny_learning(critic_learning_rate=3e-3), hidden_units=24)
     hindsight = hindsight_of(world, last_day=59)
     config = tiny_learning(critic_learning_rate=3e-3, batch_size=32)
     learner = Learner(
         population, fill_replay(world, population), world.tensors, config, order_rules(world.env), hindsight
     )
     generator = seeded(2)
-    for _ in range(300):
+    for _ in range(400):
         learner.update(generator)
     day = FIRST_DAY + 12
     context = population.networks.context_days

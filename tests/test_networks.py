@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -26,7 +27,7 @@ from models.networks import (
 from models.population import Population
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_NETWORK, loader_of
-from utils.config import CriticForm, LearningConfig, NetworkConfig, Representation
+from utils.config import CriticForm, LearningConfig, NetworkConfig, Precision, Representation
 
 CONTEXT = 30
 COLUMNS = 6
@@ -186,6 +187,40 @@ def test_encodings_agree_with_their_recursion(context_days: int) -> None:
             mixed = (weight / weight.sum(0)).T @ columns
             summary = mixed.flatten() @ encoder.summary.weight[agent] + encoder.summary.bias[agent, 0]
             torch.testing.assert_close(encoding.summary[agent, place], torch.nn.functional.relu(summary))
+
+
+@pytest.mark.parametrize("representation", ["independent", "shared"])
+def test_bfloat16_encodes_about_the_same_and_learns_in_single_precision(representation: Representation) -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(COLUMNS, CONTEXT + 7, MARKET_CHANNELS)
+    encodings, gradients = [], []
+    for precision in ("float32", "bfloat16"):
+        config = NetworkConfig(representation, 8, 8, 2, precision=cast(Precision, precision))
+        networks = AgentNetworks(3, config, CONTEXT)
+        if encodings:
+            networks.load_state_dict(weights)
+        weights = networks.state_dict()
+        encoding = networks.encode_distinct(inputs, INVESTABLE)
+        encoding.stocks.square().mul(torch.linspace(-1, 1, 8)).sum().backward()
+        encodings.append(encoding)
+        gradients.append(torch.cat([p.grad.flatten() for p in networks.encoder.weights if p.grad is not None]))
+    exact, low = encodings
+    for found, expected in ((low.stocks, exact.stocks), (low.summary, exact.summary)):
+        assert found.dtype == torch.float32
+        assert not torch.equal(found, expected)
+        assert float((found - expected).square().mean().sqrt()) < 0.02 * float(expected.square().mean().sqrt())
+    assert gradients[1].dtype == torch.float32
+    assert float(F.cosine_similarity(*gradients, dim=0)) > 0.99
+
+
+def test_a_query_picks_out_columns_from_the_start() -> None:
+    torch.manual_seed(0)
+    networks = AgentNetworks(8, NetworkConfig(summary_queries=4), CONTEXT)
+    columns = 200
+    encoded = F.layer_norm(torch.randn(8, columns, 32), (32,))
+    chances = torch.einsum("anc,aqc->aqn", encoded, networks.encoder.queries).softmax(-1)
+    # An even mean would give each a two-hundredth.
+    assert float(chances.max(-1).values.mean()) > 20 / columns
 
 
 def test_every_day_of_the_context_counts() -> None:

@@ -21,6 +21,7 @@ CriticForm = Literal["structured", "plain"]
 Mutation = Literal["proximal", "gaussian"]
 Crossover = Literal["distill", "head", "average"]
 NonFinite = Literal["skip", "stop"]
+Precision = Literal["auto", "float32", "bfloat16"]
 Profile = Literal["quick", "full"]
 MarketKind = Literal["momentum", "reversal", "lead-lag", "regime", "value", "martingale"]
 DEVICES = r"auto|cpu|cuda(:\d+)?"
@@ -101,6 +102,9 @@ class NetworkConfig:
     """`structured`: state value + size x per-unit value of what is ordered; `plain`: no such knowledge."""
     twin_critics: bool = True
     """Learn two critics and use the smaller value (Fujimoto et al. 2018)."""
+    precision: Precision = "auto"
+    """Of the encoder's convolutions, where nearly all the arithmetic is; the rest, parameters, optimisers and accounts
+    keep float32 or more. `auto`: bfloat16 on CUDA, float32 on a CPU."""
 
     def __post_init__(self) -> None:
         for name in ("encoder_channels", "hidden_units", "summary_queries"):
@@ -123,7 +127,7 @@ class LearningConfig:
     tau: float = 0.005
     """Soft update of the target networks."""
     actor_learning_rate: float = 3e-4
-    critic_learning_rate: float = 1e-3
+    critic_learning_rate: float = 3e-3
     max_gradient_norm: float = 1.0
     """Gradients are clipped to this norm, for each agent."""
     credit: Credit = "entry"
