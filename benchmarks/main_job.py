@@ -36,12 +36,13 @@ FLAT_FROM = 2
 
 
 def machine() -> str:
-    """Processor, cores and versions."""
+    """Processor, cores, GPU and versions."""
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text() if cpuinfo.exists() else ""
     names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
     processor = names[0] if names else platform.processor() or platform.machine()
-    return f"{processor}, {os.cpu_count()} cores, no GPU; Python {platform.python_version()}, torch {torch.__version__}"
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{processor}, {os.cpu_count()} cores, {gpu}; Python {platform.python_version()}, torch {torch.__version__}"
 
 
 def measure_load(data: Path) -> dict[str, Any]:

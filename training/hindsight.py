@@ -45,6 +45,17 @@ class HindsightOrders:
 
 
 @dataclass(frozen=True)
+class HindsightBatch:
+    """Orders on the days of one block."""
+
+    first_day: Tensor
+    """() int64, the block's first day."""
+    position: Tensor
+    """(A, B) int64: days since the first."""
+    orders: HindsightOrders
+
+
+@dataclass(frozen=True)
 class Hindsight:
     """Results of every order of the largest size on every training day."""
 
@@ -53,6 +64,19 @@ class Hindsight:
     """(targets,) sale targets in percent."""
     rewards: Tensor
     """(targets, days, stocks) float32 from `first_day` on, percent of the initial capital; NaN where not known."""
+
+    def draw_block(
+        self, block_days: int, shape: tuple[int, int], orders: int, generator: torch.Generator
+    ) -> HindsightBatch:
+        """Draw a block among all training days, (A, B) of its days, and orders for each of them.
+
+        A replay buffer holds the days of the last few generations' episodes; what trades earn can be learned from all.
+        """
+        device, days = self.rewards.device, self.rewards.shape[1]
+        length = min(block_days, days)
+        first = torch.randint(days - length + 1, (), generator=generator, device=device) + self.first_day
+        position = torch.randint(length, shape, generator=generator, device=device)
+        return HindsightBatch(first, position, self.draw(first + position, orders, generator))
 
     def draw(self, day: Tensor, orders: int, generator: torch.Generator) -> HindsightOrders:
         """Draw `orders` uniformly random stocks and targets for each of the (A, B) days."""

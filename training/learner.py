@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import torch
@@ -26,7 +26,7 @@ from training.ddpg import (
     target_value,
     td_target,
 )
-from training.hindsight import Hindsight, HindsightOrders, hindsight_loss
+from training.hindsight import Hindsight, HindsightBatch, hindsight_loss
 from utils.config import LearningConfig
 
 _CPU_HEAD_BYTES = 96 * 2**20
@@ -67,18 +67,25 @@ class Learner:
             self.agents_per_encoder = population.size
 
     def update(self, generator: torch.Generator) -> UpdateStats:
-        """One gradient step of every agent's critics and actor, on transitions of one block of days."""
+        """One gradient step of every agent's critics and actor, on transitions of one block of days.
+
+        With hindsight, critics learn what trades earn from another block, drawn among all training days.
+        """
         config, population = self.config, self.population
         first_day, batch = self.replay.sample_block(self.block_days, population.size, config.batch_size, generator)
-        inputs = self._block_inputs(first_day)
-        missed = None
+        inputs = self._block_inputs(first_day, self.block_days + 1)
+        known, known_inputs = None, inputs
         if self.hindsight is not None:
-            missed = self.hindsight.draw(batch.day, config.hindsight_orders, generator)
+            shape = (population.size, config.batch_size)
+            known = self.hindsight.draw_block(self.block_days, shape, config.hindsight_orders, generator)
+            known_inputs = self._block_inputs(known.first_day, self.block_days)
         self._zero_gradients()
-        stats = [
-            self._accumulate(group, inputs, first_day, batch, missed)
-            for group in _slices(population.size, self.agents_per_encoder)
-        ]
+        stats = []
+        for group in _slices(population.size, self.agents_per_encoder):
+            losses = self._accumulate(group, inputs, first_day, batch)
+            if known is not None:
+                losses[1:2] = self._accumulate_hindsight(group, known_inputs, known, batch)
+            stats.append(losses)
         losses = torch.cat(stats, dim=1)
         for parameter in self._critic_shared:
             if parameter.grad is not None:
@@ -98,48 +105,57 @@ class Learner:
         self.population.critic_optimizer.zero_grad(set_to_none=False)
         self.population.actor_optimizer.zero_grad(set_to_none=False)
 
-    def _block_inputs(self, first_day: Tensor) -> Tensor:
-        """Network inputs of the block, of the day after it, and of their context: (N, days, 10)."""
+    def _block_inputs(self, first_day: Tensor, length: int) -> Tensor:
+        """Network inputs of `length` days from a day on, and of their context: (N, days, 10)."""
         context = self.population.networks.context_days
-        days = first_day + torch.arange(1 - context, self.block_days + 1, device=first_day.device)
+        days = first_day + torch.arange(1 - context, length, device=first_day.device)
         return self.market.inputs.index_select(1, days)
 
-    def _accumulate(
-        self,
-        group: slice,
-        inputs: Tensor,
-        first_day: Tensor,
-        batch: TransitionBatch,
-        missed: HindsightOrders | None,
-    ) -> Tensor:
-        """Add the gradients of some agents; returns their (3, agents) critic, hindsight and actor losses."""
-        population, market = self.population, self.market
-        encoding = population.networks.encode_distinct(inputs[:, :-1], market.investable, group)
+    def _accumulate(self, group: slice, inputs: Tensor, first_day: Tensor, batch: TransitionBatch) -> Tensor:
+        """Add the gradients of some agents' losses on transitions: their (3, agents) critic, 0 and actor losses."""
+        market = self.market
         with torch.no_grad():
-            next_encoding = population.targets.encode_distinct(inputs[:, 1:], market.investable, group)
+            next_encoding = self.population.targets.encode_distinct(inputs[:, 1:], market.investable, group)
+
+        def learn(heads: slice, encoding: DayEncoding) -> Tensor:
+            following = next_encoding.agents(_within(group, heads))
+            return self._accumulate_heads(heads, encoding, following, first_day, batch.agents(heads))
+
+        return self._through_encoder(group, inputs[:, :-1], learn)
+
+    def _accumulate_hindsight(
+        self, group: slice, inputs: Tensor, known: HindsightBatch, batch: TransitionBatch
+    ) -> Tensor:
+        """Add the gradients of some agents' losses on orders that were not given: (1, agents)."""
+        networks = self.population.networks
+
+        def learn(heads: slice, encoding: DayEncoding) -> Tensor:
+            # What a trade earns is the same in every account; the network, which sees one, must learn that too.
+            own = batch.agents(heads)
+            state = StateBatch(known.position[heads], own.slot_stock, own.slot_features, own.account)
+            orders = known.orders.agents(heads)
+            losses = hindsight_loss(hindsight_values(networks, encoding, state, orders, heads), orders)
+            losses.sum().backward()
+            return losses.detach()[None]
+
+        return self._through_encoder(group, inputs, learn)
+
+    def _through_encoder(self, group: slice, inputs: Tensor, learn: Callable[[slice, DayEncoding], Tensor]) -> Tensor:
+        """Encode days for some agents, let their heads learn in pieces, then the encoder: (losses, agents)."""
+        encoding = self.population.networks.encode_distinct(inputs, self.market.investable, group)
         # The heads see leaves, so that their micro-batches need not keep or repeat the encoder's graph.
         leaf = DayEncoding(encoding.stocks.detach().requires_grad_(), encoding.summary.detach().requires_grad_())
         losses = [
-            self._accumulate_heads(heads, group.start, leaf, next_encoding, first_day, batch, missed)
+            learn(heads, _of_each_agent(leaf.agents(_within(group, heads)), heads))
             for heads in _slices(group.stop, self.agents_per_head, group.start)
         ]
         torch.autograd.backward([encoding.stocks, encoding.summary], [leaf.stocks.grad, leaf.summary.grad])
         return torch.cat(losses, dim=1)
 
     def _accumulate_heads(
-        self,
-        heads: slice,
-        first: int,
-        leaf: DayEncoding,
-        next_encoding: DayEncoding,
-        first_day: Tensor,
-        batch: TransitionBatch,
-        missed: HindsightOrders | None,
+        self, heads: slice, known: DayEncoding, known_next: DayEncoding, first_day: Tensor, batch: TransitionBatch
     ) -> Tensor:
         networks, targets, rules = self.population.networks, self.population.targets, self.rules
-        local = slice(heads.start - first, heads.stop - first)
-        known, known_next = _of_each_agent(leaf.agents(local), heads), next_encoding.agents(local)
-        batch = batch.agents(heads)
         position = batch.day - first_day
         state = StateBatch(position, batch.slot_stock, batch.slot_features, batch.account)
         next_state = StateBatch(position, batch.next_slot_stock, batch.next_slot_features, batch.next_account)
@@ -147,21 +163,22 @@ class Learner:
         next_value = target_value(targets, known_next, next_state, next_candidates, rules, heads)
         target = td_target(batch.reward, batch.terminated, next_value, self.config.gamma)
         values = [
-            executed_value(critic, known, batch, state, heads, learns_trades=missed is None)
+            executed_value(critic, known, batch, state, heads, learns_trades=self.hindsight is None)
             for critic in networks.each_critic()
         ]
         critic_losses = critic_loss(values, target)
-        hindsight_losses = torch.zeros_like(critic_losses)
-        if missed is not None:
-            orders = missed.agents(heads)
-            hindsight_losses = hindsight_loss(hindsight_values(networks, known, state, orders, heads), orders)
-        (critic_losses + hindsight_losses).sum().backward()
+        critic_losses.sum().backward()
 
         candidates = candidate_stocks(self.market, batch.day, state)
         with _frozen(networks.critics):
             actor_losses = actor_loss(policy_value(networks, known.detach(), state, candidates, rules, heads))
             actor_losses.sum().backward()
-        return torch.stack((critic_losses.detach(), hindsight_losses.detach(), actor_losses.detach()))
+        return torch.stack((critic_losses.detach(), torch.zeros_like(critic_losses), actor_losses.detach()))
+
+
+def _within(group: slice, heads: slice) -> slice:
+    """Where some agents of a group are along that group."""
+    return slice(heads.start - group.start, heads.stop - group.start)
 
 
 def _of_each_agent(encoding: DayEncoding, heads: slice) -> DayEncoding:
