@@ -141,6 +141,20 @@ def test_orders_are_drawn_from_their_day() -> None:
     assert orders.agents(slice(1, 3)).stock.equal(orders.stock[1:3])
 
 
+def test_a_block_lies_among_the_training_days_and_any_may_be_drawn() -> None:
+    hindsight = hindsight_of(random_world(4))
+    last = FIRST_DAY + hindsight.rewards.shape[1] - 1
+    generator, days = seeded(), set[int]()
+    for _ in range(200):
+        block = hindsight.draw_block(8, (2, 5), 3, generator)
+        assert block.orders.stock.shape == (2, 5, 3) and block.position.shape == (2, 5)
+        assert 0 <= int(block.position.min()) and int(block.position.max()) < 8
+        days |= set((block.first_day + block.position).flatten().tolist())
+    assert days == set(range(FIRST_DAY, last + 1))
+    whole = hindsight.draw_block(10_000, (2, 50), 3, generator)
+    assert int(whole.first_day) == FIRST_DAY and int(whole.position.max()) <= last - FIRST_DAY
+
+
 def test_the_loss_is_a_mean_over_known_orders() -> None:
     reward = torch.tensor([[[1.0, 2.0], [3.0, 0.0]]])
     known = torch.tensor([[[True, True], [True, False]]])
@@ -191,14 +205,14 @@ def test_only_hindsight_teaches_what_trades_earn() -> None:
 def test_critics_learn_what_each_trade_earns() -> None:
     """Two stocks rise, two fall, at constant rates: the value of a trade is known, and so is found."""
     world = world_of(trending_panel((0.01, 0.004, -0.004, -0.01), 60, noise=0.0), rules=tiny_rules(trading_days=20))
-    population = tiny_population(2, learning=tiny_learning(critic_learning_rate=3e-3), hidden_units=24)
+    population = tiny_population(2, learning=tiny_learning(critic_learning_rate=1e-3), hidden_units=24)
     hindsight = hindsight_of(world, last_day=59)
-    config = tiny_learning(critic_learning_rate=3e-3, batch_size=32)
+    config = tiny_learning(critic_learning_rate=1e-3, batch_size=32)
     learner = Learner(
         population, fill_replay(world, population), world.tensors, config, order_rules(world.env), hindsight
     )
     generator = seeded(2)
-    for _ in range(400):
+    for _ in range(800):
         learner.update(generator)
     day = FIRST_DAY + 12
     context = population.networks.context_days

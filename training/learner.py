@@ -69,7 +69,8 @@ class Learner:
     def update(self, generator: torch.Generator) -> UpdateStats:
         """One gradient step of every agent's critics and actor, on transitions of one block of days.
 
-        With hindsight, critics learn what trades earn from another block, drawn among all training days.
+        With hindsight, critics learn what trades earn, and actors what to order, on another block, drawn among all
+        training days: prices do not react, so that any account of the replay might have been held on any day.
         """
         config, population = self.config, self.population
         first_day, batch = self.replay.sample_block(self.block_days, population.size, config.batch_size, generator)
@@ -84,7 +85,7 @@ class Learner:
         for group in _slices(population.size, self.agents_per_encoder):
             losses = self._accumulate(group, inputs, first_day, batch)
             if known is not None:
-                losses[1:2] = self._accumulate_hindsight(group, known_inputs, known, batch)
+                losses[1:3] = self._accumulate_hindsight(group, known_inputs, known, batch)
             stats.append(losses)
         losses = torch.cat(stats, dim=1)
         for parameter in self._critic_shared:
@@ -112,7 +113,10 @@ class Learner:
         return self.market.inputs.index_select(1, days)
 
     def _accumulate(self, group: slice, inputs: Tensor, first_day: Tensor, batch: TransitionBatch) -> Tensor:
-        """Add the gradients of some agents' losses on transitions: their (3, agents) critic, 0 and actor losses."""
+        """Add the gradients of some agents' losses on transitions: their (3, agents) critic, 0 and actor losses.
+
+        With hindsight the actors learn elsewhere, and the last is 0 too.
+        """
         market = self.market
         with torch.no_grad():
             next_encoding = self.population.targets.encode_distinct(inputs[:, 1:], market.investable, group)
@@ -126,17 +130,19 @@ class Learner:
     def _accumulate_hindsight(
         self, group: slice, inputs: Tensor, known: HindsightBatch, batch: TransitionBatch
     ) -> Tensor:
-        """Add the gradients of some agents' losses on orders that were not given: (1, agents)."""
+        """Add the gradients of some agents' losses on days known in hindsight: their (2, agents) of critics and actor.
+
+        The critics learn from orders that were not given.
+        """
         networks = self.population.networks
 
         def learn(heads: slice, encoding: DayEncoding) -> Tensor:
-            # What a trade earns is the same in every account; the network, which sees one, must learn that too.
-            own = batch.agents(heads)
-            state = StateBatch(known.position[heads], own.slot_stock, own.slot_features, own.account)
+            own, position = batch.agents(heads), known.position[heads]
+            state = StateBatch(position, own.slot_stock, own.slot_features, own.account)
             orders = known.orders.agents(heads)
             losses = hindsight_loss(hindsight_values(networks, encoding, state, orders, heads), orders)
             losses.sum().backward()
-            return losses.detach()[None]
+            return torch.stack((losses.detach(), self._teach_actor(heads, encoding, state, known.first_day + position)))
 
         return self._through_encoder(group, inputs, learn)
 
@@ -169,11 +175,18 @@ class Learner:
         critic_losses = critic_loss(values, target)
         critic_losses.sum().backward()
 
-        candidates = candidate_stocks(self.market, batch.day, state)
+        nothing = torch.zeros_like(critic_losses)
+        actor_losses = nothing if self.hindsight else self._teach_actor(heads, known, state, batch.day)
+        return torch.stack((critic_losses.detach(), nothing, actor_losses))
+
+    def _teach_actor(self, heads: slice, encoding: DayEncoding, state: StateBatch, day: Tensor) -> Tensor:
+        """Add the gradients of some agents' actor losses, (agents,), in states of the (A, B) days."""
+        networks = self.population.networks
+        candidates = candidate_stocks(self.market, day, state)
         with _frozen(networks.critics):
-            actor_losses = actor_loss(policy_value(networks, known.detach(), state, candidates, rules, heads))
-            actor_losses.sum().backward()
-        return torch.stack((critic_losses.detach(), torch.zeros_like(critic_losses), actor_losses.detach()))
+            losses = actor_loss(policy_value(networks, encoding.detach(), state, candidates, self.rules, heads))
+            losses.sum().backward()
+        return losses.detach()
 
 
 def _within(group: slice, heads: slice) -> slice:
