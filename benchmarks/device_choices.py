@@ -1,4 +1,4 @@
-"""What pays on the device at hand: `python -m benchmarks.device_choices [--profile quick|full] [--device D] [--json FILE]`.
+"""What pays on the device at hand: `python -m benchmarks.device_choices [--profile quick|full] [--json FILE]`.
 
 bfloat16 against float32 in the encoder's convolutions, and torch.compile (with CUDA graphs on a CUDA device) against
 eager operations in the heads of an update. Both forms of a pair take turns in one process.
@@ -128,7 +128,8 @@ def main() -> None:
     found = measure(arguments.profile, choose_device(arguments.device), arguments.rounds)
     precision, taken = found["precision_seconds"], found["update_seconds"]
     print(f"{found['machine']}, device {found['device']}, {arguments.threads} threads, profile {found['profile']}")
-    print(f"encode a block and back: bfloat16 is {precision['float32'] / precision['bfloat16']:.2f}x as fast as float32")
+    gain = precision["float32"] / precision["bfloat16"]
+    print(f"encode a block and back: bfloat16 is {gain:.2f}x as fast as float32")
     print(
         f"update of all agents: compiled is {taken['eager'] / taken['compiled']:.2f}x as fast as eager, "
         f"after {taken['compiling']:.0f} s of compiling"

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from scipy import stats
 
 from benchmarks.study import Job, Record, run_study
 from training.fuel_break_evaluation import AGENT, judge, paired_lead
@@ -27,7 +28,6 @@ from training.fuel_breaks import run_training
 from utils.cli import parse_command
 from utils.dqn_config import FuelBreakRunConfig, run_hash
 from utils.fuel_break_arguments import FuelBreakTrainArguments
-from utils.memory_profiler import theil_sen
 from utils.run_log import setup_logging
 
 logger = logging.getLogger("benchmarks.fuel_break_learning")
@@ -62,7 +62,7 @@ def compare(records: Sequence[Record]) -> Record:
 def memory_growth(config: FuelBreakRunConfig, episodes: int) -> Record:
     """Growth of resident memory, MiB per 100 episodes, past the 60th and the 600th episode.
 
-    Theil-Sen slopes over generations of 64 episodes, with few validation tiles.
+    Theil-Sen slopes with their 95% intervals, over generations of 64 episodes, with few validation tiles.
     """
     small = replace(
         config, run="memory", minutes=0.0, episodes=episodes, generation_episodes=_MEMORY_GENERATION, validation_tiles=4
@@ -72,8 +72,9 @@ def memory_growth(config: FuelBreakRunConfig, episodes: int) -> Record:
     growth = {}
     for first in (_WARM_UP_EPISODES, 600):
         later = [(mb, int(count)) for mb, count in zip(own, played, strict=True) if count > first]
-        if len(later) >= 2:
-            growth[f"mb_per_100_episodes_past_{first}"] = 100 * theil_sen(*map(list, zip(*later, strict=True)))
+        if len(later) >= 3:
+            slope, _, low, high = stats.theilslopes(*zip(*later, strict=True))
+            growth[f"mb_per_100_episodes_past_{first}"] = [100 * float(value) for value in (slope, low, high)]
     at_60 = own[int(np.searchsorted(played, _WARM_UP_EPISODES))]
     return {"episodes": int(played[-1]), **growth, "mb_at_60_episodes": at_60, "mb_at_the_end": own[-1]}
 

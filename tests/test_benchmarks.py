@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import agent_updates, environment, speed
+from benchmarks import agent_updates, device_choices, environment, speed
 from benchmarks.environment import lane_steps_per_second, portfolio_of
 from benchmarks.evaluation import NAIVE_FORMS, TOLERANCE, NaiveSample, evaluation_rows, measure_evaluation
 from benchmarks.generation import generation_rows, measure_generation
@@ -176,3 +177,21 @@ def test_report_holds_every_key_and_leaves_what_was_not_measured_open() -> None:
     assert set(figures.pop("growth_exponents")) == {"days", "columns", "population", "lanes", "buffer"}
     assert set(figures.values()) == {None}
     assert set(speed.SECTIONS) == set(speed._SECTIONS)
+
+
+def test_device_choices_compare_forms_of_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+
+    def note(function: Callable[..., Any], **_: object) -> Callable[..., Any]:
+        compiled.append(function.__name__)
+        return function
+
+    monkeypatch.setattr(torch, "compile", note)
+    before = [getattr(device_choices.update, name) for name in device_choices.COMPILED]
+    config = tiny_config()
+    market = random_market(config, 200, 5, 3)
+    taken = device_choices.compilation(config, market, CPU, 1)
+    assert taken.keys() == {"eager", "compiled", "compiling"} and min(taken.values()) > 0
+    assert tuple(compiled) == device_choices.COMPILED
+    assert [getattr(device_choices.update, name) for name in device_choices.COMPILED] == before
+    assert device_choices.precisions(config, market, CPU, 1).keys() == {"float32", "bfloat16"}

@@ -148,7 +148,7 @@ def test_a_block_lies_among_the_training_days_and_any_may_be_drawn() -> None:
     for _ in range(200):
         block = hindsight.draw_block(8, (2, 5), 3, generator)
         assert block.orders.stock.shape == (2, 5, 3) and block.position.shape == (2, 5)
-        assert 0 <= int(block.position.min()) and int(block.position.max()) < 8
+        assert int(block.position.min()) >= 0 and int(block.position.max()) < 8
         days |= set((block.first_day + block.position).flatten().tolist())
     assert days == set(range(FIRST_DAY, last + 1))
     whole = hindsight.draw_block(10_000, (2, 50), 3, generator)
