@@ -34,6 +34,7 @@ from tests.tiny import (
     tiny_population,
 )
 from training.evaluation import Exploration, Recorder, Rollout, random_orders, roll_out
+from training.hindsight import look_back
 from training.learner import Learner
 from utils.config import Representation
 
@@ -126,9 +127,9 @@ def test_no_day_of_a_rollout_waits() -> None:
 def test_no_update_waits(representation: Representation) -> None:
     world, population = random_world(), tiny_population(3, representation)
     replay = fill_replay(world, population)
-    updates_without(
-        NoWaiting(), Learner(population, replay, world.tensors, tiny_learning(), order_rules(world.env)), replay
-    )
+    for hindsight in (None, look_back(world.env.portfolio.bars, world.env.rules, FIRST_DAY, replay.last_day)):
+        learner = Learner(population, replay, world.tensors, tiny_learning(), order_rules(world.env), hindsight)
+        updates_without(NoWaiting(), learner, replay)
 
 
 @contextlib.contextmanager
@@ -240,5 +241,6 @@ def test_no_update_waits_on_cuda(representation: Representation) -> None:
         device="cuda",
     )
     replay.add({name: store[: filled.size].to("cuda") for name, store in filled.ring.data.items()})
-    learner = Learner(population, replay, world.tensors, tiny_learning(), order_rules(world.env))
-    updates_without(cuda_sync_is_error(), learner, replay)
+    for hindsight in (None, look_back(world.env.portfolio.bars, world.env.rules, FIRST_DAY, replay.last_day)):
+        learner = Learner(population, replay, world.tensors, tiny_learning(), order_rules(world.env), hindsight)
+        updates_without(cuda_sync_is_error(), learner, replay)
