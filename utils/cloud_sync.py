@@ -27,7 +27,7 @@ MANIFEST = "manifest.json"
 GENERATION_NAME = re.compile(r"generation-([0-9]{6,15})")
 UPLOAD_THREADS = 4
 WAITING_GENERATIONS = 8
-STOP_GRACE_SECONDS = 2.5
+STOP_GRACE_SECONDS = 2.0
 """How long after a signal uploads may go on: a rented machine is gone 5 s after it."""
 ERROR_GRACE_SECONDS = 60.0
 """How long they may go on when an error ends the run."""
