@@ -20,6 +20,8 @@ BASE = "as the profile"
 VARIANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         BASE: (),
+        "hindsight off": ("--learning.hindsight-orders", "0"),
+        "encoder in bfloat16": ("--network.precision", "bfloat16"),
         "credit daily": ("--learning.credit", "daily"),
         "critic plain": ("--network.critic", "plain"),
         "critics single": ("--network.no-twin-critics",),
