@@ -125,7 +125,8 @@ class Learner:
             following = next_encoding.agents(_within(group, heads))
             return self._accumulate_heads(heads, encoding, following, first_day, batch.agents(heads))
 
-        return self._through_encoder(group, inputs[:, :-1], learn)
+        # Far noisier than what is known in hindsight, this gradient would drown a faint signal in it.
+        return self._through_encoder(group, inputs[:, :-1], learn, teaches_encoder=self.hindsight is None)
 
     def _accumulate_hindsight(
         self, group: slice, inputs: Tensor, known: HindsightBatch, batch: TransitionBatch
@@ -144,18 +145,24 @@ class Learner:
             losses.sum().backward()
             return torch.stack((losses.detach(), self._teach_actor(heads, encoding, state, known.first_day + position)))
 
-        return self._through_encoder(group, inputs, learn)
+        return self._through_encoder(group, inputs, learn, teaches_encoder=True)
 
-    def _through_encoder(self, group: slice, inputs: Tensor, learn: Callable[[slice, DayEncoding], Tensor]) -> Tensor:
+    def _through_encoder(
+        self, group: slice, inputs: Tensor, learn: Callable[[slice, DayEncoding], Tensor], *, teaches_encoder: bool
+    ) -> Tensor:
         """Encode days for some agents, let their heads learn in pieces, then the encoder: (losses, agents)."""
-        encoding = self.population.networks.encode_distinct(inputs, self.market.investable, group)
+        with torch.set_grad_enabled(teaches_encoder):
+            encoding = self.population.networks.encode_distinct(inputs, self.market.investable, group)
         # The heads see leaves, so that their micro-batches need not keep or repeat the encoder's graph.
-        leaf = DayEncoding(encoding.stocks.detach().requires_grad_(), encoding.summary.detach().requires_grad_())
+        leaf = encoding.detach()
+        for part in (leaf.stocks, leaf.summary):
+            part.requires_grad_(teaches_encoder)
         losses = [
             learn(heads, _of_each_agent(leaf.agents(_within(group, heads)), heads))
             for heads in _slices(group.stop, self.agents_per_head, group.start)
         ]
-        torch.autograd.backward([encoding.stocks, encoding.summary], [leaf.stocks.grad, leaf.summary.grad])
+        if teaches_encoder:
+            torch.autograd.backward([encoding.stocks, encoding.summary], [leaf.stocks.grad, leaf.summary.grad])
         return torch.cat(losses, dim=1)
 
     def _accumulate_heads(
@@ -201,7 +208,8 @@ def _of_each_agent(encoding: DayEncoding, heads: slice) -> DayEncoding:
         return encoding
     stocks, summary = encoding.stocks.expand(count, -1, -1, -1), encoding.summary.expand(count, -1, -1)
     for own in (stocks, summary):
-        own.register_hook(_drop_unsound)
+        if own.requires_grad:
+            own.register_hook(_drop_unsound)
     return DayEncoding(stocks, summary)
 
 
