@@ -48,18 +48,17 @@ class TensorRing:
         self.size = min(self.size + count, self.capacity)
 
     def state_dict(self) -> dict[str, Any]:
-        """The filled rows and the place of the next one."""
-        return {
-            "size": self.size,
-            "next_row": self.next_row,
-            "rows": {name: store[: self.size] for name, store in self.data.items()},
-        }
+        """All rows, the place of the next one, and how many are filled.
+
+        Empty rows too, so that a checkpoint, and the memory that writing it takes, is as large first as last.
+        """
+        return {"size": self.size, "next_row": self.next_row, "rows": dict(self.data)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave, into the tensors that are there."""
         self.size, self.next_row = state["size"], state["next_row"]
         for name, store in self.data.items():
-            store[: self.size] = state["rows"][name].to(store.device)
+            store[: self.size] = state["rows"][name][: self.size].to(store.device)
 
 
 @dataclass(frozen=True)
