@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import get_args
@@ -17,7 +17,9 @@ from environment.trading_env import VectorTradingEnvironment
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.ddpg import OrderRules
+from training.erl_trainer import looks_back
 from training.evaluation import Recorder, random_orders
+from training.hindsight import look_back
 from training.learner import Learner
 from utils.config import Config, Representation
 
@@ -63,20 +65,31 @@ def fill_replay(replay: ReplayBuffer, transitions: dict[str, Tensor]) -> None:
         replay.add(transitions)
 
 
+def learner_maker(config: Config, market: Market, device: torch.device) -> Callable[[int], Learner]:
+    """Makes learners of populations of any size as a run has them, all on the same full replay."""
+    env = VectorTradingEnvironment.on(market, config.env, device)
+    replay, tensors = random_replay(config, market, env, device), MarketTensors.of(market, device)
+    rules = OrderRules.of(config.env, env.portfolio.orders_per_day, config.learning.selection_temperature)
+    train, context = market.splits.train, config.split.context_window_days
+    bars = env.portfolio.bars
+    hindsight = look_back(bars, config.env, train.first, train.last) if looks_back(config) else None
+
+    def learner(size: int) -> Learner:
+        torch.manual_seed(config.seed)
+        population = Population(size, config.network, config.learning, context, device)
+        return Learner(population, replay, tensors, config.learning, rules, hindsight)
+
+    return learner
+
+
 def update_seconds(
     config: Config, market: Market, device: torch.device, populations: Sequence[int], *, repeats: int
 ) -> dict[int, float]:
     """Seconds of one update of each population, all on the same full replay."""
-    env = VectorTradingEnvironment.on(market, config.env, device)
-    replay, tensors = random_replay(config, market, env, device), MarketTensors.of(market, device)
-    rules = OrderRules.of(config.env, env.portfolio.orders_per_day, config.learning.selection_temperature)
-    context = config.split.context_window_days
+    learner_of = learner_maker(config, market, device)
 
     def seconds(size: int) -> float:
-        torch.manual_seed(config.seed)
-        population = Population(size, config.network, config.learning, context, device)
-        learner = Learner(population, replay, tensors, config.learning, rules)
-        generator = torch.Generator(device).manual_seed(0)
+        learner, generator = learner_of(size), torch.Generator(device).manual_seed(0)
         return seconds_of(lambda: learner.update(generator), device, repeats=repeats)
 
     return {size: seconds(size) for size in populations}

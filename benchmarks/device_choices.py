@@ -10,28 +10,24 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
-from benchmarks.agent_updates import random_replay
+from benchmarks.agent_updates import learner_maker
 from benchmarks.harness import full_scale, random_market, seconds_of, synchronize
 from benchmarks.main_job import machine
 from data.market import Market, MarketTensors
-from environment.trading_env import VectorTradingEnvironment
 from models.networks import AgentNetworks
-from models.population import Population
 from training import learner as update
-from training.ddpg import OrderRules
-from training.learner import Learner
 from utils.config import Config, Precision, profile_config
 from utils.devices import choose_device
 
-COMPILED = ("target_value", "executed_value", "policy_value")
+COMPILED = ("target_value", "executed_value", "policy_value", "hindsight_values")
 """The functions of an update whose operations torch.compile can fuse; the rest are convolutions and sums of squares."""
 PROFILES: dict[str, tuple[Config, tuple[int, int, int]]] = {
     "quick": (profile_config("quick"), (1600, 40, 40)),
@@ -67,31 +63,15 @@ def precisions(config: Config, market: Market, device: torch.device, rounds: int
     return in_turns({"float32": form("float32"), "bfloat16": form("bfloat16")}, device, rounds)
 
 
-@contextmanager
-def _replaced(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    before = {name: getattr(update, name) for name in functions}
-    vars(update).update(functions)
-    try:
-        yield
-    finally:
-        vars(update).update(before)
-
-
 def compilation(config: Config, market: Market, device: torch.device, rounds: int) -> dict[str, float]:
     """Seconds of an update of all agents, eager and with its heads compiled, and those that compiling took."""
-    env = VectorTradingEnvironment.on(market, config.env, device)
-    replay = random_replay(config, market, env, device)
-    population = Population(
-        config.evolution.population_size, config.network, config.learning, config.split.context_window_days, device
-    )
-    rules = OrderRules.of(config.env, env.portfolio.orders_per_day, config.learning.selection_temperature)
-    learner = Learner(population, replay, MarketTensors.of(market, device), config.learning, rules)
+    learner = learner_maker(config, market, device)(config.evolution.population_size)
     generator = torch.Generator(device).manual_seed(0)
     mode = "reduce-overhead" if device.type == "cuda" else "default"
     compiled = {name: torch.compile(getattr(update, name), mode=mode, dynamic=False) for name in COMPILED}
 
     def fused() -> None:
-        with _replaced(compiled):
+        with mock.patch.dict(vars(update), compiled):
             learner.update(generator)
 
     started = time.perf_counter()

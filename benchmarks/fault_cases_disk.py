@@ -9,14 +9,14 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.fault_harness import Ended, Row, checkpoints_of, flags, folder, run_beside, run_here
+from benchmarks.harness import told_less
 from training.checkpoint import CheckpointError, list_checkpoints, load_checkpoint, load_latest, save_checkpoint
 
 PAGE = 4096
@@ -104,7 +104,8 @@ def damage(kind: str, data: bytearray, rng: random.Random) -> None:
 def rot(kind: str, count: int) -> Row:
     """Damage one file of the newest checkpoint; the one before it must be used."""
     rng, detected = random.Random(kind), 0
-    with folder() as root, _told_once():
+    # Else a warning for each of hundreds of rotten files.
+    with folder() as root, told_less("training.checkpoint", logging.ERROR):
         save(root, 1)
         newest = save(root, 2)
         files = sorted(newest.iterdir())
@@ -121,18 +122,6 @@ def rot(kind: str, count: int) -> Row:
     return Row(
         f"{kind} in any file", count, "all detected, all fall back", measured, detected == count and is_good_again
     )
-
-
-@contextmanager
-def _told_once() -> Iterator[None]:
-    """Without a warning for each of hundreds of rotten files."""
-    checkpoints = logging.getLogger("training.checkpoint")
-    level = checkpoints.level
-    checkpoints.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        checkpoints.setLevel(level)
 
 
 def order_of_calls() -> Row:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -95,6 +97,18 @@ def seconds_of(work: Callable[[], object], device: torch.device = CPU, *, repeat
         synchronize(device)
         taken.append(time.perf_counter() - started)
     return statistics.median(taken)
+
+
+@contextmanager
+def told_less(name: str, level: int) -> Iterator[None]:
+    """Let a logger say only what is of that level or above."""
+    words = logging.getLogger(name)
+    before = words.level
+    words.setLevel(level)
+    try:
+        yield
+    finally:
+        words.setLevel(before)
 
 
 class MemoryGauge:

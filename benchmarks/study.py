@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from scipy import stats
 
+from benchmarks.harness import told_less
 from utils.cli import parse_command
 from utils.config import Config
 
@@ -87,15 +88,13 @@ def _results(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Record]]:
 
 def _alone(task: Callable[[], Record]) -> Record:
     """Do a task on one thread, for others may run beside it, without a word on each market that is loaded."""
-    threads, words = torch.get_num_threads(), logging.getLogger("data")
-    level = words.level
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    words.setLevel(logging.WARNING)
     try:
-        return task()
+        with told_less("data", logging.WARNING):
+            return task()
     finally:
         torch.set_num_threads(threads)
-        words.setLevel(level)
 
 
 def read_results(path: Path | None) -> list[Record]:

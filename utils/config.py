@@ -103,8 +103,8 @@ class NetworkConfig:
     twin_critics: bool = True
     """Learn two critics and use the smaller value (Fujimoto et al. 2018)."""
     precision: Precision = "auto"
-    """Of the encoder's convolutions, where nearly all the arithmetic is; the rest, parameters, optimisers and accounts
-    keep float32 or more. `auto`: bfloat16 on CUDA, float32 on a CPU."""
+    """Of the encoder's convolutions; parameters, optimisers, heads and accounts keep float32 or more. `auto`: bfloat16
+    on CUDA, float32 on a CPU."""
 
     def __post_init__(self) -> None:
         for name in ("encoder_channels", "hidden_units", "summary_queries"):
@@ -133,7 +133,7 @@ class LearningConfig:
     credit: Credit = "entry"
     """`entry`: a trade's whole profit and cost count at the step that opened it; `daily`: as it accrues."""
     hindsight_orders: int = 16
-    """Orders that were not given, for each transition of an update, from whose known results the critic learns what a
+    """Orders that were not given, for each state of an update, from whose known results the critic learns what a
     trade earns (`entry` credit and the structured critic only); 0 looks at none."""
     selection_temperature: float = 1.0
     """Softness, in units of the coefficient, with which the actor loss sees which stock is ordered."""
