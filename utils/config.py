@@ -128,6 +128,10 @@ class LearningConfig:
     """Soft update of the target networks."""
     actor_learning_rate: float = 3e-4
     critic_learning_rate: float = 3e-3
+    critic_weight_decay: float = 0.5
+    """Of critics and encoder: each update shrinks them by the learning rate times this (Loshchilov and Hutter 2019,
+    decoupled from the gradient). A market has few independent episodes of what moves all its stocks; they are soon
+    learned by heart."""
     max_gradient_norm: float = 1.0
     """Gradients are clipped to this norm, for each agent."""
     credit: Credit = "entry"
@@ -157,6 +161,7 @@ class LearningConfig:
         require(0 < self.tau <= 1, "0 < tau <= 1", self.tau)
         require(self.actor_learning_rate > 0, "actor-learning-rate > 0", self.actor_learning_rate)
         require(self.critic_learning_rate > 0, "critic-learning-rate > 0", self.critic_learning_rate)
+        require(self.critic_weight_decay >= 0, "critic-weight-decay >= 0", self.critic_weight_decay)
         require(self.max_gradient_norm > 0, "max-gradient-norm > 0", self.max_gradient_norm)
         require(self.hindsight_orders >= 0, "hindsight-orders >= 0", self.hindsight_orders)
         require(self.selection_temperature > 0, "selection-temperature > 0", self.selection_temperature)
