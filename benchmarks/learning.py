@@ -2,7 +2,8 @@
 
 `pendulum`: DDPG, a population and a population with evolution on Gymnasium's Pendulum-v1, at equal environment steps.
 All seeds run side by side, each with its own replay. Published for DDPG after 20,000 steps: -152 +- 94 (RL Baselines3
-Zoo).
+Zoo). `--environment` takes another one with flat observations and actions, for longer studies: `InvertedPendulum-v5`,
+`HalfCheetah-v5` (pip install "gymnasium[mujoco]").
 
 `markets`: what a population learns of planted markets, see `benchmarks.learning_markets`. `null`: how often it is
 praised where nothing can be learned, see `benchmarks.learning_null`. Both take settings of main.py as further flags, do
@@ -19,12 +20,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import torch
 from torch import Tensor
 
 from benchmarks import learning_markets, learning_null
 from training.control import ControlConfig
-from training.control_loop import ControlTrainer, LoopConfig, evaluate
+from training.control_loop import ControlTrainer, LoopConfig, evaluate, make_environments, spaces
 from utils.config import ConfigError, EvolutionConfig
 
 PENDULUM = "Pendulum-v1"
@@ -52,11 +54,11 @@ def pendulum(arguments: argparse.Namespace) -> dict[str, Any]:
             continue
         started = time.perf_counter()
         trainer = ControlTrainer(
-            PENDULUM, arguments.seeds, loop, ControlConfig(), arguments.first_seed, arguments.device
+            arguments.environment, arguments.seeds, loop, ControlConfig(), arguments.first_seed, arguments.device
         )
         trained = trainer.run()
         seconds = time.perf_counter() - started
-        returns = evaluate(trained.learner, PENDULUM, arguments.episodes, FIRST_TEST_SEED)
+        returns = evaluate(trained.learner, arguments.environment, arguments.episodes, FIRST_TEST_SEED)
         results[name] = summarise(returns[trained.champions], trained.fitness, loop) | {"seconds": seconds}
         print(_line(name, results[name]), flush=True)
     return results
@@ -84,6 +86,7 @@ def _line(name: str, result: dict[str, Any]) -> str:
 
 def _add_pendulum(commands: Any) -> None:
     parser = commands.add_parser("pendulum", help="DDPG and populations on Pendulum-v1 at equal environment steps")
+    parser.add_argument("--environment", default=PENDULUM, help="of Gymnasium")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=20_000, help="environment steps of each seed")
@@ -101,9 +104,22 @@ def _run_pendulum(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     if words:
         raise ConfigError(f"expected only flags of this study, got {words[0]!r}; see --help")
     torch.set_num_threads(arguments.threads)
+    _require_flat(arguments.environment)
     results = pendulum(arguments)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def _require_flat(name: str) -> None:
+    """Raise ConfigError unless Gymnasium knows the environment and it can be learned."""
+    try:
+        environments = make_environments(name, 1)
+        spaces(environments)
+    except (gymnasium.error.Error, ValueError) as error:
+        raise ConfigError(
+            f"expected an environment with flat observations and actions, got {name!r}: {error}"
+        ) from None
+    environments.close()
 
 
 def main(words: Sequence[str] | None = None) -> None:
