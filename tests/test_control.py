@@ -330,6 +330,19 @@ def test_the_same_seed_gives_the_same_run() -> None:
         assert torch.equal(rows, second.learner.stacks()[name])
 
 
+def test_a_generation_cut_short_chooses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps for two whole generations and a half: nothing evolves for the half one, and the second one's best wins."""
+    evolved: list[Tensor] = []
+    monkeypatch.setattr(ControlTrainer, "_evolve", lambda trainer, fitness, config: evolved.append(fitness))
+    config = EvolutionConfig(population_size=3)
+    loop = LoopConfig(3, 1, environment_steps=6 * 25, warm_up_steps=150, generation_steps=10, evolution=config)
+    trained = ControlTrainer(_Flat, 2, loop, CONFIG, seed=0).run()
+    assert len(trained.fitness) == 3 and len(evolved) == 1
+    assert evolved[0].equal(trained.fitness[0])
+    assert trained.champions.tolist() == [row + 3 * place for place, row in enumerate(trained.fitness[1].argmax(1))]
+    assert not trained.fitness[1].argmax(1).equal(trained.fitness[2].argmax(1))
+
+
 def test_spaces_that_are_not_flat_are_refused() -> None:
     with pytest.raises(ValueError, match="expected flat Box spaces"):
         ControlTrainer("CartPole-v1", 1, LoopConfig(), CONFIG, seed=0)

@@ -49,7 +49,7 @@ class Trained:
 
     learner: ControlLearner
     champions: Tensor
-    """(E,) row of each experiment's fittest agent in the last generation."""
+    """(E,) row of each experiment's fittest agent in the last whole generation."""
     fitness: Tensor
     """(generations, E, P) mean return of the fitness lanes, of the exploring lane where there are none."""
 
@@ -114,12 +114,14 @@ class ControlTrainer:
     def run(self) -> Trained:
         """Spend all environment steps."""
         fitness: list[Tensor] = []
+        whole = max(1, self.steps // self.loop.generation_steps)
         while self.replay.ring.size < self.steps:
-            if fitness and self.loop.evolution is not None:
+            # What is left after the whole generations is too short an episode to judge a new agent by.
+            if 0 < len(fitness) < whole and self.loop.evolution is not None:
                 self._evolve(fitness[-1], self.loop.evolution)
             fitness.append(self._generation(len(fitness)))
         self.environments.close()
-        champions = fitness[-1].argmax(1) + torch.arange(self.experiments) * self.loop.population
+        champions = fitness[whole - 1].argmax(1) + torch.arange(self.experiments) * self.loop.population
         return Trained(self.learner, champions, torch.stack(fitness))
 
     def _generation(self, number: int) -> Tensor:
