@@ -30,7 +30,7 @@ from tests.tiny import (
 )
 from training.ddpg import hindsight_values
 from training.hindsight import Hindsight, HindsightOrders, hindsight_loss, look_back
-from training.learner import Learner
+from training.learner import Learner, with_noise
 from utils.config import EnvironmentConfig, Representation
 from utils.spaces import MAX_COEFFICIENT
 
@@ -186,13 +186,12 @@ def test_any_cut_into_micro_batches_is_the_same_update(representation: Represent
 
 def test_only_hindsight_teaches_what_trades_earn() -> None:
     """Where no result is known, the temporal difference leaves the trades' value and the encoder alone."""
-    learning = tiny_learning(critic_weight_decay=0.0)
-    world, population = random_world(6), tiny_population(2, learning=learning)
+    world, population = random_world(6), tiny_population(2)
     known = hindsight_of(world, last_day=39)
     unknown = replace(known, rewards=torch.full_like(known.rewards, torch.nan))
     before = parameters(population)
     learner = Learner(
-        population, fill_replay(world, population), world.tensors, learning, order_rules(world.env), unknown
+        population, fill_replay(world, population), world.tensors, tiny_learning(), order_rules(world.env), unknown
     )
     stats = learner.update(seeded(1))
     assert stats.hindsight_loss.tolist() == [0.0, 0.0] and (stats.critic_loss > 0).all()
@@ -203,6 +202,36 @@ def test_only_hindsight_teaches_what_trades_earn() -> None:
     trades = ("order_stock", "order_state", "order_hidden", "order_out")
     assert not [name for name in moved if any(part in name for part in trades)]
     assert any("cash_hidden" in name for name in moved) and any("value_hidden" in name for name in moved)
+
+
+def test_noise_is_put_on_what_is_there() -> None:
+    """A missing bar stays the mean, the mask stays, and nothing changes the market's own tensor."""
+    clean = torch.randn(50, 400, 10, generator=seeded(1))
+    clean[..., -1] = (torch.rand(50, 400, generator=seeded(2)) < 0.7).float()
+    clean[..., :-1] *= clean[..., -1:]
+    before = clean.clone()
+    noisy = with_noise(clean, 0.6, seeded(3))
+    is_there = clean[..., -1] > 0
+    assert torch.equal(noisy[..., -1], clean[..., -1]) and torch.equal(noisy[~is_there], clean[~is_there])
+    noise = (noisy - clean)[is_there][:, :-1]
+    assert noise.std().item() == pytest.approx(0.6, rel=0.02) and abs(noise.mean().item()) < 0.01
+    assert torch.equal(clean, before) and with_noise(clean, 0.0, seeded(3)) is clean
+
+
+def test_only_days_known_in_hindsight_are_seen_with_noise() -> None:
+    world = random_world(5)
+    results: dict[tuple[bool, float], dict[str, Tensor]] = {}
+    for known in (False, True):
+        for noise in (0.0, 0.6):
+            population = tiny_population(2)
+            config = tiny_learning(input_noise=noise)
+            hindsight = hindsight_of(world, last_day=39) if known else None
+            replay = fill_replay(world, population)
+            Learner(population, replay, world.tensors, config, order_rules(world.env), hindsight).update(seeded(1))
+            results[known, noise] = parameters(population)
+    assert all(value.equal(results[False, 0.6][name]) for name, value in results[False, 0.0].items())
+    for part in ("encoder.weights.0", "critics.0.order_out.weight", "actor.out.weight"):
+        assert not results[True, 0.0][f"networks.{part}"].equal(results[True, 0.6][f"networks.{part}"])
 
 
 def test_critics_learn_what_each_trade_earns() -> None:

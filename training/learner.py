@@ -70,7 +70,8 @@ class Learner:
         """One gradient step of every agent's critics and actor, on transitions of one block of days.
 
         With hindsight, critics learn what trades earn, and actors what to order, on another block, drawn among all
-        training days: prices do not react, so that any account of the replay might have been held on any day.
+        training days: prices do not react, so that any account of the replay might have been held on any day. Noise
+        on what they see of these days keeps the encoder from knowing them by heart.
         """
         config, population = self.config, self.population
         first_day, batch = self.replay.sample_block(self.block_days, population.size, config.batch_size, generator)
@@ -79,7 +80,8 @@ class Learner:
         if self.hindsight is not None:
             shape = (population.size, config.batch_size)
             known = self.hindsight.draw_block(self.block_days, shape, config.hindsight_orders, generator)
-            known_inputs = self._block_inputs(known.first_day, self.block_days)
+            clean = self._block_inputs(known.first_day, self.block_days)
+            known_inputs = with_noise(clean, config.input_noise, generator)
         self._zero_gradients()
         stats = []
         for group in _slices(population.size, self.agents_per_encoder):
@@ -194,6 +196,19 @@ class Learner:
             losses = actor_loss(policy_value(networks, encoding.detach(), state, candidates, self.rules, heads))
             losses.sum().backward()
         return losses.detach()
+
+
+def with_noise(inputs: Tensor, std: float, generator: torch.Generator) -> Tensor:
+    """Network inputs (N, days, 10) with Gaussian noise where there is a bar; the mask, the last channel, stays.
+
+    Noise on inputs is a penalty on how fast the outputs change with them (Bishop 1995, "Training with noise is
+    equivalent to Tikhonov regularization").
+    """
+    if std == 0:
+        return inputs
+    features, mask = inputs[..., :-1], inputs[..., -1:]
+    noise = torch.randn(features.shape, generator=generator, device=inputs.device, dtype=inputs.dtype)
+    return torch.cat((features + std * noise * mask, mask), dim=-1)
 
 
 def _within(group: slice, heads: slice) -> slice:

@@ -128,10 +128,6 @@ class LearningConfig:
     """Soft update of the target networks."""
     actor_learning_rate: float = 3e-4
     critic_learning_rate: float = 3e-3
-    critic_weight_decay: float = 0.5
-    """Of critics and encoder: each update shrinks them by the learning rate times this (Loshchilov and Hutter 2019,
-    decoupled from the gradient). A market has few independent episodes of what moves all its stocks; they are soon
-    learned by heart."""
     max_gradient_norm: float = 1.0
     """Gradients are clipped to this norm, for each agent."""
     credit: Credit = "entry"
@@ -139,6 +135,9 @@ class LearningConfig:
     hindsight_orders: int = 16
     """Orders that were not given, for each state of an update, from whose known results the critic learns what a
     trade earns (`entry` credit and the structured critic only); 0 looks at none."""
+    input_noise: float = 0.6
+    """Standard deviation of the noise on the standardised inputs of days that are learned from in hindsight. A market
+    has few independent episodes of what moves all its stocks; without noise they are soon known by heart."""
     selection_temperature: float = 1.0
     """Softness, in units of the coefficient, with which the actor loss sees which stock is ordered."""
     noise_initial: float = 0.3
@@ -161,7 +160,7 @@ class LearningConfig:
         require(0 < self.tau <= 1, "0 < tau <= 1", self.tau)
         require(self.actor_learning_rate > 0, "actor-learning-rate > 0", self.actor_learning_rate)
         require(self.critic_learning_rate > 0, "critic-learning-rate > 0", self.critic_learning_rate)
-        require(self.critic_weight_decay >= 0, "critic-weight-decay >= 0", self.critic_weight_decay)
+        require(self.input_noise >= 0, "input-noise >= 0", self.input_noise)
         require(self.max_gradient_norm > 0, "max-gradient-norm > 0", self.max_gradient_norm)
         require(self.hindsight_orders >= 0, "hindsight-orders >= 0", self.hindsight_orders)
         require(self.selection_temperature > 0, "selection-temperature > 0", self.selection_temperature)
