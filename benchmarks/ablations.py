@@ -21,6 +21,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         BASE: (),
         "hindsight off": ("--learning.hindsight-orders", "0"),
+        "inputs without noise": ("--learning.input-noise", "0"),
         "encoder in bfloat16": ("--network.precision", "bfloat16"),
         "credit daily": ("--learning.credit", "daily"),
         "critic plain": ("--network.critic", "plain"),

@@ -136,8 +136,8 @@ class LearningConfig:
     """Orders that were not given, for each state of an update, from whose known results the critic learns what a
     trade earns (`entry` credit and the structured critic only); 0 looks at none."""
     input_noise: float = 0.6
-    """Standard deviation of the noise on the standardised inputs of days that are learned from in hindsight. A market
-    has few independent episodes of what moves all its stocks; without noise they are soon known by heart."""
+    """Standard deviation of the noise on the standardised inputs of days that are learned from in hindsight, against
+    learning by heart the few independent episodes of what moves all stocks at once."""
     selection_temperature: float = 1.0
     """Softness, in units of the coefficient, with which the actor loss sees which stock is ordered."""
     noise_initial: float = 0.3
@@ -160,9 +160,9 @@ class LearningConfig:
         require(0 < self.tau <= 1, "0 < tau <= 1", self.tau)
         require(self.actor_learning_rate > 0, "actor-learning-rate > 0", self.actor_learning_rate)
         require(self.critic_learning_rate > 0, "critic-learning-rate > 0", self.critic_learning_rate)
-        require(self.input_noise >= 0, "input-noise >= 0", self.input_noise)
         require(self.max_gradient_norm > 0, "max-gradient-norm > 0", self.max_gradient_norm)
         require(self.hindsight_orders >= 0, "hindsight-orders >= 0", self.hindsight_orders)
+        require(self.input_noise >= 0, "input-noise >= 0", self.input_noise)
         require(self.selection_temperature > 0, "selection-temperature > 0", self.selection_temperature)
         require(self.noise_initial >= 0, "noise-initial >= 0", self.noise_initial)
         require(self.noise_final >= 0, "noise-final >= 0", self.noise_final)
