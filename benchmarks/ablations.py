@@ -21,6 +21,8 @@ VARIANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         BASE: (),
         "hindsight off": ("--learning.hindsight-orders", "0"),
+        "hindsight steps 1": ("--learning.hindsight-steps", "1"),
+        "learning rates constant": ("--learning.learning-rate-final", "1"),
         "inputs without noise": ("--learning.input-noise", "0"),
         "encoder in bfloat16": ("--network.precision", "bfloat16"),
         "credit daily": ("--learning.credit", "daily"),

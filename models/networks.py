@@ -231,16 +231,17 @@ class Actor(nn.Module):
 class Critic(nn.Module):
     """Q(s, orders) = state value + sum of order values.
 
-    `structured`: an order's value is its size, as the money is, times the sum of what the trade earns and what its cash
-    is worth left free in this state. `plain`: the size is one more input of the network.
+    `structured`: an order's value is its size, as the money is, times the sum of what the trade earns, whatever the
+    account, and what its cash is worth left free in this state. `plain`: size and account are inputs of one network.
     """
 
     def __init__(self, population: int, config: NetworkConfig) -> None:
         super().__init__()
         hidden = config.hidden_units
         self.is_structured = config.critic == "structured"
+        of_account = 0 if self.is_structured else ACCOUNT_FEATURES
         self.order_stock = StackedLinear(population, config.encoder_channels + 2, hidden, gain=1.0)
-        self.order_state = StackedLinear(population, hidden + ACCOUNT_FEATURES, hidden, gain=1.0)
+        self.order_state = StackedLinear(population, hidden + of_account, hidden, gain=1.0)
         self.order_hidden = StackedLinear(population, hidden, hidden)
         self.order_out = StackedLinear(population, hidden, 1, gain=0.1)
         if self.is_structured:
@@ -270,26 +271,20 @@ class Critic(nn.Module):
             learns_trades: False stops the gradient to what trades earn (of the structured form).
         """
         if not self.is_structured:
-            return self._of_order(stocks, summary, account, size, target_percent, agents)
-        earns = self.trade_value(stocks, summary, account, target_percent, agents)
+            return self._of_order(stocks, torch.cat((summary, account), -1), size, target_percent, agents)
+        earns = self.trade_value(stocks, summary, target_percent, agents)
         state = torch.cat((summary, account), -1)
         cash = self.cash_out(F.relu(self.cash_hidden(state, agents)), agents)
         return cast(Tensor, size * ((earns if learns_trades else earns.detach()) + cash))
 
-    def trade_value(
-        self, stocks: Tensor, summary: Tensor, account: Tensor, target_percent: Tensor, agents: Agents = ALL
-    ) -> Tensor:
-        """Reward that the largest order of each of m stocks earns, (A, B, m), whatever becomes of the account."""
-        size = torch.zeros_like(target_percent)
-        return self._of_order(stocks, summary, account, size, target_percent, agents)
+    def trade_value(self, stocks: Tensor, summary: Tensor, target_percent: Tensor, agents: Agents = ALL) -> Tensor:
+        """Reward that the largest order of each of m stocks earns, (A, B, m); of the structured form."""
+        return self._of_order(stocks, summary, torch.zeros_like(target_percent), target_percent, agents)
 
-    def _of_order(
-        self, stocks: Tensor, summary: Tensor, account: Tensor, size: Tensor, target_percent: Tensor, agents: Agents
-    ) -> Tensor:
+    def _of_order(self, stocks: Tensor, state: Tensor, size: Tensor, target_percent: Tensor, agents: Agents) -> Tensor:
         target = (target_percent - MIN_TARGET_PERCENT) / (MAX_TARGET_PERCENT - MIN_TARGET_PERCENT)
-        state = self.order_state(torch.cat((summary, account), -1), agents).unsqueeze(2)
         order = torch.cat((stocks, target.unsqueeze(-1), size.unsqueeze(-1)), -1)
-        x = F.relu(self.order_stock(order, agents) + state)
+        x = F.relu(self.order_stock(order, agents) + self.order_state(state, agents).unsqueeze(2))
         return cast(Tensor, self.order_out(F.relu(self.order_hidden(x, agents)), agents).squeeze(-1))
 
     def state_value(

@@ -27,6 +27,7 @@ class Population:
     ) -> None:
         self.size = size
         self.network_config = network
+        self._learning = learning
         self.networks = AgentNetworks(size, network, context_days).to(device)
         self.targets = copy.deepcopy(self.networks).requires_grad_(False)
         # Moments live next to the parameters with the same first dimension, so that they can follow their agent.
@@ -41,6 +42,13 @@ class Population:
         """The critics learn the encoder too; the actor reads it without gradients."""
         yield from self.networks.encoder.parameters()
         yield from self.networks.critics.parameters()
+
+    def scale_learning_rates(self, share: float) -> None:
+        """Take steps of this share of the learning rates that the settings give."""
+        rates = self._learning.actor_learning_rate, self._learning.critic_learning_rate
+        for optimizer, rate in zip((self.actor_optimizer, self.critic_optimizer), rates, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = share * rate
 
     @property
     def is_shared(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from environment.ledger import Bars, Orders
 from environment.trading_env import VectorTradingEnvironment, investable_bars
-from models.networks import StateBatch
 from tests.tiny import (
     FIRST_DAY,
     World,
@@ -204,6 +202,46 @@ def test_only_hindsight_teaches_what_trades_earn() -> None:
     assert any("cash_hidden" in name for name in moved) and any("value_hidden" in name for name in moved)
 
 
+def test_each_step_moves_what_it_teaches_and_nothing_else() -> None:
+    """Adam counts the steps of each parameter: those of hindsight for what it teaches, one for the rest."""
+    world, population = random_world(6), tiny_population(2)
+    config = tiny_learning(hindsight_steps=3)
+    replay = fill_replay(world, population)
+    learner = Learner(population, replay, world.tensors, config, order_rules(world.env), hindsight_of(world))
+    learner.update(seeded(1))
+    steps: dict[int, set[str]] = {}
+    for optimizer in (population.critic_optimizer, population.actor_optimizer):
+        for name, parameter in population.networks.named_parameters():
+            if parameter in optimizer.state:
+                steps.setdefault(int(optimizer.state[parameter]["step"]), set()).add(name)
+    looks_back = {name for name in steps[3] if name.startswith("encoder.") or ".order_" in name}
+    assert set(steps) == {1, 3} and steps[3] == looks_back
+    assert steps[1] | steps[3] == {name for name, _ in population.networks.named_parameters()}
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_an_agent_that_breaks_in_hindsight_is_left_where_it_was(steps: int) -> None:
+    """Its update is counted as left out, and the others' is what it is without it."""
+    world, config = random_world(6), tiny_learning(hindsight_steps=steps)
+    known = hindsight_of(world, last_day=39)
+    results: list[dict[str, Tensor]] = []
+    for breaks in (True, False):
+        population = tiny_population(3)
+        replay = fill_replay(world, tiny_population(3))
+        if breaks:
+            with torch.no_grad():
+                population.networks.get_parameter("critics.0.order_out.weight")[1, 0, 0] = torch.inf
+        before = parameters(population)
+        learner = Learner(population, replay, world.tensors, config, order_rules(world.env), known)
+        stats = learner.update(seeded(1))
+        assert stats.is_sound.tolist() == [True, not breaks, True]
+        results.append(parameters(population))
+        if breaks:
+            assert all(value[1].equal(before[name][1]) for name, value in results[0].items())
+    for name, value in results[1].items():
+        torch.testing.assert_close(results[0][name][[0, 2]], value[[0, 2]], rtol=1e-5, atol=1e-7, msg=name)
+
+
 def test_noise_is_put_on_what_is_there() -> None:
     """A missing bar stays the mean, the mask stays, and nothing changes the market's own tensor."""
     clean = torch.randn(50, 400, 10, generator=seeded(1))
@@ -253,16 +291,11 @@ def test_critics_learn_what_each_trade_earns() -> None:
     orders = HindsightOrders(
         stock, torch.full((2, 1, 4), 20.0), torch.zeros(2, 1, 4), torch.ones(2, 1, 4, dtype=torch.bool)
     )
-    nothing_held = cast(Any, world.env).portfolio.slots
-    state = StateBatch(
-        torch.zeros(2, 1, dtype=torch.int64),
-        torch.full((2, 1, nothing_held), 4),
-        torch.zeros(2, 1, nothing_held, 6),
-        torch.tensor([1.0, 0.0, 0.5]).expand(2, 1, 3),
-    )
     with torch.no_grad():
         encoding = population.networks.encode_distinct(inputs, world.tensors.investable)
-        values = hindsight_values(population.networks, encoding, state, orders, slice(None))
+        values = hindsight_values(
+            population.networks, encoding, torch.zeros(2, 1, dtype=torch.int64), orders, slice(None)
+        )
     row = int((hindsight.targets == 20.0).nonzero())
     earned = hindsight.rewards[row, day - FIRST_DAY]
     for value in values:

@@ -27,6 +27,7 @@ from tests.tiny import (
     tiny_network,
     tiny_population,
 )
+from training.erl_trainer import learning_rate_share
 from training.evaluation import roll_out
 from training.evolution import cross_average, mutate, plan_succession
 from training.learner import Learner
@@ -236,3 +237,24 @@ def test_agents_begin_differently(representation: Representation) -> None:
         assert not torch.equal(weight[0], weight[1]) and not torch.equal(weight[1], weight[2])
     assert population.networks.context_days == CONTEXT
     assert population.is_shared == (representation == "shared") == (tiny_network(representation) != tiny_network())
+
+
+def test_learning_rates_fall_to_their_share_and_stay() -> None:
+    config = tiny_learning(learning_rate_final=0.2, learning_rate_decay_generations=4)
+    shares = [learning_rate_share(config, generation) for generation in range(1, 8)]
+    assert shares == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2])
+
+
+def test_a_smaller_learning_rate_is_a_smaller_first_step() -> None:
+    """Adam's first step is as long as the learning rate in each parameter that has a gradient."""
+    lengths = []
+    for share in (1.0, 0.25):
+        world, population, replay = trained("independent", updates=0)
+        before = parameters(population)
+        population.scale_learning_rates(0.5)
+        population.scale_learning_rates(share)
+        learner_of(world, population, replay).update(seeded(1))
+        after = parameters(population)
+        lengths.append({name: (after[name] - before[name]).abs().max() for name in before if "networks." in name})
+    for name, whole in lengths[0].items():
+        torch.testing.assert_close(lengths[1][name], 0.25 * whole, rtol=2e-2, atol=1e-7, msg=name)

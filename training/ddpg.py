@@ -114,15 +114,12 @@ def _state_value(critic: Critic, encoding: DayEncoding, state: StateBatch, summa
 
 
 def hindsight_values(
-    networks: AgentNetworks, encoding: DayEncoding, state: StateBatch, orders: HindsightOrders, agents: Agents
+    networks: AgentNetworks, encoding: DayEncoding, position: Tensor, orders: HindsightOrders, agents: Agents
 ) -> list[Tensor]:
-    """What each critic expects orders that were not given to have earned: (A, B, m) each."""
-    summary = _summary_at(encoding, state.position)
-    stocks = gather_stocks(encoding, state.position, orders.stock)
-    return [
-        critic.trade_value(stocks, summary, state.account, orders.target_percent, agents)
-        for critic in networks.each_critic()
-    ]
+    """What each critic expects orders that were not given, on (A, B) days, to have earned: (A, B, m) each."""
+    summary = _summary_at(encoding, position)
+    stocks = gather_stocks(encoding, position, orders.stock)
+    return [critic.trade_value(stocks, summary, orders.target_percent, agents) for critic in networks.each_critic()]
 
 
 def _summary_at(encoding: DayEncoding, position: Tensor) -> Tensor:

@@ -155,6 +155,7 @@ class ERLTrainer:
         """Gradient steps of all agents on the shared buffer, once it holds enough; returns mean losses and norms."""
         if self.replay.size < max(1, self.config.replay.training_starts):
             return {}
+        self.population.scale_learning_rates(learning_rate_share(self.config.learning, self.generation))
         steps = tqdm(range(self.config.learning.gradient_steps), desc="train", unit="step", leave=False, delay=1.0)
         return mean_stats([self._update() for _ in steps])
 
@@ -342,5 +343,13 @@ def looks_back(config: Config) -> bool:
 
 def exploration_noise(config: LearningConfig, generation: int) -> float:
     """Standard deviation of the exploration noise at a generation, counted from 1: linear, then constant."""
-    progress = min(1.0, (generation - 1) / config.noise_decay_generations)
-    return config.noise_initial + progress * (config.noise_final - config.noise_initial)
+    return _falling(config.noise_initial, config.noise_final, generation, config.noise_decay_generations)
+
+
+def learning_rate_share(config: LearningConfig, generation: int) -> float:
+    """Share of the learning rates at a generation, counted from 1: linear, then constant."""
+    return _falling(1.0, config.learning_rate_final, generation, config.learning_rate_decay_generations)
+
+
+def _falling(initial: float, final: float, generation: int, generations: int) -> float:
+    return initial + min(1.0, (generation - 1) / generations) * (final - initial)

@@ -69,85 +69,102 @@ class Learner:
     def update(self, generator: torch.Generator) -> UpdateStats:
         """One gradient step of every agent's critics and actor, on transitions of one block of days.
 
-        With hindsight, critics learn what trades earn, and actors what to order, on another block, drawn among all
+        With hindsight, critics learn what trades earn, and actors what to order, on other blocks, drawn among all
         training days: prices do not react, so that any account of the replay might have been held on any day. Noise
-        on what they see of these days keeps the encoder from knowing them by heart.
+        on what they see of these days keeps the encoder from knowing them by heart. Such a step costs less than one
+        on transitions, and tells more: several are made for each.
         """
         config, population = self.config, self.population
         first_day, batch = self.replay.sample_block(self.block_days, population.size, config.batch_size, generator)
-        inputs = self._block_inputs(first_day, self.block_days + 1)
-        known, known_inputs = None, inputs
+        before = list(population.stacks().values())
+        backup = [stack.clone() for stack in before]
+        population.actor_optimizer.zero_grad()
+        looks = []
         if self.hindsight is not None:
-            shape = (population.size, config.batch_size)
-            known = self.hindsight.draw_block(self.block_days, shape, config.hindsight_orders, generator)
-            clean = self._block_inputs(known.first_day, self.block_days)
-            known_inputs = with_noise(clean, config.input_noise, generator)
-        self._zero_gradients()
-        stats = []
-        for group in _slices(population.size, self.agents_per_encoder):
-            losses = self._accumulate(group, inputs, first_day, batch)
-            if known is not None:
-                losses[1:3] = self._accumulate_hindsight(group, known_inputs, known, batch)
-            stats.append(losses)
-        losses = torch.cat(stats, dim=1)
-        for parameter in self._critic_shared:
-            if parameter.grad is not None:
-                parameter.grad /= population.size
-        critic_norm = clip_gradients(self._critic_stack, self._critic_shared, config.max_gradient_norm)
-        actor_norm = clip_gradients(self._actor_stack, [], config.max_gradient_norm)
-        done = UpdateStats(losses[0], losses[1], losses[2], critic_norm, actor_norm)
-        before = population.stacks()
-        backup = [stack.clone() for stack in before.values()]
-        population.critic_optimizer.step()
+            for left in reversed(range(config.hindsight_steps)):
+                known = self.hindsight.draw_block(
+                    self.block_days, (population.size, config.batch_size), config.hindsight_orders, generator
+                )
+                looks.append(self._look_back(known, batch, generator, teaches_actor=left == 0))
+        critic_losses, actor_losses, critic_norms = self._learn_transitions(first_day, batch)
+        actor_norms = clip_gradients(self._actor_stack, [], config.max_gradient_norm)
         population.actor_optimizer.step()
         population.update_targets(config.tau)
-        _undo(list(before.values()), backup, ~done.is_sound)
+        hindsight_losses = torch.zeros_like(critic_losses)
+        if looks:
+            hindsight_losses = torch.stack([look[0] for look in looks]).mean(0)
+            actor_losses = looks[-1][1]
+            critic_norms = torch.stack([look[2] for look in looks] + [critic_norms]).mean(0)
+        done = UpdateStats(critic_losses, hindsight_losses, actor_losses, critic_norms, actor_norms)
+        _undo(before, backup, ~done.is_sound)
         return done
 
-    def _zero_gradients(self) -> None:
-        self.population.critic_optimizer.zero_grad(set_to_none=False)
-        self.population.actor_optimizer.zero_grad(set_to_none=False)
+    def _learn_transitions(self, first_day: Tensor, batch: TransitionBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """One step of the critics on transitions: losses of critics and actors, and norms of gradients, (A,) each.
+
+        With hindsight what trades earn, the encoder and the actors are learned there: the far noisier gradient of the
+        temporal difference would drown a faint signal in them.
+        """
+        population, market = self.population, self.market
+        inputs = self._block_inputs(first_day, self.block_days + 1)
+        population.critic_optimizer.zero_grad()
+        losses = []
+        for group in _slices(population.size, self.agents_per_encoder):
+            with torch.no_grad():
+                next_encoding = population.targets.encode_distinct(inputs[:, 1:], market.investable, group)
+
+            def learn(
+                heads: slice, encoding: DayEncoding, group: slice = group, next_encoding: DayEncoding = next_encoding
+            ) -> Tensor:
+                following = next_encoding.agents(_within(group, heads))
+                return self._heads_on_transitions(heads, encoding, following, first_day, batch.agents(heads))
+
+            losses.append(self._through_encoder(group, inputs[:, :-1], learn, teaches_encoder=self.hindsight is None))
+        critic_losses, actor_losses = torch.cat(losses, dim=1)
+        return critic_losses, actor_losses, self._step_critics()
+
+    def _look_back(
+        self, known: HindsightBatch, batch: TransitionBatch, generator: torch.Generator, *, teaches_actor: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One step of the critics on days known in hindsight, from orders that were not given; actors, if taught, get
+        their gradient, in the accounts of a batch: losses of critics and actors, and norms of gradients, (A,) each.
+        """
+        population, networks = self.population, self.population.networks
+        clean = self._block_inputs(known.first_day, self.block_days)
+        inputs = with_noise(clean, self.config.input_noise, generator)
+
+        def learn(heads: slice, encoding: DayEncoding) -> Tensor:
+            position, orders = known.position[heads], known.orders.agents(heads)
+            losses = hindsight_loss(hindsight_values(networks, encoding, position, orders, heads), orders)
+            losses.sum().backward()
+            actor_losses = torch.zeros_like(losses)
+            if teaches_actor:
+                own = batch.agents(heads)
+                state = StateBatch(position, own.slot_stock, own.slot_features, own.account)
+                actor_losses = self._teach_actor(heads, encoding, state, known.first_day + position)
+            return torch.stack((losses.detach(), actor_losses.detach()))
+
+        population.critic_optimizer.zero_grad()
+        groups = _slices(population.size, self.agents_per_encoder)
+        losses = [self._through_encoder(group, inputs, learn, teaches_encoder=True) for group in groups]
+        critic_losses, actor_losses = torch.cat(losses, dim=1)
+        return critic_losses, actor_losses, self._step_critics()
+
+    def _step_critics(self) -> Tensor:
+        """Move the critics, and the encoder if it was taught, by their gradients; return the agents' norms."""
+        for parameter in self._critic_shared:
+            if parameter.grad is not None:
+                parameter.grad /= self.population.size
+        norms = clip_gradients(self._critic_stack, self._critic_shared, self.config.max_gradient_norm)
+        # Parameters that a step teaches nothing have no gradient, so that it leaves them and their moments alone.
+        self.population.critic_optimizer.step()
+        return norms
 
     def _block_inputs(self, first_day: Tensor, length: int) -> Tensor:
         """Network inputs of `length` days from a day on, and of their context: (N, days, 10)."""
         context = self.population.networks.context_days
         days = first_day + torch.arange(1 - context, length, device=first_day.device)
         return self.market.inputs.index_select(1, days)
-
-    def _accumulate(self, group: slice, inputs: Tensor, first_day: Tensor, batch: TransitionBatch) -> Tensor:
-        """Add the gradients of some agents' losses on transitions: their (3, agents) critic, 0 and actor losses.
-
-        With hindsight the actors learn elsewhere, and the last is 0 too.
-        """
-        market = self.market
-        with torch.no_grad():
-            next_encoding = self.population.targets.encode_distinct(inputs[:, 1:], market.investable, group)
-
-        def learn(heads: slice, encoding: DayEncoding) -> Tensor:
-            following = next_encoding.agents(_within(group, heads))
-            return self._accumulate_heads(heads, encoding, following, first_day, batch.agents(heads))
-
-        # Far noisier than what is known in hindsight, this gradient would drown a faint signal in it.
-        return self._through_encoder(group, inputs[:, :-1], learn, teaches_encoder=self.hindsight is None)
-
-    def _accumulate_hindsight(
-        self, group: slice, inputs: Tensor, known: HindsightBatch, batch: TransitionBatch
-    ) -> Tensor:
-        """Add the gradients of some agents' losses on days known in hindsight: their (2, agents) of critics and actor.
-
-        The critics learn from orders that were not given.
-        """
-        networks = self.population.networks
-
-        def learn(heads: slice, encoding: DayEncoding) -> Tensor:
-            own, position = batch.agents(heads), known.position[heads]
-            state = StateBatch(position, own.slot_stock, own.slot_features, own.account)
-            orders = known.orders.agents(heads)
-            losses = hindsight_loss(hindsight_values(networks, encoding, state, orders, heads), orders)
-            losses.sum().backward()
-            return torch.stack((losses.detach(), self._teach_actor(heads, encoding, state, known.first_day + position)))
-
-        return self._through_encoder(group, inputs, learn, teaches_encoder=True)
 
     def _through_encoder(
         self, group: slice, inputs: Tensor, learn: Callable[[slice, DayEncoding], Tensor], *, teaches_encoder: bool
@@ -167,9 +184,10 @@ class Learner:
             torch.autograd.backward([encoding.stocks, encoding.summary], [leaf.stocks.grad, leaf.summary.grad])
         return torch.cat(losses, dim=1)
 
-    def _accumulate_heads(
+    def _heads_on_transitions(
         self, heads: slice, known: DayEncoding, known_next: DayEncoding, first_day: Tensor, batch: TransitionBatch
     ) -> Tensor:
+        """Add the gradients of some agents' losses: (2, agents), of critics and, without hindsight, of actors."""
         networks, targets, rules = self.population.networks, self.population.targets, self.rules
         position = batch.day - first_day
         state = StateBatch(position, batch.slot_stock, batch.slot_features, batch.account)
@@ -181,12 +199,13 @@ class Learner:
             executed_value(critic, known, batch, state, heads, learns_trades=self.hindsight is None)
             for critic in networks.each_critic()
         ]
-        critic_losses = critic_loss(values, target)
-        critic_losses.sum().backward()
-
-        nothing = torch.zeros_like(critic_losses)
-        actor_losses = nothing if self.hindsight else self._teach_actor(heads, known, state, batch.day)
-        return torch.stack((critic_losses.detach(), nothing, actor_losses))
+        losses = critic_loss(values, target)
+        losses.sum().backward()
+        learns_elsewhere = self.hindsight is not None
+        actor_losses = (
+            torch.zeros_like(losses) if learns_elsewhere else self._teach_actor(heads, known, state, batch.day)
+        )
+        return torch.stack((losses.detach(), actor_losses))
 
     def _teach_actor(self, heads: slice, encoding: DayEncoding, state: StateBatch, day: Tensor) -> Tensor:
         """Add the gradients of some agents' actor losses, (agents,), in states of the (A, B) days."""

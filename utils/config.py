@@ -126,8 +126,12 @@ class LearningConfig:
     gamma: float = 0.99
     tau: float = 0.005
     """Soft update of the target networks."""
-    actor_learning_rate: float = 3e-4
+    actor_learning_rate: float = 1e-3
     critic_learning_rate: float = 3e-3
+    learning_rate_final: float = 0.1
+    """Share of both learning rates that is left in the end: smaller steps average the noise of more batches."""
+    learning_rate_decay_generations: int = 15
+    """Generations over which the learning rates fall linearly to that share."""
     max_gradient_norm: float = 1.0
     """Gradients are clipped to this norm, for each agent."""
     credit: Credit = "entry"
@@ -135,7 +139,9 @@ class LearningConfig:
     hindsight_orders: int = 16
     """Orders that were not given, for each state of an update, from whose known results the critic learns what a
     trade earns (`entry` credit and the structured critic only); 0 looks at none."""
-    input_noise: float = 0.6
+    hindsight_steps: int = 4
+    """Gradient steps of the critics on such orders for each one on transitions."""
+    input_noise: float = 1.0
     """Standard deviation of the noise on the standardised inputs of days that are learned from in hindsight, against
     learning by heart the few independent episodes of what moves all stocks at once."""
     selection_temperature: float = 1.0
@@ -160,8 +166,15 @@ class LearningConfig:
         require(0 < self.tau <= 1, "0 < tau <= 1", self.tau)
         require(self.actor_learning_rate > 0, "actor-learning-rate > 0", self.actor_learning_rate)
         require(self.critic_learning_rate > 0, "critic-learning-rate > 0", self.critic_learning_rate)
+        require(0 < self.learning_rate_final <= 1, "0 < learning-rate-final <= 1", self.learning_rate_final)
+        require(
+            self.learning_rate_decay_generations >= 1,
+            "learning-rate-decay-generations >= 1",
+            self.learning_rate_decay_generations,
+        )
         require(self.max_gradient_norm > 0, "max-gradient-norm > 0", self.max_gradient_norm)
         require(self.hindsight_orders >= 0, "hindsight-orders >= 0", self.hindsight_orders)
+        require(self.hindsight_steps >= 1, "hindsight-steps >= 1", self.hindsight_steps)
         require(self.input_noise >= 0, "input-noise >= 0", self.input_noise)
         require(self.selection_temperature > 0, "selection-temperature > 0", self.selection_temperature)
         require(self.noise_initial >= 0, "noise-initial >= 0", self.noise_initial)
