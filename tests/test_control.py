@@ -334,7 +334,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 def test_only_whole_generations_of_own_actions_choose(
     random_steps: int, judged: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three whole generations and a half: nothing evolves by random actions nor for the half, and the third's best wins."""
+    """Three whole generations and a half: nothing evolves by random actions or for the half; the third's best wins."""
     evolved: list[Tensor] = []
     monkeypatch.setattr(ControlTrainer, "_evolve", lambda trainer, fitness, config: evolved.append(fitness))
     config = EvolutionConfig(population_size=3)
