@@ -26,7 +26,7 @@ from training.ddpg import (
     target_value,
     td_target,
 )
-from training.hindsight import Hindsight, HindsightBatch, hindsight_loss
+from training.hindsight import Hindsight, hindsight_loss
 from utils.config import LearningConfig
 
 _CPU_HEAD_BYTES = 96 * 2**20
@@ -79,13 +79,8 @@ class Learner:
         before = list(population.stacks().values())
         backup = [stack.clone() for stack in before]
         population.actor_optimizer.zero_grad()
-        looks = []
-        if self.hindsight is not None:
-            for left in reversed(range(config.hindsight_steps)):
-                known = self.hindsight.draw_block(
-                    self.block_days, (population.size, config.batch_size), config.hindsight_orders, generator
-                )
-                looks.append(self._look_back(known, batch, generator, teaches_actor=left == 0))
+        steps = config.hindsight_steps if self.hindsight is not None else 0
+        looks = [self._look_back(batch, generator, teaches_actor=step == steps - 1) for step in range(steps)]
         critic_losses, actor_losses, critic_norms = self._learn_transitions(first_day, batch)
         actor_norms = clip_gradients(self._actor_stack, [], config.max_gradient_norm)
         population.actor_optimizer.step()
@@ -105,33 +100,36 @@ class Learner:
         With hindsight what trades earn, the encoder and the actors are learned there: the far noisier gradient of the
         temporal difference would drown a faint signal in them.
         """
-        population, market = self.population, self.market
         inputs = self._block_inputs(first_day, self.block_days + 1)
-        population.critic_optimizer.zero_grad()
-        losses = []
-        for group in _slices(population.size, self.agents_per_encoder):
-            with torch.no_grad():
-                next_encoding = population.targets.encode_distinct(inputs[:, 1:], market.investable, group)
-
-            def learn(
-                heads: slice, encoding: DayEncoding, group: slice = group, next_encoding: DayEncoding = next_encoding
-            ) -> Tensor:
-                following = next_encoding.agents(_within(group, heads))
-                return self._heads_on_transitions(heads, encoding, following, first_day, batch.agents(heads))
-
-            losses.append(self._through_encoder(group, inputs[:, :-1], learn, teaches_encoder=self.hindsight is None))
+        self.population.critic_optimizer.zero_grad()
+        groups = _slices(self.population.size, self.agents_per_encoder)
+        losses = [self._group_on_transitions(group, inputs, first_day, batch) for group in groups]
         critic_losses, actor_losses = torch.cat(losses, dim=1)
         return critic_losses, actor_losses, self._step_critics()
 
+    def _group_on_transitions(self, group: slice, inputs: Tensor, first_day: Tensor, batch: TransitionBatch) -> Tensor:
+        """Add the gradients of some agents' losses: (2, agents), as `_heads_on_transitions`."""
+        with torch.no_grad():
+            next_encoding = self.population.targets.encode_distinct(inputs[:, 1:], self.market.investable, group)
+
+        def learn(heads: slice, encoding: DayEncoding) -> Tensor:
+            following = next_encoding.agents(_within(group, heads))
+            return self._heads_on_transitions(heads, encoding, following, first_day, batch.agents(heads))
+
+        return self._through_encoder(group, inputs[:, :-1], learn, teaches_encoder=self.hindsight is None)
+
     def _look_back(
-        self, known: HindsightBatch, batch: TransitionBatch, generator: torch.Generator, *, teaches_actor: bool
+        self, batch: TransitionBatch, generator: torch.Generator, *, teaches_actor: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One step of the critics on days known in hindsight, from orders that were not given; actors, if taught, get
         their gradient, in the accounts of a batch: losses of critics and actors, and norms of gradients, (A,) each.
         """
-        population, networks = self.population, self.population.networks
+        config, population, networks = self.config, self.population, self.population.networks
+        assert self.hindsight is not None
+        shape = (population.size, config.batch_size)
+        known = self.hindsight.draw_block(self.block_days, shape, config.hindsight_orders, generator)
         clean = self._block_inputs(known.first_day, self.block_days)
-        inputs = with_noise(clean, self.config.input_noise, generator)
+        inputs = with_noise(clean, config.input_noise, generator)
 
         def learn(heads: slice, encoding: DayEncoding) -> Tensor:
             position, orders = known.position[heads], known.orders.agents(heads)
