@@ -23,6 +23,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "hindsight off": ("--learning.hindsight-orders", "0"),
         "hindsight steps 1": ("--learning.hindsight-steps", "1"),
         "learning rates constant": ("--learning.learning-rate-final", "1"),
+        "no weight decay": ("--learning.critic-weight-decay", "0"),
         "inputs without noise": ("--learning.input-noise", "0"),
         "encoder in bfloat16": ("--network.precision", "bfloat16"),
         "credit daily": ("--learning.credit", "daily"),
@@ -47,7 +48,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Flags of main.py by the name of a line."""
-_SEEDS, _GENERATIONS = 5, 20
+_SEEDS, _GENERATIONS = 5, 15
 
 
 def ablation_jobs(variant: str, arguments: argparse.Namespace, words: Sequence[str]) -> list[Job]:

@@ -34,8 +34,11 @@ class Population:
         self.actor_optimizer = torch.optim.Adam(
             self.networks.actor.parameters(), lr=learning.actor_learning_rate, fused=True
         )
-        self.critic_optimizer = torch.optim.Adam(
-            self._critic_parameters(), lr=learning.critic_learning_rate, fused=True
+        self.critic_optimizer = torch.optim.AdamW(
+            self._critic_parameters(),
+            lr=learning.critic_learning_rate,
+            weight_decay=learning.critic_weight_decay,
+            fused=True,
         )
 
     def _critic_parameters(self) -> Iterator[nn.Parameter]:

@@ -184,12 +184,13 @@ def test_any_cut_into_micro_batches_is_the_same_update(representation: Represent
 
 def test_only_hindsight_teaches_what_trades_earn() -> None:
     """Where no result is known, the temporal difference leaves the trades' value and the encoder alone."""
-    world, population = random_world(6), tiny_population(2)
+    learning = tiny_learning(critic_weight_decay=0.0)
+    world, population = random_world(6), tiny_population(2, learning=learning)
     known = hindsight_of(world, last_day=39)
     unknown = replace(known, rewards=torch.full_like(known.rewards, torch.nan))
     before = parameters(population)
     learner = Learner(
-        population, fill_replay(world, population), world.tensors, tiny_learning(), order_rules(world.env), unknown
+        population, fill_replay(world, population), world.tensors, learning, order_rules(world.env), unknown
     )
     stats = learner.update(seeded(1))
     assert stats.hindsight_loss.tolist() == [0.0, 0.0] and (stats.critic_loss > 0).all()

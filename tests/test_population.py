@@ -162,6 +162,24 @@ def test_targets_start_as_copies() -> None:
         assert not target.requires_grad
 
 
+@BOTH
+def test_weight_decay_shrinks_critics_and_encoder_beside_the_gradient(representation: Representation) -> None:
+    """theta <- theta - rate x decay x theta, the gradient's part being what it is without decay."""
+    rate, decay = 1e-3, 2.0
+    world, after = random_world(3), []
+    for weight_decay in (0.0, decay):
+        learning = tiny_learning(critic_learning_rate=rate, critic_weight_decay=weight_decay)
+        population = tiny_population(2, representation, learning)
+        before = parameters(population)
+        replay = fill_replay(world, population)
+        Learner(population, replay, world.tensors, learning, order_rules(world.env)).update(seeded())
+        after.append(parameters(population))
+    for name, old in before.items():
+        if name.startswith("networks."):
+            shrunk = 0.0 if name.startswith("networks.actor.") else rate * decay * old
+            torch.testing.assert_close(after[1][name], after[0][name] - shrunk, rtol=1e-6, atol=1e-8, msg=name)
+
+
 @pytest.mark.parametrize("tau", [0.005, 0.3, 1.0])
 def test_soft_update(tau: float) -> None:
     """theta' <- tau theta + (1 - tau) theta'."""

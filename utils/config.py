@@ -128,6 +128,10 @@ class LearningConfig:
     """Soft update of the target networks."""
     actor_learning_rate: float = 1e-3
     critic_learning_rate: float = 3e-3
+    critic_weight_decay: float = 0.5
+    """Of critics and encoder: each step shrinks them by the learning rate times this (Loshchilov and Hutter 2019,
+    decoupled from the gradient). A market has few independent episodes of what moves all its stocks; they are soon
+    learned by heart."""
     learning_rate_final: float = 0.1
     """Share of both learning rates that is left in the end: smaller steps average the noise of more batches."""
     learning_rate_decay_generations: int = 15
@@ -166,6 +170,7 @@ class LearningConfig:
         require(0 < self.tau <= 1, "0 < tau <= 1", self.tau)
         require(self.actor_learning_rate > 0, "actor-learning-rate > 0", self.actor_learning_rate)
         require(self.critic_learning_rate > 0, "critic-learning-rate > 0", self.critic_learning_rate)
+        require(self.critic_weight_decay >= 0, "critic-weight-decay >= 0", self.critic_weight_decay)
         require(0 < self.learning_rate_final <= 1, "0 < learning-rate-final <= 1", self.learning_rate_final)
         require(
             self.learning_rate_decay_generations >= 1,
@@ -346,10 +351,10 @@ def profile_config(profile: Profile) -> Config:
         return Config(profile="full", network=NetworkConfig(representation="shared"))
     return Config(
         profile="quick",
-        generations=20,
+        generations=15,
         split=DataConfig(context_window_days=64),
         network=NetworkConfig(encoder_channels=16, hidden_units=32),
-        learning=LearningConfig(batch_size=128),
+        learning=LearningConfig(batch_size=128, learning_rate_decay_generations=12),
     )
 
 
