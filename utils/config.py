@@ -126,7 +126,7 @@ class LearningConfig:
     gamma: float = 0.99
     tau: float = 0.005
     """Soft update of the target networks."""
-    actor_learning_rate: float = 1e-3
+    actor_learning_rate: float = 3e-3
     critic_learning_rate: float = 3e-3
     critic_weight_decay: float = 0.5
     """Of critics and encoder: each step shrinks them by the learning rate times this (Loshchilov and Hutter 2019,
@@ -351,10 +351,10 @@ def profile_config(profile: Profile) -> Config:
         return Config(profile="full", network=NetworkConfig(representation="shared"))
     return Config(
         profile="quick",
-        generations=15,
+        generations=10,
         split=DataConfig(context_window_days=64),
         network=NetworkConfig(encoder_channels=16, hidden_units=32),
-        learning=LearningConfig(batch_size=128, learning_rate_decay_generations=12),
+        learning=LearningConfig(batch_size=128, learning_rate_decay_generations=10),
     )
 
 
