@@ -48,7 +48,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Flags of main.py by the name of a line."""
-_SEEDS, _GENERATIONS = 5, 10
+_SEEDS, _GENERATIONS = 5, 20
 
 
 def ablation_jobs(variant: str, arguments: argparse.Namespace, words: Sequence[str]) -> list[Job]:

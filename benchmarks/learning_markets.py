@@ -236,7 +236,7 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "markets", help="planted markets: the champion's share of the rule and the oracle", allow_abbrev=False
     )
-    add_study_flags(parser, "--seeds", seeds=5, generations=10)
+    add_study_flags(parser, "--seeds", seeds=5, generations=20)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--paths", type=int, default=UNSEEN_PATHS, help="unseen paths")
     parser.add_argument("--windows", type=int, default=WINDOWS_PER_PATH, help="on each unseen path")

@@ -351,10 +351,10 @@ def profile_config(profile: Profile) -> Config:
         return Config(profile="full", network=NetworkConfig(representation="shared"))
     return Config(
         profile="quick",
-        generations=10,
+        generations=20,
         split=DataConfig(context_window_days=64),
         network=NetworkConfig(encoder_channels=16, hidden_units=32),
-        learning=LearningConfig(batch_size=128, learning_rate_decay_generations=10),
+        learning=LearningConfig(batch_size=128),
     )
 
 
