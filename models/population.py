@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -34,17 +33,15 @@ class Population:
         self.actor_optimizer = torch.optim.Adam(
             self.networks.actor.parameters(), lr=learning.actor_learning_rate, fused=True
         )
-        self.critic_optimizer = torch.optim.AdamW(
-            self._critic_parameters(),
-            lr=learning.critic_learning_rate,
-            weight_decay=learning.critic_weight_decay,
-            fused=True,
-        )
-
-    def _critic_parameters(self) -> Iterator[nn.Parameter]:
-        """The critics learn the encoder too; the actor reads it without gradients."""
-        yield from self.networks.encoder.parameters()
-        yield from self.networks.critics.parameters()
+        # The critics learn the encoder too; the actor reads it without gradients. Queries that shrink mix a column
+        # that stands out with all others, so that it is never found.
+        queries = self.networks.encoder.queries
+        learned = (*self.networks.encoder.parameters(), *self.networks.critics.parameters())
+        groups = [
+            {"params": [p for p in learned if p is not queries], "weight_decay": learning.critic_weight_decay},
+            {"params": [queries], "weight_decay": 0.0},
+        ]
+        self.critic_optimizer = torch.optim.AdamW(groups, lr=learning.critic_learning_rate, fused=True)
 
     def scale_learning_rates(self, share: float) -> None:
         """Take steps of this share of the learning rates that the settings give."""

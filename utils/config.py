@@ -129,9 +129,9 @@ class LearningConfig:
     actor_learning_rate: float = 3e-3
     critic_learning_rate: float = 3e-3
     critic_weight_decay: float = 0.5
-    """Of critics and encoder: each step shrinks them by the learning rate times this (Loshchilov and Hutter 2019,
-    decoupled from the gradient). A market has few independent episodes of what moves all its stocks; they are soon
-    learned by heart."""
+    """Of critics and encoder but its queries: each step shrinks them by the learning rate times this (Loshchilov and
+    Hutter 2019, decoupled from the gradient). A market has few independent episodes of what moves all its stocks; they
+    are soon learned by heart."""
     learning_rate_final: float = 0.1
     """Share of both learning rates that is left in the end: smaller steps average the noise of more batches."""
     learning_rate_decay_generations: int = 15
