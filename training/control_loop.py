@@ -117,17 +117,12 @@ class ControlTrainer:
         whole = max(1, self.steps // self.loop.generation_steps)
         while self.replay.ring.size < self.steps:
             # What is left after the whole generations is too short an episode to judge a new agent by.
-            if self._is_judged(len(fitness) - 1) and len(fitness) < whole and self.loop.evolution is not None:
+            if 0 < len(fitness) < whole and self.loop.evolution is not None:
                 self._evolve(fitness[-1], self.loop.evolution)
             fitness.append(self._generation(len(fitness)))
         self.environments.close()
         champions = fitness[whole - 1].argmax(1) + torch.arange(self.experiments) * self.loop.population
         return Trained(self.learner, champions, torch.stack(fitness))
-
-    def _is_judged(self, number: int) -> bool:
-        """Whether all that a generation did were its agents' own actions; random ones say nothing about an agent."""
-        steps = number * self.loop.generation_steps * self.lanes
-        return number >= 0 and steps >= self.loop.warm_up_steps * self.experiments
 
     def _generation(self, number: int) -> Tensor:
         """Steps of all lanes from a reset, and the updates that fall due; (E, P) fitness."""
