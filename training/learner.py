@@ -71,8 +71,8 @@ class Learner:
 
         With hindsight, critics learn what trades earn, and actors what to order, on other blocks, drawn among all
         training days: prices do not react, so that any account of the replay might have been held on any day. Noise
-        on what they see of these days keeps the encoder from knowing them by heart. Such a step costs less than one
-        on transitions, and tells more: several are made for each.
+        on what they see of these days keeps the encoder from knowing them by heart. Several such steps are made for
+        each one on transitions.
         """
         config, population = self.config, self.population
         first_day, batch = self.replay.sample_block(self.block_days, population.size, config.batch_size, generator)
@@ -140,7 +140,7 @@ class Learner:
                 own = batch.agents(heads)
                 state = StateBatch(position, own.slot_stock, own.slot_features, own.account)
                 actor_losses = self._teach_actor(heads, encoding, state, known.first_day + position)
-            return torch.stack((losses.detach(), actor_losses.detach()))
+            return torch.stack((losses.detach(), actor_losses))
 
         population.critic_optimizer.zero_grad()
         groups = _slices(population.size, self.agents_per_encoder)
@@ -193,16 +193,14 @@ class Learner:
         next_candidates = candidate_stocks(self.market, batch.day + 1, next_state)
         next_value = target_value(targets, known_next, next_state, next_candidates, rules, heads)
         target = td_target(batch.reward, batch.terminated, next_value, self.config.gamma)
+        learns_all = self.hindsight is None
         values = [
-            executed_value(critic, known, batch, state, heads, learns_trades=self.hindsight is None)
+            executed_value(critic, known, batch, state, heads, learns_trades=learns_all)
             for critic in networks.each_critic()
         ]
         losses = critic_loss(values, target)
         losses.sum().backward()
-        learns_elsewhere = self.hindsight is not None
-        actor_losses = (
-            torch.zeros_like(losses) if learns_elsewhere else self._teach_actor(heads, known, state, batch.day)
-        )
+        actor_losses = self._teach_actor(heads, known, state, batch.day) if learns_all else torch.zeros_like(losses)
         return torch.stack((losses.detach(), actor_losses))
 
     def _teach_actor(self, heads: slice, encoding: DayEncoding, state: StateBatch, day: Tensor) -> Tensor:
