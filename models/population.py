@@ -33,13 +33,13 @@ class Population:
         self.actor_optimizer = torch.optim.Adam(
             self.networks.actor.parameters(), lr=learning.actor_learning_rate, fused=True
         )
-        # The critics learn the encoder too; the actor reads it without gradients. Queries that shrink mix a column
-        # that stands out with all others, so that it is never found.
+        # The critics learn the encoder too; the actor reads it without gradients. Queries shrink by a rate of their
+        # own: flat ones mix a column that stands out with all others, so that it is never found.
         queries = self.networks.encoder.queries
         learned = (*self.networks.encoder.parameters(), *self.networks.critics.parameters())
         groups = [
             {"params": [p for p in learned if p is not queries], "weight_decay": learning.critic_weight_decay},
-            {"params": [queries], "weight_decay": 0.0},
+            {"params": [queries], "weight_decay": learning.query_weight_decay},
         ]
         self.critic_optimizer = torch.optim.AdamW(groups, lr=learning.critic_learning_rate, fused=True)
 

@@ -184,7 +184,7 @@ def test_any_cut_into_micro_batches_is_the_same_update(representation: Represent
 
 def test_only_hindsight_teaches_what_trades_earn() -> None:
     """Where no result is known, the temporal difference leaves the trades' value and the encoder alone."""
-    learning = tiny_learning(critic_weight_decay=0.0)
+    learning = tiny_learning(critic_weight_decay=0.0, query_weight_decay=0.0)
     world, population = random_world(6), tiny_population(2, learning=learning)
     known = hindsight_of(world, last_day=39)
     unknown = replace(known, rewards=torch.full_like(known.rewards, torch.nan))

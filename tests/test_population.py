@@ -164,11 +164,13 @@ def test_targets_start_as_copies() -> None:
 
 @BOTH
 def test_weight_decay_shrinks_critics_and_encoder_beside_the_gradient(representation: Representation) -> None:
-    """theta <- theta - rate x decay x theta but for queries, the gradient's part being what it is without decay."""
-    rate, decay = 1e-3, 2.0
+    """theta <- theta - rate x decay x theta, queries by their own, beside the gradient's part without decay."""
+    rate, decay, of_queries = 1e-3, 2.0, 0.5
     world, after = random_world(3), []
-    for weight_decay in (0.0, decay):
-        learning = tiny_learning(critic_learning_rate=rate, critic_weight_decay=weight_decay)
+    for share in (0.0, 1.0):
+        learning = tiny_learning(
+            critic_learning_rate=rate, critic_weight_decay=share * decay, query_weight_decay=share * of_queries
+        )
         population = tiny_population(2, representation, learning)
         before = parameters(population)
         replay = fill_replay(world, population)
@@ -176,9 +178,9 @@ def test_weight_decay_shrinks_critics_and_encoder_beside_the_gradient(representa
         after.append(parameters(population))
     for name, old in before.items():
         if name.startswith("networks."):
-            is_spared = name.startswith("networks.actor.") or name == "networks.encoder.queries"
-            shrunk = 0.0 if is_spared else rate * decay * old
-            torch.testing.assert_close(after[1][name], after[0][name] - shrunk, rtol=1e-6, atol=1e-8, msg=name)
+            own = of_queries if name == "networks.encoder.queries" else decay
+            shrunk = 0.0 if name.startswith("networks.actor.") else own
+            torch.testing.assert_close(after[1][name], after[0][name] - rate * shrunk * old, rtol=1e-6, atol=1e-8, msg=name)
 
 
 @pytest.mark.parametrize("tau", [0.005, 0.3, 1.0])

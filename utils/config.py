@@ -132,6 +132,9 @@ class LearningConfig:
     """Of critics and encoder but its queries: each step shrinks them by the learning rate times this (Loshchilov and
     Hutter 2019, decoupled from the gradient). A market has few independent episodes of what moves all its stocks; they
     are soon learned by heart."""
+    query_weight_decay: float = 0.25
+    """The same of the encoder's queries: with less, each goes on picking columns by chance; with more, they mix a
+    column that stands out with all others before it is found."""
     learning_rate_final: float = 0.1
     """Share of both learning rates that is left in the end: smaller steps average the noise of more batches."""
     learning_rate_decay_generations: int = 15
@@ -171,6 +174,7 @@ class LearningConfig:
         require(self.actor_learning_rate > 0, "actor-learning-rate > 0", self.actor_learning_rate)
         require(self.critic_learning_rate > 0, "critic-learning-rate > 0", self.critic_learning_rate)
         require(self.critic_weight_decay >= 0, "critic-weight-decay >= 0", self.critic_weight_decay)
+        require(self.query_weight_decay >= 0, "query-weight-decay >= 0", self.query_weight_decay)
         require(0 < self.learning_rate_final <= 1, "0 < learning-rate-final <= 1", self.learning_rate_final)
         require(
             self.learning_rate_decay_generations >= 1,
