@@ -36,6 +36,8 @@ from utils.seeding import seed_everything
 logger = logging.getLogger(__name__)
 CPU = torch.device("cpu")
 KINDS: tuple[str, ...] = get_args(MarketKind)
+MARTINGALE = "martingale"
+"""The kind in which nothing is planted: what its rule earns is nothing to have a share of."""
 UNSEEN_SEED = 2_000_000
 """Seed of the first unseen path; training paths have small ones."""
 UNSEEN_PATHS, WINDOWS_PER_PATH = 8, 25
@@ -237,7 +239,8 @@ def add_command(commands: Any) -> None:
         "markets", help="planted markets: the champion's share of the rule and the oracle", allow_abbrev=False
     )
     add_study_flags(parser, "--seeds", seeds=5, generations=20)
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    planted = [kind for kind in KINDS if kind != MARTINGALE]
+    parser.add_argument("--kinds", nargs="+", default=planted, choices=KINDS, help="default: all but the martingale")
     parser.add_argument("--paths", type=int, default=UNSEEN_PATHS, help="unseen paths")
     parser.add_argument("--windows", type=int, default=WINDOWS_PER_PATH, help="on each unseen path")
     parser.set_defaults(run=run_markets)

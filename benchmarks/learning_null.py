@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from benchmarks.learning_markets import CPU, Budget, budget_of, fit, training_market
+from benchmarks.learning_markets import CPU, MARTINGALE, Budget, budget_of, fit, training_market
 from benchmarks.study import Job, Record, add_study_flags, run_study, study_config
 from data.errors import DataError
 from data.features import CLOSE, HIGH, LOW, OPEN
@@ -33,7 +33,7 @@ from utils.seeding import named_generator
 Array = npt.NDArray[np.float64]
 Judge = Callable[[ERLTrainer, Span, int], bool]
 """Whether the champion is said to be better than the random picker on a span of days, after so many trials."""
-MARTINGALE, PERMUTED = "martingale", "real prices, days permuted"
+PERMUTED = "real prices, days permuted"
 RUNS, GENERATIONS = 20, 5
 _PICKERS = 1000
 _RELATIVE = (OPEN, HIGH, LOW, CLOSE)
@@ -140,7 +140,7 @@ def add_command(commands: Any) -> None:
 
 def run_null(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     """Count false verdicts on each null market; real prices only where main.py's --data names a file."""
-    config = study_config([*words, "--synthetic.kind", "martingale"])
+    config = study_config([*words, "--synthetic.kind", MARTINGALE])
     kinds = [MARTINGALE] + ([PERMUTED] if config.data is not None else [])
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     print(f"{'praised: better than the random picker (95%)':<46} {'holdout':>10} {'validation':>12}", flush=True)
