@@ -179,8 +179,8 @@ def test_weight_decay_shrinks_critics_and_encoder_beside_the_gradient(representa
     for name, old in before.items():
         if name.startswith("networks."):
             own = of_queries if name == "networks.encoder.queries" else decay
-            shrunk = 0.0 if name.startswith("networks.actor.") else own
-            torch.testing.assert_close(after[1][name], after[0][name] - rate * shrunk * old, rtol=1e-6, atol=1e-8, msg=name)
+            shrunk = 0.0 if name.startswith("networks.actor.") else rate * own * old
+            torch.testing.assert_close(after[1][name], after[0][name] - shrunk, rtol=1e-6, atol=1e-8, msg=name)
 
 
 @pytest.mark.parametrize("tau", [0.005, 0.3, 1.0])
