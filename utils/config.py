@@ -352,7 +352,7 @@ UNHASHED = frozenset(
 def profile_config(profile: Profile) -> Config:
     """The settings of a profile: `full` for real data at full scale, `quick` for the built-in market on 2 CPU cores."""
     if profile == "full":
-        return Config(profile="full", network=NetworkConfig(representation="shared"))
+        return Config(profile="full")
     return Config(
         profile="quick",
         generations=20,
