@@ -31,7 +31,7 @@ COMPILED = ("target_value", "executed_value", "policy_value", "hindsight_values"
 """The functions of an update whose operations torch.compile can fuse; the rest are convolutions and sums of squares."""
 PROFILES: dict[str, tuple[Config, tuple[int, int, int]]] = {
     "quick": (profile_config("quick"), (1600, 40, 40)),
-    "full": (full_scale("shared"), (1600, 669, 108)),
+    "full": (full_scale("independent"), (1600, 669, 108)),
 }
 """Settings, and the days, columns and investable stocks of a random market."""
 

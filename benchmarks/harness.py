@@ -69,7 +69,7 @@ def random_market(config: Config, days: int, columns: int, investable: int, seed
 
 
 def full_scale(representation: Representation, population: int = 16) -> Config:
-    """The `full` profile's settings without counts of live objects, which are no part of the work."""
+    """The `full` profile's settings, but for the representation and counts of live objects, no part of the work."""
     config = profile_config("full")
     return replace(
         config,
