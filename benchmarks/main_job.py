@@ -14,10 +14,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
+from utils.config import Representation
 from utils.memory_profiler import theil_sen
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,21 +69,17 @@ def growth_mb(values: list[float]) -> float:
     return theil_sen(values[FLAT_FROM:])
 
 
-def full_scale(data: list[str], representation: str, *flags: str) -> dict[str, Any]:
-    """A run at full scale on the CPU."""
-    return measure_run(*data, "--profile", "full", "--device", "cpu", "--representation", representation, *flags)
+def full_scale(data: list[str], representation: Representation) -> dict[str, Any]:
+    """Two generations of the full profile on the CPU."""
+    flags = ("--profile", "full", "--device", "cpu", "--generations", "2", "--representation", representation)
+    return measure_run(*data, *flags)
 
 
 def rows_of_data(data: Path, investable: Path | None) -> dict[str, Any]:
     """Everything that needs a data file."""
     flags = ["--data", str(data.resolve())] + (["--investable", str(investable.resolve())] if investable else [])
-    one_window = ("--evaluation.fitness-windows", "1", "--evaluation.exploration-lanes", "0")
-    one_step = ("--replay.training-starts", "1000", "--gradient-steps", "1", "--generations", "1")
-    return {
-        "load": measure_load(data),
-        "shared": full_scale(flags, "shared", "--generations", "2"),
-        "independent": full_scale(flags, "independent", *one_window, *one_step),
-    }
+    runs = {representation: full_scale(flags, representation) for representation in get_args(Representation)}
+    return {"load": measure_load(data), **runs}
 
 
 def table(results: dict[str, Any]) -> list[tuple[str, str]]:
@@ -97,21 +94,22 @@ def table(results: dict[str, Any]) -> list[tuple[str, str]]:
         ),
     ]
     if "load" in results:
-        load, shared, independent = (results[name] for name in ("load", "shared", "independent"))
-        lines += [
-            ("load and prepare: seconds / peak MiB", f"{load['seconds']:.1f} / {load['peak_rss_mb']:.0f}"),
-            ("full scale, shared, 2 generations: seconds", f"{shared['wall_seconds']:.0f}"),
-            ("  evaluate / train / evolve / validate, second generation", _phases(shared, 1)),
-            ("  peak resident memory, MiB", f"{shared['peak_rss_mb']:.0f}"),
-            ("  bytes a transition", f"{shared['replay_bytes_per_transition']}"),
-            (
-                "  environments / agents / replay buffers",
-                f"{shared['environments']} / {shared['agents']} / {shared['replay_buffers']}",
-            ),
-            ("full scale, independent, one window, one step: peak MiB", f"{independent['peak_rss_mb']:.0f}"),
-            ("  evaluate 16 agents / one gradient step / evolve / validate", _phases(independent, 0)),
-        ]
+        load = results["load"]
+        lines.append(("load and prepare: seconds / peak MiB", f"{load['seconds']:.1f} / {load['peak_rss_mb']:.0f}"))
+        for representation in get_args(Representation):
+            lines += _lines_of_full_scale(representation, results[representation])
     return lines
+
+
+def _lines_of_full_scale(representation: Representation, summary: dict[str, Any]) -> list[tuple[str, str]]:
+    kept = " / ".join(str(summary[name]) for name in ("environments", "agents", "replay_buffers"))
+    return [
+        (f"full scale, encoder {representation}, 2 generations: seconds", f"{summary['wall_seconds']:.0f}"),
+        ("  evaluate / train / evolve / validate, second generation", _phases(summary, 1)),
+        ("  peak resident memory, MiB", f"{summary['peak_rss_mb']:.0f}"),
+        ("  bytes a transition", f"{summary['replay_bytes_per_transition']}"),
+        ("  environments / agents / replay buffers", kept),
+    ]
 
 
 def _phases(summary: dict[str, Any], generation: int) -> str:
