@@ -38,9 +38,9 @@ def pendulum_loops(population: int, steps: int, updates_per_step: float) -> dict
     """The three methods; an agent of a population updates `updates_per_step` times as often as it acts."""
     single = LoopConfig(environment_steps=steps)
     many = replace(single, population=population, fitness_lanes=1, updates_per_step=updates_per_step)
-    # Half are elites and tournaments small: were all copies of one agent, what spoils it would spoil all.
+    # Most are elites and tournaments small: were all copies of one agent, what spoils it would spoil all.
     evolution = EvolutionConfig(
-        population_size=population, elite_fraction=0.5, offspring_fraction=0.0, tournament_size=2
+        population_size=population, elite_fraction=0.75, offspring_fraction=0.0, tournament_size=2
     )
     return {
         "DDPG": single,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -323,6 +324,26 @@ def test_learns_a_known_answer(evolution: EvolutionConfig | None) -> None:
     assert trained.fitness.shape == (6, 1, 2)
 
 
+@pytest.mark.parametrize(("tau", "is_fixed"), [(0.0, True), (1.0, False)])
+def test_policies_are_judged_by_their_averages(tau: float, is_fixed: bool) -> None:
+    """Targets that never follow play as at first, in fitness lanes and evaluations; those that follow at once do not.
+
+    The lane that explores without noise always plays the online actors.
+    """
+    loop = LoopConfig(2, 1, environment_steps=400, warm_up_steps=0, generation_steps=10)
+    trainer = ControlTrainer(_Flat, 2, loop, replace(CONFIG, tau=tau, exploration_noise=0.0), seed=0)
+    first = copy.deepcopy(trainer.learner)
+    trainer.run()
+    rows = ControlBatch(trainer.replay.ring.data["transition"][-1].view(4, 2, -1), WIDTHS)
+    is_as_first = torch.isclose(rows.observation_action[..., WIDTHS.observation :], first.act(rows.observation))
+    assert is_as_first[:, 1:].all() == is_fixed
+    assert not is_as_first[:, :1].any()
+    before, after = (evaluate(learner, _Flat, episodes=3, seed=5) for learner in (first, trainer.learner))
+    assert before.equal(after) == is_fixed
+    observation = rows.observation
+    assert trainer.learner.act(observation).equal(trainer.learner.act_averaged(observation)) != is_fixed
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     loop = LoopConfig(environment_steps=60, warm_up_steps=20, generation_steps=20)
     first, second = (ControlTrainer(_Flat, 2, loop, CONFIG, seed=3).run() for _ in range(2))
@@ -330,17 +351,21 @@ def test_the_same_seed_gives_the_same_run() -> None:
         assert torch.equal(rows, second.learner.stacks()[name])
 
 
-def test_a_generation_cut_short_chooses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps for two whole generations and a half: nothing evolves for the half one, and the second one's best wins."""
+@pytest.mark.parametrize(("random_steps", "judged"), [(0, [0, 1]), (10, [1]), (11, []), (25, [])])
+def test_only_whole_generations_of_own_actions_choose(
+    random_steps: int, judged: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three whole generations and a half: nothing evolves by random actions or for the half; the third's best wins."""
     evolved: list[Tensor] = []
     monkeypatch.setattr(ControlTrainer, "_evolve", lambda trainer, fitness, config: evolved.append(fitness))
     config = EvolutionConfig(population_size=3)
-    loop = LoopConfig(3, 1, environment_steps=6 * 25, warm_up_steps=150, generation_steps=10, evolution=config)
+    steps = {"environment_steps": 6 * 35, "warm_up_steps": 6 * random_steps, "generation_steps": 10}
+    loop = LoopConfig(3, 1, **steps, evolution=config)
     trained = ControlTrainer(_Flat, 2, loop, CONFIG, seed=0).run()
-    assert len(trained.fitness) == 3 and len(evolved) == 1
-    assert evolved[0].equal(trained.fitness[0])
-    assert trained.champions.tolist() == [row + 3 * place for place, row in enumerate(trained.fitness[1].argmax(1))]
-    assert not trained.fitness[1].argmax(1).equal(trained.fitness[2].argmax(1))
+    assert len(trained.fitness) == 4 and len(evolved) == len(judged)
+    assert all(found.equal(trained.fitness[number]) for found, number in zip(evolved, judged, strict=True))
+    assert trained.champions.tolist() == [row + 3 * place for place, row in enumerate(trained.fitness[2].argmax(1))]
+    assert not trained.fitness[2].argmax(1).equal(trained.fitness[3].argmax(1))
 
 
 def test_spaces_that_are_not_flat_are_refused() -> None:

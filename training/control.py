@@ -186,11 +186,23 @@ class ControlLearner:
         self.critic_adam = _Adam(self.critic, config.critic_learning_rate)
         self._groups = [_Group(self, agents) for agents in agent_groups(population, self.device)]
 
-    @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
-        """Actions in [-1, 1] without noise: (A, B, observation) to (A, B, action)."""
-        actions = [group.actor.output(group.take(observation)).tanh_() for group in self._groups]
-        return torch.stack(actions) if actions[0].dim() == 2 else torch.cat(actions)
+        """Actions of the online actors in [-1, 1] without noise: (A, B, observation) to (A, B, action)."""
+        return self._act(observation, [group.actor for group in self._groups])
+
+    def act_averaged(self, observation: Tensor) -> Tensor:
+        """The same of the target actors, the average of the last 1 / tau online ones (Polyak and Juditsky 1992).
+
+        An online actor may be far worse for a hundred steps than before and after them; its average hardly is.
+        """
+        return self._act(observation, [group.target_actor for group in self._groups])
+
+    @torch.no_grad()
+    def _act(self, observation: Tensor, actors: list[MLP]) -> Tensor:
+        outputs = [
+            actor.output(group.take(observation)).tanh_() for actor, group in zip(actors, self._groups, strict=True)
+        ]
+        return torch.stack(outputs) if outputs[0].dim() == 2 else torch.cat(outputs)
 
     @torch.no_grad()
     def update(self, batch: ControlBatch) -> tuple[Tensor, Tensor]:

@@ -117,12 +117,17 @@ class ControlTrainer:
         whole = max(1, self.steps // self.loop.generation_steps)
         while self.replay.ring.size < self.steps:
             # What is left after the whole generations is too short an episode to judge a new agent by.
-            if 0 < len(fitness) < whole and self.loop.evolution is not None:
+            if self._is_judged(len(fitness) - 1) and len(fitness) < whole and self.loop.evolution is not None:
                 self._evolve(fitness[-1], self.loop.evolution)
             fitness.append(self._generation(len(fitness)))
         self.environments.close()
         champions = fitness[whole - 1].argmax(1) + torch.arange(self.experiments) * self.loop.population
         return Trained(self.learner, champions, torch.stack(fitness))
+
+    def _is_judged(self, number: int) -> bool:
+        """Whether all that a generation did were its agents' own actions; random ones say nothing about an agent."""
+        steps = number * self.loop.generation_steps * self.lanes
+        return number >= 0 and steps >= self.loop.warm_up_steps * self.experiments
 
     def _generation(self, number: int) -> Tensor:
         """Steps of all lanes from a reset, and the updates that fall due; (E, P) fitness."""
@@ -163,7 +168,9 @@ class ControlTrainer:
         if self._is_warming_up:
             return torch.rand(self.lanes, width, generator=self.generator) * 2 - 1
         by_agent = observation.view(self.agents, self.loop.lanes_per_agent, -1)
-        action = self.learner.act(by_agent.to(self.learner.device)).cpu()
+        by_agent = by_agent.to(self.learner.device)
+        exploring = self.learner.act(by_agent[:, :1])
+        action = torch.cat((exploring, self.learner.act_averaged(by_agent[:, 1:])), 1).cpu()
         noise = torch.randn(self.agents, width, generator=self.generator) * self.learner.config.exploration_noise
         action[:, 0] = (action[:, 0] + noise).clamp(-1, 1)
         return action.view(self.lanes, width)
@@ -207,7 +214,7 @@ def evaluate(
     is_running = torch.ones(len(total), dtype=torch.bool)
     for _ in range(most_steps):
         states = torch.as_tensor(observation, dtype=torch.float32).view(learner.population, episodes, -1)
-        action = learner.act(states.to(learner.device))
+        action = learner.act_averaged(states.to(learner.device))
         observation, reward, terminated, truncated, _ = environments.step(action_range.scale(action))
         total += torch.as_tensor(reward, dtype=torch.float32) * is_running
         is_running &= ~torch.as_tensor(terminated | truncated)
