@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from models.mlp import MLP, agent_groups, rows_of
+from models.mlp import MLP, MLPRows, agent_groups, rows_of
 from models.replay_buffer import TensorRing
 from training.ddpg import actor_loss, clip_gradients, critic_loss, td_target
 
@@ -198,7 +198,7 @@ class ControlLearner:
         return self._act(observation, [group.target_actor for group in self._groups])
 
     @torch.no_grad()
-    def _act(self, observation: Tensor, actors: list[MLP]) -> Tensor:
+    def _act(self, observation: Tensor, actors: list[MLPRows]) -> Tensor:
         outputs = [
             actor.output(group.take(observation)).tanh_() for actor, group in zip(actors, self._groups, strict=True)
         ]

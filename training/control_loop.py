@@ -2,6 +2,7 @@
 
 Several independent experiments run side by side as rows of one stack and lanes of one vector environment: E
 experiments of P agents, each with one exploring lane and some lanes without noise, whose returns are its fitness.
+What explores are the online actors; what is judged, and what a training results in, are their averages.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class LoopConfig:
 
     population: int = 1
     fitness_lanes: int = 0
-    """Lanes without noise an agent; what happens there is learned from, and counts as environment steps, as well."""
+    """Lanes of each agent's averaged actor, without noise; their steps count, and are learned from, as well."""
     environment_steps: int = 20_000
     """Of one experiment, over all its agents and lanes."""
     warm_up_steps: int = 1_000
@@ -163,7 +164,8 @@ class ControlTrainer:
         return following, earned
 
     def _choose(self, observation: Tensor) -> Tensor:
-        """(lanes, action) in [-1, 1]: uniform at first, then the policy's, with noise on each agent's first lane."""
+        """(lanes, action) in [-1, 1]: uniform at first; then the online actors' with noise on the first lane of each
+        agent, and the averaged actors' on its others."""
         width = self.learner.widths.action
         if self._is_warming_up:
             return torch.rand(self.lanes, width, generator=self.generator) * 2 - 1
@@ -205,7 +207,7 @@ class ControlTrainer:
 def evaluate(
     learner: ControlLearner, name: str | type[gymnasium.Env[Any, Any]], episodes: int, seed: int, most_steps: int = 1000
 ) -> Tensor:
-    """Undiscounted returns without noise, (A, episodes); the same starts for every agent."""
+    """Undiscounted returns of the averaged actors, (A, episodes); the same starts for every agent."""
     environments = make_environments(name, learner.population * episodes)
     _, action_range = spaces(environments)
     starts = [seed + episode for episode in range(episodes)] * learner.population
