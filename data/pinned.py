@@ -34,6 +34,8 @@ class MarketRecord:
     """Normalisation of the network inputs."""
     fingerprints: dict[str, str]
     """Hash of each ticker's prices up to the last validation day, days without a bar included."""
+    idle_days: list[str] = dataclasses.field(default_factory=list)
+    """Dates that the data name although no ticker traded on them; a new ticker may have."""
 
 
 def record_market(market: Market) -> MarketRecord:
@@ -46,6 +48,7 @@ def record_market(market: Market) -> MarketRecord:
         mean=market.stats.mean.tolist(),
         std=market.stats.std.tolist(),
         fingerprints=dict(zip(market.tickers, _fingerprints(market, market.splits.validation.last), strict=True)),
+        idle_days=[str(day) for day in market.dates[~_is_traded(market.data_array)]],
     )
 
 
@@ -60,7 +63,8 @@ def read_record(values: Mapping[str, Any], source: str) -> MarketRecord:
 def pin_market(market: Market, record: MarketRecord) -> Market:
     """The market as the run knew it: its tickers, splits and normalisation, on data that may have grown since.
 
-    Tickers that the run does not know are left out with a warning, and so are days on which only those traded.
+    Tickers that the run does not know are left out with a warning, and so are days on which only those traded, but for
+    days that the run knew without a trade.
 
     Raises:
         DataError: a ticker of the run is gone, its days are, or its prices up to the last validation day are others.
@@ -97,10 +101,16 @@ def _known_columns(market: Market, record: MarketRecord) -> Market:
     new = sorted(set(market.tickers) - set(record.tickers))
     logger.warning("%d tickers that the run does not know are left out: %s", len(new), _listed(new))
     data_array = market.data_array[:, [position[ticker] for ticker in record.tickers]]
-    traded = np.isfinite(data_array[:, :, PRICES[0]]).any(axis=1)
+    idle = np.array(record.idle_days, dtype="datetime64[D]")
+    known = _is_traded(data_array) | np.isin(market.dates.astype("datetime64[D]"), idle)
     return dataclasses.replace(
-        market, data_array=data_array[traded], dates=market.dates[traded], tickers=list(record.tickers)
+        market, data_array=data_array[known], dates=market.dates[known], tickers=list(record.tickers)
     )
+
+
+def _is_traded(data_array: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """(days,) whether any ticker has a bar."""
+    return np.asarray(np.isfinite(data_array[:, :, PRICES[0]]).any(axis=1))
 
 
 def _span(market: Market, first: str, last: str) -> Span:

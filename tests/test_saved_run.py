@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from data.errors import DataError
@@ -41,6 +41,7 @@ def market(bars: FloatArray) -> Market:
 
 @settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 3), st.integers(0, 1))
+@example(131013, 0, 1)
 def test_a_file_that_grew_changes_nothing_that_the_run_knew(seed: int, more_days: int, more_columns: int) -> None:
     bars = panel(seed)
     before = market(bars[:DAYS, :COLUMNS])
@@ -50,6 +51,21 @@ def test_a_file_that_grew_changes_nothing_that_the_run_knew(seed: int, more_days
     assert (after.investable_columns == before.investable_columns).all()
     assert (after.inputs[:, :DAYS] == before.inputs).all()
     assert (after.dates[:DAYS] == before.dates).all()
+
+
+@pytest.mark.parametrize("knows_idle_days", [True, False])
+def test_a_day_on_which_only_a_new_ticker_trades_stays_if_the_run_knew_it(knows_idle_days: bool) -> None:
+    bars = panel(0)[:DAYS]
+    bars[[0, 70], :COLUMNS] = np.nan
+    bars[70, COLUMNS] = 50.0
+    before = market(bars[:, :COLUMNS])
+    record = record_market(before)
+    assert record.idle_days == [str(before.dates[day]) for day in (0, 70)]
+    if knows_idle_days:
+        assert (pin_market(market(bars), record).inputs == before.inputs).all()
+    else:
+        with pytest.raises(DataError, match="got others"):
+            pin_market(market(bars), dataclasses.replace(record, idle_days=[]))
 
 
 @settings(max_examples=15)
