@@ -117,18 +117,15 @@ class ControlTrainer:
         fitness: list[Tensor] = []
         whole = max(1, self.steps // self.loop.generation_steps)
         while self.replay.ring.size < self.steps:
-            # What is left after the whole generations is too short an episode to judge a new agent by.
-            if self._is_judged(len(fitness) - 1) and len(fitness) < whole and self.loop.evolution is not None:
+            # Random actions say nothing about an agent, and what is left after the whole generations is too short an
+            # episode to judge a new one by.
+            is_judged = not self._is_random((len(fitness) - 1) * self.loop.generation_steps)
+            if is_judged and len(fitness) < whole and self.loop.evolution is not None:
                 self._evolve(fitness[-1], self.loop.evolution)
             fitness.append(self._generation(len(fitness)))
         self.environments.close()
         champions = fitness[whole - 1].argmax(1) + torch.arange(self.experiments) * self.loop.population
         return Trained(self.learner, champions, torch.stack(fitness))
-
-    def _is_judged(self, number: int) -> bool:
-        """Whether all that a generation did were its agents' own actions; random ones say nothing about an agent."""
-        steps = number * self.loop.generation_steps * self.lanes
-        return number >= 0 and steps >= self.loop.warm_up_steps * self.experiments
 
     def _generation(self, number: int) -> Tensor:
         """Steps of all lanes from a reset, and the updates that fall due; (E, P) fitness."""
@@ -167,22 +164,21 @@ class ControlTrainer:
         """(lanes, action) in [-1, 1]: uniform at first; then the online actors' with noise on the first lane of each
         agent, and the averaged actors' on its others."""
         width = self.learner.widths.action
-        if self._is_warming_up:
+        if self._is_random(self.replay.ring.size):
             return torch.rand(self.lanes, width, generator=self.generator) * 2 - 1
-        by_agent = observation.view(self.agents, self.loop.lanes_per_agent, -1)
-        by_agent = by_agent.to(self.learner.device)
+        by_agent = observation.view(self.agents, self.loop.lanes_per_agent, -1).to(self.learner.device)
         exploring = self.learner.act(by_agent[:, :1])
         action = torch.cat((exploring, self.learner.act_averaged(by_agent[:, 1:])), 1).cpu()
         noise = torch.randn(self.agents, width, generator=self.generator) * self.learner.config.exploration_noise
         action[:, 0] = (action[:, 0] + noise).clamp(-1, 1)
         return action.view(self.lanes, width)
 
-    @property
-    def _is_warming_up(self) -> bool:
-        return self.replay.ring.size * self.lanes < self.loop.warm_up_steps * self.experiments
+    def _is_random(self, step: int) -> bool:
+        """Whether the actions of a step of all lanes, counted from 0, are uniform; so is what lies before the first."""
+        return step * self.lanes < self.loop.warm_up_steps * self.experiments
 
     def _update(self) -> None:
-        if self._is_warming_up:
+        if self._is_random(self.replay.ring.size):
             return
         self._updates_due += self.loop.updates_per_step
         while self._updates_due >= 1:
