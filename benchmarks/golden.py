@@ -1,0 +1,221 @@
+"""A golden trace of the whole program: `python -m benchmarks.golden record DIR`, later `... compare DIR`.
+
+Recorded are the numbers that a few small runs of `main.py` leave behind, one thread each: metrics of every generation,
+the last checkpoint's tensors by SHA-256, evaluations on both splits, signals, a walk-forward test and the fuel breaks.
+A refactoring leaves all of them equal, bit for bit, on the machine that recorded them. Times and memory are left out. A
+field that was renamed on purpose is given as `--renamed OLD=NEW` (parts of dotted names).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from safetensors import safe_open
+
+logger = logging.getLogger("golden")
+ROOT = Path(__file__).resolve().parents[1]
+TRACE = "trace.json"
+UNSTEADY = frozenset({"seconds", "memory", "minutes", "step_times", "collection_times"})
+"""Keys whose values are times or memory, which differ from run to run."""
+_SHOWN = 20
+_TINY = (
+    "--population-size 4 --gradient-steps 2 --network.encoder-channels 8 --network.hidden-units 8 "
+    "--split.context-window-days 32 --evaluation.random-pickers 20 --learning.batch-size 32 --replay.training-starts 1"
+)
+_PICKERS = "--random-pickers 50"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Commands that run one after the other, and the files that they leave in the runs folder."""
+
+    name: str
+    commands: tuple[str, ...]
+    """Arguments of main.py; {runs} and {data} stand for the folder of runs and the data file."""
+    files: tuple[str, ...]
+    """Patterns below the folder of runs; of checkpoints the newest is taken."""
+
+
+def _judged(run: str) -> tuple[str, ...]:
+    """Commands that judge a finished run and ask it for orders."""
+    return (
+        f"evaluate --runs-dir {{runs}} --run {run} --split validation {_PICKERS}",
+        f"evaluate --runs-dir {{runs}} --run {run} --split holdout {_PICKERS}",
+        f"signals --runs-dir {{runs}} --run {run} --csv {{runs}}/orders.csv --json {{runs}}/orders.json",
+    )
+
+
+_JUDGED_FILES = ("*/evaluation-*/results.json", "*/evaluation-*/*.csv", "orders.*")
+_FUEL = "--runs-dir {runs} --run fire"
+CASES = (
+    Case(
+        "quick",
+        ("--profile quick --generations 3 --runs-dir {runs} --run quick", *_judged("quick")),
+        ("quick/metrics.jsonl", "quick/checkpoints/*", *_JUDGED_FILES),
+    ),
+    Case(
+        "full",
+        (
+            f"--data {{data}} --profile full --representation shared --generations 3 {_TINY} --runs-dir {{runs}} "
+            "--run full",
+            *_judged("full"),
+        ),
+        ("full/metrics.jsonl", "full/checkpoints/*", *_JUDGED_FILES),
+    ),
+    Case(
+        "walk-forward",
+        (
+            f"walk-forward --data {{data}} --profile full --folds 2 --test-windows 1 --generations 2 {_TINY} "
+            "--validation-days 160 --runs-dir {runs} --run walk",
+        ),
+        ("walk/results.json", "walk/*.csv", "walk/fold-*/metrics.jsonl", "walk/fold-2/checkpoints/*"),
+    ),
+    Case(
+        "fuel-breaks",
+        (
+            f"fuel-breaks train {_FUEL} --minutes 0 --episodes 192 --generation-episodes 96 --validation-tiles 4",
+            f"fuel-breaks evaluate {_FUEL} --tiles 3 --scenario-seeds 1",
+        ),
+        ("fire/metrics.jsonl", "fire/checkpoints/*", "fire/evaluation*.json"),
+    ),
+)
+
+
+def trace(case: Case, folder: Path) -> dict[str, Any]:
+    """Run a case in an empty folder; returns what it left, by file. Raises SystemExit where a command fails."""
+    runs, data = folder / "runs", folder / "prices.parquet"
+    _write_prices(data)
+    for command in case.commands:
+        _run([word.format(runs=runs, data=data) for word in command.split()])
+    left = {str(path.relative_to(runs)): _read(path) for path in _files(runs, case.files)}
+    if not left:
+        raise SystemExit(f"golden: expected files of {case.name} in {runs}, got none")
+    return left
+
+
+def differences(expected: Any, found: Any, renamed: Sequence[tuple[str, str]] = ()) -> list[str]:
+    """List every field that is missing, added or changed, a line each; `renamed` are parts of names, old and new."""
+    before = {_rename(name, renamed): value for name, value in _fields(expected)}
+    after = dict(_fields(found))
+    lines = [f"{name}: missing" for name in before if name not in after]
+    lines += [f"{name}: added" for name in after if name not in before]
+    changed = [name for name in before if name in after and before[name] != after[name]]
+    return lines + [f"{name}: expected {before[name]!r}, got {after[name]!r}" for name in changed]
+
+
+def _write_prices(path: Path) -> None:
+    """Write 1,200 sessions of 12 tickers, one of which starts late and one of which skips days; always the same."""
+    generator = np.random.default_rng(2026)
+    days = pd.bdate_range("2010-01-04", periods=1200)
+    frames = []
+    for number in range(12):
+        close = 50 * np.exp(np.cumsum(generator.normal(0.0003, 0.015, len(days))))
+        open_ = close * np.exp(generator.normal(0, 0.004, len(days)))
+        spread = np.exp(np.abs(generator.normal(0, 0.006, (2, len(days)))))
+        frame = pd.DataFrame({"date": days, "ticker": f"T{number:02d}", "open": open_})
+        frame["high"] = np.maximum(open_, close) * spread[0]
+        frame["low"] = np.minimum(open_, close) / spread[1]
+        frame["close"] = close
+        frames.append(frame)
+    frames[3] = frames[3].iloc[200:]
+    frames[5] = frames[5].drop(frames[5].index[generator.integers(0, 1200, 40)])
+    pd.concat(frames).to_parquet(path, index=False)
+
+
+def _run(words: Sequence[str]) -> None:
+    command = [sys.executable, "main.py", *words, "--threads", "1"]
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "CLOUD_PROVIDER": ""}
+    done = subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"golden: expected {' '.join(command)} to end with 0, got {done.returncode}:\n{done.stderr}")
+
+
+def _files(runs: Path, patterns: Sequence[str]) -> Iterator[Path]:
+    for pattern in patterns:
+        found = sorted(runs.glob(pattern))
+        yield from found[-1:] if "checkpoints" in pattern else found
+
+
+def _read(path: Path) -> Any:
+    if path.is_dir():
+        return {part.name: _read(part) for part in sorted(path.iterdir()) if part.name != "manifest.json"}
+    if path.suffix == ".safetensors":
+        with safe_open(path, framework="np") as file:
+            names = file.keys()
+            return {name: hashlib.sha256(file.get_tensor(name).tobytes()).hexdigest() for name in names}
+    if path.suffix == ".csv":
+        return path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in lines.splitlines()] if path.suffix == ".jsonl" else json.loads(lines)
+
+
+def _fields(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of nested JSON values by its dotted name, without times and memory."""
+    if isinstance(value, dict | list) and value:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            if key not in UNSTEADY:
+                yield from _fields(item, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value
+
+
+def _rename(name: str, renamed: Sequence[tuple[str, str]]) -> str:
+    for old, new in renamed:
+        name = name.replace(old, new)
+    return name
+
+
+def _traces(names: Sequence[str], workers: int) -> dict[str, Any]:
+    cases = [case for case in CASES if case.name in names]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
+        places = [Path(folder) / case.name for case in cases]
+        for place in places:
+            place.mkdir()
+        return {case.name: left for case, left in zip(cases, pool.map(trace, cases, places), strict=True)}
+
+
+def main() -> int:
+    """Record a trace, or compare with one; returns 1 where anything differs."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("record", "compare"))
+    parser.add_argument("folder", type=Path, help="where the trace lies")
+    parser.add_argument("--cases", nargs="+", choices=[case.name for case in CASES], help="default: all")
+    parser.add_argument("--workers", type=int, default=2, help="cases that run side by side")
+    parser.add_argument("--renamed", nargs="*", default=[], metavar="OLD=NEW", help="fields renamed on purpose")
+    arguments = parser.parse_args()
+    path = arguments.folder / TRACE
+    names = arguments.cases or [case.name for case in CASES]
+    found = _traces(names, arguments.workers)
+    if arguments.action == "record":
+        arguments.folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        logger.info("recorded %d numbers and digests in %s", sum(1 for _ in _fields(found)), path)
+        return 0
+    known = json.loads(path.read_text(encoding="utf-8"))
+    pairs = [(old, new) for old, _, new in (pair.partition("=") for pair in arguments.renamed)]
+    # Through JSON as well, so that what is found is of the same types as what is known.
+    lines = differences({name: known[name] for name in names}, json.loads(json.dumps(found)), pairs)
+    for line in lines[:_SHOWN]:
+        logger.info("%s", line)
+    logger.info("%d fields compared, %d differ", sum(1 for _ in _fields(found)), len(lines))
+    return int(bool(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
