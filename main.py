@@ -8,9 +8,12 @@ from collections.abc import Callable
 
 import torch
 
-from data.errors import DataError
-from training.checkpoint import CheckpointError
-from utils.cli import (
+from training.fuel_breaks.arguments import (
+    FuelBreakEvaluateArguments,
+    FuelBreakShowArguments,
+    FuelBreakTrainArguments,
+)
+from utils.config.cli import (
     Command,
     EvaluateArguments,
     PrepareArguments,
@@ -18,15 +21,16 @@ from utils.cli import (
     WalkForwardArguments,
     parse_command,
 )
-from utils.cloud_store import CloudError
-from utils.config import ConfigError
-from utils.fuel_break_arguments import (
-    FuelBreakEvaluateArguments,
-    FuelBreakShowArguments,
-    FuelBreakTrainArguments,
+from utils.errors import (
+    CheckpointError,
+    CloudError,
+    ConfigError,
+    DataError,
+    MemoryLimitReached,
+    NonFiniteError,
+    StopRequested,
 )
-from utils.run_log import setup_logging
-from utils.stopping import MemoryLimitReached, NonFiniteError, StopRequested
+from utils.runs.run_log import setup_logging
 
 logger = logging.getLogger("main")
 FAILED, USER_ERROR, OUT_OF_MEMORY = 1, 2, 3
@@ -35,14 +39,14 @@ RESUME_HINT = "the last complete generation is saved: continue with python main.
 
 # What a command alone needs is imported when it runs: so the others, and --help, start quickly.
 def _train(command: Command) -> None:
-    from training.runner import run_training
-    from training.uploads import open_cloud
+    from training.commands.train import run_training
+    from training.run.uploads import open_cloud
 
     run_training(command.config, command.explicit, store=open_cloud())
 
 
 def _prepare(command: Command) -> None:
-    from data.prepare import prepare
+    from data.csv.prepare import prepare
 
     assert isinstance(command.arguments, PrepareArguments)
     for line in prepare(command.arguments.source, command.arguments.target).lines():
@@ -50,42 +54,42 @@ def _prepare(command: Command) -> None:
 
 
 def _evaluate(command: Command) -> None:
-    from training.evaluate_command import run_evaluation
+    from training.commands.evaluate import run_evaluation
 
     assert isinstance(command.arguments, EvaluateArguments)
     run_evaluation(command.arguments)
 
 
 def _signals(command: Command) -> None:
-    from training.signals_command import run_signals
+    from training.commands.signals import run_signals
 
     assert isinstance(command.arguments, SignalsArguments)
     run_signals(command.arguments)
 
 
 def _walk_forward(command: Command) -> None:
-    from training.walk_forward import run_walk_forward
+    from training.commands.walk_forward import run_walk_forward
 
     assert isinstance(command.arguments, WalkForwardArguments)
     run_walk_forward(command.arguments, command.explicit)
 
 
 def _train_fuel_breaks(command: Command) -> None:
-    from training.fuel_breaks import run_training
+    from training.fuel_breaks.train_command import run_training
 
     assert isinstance(command.arguments, FuelBreakTrainArguments)
     run_training(command.arguments.settings, command.explicit)
 
 
 def _evaluate_fuel_breaks(command: Command) -> None:
-    from training.fuel_break_evaluation import run_evaluation
+    from training.fuel_breaks.evaluate_command import run_evaluation
 
     assert isinstance(command.arguments, FuelBreakEvaluateArguments)
     run_evaluation(command.arguments)
 
 
 def _show_fuel_breaks(command: Command) -> None:
-    from training.fuel_break_pictures import run_show
+    from training.fuel_breaks.show_command import run_show
 
     assert isinstance(command.arguments, FuelBreakShowArguments)
     run_show(command.arguments)

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from data.errors import DataError as DataError
 from data.features import (
     CLOSE,
     HIGH,
@@ -31,7 +30,8 @@ from data.features import (
     compute_features,
     normalization_stats,
 )
-from utils.config import DataConfig
+from utils.config.trader import DataConfig
+from utils.errors import DataError as DataError
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from data.features import CLOSE, NormalizationStats, network_inputs, previous_close
 from data.loader import StockDataLoader
 from data.splits import Splits, make_splits
-from utils.config import DataConfig, EnvironmentConfig
+from utils.config.trader import DataConfig, EnvironmentConfig
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from data.errors import DataError
-from utils.config import DataConfig, EnvironmentConfig
+from utils.config.trader import DataConfig, EnvironmentConfig
+from utils.errors import DataError
 
 
 @dataclass(frozen=True)

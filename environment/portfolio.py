@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from environment.ledger import EXIT_REASONS, Bars, EpisodeSummary, Ledger, Orders, Positions
-from utils.config import EnvironmentConfig
+from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, MIN_TARGET_PERCENT
 
 _TARGET_OPEN, _TARGET, _HOLDING, _NO_BAR, _EPISODE_END = range(1, len(EXIT_REASONS))

@@ -16,7 +16,7 @@ from data.features import CLOSE, HIGH, NUM_FEATURES, OPEN, NormalizationStats, n
 from data.market import Market
 from environment.ledger import EXIT_REASONS, Bars, Ledger, Positions
 from environment.portfolio import Portfolio
-from utils.config import EnvironmentConfig
+from utils.config.trader import EnvironmentConfig
 from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, spread_positions
 
 Observation = dict[str, NDArray[np.float32]]

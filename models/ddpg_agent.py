@@ -16,7 +16,8 @@ from torch import Tensor
 
 from data.market import MarketTensors
 from models.networks import AgentNetworks, DayEncoding
-from utils.config import ConfigError, NetworkConfig
+from utils.config.trader import NetworkConfig
+from utils.errors import ConfigError
 
 
 class DDPGAgent:

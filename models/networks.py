@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from utils.config import NetworkConfig
+from utils.config.trader import NetworkConfig
 from utils.spaces import (
     ACCOUNT_FEATURES,
     ACTION_FEATURES,

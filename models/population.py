@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from models.ddpg_agent import DDPGAgent
 from models.networks import AgentNetworks
-from utils.config import LearningConfig, NetworkConfig
+from utils.config.trader import LearningConfig, NetworkConfig
 
 
 class Population:

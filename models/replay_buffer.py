@@ -10,55 +10,7 @@ import torch
 from torch import Tensor
 
 from utils.spaces import ACCOUNT_FEATURES, POSITION_FEATURES
-
-Fields = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-
-
-class TensorRing:
-    """A ring of rows in named, preallocated tensors; it knows nothing of what they mean."""
-
-    def __init__(self, capacity: int, fields: Fields, device: torch.device | str = "cpu") -> None:
-        self.capacity = capacity
-        self.size = 0
-        self.next_row = 0
-        # Written once, so that all pages are there from the start and the process does not grow as the ring fills.
-        self.data = {
-            name: torch.empty(capacity, *shape, dtype=dtype, device=device).zero_()
-            for name, (shape, dtype) in fields.items()
-        }
-
-    @property
-    def bytes_per_row(self) -> int:
-        """Storage of one row."""
-        return sum(t.element_size() * t[0].numel() for t in self.data.values())
-
-    def add(self, rows: Mapping[str, Tensor]) -> None:
-        """Write (count, ...) rows over the oldest ones; of more rows than fit only the last are kept."""
-        if rows.keys() != self.data.keys():
-            raise ValueError(f"expected the fields {sorted(self.data)}, got {sorted(rows)}")
-        count = len(next(iter(rows.values())))
-        kept = min(count, self.capacity)
-        first = (self.next_row + count - kept) % self.capacity
-        head = min(kept, self.capacity - first)
-        for name, store in self.data.items():
-            new = rows[name][count - kept :]
-            store[first : first + head] = new[:head]
-            store[: kept - head] = new[head:]
-        self.next_row = (self.next_row + count) % self.capacity
-        self.size = min(self.size + count, self.capacity)
-
-    def state_dict(self) -> dict[str, Any]:
-        """All rows, the place of the next one, and how many are filled.
-
-        Empty rows too, so that a checkpoint, and the memory that writing it takes, is as large first as last.
-        """
-        return {"size": self.size, "next_row": self.next_row, "rows": dict(self.data)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave, into the tensors that are there."""
-        self.size, self.next_row = state["size"], state["next_row"]
-        for name, store in self.data.items():
-            store[: self.size] = state["rows"][name][: self.size].to(store.device)
+from utils.tensor_ring import TensorRing
 
 
 @dataclass(frozen=True)

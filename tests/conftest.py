@@ -17,7 +17,7 @@ import torch
 from hypothesis import settings
 
 from tests.tiny_run import TINY
-from utils.memory_profiler import MemoryProfiler, get_profiler, reset_profiler
+from utils.memory.profiler import MemoryProfiler, get_profiler, reset_profiler
 
 # A shared machine may be slow at any moment.
 settings.register_profile("project", deadline=None)

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from tests.oracle import Bar
-from utils.config import EnvironmentConfig
+from tests.environment.oracle import Bar
+from utils.config.trader import EnvironmentConfig
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -13,7 +13,7 @@ from data.loader import StockDataLoader
 from data.market import Market, build_market
 from environment.trading_env import TradingEnvironment
 from tests.market_cases import FloatArray, random_panel
-from utils.config import DataConfig, EnvironmentConfig, NetworkConfig
+from utils.config.trader import DataConfig, EnvironmentConfig, NetworkConfig
 
 # Operations this small only lose time, and order of summation, to more threads.
 torch.set_num_threads(1)

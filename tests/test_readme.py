@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from data.terrain import generated_landscape
+from data.fuel_breaks.terrain import generated_landscape
 from main import main
-from tests.dqn_cases import TINY as TINY_FUEL_BREAKS
+from tests.fuel_breaks.dqn_cases import TINY as TINY_FUEL_BREAKS
 from tests.tiny_run import TINY, frame
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")

@@ -22,9 +22,9 @@ from models.replay_buffer import ReplayBuffer, TransitionBatch
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_NETWORK
 from training.ddpg import OrderRules
-from training.evaluation import Exploration, Recorder, roll_out
 from training.learner import Learner
-from utils.config import Credit, EnvironmentConfig, LearningConfig, NetworkConfig, Representation
+from training.rollout import Exploration, Recorder, roll_out
+from utils.config.trader import Credit, EnvironmentConfig, LearningConfig, NetworkConfig, Representation
 
 CONTEXT = 8
 FIRST_DAY = CONTEXT

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks import fault_harness
-from benchmarks.fault_harness import SMALL_RUN
+from benchmarks.faults import harness as fault_harness
+from benchmarks.faults.harness import SMALL_RUN
 from main import main
 
 TINY = f"generations = 2{SMALL_RUN}"

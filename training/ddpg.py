@@ -15,7 +15,7 @@ from data.market import MarketTensors
 from models.networks import AgentNetworks, Agents, Critic, DayEncoding, StateBatch, gather_stocks
 from models.replay_buffer import TransitionBatch
 from training.hindsight import HindsightOrders
-from utils.config import EnvironmentConfig
+from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, TRADING_LEFT, spread_positions
 
 

@@ -17,7 +17,7 @@ from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.ddpg import OrderRules, action_values, candidate_stocks, policy_action, relaxed_choice
 from training.evolution import Succession
-from utils.config import LearningConfig
+from utils.config.trader import LearningConfig
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT
 
 _STATES = 64

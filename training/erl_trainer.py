@@ -22,15 +22,15 @@ from models.replay_buffer import ReplayBuffer
 from training import evolution
 from training.ddpg import OrderRules, UpdateStats, mean_stats
 from training.distillation import Lesson, prepare_lessons, teach
-from training.evaluation import Exploration, Recorder, Rollout, roll_out
 from training.hindsight import look_back
 from training.learner import Learner
+from training.rollout import Exploration, Recorder, Rollout, roll_out
 from training.sensitivity import actor_sensitivity
 from training.trials import trial_record
-from utils.config import Config, LearningConfig
-from utils.memory_profiler import get_profiler
-from utils.seeding import named_generator, random_state, set_random_state
-from utils.stopping import NonFiniteError
+from utils.config.trader import Config, LearningConfig
+from utils.errors import NonFiniteError
+from utils.memory.profiler import get_profiler
+from utils.runs.seeding import named_generator, random_state, set_random_state
 
 logger = logging.getLogger(__name__)
 HISTORY = 1000

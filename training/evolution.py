@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from utils.config import EvolutionConfig
+from utils.config.trader import EvolutionConfig
 
 Stacks = Mapping[str, Tensor]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from environment.ledger import Bars, Orders
 from environment.portfolio import Portfolio
-from utils.config import EnvironmentConfig
+from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 _TARGETS = 5

@@ -27,7 +27,7 @@ from training.ddpg import (
     td_target,
 )
 from training.hindsight import Hindsight, hindsight_loss
-from utils.config import LearningConfig
+from utils.config.trader import LearningConfig
 
 _CPU_HEAD_BYTES = 96 * 2**20
 """On a CPU larger pieces are slower, for their temporaries leave the cache."""

@@ -10,7 +10,7 @@ from models.networks import StateBatch
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.ddpg import policy_action
-from utils.config import LearningConfig
+from utils.config.trader import LearningConfig
 from utils.spaces import ACTION_FEATURES
 
 

@@ -1,0 +1,86 @@
+"""Crashes, full disks, rotten files and a misbehaving cloud: `python -m benchmarks.faults [--share 0.1] [--json FILE]`.
+
+Prints one row a test: what was done how often, what must come of it, and what came of it. `--share` scales the counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.faults.cloud import (
+    RECOVERED,
+    closed_doors,
+    empty_disk,
+    endless_503,
+    recovered,
+    sigterm_while_stalled,
+)
+from benchmarks.faults.disk import ROT, full_disk, kill_while_saving, order_of_calls, pickle_bomb, rot
+from benchmarks.faults.files import malformed_files
+from benchmarks.faults.harness import SMALL_RUN, Row
+from benchmarks.faults.overhead import added_time
+from benchmarks.faults.whole_run import kill_and_resume, leak, non_finite_numbers, sigterm
+from benchmarks.speed.main_job import machine
+
+VERDICTS = {True: "ok", False: "FAIL", None: "not measured"}
+LINE = "| {:<66} | {:>5} | {:<58} | {:<84} | {:<12} |"
+
+
+def rows(share: float) -> Iterator[Row]:
+    """All tests, with their counts scaled by `share`; below a half, stopping is not timed at the quick profile."""
+
+    def times(count: int) -> int:
+        return max(1, round(count * share))
+
+    yield kill_while_saving(times(100))
+    yield order_of_calls()
+    for kind in ROT:
+        yield rot(kind, times(200))
+    yield full_disk()
+    yield kill_and_resume(times(10))
+    yield pickle_bomb()
+    for fault in RECOVERED:
+        yield recovered(fault, times(5))
+    yield endless_503()
+    yield closed_doors()
+    yield empty_disk()
+    yield sigterm_while_stalled()
+    yield from non_finite_numbers()
+    yield sigterm() if share >= 0.5 else sigterm(settings=SMALL_RUN)
+    yield leak()
+    yield malformed_files()
+    yield added_time(max(8, times(44)))
+
+
+def line(row: Row) -> str:
+    """A row of the table."""
+    return LINE.format(row.test, row.count, row.must_be, row.measured, VERDICTS[row.is_ok])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table; the exit code is 1 if a row does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--share", type=float, default=1.0, help="share of the full counts")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args(argv)
+    started, results = time.perf_counter(), []
+    print(machine())
+    print(LINE.format("test", "count", "must be", "measured", "ok"))
+    print(LINE.format(*["---"] * 5))
+    for row in rows(arguments.share):
+        results.append(row)
+        print(line(row), flush=True)
+    print(f"{time.perf_counter() - started:.0f} s")
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(row) for row in results], indent=2) + "\n")
+    return 1 if any(row.is_ok is False for row in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

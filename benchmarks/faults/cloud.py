@@ -1,0 +1,209 @@
+"""Faults of the cloud: the real client against a storage emulator on loopback, behind a proxy that misbehaves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, outcome, run_beside, run_here
+from benchmarks.faults.proxy import FaultProxy, Kind, Request, emulator, running
+from benchmarks.faults.whole_run import GENERATIONS, STOP_SECONDS
+from training.run import uploads
+from utils.cloud.restore import restore_latest
+from utils.cloud.settings import CloudSettings, open_store
+from utils.cloud.store import ObjectStore, RetryPolicy
+from utils.cloud.sync import CloudSync
+from utils.runs.checkpoint import save_checkpoint, verify_checkpoint
+
+BUCKET = "the-bucket"
+FAST = RetryPolicy(first_wait_s=0.02, longest_wait_s=0.1, deadline_s=30.0, timeout_s=1.0, check_s=3.0)
+HASTY = RetryPolicy(first_wait_s=0.02, longest_wait_s=0.1, deadline_s=0.3, timeout_s=0.5, check_s=0.3)
+"""Gives up soon, so that what lasts ten minutes by default lasts a moment here."""
+LARGE_NUMBERS = (17 << 20) // 4
+"""Of a checkpoint whose tensors go by a resumable upload in three parts."""
+SMALL_NUMBERS = 500
+FOR_EVER = float("inf")
+
+
+@dataclass(frozen=True)
+class CloudFault:
+    """What goes wrong, how often, on which requests; a download meets it on the way back."""
+
+    test: str
+    kind: Kind
+    matches: Callable[[Request], bool]
+    times: int = 1
+    code: int = 503
+    numbers: int = SMALL_NUMBERS
+
+
+def is_upload(request: Request) -> bool:
+    """Whether a request sends an object or a part of one."""
+    return request.method in ("POST", "PUT")
+
+
+def is_tensors(request: Request) -> bool:
+    """Whether a request sends a checkpoint's tensors."""
+    return is_upload(request) and request.name.endswith("part.safetensors")
+
+
+def is_second_part(request: Request) -> bool:
+    """Whether a request sends a later part of a resumable upload."""
+    return request.method == "PUT" and not request.content_range.startswith("bytes 0-")
+
+
+def is_download(request: Request) -> bool:
+    """Whether a request fetches an object's content."""
+    return request.method == "GET" and "alt=media" in request.path
+
+
+def is_manifest(request: Request) -> bool:
+    """Whether a request sends a manifest."""
+    return is_upload(request) and request.name.endswith("manifest.json")
+
+
+RECOVERED = (
+    CloudFault("503 x 2", "status", is_upload, 2),
+    CloudFault("429 x 2", "status", is_upload, 2, 429),
+    CloudFault("connection reset x 2", "reset", is_upload, 2),
+    CloudFault("a stall", "stall", is_tensors),
+    CloudFault("a lost acknowledgement", "lost_ack", is_manifest),
+    CloudFault("503 in the middle of a resumable upload", "status", is_second_part, numbers=LARGE_NUMBERS),
+    CloudFault("a truncated download", "truncate", is_download),
+)
+
+
+@contextlib.contextmanager
+def bucket() -> Iterator[FaultProxy]:
+    """An empty bucket behind a proxy, to which the environment points the client and the program."""
+    with emulator(BUCKET) as upstream:
+        proxy = FaultProxy(upstream)
+        with running(proxy) as port:
+            environ = {
+                "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}",
+                "CLOUD_PROVIDER": "gcs",
+                "CLOUD_BUCKET": BUCKET,
+            }
+            with mock.patch.dict(os.environ, environ):
+                os.environ.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
+                yield proxy
+
+
+@contextlib.contextmanager
+def hasty() -> Iterator[None]:
+    """The program gives up on the cloud soon."""
+
+    def open_hastily(settings: CloudSettings) -> ObjectStore:
+        return open_store(settings, HASTY)
+
+    with mock.patch.object(uploads, "open_store", open_hastily):
+        yield
+
+
+def recovered(fault: CloudFault, times: int = 1) -> Row:
+    """A fault that passes: what is stored, and what comes back, has the right bytes."""
+    right = 0
+    for _ in range(times):
+        with bucket() as proxy, folder() as root:
+            met = proxy.inject(fault.kind, fault.matches, fault.times, fault.code)
+            right += _comes_back(root / "run", fault.numbers) and met.seen == fault.times
+    measured = f"{right} recovered, every byte right"
+    return Row(f"cloud: {fault.test}", times, "recovered, stored bytes right", measured, right == times)
+
+
+def _comes_back(run: Path, numbers: int) -> bool:
+    """Whether a checkpoint that is uploaded and fetched again is what it was."""
+    weights = torch.randn(numbers, generator=torch.Generator().manual_seed(0))
+    path = save_checkpoint(run / "checkpoints", 1, {"part": {"weights": weights}}, run_id=run.name, config_hash="none")
+    store = open_store(CloudSettings("gcs", BUCKET), FAST)
+    with CloudSync(store, run) as sync:
+        sync.submit_generation(path)
+        status = sync.drain(60.0)
+    found = restore_latest(store, run.name, run / "restored", verify_checkpoint)
+    if found is None or status.failed or status.pending:
+        return False
+    return {item.name: item.read_bytes() for item in path.iterdir()} == {
+        item.name: item.read_bytes() for item in found.iterdir()
+    }
+
+
+def endless_503() -> Row:
+    """A bucket that never takes anything: from the start, or from the first upload on."""
+    right = 0
+    for matches in (is_upload, lambda _: True):
+        with bucket() as proxy, folder() as runs, hasty():
+            proxy.inject("status", matches, FOR_EVER)
+            ended = run_here(*flags(runs), "--run", "one", *GENERATIONS)
+            is_whole = (runs / "one" / "summary.json").is_file() and max(checkpoints_of(runs, "one")) == 3
+            right += ended.code == 1 and is_whole and "missing in the cloud: one/" in ended.shown
+    measured = f"{right} trained to the end, exit 1, what is missing named"
+    return Row("cloud: endless 503", 2, "training finishes, exit code 1", measured, right == 2)
+
+
+def closed_doors() -> Row:
+    """401, 403 and 404 from the bucket, and a bucket that is not there."""
+    right = 0
+    cases = {401: "credentials are not accepted", 403: "may not do this", 404: "no such bucket"}
+    for code, says in cases.items():
+        with bucket() as proxy, folder() as runs, hasty():
+            proxy.inject("status", lambda _: True, FOR_EVER, code)
+            right += _fails_at_start(runs, says)
+    with bucket(), folder() as runs, hasty(), mock.patch.dict(os.environ, {"CLOUD_BUCKET": "missing-bucket"}):
+        right += _fails_at_start(runs, "no such bucket")
+    test, measured = "cloud: 401, 403, 404, missing bucket", f"{right} exit 2 at start with one clear error"
+    return Row(test, 4, "fails at start, exit code 2", measured, right == 4)
+
+
+def _fails_at_start(runs: Path, says: str) -> bool:
+    ended = run_here(*flags(runs), "--run", "one")
+    return ended.code == 2 and ended.is_clear and says in ended.shown and not (runs / "one").exists()
+
+
+def empty_disk() -> Row:
+    """kill -9, the disk lost, --resume from the bucket, compared with the run that was never interrupted."""
+    with bucket(), folder() as runs:
+        words = [*flags(runs), "--generations", "6"]
+        with mock.patch.dict(os.environ, {"CLOUD_PROVIDER": "", "CLOUD_BUCKET": ""}):
+            run_here(*words, "--run", "whole")
+        process = run_beside(*words, "--run", "lost")
+        while process.poll() is None and max(checkpoints_of(runs, "lost"), default=0) < 4:
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        shutil.rmtree(runs / "lost")
+        ended = run_here(*words, "--resume", "lost")
+        is_same = ended.code == 0 and outcome(runs, "lost") == outcome(runs, "whole")
+    measured = "bit-identical" if is_same else f"OTHERWISE, exit {ended.code}"
+    return Row("cloud: kill -9, disk lost, --resume from the bucket", 1, "bit-identical", measured, is_same)
+
+
+def sigterm_while_stalled() -> Row:
+    """SIGTERM while an upload hangs: the box is gone soon, so the run must not wait."""
+    with bucket() as proxy, folder() as runs:
+        stalled = proxy.inject("stall", is_tensors_of_run, FOR_EVER)
+        process = run_beside(*flags(runs), "--run", "one", "--generations", "100")
+        while process.poll() is None and not stalled.seen:
+            time.sleep(0.01)
+        started = time.perf_counter()
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+        seconds = time.perf_counter() - started
+        saved = max(checkpoints_of(runs, "one"), default=0)
+    is_ok = process.returncode == 143 and seconds <= STOP_SECONDS and saved > 0
+    measured = f"exit {process.returncode} after {seconds:.1f} s, generation {saved} on disk"
+    must_be = f"exit 143 within {STOP_SECONDS:.0f} s"
+    return Row("cloud: SIGTERM while an upload hangs", 1, must_be, measured, is_ok)
+
+
+def is_tensors_of_run(request: Request) -> bool:
+    """Whether a request sends tensors of the program's checkpoint."""
+    return is_upload(request) and request.name.endswith(".safetensors")

@@ -1,0 +1,204 @@
+"""Faults of a checkpoint: killed while saving, rotten files, a full disk, a pickle, the order of system calls."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.faults.harness import Ended, Row, checkpoints_of, flags, folder, run_beside, run_here
+from benchmarks.speed.harness import told_less
+from utils.errors import CheckpointError
+from utils.runs.checkpoint import list_checkpoints, load_checkpoint, load_latest, save_checkpoint
+
+PAGE = 4096
+ROT = ("bit flips", "truncations", "zeroed pages")
+
+
+def state_of(generation: int) -> dict[str, dict[str, Any]]:
+    """A state of about 2 MB that tells its generation."""
+    generator = torch.Generator().manual_seed(generation)
+    return {"part": {"generation": generation, "tensor": torch.randn(500_000, generator=generator)}}
+
+
+def save(root: Path, generation: int) -> Path:
+    """Write the checkpoint of a generation."""
+    return save_checkpoint(root, generation, state_of(generation), run_id="faults", config_hash="none")
+
+
+def is_whole(root: Path, generation: int) -> bool:
+    """Whether the newest usable checkpoint is that generation's, with its content."""
+    found = load_latest(root)
+    if found is None or found.generation != generation:
+        return False
+    part = found.state["part"]
+    return bool(
+        part["generation"] == generation and torch.equal(part["tensor"], state_of(generation)["part"]["tensor"])
+    )
+
+
+def save_for_ever(root: Path, first: int, progress: Any) -> None:
+    """Save generation after generation, reporting each that is complete."""
+    torch.set_num_threads(1)
+    for generation in range(first, first + 10_000):
+        save(root, generation)
+        progress.send(generation)
+
+
+def kill_while_saving(count: int) -> Row:
+    """kill -9 at a random moment of saving, then load."""
+    rng, lost, orphans, last = random.Random(1), 0, 0, 0
+    with folder() as root:
+        for _ in range(count):
+            reported = _killed_after(root, last + 1, rng.uniform(0, 0.05))
+            last = max(list_checkpoints(root), default=0)
+            lost += not (last >= reported and is_whole(root, last))
+            orphans += sum(path.name.startswith(".") for path in root.iterdir())
+            for generation, path in list_checkpoints(root).items():
+                if generation < last:
+                    shutil.rmtree(path)
+    measured = f"{count - lost} load, {lost} lost, {orphans} orphans"
+    return Row("kill -9 while saving", count, "all load, none lost, no orphan", measured, lost == orphans == 0)
+
+
+def _killed_after(root: Path, first: int, seconds: float) -> int:
+    """Kill a process that saves, some time after its first report; the last generation that it reported."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=save_for_ever, args=(root, first, sender))
+    process.start()
+    sender.close()
+    last = int(receiver.recv())
+    time.sleep(seconds)
+    process.kill()
+    process.join()
+    while True:
+        try:
+            last = int(receiver.recv())
+        except EOFError:
+            return last
+
+
+def damage(kind: str, data: bytearray, rng: random.Random) -> None:
+    """Spoil the bytes of a file in place."""
+    if kind == "bit flips":
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    elif kind == "truncations":
+        del data[rng.randrange(len(data)) :]
+    else:
+        start = rng.randrange(0, len(data), PAGE)
+        page = slice(start, min(start + PAGE, len(data)))
+        blank = bytes(page.stop - page.start)
+        # A page that is zero already is not damaged by zeroing it.
+        data[page] = blank if data[page] != blank else b"\x01" * len(blank)
+
+
+def rot(kind: str, count: int) -> Row:
+    """Damage one file of the newest checkpoint; the one before it must be used."""
+    rng, detected = random.Random(kind), 0
+    # Else a warning for each of hundreds of rotten files.
+    with folder() as root, told_less("utils.runs.checkpoint", logging.ERROR):
+        save(root, 1)
+        newest = save(root, 2)
+        files = sorted(newest.iterdir())
+        for _ in range(count):
+            victim = rng.choice(files)
+            good = victim.read_bytes()
+            spoilt = bytearray(good)
+            damage(kind, spoilt, rng)
+            victim.write_bytes(spoilt)
+            detected += is_whole(root, 1)
+            victim.write_bytes(good)
+        is_good_again = is_whole(root, 2)
+    measured = f"{detected} detected and fell back"
+    return Row(
+        f"{kind} in any file", count, "all detected, all fall back", measured, detected == count and is_good_again
+    )
+
+
+def order_of_calls() -> Row:
+    """System calls of one save, recorded in the process."""
+    calls: list[str] = []
+    real_fsync, real_rename = os.fsync, os.rename
+
+    def fsync(descriptor: int) -> None:
+        calls.append("fsync directory" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "fsync file")
+        real_fsync(descriptor)
+
+    def rename(source: Any, target: Any) -> None:
+        calls.append("rename")
+        real_rename(source, target)
+
+    with folder() as root:
+        os.fsync, os.rename = fsync, rename  # type: ignore[assignment]
+        try:
+            path = save(root, 1)
+        finally:
+            os.fsync, os.rename = real_fsync, real_rename
+        files = len(list(path.iterdir()))
+    at = calls.index("rename")
+    before, after = calls[:at], calls[at + 1 :]
+    is_ok = before.count("fsync file") == files and before[-1] == "fsync directory" and after == ["fsync directory"]
+    measured = f"{before.count('fsync file')} of {files} files and the directory before, {len(after)} directory after"
+    must_be = "files and directory synced before the rename, parent after"
+    return Row("order of system calls of a save", 1, must_be, measured, is_ok)
+
+
+def full_disk() -> Row:
+    """A run whose disk, a tmpfs, holds two of its checkpoints of about 1 MB, not three."""
+    test, must_be = "disk full while saving (small tmpfs)", "stops: one clear error, exit 1; last one whole, no rest"
+    with folder() as root:
+        settings = flags(root)
+        disk = root / "disk"
+        disk.mkdir()
+        run_here(*settings, "--run", "sample", "--generations", "1")
+        size = sum(path.stat().st_size for path in checkpoints_of(root, "sample")[1].iterdir())
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={int(2.6 * size + 300_000)}", "tmpfs", str(disk)]
+        if subprocess.run(mount, capture_output=True).returncode:
+            return Row(test, 1, must_be, "mounting a tmpfs is not allowed here", None)
+        try:
+            process = run_beside(*settings, "--runs-dir", str(disk), "--run", "full", "--generations", "6")
+            shown = process.communicate()[1]
+            kept = checkpoints_of(disk, "full")
+            found = load_latest(disk / "full" / "checkpoints")
+            rest = [path.name for path in (disk / "full" / "checkpoints").iterdir() if path.name.startswith(".")]
+        finally:
+            subprocess.run(["umount", str(disk)], check=True)
+    is_whole_last = found is not None and found.generation == max(kept)
+    is_ok = process.returncode == 1 and Ended(1, shown).says("are free") and is_whole_last and not rest
+    measured = f"exit {process.returncode}, generations {list(kept)} whole, {len(rest)} left over"
+    return Row(test, 1, must_be, measured, is_ok)
+
+
+class Bomb:
+    """A pickle that leaves a mark when it is opened."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return os.mkdir, (str(self.mark),)
+
+
+def pickle_bomb() -> Row:
+    """A pickle in place of a checkpoint's file."""
+    with folder() as root:
+        path = save(root, 1)
+        torch.save({"x": Bomb(root / "mark")}, path / "part.safetensors")
+        try:
+            load_checkpoint(path)
+            is_refused = False
+        except CheckpointError:
+            is_refused = True
+        is_marked = (root / "mark").exists()
+    measured = f"{'refused' if is_refused else 'loaded'}, side effect {'seen' if is_marked else 'absent'}"
+    return Row("a pickle bomb as checkpoint", 1, "refused, side effect absent", measured, is_refused and not is_marked)

@@ -1,0 +1,142 @@
+"""What the tests of faults share: a row of their table, a run of seconds, the program in and beside this process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from main import main as program
+from utils.runs.checkpoint import list_checkpoints
+
+ROOT = Path(__file__).resolve().parents[2]
+VOLATILE = ("seconds", "memory")
+"""Fields of metrics.jsonl that may differ between equal runs."""
+SMALL_RUN = """
+device = "cpu"
+threads = 1
+census_every = 0
+plot_every = 100
+[split]
+context_window_days = 16
+[synthetic]
+days = 300
+stocks = 6
+[env]
+trading_days = 12
+settlement_days = 4
+max_holding_days = 4
+[network]
+encoder_channels = 4
+hidden_units = 8
+summary_queries = 1
+[learning]
+gradient_steps = 4
+batch_size = 16
+block_days = 8
+[replay]
+capacity = 300
+training_starts = 50
+[evolution]
+population_size = 4
+distillation_steps = 1
+[evaluation]
+fitness_windows = 2
+validation_windows = 2
+random_pickers = 5
+"""
+QUICK_RUN = """
+device = "cpu"
+threads = 1
+census_every = 0
+plot_every = 100
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One test of the table; `is_ok` is None where it could not be measured here."""
+
+    test: str
+    count: int
+    must_be: str
+    measured: str
+    is_ok: bool | None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run of the program ended, and what it showed."""
+
+    code: int
+    shown: str
+
+    def says(self, text: str) -> bool:
+        """Whether exactly one error was told, in one line with this in it, and no traceback."""
+        errors = [line for line in self.shown.splitlines() if " ERROR " in line]
+        return len(errors) == 1 and text in errors[0] and "Traceback" not in self.shown
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the one error says what was expected."""
+        return self.says("expected")
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """A temporary folder."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def flags(runs: Path, settings: str = SMALL_RUN) -> list[str]:
+    """Flags of a run with these settings (TOML) below `runs`."""
+    path = runs / "settings.toml"
+    path.write_text(settings)
+    return ["--config", str(path), "--profile", "quick", "--runs-dir", str(runs)]
+
+
+def run_here(*words: str) -> Ended:
+    """Run the program in this process."""
+    shown = io.StringIO()
+    with contextlib.redirect_stderr(shown):
+        code = program(list(words))
+    return Ended(code, shown.getvalue())
+
+
+def run_beside(*words: str, fault: dict[str, Any] | None = None) -> subprocess.Popen[str]:
+    """Start the program in a process of its own, with one fault of `benchmarks.faults.child` in it."""
+    entry = [str(ROOT / "main.py")] if fault is None else ["-m", "benchmarks.faults.child", json.dumps(fault)]
+    return subprocess.Popen(
+        [sys.executable, *entry, *words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def checkpoints_of(runs: Path, name: str) -> dict[int, Path]:
+    """Checkpoints of a run by generation."""
+    return list_checkpoints(runs / name / "checkpoints")
+
+
+def outcome(runs: Path, name: str) -> tuple[bytes, list[dict[str, Any]]]:
+    """Tensors of the last checkpoint, and the metrics but for what may differ between equal runs."""
+    last = max(checkpoints_of(runs, name).items())[1]
+    return tensors(last), records(runs / name)
+
+
+def tensors(checkpoint: Path) -> bytes:
+    """All tensors of a checkpoint, as their files hold them."""
+    parts = ("population", "champion", "replay", "random")
+    return b"".join((checkpoint / f"{part}.safetensors").read_bytes() for part in parts)
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, but for what may differ between equal runs."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key not in VOLATILE} for line in lines]

@@ -1,0 +1,112 @@
+"""What the fuel-break network learns on test tiles, over seeds, and how its memory behaves.
+
+`python -m benchmarks.learning.fuel_breaks [--landscape FILE.npz] [--seeds 3] [--minutes 15] [--json FILE]
+[--workers N] [--runs-dir FOLDER] [--memory-episodes 1200] [SETTINGS]`. Minutes are the processor's, on one thread.
+Other words are settings of `main.py fuel-breaks train`. Nothing is chosen on the test tiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from scipy import stats
+
+from benchmarks.learning.study import Job, Record, run_study
+from training.fuel_breaks.arguments import FuelBreakTrainArguments
+from training.fuel_breaks.config import FuelBreakRunConfig, run_hash
+from training.fuel_breaks.evaluate_command import AGENT, judge, paired_lead
+from training.fuel_breaks.run import open_agent
+from training.fuel_breaks.train_command import run_training
+from utils.config.cli import parse_command
+from utils.runs.run_log import setup_logging
+
+logger = logging.getLogger("benchmarks.learning.fuel_breaks")
+_WARM_UP_EPISODES = 60
+_MEMORY_GENERATION = 64
+
+
+def learn(config: FuelBreakRunConfig, scenario_seeds: int) -> Record:
+    """Train one seed by processor time and judge its best network, and every baseline, on all test tiles."""
+    summary = run_training(config, frozenset(), clock=time.process_time)
+    agent = open_agent(config.runs_dir, config.run, torch.device("cpu"))
+    reductions = judge(agent, "test", 0, scenario_seeds)
+    return {
+        **{name: summary[name] for name in ("episodes", "updates", "minutes", "peak_rss_mb", "validation")},
+        "reduction_percent": {name: values.tolist() for name, values in reductions.items()},
+    }
+
+
+def compare(records: Sequence[Record]) -> Record:
+    """Means over seeds and tiles, and the network's leads over tiles, each tile's the mean over seeds."""
+    names = records[0]["reduction_percent"]
+    means = {name: np.mean([record["reduction_percent"][name] for record in records], axis=0) for name in names}
+    by_seed = [float(np.mean(record["reduction_percent"][AGENT])) for record in records]
+    return {
+        "network_by_seed": by_seed,
+        "reduction_percent": {name: float(values.mean()) for name, values in means.items()},
+        "lead": {name: asdict(paired_lead(means[AGENT], means[name])) for name in means if name != AGENT},
+        "tiles": len(means[AGENT]),
+    }
+
+
+def memory_growth(config: FuelBreakRunConfig, episodes: int) -> Record:
+    """Growth of resident memory, MiB per 100 episodes, past the 60th and the 600th episode.
+
+    Theil-Sen slopes with their 95% intervals, over generations of 64 episodes, with few validation tiles.
+    """
+    small = replace(
+        config, run="memory", minutes=0.0, episodes=episodes, generation_episodes=_MEMORY_GENERATION, validation_tiles=4
+    )
+    own = run_training(small, frozenset())["rss_mb_per_generation"]
+    played = _MEMORY_GENERATION * (1 + np.arange(len(own)))
+    growth = {}
+    for first in (_WARM_UP_EPISODES, 600):
+        later = [(mb, int(count)) for mb, count in zip(own, played, strict=True) if count > first]
+        if len(later) >= 3:
+            slope, _, low, high = stats.theilslopes(*zip(*later, strict=True))
+            growth[f"mb_per_100_episodes_past_{first}"] = [100 * float(value) for value in (slope, low, high)]
+    at_60 = own[int(np.searchsorted(played, _WARM_UP_EPISODES))]
+    return {"episodes": int(played[-1]), **growth, "mb_at_60_episodes": at_60, "mb_at_the_end": own[-1]}
+
+
+def main() -> None:
+    """Train, compare, log and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--scenario-seeds", type=int, default=3, help="sets of fires that a tile is judged by")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser.add_argument("--memory-episodes", type=int, default=0, help="play so many to measure memory; 0: not")
+    parser.add_argument("--json", type=Path, help="file of results, a line each seed; what it holds is not done again")
+    arguments, words = parser.parse_known_args()
+    setup_logging()
+    words = ["--minutes", "15", "--threads", "1", "--device", "cpu", *words]
+    command = parse_command(["fuel-breaks", "train", *words], cuda_available=False)
+    config = cast(FuelBreakTrainArguments, command.arguments).settings
+    seeds = [replace(config, seed=seed, run=f"seed-{seed}") for seed in range(arguments.seeds)]
+    jobs = [
+        Job(
+            {"seed": own.seed, "minutes": own.minutes, "settings": run_hash(own)},
+            partial(learn, own, arguments.scenario_seeds),
+        )
+        for own in seeds
+    ]
+    results: dict[str, Any] = {}
+    if jobs:
+        results["learning"] = compare(list(run_study(jobs, arguments.json, arguments.workers)))
+    if arguments.memory_episodes:
+        results["memory"] = memory_growth(config, arguments.memory_episodes)
+    logger.info("%s", json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""A study: many independent jobs, each result kept on disk as soon as it is there, so that a stopped study goes on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+from benchmarks.speed.harness import told_less
+from utils.config.cli import parse_command
+from utils.config.trader import Config
+
+Record = dict[str, Any]
+_NO_FILE = Path("no data file")
+_CONFIDENCE = 0.95
+
+
+def add_study_flags(parser: argparse.ArgumentParser, count: str, seeds: int, generations: int) -> None:
+    """Add the flags that all studies on markets share; `count` is the flag for the number of seeds."""
+    parser.add_argument(count, type=int, default=seeds, dest="seeds", help="each with a market path of its own")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, help="CPU minutes of each training, instead of --generations")
+    parser.add_argument("--generations", type=int, help=f"of each training (default: {generations})")
+    parser.add_argument("--json", type=Path, help="file of results, a line each; what it holds is not done again")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser.set_defaults(default_generations=generations)
+
+
+def study_config(words: Sequence[str]) -> Config:
+    """Settings of the quick profile on the built-in market, overridden by the flags of main.py in `words`.
+
+    Raises ConfigError for a flag that main.py does not know.
+    """
+    return parse_command(["--profile", "quick", *words], cuda_available=False, default_data=_NO_FILE).config
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be done: `key` names it in the file of results, `task` does it and returns plain numbers."""
+
+    key: Mapping[str, Any]
+    task: Callable[[], Record]
+
+
+def run_study(jobs: Sequence[Job], path: Path | None, workers: int = 1) -> Iterator[Record]:
+    """Do the jobs whose results `path` does not hold yet; yields all results, those on disk first.
+
+    A result is its key and what the task returned; it is appended to `path` (JSON lines) as soon as it is there. A last
+    line that a stop cut short counts as not done. More than one worker takes a process each; tasks must then pickle.
+    """
+    known = read_results(path)
+    todo = []
+    for job in jobs:
+        found = next((record for record in known if job.key.items() <= record.items()), None)
+        if found is None:
+            todo.append(job)
+        else:
+            yield found
+    for job, result in _results(todo, workers):
+        record = {**job.key, **result}
+        if path is not None:
+            append_result(path, record)
+        yield record
+
+
+def _results(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Record]]:
+    if workers == 1:
+        for job in jobs:
+            yield job, _alone(job.task)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(_alone, job.task): job for job in jobs}
+        for future in as_completed(running):
+            yield running[future], future.result()
+
+
+def _alone(task: Callable[[], Record]) -> Record:
+    """Do a task on one thread, for others may run beside it, without a word on each market that is loaded."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with told_less("data", logging.WARNING):
+            return task()
+    finally:
+        torch.set_num_threads(threads)
+
+
+def read_results(path: Path | None) -> list[Record]:
+    """The whole lines of a file of results; none where there is no file."""
+    if path is None or not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def append_result(path: Path, record: Record) -> None:
+    """Add one line and see it to the disk; half a line that a crash left is cut off first."""
+    with path.open("ab+") as file:
+        file.seek(0)
+        whole = file.read().rfind(b"\n") + 1
+        file.truncate(whole)
+        file.write(json.dumps(record).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and half the width of its 95% confidence interval by Student's t; NaN where one value tells no spread."""
+    if len(values) < 2:
+        return float(np.mean(values)) if values else math.nan, math.nan
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return float(np.mean(values)), float(stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1)) * error

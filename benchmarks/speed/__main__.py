@@ -1,0 +1,263 @@
+"""How fast the system is: `python -m benchmarks.speed [--scale quick|full] [--json FILE]`.
+
+One run, one table: every figure stands beside its reference, measured in the same run on the same machine. `quick`
+takes a few minutes on 2 cores that are otherwise idle: where other work takes one of two cores, tensor operations on
+two threads wait for it and may be ten times slower than on one (then give --threads 1). Prices are random walks; with
+--data the full-scale rows use that file. Where a CUDA device is present its rows are measured too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.speed.environment import environment_rows
+from benchmarks.speed.evaluation import (
+    NAIVE_FORMS,
+    EvaluationFigures,
+    NaiveSample,
+    evaluation_rows,
+    independent,
+    measure_evaluation,
+    tenth_scale,
+)
+from benchmarks.speed.generation import generation_rows, measure_generation
+from benchmarks.speed.growth import DIMENSIONS, growth_rows
+from benchmarks.speed.harness import (
+    CPU,
+    FULL_COLUMNS,
+    FULL_DAYS,
+    FULL_INVESTABLE,
+    Row,
+    full_scale,
+    random_market,
+)
+from benchmarks.speed.main_job import machine
+from benchmarks.speed.updates import pendulum_rows, update_rows
+from data.loader import StockDataLoader
+from data.market import Market, build_market
+from utils.config.trader import Config
+
+logger = logging.getLogger("benchmarks.speed")
+SECTIONS = ("generation", "evaluation", "update", "pendulum", "environment", "growth")
+PACKAGES = ("torch", "numpy", "stable-baselines3", "gymnasium")
+_NO_DEVICE = "no CUDA device: its rows are open"
+_WHOLE_WINDOW = next(iter(NAIVE_FORMS))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured."""
+
+    generations: int
+    naive: NaiveSample
+    """Of the naive form at full scale."""
+    lanes: tuple[int, ...]
+    lane_seconds: float
+    update_seconds: float
+    is_update_full: bool
+    """Whether updates are also measured at full scale."""
+
+
+SCALES = {
+    "quick": Scale(1, NaiveSample((0, 15), 2), (1, 16, 256, 4096), 0.5, 3.0, False),
+    "full": Scale(2, NaiveSample((0, 5, 10, 15), 4), (1, 4, 16, 64, 256, 1024, 4096), 2.0, 10.0, True),
+}
+
+
+class Report:
+    """Rows and figures of one device, as far as they were measured."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.figures: dict[str, Any] = {
+            "population_evaluation_ratio": None,
+            "agent_updates_ratio_sb3": None,
+            "agent_updates_share_of_limit": None,
+            "lane_steps_per_second": None,
+            "generation_seconds": None,
+            "growth_exponents": dict.fromkeys(DIMENSIONS),
+            "peak_rss_mb": None,
+        }
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to measure, and on which prices."""
+
+    scale: Scale
+    config: Config
+    market: Market
+    device: torch.device
+
+
+def measure(job: Job, sections: tuple[str, ...]) -> Report:
+    """Run the named sections, the one whose peak memory counts first."""
+    report = Report()
+    for name in sections:
+        started = time.perf_counter()
+        _SECTIONS[name](job, report)
+        logger.info("%s on %s: %.0f s", name, job.device, time.perf_counter() - started)
+    return report
+
+
+def _measure_generation(job: Job, report: Report) -> None:
+    figures = measure_generation(job.config, job.market, job.device, job.scale.generations)
+    report.rows += generation_rows("shared representation, 16 agents", figures)
+    report.figures["generation_seconds"] = figures.seconds
+    report.figures["peak_rss_mb"] = figures.peak_mb
+
+
+def _measure_evaluation(job: Job, report: Report) -> None:
+    config, market = tenth_scale()
+    whole_episode = NaiveSample((0, 1), config.env.episode_steps)
+    small = measure_evaluation(config, market, whole_episode, job.device)
+    full: EvaluationFigures = measure_evaluation(independent(job.config), job.market, job.scale.naive, job.device)
+    report.rows += evaluation_rows("1/10 scale, 2 agents", small, is_extrapolated=False)
+    report.rows += evaluation_rows("full scale, 16 agents with own encoders", full, is_extrapolated=True)
+    report.figures["population_evaluation_ratio"] = full.ratio(_WHOLE_WINDOW)
+
+
+def _measure_updates(job: Job, report: Report) -> None:
+    config, market = tenth_scale()
+    report.rows += update_rows("1/10 scale", replace(config, learning=job.config.learning), market, job.device)
+    if job.scale.is_update_full:
+        report.rows += update_rows("full scale", job.config, job.market, job.device, repeats=2)
+
+
+def _measure_pendulum(job: Job, report: Report) -> None:
+    if job.device != CPU:
+        return
+    rows, ratio, share = pendulum_rows(job.scale.update_seconds)
+    report.rows += rows
+    report.figures["agent_updates_ratio_sb3"], report.figures["agent_updates_share_of_limit"] = ratio, share
+
+
+def _measure_environment(job: Job, report: Report) -> None:
+    rows, headline = environment_rows(job.config, job.device, job.scale.lanes, job.scale.lane_seconds)
+    report.rows += rows
+    report.figures["lane_steps_per_second"] = headline
+
+
+def _measure_growth(job: Job, report: Report) -> None:
+    rows, exponents = growth_rows(job.device)
+    report.rows += rows
+    report.figures["growth_exponents"] = exponents
+
+
+_SECTIONS: dict[str, Callable[[Job, Report], None]] = {
+    "generation": _measure_generation,
+    "evaluation": _measure_evaluation,
+    "update": _measure_updates,
+    "pendulum": _measure_pendulum,
+    "environment": _measure_environment,
+    "growth": _measure_growth,
+}
+
+
+def full_market(config: Config, data: Path | None, investable: Path | None) -> Market:
+    """The file's prices, or as many random ones."""
+    if data is None:
+        return random_market(config, FULL_DAYS, FULL_COLUMNS, FULL_INVESTABLE)
+    loader = StockDataLoader(data, config=config.split, investable=investable)
+    loader.load_and_prepare()
+    return build_market(loader, config.split, config.env)
+
+
+def versions() -> dict[str, str | None]:
+    """Of the packages that decide the figures; None where one is missing."""
+    found: dict[str, str | None] = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def run(scale: str, sections: tuple[str, ...], data: Path | None, investable: Path | None) -> dict[str, Any]:
+    """Measure on the CPU and, where there is one, on the CUDA device: everything that the JSON file holds."""
+    config = full_scale("shared")
+    market = full_market(config, data, investable)
+    on_cpu = measure(Job(SCALES[scale], config, market, CPU), sections)
+    rows = [{"device": "cpu", **asdict(row)} for row in on_cpu.rows]
+    device: dict[str, Any] = {"name": None, "note": _NO_DEVICE}
+    if torch.cuda.is_available():
+        on_cuda = measure(Job(SCALES[scale], config, market, torch.device("cuda")), sections)
+        rows += [{"device": "cuda", **asdict(row)} for row in on_cuda.rows]
+        device = {"name": torch.cuda.get_device_name(), "note": "", **on_cuda.figures}
+        device["peak_gpu_mb"] = device.pop("peak_rss_mb")
+    return {
+        **on_cpu.figures,
+        "device": device,
+        "machine": machine().replace(", no GPU", ""),  # the key `device` tells
+        "versions": versions(),
+        "threads": torch.get_num_threads(),
+        "rows": rows,
+    }
+
+
+def table(results: dict[str, Any]) -> str:
+    """The rows by group, each with its ratio and what the ratio is."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    packages = ", ".join(f"{name} {found or 'missing'}" for name, found in results["versions"].items())
+    device = results["device"]
+    lines = [
+        f"machine: {results['machine']}",
+        f"versions: {packages}",
+        f"CPU threads: {results['threads']} unless the row says otherwise; load average at the end {load:.1f}",
+        f"CUDA device: {device['name'] or device['note']}",
+    ]
+    group = ""
+    for row in results["rows"]:
+        if row["group"] != group:
+            group = row["group"]
+            lines += ["", group]
+        lines.append(_line(row))
+    return "\n".join(lines)
+
+
+def _line(row: dict[str, Any]) -> str:
+    value = "not measured" if row["value"] is None else f"{row['value']:,.4g} {row['unit']}"
+    if row["value"] is not None and row["value"] >= 1000:
+        value = f"{row['value']:,.0f} {row['unit']}"
+    ratio = "" if row["ratio"] is None else f"{row['ratio']:.3g}x"
+    name = row["name"] if row["device"] == "cpu" else f"[{row['device']}] {row['name']}"
+    reference = f"({row['reference']})" if row["reference"] and ratio else ""
+    return f"  {name:<72} {value:>24} {ratio:>8} {reference} {row['note']}".rstrip()
+
+
+def main() -> None:
+    """Measure, print the table, write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", choices=SCALES, default="quick")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--data", type=Path, help="parquet file of daily bars, for the rows at full scale")
+    parser.add_argument("--investable", type=Path, help="tickers that may be bought, one a line")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 leaves torch's choice")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="leave the other rows open")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("benchmarks").setLevel(logging.INFO)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    started = time.perf_counter()
+    results = run(arguments.scale, tuple(arguments.only), arguments.data, arguments.investable)
+    print(table(results))
+    print(f"\nall of it: {time.perf_counter() - started:.0f} s")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Rows of `benchmarks.speed`: how time and memory of a generation grow as each dimension of the work doubles."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from benchmarks.speed.harness import MemoryGauge, Row, random_market, synchronize
+from benchmarks.speed.updates import fill_replay, random_transitions
+from training.erl_trainer import ERLTrainer
+from utils.config.trader import Config, profile_config
+from utils.memory.profiler import reset_profiler
+
+logger = logging.getLogger(__name__)
+GROUP = "growth"
+DOUBLINGS = 3
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The dimensions of a generation, at their smallest; one at a time is doubled."""
+
+    days: int = 1000
+    columns: int = 64
+    population: int = 4
+    lanes: int = 2
+    """Episodes of each agent on each window, one of them without noise."""
+    buffer: int = 8_192
+    investable: int = 16
+
+    def config(self) -> Config:
+        """Settings of this size; windows, batch and gradient steps are the same for every size."""
+        config = profile_config("full")
+        return replace(
+            config,
+            census_every=0,
+            split=replace(config.split, context_window_days=64),
+            env=replace(config.env, trading_days=60),
+            learning=replace(config.learning, gradient_steps=4),
+            replay=replace(config.replay, capacity=self.buffer, training_starts=0),
+            evolution=replace(config.evolution, population_size=self.population),
+            evaluation=replace(
+                config.evaluation, fitness_windows=2, exploration_lanes=self.lanes - 1, validation_windows=2
+            ),
+        )
+
+
+DIMENSIONS = ("days", "columns", "population", "lanes", "buffer")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One point: seconds to prepare the market, and of a generation with a full buffer; memory that all of it took."""
+
+    prepare_seconds: float
+    generation_seconds: float
+    memory_mb: float
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
+    """Slope of the least-squares line through (log size, log value): 1 is proportional, 0 is flat.
+
+    None where a value is not positive.
+    """
+    if min(values) <= 0:
+        return None
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+
+
+def measure_workload(work: Workload, device: torch.device) -> Measured:
+    """Prepare a random market, fill the buffer with random episodes, and run generations: the best of two."""
+    config, gauge = work.config(), MemoryGauge(device)
+    raw = random_market(config, work.days, work.columns, work.investable)
+    started = time.perf_counter()
+    reset_profiler()
+    trainer = ERLTrainer(config, raw, device)
+    synchronize(device)
+    prepare = time.perf_counter() - started
+    fill_replay(trainer.replay, random_transitions(config, raw, trainer.eval_env, device))
+    # The first generation also pays for what is built once.
+    seconds = [trainer.run_generation()["seconds"]["total"] for _ in range(3)]
+    return Measured(prepare, min(seconds[1:]), gauge.rise_mb())
+
+
+def time_of(dimension: str) -> Callable[[Measured], float]:
+    """Days are read once, when the market is prepared; of the rest a generation's time is what grows."""
+    if dimension == "days":
+        return lambda point: point.prepare_seconds + point.generation_seconds
+    return lambda point: point.generation_seconds
+
+
+def growth_rows(device: torch.device, base: Workload | None = None) -> tuple[list[Row], dict[str, float | None]]:
+    """Two rows for each dimension, time and memory, with the exponents; and the exponents of time."""
+    base = base or Workload()
+    rows: list[Row] = []
+    exponents: dict[str, float | None] = {}
+    measure_workload(base, device)  # what is loaded or built once in a process is no part of the growth
+    for dimension in DIMENSIONS:
+        sizes = [getattr(base, dimension) * 2**step for step in range(DOUBLINGS + 1)]
+        points = [measure_workload(replace(base, **{dimension: size}), device) for size in sizes]
+        seconds = [time_of(dimension)(point) for point in points]
+        memory = [point.memory_mb for point in points]
+        exponents[dimension] = exponent(sizes, seconds)
+        what = "prepare the market and one generation" if dimension == "days" else "one generation"
+        rows.append(_row(f"{dimension}: {what}", sizes, seconds, "s"))
+        rows.append(_row(f"{dimension}: memory", sizes, memory, "MiB"))
+        logger.info("growth with %s: exponent %s", dimension, exponents[dimension])
+    return rows, exponents
+
+
+def _row(name: str, sizes: Sequence[int], values: Sequence[float], unit: str) -> Row:
+    steps = ", ".join(f"{size}: {value:.3g}" for size, value in zip(sizes, values, strict=True))
+    slope = exponent(sizes, values)
+    told = "none" if slope is None or not math.isfinite(slope) else f"{slope:.2f}"
+    return Row(GROUP, name, values[-1], unit, values[-1] / values[0], "largest / smallest", f"exponent {told}; {steps}")

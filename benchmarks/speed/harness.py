@@ -1,0 +1,136 @@
+"""What the rows of `benchmarks.speed` share: random markets of a stated size, a clock, a memory gauge, and the row."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from data.features import NUM_FEATURES, compute_features, normalization_stats
+from data.market import Market
+from data.splits import make_splits
+from utils.config.trader import Config, EvolutionConfig, Representation, profile_config
+from utils.memory.guard import MB, peak_rss_mb, release_free_memory
+
+CPU = torch.device("cpu")
+FULL_DAYS, FULL_COLUMNS, FULL_INVESTABLE = 3781, 669, 108
+_MISSING_SHARE = 0.01
+_PEAK_RESET = Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure: what was measured, its reference in the same run, and how the two compare."""
+
+    group: str
+    name: str
+    value: float | None
+    """None where it was not measured; the note says why."""
+    unit: str
+    ratio: float | None = None
+    """Against the reference; larger is better for speed-ups, and the reference's text says what is divided by what."""
+    reference: str = ""
+    note: str = ""
+
+
+def random_market(config: Config, days: int, columns: int, investable: int, seed: int = 0) -> Market:
+    """A market of independent random walks with real indicators and one bar in a hundred missing.
+
+    `investable` columns, evenly spaced, may be bought.
+    """
+    rng = np.random.default_rng(seed)
+    data = np.full((days, columns, NUM_FEATURES), np.nan, dtype=np.float32)
+    for column in range(columns):
+        traded = np.flatnonzero(rng.random(days) >= _MISSING_SHARE)
+        log_close = np.log(50.0) + np.cumsum(rng.normal(0.0003, 0.02, len(traded)))
+        close = np.exp(log_close)
+        open_ = close * np.exp(rng.normal(0.0, 0.01, len(traded)))
+        high = np.maximum(open_, close) * (1 + 0.01 * rng.random(len(traded)))
+        low = np.minimum(open_, close) * (1 - 0.01 * rng.random(len(traded)))
+        data[traded, column] = compute_features(open_, high, low, close)
+    splits = make_splits(days, config.split, config.env)
+    return Market(
+        data_array=data,
+        dates=np.busday_offset(np.datetime64("2000-01-03"), np.arange(days)),
+        tickers=[f"R{column:04d}" for column in range(columns)],
+        investable_columns=np.linspace(0, columns - 1, investable).round().astype(np.int64),
+        splits=splits,
+        stats=normalization_stats(data, splits.train.last),
+        input_clip=config.split.input_clip,
+    )
+
+
+def full_scale(representation: Representation, population: int = 16) -> Config:
+    """The `full` profile's settings, but for the representation and counts of live objects, no part of the work."""
+    config = profile_config("full")
+    return replace(
+        config,
+        census_every=0,
+        network=replace(config.network, representation=representation),
+        evolution=EvolutionConfig(population_size=population),
+    )
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for all work queued on the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(work: Callable[[], object], device: torch.device = CPU, *, repeats: int = 3, warm_up: int = 1) -> float:
+    """Median wall-clock seconds of `work`, the device's queue empty before and after."""
+    for _ in range(warm_up):
+        work()
+    taken = []
+    for _ in range(repeats):
+        synchronize(device)
+        started = time.perf_counter()
+        work()
+        synchronize(device)
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
+@contextmanager
+def told_less(name: str, level: int) -> Iterator[None]:
+    """Let a logger say only what is of that level or above."""
+    words = logging.getLogger(name)
+    before = words.level
+    words.setLevel(level)
+    try:
+        yield
+    finally:
+        words.setLevel(before)
+
+
+class MemoryGauge:
+    """Largest memory since it was made, MiB: resident on the CPU (of the whole process), allocated on a CUDA device."""
+
+    def __init__(self, device: torch.device = CPU) -> None:
+        gc.collect()
+        release_free_memory()
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+        elif _PEAK_RESET.exists():
+            _PEAK_RESET.write_text("5")  # proc(5): resets the peak resident set size
+        self.start_mb = self.peak_mb()
+
+    def peak_mb(self) -> float:
+        """Peak so far; where the system cannot forget an older peak, that of the process's whole life."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) / MB
+        return peak_rss_mb()
+
+    def rise_mb(self) -> float:
+        """How far the peak rose above what was in use at the start."""
+        return self.peak_mb() - self.start_mb

@@ -1,0 +1,140 @@
+"""Time and memory of the main job: `python -m benchmarks.speed.main_job --data FILE [--investable FILE] [--json FILE]`.
+
+Each row is a process of its own. Without --data only the rows of the built-in market are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from utils.config.trader import Representation
+from utils.memory.profiler import theil_sen
+
+ROOT = Path(__file__).resolve().parents[2]
+LOAD = """
+import json, sys, time
+from pathlib import Path
+from data.loader import StockDataLoader
+from utils.memory.guard import peak_rss_mb
+started = time.perf_counter()
+loader = StockDataLoader(Path(sys.argv[1]))
+loader.load_and_prepare()
+print(json.dumps({"seconds": time.perf_counter() - started, "peak_rss_mb": peak_rss_mb()}))
+"""
+FLAT_FROM = 2
+"""Generations after which memory must be flat."""
+
+
+def machine() -> str:
+    """Processor, cores, GPU and versions."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
+    processor = names[0] if names else platform.processor() or platform.machine()
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{processor}, {os.cpu_count()} cores, {gpu}; Python {platform.python_version()}, torch {torch.__version__}"
+
+
+def measure_load(data: Path) -> dict[str, Any]:
+    """Seconds and peak memory of loading and preparing the file."""
+    command = [sys.executable, "-c", LOAD, str(data.resolve())]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    return dict(json.loads(done.stdout))
+
+
+def measure_run(*flags: str) -> dict[str, Any]:
+    """Run main.py in a folder of its own; its summary, with the seconds that the whole process took."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(ROOT / "main.py"), "--runs-dir", folder, "--run", "measured", *flags]
+        started = time.perf_counter()
+        subprocess.run(command, cwd=ROOT, check=True)
+        seconds = time.perf_counter() - started
+        summary = json.loads((Path(folder) / "measured" / "summary.json").read_text())
+    return {**summary, "wall_seconds": seconds}
+
+
+def growth_mb(values: list[float]) -> float:
+    """Theil-Sen slope of memory a generation, MiB, after the first generations."""
+    return theil_sen(values[FLAT_FROM:])
+
+
+def full_scale(data: list[str], representation: Representation) -> dict[str, Any]:
+    """Two generations of the full profile on the CPU."""
+    flags = ("--profile", "full", "--device", "cpu", "--generations", "2", "--representation", representation)
+    return measure_run(*data, *flags)
+
+
+def rows_of_data(data: Path, investable: Path | None) -> dict[str, Any]:
+    """Everything that needs a data file."""
+    flags = ["--data", str(data.resolve())] + (["--investable", str(investable.resolve())] if investable else [])
+    runs = {representation: full_scale(flags, representation) for representation in get_args(Representation)}
+    return {"load": measure_load(data), **runs}
+
+
+def table(results: dict[str, Any]) -> list[tuple[str, str]]:
+    """The figures as lines of text."""
+    quick = results["quick"]
+    lines = [
+        ("machine", results["machine"]),
+        ("quick profile, 40 generations: seconds", f"{quick['wall_seconds']:.0f}"),
+        (
+            "  unique set size, growth a generation after the second, MiB",
+            f"{growth_mb(quick['uss_mb_per_generation']):.3f}",
+        ),
+    ]
+    if "load" in results:
+        load = results["load"]
+        lines.append(("load and prepare: seconds / peak MiB", f"{load['seconds']:.1f} / {load['peak_rss_mb']:.0f}"))
+        for representation in get_args(Representation):
+            lines += _lines_of_full_scale(representation, results[representation])
+    return lines
+
+
+def _lines_of_full_scale(representation: Representation, summary: dict[str, Any]) -> list[tuple[str, str]]:
+    kept = " / ".join(str(summary[name]) for name in ("environments", "agents", "replay_buffers"))
+    return [
+        (f"full scale, encoder {representation}, 2 generations: seconds", f"{summary['wall_seconds']:.0f}"),
+        ("  evaluate / train / evolve / validate, second generation", _phases(summary, 1)),
+        ("  peak resident memory, MiB", f"{summary['peak_rss_mb']:.0f}"),
+        ("  bytes a transition", f"{summary['replay_bytes_per_transition']}"),
+        ("  environments / agents / replay buffers", kept),
+    ]
+
+
+def _phases(summary: dict[str, Any], generation: int) -> str:
+    seconds = summary["seconds"]
+    return " / ".join(f"{seconds[name][generation]:.1f} s" for name in ("evaluate", "train", "evolve", "validate"))
+
+
+def main() -> None:
+    """Measure, print the table, write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--investable", type=Path)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {
+        "machine": machine(),
+        "quick": measure_run("--profile", "quick", "--device", "cpu", "--generations", "40"),
+    }
+    if arguments.data:
+        results |= rows_of_data(arguments.data, arguments.investable)
+    for name, value in table(results):
+        print(f"{name:<64} {value}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Rows of `benchmarks.speed`: updates of a whole population against one agent's, and against Stable-Baselines3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from benchmarks.speed.harness import Row, seconds_of
+from data.market import Market, MarketTensors
+from data.splits import random_windows
+from environment.trading_env import VectorTradingEnvironment
+from models.population import Population
+from models.replay_buffer import ReplayBuffer
+from training.ddpg import OrderRules
+from training.erl_trainer import looks_back
+from training.hindsight import look_back
+from training.learner import Learner
+from training.rollout import Recorder, random_orders
+from utils.config.trader import Config, Representation
+
+GROUP = "population update"
+PENDULUM_GROUP = "agent-updates a core, Pendulum shapes, one thread"
+POPULATIONS = (1, 4, 16, 64)
+_LANES = 64
+
+
+def random_transitions(
+    config: Config, market: Market, env: VectorTradingEnvironment, device: torch.device
+) -> dict[str, Tensor]:
+    """Transitions of whole training episodes in which every lane orders at random; the same ones every time."""
+    generator, on_cpu = torch.Generator(device).manual_seed(0), torch.Generator().manual_seed(0)
+    steps, stocks = config.env.episode_steps, len(market.investable_columns)
+    recorder = Recorder()
+    env.reset_windows(random_windows(market.splits.train, steps, _LANES, on_cpu).to(device))
+    for _ in range(steps):
+        recorder.see(*env.observe())
+        env.step(random_orders(_LANES, stocks, generator, device))
+    recorder.see(*env.observe())
+    return recorder.transitions(env, config.learning.credit)
+
+
+def random_replay(config: Config, market: Market, env: VectorTradingEnvironment, device: torch.device) -> ReplayBuffer:
+    """A full replay buffer of random episodes."""
+    train, portfolio = market.splits.train, env.portfolio
+    replay = ReplayBuffer(
+        config.replay.capacity,
+        first_day=train.first,
+        last_day=train.last - 1,
+        slots=portfolio.slots,
+        orders_per_day=portfolio.orders_per_day,
+        device=device,
+    )
+    fill_replay(replay, random_transitions(config, market, env, device))
+    return replay
+
+
+def fill_replay(replay: ReplayBuffer, transitions: dict[str, Tensor]) -> None:
+    """Add the same transitions until no more fit."""
+    while replay.size < replay.capacity:
+        replay.add(transitions)
+
+
+def learner_maker(config: Config, market: Market, device: torch.device) -> Callable[[int], Learner]:
+    """Makes learners of populations of any size as a run has them, all on the same full replay."""
+    env = VectorTradingEnvironment.on(market, config.env, device)
+    replay, tensors = random_replay(config, market, env, device), MarketTensors.of(market, device)
+    rules = OrderRules.of(config.env, env.portfolio.orders_per_day, config.learning.selection_temperature)
+    train, context = market.splits.train, config.split.context_window_days
+    bars = env.portfolio.bars
+    hindsight = look_back(bars, config.env, train.first, train.last) if looks_back(config) else None
+
+    def learner(size: int) -> Learner:
+        torch.manual_seed(config.seed)
+        population = Population(size, config.network, config.learning, context, device)
+        return Learner(population, replay, tensors, config.learning, rules, hindsight)
+
+    return learner
+
+
+def update_seconds(
+    config: Config, market: Market, device: torch.device, populations: Sequence[int], *, repeats: int
+) -> dict[int, float]:
+    """Seconds of one update of each population, all on the same full replay."""
+    learner_of = learner_maker(config, market, device)
+
+    def seconds(size: int) -> float:
+        learner, generator = learner_of(size), torch.Generator(device).manual_seed(0)
+        return seconds_of(lambda: learner.update(generator), device, repeats=repeats)
+
+    return {size: seconds(size) for size in populations}
+
+
+def update_rows(
+    name: str,
+    config: Config,
+    market: Market,
+    device: torch.device,
+    *,
+    populations: Sequence[int] = POPULATIONS,
+    repeats: int = 3,
+) -> list[Row]:
+    """A row for each representation and population: seconds, and speed-up over as many updates of one agent."""
+    rows = []
+    for representation in get_args(Representation):
+        chosen = replace(config, network=replace(config.network, representation=representation))
+        taken = update_seconds(chosen, market, device, populations, repeats=repeats)
+        for size, seconds in taken.items():
+            label = f"{name}, {representation}: population {size}"
+            speed_up = size / populations[0] * taken[populations[0]] / seconds
+            rows.append(Row(GROUP, label, seconds, "s", speed_up, f"{size} x one agent's update / ours"))
+    return rows
+
+
+def pendulum_rows(seconds: float) -> tuple[list[Row], float | None, float | None]:
+    """Rows of `benchmarks.pendulum.updates`, and population 16 against Stable-Baselines3 and the limit.
+
+    Where the module or Stable-Baselines3 is missing, one row says so.
+    """
+    try:
+        figures = import_module("benchmarks.pendulum.updates").measure_updates(seconds)
+    except ImportError as error:
+        return [Row(PENDULUM_GROUP, "all of it", None, "", note=f"not measured: {error}")], None, None
+    rates: dict[str, float] = figures["agent_updates_per_second"]
+    reference = rates["Stable-Baselines3"]
+    rows = [
+        Row(PENDULUM_GROUP, name, rate, "agent-updates/s", rate / reference, "against Stable-Baselines3")
+        for name, rate in rates.items()
+    ]
+    return rows, figures["agent_updates_ratio_sb3"], figures["agent_updates_share_of_limit"]

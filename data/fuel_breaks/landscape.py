@@ -1,0 +1,268 @@
+"""Landscapes as rasters: read, checked, cut into tiles, and split so that no tile of one split touches another's.
+
+Row 0 is the north edge, column 0 the west edge; an aspect is the direction in which the ground falls, in degrees
+clockwise from north.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.fuel_breaks.config import TileConfig
+from data.fuel_breaks.fuel_models import FUEL_MODELS, UNBURNABLE_FUEL_MODELS
+from utils.errors import DataError
+
+Float32Array = NDArray[np.float32]
+
+DEFAULT_CELL_SIZE_M = 30.0
+NOT_VALID_FUEL_MODEL = 99
+"""What cells without data hold as their fuel: bare ground."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """How one band of a landscape is stored: its name in a file, what it is divided by, and its range after that."""
+
+    file_name: str
+    divisor: float
+    low: float
+    high: float
+
+
+BANDS: Mapping[str, Band] = MappingProxyType(
+    {
+        "slope_percent": Band("slope_percent", 1, 0, 1000),
+        "aspect_degrees": Band("aspect_degrees", 1, -1, 360),
+        "elevation_m": Band("elevation_m", 1, -500, 9000),
+        "canopy_cover_percent": Band("canopy_cover_percent", 1, 0, 100),
+        "fuel_model": Band("fuel_model", 1, 0, 255),
+    }
+)
+"""The bands that a landscape needs, by field of `Landscape`; LANDFIRE stores heights as metres times ten."""
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """A landscape, or a window of one: arrays of one shape (rows, columns) that cannot be written."""
+
+    slope_percent: Float32Array
+    aspect_degrees: Float32Array
+    """-1 where the ground is flat."""
+    elevation_m: Float32Array
+    canopy_cover_percent: Float32Array
+    fuel_model: NDArray[np.uint8]
+    """Codes of `data.fuel_breaks.fuel_models`."""
+    valid: NDArray[np.bool_]
+    burnable: NDArray[np.bool_]
+    """Valid cells whose fuel model burns."""
+    cell_size_m: float
+
+    def __post_init__(self) -> None:
+        for array in self.arrays().values():
+            array.setflags(write=False)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        rows, columns = self.fuel_model.shape
+        return rows, columns
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+    def window(self, row: int, column: int, rows: int, columns: int) -> Landscape:
+        """The part that begins at a cell, as views of the same memory."""
+        part = np.s_[row : row + rows, column : column + columns]
+        windows: dict[str, Any] = {name: array[part] for name, array in self.arrays().items()}
+        return replace(self, **windows)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A square window of a landscape, and the row and column of its north-west cell."""
+
+    row: int
+    column: int
+    landscape: Landscape
+
+
+@dataclass(frozen=True)
+class TileSplits:
+    """Tiles by use, each split a contiguous part of the landscape."""
+
+    train: tuple[Tile, ...]
+    validation: tuple[Tile, ...]
+    test: tuple[Tile, ...]
+
+
+def load_landscape(path: Path) -> Landscape:
+    """Read a landscape from an `.npz` file or a folder of GeoTIFF bands.
+
+    Both name their bands as `BANDS` does (`slope_percent`, or `slope_percent.tif` in a folder). An `.npz` may hold
+    `valid` (bool) and `cell_size_m`; in GeoTIFFs a cell without data in any band is not valid.
+
+    Raises:
+        DataError: no such file, a band missing, of another shape or out of its range, an unknown fuel model, or a
+            folder where rasterio is not installed.
+    """
+    if path.is_dir():
+        return landscape_from_bands(_read_geotiffs(path), str(path))
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return landscape_from_bands(dict(stored), str(path))
+    except DataError:
+        raise
+    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"expected a landscape as .npz or a folder of GeoTIFF bands, got {str(path)!r} ({error})"
+        ) from None
+
+
+def _read_geotiffs(folder: Path) -> dict[str, NDArray[Any]]:
+    try:
+        import rasterio
+    except ImportError:
+        raise DataError(
+            f"expected rasterio for the GeoTIFF bands in {folder}, got no such package; pip install rasterio"
+        ) from None
+    bands: dict[str, NDArray[Any]] = {}
+    valid: NDArray[np.bool_] | None = None
+    for band in BANDS.values():
+        path = folder / f"{band.file_name}.tif"
+        if not path.is_file():
+            raise DataError(
+                f"expected the band {path.name} in {folder}, got {sorted(p.name for p in folder.iterdir())}"
+            )
+        with rasterio.open(path) as source:
+            bands[band.file_name], has_data = source.read(1), source.read_masks(1) > 0
+            if valid is not None and valid.shape != has_data.shape:
+                raise DataError(f"expected bands of one shape in {folder}, got {has_data.shape} in {path.name}")
+            valid = has_data if valid is None else valid & has_data
+            bands["cell_size_m"] = np.array(_square_cell_size(source.res, path))
+    assert valid is not None
+    bands["valid"] = valid
+    return bands
+
+
+def _square_cell_size(resolution: tuple[float, float], path: Path) -> float:
+    width, height = resolution
+    if not np.isclose(width, height, rtol=1e-3):
+        raise DataError(f"expected square cells in {path}, got {width:g} x {height:g}; project it to a metric grid")
+    return float(width)
+
+
+def landscape_from_bands(stored: Mapping[str, NDArray[Any]], source: str) -> Landscape:
+    """Build a landscape from stored bands, in the units of `BANDS`; `source` is named in messages.
+
+    Raises:
+        DataError: as in `load_landscape`.
+    """
+    missing = [band.file_name for band in BANDS.values() if band.file_name not in stored]
+    if missing:
+        raise DataError(f"expected the bands {', '.join(missing)} in {source}, got {', '.join(sorted(stored))}")
+    shape = stored["fuel_model"].shape
+    valid = np.asarray(stored.get("valid", np.ones(shape)), dtype=np.bool_)
+    for name, array in {"valid": valid, **{b.file_name: stored[b.file_name] for b in BANDS.values()}}.items():
+        if array.ndim != 2 or array.shape != shape or not array.size:
+            raise DataError(f"expected bands of one shape (rows, columns) in {source}, got {array.shape} for {name}")
+    cell_size_m = float(stored.get("cell_size_m", DEFAULT_CELL_SIZE_M))
+    if not 1 <= cell_size_m <= 1000:
+        raise DataError(f"expected cells of 1 to 1000 m in {source}, got {cell_size_m:g}; give a metric grid")
+    bands = {name: _checked_band(stored, name, valid, source) for name in BANDS}
+    codes = _checked_fuel(bands.pop("fuel_model"), valid, source)
+    burnable = valid & np.isin(codes, list(FUEL_MODELS))
+    # LANDFIRE gives gentle slopes no aspect; the fire model needs one wherever there is a slope.
+    is_unknown = valid & (bands["aspect_degrees"] < 0) & (bands["slope_percent"] > 0)
+    if is_unknown.any():
+        elevation = np.where(valid, bands["elevation_m"], np.float32(np.nan))
+        computed = slope_and_aspect(elevation, cell_size_m)[1]
+        bands["aspect_degrees"] = np.where(is_unknown, computed, bands["aspect_degrees"])
+    return Landscape(**bands, fuel_model=codes, valid=valid.copy(), burnable=burnable, cell_size_m=cell_size_m)
+
+
+def _checked_band(stored: Mapping[str, NDArray[Any]], name: str, valid: NDArray[np.bool_], source: str) -> Float32Array:
+    """One band in the landscape's units, 0 where the cell is not valid."""
+    band = BANDS[name]
+    values = np.where(valid, stored[band.file_name].astype(np.float32) / np.float32(band.divisor), np.float32(0))
+    is_wrong = valid & ~((values >= band.low) & (values <= band.high))
+    if is_wrong.any():
+        raise DataError(
+            f"expected {name} from {band.low:g} to {band.high:g} in {source}, got {values[is_wrong][0]:g} and "
+            f"{is_wrong.sum() - 1} other values; mark cells without data as not valid"
+        )
+    return np.asarray(values, dtype=np.float32)
+
+
+def _checked_fuel(values: Float32Array, valid: NDArray[np.bool_], source: str) -> NDArray[np.uint8]:
+    known = np.isin(values, [*FUEL_MODELS, *UNBURNABLE_FUEL_MODELS])
+    if not known[valid].all():
+        unknown = np.unique(values[valid & ~known])[:5].tolist()
+        raise DataError(f"expected fuel models of Scott and Burgan (91-99, 101-204) in {source}, got {unknown}")
+    return np.where(valid, values, NOT_VALID_FUEL_MODEL).astype(np.uint8)
+
+
+def slope_and_aspect(elevation_m: Float32Array, cell_size_m: float) -> tuple[Float32Array, Float32Array]:
+    """Slope in percent and aspect in degrees (downslope, clockwise from north) of elevations whose row 0 is north.
+
+    From central differences; beside an edge or a cell without elevation (NaN) from those of one side.
+    """
+    southward, eastward = (_gradient(elevation_m, axis) / cell_size_m for axis in (0, 1))
+    slope = 100 * np.hypot(southward, eastward)
+    # Downslope is against the gradient: east component -eastward, north component +southward.
+    aspect = np.rad2deg(np.arctan2(-eastward, southward)) % 360.0
+    return slope.astype(np.float32), aspect.astype(np.float32)
+
+
+def _gradient(values: Float32Array, axis: int) -> NDArray[np.float64]:
+    """Change a cell along an axis, the mean of the steps from before and to behind of which both ends are known."""
+    steps = np.diff(values.astype(np.float64), axis=axis)
+    nothing = np.full_like(values.take([0], axis=axis), np.nan, dtype=np.float64)
+    both = np.stack([np.concatenate((nothing, steps), axis), np.concatenate((steps, nothing), axis)])
+    known = np.isfinite(both)
+    return np.asarray(np.where(known, both, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1))
+
+
+def cut_tiles(landscape: Landscape, config: TileConfig) -> list[Tile]:
+    """The disjoint tiles of a landscape of which enough can burn, by row and then by column."""
+    size = config.tile_cells
+    rows, columns = landscape.shape
+    corners = [(r, c) for r in range(0, rows - size + 1, size) for c in range(0, columns - size + 1, size)]
+    tiles = (Tile(row, column, landscape.window(row, column, size, size)) for row, column in corners)
+    return [tile for tile in tiles if tile.landscape.burnable.mean() >= config.min_burnable_share]
+
+
+def split_tiles(tiles: Sequence[Tile], config: TileConfig) -> TileSplits:
+    """Divide tiles from north to south: training, validation, test, with rows of tiles left out between them.
+
+    Neighbouring tiles share terrain and vegetation, so tiles drawn at random would be judged on what was trained on.
+
+    Raises:
+        DataError: a split would hold no tile.
+    """
+    ends = [config.train_fraction, config.train_fraction + config.validation_fraction]
+    starts = sorted(tile.row for tile in tiles)
+    gap = config.buffer_rows * config.tile_cells
+    # Each cut lies where the share of tiles north of it is reached; whole rows of tiles stay together.
+    cuts = [starts[min(int(end * len(starts)), len(starts) - 1)] for end in ends] if starts else [0, 0]
+    splits = TileSplits(
+        train=tuple(tile for tile in tiles if tile.row < cuts[0]),
+        validation=tuple(tile for tile in tiles if cuts[0] + gap <= tile.row < cuts[1]),
+        test=tuple(tile for tile in tiles if tile.row >= cuts[1] + gap),
+    )
+    empty = [name for name, part in vars(splits).items() if not part]
+    if empty:
+        raise DataError(
+            f"expected tiles for training, validation and test, got none for {', '.join(empty)} ({len(tiles)} in all); "
+            "give a larger landscape, or lower min-burnable-share or buffer-rows"
+        )
+    return splits

@@ -1,0 +1,109 @@
+"""The built-in market: prices with a planted, known structure.
+
+The log return of a column over day t + 1 is what its latent drift was at the close of day t, plus noise. A kind of
+market says how the drift comes about (`data/synthetic/kinds.py`) and who knows it (`data/synthetic/rules.py`); all else
+(bars, fairness, dates) is the same for all kinds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from data.synthetic.kinds import MARKET_LAWS, Float64Array, MarketLaw
+from utils.config.trader import SyntheticConfig
+
+_OVERNIGHT_SHARE = 0.1
+"""Share of the noise variance that falls between close and open."""
+_PRICE_RANGE = (20.0, 200.0)
+_FIRST_DATE = "2000-01-03"
+
+
+@dataclass(frozen=True)
+class SyntheticMarket:
+    """Bars (days, columns) of all columns, and what nobody sees in a real market: the latent `drift` (days, columns).
+
+    `drift[t]` is the predictable part of the log return of day t + 1, known at the close of day t. All values are
+    float64 arrays of numbers that float32 holds exactly, except the drift. The first `stocks` columns may be bought,
+    the others are context.
+    """
+
+    open: Float64Array
+    high: Float64Array
+    low: Float64Array
+    close: Float64Array
+    volume: Float64Array
+    drift: Float64Array
+    tickers: list[str]
+    dates: npt.NDArray[np.datetime64]
+    stocks: int
+
+
+def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
+    """Draw a market; the same settings and seed give the same market on every platform."""
+    law = MARKET_LAWS[config.kind]
+    # A stream for each purpose: the noise and the bars stay as they are when the drift is drawn in another way.
+    for_noise, for_drift, for_bars, for_common = (
+        np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(4)
+    )
+    std = law.noise_std(config)
+    shape = (config.days, len(std))
+    night, session = math.sqrt(_OVERNIGHT_SHARE), math.sqrt(1.0 - _OVERNIGHT_SHARE)
+    own, shared = (for_noise.standard_normal((2, *shape)), for_common.standard_normal((2, config.days, 1)))
+    own *= math.sqrt(1.0 - law.common_share) * std
+    shared = math.sqrt(law.common_share) * std * shared
+    overnight = night * (own[0] + shared[0])
+    noise = overnight + session * (own[1] + shared[1])
+    drift = law.latent_drift(config, night * own[0] + session * own[1], for_drift)
+    log_return = noise - law.log_growth(config)
+    log_return[1:] += drift[:-1]
+    # The gap takes its own share of the variance only: the drift is earned from open to close, by who buys at the open.
+    bars = _bars(overnight - _OVERNIGHT_SHARE * std**2 / 2.0, log_return, (session * std) ** 2, for_bars)
+    volume = _single(np.rint(1e6 * np.exp(0.5 * for_bars.standard_normal(shape))))
+    dates = np.busday_offset(np.datetime64(_FIRST_DATE), np.arange(config.days))
+    return SyntheticMarket(*bars, volume, drift, _tickers(config, law), dates, config.stocks)
+
+
+def bars_frame(market: SyntheticMarket) -> pd.DataFrame:
+    """Return the market's bars in long form: date, ticker, open, high, low, close, volume; by date, then by ticker."""
+    days, columns = market.close.shape
+    values = {name: getattr(market, name).ravel() for name in ("open", "high", "low", "close", "volume")}
+    dates = np.repeat(market.dates.astype("datetime64[s]"), columns)
+    return pd.DataFrame({"date": dates, "ticker": np.tile(np.array(market.tickers), days), **values})
+
+
+def _bars(
+    gap: Float64Array, log_return: Float64Array, session_variance: Float64Array, generator: np.random.Generator
+) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
+    """Open, high, low and close (days, columns) from the log returns between close and open, and close and close.
+
+    Between open and close the log price is a Brownian bridge, whose maximum and minimum each have their exact law
+    (Glasserman 2003, "Monte Carlo methods in financial engineering", section 6.4); given open and close they are drawn
+    apart. A range drawn more freely would give money away to whoever sells at a target.
+    """
+    shape = log_return.shape
+    cheapest, dearest = np.log(_PRICE_RANGE)
+    start = cheapest + (dearest - cheapest) * generator.random(shape[1])
+    log_close = start + np.cumsum(log_return, axis=0)
+    log_open = log_close - log_return + gap
+    middle, half = (log_open + log_close) / 2.0, (log_close - log_open) / 2.0
+    up, down = (np.sqrt(half**2 + session_variance * generator.standard_exponential(shape) / 2.0) for _ in range(2))
+    open_, close = _single(np.exp(log_open)), _single(np.exp(log_close))
+    high = np.maximum(_single(np.exp(middle + up)), np.maximum(open_, close))
+    low = np.minimum(_single(np.exp(middle - down)), np.minimum(open_, close))
+    return open_, high, low, close
+
+
+def _single(values: Float64Array) -> Float64Array:
+    # Processors differ in the last bit of an exponential; rounded to single precision, they agree.
+    return values.astype(np.float32).astype(np.float64)
+
+
+def _tickers(config: SyntheticConfig, law: MarketLaw) -> list[str]:
+    digits = max(3, len(str(config.stocks - 1)))  # as many in each, so that the order of names is that of columns
+    context = [f"X{column:0{digits}d}" for column in range(len(law.context_noise_ratios))]
+    return [f"S{stock:0{digits}d}" for stock in range(config.stocks)] + context

@@ -1,0 +1,237 @@
+"""Who knows what is planted: for each kind of market the best simple rule, which sees prices only, and the oracle.
+
+Both score a day's stocks by the log return expected of a trade that opens after its close and is held for a number of
+sessions. The constant that keeps prices fair is left out, so that a score is close to the trade's expected return.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from data.synthetic.kinds import (
+    LEAD_FACTOR_SHARE,
+    LEAD_LOADING,
+    LEAD_SESSIONS,
+    MARKET_LAWS,
+    REGIME_COMMON_SHARE,
+    REGIME_DRIFT,
+    REVERSAL,
+    VALUE,
+    VALUE_COMMON_SHARE,
+    Float64Array,
+    Transient,
+    followers,
+    momentum_log_persistence,
+    regime_switch_chance,
+)
+from utils.config.trader import SyntheticConfig
+
+
+@dataclass(frozen=True)
+class StateSpace:
+    """A latent state x and the returns z that it foretells, all of one stock.
+
+    x[t] = phi x[t-1] + shock, z[t] = loading x[t-1] + noise; shock and noise of a day may be correlated.
+    """
+
+    log_persistence: float
+    loading: float
+    shock_variance: float
+    noise_variance: float
+    covariance: float = 0.0
+
+    @property
+    def persistence(self) -> float:
+        """The share phi of the state that is left a day later."""
+        return math.exp(self.log_persistence)
+
+    @property
+    def prediction_variance(self) -> float:
+        """Steady-state variance P of the error in the state, given all returns so far.
+
+        With h the loading, q, r and c the variances and covariance of shock and noise, it solves the Riccati equation
+        P = phi^2 P + q - (phi h P + c)^2 / (h^2 P + r), which is
+        h^2 P^2 + (r (1 - phi^2) - q h^2 + 2 phi h c) P - (q r - c^2) = 0.
+        """
+        forgotten = -math.expm1(2.0 * self.log_persistence)  # 1 - phi^2, exact where phi is nearly 1
+        square = self.loading**2
+        slope = self.noise_variance * forgotten - self.shock_variance * square
+        slope += 2.0 * self.persistence * self.loading * self.covariance
+        constant = max(0.0, self.shock_variance * self.noise_variance - self.covariance**2)
+        root = math.hypot(slope, 2.0 * math.sqrt(square * constant))
+        # Of the two forms of the positive root, the one that subtracts no near-equal numbers.
+        if slope < 0:
+            return (root - slope) / (2.0 * square)
+        return 2.0 * constant / (root + slope) if constant else 0.0
+
+    @property
+    def gain(self) -> float:
+        """What a day's surprise of 1 adds to the estimate of that day's state."""
+        variance = self.prediction_variance
+        explained = self.persistence * self.loading * variance + self.covariance
+        return explained / (self.loading**2 * variance + self.noise_variance)
+
+    def filter(self, returns: Float64Array) -> Float64Array:
+        """Estimate the state at each close from (days, stocks) returns up to it, by the steady-state Kalman filter.
+
+        A day without a return (NaN) only predicts. Source: Kalman (1960), "A new approach to linear filtering and
+        prediction problems".
+        """
+        phi, gain = self.persistence, self.gain
+        state = np.zeros(returns.shape)
+        for day in range(1, len(returns)):
+            surprise = returns[day] - self.loading * state[day - 1]
+            state[day] = phi * state[day - 1] + gain * np.where(np.isfinite(surprise), surprise, 0.0)
+        return state
+
+
+def momentum_space(config: SyntheticConfig) -> StateSpace:
+    """The momentum market: the state is the drift."""
+    log_persistence = momentum_log_persistence(config)
+    shock = -math.expm1(2.0 * log_persistence) * config.drift_std**2
+    return StateSpace(log_persistence, 1.0, shock, config.daily_noise**2)
+
+
+def transient_space(kind: Transient, config: SyntheticConfig, common_share: float = 0.0) -> StateSpace:
+    """A market with a passing part: the state is the deviation, whose decay is the drift."""
+    own = config.daily_noise**2 * (1.0 - common_share)
+    moved = kind.share * own
+    return StateSpace(kind.log_persistence, math.expm1(kind.log_persistence), moved, own, moved)
+
+
+def fading_sum(log_persistence: float, holding_days: int) -> float:
+    """Sum of 1 + phi + phi^2 + ..., one term a session: what a drift that fades earns for each unit of it."""
+    return float(np.sum(np.exp(log_persistence * np.arange(holding_days))))
+
+
+def rule_scores(config: SyntheticConfig, close: Float64Array, holding_days: int) -> Float64Array:
+    """Scores of the best simple rule for the kind of market, which knows its structure and sees closes only.
+
+    Takes (days, columns) closes, NaN where there is no bar; returns (days, columns), row t from closes up to t only.
+    """
+    returns = _daily_log_returns(close) + MARKET_LAWS[config.kind].log_growth(config)
+    return RULES[config.kind].rule(config, returns, holding_days)
+
+
+def oracle_scores(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
+    """Scores of who knows the latent state: (days, columns) from the (days, columns) latent drift."""
+    return RULES[config.kind].oracle(config, drift, holding_days)
+
+
+def _daily_log_returns(close: Float64Array) -> Float64Array:
+    """(days, columns) log returns, NaN where the day or the day before has no price; NaN on the first day."""
+    log_close = np.full(close.shape, np.nan)
+    np.log(close, out=log_close, where=close > 0)
+    return np.diff(log_close, axis=0, prepend=np.nan)
+
+
+Scores = Callable[[SyntheticConfig, Float64Array, int], Float64Array]
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """`rule` takes (days, columns) log returns with the constant put back, `oracle` the latent drift."""
+
+    rule: Scores
+    oracle: Scores
+
+
+def _momentum_rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
+    space = momentum_space(config)
+    return space.filter(returns) * fading_sum(space.log_persistence, holding_days)
+
+
+def _momentum_oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
+    return drift * fading_sum(momentum_log_persistence(config), holding_days)
+
+
+def _transient(kind: Transient, common_share: float) -> Knowledge:
+    def rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
+        # What all stocks share says nothing about a stock's own deviation.
+        own = returns - _mean_return(returns)[:, None] if common_share else returns
+        deviation = transient_space(kind, config, common_share).filter(own)
+        return deviation * math.expm1(holding_days * kind.log_persistence)
+
+    def oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
+        return drift * fading_sum(kind.log_persistence, holding_days)
+
+    return Knowledge(rule, oracle)
+
+
+def _mean_return(returns: Float64Array) -> Float64Array:
+    """(days,) mean over the columns that have a return; NaN where none has."""
+    known = np.isfinite(returns)
+    total = np.where(known, returns, 0.0).sum(axis=1)
+    mean: Float64Array = np.divide(total, known.sum(axis=1), out=np.full(len(total), np.nan), where=known.any(axis=1))
+    return mean
+
+
+def _lead_rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
+    """The leading column's last returns, in the share of which they are its followers' next ones."""
+    answer = LEAD_LOADING * LEAD_FACTOR_SHARE * np.nan_to_num(returns[:, -1])
+    scores = np.zeros(returns.shape)
+    scores[:, : followers(config)] = _pending(answer, holding_days)[:, None]
+    return scores
+
+
+def _pending(answer: Float64Array, holding_days: int) -> Float64Array:
+    """(days,) of what each day causes `LEAD_SESSIONS` later, the sum that falls into the next `holding_days`."""
+    scores = np.zeros(len(answer))
+    for sessions in range(1, min(holding_days, LEAD_SESSIONS) + 1):
+        age = LEAD_SESSIONS - sessions  # of the return that is answered `sessions` from now
+        scores[age:] += answer[: len(answer) - age]
+    return scores
+
+
+def _lead_oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
+    """Drifts are known as long as the lead lasts; those after the last day of the market are left out."""
+    scores = np.zeros(drift.shape)
+    for ahead in range(min(holding_days, LEAD_SESSIONS, len(drift))):
+        scores[: len(drift) - ahead] += drift[ahead:]
+    return scores
+
+
+def _regime_rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
+    """Chance of the rising regime from the mean return of all stocks.
+
+    Source: Hamilton (1989), "A new approach to the economic analysis of nonstationary time series and the business
+    cycle". The mean is a sufficient statistic, since all stocks have the same drift and exchangeable noise.
+    """
+    change, balance = regime_switch_chance(), np.zeros(len(returns))
+    stocks = np.isfinite(returns).sum(axis=1)
+    mean = np.nan_to_num(_mean_return(returns))
+    own_share = (1.0 - REGIME_COMMON_SHARE) / np.maximum(stocks, 1)
+    variance = config.daily_noise**2 * (REGIME_COMMON_SHARE + own_share)
+    evidence = np.tanh(np.where(stocks > 0, REGIME_DRIFT * mean / variance, 0.0))
+    for day in range(1, len(returns)):
+        # balance = chance of rising - chance of falling; by Bayes' rule evidence adds as velocities do.
+        seen = (balance[day - 1] + evidence[day]) / (1.0 + balance[day - 1] * evidence[day])
+        balance[day] = (1.0 - 2.0 * change) * seen
+    score = REGIME_DRIFT * balance * fading_sum(math.log1p(-2.0 * change), holding_days)
+    return np.repeat(score[:, None], returns.shape[1], axis=1)
+
+
+def _regime_oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
+    return drift * fading_sum(math.log1p(-2.0 * regime_switch_chance()), holding_days)
+
+
+def _nothing(config: SyntheticConfig, values: Float64Array, holding_days: int) -> Float64Array:
+    return np.zeros(values.shape)
+
+
+RULES: Mapping[str, Knowledge] = MappingProxyType(
+    {
+        "momentum": Knowledge(_momentum_rule, _momentum_oracle),
+        "reversal": _transient(REVERSAL, 0.0),
+        "lead-lag": Knowledge(_lead_rule, _lead_oracle),
+        "regime": Knowledge(_regime_rule, _regime_oracle),
+        "value": _transient(VALUE, VALUE_COMMON_SHARE),
+        "martingale": Knowledge(_nothing, _nothing),
+    }
+)
+"""For each kind of market, who knows it."""

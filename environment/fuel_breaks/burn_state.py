@@ -1,0 +1,203 @@
+"""What burns of a tile in a set of scenarios, kept up to date while cells are cleared one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.fuel_breaks.landscape import Landscape, Tile
+from environment.fuel_breaks.bounded_cache import BoundedCache
+from environment.fuel_breaks.config import FuelBreakConfig
+from environment.fuel_breaks.fire_spread import (
+    BoolArray,
+    Float64Array,
+    Int32Array,
+    Purpose,
+    ScenarioSet,
+    SpreadGrid,
+    SpreadTrees,
+    arrival_minutes,
+    block_cells,
+    downstream_cells,
+    draw_scenarios,
+    spread_grid,
+    spread_trees,
+    travel_minutes,
+)
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What a state's fires come to, summed over the scenario set's fires; whole numbers, so that sums are exact."""
+
+    burned: NDArray[np.unsignedinteger]
+    """(cells,) fires that burn each cell."""
+    downstream: NDArray[np.unsignedinteger]
+    """(cells,) burned cells whose fire came through each cell, itself included."""
+    start_burned_cells: int
+    """Cells burned before anything was cleared."""
+
+    @property
+    def burned_cells(self) -> int:
+        """Cells burned, summed over fires."""
+        return int(self.burned.sum(dtype=np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Hazard:
+    """A scenario set on a tile: F fires under W winds, and the time each step takes before anything is cleared."""
+
+    grid: SpreadGrid
+    burnable: BoolArray
+    """(cells,)"""
+    minutes: Float64Array
+    """(W, E)"""
+    ignition_cells: Int32Array
+    """(F,)"""
+    wind_of_fire: NDArray[np.int64]
+    """(F,)"""
+    duration_minutes: float
+
+    def burn(self, fires: NDArray[np.int64], cleared: BoolArray) -> Float64Array:
+        """(n, cells) arrivals in minutes of some fires (n,) where (cells,) are cleared."""
+        arrival = np.empty((len(fires), self.grid.cells))
+        winds = self.wind_of_fire[fires]
+        for wind in np.unique(winds):
+            own = winds == wind
+            minutes = block_cells(self.grid, self.minutes[wind], cleared)
+            arrival[own] = arrival_minutes(self.grid, minutes, self.ignition_cells[fires[own]], self.duration_minutes)
+        # Nothing starts in a cell without fuel.
+        arrival[cleared[self.ignition_cells[fires]]] = np.inf
+        return arrival
+
+    def trees(self, arrival: Float64Array, fires: NDArray[np.int64]) -> SpreadTrees:
+        """The spread trees of some fires (n,), given their (n, cells) arrivals."""
+        return spread_trees(self.grid, self.minutes, self.wind_of_fire[fires], arrival)
+
+    @cached_property
+    def start_burned_cells(self) -> int:
+        """Cells burned before anything was cleared, summed over fires."""
+        nothing = np.zeros(self.grid.cells, dtype=np.bool_)
+        return int(np.isfinite(self.burn(np.arange(len(self.ignition_cells)), nothing)).sum())
+
+
+def build_hazard(landscape: Landscape, scenarios: ScenarioSet, config: FuelBreakConfig) -> Hazard:
+    """A scenario set on a landscape, at the configured moisture and duration."""
+    minutes = travel_minutes(landscape, scenarios.winds, config.moisture)
+    minutes.setflags(write=False)
+    winds, ignitions = scenarios.ignition_cells.shape
+    return Hazard(
+        spread_grid(*landscape.shape),
+        landscape.burnable.ravel(),
+        minutes,
+        scenarios.ignition_cells.ravel(),
+        np.repeat(np.arange(winds), ignitions),
+        config.scenarios.duration_minutes,
+    )
+
+
+class BurnState:
+    """The fires of a hazard under the breaks made so far.
+
+    Clearing a cell changes only fires that burn it, so only these are computed again: exactly what computing all of
+    them would give.
+    """
+
+    def __init__(self, hazard: Hazard, cleared: BoolArray | None = None) -> None:
+        self.hazard = hazard
+        self.cleared = np.zeros(hazard.grid.cells, dtype=np.bool_)
+        if cleared is not None:
+            self.cleared |= cleared
+        self.arrival = hazard.burn(np.arange(len(hazard.ignition_cells)), self.cleared)
+        """(F, cells) minutes."""
+
+    @property
+    def burned_cells(self) -> int:
+        """Cells burned, summed over fires."""
+        return int(np.isfinite(self.arrival).sum())
+
+    def legal(self) -> BoolArray:
+        """(cells,) that may be cleared: burnable and not cleared yet."""
+        return self.hazard.burnable & ~self.cleared
+
+    def clear(self, cell: int) -> NDArray[np.int64]:
+        """Clear a cell and bring the fires up to date; returns those that changed."""
+        self.cleared[cell] = True
+        changed = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
+        self.arrival[changed] = self.hazard.burn(changed, self.cleared)
+        return changed
+
+    def trees(self) -> SpreadTrees:
+        """The spread trees of all fires."""
+        return self.hazard.trees(self.arrival, np.arange(len(self.arrival)))
+
+
+class TracedBurnState(BurnState):
+    """A burn state that also knows what burns by way of each cell."""
+
+    def __init__(self, hazard: Hazard, cleared: BoolArray | None = None) -> None:
+        super().__init__(hazard, cleared)
+        self.downstream = np.zeros(self.arrival.shape, dtype=np.int32)
+        """(F, cells) burned cells whose fire came through the cell, itself included."""
+        self._trace(np.arange(len(self.arrival)))
+
+    def clear(self, cell: int) -> NDArray[np.int64]:
+        """Clear a cell and bring the fires and their trees up to date; returns the fires that changed."""
+        changed = super().clear(cell)
+        self._trace(changed)
+        return changed
+
+    def exposure(self) -> Exposure:
+        """What the fires come to, in the smallest types that hold the sums."""
+        return Exposure(
+            np.isfinite(self.arrival).sum(axis=0).astype(np.min_scalar_type(len(self.arrival))),
+            self.downstream.sum(axis=0).astype(np.min_scalar_type(self.arrival.size)),
+            self.hazard.start_burned_cells,
+        )
+
+    def _trace(self, fires: NDArray[np.int64]) -> None:
+        trees = self.hazard.trees(self.arrival[fires], fires)
+        self.downstream[fires] = 0
+        self.downstream[fires[trees.fire], trees.cell] = downstream_cells(trees)
+
+
+class FireSimulator:
+    """Fires drawn for one purpose on a list of tiles, computed once and kept within bounds.
+
+    A state is (tile index, cleared cells, scenario seed); the rest is rebuilt from it, bit for bit.
+    """
+
+    def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig, purpose: Purpose) -> None:
+        self.tiles = tuple(tiles)
+        self.config = config
+        self.purpose: Purpose = purpose
+        self._hazards: BoundedCache[tuple[int, int], Hazard] = BoundedCache(config.cached_episodes)
+        self._exposures: BoundedCache[tuple[int, int, bytes], Exposure] = BoundedCache(config.cached_states)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of a tile."""
+        return self.tiles[0].landscape.shape
+
+    def hazard(self, tile: int, scenario_seed: int) -> Hazard:
+        """The scenario set of a seed on a tile."""
+        return self._hazards.get((tile, scenario_seed), lambda: self._build(tile, scenario_seed))
+
+    def exposure(self, tile: int, cleared: BoolArray, scenario_seed: int) -> Exposure:
+        """What burns in a state; from the cache if it was computed before."""
+        key = (tile, scenario_seed, np.packbits(cleared).tobytes())
+        return self._exposures.get(key, lambda: TracedBurnState(self.hazard(tile, scenario_seed), cleared).exposure())
+
+    def remember(self, tile: int, scenario_seed: int, state: TracedBurnState) -> Exposure:
+        """Keep and return the exposure of a state that was reached step by step."""
+        key = (tile, scenario_seed, np.packbits(state.cleared).tobytes())
+        return self._exposures.get(key, state.exposure)
+
+    def _build(self, tile: int, scenario_seed: int) -> Hazard:
+        landscape = self.tiles[tile].landscape
+        drawn = draw_scenarios(landscape.burnable.ravel(), self.config.scenarios, self.purpose, scenario_seed)
+        return build_hazard(landscape, drawn, self.config)

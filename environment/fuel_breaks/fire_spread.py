@@ -1,0 +1,194 @@
+"""Fires over a raster: minimum travel times from an ignition, the trees along which fire arrives, what burns below.
+
+A fire spreads from cell to cell in eight directions and reaches each at the least sum of travel times (Finney 2002,
+"Fire growth using minimum travel time methods"). Cells are numbered by row, then by column; row 0 is north.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra
+
+from data.fuel_breaks.landscape import Landscape
+from environment.fuel_breaks.config import FuelMoisture, ScenarioConfig
+from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
+
+Float64Array = NDArray[np.float64]
+Int32Array = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
+
+ROW_STEP = np.array([-1, -1, 0, 1, 1, 1, 0, -1])
+"""Rows that a step in each of the eight directions moves down: north first, then clockwise."""
+COLUMN_STEP = np.array([0, 1, 1, 1, 0, -1, -1, -1])
+Purpose = Literal["planning", "reward", "judging"]
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
+"""What fires are drawn for; each has a stream of random numbers of its own."""
+
+
+@dataclass(frozen=True)
+class SpreadGrid:
+    """The steps that fire can take on a raster of one shape: E of them, by the cell they leave, then by direction."""
+
+    shape: tuple[int, int]
+    source: Int32Array
+    target: Int32Array
+    direction: Int32Array
+    first_step: Int32Array
+    """(cells + 1,) where the steps of each cell begin: the row pointers of a sparse matrix."""
+    incoming: Int32Array
+    """(cells, 8) the steps that arrive at a cell, by their direction; E where the raster ends."""
+    sender: Int32Array
+    """(cells, 8) the cells that they leave; 0 where the raster ends."""
+
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+        return self.shape[0] * self.shape[1]
+
+
+@lru_cache(maxsize=8)
+def spread_grid(rows: int, columns: int) -> SpreadGrid:
+    """The grid of one shape."""
+    row, column, direction = (a.ravel() for a in np.indices((rows, columns, 8)))
+    to_row, to_column = row + ROW_STEP[direction], column + COLUMN_STEP[direction]
+    inside = (to_row >= 0) & (to_row < rows) & (to_column >= 0) & (to_column < columns)
+    source = (row * columns + column)[inside].astype(np.int32)
+    target = (to_row * columns + to_column)[inside].astype(np.int32)
+    direction = direction[inside].astype(np.int32)
+    first_step = np.searchsorted(source, np.arange(rows * columns + 1)).astype(np.int32)
+    incoming = np.full((rows * columns, 8), len(source), dtype=np.int32)
+    incoming[target, direction] = np.arange(len(source))
+    sender = np.zeros((rows * columns, 8), dtype=np.int32)
+    sender[target, direction] = source
+    return SpreadGrid((rows, columns), source, target, direction, first_step, incoming, sender)
+
+
+def travel_minutes(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMoisture) -> Float64Array:
+    """(W, E) minutes that fire takes for each step of the landscape's grid; infinite to or from what cannot burn.
+
+    Half of the way is covered at the rate of the cell that is left, half at that of the one entered. The way is
+    measured along the ground, as the rates are.
+    """
+    grid = spread_grid(*landscape.shape)
+    rates = directional_rates(surface_fire(landscape, winds, moisture)).reshape(len(winds), 8, -1)
+    leaving, entering = rates[:, grid.direction, grid.source], rates[:, grid.direction, grid.target]
+    is_open = (leaving > 0) & (entering > 0)
+    elevation = landscape.elevation_m.ravel().astype(np.float64)
+    rise = elevation[grid.target] - elevation[grid.source]
+    level = landscape.cell_size_m * np.where(grid.direction % 2 == 1, np.sqrt(2.0), 1.0)
+    pace = np.full(is_open.shape, np.inf)
+    pace[is_open] = (1 / leaving[is_open] + 1 / entering[is_open]) / 2
+    return np.asarray(np.hypot(level, rise) * pace)
+
+
+def block_cells(grid: SpreadGrid, minutes: Float64Array, cleared: BoolArray) -> Float64Array:
+    """The (..., E) minutes with every step to or from a cleared cell (cells,) made infinite, as a copy."""
+    return np.where(cleared[grid.source] | cleared[grid.target], np.inf, minutes)
+
+
+def arrival_minutes(
+    grid: SpreadGrid, minutes: Float64Array, ignition_cells: Int32Array, duration_minutes: float
+) -> Float64Array:
+    """(fires, cells) when each fire reaches each cell, infinite where it does not within the duration.
+
+    Args:
+        minutes: (E,) of each step, infinite where fire cannot pass.
+        ignition_cells: (fires,) where fires start, at minute 0.
+    """
+    graph = csr_array((minutes, grid.target, grid.first_step), shape=(grid.cells, grid.cells))
+    arrival: Any = dijkstra(graph, indices=ignition_cells, limit=duration_minutes)
+    return np.asarray(arrival, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class SpreadTrees:
+    """The trees along which fires arrive: for each of n burned cells of all fires, from whom it caught fire."""
+
+    fire: NDArray[np.int64]
+    """(n,) the fire, ascending."""
+    cell: NDArray[np.int64]
+    """(n,) the cell, ascending within a fire."""
+    parent: NDArray[np.int64]
+    """(n,) the place of the parent in these arrays; n for an ignition."""
+
+
+def spread_trees(
+    grid: SpreadGrid, minutes: Float64Array, wind_of_fire: NDArray[np.int64], arrival: Float64Array
+) -> SpreadTrees:
+    """The trees of fires with known (fires, cells) arrivals; `minutes` (W, E) are those of the unbroken landscape.
+
+    A cell's parent is the neighbour by way of which fire comes first; of equals, the one that spreads in the first
+    direction. So the trees are a function of the arrivals, however these were found: a cleared neighbour's arrival is
+    infinite.
+    """
+    fire, cell = np.nonzero(np.isfinite(arrival))
+    steps = grid.incoming[cell]
+    # Where the raster ends there is no step: the sender's arrival is made infinite instead of the step's time.
+    ends = steps == len(grid.source)
+    step_minutes = minutes[wind_of_fire[fire][:, None], np.where(ends, 0, steps)]
+    from_sender = arrival[fire[:, None], grid.sender[cell]] + step_minutes
+    first = np.where(ends, np.inf, from_sender).argmin(axis=1)
+    place = np.full(arrival.size + 1, len(cell))
+    place[fire * grid.cells + cell] = np.arange(len(cell))
+    is_ignition = arrival[fire, cell] == 0
+    parent_cell = np.where(is_ignition, arrival.size, fire * grid.cells + grid.sender[cell, first])
+    return SpreadTrees(fire, cell, place[parent_cell])
+
+
+def downstream_cells(trees: SpreadTrees) -> NDArray[np.int64]:
+    """(n,) burned cells whose fire came through each cell of the trees, itself included.
+
+    By doubling: knowing the descendants less than 2^k steps below, add those of the descendants 2^k steps below.
+    """
+    count = len(trees.cell)
+    below = np.ones(count + 1)
+    ancestor = np.append(trees.parent, count)
+    while (ancestor[:count] < count).any():
+        below += np.bincount(ancestor[:count], weights=below[:count], minlength=count + 1)
+        ancestor = ancestor[ancestor]
+    return below[:count].astype(np.int64)
+
+
+def tree_depth(trees: SpreadTrees) -> NDArray[np.int64]:
+    """(n,) steps from the ignition to each cell of the trees; by doubling, as `downstream_cells`."""
+    count = len(trees.cell)
+    ancestor = np.append(trees.parent, count)
+    depth = np.append((trees.parent < count).astype(np.int64), 0)
+    while (ancestor[:count] < count).any():
+        depth += depth[ancestor]
+        ancestor = ancestor[ancestor]
+    return depth[:count]
+
+
+@dataclass(frozen=True)
+class ScenarioSet:
+    """Fires to be judged by: W winds and, for each, where its fires start."""
+
+    winds: tuple[Wind, ...]
+    ignition_cells: Int32Array
+    """(W, ignitions a wind) burnable cells."""
+
+
+def draw_scenarios(burnable: BoolArray, config: ScenarioConfig, purpose: Purpose, seed: int) -> ScenarioSet:
+    """Draw the fires of a seed for one purpose: common random numbers for all that is compared on one landscape.
+
+    Winds blow from directions evenly around the compass, so that no set favours a side; ignitions are uniform over the
+    burnable (cells,), and none lies in a cell a second time before every other has had one.
+    """
+    stream = np.random.SeedSequence(seed, spawn_key=(PURPOSES.index(purpose),))
+    generator = np.random.Generator(np.random.PCG64(stream))
+    ignitions_per_wind = getattr(config, f"{purpose}_ignitions_per_wind")
+    bearings = (generator.uniform(0, 360) + np.arange(config.winds) * 360 / config.winds) % 360
+    speeds = generator.uniform(config.min_wind_km_h, config.max_wind_km_h, config.winds)
+    cells, fires = np.flatnonzero(burnable).astype(np.int32), config.winds * ignitions_per_wind
+    rounds = -(-fires // len(cells))
+    ignitions = np.concatenate([generator.permutation(cells) for _ in range(rounds)])[:fires]
+    winds = tuple(Wind(float(speed), float(bearing)) for speed, bearing in zip(speeds, bearings, strict=True))
+    return ScenarioSet(winds, ignitions.reshape(config.winds, ignitions_per_wind))

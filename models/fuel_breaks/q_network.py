@@ -1,0 +1,98 @@
+"""A dueling Q-network on a grid: one action a cell, the same weights for every cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.fuel_breaks.grid_symmetry import SYMMETRIES, GridSymmetry
+from utils.config.settings import require
+
+_MIN_DEVIATION = 0.05
+"""Of an input channel: one that hardly varies is not blown up."""
+
+
+@dataclass(frozen=True)
+class QNetworkConfig:
+    """The fully convolutional dueling network."""
+
+    width: int = 24
+    """Feature maps of each layer."""
+    dilations: int = 3
+    """3 x 3 layers after the first, each reaching twice as far as the one before: 1, 2, 4, ... cells."""
+    downstream_prior: bool = True
+    """Advantages start as a learned multiple of the downstream value, which the network then corrects."""
+
+    def __post_init__(self) -> None:
+        require(1 <= self.width <= 512, "1 <= width <= 512", self.width)
+        require(0 <= self.dilations <= 5, "0 <= dilations <= 5", self.dilations)
+
+
+class QNetwork(nn.Module):
+    """Q(s, a) = V(s) + A(s, a) - the mean of A over legal actions (Wang et al. 2016), a an index of a grid cell.
+
+    Convolutions with dilations 1, 2, 4, ... carry what lies around a cell to its advantage; means and maxima over the
+    grid give the value. With a prior channel the advantage is a learned positive multiple of that channel, plus the
+    network's correction, which starts at zero: an untrained network then ranks actions as the channel does.
+    """
+
+    input_mean: Tensor
+    input_deviation: Tensor
+
+    def __init__(
+        self, channels: int, config: QNetworkConfig, *, prior_channel: int | None, prior_scale: float = 1.0
+    ) -> None:
+        super().__init__()
+        width = config.width
+        self.prior_channel = prior_channel
+        self.register_buffer("input_mean", torch.zeros(channels, 1, 1))
+        self.register_buffer("input_deviation", torch.ones(channels, 1, 1))
+        self.stem = nn.Conv2d(channels + (prior_channel is not None), width, 3, padding=1)
+        reaches = [2**k for k in range(config.dilations)]
+        self.layers = nn.ModuleList([nn.Conv2d(width, width, 3, padding=d, dilation=d) for d in reaches])
+        self.advantage = nn.Conv2d(width, 1, 1)
+        self.value = nn.Sequential(nn.Linear(2 * width, width), nn.ReLU(), nn.Linear(width, 1))
+        self.prior_log_scale = nn.Parameter(torch.tensor(float(prior_scale)).log())
+        if prior_channel is not None:
+            nn.init.zeros_(self.advantage.weight)
+        nn.init.zeros_(self.advantage.bias)  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def fit_inputs(self, observations: Tensor) -> None:
+        """Standardise channels by the mean and deviation of some (n, channels, rows, columns) observations."""
+        deviation, mean = torch.std_mean(observations.transpose(0, 1).flatten(1), dim=1)
+        self.input_mean.copy_(mean.view(-1, 1, 1))
+        self.input_deviation.copy_(deviation.clamp(min=_MIN_DEVIATION).view(-1, 1, 1))
+
+    def forward(self, observation: Tensor, legal: Tensor) -> Tensor:
+        """(n, cells) values in (n, channels, rows, columns); -inf where an action is not in the (n, cells) `legal`."""
+        inputs = (observation - self.input_mean) / self.input_deviation
+        prior = None
+        if self.prior_channel is not None:
+            prior = observation[:, self.prior_channel]
+            # Relative to its largest value it is told apart late in an episode too, when all values are small.
+            highest = prior.flatten(1).amax(dim=1).clamp(min=1e-6).view(-1, 1, 1)
+            inputs = torch.cat([inputs, (prior / highest).unsqueeze(1)], dim=1)
+        features = functional.relu(self.stem(inputs.contiguous(memory_format=torch.channels_last)))
+        for layer in self.layers:
+            features = features + functional.relu(layer(features))
+        advantage = self.advantage(features).flatten(1)
+        if prior is not None:
+            advantage = advantage + self.prior_log_scale.exp() * prior.flatten(1)
+        value = self.value(torch.cat([features.mean(dim=(2, 3)), features.amax(dim=(2, 3))], dim=1))
+        masked = advantage * legal
+        mean = masked.sum(dim=1, keepdim=True) / legal.sum(dim=1, keepdim=True).clamp(min=1)
+        values: Tensor = value + advantage - mean
+        return values.masked_fill(~legal, -torch.inf)
+
+
+def symmetric_values(network: QNetwork, symmetry: GridSymmetry, observation: Tensor, legal: Tensor) -> Tensor:
+    """The mean of a network's (n, cells) values over the eight symmetries: a function that commutes with them."""
+    total = torch.zeros(legal.shape, dtype=observation.dtype, device=observation.device)
+    for k in range(SYMMETRIES):
+        values = network(symmetry.maps(observation, k), symmetry.cells(legal, k))
+        total += symmetry.cells_back(values, k)
+    return total / SYMMETRIES

@@ -1,0 +1,199 @@
+"""The benchmarks measure what they say: the naive form acts alike, fits know their slope, what is missing is told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.speed import __main__ as speed
+from benchmarks.speed import device_choices, environment
+from benchmarks.speed import updates as agent_updates
+from benchmarks.speed.environment import lane_steps_per_second, portfolio_of
+from benchmarks.speed.evaluation import NAIVE_FORMS, TOLERANCE, NaiveSample, evaluation_rows, measure_evaluation
+from benchmarks.speed.generation import generation_rows, measure_generation
+from benchmarks.speed.growth import DIMENSIONS, Workload, exponent, measure_workload
+from benchmarks.speed.harness import CPU, MemoryGauge, random_market
+from utils.config.trader import (
+    Config,
+    DataConfig,
+    EnvironmentConfig,
+    EvaluationConfig,
+    EvolutionConfig,
+    LearningConfig,
+    NetworkConfig,
+    ReplayConfig,
+    Representation,
+)
+
+torch.set_num_threads(1)
+
+
+def tiny_config(context_days: int = 20, representation: Representation = "independent") -> Config:
+    return Config(
+        census_every=0,
+        split=DataConfig(context_window_days=context_days, train_fraction=0.5, validation_fraction=0.25),
+        env=EnvironmentConfig(trading_days=8, settlement_days=3, max_holding_days=3),
+        network=NetworkConfig(representation, encoder_channels=4, hidden_units=6, summary_queries=2),
+        learning=LearningConfig(gradient_steps=1, batch_size=8, block_days=8),
+        replay=ReplayConfig(capacity=256, training_starts=0),
+        evolution=EvolutionConfig(population_size=3, distillation_steps=1),
+        evaluation=EvaluationConfig(fitness_windows=2, validation_windows=1),
+    )
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(2, 70), st.sampled_from(get_args(Representation)), st.integers(0, 5))
+def test_naive_forms_give_the_populations_actions(context: int, representation: Representation, seed: int) -> None:
+    config = tiny_config(context, representation)
+    market = random_market(config, 200, 5, 3, seed)
+    figures = measure_evaluation(config, market, NaiveSample((0, 1, 2), config.env.episode_steps), CPU, repeats=1)
+    assert figures.difference.keys() == NAIVE_FORMS.keys()
+    assert max(figures.difference.values()) <= TOLERANCE
+    assert all(figures.ratio(form) for form in NAIVE_FORMS)
+
+
+def test_no_ratio_where_the_naive_form_acts_otherwise() -> None:
+    config = tiny_config()
+    sample = NaiveSample((0,), 2)
+    figures = measure_evaluation(config, random_market(config, 200, 5, 3), sample, CPU, repeats=1)
+    wrong = replace(figures, difference=dict.fromkeys(NAIVE_FORMS, 1e-3))
+    rows = evaluation_rows("tiny", wrong, is_extrapolated=True)
+    assert [row.ratio for row in rows[1:]] == [None, None]
+    assert all("NOT ALIKE" in row.note and "extrapolated" in row.note for row in rows[1:])
+
+
+def test_ratio_counts_all_agent_days() -> None:
+    config = tiny_config()
+    figures = measure_evaluation(config, random_market(config, 200, 5, 3), NaiveSample((0,), 2), CPU, repeats=1)
+    form = next(iter(NAIVE_FORMS))
+    known = replace(figures, seconds=2.0, naive_day_seconds=dict.fromkeys(NAIVE_FORMS, 0.5), agent_days=3 * 11)
+    assert figures.agent_days == 3 * 11
+    assert known.ratio(form) == pytest.approx(33 * 0.5 / 2)
+
+
+@given(st.floats(-2, 2), st.floats(0.01, 100), st.integers(1, 1000))
+def test_exponent_of_a_power_law(power: float, scale: float, first: int) -> None:
+    sizes = [first * 2**step for step in range(4)]
+    assert exponent(sizes, [scale * size**power for size in sizes]) == pytest.approx(power, abs=1e-6)
+
+
+def test_no_exponent_of_nothing() -> None:
+    assert exponent([1, 2], [0.0, 1.0]) is None
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS)
+def test_each_dimension_of_the_workload_can_double(dimension: str) -> None:
+    base = Workload(days=1000, columns=4, population=2, lanes=2, buffer=256, investable=2)
+    larger = replace(base, **{dimension: 2 * getattr(base, dimension)})
+    config = larger.config()
+    assert (config.evolution.population_size, config.replay.capacity) == (larger.population, larger.buffer)
+    assert config.evaluation.exploration_lanes == larger.lanes - 1
+    assert config != base.config() or dimension in ("days", "columns")
+
+
+def test_workload_is_measured() -> None:
+    work = Workload(days=1000, columns=4, population=2, lanes=2, buffer=256, investable=2)
+    point = measure_workload(work, CPU)
+    assert point.generation_seconds > 0
+    assert point.prepare_seconds > 0
+
+
+def test_phases_add_up_to_the_generation() -> None:
+    config = tiny_config(representation="shared")
+    figures = measure_generation(config, random_market(config, 200, 5, 3), CPU, 1)
+    phases = {name: seconds for name, seconds in figures.seconds.items() if name != "total"}
+    assert set(phases) == {"evaluate", "train", "evolve", "validate"}
+    assert sum(phases.values()) == pytest.approx(figures.seconds["total"])
+    shares = [row.ratio for row in generation_rows("tiny", figures) if row.unit == "s"]
+    assert sum(share for share in shares if share) == pytest.approx(2.0)
+
+
+def test_update_rows_compare_with_as_many_single_updates() -> None:
+    config = tiny_config()
+    rows = agent_updates.update_rows(
+        "tiny", config, random_market(config, 200, 5, 3), CPU, populations=(1, 2), repeats=1
+    )
+    assert len(rows) == 2 * len(get_args(Representation))
+    for single, double in zip(rows[::2], rows[1::2], strict=True):
+        assert single.ratio == 1
+        assert single.value and double.value
+        assert double.ratio == pytest.approx(2 * single.value / double.value)
+
+
+def test_environment_is_played_to_the_end() -> None:
+    config = tiny_config()
+    portfolio, first_days = portfolio_of(config, 3, CPU)
+    assert lane_steps_per_second(portfolio, 2, first_days[:2], 0.0) > 0
+    assert portfolio.is_done
+    assert int(portfolio.summary().positions_opened.min()) > 0
+
+
+def test_random_actions_lie_in_the_action_space() -> None:
+    actions = environment.random_actions(5, 7, CPU)
+    assert 0 <= float(actions[..., 0].min()) <= float(actions[..., 0].max()) <= 10
+    assert 10 <= float(actions[..., 1].min()) <= float(actions[..., 1].max()) <= 50
+
+
+def test_threads_are_put_back_after_an_error() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(RuntimeError), environment.threads(2):
+        assert torch.get_num_threads() == 2
+        raise RuntimeError
+    assert torch.get_num_threads() == before
+
+
+def test_gauge_sees_memory_that_was_given_back() -> None:
+    gauge = MemoryGauge()
+    block = torch.ones(2**25)  # 128 MiB
+    del block
+    assert gauge.rise_mb() >= 100
+
+
+def test_missing_module_leaves_its_rows_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "benchmarks.pendulum.updates", None)
+    rows, ratio, share = agent_updates.pendulum_rows(1.0)
+    assert ratio is None
+    assert share is None
+    assert [row.value for row in rows] == [None]
+    assert "not measured" in rows[0].note
+
+
+def test_report_holds_every_key_and_leaves_what_was_not_measured_open() -> None:
+    figures = speed.Report().figures
+    assert set(figures) == {
+        "population_evaluation_ratio",
+        "agent_updates_ratio_sb3",
+        "agent_updates_share_of_limit",
+        "lane_steps_per_second",
+        "generation_seconds",
+        "growth_exponents",
+        "peak_rss_mb",
+    }
+    assert set(figures.pop("growth_exponents")) == {"days", "columns", "population", "lanes", "buffer"}
+    assert set(figures.values()) == {None}
+    assert set(speed.SECTIONS) == set(speed._SECTIONS)
+
+
+def test_device_choices_compare_forms_of_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+
+    def note(function: Callable[..., Any], **_: object) -> Callable[..., Any]:
+        compiled.append(function.__name__)
+        return function
+
+    monkeypatch.setattr(torch, "compile", note)
+    before = [getattr(device_choices.update, name) for name in device_choices.COMPILED]
+    config = tiny_config()
+    market = random_market(config, 200, 5, 3)
+    taken = device_choices.compilation(config, market, CPU, 1)
+    assert taken.keys() == {"eager", "compiled", "compiling"} and min(taken.values()) > 0
+    assert tuple(compiled) == device_choices.COMPILED
+    assert [getattr(device_choices.update, name) for name in device_choices.COMPILED] == before
+    assert device_choices.precisions(config, market, CPU, 1).keys() == {"float32", "bfloat16"}

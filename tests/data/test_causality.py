@@ -1,0 +1,172 @@
+"""Nothing known on a day depends on a later one, bit for bit, from the bars to the orders of an agent."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.features import CLOSE, network_inputs, stationary_inputs
+from data.market import Market, MarketTensors, build_market
+from environment.trading_env import Observation, VectorTradingEnvironment
+from models.ddpg_agent import DDPGAgent
+from models.networks import AgentNetworks
+from tests.market_cases import FloatArray, random_panel
+from tests.small_market import TINY_DATA, TINY_NETWORK, TINY_RULES, environment_of, loader_of
+from training.rollout import encode_windows, roll_out
+from utils.config.trader import Fill, Representation
+
+DAYS, COLUMNS, INVESTABLE = 160, 5, [0, 2, 4]
+CONTEXT = TINY_DATA.context_window_days
+LAST_TRAINING_DAY = 79
+
+
+def panel_of(seed: int = 0) -> FloatArray:
+    return random_panel(np.random.default_rng(seed), DAYS, COLUMNS)
+
+
+def with_another_future(panel: FloatArray, day: int, seed: int) -> FloatArray:
+    """Every bar after `day` is noise; some are gone, some are new, some have impossible prices."""
+    rng, changed = np.random.default_rng(seed), panel.copy()
+    shape = changed[day + 1 :].shape
+    noise = np.exp(rng.uniform(-6, 12, shape)).astype(np.float32)
+    noise[rng.random(shape) < 0.02] = -1.0
+    noise[rng.random(shape) < 0.02] = np.inf
+    noise[rng.random(shape[:2]) < 0.3] = np.nan
+    changed[day + 1 :] = noise
+    return changed
+
+
+def market_of(panel: FloatArray) -> Market:
+    market = build_market(loader_of(panel, investable=INVESTABLE), TINY_DATA, TINY_RULES)
+    assert market.splits.train.last == LAST_TRAINING_DAY
+    return market
+
+
+def networks_of(representation: Representation = "independent", agents: int = 1) -> AgentNetworks:
+    torch.manual_seed(1)
+    config = dataclasses.replace(TINY_NETWORK, representation=representation)
+    networks = AgentNetworks(agents, config, CONTEXT).requires_grad_(False)
+    networks.actor.out.weight.mul_(20.0)
+    return networks
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What one agent saw, did and earned; the first observation is of the first day."""
+
+    observations: list[Observation]
+    actions: list[npt.NDArray[np.float32]]
+    equity: list[float]
+
+
+def play(market: Market, start: int, fill: Fill = "next_open") -> Episode:
+    agent, tensors = DDPGAgent(TINY_NETWORK, CONTEXT), MarketTensors.of(market, "cpu")
+    agent.networks = networks_of()
+    env = environment_of(market, start, rules=dataclasses.replace(TINY_RULES, fill=fill))
+    observation, info = env.reset()
+    episode, is_done = Episode([observation], [], [info["equity"]]), False
+    while not is_done:
+        action = agent.act(observation, tensors, info["day_index"])
+        observation, _, is_done, _, info = env.step(action)
+        episode.observations.append(observation)
+        episode.actions.append(action)
+        episode.equity.append(info["equity"])
+    return episode
+
+
+@given(day=st.integers(0, DAYS - 2), seed=st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_features_and_inputs_up_to_a_day_ignore_what_follows(day: int, seed: int) -> None:
+    panel = panel_of(seed % 3)
+    loader, other = loader_of(panel), loader_of(with_another_future(panel, day, seed))
+    known = slice(0, day + 1)
+    np.testing.assert_array_equal(other.dates, loader.dates)
+    np.testing.assert_array_equal(other.data_array[known], loader.data_array[known])
+    assert not np.array_equal(other.data_array[day + 1 :], loader.data_array[day + 1 :], equal_nan=True)
+    stats = loader.compute_normalization_stats(LAST_TRAINING_DAY)
+    for inputs in (stationary_inputs, lambda data: network_inputs(data, stats, 8.0)):
+        np.testing.assert_array_equal(inputs(other.data_array)[known], inputs(loader.data_array)[known])
+
+
+@given(day=st.integers(LAST_TRAINING_DAY, DAYS - 2), seed=st.integers(0, 1000))
+@settings(max_examples=10, deadline=None)
+def test_normalisation_reads_training_days_only(day: int, seed: int) -> None:
+    panel = panel_of(seed % 3)
+    market, other = market_of(panel), market_of(with_another_future(panel, day, seed))
+    np.testing.assert_array_equal(other.stats.mean, market.stats.mean)
+    np.testing.assert_array_equal(other.stats.std, market.stats.std)
+    np.testing.assert_array_equal(other.inputs[:, : day + 1], market.inputs[:, : day + 1])
+
+
+def test_normalisation_reads_the_last_training_day() -> None:
+    panel = panel_of()
+    earlier = market_of(with_another_future(panel, LAST_TRAINING_DAY - 1, 0))
+    assert not np.array_equal(earlier.stats.mean, market_of(panel).stats.mean)
+
+
+@pytest.mark.parametrize("fill", ["next_open", "same_close"])
+@pytest.mark.parametrize("day", [80, 90, 96, 101, 118, 137, 150])
+def test_observations_and_actions_up_to_a_day_ignore_what_follows(day: int, fill: Fill) -> None:
+    """From the frame through loader, market, environment and agent, in a window that has begun before the day."""
+    panel = panel_of()
+    start = min(day - 7, DAYS - 1 - TINY_RULES.episode_steps)
+    known = day - start + 1
+    expected = play(market_of(panel), start, fill)
+    assert len({tuple(action.argmax(0)) for action in expected.actions}) > 1
+    for seed in (0, 1):
+        found = play(market_of(with_another_future(panel, day, seed)), start, fill)
+        for seen, as_seen in zip(found.observations[:known], expected.observations[:known], strict=True):
+            for name, value in as_seen.items():
+                np.testing.assert_array_equal(seen[name], value, err_msg=name)
+        np.testing.assert_array_equal(found.actions[:known], expected.actions[:known])
+        assert found.equity[:known] == expected.equity[:known]
+        assert found.equity != expected.equity, "what follows does differ"
+
+
+@pytest.mark.parametrize("representation", ["independent", "shared"])
+@pytest.mark.parametrize("day", [88, 97, 128])
+def test_a_population_of_lanes_ignores_what_follows(day: int, representation: Representation) -> None:
+    """The batched form: encodings and equity of every agent, whole blocks of days encoded in one pass."""
+    panel = panel_of(1)
+    networks = networks_of(representation, agents=3)
+    starts = torch.tensor([day - 5, day - 12])
+    equity, encodings = [], []
+    for prices in (panel, with_another_future(panel, day, 2)):
+        market = market_of(prices)
+        tensors = MarketTensors.of(market, "cpu")
+        env = VectorTradingEnvironment.on(market, TINY_RULES)
+        equity.append(roll_out(env, networks, tensors, starts).equity)
+        encoded = encode_windows(networks, tensors, starts.tolist(), TINY_RULES.episode_steps + 1)
+        seen = encoded.place[day - 12 : day + 1]
+        assert (seen >= 0).all()
+        encodings.append((encoded.days.stocks[:, seen], encoded.days.summary[:, seen]))
+    for window, start in enumerate(starts.tolist()):
+        assert torch.equal(equity[0][: day - start + 1, :, window], equity[1][: day - start + 1, :, window])
+    assert not torch.equal(equity[0], equity[1])
+    assert all(torch.equal(one, other) for one, other in zip(*encodings, strict=True))
+
+
+def test_an_order_is_filled_at_a_price_that_was_not_seen() -> None:
+    """With fills at the next open, other prices from then on change the trade but not the order."""
+    panel = random_panel(np.random.default_rng(3), DAYS, COLUMNS, missing=0, delist=0, late_start=0, halt=0)
+    market = market_of(panel)
+    higher = panel.copy()
+    higher[91:] *= 1.5
+    trades = []
+    for prices in (market, market_of(higher)):
+        env = environment_of(prices, 90)
+        env.reset()
+        env.step(np.array([[0, 10], [3, 20], [0, 10]], np.float32))
+        trades.append(env.get_trades()[0])
+    assert [trade["stock"] for trade in trades] == [1, 1]
+    assert [trade["value"] for trade in trades] == [150_000.0, 150_000.0]
+    assert trades[1]["entry_price"] == pytest.approx(1.5 * trades[0]["entry_price"])
+    assert trades[0]["entry_price"] == market.data_array[91, INVESTABLE[1], 0]
+    assert trades[0]["entry_price"] != market.data_array[90, INVESTABLE[1], CLOSE]

@@ -1,0 +1,393 @@
+"""The loader: what it accepts, repairs, masks, counts and refuses, and that it never looks ahead."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data import features as f
+from data.features import compute_features, network_inputs
+from data.loader import StockDataLoader
+from utils.config.trader import DataConfig
+from utils.errors import DataError
+
+ROOT = Path(__file__).resolve().parents[2]
+REAL = ROOT.parent / "shared" / "data" / "us_daily_1999_2014.parquet"
+TOLERANT = DataConfig(max_bad_row_share=0.9)
+PRICES = ["open", "high", "low", "close"]
+
+
+def bars_frame(days: int = 60, tickers: tuple[str, ...] = ("AAA", "BBB", "CCC"), seed: int = 0) -> pd.DataFrame:
+    """Long frame of random walks; every tenth bar of all tickers but the first is missing."""
+    rng = np.random.default_rng(seed)
+    dates = pd.bdate_range("2010-01-04", periods=days)
+    parts = []
+    for place, ticker in enumerate(tickers):
+        close = 20.0 * (place + 1) * np.exp(np.cumsum(0.02 * rng.standard_normal(days)))
+        open_ = close * np.exp(0.01 * rng.standard_normal(days))
+        high, low = np.maximum(open_, close) * 1.01, np.minimum(open_, close) * 0.99
+        part = pd.DataFrame(
+            {"date": dates, "ticker": ticker, "open": open_, "high": high, "low": low, "close": close, "volume": 1e6}
+        )
+        parts.append(part[(np.arange(days) % 10 != place) | (place == 0)])
+    return pd.concat(parts, ignore_index=True)
+
+
+def load(frame: pd.DataFrame, config: DataConfig = TOLERANT) -> StockDataLoader:
+    loader = StockDataLoader.from_frame(frame, config=config)
+    loader.load_and_prepare()
+    return loader
+
+
+def load_table(table: pa.Table, folder: Path) -> StockDataLoader:
+    pq.write_table(table, folder / "bars.parquet")
+    loader = StockDataLoader(folder / "bars.parquet")
+    loader.load_and_prepare()
+    return loader
+
+
+def arrow(frame: pd.DataFrame, **columns: pa.Array) -> pa.Table:
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    for name, column in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    return table
+
+
+def test_arrays_hold_each_bar_on_its_day() -> None:
+    frame = bars_frame()
+    loader = load(frame)
+    assert loader.data_array.shape == (60, 3, 9)
+    assert loader.data_array.dtype == np.float32
+    assert loader.tickers == ["AAA", "BBB", "CCC"]
+    assert loader.dates.dtype == np.dtype("datetime64[D]")
+    np.testing.assert_array_equal(loader.investable_columns, [0, 1, 2])
+    for place, name in enumerate(f.FEATURES[:4]):
+        wide = frame.pivot(index="date", columns="ticker", values=name)
+        np.testing.assert_array_equal(loader.dates, wide.index.to_numpy().astype("datetime64[D]"))
+        np.testing.assert_array_equal(loader.data_array[:, :, place], wide.to_numpy().astype(np.float32))
+
+
+def test_indicators_skip_days_without_a_bar() -> None:
+    frame = bars_frame()
+    loader = load(frame)
+    own = frame[frame["ticker"] == "BBB"]
+    expected = compute_features(*(own[name].to_numpy() for name in PRICES)).astype(np.float32)
+    traded = np.isfinite(loader.data_array[:, 1, f.CLOSE])
+    np.testing.assert_array_equal(loader.data_array[traded, 1], expected)
+    assert np.isnan(loader.data_array[~traded, 1]).all()
+    assert loader.quality.gaps == 6 + 6
+    assert loader.quality.large_moves == 0  # from one stock's last close to the next one's first is no move
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=10, deadline=None)
+def test_the_order_of_rows_does_not_matter(seed: int) -> None:
+    frame = bars_frame()
+    shuffled = frame.sample(frac=1.0, random_state=seed)
+    assert load(shuffled).data_array.tobytes() == load(frame).data_array.tobytes()
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    day=st.integers(5, 58),
+    how=st.sampled_from(["noise", "nan", "one nan", "zero", "infinite", "missing"]),
+)
+@settings(max_examples=40, deadline=None)
+def test_nothing_later_changes_a_bit(seed: int, day: int, how: str) -> None:
+    frame = bars_frame()
+    clean = load(frame)
+    later = (frame["date"] > pd.Timestamp(clean.dates[day])).to_numpy()
+    rng = np.random.default_rng(seed)
+    if how == "missing":
+        spoiled = frame[~later | (rng.random(len(frame)) < 0.5)]
+    elif how == "noise":
+        spoiled = frame.copy()
+        spoiled.loc[later, PRICES] = rng.lognormal(3.0, 2.0, (int(later.sum()), 4))
+    else:
+        spoiled = frame.copy()
+        hit = later & (rng.random(len(frame)) < 0.7)
+        value = {"zero": 0.0, "infinite": np.inf}.get(how, np.nan)
+        spoiled.loc[hit, ["close"] if how == "one nan" else PRICES] = value
+    dirty = load(spoiled)
+    assert dirty.tickers == clean.tickers
+    assert dirty.data_array[: day + 1].tobytes() == clean.data_array[: day + 1].tobytes()
+    stats = clean.compute_normalization_stats(day)
+    assert dirty.compute_normalization_stats(day).std.tobytes() == stats.std.tobytes()
+    expected = network_inputs(clean.data_array, stats, 8.0)[: day + 1].tobytes()
+    assert network_inputs(dirty.data_array, stats, 8.0)[: day + 1].tobytes() == expected
+
+
+DAYS = bars_frame()["date"]
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        pa.array(DAYS.dt.date.tolist(), pa.date32()),
+        pa.array(DAYS.dt.date.tolist(), pa.date64()),
+        pa.array(DAYS, pa.timestamp("ns")),
+        pa.array(DAYS, pa.timestamp("us")),
+        pa.array(DAYS + pd.Timedelta(hours=16), pa.timestamp("ms")),
+        pa.array(DAYS.dt.tz_localize("America/New_York"), pa.timestamp("ns", "America/New_York")),
+        pa.array(DAYS.dt.tz_localize("Asia/Tokyo"), pa.timestamp("us", "Asia/Tokyo")),
+        pa.array(DAYS.dt.strftime("%Y-%m-%d").tolist(), pa.string()),
+        pa.array(DAYS.dt.strftime("%Y-%m-%dT09:30:00").tolist(), pa.large_string()),
+        pa.array(DAYS.dt.strftime("%Y-%m-%d 00:00:00+02:00").tolist()).dictionary_encode(),
+    ],
+    ids=lambda dates: str(dates.type),
+)
+def test_every_form_of_date_gives_the_same_days(dates: pa.Array, tmp_path: Path) -> None:
+    frame = bars_frame()
+    loader = load_table(arrow(frame, date=dates), tmp_path)
+    expected = load(frame)
+    np.testing.assert_array_equal(loader.dates, expected.dates)
+    assert loader.data_array.tobytes() == expected.data_array.tobytes()
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())], ids=str)
+def test_every_form_of_ticker_is_read(kind: pa.DataType, tmp_path: Path) -> None:
+    frame = bars_frame(tickers=("CCC", "AAA", "BBB"))
+    tickers = pa.array(frame["ticker"].tolist()).cast(kind)
+    assert load_table(arrow(frame, ticker=tickers), tmp_path).data_array.tobytes() == load(frame).data_array.tobytes()
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64(), pa.int64(), pa.decimal128(20, 6)], ids=str)
+def test_every_form_of_number_is_read(kind: pa.DataType, tmp_path: Path) -> None:
+    frame = bars_frame().round({name: 0 for name in PRICES})
+    columns = {name: pa.array(frame[name].tolist()).cast(kind) for name in PRICES}
+    assert load_table(arrow(frame, **columns), tmp_path).data_array.tobytes() == load(frame).data_array.tobytes()
+
+
+def test_volume_and_other_columns_are_not_needed() -> None:
+    frame = bars_frame()
+    more = frame.assign(note="x")
+    less = frame.drop(columns="volume")
+    assert load(more).data_array.tobytes() == load(less).data_array.tobytes()
+
+
+def test_several_row_groups_read_as_one(tmp_path: Path) -> None:
+    frame = bars_frame()
+    frame["ticker"] = frame["ticker"].astype("category")
+    pq.write_table(arrow(frame), tmp_path / "bars.parquet", row_group_size=17)
+    loader = StockDataLoader(str(tmp_path / "bars.parquet"))
+    loader.load_and_prepare()
+    assert loader.data_array.tobytes() == load(frame).data_array.tobytes()
+
+
+def test_dirty_rows_are_repaired_masked_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    frame = bars_frame(tickers=("AAA",))
+    frame.loc[3, "high"] = frame.loc[3, "low"] * 0.5
+    frame.loc[4, "low"] = frame.loc[4, "high"] * 2.0
+    frame.loc[5, "open"] = 0.0
+    frame.loc[6, "close"] = -1.0
+    frame.loc[7, "low"] = np.inf
+    frame.loc[8, "high"] = np.nan
+    frame.loc[9, "close"] = 1e39  # beyond float32
+    frame.loc[10, PRICES] = np.nan
+    frame.loc[20:, PRICES] *= 3.0
+    frame.loc[30:, PRICES] *= 0.4
+    with caplog.at_level(logging.INFO, logger="data.loader"):
+        loader = load(frame)
+
+    quality = loader.quality
+    assert (quality.rows, quality.masked, quality.empty, quality.widened) == (60, 5, 1, 2)
+    assert (quality.large_moves, quality.gaps) == (2, 6)
+    assert np.isnan(loader.data_array[5:11]).all()
+    top = frame.loc[3, ["open", "close"]].max()
+    assert loader.data_array[3, 0, f.HIGH] == np.float32(top)
+    assert loader.data_array[4, 0, f.LOW] == np.float32(frame.loc[4, ["open", "close"]].min())
+    assert loader.data_array[25, 0, f.CLOSE] == np.float32(frame.loc[25, "close"])
+    assert "Loaded: 60 days, 1 stocks, 9 features" in caplog.messages
+    assert any("5 masked" in line and "2 with high/low widened" in line for line in caplog.messages)
+
+
+def test_every_bar_encloses_its_open_and_close() -> None:
+    rng = np.random.default_rng(3)
+    frame = bars_frame()
+    frame[PRICES] *= rng.lognormal(0.0, 0.1, (len(frame), 4))
+    prices = load(frame).data_array[:, :, :4]
+    traded = np.isfinite(prices).all(axis=2)
+    bar = prices[traded]
+    assert (bar[:, f.LOW] <= bar[:, [f.OPEN, f.CLOSE]].min(axis=1)).all()
+    assert (bar[:, f.HIGH] >= bar[:, [f.OPEN, f.CLOSE]].max(axis=1)).all()
+
+
+def test_too_many_bad_prices_are_refused_at_the_stated_share() -> None:
+    frame = bars_frame(days=100, tickers=("AAA",))
+    frame.loc[:9, "close"] = 0.0
+    assert load(frame, DataConfig(max_bad_row_share=0.10)).quality.masked == 10
+    with pytest.raises(DataError, match=r"all but 9\.00% of the rows, got 10 bad rows of 100"):
+        load(frame, DataConfig(max_bad_row_share=0.09))
+
+
+@pytest.mark.parametrize(("ends_early", "noted"), [(False, True), (True, False)])
+def test_survivors_only_is_noted(
+    ends_early: bool, noted: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = bars_frame()
+    if ends_early:
+        frame = frame[(frame["ticker"] != "BBB") | (frame["date"] < "2010-03-01")]
+    with caplog.at_level(logging.INFO, logger="data.loader"):
+        load_table(arrow(frame), tmp_path)
+    assert any("survivors only" in line for line in caplog.messages) == noted
+
+
+def spoil(column: str, value: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    return lambda frame: frame.assign(**{column: value})
+
+
+def with_null(column: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    return lambda frame: frame.assign(**{column: frame[column].where(frame.index != 4, None)})
+
+
+BAD_FRAMES: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = {
+    "missing": (lambda frame: frame.drop(columns="low"), r"'low' in \w+(.parquet)?, got 0 \(found date, ticker"),
+    "renamed": (lambda frame: frame.rename(columns={"close": "Closed"}), "nearest is 'Closed'"),
+    "unlike": (lambda frame: frame.rename(columns={"ticker": "security"}), "'ticker'.*found date, security, open"),
+    "string prices": (lambda frame: frame.assign(low=frame["low"].astype(str)), "numbers in column 'low'"),
+    "boolean prices": (spoil("open", True), "numbers in column 'open'.*bool"),
+    "numeric dates": (spoil("date", 20100104), "dates.*in column 'date'.*int64"),
+    "local dates": (lambda frame: frame.assign(date=frame["date"].dt.strftime("%d/%m/%Y")), "2014-11-10, got '04/01"),
+    "impossible date": (spoil("date", "2014-02-30"), "got '2014-02-30'"),
+    "numeric tickers": (spoil("ticker", 7), "strings in column 'ticker'"),
+    "null ticker": (with_null("ticker"), "1 rows without one"),
+    "empty ticker": (lambda frame: frame.assign(ticker=frame["ticker"].replace("BBB", "")), "54 rows without one"),
+    "null date": (with_null("date"), "1 rows without one"),
+    "no rows": (lambda frame: frame[:0], "got no rows"),
+    "duplicates": (lambda frame: pd.concat([frame, frame[5:7]]), r"2 duplicate rows \(first: AAA on 2010-01-11\)"),
+    "all prices missing": (spoil("open", np.nan), "finite, positive prices"),
+    "no prices at all": (lambda frame: frame.assign(**dict.fromkeys(PRICES, np.nan)), "rows without any"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FRAMES)
+@pytest.mark.parametrize("as_file", [False, True], ids=["frame", "file"])
+def test_bad_data_is_one_clear_line(name: str, as_file: bool, tmp_path: Path) -> None:
+    change, expected = BAD_FRAMES[name]
+    frame = change(bars_frame())
+    with pytest.raises(DataError, match=expected) as caught:
+        if as_file:
+            load_table(arrow(frame), tmp_path)
+        else:
+            load(frame, DataConfig())
+    assert str(caught.value).startswith("expected ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_frame_with_mixed_types_is_one_clear_line() -> None:
+    frame = bars_frame()
+    with pytest.raises(DataError, match=r"columns of one type each.*open"):
+        load(frame.assign(open=pd.Series([1.5, "x"] * (len(frame) // 2), dtype=object)))
+
+
+def test_files_that_are_no_parquet_are_refused(tmp_path: Path) -> None:
+    text, cut, empty = tmp_path / "bars.csv", tmp_path / "cut.parquet", tmp_path / "empty.parquet"
+    text.write_text("date,ticker,open,high,low,close\n")
+    pq.write_table(arrow(bars_frame()), cut)
+    cut.write_bytes(cut.read_bytes()[:-40])
+    empty.touch()
+    cases = {tmp_path / "none.parquet": "does not exist", tmp_path: "got the folder", text: "readable parquet"}
+    for path, expected in (cases | {cut: "readable parquet", empty: "readable parquet"}).items():
+        with pytest.raises(DataError, match=expected) as caught:
+            StockDataLoader(path).load_and_prepare()
+        assert "\n" not in str(caught.value)
+
+
+def test_investable_file_names_columns(tmp_path: Path) -> None:
+    path, listed = tmp_path / "bars.parquet", tmp_path / "investable.txt"
+    pq.write_table(arrow(bars_frame()), path)
+    listed.write_text("\ufeffCCC\n\n# a remark\nAAA  # another\r\nCCC\n", encoding="utf-8")
+    loader = StockDataLoader(path, investable=listed)
+    loader.load_and_prepare()
+    np.testing.assert_array_equal(loader.investable_columns, [0, 2])
+    assert loader.investable_columns.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "No such file"),
+        (b"", "at least one ticker"),
+        (b"# nothing\n\n", "at least one ticker"),
+        (b"AAA\nbbb\n", "got 'bbb' .the nearest is 'BBB'"),
+        (b"ZZZZ\n", "got 'ZZZZ'"),
+        (b"\xff\xfe\x00\x80", "text file of tickers"),
+    ],
+)
+def test_bad_investable_file_is_one_clear_line(content: bytes | None, expected: str, tmp_path: Path) -> None:
+    path, listed = tmp_path / "bars.parquet", tmp_path / "investable.txt"
+    pq.write_table(arrow(bars_frame()), path)
+    if content is not None:
+        listed.write_bytes(content)
+    with pytest.raises(DataError, match=expected) as caught:
+        StockDataLoader(path, investable=listed).load_and_prepare()
+    assert "\n" not in str(caught.value)
+
+
+def test_investable_tickers_of_a_frame() -> None:
+    loader = StockDataLoader.from_frame(bars_frame(), investable_tickers=["BBB"])
+    loader.load_and_prepare()
+    np.testing.assert_array_equal(loader.investable_columns, [1])
+    with pytest.raises(DataError, match="at least one investable"):
+        StockDataLoader.from_frame(bars_frame(), investable_tickers=[]).load_and_prepare()
+
+
+def test_statistics_default_to_the_training_share() -> None:
+    frame = bars_frame(days=100)
+    loader = load(frame, DataConfig(train_fraction=0.5))
+    later = frame["date"] > pd.Timestamp(loader.dates[49])
+    spoiled = frame.copy()
+    spoiled.loc[later, PRICES] *= np.random.default_rng(1).lognormal(0.0, 1.0, (int(later.sum()), 1))
+    stats = loader.compute_normalization_stats()
+    for other in (load(spoiled, DataConfig(train_fraction=0.5)), load(frame)):
+        found = other.compute_normalization_stats(49)
+        assert found.mean.tobytes() == stats.mean.tobytes()
+        assert found.std.tobytes() == stats.std.tobytes()
+
+
+@pytest.mark.parametrize("last_day", [-1, 60, 1000])
+def test_statistics_of_days_that_are_not_there_are_refused(last_day: int) -> None:
+    with pytest.raises(DataError, match=r"a last day in 0\.\.59"):
+        load(bars_frame()).compute_normalization_stats(last_day)
+    with pytest.raises(DataError):
+        StockDataLoader("never loaded").compute_normalization_stats()
+
+
+def test_dates_before_1970_are_dates(tmp_path: Path) -> None:
+    frame = bars_frame()
+    dates = [datetime.date(1960, 1, 1) + (day - datetime.date(2010, 1, 4)) for day in frame["date"].dt.date]
+    loader = load_table(arrow(frame, date=pa.array(dates)), tmp_path)
+    assert str(loader.dates[0]) == "1960-01-01"
+
+
+MEASURE = """
+from pathlib import Path
+from data.loader import StockDataLoader
+from utils.memory.guard import peak_rss_mb
+loader = StockDataLoader({path!r}, investable=Path({listed!r}))
+loader.load_and_prepare()
+stats = loader.compute_normalization_stats()
+print(loader.data_array.shape, len(loader.investable_columns), loader.quality)
+print(peak_rss_mb())
+"""
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the real data file is not beside the project")
+def test_real_data_loads_within_its_memory() -> None:
+    code = MEASURE.format(path=str(REAL), listed=str(REAL.with_name("investable_108.txt")))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    found, peak_mb = done.stdout.splitlines()
+    assert found.startswith("(3781, 669, 9) 108 DataQuality(rows=2053548, masked=1, empty=0, widened=43, ")
+    assert float(peak_mb) < 1.5e9 / 2**20

@@ -1,0 +1,88 @@
+"""Rotten and made-up files: always one clear line, never a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data.loader import StockDataLoader
+from tests.tiny_run import TINY, frame, run
+from utils.config.cli import parse_command
+from utils.errors import ConfigError, DataError
+
+SHARED = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> bytes:
+    frame(40, 3).to_parquet(tmp_path / "good.parquet", compression="none")
+    return (tmp_path / "good.parquet").read_bytes()
+
+
+def assert_loads_or_is_refused(path: Path) -> None:
+    try:
+        StockDataLoader(path).load_and_prepare()
+    except DataError as error:
+        assert "\n" not in str(error) and "expected" in str(error)
+
+
+@SHARED
+@given(data=st.data())
+def test_overwritten_bytes(tmp_path: Path, parquet: bytes, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(parquet) - 1))
+    junk = data.draw(st.binary(min_size=1, max_size=64))
+    spoilt = tmp_path / "spoilt.parquet"
+    spoilt.write_bytes(parquet[:start] + junk + parquet[start + len(junk) :])
+    assert_loads_or_is_refused(spoilt)
+
+
+def test_tickers_that_are_no_text(tmp_path: Path, parquet: bytes) -> None:
+    spoilt = tmp_path / "spoilt.parquet"
+    spoilt.write_bytes(parquet.replace(b"T1\x02\x00\x00\x00T2", b"\x80\x81\x02\x00\x00\x00T2"))
+    assert spoilt.read_bytes() != parquet
+    with pytest.raises(DataError, match="expected dates and tickers as text in UTF-8"):
+        StockDataLoader(spoilt).load_and_prepare()
+
+
+@SHARED
+@given(data=st.data())
+def test_cut_files(tmp_path: Path, parquet: bytes, data: st.DataObject) -> None:
+    spoilt = tmp_path / "spoilt.parquet"
+    spoilt.write_bytes(parquet[: data.draw(st.integers(0, len(parquet) - 1))])
+    with pytest.raises(DataError, match=r"expected"):
+        StockDataLoader(spoilt).load_and_prepare()
+
+
+@SHARED
+@given(data=st.data())
+def test_spoilt_settings(tmp_path: Path, data: st.DataObject) -> None:
+    """Settings files with junk in them are read as what they say or refused."""
+    start = data.draw(st.integers(0, len(TINY)))
+    junk = data.draw(st.text(max_size=8))
+    path = tmp_path / "spoilt.toml"
+    path.write_text(TINY[:start] + junk + TINY[start + len(junk) :], encoding="utf-8", errors="replace")
+    try:
+        parse_command(["--config", str(path), "--profile", "quick"], cuda_available=False, default_data=tmp_path / "no")
+    except ConfigError as error:
+        assert "expected" in str(error) and len(str(error).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "generations = 0", "generations = 'ten'", "generations = 1.5", "generations = -3", "seed = -1", "nonsense = 1",
+        "generations = ", "[env", "[env]\ncost_bps = 'cheap'", "[env]\ncost_bps = -1.0", "[env]\ncost_bps = nan",
+        "[env]\nfill = 'whenever'", "[evolution]\npopulation_size = 0", "[evolution]\nelite_fraction = 1.5",
+        "[replay]\ncapacity = 10\ntraining_starts = 11", "[network]\nencoder_channels = 0", "env = 3",
+        "[learning]\ngamma = 1.01", "[learning]\ncredit = 'never'", "device = 'tpu'", "run = '../escape'",
+    ],
+)  # fmt: skip
+def test_impossible_settings(tiny: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    path = tiny.with_name("bad.toml")
+    path.write_text(text)
+    assert run(path) == 2
+    shown = capsys.readouterr().err.strip().splitlines()
+    assert len(shown) == 1 and "expected" in shown[0]

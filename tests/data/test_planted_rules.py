@@ -1,0 +1,309 @@
+"""Who knows what is planted: the rules see the past only and are as good as their prices allow, the oracles better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.synthetic.built_in import built_in_market
+from data.synthetic.kinds import (
+    LEAD_SESSIONS,
+    MARKET_LAWS,
+    REGIME_COMMON_SHARE,
+    REGIME_DRIFT,
+    REVERSAL,
+    VALUE,
+    followers,
+    regime_switch_chance,
+)
+from data.synthetic.prices import SyntheticMarket, synthetic_market
+from data.synthetic.rules import (
+    StateSpace,
+    fading_sum,
+    momentum_space,
+    oracle_scores,
+    rule_scores,
+    transient_space,
+)
+from environment.trading_env import VectorTradingEnvironment
+from tests.data.test_synthetic import standard_error
+from training.evaluation.baselines import FixedOrder, ScoreRule, score_policy
+from training.rollout import play
+from utils.config.trader import DataConfig, EnvironmentConfig, MarketKind, SyntheticConfig
+
+Array = npt.NDArray[np.float64]
+KINDS: tuple[MarketKind, ...] = get_args(MarketKind)
+PLANTED = [kind for kind in KINDS if kind != "martingale"]
+HOLDING, WARM_UP = 20, 250
+
+spaces = st.one_of(
+    st.builds(
+        lambda life, drift, noise: momentum_space(
+            SyntheticConfig(drift_half_life_days=life, drift_std=drift, daily_noise=noise)
+        ),
+        st.floats(0.5, 40.0),
+        st.floats(0.0005, 0.02),
+        st.floats(0.001, 0.05),
+    ),
+    st.builds(
+        lambda life, share, noise, common: transient_space(
+            replace(REVERSAL, share=share, half_life_days=life), SyntheticConfig(daily_noise=noise), common
+        ),
+        st.floats(1.0, 40.0),
+        st.floats(0.05, 0.95),
+        st.floats(0.001, 0.05),
+        st.floats(0.0, 0.6),
+    ),
+)
+
+
+@settings(deadline=None)
+@given(spaces)
+def test_the_gain_is_the_limit_of_the_riccati_iteration(space: StateSpace) -> None:
+    phi, load, noise = space.persistence, space.loading, space.noise_variance
+    variance = space.shock_variance / (1 - phi**2)
+    for _ in range(3000):
+        explained = phi * load * variance + space.covariance
+        gain = explained / (load**2 * variance + noise)
+        variance = phi**2 * variance + space.shock_variance - gain * explained
+    assert space.prediction_variance == pytest.approx(variance, rel=1e-6)
+    assert space.gain == pytest.approx(gain, rel=1e-6)
+
+
+@settings(deadline=None)
+@given(st.floats(1e-3, 1e15), st.floats(1e-6, 1e3))
+def test_the_gain_stays_a_share_at_the_extremes(half_life: float, ratio: float) -> None:
+    config = SyntheticConfig(drift_half_life_days=half_life, drift_std=ratio * 0.014)
+    space = momentum_space(config)
+    assert 0 <= space.gain < 1
+    assert 0 < space.prediction_variance <= config.drift_std**2 * (1 + 1e-12)
+
+
+def covariances(space: StateSpace, days: int) -> tuple[Array, Array]:
+    """Of past returns with one another, oldest first, and with the state at the end, summed day by day."""
+    phi, load = space.persistence, space.loading
+    state = space.shock_variance / (1 - phi**2)
+    # cov(z[s], z[t]) for s < t: through x[s], of which load phi^(t-1-s) is left in z[t].
+    seen = phi * load * state + space.covariance  # cov(z[s], x[s])
+    lags = np.abs(np.subtract.outer(np.arange(days), np.arange(days)))
+    of_returns = load * phi ** np.maximum(lags - 1, 0) * seen
+    np.fill_diagonal(of_returns, load**2 * state + space.noise_variance)
+    return of_returns, seen * phi ** np.arange(days - 1, -1, -1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(spaces)
+def test_the_filter_weighs_returns_as_the_best_linear_estimate_does(space: StateSpace) -> None:
+    # So many days that the oldest weigh nothing, by how fast the filter forgets.
+    forgets = abs(space.persistence - space.gain * space.loading)
+    days = 5 + math.ceil(math.log(1e-5) / math.log(max(forgets, 1e-3)))
+    if days > 400:
+        return
+    of_returns, with_state = covariances(space, days)
+    # Stock k has a single return of 1 on day k + 1: its last estimate is the weight of that day.
+    weights = space.filter(np.concatenate((np.zeros((1, days)), np.eye(days))))[-1]
+    assert weights == pytest.approx(np.linalg.solve(of_returns, with_state), abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def markets() -> dict[str, SyntheticMarket]:
+    return {kind: synthetic_market(SyntheticConfig(kind=kind, days=2400, stocks=60), seed=11) for kind in KINDS}
+
+
+@pytest.mark.parametrize(
+    ("kind", "space"),
+    [
+        ("momentum", momentum_space(SyntheticConfig())),
+        ("reversal", transient_space(REVERSAL, SyntheticConfig())),
+        ("value", transient_space(VALUE, SyntheticConfig(), MARKET_LAWS["value"].common_share)),
+    ],
+)
+def test_the_rule_is_as_exact_as_theory_says(
+    kind: MarketKind, space: StateSpace, markets: dict[str, SyntheticMarket]
+) -> None:
+    """Its error in the latent drift has the variance that the filter promises."""
+    config, market = SyntheticConfig(kind=kind, days=2400, stocks=60), markets[kind]
+    errors = rule_scores(config, market.close, 1) - market.drift
+    if kind == "value":
+        # What all deviations have in common by chance cannot be told from a common move.
+        errors -= errors.mean(axis=1, keepdims=True)
+    errors = (errors[WARM_UP:] ** 2).mean(axis=0)
+    promised = space.prediction_variance * space.loading**2
+    assert errors.mean() == pytest.approx(promised, rel=0.05)
+
+
+def by_day(values: Array) -> Array:
+    """Means over stretches of days that are long enough to be nearly independent."""
+    stretches = np.array_split(values, 40)
+    return np.array([stretch.mean() for stretch in stretches])
+
+
+@pytest.mark.parametrize("knowledge", ["rule", "oracle"])
+@pytest.mark.parametrize("kind", PLANTED)
+def test_realised_trades_earn_what_is_expected_one_to_one(kind: MarketKind, knowledge: str) -> None:
+    """Bought at the open after the score and held for a trade: the regression of what came on the score has slope 1."""
+    config = SyntheticConfig(kind=kind, days=12_000, stocks=12)
+    market = synthetic_market(config, 12)
+    known = market.close if knowledge == "rule" else market.drift
+    expected = (rule_scores if knowledge == "rule" else oracle_scores)(config, known, HOLDING)
+    expected = expected[WARM_UP:-HOLDING, : market.stocks]
+    realised = np.log(market.close[WARM_UP + HOLDING :] / market.open[WARM_UP + 1 : 1 - HOLDING])[:, : market.stocks]
+    realised += HOLDING * MARKET_LAWS[kind].log_growth(config)[: market.stocks]
+    if kind == "value" and knowledge == "rule":
+        realised -= realised.mean(axis=1, keepdims=True)
+        expected = expected - expected.mean(axis=1, keepdims=True)
+    slopes = by_day((realised * expected).mean(axis=1)) / (expected**2).mean()
+    squares = by_day((expected**2).mean(axis=1)) / (expected**2).mean()
+    assert (slopes - squares).mean() == pytest.approx(0.0, abs=4 * standard_error(slopes - squares))
+    assert standard_error(slopes - squares) < 0.09
+    # A wrong scale or sign would show.
+    assert slopes.mean() > 4 * standard_error(slopes)
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_the_oracle_knows_more_than_the_rule(kind: MarketKind, markets: dict[str, SyntheticMarket]) -> None:
+    """What the rule says is the oracle's score seen through noise: less spread, and the rest unrelated to it."""
+    config, market = SyntheticConfig(kind=kind, days=2400, stocks=60), markets[kind]
+    rule, oracle = (
+        scores(config, known, HOLDING)[WARM_UP:-HOLDING, : market.stocks]
+        for scores, known in ((rule_scores, market.close), (oracle_scores, market.drift))
+    )
+    if kind == "value":
+        oracle = oracle - oracle.mean(axis=1, keepdims=True)
+    assert rule.std() < oracle.std()
+    assert 0.4 < np.corrcoef(rule.ravel(), oracle.ravel())[0, 1] < 0.97
+    assert (rule * oracle).mean() / (rule**2).mean() == pytest.approx(1.0, abs=0.15)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(KINDS), st.integers(0, 2**32), st.integers(0, 38))
+def test_scores_do_not_see_later_closes(kind: MarketKind, seed: int, last: int) -> None:
+    config = SyntheticConfig(kind=kind, days=40, stocks=4)
+    rng = np.random.default_rng(seed)
+    close = synthetic_market(config, seed).close
+    close[rng.random(close.shape) < 0.1] = np.nan
+    corrupted = close.copy()
+    corrupted[last + 1 :] = rng.choice([np.nan, 1e-9, 1.0, 1e9], size=corrupted[last + 1 :].shape)
+    before, after = rule_scores(config, close, HOLDING), rule_scores(config, corrupted, HOLDING)
+    assert np.isfinite(before).all() and np.isfinite(after).all()
+    assert (before[: last + 1] == after[: last + 1]).all()
+
+
+@settings(deadline=None)
+@given(st.sampled_from(KINDS), st.integers(0, 2**32), st.integers(0, 38))
+def test_the_oracle_sees_no_later_noise(kind: MarketKind, seed: int, last: int) -> None:
+    """The drift that it reads ahead of a lead is known already: its scores do not change with later noise."""
+    config = SyntheticConfig(kind=kind, days=40, stocks=3)
+    noise = np.random.default_rng(seed).standard_normal((40, len(MARKET_LAWS[kind].noise_std(config))))
+    corrupted = noise.copy()
+    corrupted[last + 1 :] = 1e6
+    before, after = (
+        oracle_scores(config, MARKET_LAWS[kind].latent_drift(config, values, np.random.default_rng(seed)), HOLDING)
+        for values in (noise, corrupted)
+    )
+    assert (before[: last + 1] == after[: last + 1]).all()
+
+
+@pytest.mark.parametrize("missing", [np.nan, 0.0])
+def test_a_day_without_a_bar_only_predicts(missing: float) -> None:
+    config = SyntheticConfig(days=30, stocks=2)
+    close = synthetic_market(config, 9).close
+    whole = rule_scores(config, close, 1)
+    close[15, 0] = missing
+    scores = rule_scores(config, close, 1)
+    phi = 0.5 ** (1 / config.drift_half_life_days)
+    assert (scores[:, 1] == whole[:, 1]).all()
+    assert scores[15, 0] == pytest.approx(phi * whole[14, 0], rel=1e-12)
+    assert scores[16, 0] == pytest.approx(phi**2 * whole[14, 0], rel=1e-12)
+    # From then on it differs from the uninterrupted filter by what that one had learned, which it forgets.
+    forgets = phi - momentum_space(config).gain
+    gap = scores[16, 0] - whole[16, 0]
+    assert scores[29, 0] - whole[29, 0] == pytest.approx(gap * forgets**13, rel=1e-9)
+
+
+@given(st.floats(0.5, 40.0), st.integers(1, 60))
+def test_a_fading_drift_earns_its_sum(half_life: float, holding_days: int) -> None:
+    total, drift = 0.0, 1.0
+    for _ in range(holding_days):
+        total += drift
+        drift *= 0.5 ** (1 / half_life)
+    assert fading_sum(-math.log(2) / half_life, holding_days) == pytest.approx(total, rel=1e-9)
+
+
+def test_the_lead_rule_is_the_sum_of_what_is_still_to_come() -> None:
+    """A single jump of the leading column is answered for as long as its followers have not done so."""
+    config = SyntheticConfig(kind="lead-lag", days=40, stocks=3)
+    growth = MARKET_LAWS["lead-lag"].log_growth(config)
+    close = np.exp(-np.outer(np.arange(40), growth))
+    close[10:, -1] *= math.exp(0.01)
+    scores = rule_scores(config, close, HOLDING)
+    slope = scores[10, 0] / 0.01
+    assert 0 < slope < 1
+    days = np.arange(40)
+    expected = np.where((days >= 10) & (days < 10 + LEAD_SESSIONS), 0.01 * slope, 0.0)
+    assert scores[:, 0] == pytest.approx(expected, abs=1e-12)
+    assert (scores[:, followers(config) :] == 0).all()
+    # A trade of 3 sessions gets only what falls into them.
+    brief = rule_scores(config, close, 3)[:, 0]
+    assert brief == pytest.approx(np.where(days >= 10 + LEAD_SESSIONS - 3, expected, 0.0), abs=1e-12)
+
+
+def regime_chance(mean_returns: Array, variance: float) -> Array:
+    """Chance of the rising regime on the day after, by Bayes' rule on the two densities, day by day."""
+    change, chances = regime_switch_chance(), []
+    rising = 0.5
+    for value in mean_returns:
+        up = rising * math.exp(-((value - REGIME_DRIFT) ** 2) / (2 * variance))
+        down = (1 - rising) * math.exp(-((value + REGIME_DRIFT) ** 2) / (2 * variance))
+        rising = up / (up + down)
+        rising = rising * (1 - change) + (1 - rising) * change
+        chances.append(rising)
+    return np.array(chances)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 6))
+def test_the_regime_rule_is_bayes_rule(seed: int, stocks: int) -> None:
+    config = SyntheticConfig(kind="regime", days=60, stocks=stocks)
+    close = synthetic_market(config, seed).close
+    mean = np.diff(np.log(close), axis=0).mean(axis=1) + MARKET_LAWS["regime"].log_growth(config)[0]
+    variance = config.daily_noise**2 * (REGIME_COMMON_SHARE + (1 - REGIME_COMMON_SHARE) / stocks)
+    scores = rule_scores(config, close, 1)
+    assert scores[1:, 0] == pytest.approx(REGIME_DRIFT * (2 * regime_chance(mean, variance) - 1), rel=1e-6, abs=1e-12)
+    assert (scores == scores[:, :1]).all()
+
+
+def test_nobody_knows_anything_of_a_martingale(markets: dict[str, SyntheticMarket]) -> None:
+    market = markets["martingale"]
+    config = SyntheticConfig(kind="martingale", days=2400, stocks=60)
+    assert (rule_scores(config, market.close, HOLDING) == 0).all()
+    assert (oracle_scores(config, market.drift, HOLDING) == 0).all()
+    returns = np.diff(np.log(market.close), axis=0)
+    for lag in (1, 2, 5, 20):
+        slopes = (returns[lag:] * returns[:-lag]).mean(axis=0) / returns.var()
+        assert slopes.mean() == pytest.approx(0.0, abs=4 * standard_error(slopes))
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_rule_and_oracle_earn_under_the_agents_rules(kind: MarketKind) -> None:
+    """Some tens of percent an episode, and the oracle no less than the rule."""
+    rules = EnvironmentConfig()
+    market, scores = built_in_market(SyntheticConfig(kind=kind), DataConfig(context_window_days=64), rules)
+    env = VectorTradingEnvironment.on(market, rules)
+    starts = torch.arange(market.splits.train.first, len(market.dates) - rules.episode_steps, 60)
+    cost = 2 * (rules.cost_bps + rules.slippage_bps) / 10_000
+    rule, oracle = (
+        play(env, score_policy(ScoreRule(known, cost, FixedOrder(10.0, 30.0)), starts.device), starts)[0].profit_percent
+        for known in (scores.rule, scores.oracle)
+    )
+    assert 8 < float(rule.mean()) < 35
+    assert float(rule.mean()) < float(oracle.mean())
+    assert scores.rule.shape == scores.oracle.shape == (4000, 40)

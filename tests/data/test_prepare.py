@@ -1,0 +1,337 @@
+"""CSV files in the forms that people have them, prepared and read back."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.csv.prepare import PrepareSummary, prepare
+from data.csv.text import NO_DAY, numbers, resolve_days
+from data.loader import StockDataLoader
+from utils.errors import DataError
+
+EPOCH = date(1970, 1, 1)
+HEADER = "Date,Open,High,Low,Close,Volume\n"
+
+
+def run(folder: Path, files: dict[str, str | bytes], only: str | None = None) -> tuple[PrepareSummary, pd.DataFrame]:
+    """Write the files, prepare the folder or one of them, and return the summary and the rows."""
+    source = folder / "source"
+    for name, content in files.items():
+        path = source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    target = folder / "made" / "bars.parquet"
+    summary = prepare(source / only if only else source, target)
+    assert summary.target == target
+    assert [path.name for path in target.parent.iterdir()] == ["bars.parquet"]
+    rows: pd.DataFrame = pq.read_table(target).to_pandas()
+    assert len(rows) == summary.rows_kept
+    return summary, rows
+
+
+def bars(rows: pd.DataFrame) -> list[tuple[str, str, float, float, float, float]]:
+    return [
+        (str(row.ticker), row.date.isoformat(), row.open, row.high, row.low, row.close)
+        for row in rows.itertuples(index=False)
+    ]
+
+
+PLAIN = [("AAPL", "2014-01-02", 10.0, 12.0, 9.0, 11.0), ("AAPL", "2014-01-13", 11.0, 13.0, 10.0, 12.0)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Date,Open,High,Low,Close,Volume\n2014-01-02,10,12,9,11,5\n2014-01-13,11,13,10,12,6\n",
+        "date,close,open,low,high\n2014-01-13,12,11,10,13\n2014-01-02,11,10,9,12\n",
+        "2014-01-02,10,12,9,11,5\n2014-01-13,11,13,10,12,6\n",
+        "2014-01-02,10,12,9,11\n2014-01-13,11,13,10,12\n",
+        "DATE;OPEN;HIGH;LOW;CLOSE\r\n02.01.2014;10,0;12,0;9,0;11,0\r\n13.01.2014;11,0;13,0;10,0;12,0\r\n",
+        "Datetime\tOpen\tHigh\tLow\tClose\tVol\n20140102\t10\t12\t9\t11\t5\n20140113\t11\t13\t10\t12\t6\n",
+        "\ufeffDate,Open,High,Low,Close\n01/02/2014,10,12,9,11\n01/13/2014,11,13,10,12\n",
+        "timestamp,open,high,low,close\n02/01/2014,10,12,9,11\n13/01/2014,11,13,10,12\n",
+        '"Date","Close/Last","Volume","Open","High","Low"\n"01/13/2014","$12.00","1,000","$11","$13","$10"\n'
+        '"01/02/2014","$11.00","1,000","$10","$12","$9"\n',
+        "<TICKER>,<PER>,<DATE>,<TIME>,<OPEN>,<HIGH>,<LOW>,<CLOSE>,<VOL>,<OPENINT>\n"
+        "AAPL,D,20140102,000000,10,12,9,11,5,0\nAAPL,D,20140113,000000,11,13,10,12,6,0\n",
+        "Price,Close,High,Low,Open,Volume\nTicker,AAPL,AAPL,AAPL,AAPL,AAPL\nDate,,,,,\n"
+        "2014-01-02,11,12,9,10,5\n2014-01-13,12,13,10,11,6\n",
+        ",open,high,low,close\n2014-01-02 00:00:00-05:00,10,12,9,11\n2014-01-13 00:00:00-05:00,11,13,10,12\n",
+        "Date,Open,High,Low,Close\n2-Jan-14,10,12,9,11\n13-Jan-14,11,13,10,12\n",
+        'Date,Open,High,Low,Close\n"Jan 2, 2014",10,12,9,11\n"Jan 13, 2014",11,13,10,12\n',
+        "time,open,high,low,close\n1388620800,10,12,9,11\n1389571200,11,13,10,12\n",
+        "# made by hand\n\nDate,Open,High,Low,Close,\n2014-01-02,10,12,9,11,\n\n2014-01-13,11,13,10,12\n",
+    ],
+)
+def test_usual_forms_of_a_file_give_the_same_bars(text: str, tmp_path: Path) -> None:
+    _, rows = run(tmp_path, {"AAPL.csv": text})
+    assert bars(rows) == PLAIN
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "latin-1"])
+def test_usual_encodings_are_read(encoding: str, tmp_path: Path) -> None:
+    text = f"{HEADER}2014-01-02,10,12,9,11,5\n2014-01-13,11,13,10,12,6\n"
+    _, rows = run(tmp_path, {"AAPL.csv": (text + "\u00e9\n").encode(encoding)})
+    assert bars(rows) == PLAIN
+
+
+LONG = """Symbol,date,open,high,low,close,volume
+BBB,2014-01-03,2,3,1,2,7
+AAA,2014-01-03,1,1,1,1,7
+BBB,2014-01-02,2,3,1,2,7
+"""
+
+
+@pytest.mark.parametrize("text", [LONG, LONG.partition("\n")[2], LONG.replace("Symbol", "Name")])
+def test_a_long_file_holds_many_tickers(text: str, tmp_path: Path) -> None:
+    summary, rows = run(tmp_path, {"all.csv": text}, only="all.csv")
+    expected = [("AAA", "2014-01-03"), ("BBB", "2014-01-02"), ("BBB", "2014-01-03")]
+    assert [row[:2] for row in bars(rows)] == expected
+    assert (summary.tickers, summary.first_date, summary.last_date) == (2, date(2014, 1, 2), date(2014, 1, 3))
+
+
+def test_long_file_without_header_may_have_the_date_first(tmp_path: Path) -> None:
+    _, rows = run(tmp_path, {"all.csv": "2014-01-03,BBB,2,3,1,2,7\n2014-01-03,AAA,1,1,1,1,7\n"}, only="all.csv")
+    assert bars(rows)[0] == ("AAA", "2014-01-03", 1.0, 1.0, 1.0, 1.0)
+
+
+def test_one_file_of_one_ticker_is_named_by_the_file(tmp_path: Path) -> None:
+    _, rows = run(tmp_path, {"BRK-B.csv": f"{HEADER}2014-01-02,10,12,9,11,5\n"}, only="BRK-B.csv")
+    assert bars(rows)[0][0] == "BRK-B"
+
+
+def test_prices_follow_the_adjusted_close(tmp_path: Path) -> None:
+    text = (
+        "Date,Open,High,Low,Close,Adj Close,Volume\n"
+        "2014-01-02,10,12,8,10,2.5,5\n2014-01-03,10,12,8,10,,5\n2014-01-06,10,12,8,0,2.5,5\n2014-01-07,9,9.3,9,9.3,3.1,5\n"
+    )
+    summary, rows = run(tmp_path, {"A.csv": text, "B.csv": "2014-01-08,8,12,8,10,2.5,5\n"})
+    assert bars(rows)[0] == ("A", "2014-01-02", 2.5, 3.0, 2.0, 2.5)
+    assert rows["high"][1] == rows["close"][1] == 3.1
+    assert bars(rows)[2] == ("B", "2014-01-08", 2.0, 3.0, 2.0, 2.5)  # no header: that of the other file of its width
+    assert sum(summary.dropped.values()) == 2
+    assert list(rows["volume"]) == [5.0, 5.0, 5.0]
+
+
+def test_what_is_dropped_is_counted_by_reason(tmp_path: Path) -> None:
+    text = (
+        f"downloaded from somewhere\n{HEADER}"
+        "2014-01-02,10,12,9,11,5\n"
+        "2014-01-03,10,12,9,11,5\n"
+        "2014-01-03,10,12,9,11,5\n"  # identical
+        "2014-01-02,20,22,19,21,5\n"  # later row for a date
+        "2014-01-06,10,12,9,0,5\n"
+        "2014-01-07,10,12,-9,11,5\n"
+        "2014-01-08,10,null,9,11,5\n"
+        "2014-01-09,10,,9,11,5\n"
+        "2014-02-30,10,12,9,11,5\n"
+        "Date,Open,High,Low,Close,Volume\n"
+        "2014-01-10,10\n"
+        "2014-01-13,10,12,9,11,5,and,more\n"
+        'oops "half a quote\n'
+        "2014-01-14,10,12,9,11\n"  # volume may be missing
+        "\n   \n"
+        "Total\n"
+    )
+    summary, rows = run(tmp_path, {"A.csv": text, "sub/EMPTY.csv": "", "BLANK.txt": "\n \n", "note.md": "not data"})
+    assert bars(rows) == [
+        ("A", "2014-01-02", 20.0, 22.0, 19.0, 21.0),
+        ("A", "2014-01-03", 10.0, 12.0, 9.0, 11.0),
+        ("A", "2014-01-14", 10.0, 12.0, 9.0, 11.0),
+    ]
+    assert summary.dropped == {
+        "line before the first bar": 1,
+        "too few fields": 3,
+        "too many fields": 1,
+        "date not understood": 2,
+        "price missing or not a number": 2,
+        "price infinite or not positive": 2,
+        "duplicate, identical to the row kept": 1,
+        "duplicate date, a later row was kept": 1,
+    }
+    assert summary.files_read == 1
+    assert dict(summary.skipped) == {"BLANK.txt": "empty file", str(Path("sub/EMPTY.csv")): "empty file"}
+    assert "Rows: 3 kept, 13 dropped" in summary.lines()
+    assert "  skipped BLANK.txt: empty file" in summary.lines()
+    assert np.isnan(rows["volume"].iloc[-1])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("Date,Open,Close\n2014-01-02,1,1\n", "no column for high, low"),
+        ("hello\nworld\n", "no header and no bar"),
+        (bytes(range(256)) * 40, "no header and no bar"),
+        (HEADER, "no rows"),
+        (f"{HEADER}x,1,1,1,1,1\n2014-01-02,0,0,0,0,0\n", "no row with a date"),
+        (
+            HEADER + "".join(f"2014-01-02 10:{minute}:00,1,1,1,1,1\n" for minute in range(10, 30)),
+            "many rows for one date",
+        ),
+    ],
+)
+def test_unusable_files_are_skipped_with_a_reason(content: str | bytes, reason: str, tmp_path: Path) -> None:
+    good = f"{HEADER}2014-01-02,10,12,9,11,5\n2014-01-13,11,13,10,12,6\n"
+    summary, rows = run(tmp_path, {"AAPL.csv": good, "BAD.csv": content})
+    assert bars(rows) == PLAIN
+    assert [name for name, _ in summary.skipped] == ["BAD.csv"]
+    assert reason in summary.skipped[0][1]
+    with pytest.raises(DataError, match=reason) as caught:
+        run(tmp_path / "alone", {"BAD.csv": content})
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "alone" / "made" / "bars.parquet").exists()
+
+
+def test_month_comes_first_where_nothing_settles_it(tmp_path: Path) -> None:
+    unsettled = f"{HEADER}02/03/2014,1,1,1,1,1\n03/03/2014,1,1,1,1,1\n"
+    settled = f"{HEADER}02/03/2014,1,1,1,1,1\n13/03/2014,1,1,1,1,1\n"
+    summary, rows = run(tmp_path, {"A.csv": unsettled, "B.csv": settled})
+    expected = [("A", "2014-02-03"), ("A", "2014-03-03"), ("B", "2014-03-02"), ("B", "2014-03-13")]
+    assert [row[:2] for row in bars(rows)] == expected
+    assert len(summary.notes) == 1
+    assert summary.notes[0].startswith("A.csv: dates like 02/03/2014 read as month/day/year")
+
+
+def test_files_without_a_header_are_noted(tmp_path: Path) -> None:
+    summary, _ = run(tmp_path, {"A.csv": "2014-01-02,1,1,1,1\n", "B.csv": f"{HEADER}2014-01-02,1,1,1,1,1\n"})
+    assert summary.notes == ("A.csv has no header: columns taken by position",)
+
+
+def test_long_lists_are_shortened(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {f"E{number:02}.csv": "" for number in range(30)}
+    summary, _ = run(tmp_path, files | {"A.csv": f"{HEADER}2014-01-02,1,1,1,1,1\n"})
+    assert len(summary.skipped) == 30
+    assert "  and 10 more" in summary.lines()
+    assert len(summary.lines()) < 30
+
+
+def test_the_same_ticker_in_two_files_is_merged(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "a/X.csv": f"{HEADER}2014-01-02,1,1,1,1,1\n2014-01-03,1,1,1,1,1\n",
+        "b/X.csv": f"{HEADER}2014-01-03,2,2,2,2,2\n2014-01-06,2,2,2,2,2\n",
+    }
+    summary, rows = run(tmp_path, files)
+    assert [row[1:3] for row in bars(rows)] == [("2014-01-02", 1.0), ("2014-01-03", 2.0), ("2014-01-06", 2.0)]
+    assert summary.dropped == {"duplicate date, a later row was kept": 1}
+
+
+def test_sources_and_targets_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    good = tmp_path / "A.csv"
+    good.write_text(f"{HEADER}2014-01-02,1,1,1,1,1\n")
+    with pytest.raises(DataError, match="does not exist"):
+        prepare(tmp_path / "none", tmp_path / "bars.parquet")
+    with pytest.raises(DataError, match="in the folder"):
+        prepare(tmp_path / "empty", tmp_path / "bars.parquet")
+    for target in (tmp_path / "empty", good / "bars.parquet"):
+        with pytest.raises(DataError, match="expected to write"):
+            prepare(good, target)
+    assert not list((tmp_path / "empty").iterdir())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["A.csv", "empty"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = tmp_path / "A.csv", tmp_path / "bars.parquet"
+    source.write_text(f"{HEADER}2014-01-02,1,1,1,1,1\n")
+    target.write_bytes(b"old")
+
+    def full_disk(table: pa.Table, file: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq, "write_table", full_disk)
+    with pytest.raises(DataError, match="No space left"):
+        prepare(source, target)
+    assert target.read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+DATE_FORMS = ("%Y-%m-%d", "%Y%m%d", "%m/%d/%Y", "%d/%m/%Y", "%d-%b-%Y", "%Y/%m/%d %H:%M", "%B %d %Y", "%d.%m.%y")
+TITLES = {
+    "date": ("Date", "timestamp", " Trade Date "),
+    "open": ("Open", "<OPEN>", "open_price"),
+    "high": ("High", "HIGH"),
+    "low": ("Low", "low"),
+    "close": ("Close", "last"),
+    "volume": ("Volume", "vol"),
+}
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_any_style_of_csv_is_read_back_exactly(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("styles")
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    days = [date(2009, 11, 20) + timedelta(days=int(day)) for day in np.sort(rng.choice(400, 30, replace=False))]
+    files: dict[str, str | bytes] = {}
+    expected = []
+    for ticker in ("AA", "B.B", "C-C"):
+        prices = np.sort(rng.lognormal(3.0, 1.0, (30, 4)), axis=1)[:, [1, 3, 0, 2]]
+        expected += [(ticker, day.isoformat(), *row) for day, row in zip(days, prices.tolist(), strict=True)]
+        separator = data.draw(st.sampled_from(",;\t"))
+        form = data.draw(st.sampled_from(DATE_FORMS))
+        quote = data.draw(st.sampled_from(["", '"']))
+        order = data.draw(st.permutations(list(TITLES)))
+        header = [data.draw(st.sampled_from(TITLES[role])) for role in order]
+        if data.draw(st.booleans()):
+            order, header = list(TITLES), []
+        lines = []
+        for day, row in zip(days, prices.tolist(), strict=True):
+            cells = dict(zip(TITLES, [day.strftime(form), *(repr(price) for price in row), "100"], strict=True))
+            lines.append(separator.join(f"{quote}{cells[role]}{quote}" for role in order))
+        rng.shuffle(lines)
+        files[f"{ticker}.csv"] = "\n".join(([separator.join(header)] if header else []) + lines)
+    summary, rows = run(folder, files)
+    assert bars(rows) == expected
+    assert summary.dropped == {}
+    loader = StockDataLoader(summary.target)
+    loader.load_and_prepare()
+    assert loader.data_array.shape == (30, 3, 9)
+    assert (loader.quality.masked, loader.quality.widened) == (0, 0)
+
+
+@given(day=st.dates(date(1970, 1, 2), date(2069, 12, 31)), form=st.sampled_from(DATE_FORMS))
+def test_dates_in_every_form(day: date, form: str) -> None:
+    settling = date(2000, 12, 25)
+    days, unsettled = resolve_days([day.strftime(form), settling.strftime(form)])
+    assert list(days) == [(day - EPOCH).days, (settling - EPOCH).days]
+    assert unsettled is None
+
+
+@given(text=st.text(max_size=20))
+def test_any_text_is_a_date_or_none(text: str) -> None:
+    days, _ = resolve_days([text, "2014-13-01", "99999999", "32/01/2014", ""])
+    assert list(days[1:]) == [NO_DAY] * 4
+    assert days.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("text", "separator", "value"),
+    [
+        ("1234.5", ",", 1234.5),
+        ("1,234.5", ",", 1234.5),
+        ("1,234", ",", 1234.0),
+        ("1,234", ";", 1.234),
+        ("12,5", "\t", 12.5),
+        ("1.234,56", ";", 1234.56),
+        ("1,234.56", ";", 1234.56),
+        (" $7.25 ", ",", 7.25),
+        ("-1", ",", -1.0),
+    ],
+)
+def test_numbers_as_people_write_them(text: str, separator: str, value: float) -> None:
+    assert numbers([text, "x"], separator)[0] == value
+    assert np.isnan(numbers([text, "1,2,3", "", "null"], separator)[1:]).all()
+
+
+def test_two_digit_years_are_of_1970_to_2069() -> None:
+    days, _ = resolve_days(["31.12.69", "31.12.70"])
+    assert list(days) == [(date(2069, 12, 31) - EPOCH).days, (date(1970, 12, 31) - EPOCH).days]

@@ -1,0 +1,201 @@
+"""Splits keep their distance from one another, and windows stay within them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from data import loader as loading
+from data.loader import StockDataLoader
+from data.splits import Span, Splits, make_splits, random_windows, spaced_windows
+from utils.config.trader import DataConfig, EnvironmentConfig
+from utils.errors import DataError
+
+
+def parts(splits: Splits) -> list[Span]:
+    return [splits.train, splits.validation, splits.holdout]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[int, DataConfig, EnvironmentConfig]:
+    train = draw(st.integers(5, 90))
+    validation = draw(st.integers(1, 99 - train))
+    config = DataConfig(
+        context_window_days=draw(st.integers(2, 200)),
+        train_fraction=train / 100,
+        validation_fraction=validation / 100,
+    )
+    env = EnvironmentConfig(
+        trading_days=draw(st.integers(1, 60)),
+        settlement_days=draw(st.integers(0, 20)),
+        max_holding_days=draw(st.integers(1, 30)),
+    )
+    return draw(st.integers(0, 4000)), config, env
+
+
+@st.composite
+def spans(draw: st.DrawFn) -> tuple[Span, int]:
+    """A span, and a number of steps for which it holds an episode."""
+    first, steps = draw(st.integers(0, 1000)), draw(st.integers(1, 200))
+    return Span(first, first + steps + draw(st.integers(0, 300))), steps
+
+
+def test_known_days_of_the_full_data() -> None:
+    splits = make_splits(3781, DataConfig(), EnvironmentConfig())
+    assert splits == Splits(Span(504, 2645), Span(2666, 3212), Span(3233, 3780))
+
+
+def test_fractions_whose_sum_is_rounded_down_lose_no_day() -> None:
+    config = DataConfig(context_window_days=2, train_fraction=0.7, validation_fraction=0.1)
+    assert config.train_fraction + config.validation_fraction < 0.8
+    splits = make_splits(1000, config, EnvironmentConfig(trading_days=10, settlement_days=0))
+    assert (splits.train.last, splits.validation.last) == (699, 799)
+
+
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # many cases hold too few days
+@given(cases())
+def test_the_loader_normalises_over_the_days_of_training(case: tuple[int, DataConfig, EnvironmentConfig]) -> None:
+    days, config, env = case
+    try:
+        train = make_splits(days, config, env).train
+    except DataError:
+        assume(False)
+    loader = StockDataLoader("unread", config=config)
+    loader.dates = np.datetime64("2000-01-03") + np.arange(days)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "normalization_stats", lambda data_array, last_day: last_day)
+        assert loader.compute_normalization_stats() == train.last
+
+
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # many cases hold too few days
+@given(cases())
+def test_splits_respect_context_purge_and_fractions(case: tuple[int, DataConfig, EnvironmentConfig]) -> None:
+    days, config, env = case
+    try:
+        splits = make_splits(days, config, env)
+    except DataError:
+        assume(False)
+    train, validation, holdout = parts(splits)
+    assert train.first == config.context_window_days
+    assert holdout.last == days - 1
+    for before, after in ((train, validation), (validation, holdout)):
+        assert len(range(before.last + 1, after.first)) >= env.max_holding_days
+    for share, last in (
+        (Fraction(round(100 * config.train_fraction), 100), train.last),
+        (Fraction(round(100 * (config.train_fraction + config.validation_fraction)), 100), validation.last),
+    ):
+        assert -1 <= last + 1 - share * days <= 0  # the whole days of the share; one less where it is rounded down
+    assert all(span.days == len(range(span.first, span.last + 1)) >= env.episode_steps + 1 for span in parts(splits))
+
+
+@settings(suppress_health_check=[HealthCheck.filter_too_much])  # many cases hold too few days
+@given(cases())
+def test_refused_are_exactly_the_markets_too_short_for_one_episode(
+    case: tuple[int, DataConfig, EnvironmentConfig],
+) -> None:
+    days, config, env = case
+    ends = [int(days * config.train_fraction), int(days * (config.train_fraction + config.validation_fraction) + 1e-9)]
+    firsts = [config.context_window_days, *(end + env.max_holding_days for end in ends)]
+    rooms = [last - first for first, last in zip(firsts, [*ends, days], strict=True)]
+    if min(rooms) > env.episode_steps:
+        make_splits(days, config, env)
+    else:
+        with pytest.raises(DataError, match="too few days for the context and one episode") as refused:
+            make_splits(days, config, env)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("config", [DataConfig(), DataConfig(64), DataConfig(64, 0.1, 0.45), DataConfig(64, 0.3, 0.6)])
+def test_the_smallest_market_has_a_split_of_exactly_one_window(config: DataConfig) -> None:
+    env = EnvironmentConfig()
+
+    def holds(days: int) -> bool:
+        try:
+            return bool(make_splits(days, config, env))
+        except DataError:
+            return False
+
+    smallest = next(days for days in range(10_000) if holds(days))
+    assert min(span.days for span in parts(make_splits(smallest, config, env))) == 146
+
+
+@settings(deadline=None)
+@given(cases(), st.integers(1, 12), st.integers(0, 2**32))
+def test_no_window_touches_two_splits(case: tuple[int, DataConfig, EnvironmentConfig], count: int, seed: int) -> None:
+    days, config, env = case
+    try:
+        splits = make_splits(days, config, env)
+    except DataError:
+        assume(False)
+    generator = torch.Generator().manual_seed(seed)
+    observed: list[set[int]] = []
+    for span in parts(splits):
+        drawn = random_windows(span, env.episode_steps, count, generator).tolist()
+        spaced = spaced_windows(span, env.episode_steps, count).tolist()
+        observed.append({day for start in drawn + spaced for day in range(start, start + env.episode_steps + 1)})
+        assert observed[-1] <= set(range(span.first, span.last + 1))
+    for before, after in ((observed[0], observed[1]), (observed[1], observed[2])):
+        assert min(after) - max(before) > env.max_holding_days
+
+
+@pytest.mark.parametrize(("train", "validation"), [(0.7, 0.3), (0.9, 0.1), (0.45, 0.55)])
+def test_fractions_that_leave_no_holdout_are_named(train: float, validation: float) -> None:
+    config = DataConfig(train_fraction=train, validation_fraction=validation)
+    with pytest.raises(DataError, match=r"train-fraction.*validation-fraction < 1"):
+        make_splits(100_000, config, EnvironmentConfig())
+
+
+@settings(deadline=None)
+@given(spans(), st.integers(1, 40))
+def test_spaced_windows_are_distinct_sorted_and_cover_the_span(case: tuple[Span, int], count: int) -> None:
+    span, steps = case
+    possible = span.last - steps - span.first + 1
+    starts = spaced_windows(span, steps, count)
+    assert starts.dtype == torch.long
+    days = starts.tolist()
+    assert len(days) == min(count, possible)
+    assert days == sorted(set(days))
+    assert days[-1] + steps == span.last
+    if len(days) > 1:
+        assert days[0] == span.first
+        gaps = starts.diff()
+        assert gaps.max() - gaps.min() <= 1
+
+
+def test_spaced_windows_known_answer() -> None:
+    assert spaced_windows(Span(100, 155), steps=15, count=5).tolist() == [100, 110, 120, 130, 140]
+    assert spaced_windows(Span(100, 123), steps=15, count=4).tolist() == [100, 103, 105, 108]
+    assert spaced_windows(Span(100, 117), steps=15, count=5).tolist() == [100, 101, 102]
+    assert spaced_windows(Span(100, 155), steps=15, count=1).tolist() == [140]
+
+
+@settings(deadline=None)
+@given(spans(), st.integers(1, 40), st.integers(0, 2**32))
+def test_random_windows_repeat_with_their_seed(case: tuple[Span, int], count: int, seed: int) -> None:
+    span, steps = case
+    first, second = (random_windows(span, steps, count, torch.Generator().manual_seed(seed)) for _ in range(2))
+    assert first.shape == (count,)
+    assert torch.equal(first, second)
+
+
+def test_random_windows_draw_every_start_about_equally_often() -> None:
+    drawn = random_windows(Span(30, 49), 15, 5000, torch.Generator().manual_seed(1))
+    times = torch.bincount(drawn)
+    assert times[:30].sum() == 0 and len(times) == 35
+    assert (times[30:] - 1000).abs().max() < 5 * 28.3  # five standard deviations of a binomial count
+
+
+@settings(deadline=None)
+@given(spans(), st.integers(1, 50))
+def test_a_span_shorter_than_an_episode_is_refused(case: tuple[Span, int], short_by: int) -> None:
+    span, steps = case
+    steps = span.days - 1 + short_by
+    with pytest.raises(DataError, match="give more data"):
+        spaced_windows(span, steps, 3)
+    with pytest.raises(DataError, match="give more data"):
+        random_windows(span, steps, 3, torch.Generator())

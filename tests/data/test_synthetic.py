@@ -1,0 +1,309 @@
+"""The built-in market has the structure it claims, in every kind, and is fair to who does not see it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import fields, replace
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.loader import StockDataLoader
+from data.synthetic.kinds import (
+    FAIR_SESSIONS,
+    LEAD_FACTOR_SHARE,
+    LEAD_LOADING,
+    LEAD_NOISE_RATIO,
+    LEAD_SESSIONS,
+    MARKET_LAWS,
+    REGIME_DRIFT,
+    REGIME_SESSIONS,
+    REVERSAL,
+    VALUE,
+    followers,
+    momentum_log_persistence,
+)
+from data.synthetic.prices import SyntheticMarket, bars_frame, synthetic_market
+from utils.config.trader import MarketKind, SyntheticConfig
+
+Array = npt.NDArray[np.float64]
+
+ARRAYS = [field.name for field in fields(SyntheticMarket) if field.name not in ("tickers", "stocks")]
+CONFIG = SyntheticConfig(days=2400, stocks=60)
+
+configs = st.builds(
+    SyntheticConfig,
+    kind=st.sampled_from(sorted(MARKET_LAWS)),
+    days=st.integers(2, 60),
+    stocks=st.integers(1, 5),
+    daily_noise=st.floats(0.001, 0.05),
+    drift_std=st.floats(0.0, 0.02),
+    drift_half_life_days=st.floats(0.5, 40.0),
+)
+KINDS: tuple[MarketKind, ...] = get_args(MarketKind)
+
+
+@pytest.fixture(scope="module")
+def market() -> SyntheticMarket:
+    return synthetic_market(CONFIG, seed=11)
+
+
+def standard_error(by_stock: Array) -> float:
+    """Of the mean over stocks, which are independent."""
+    return float(by_stock.std(ddof=1) / math.sqrt(len(by_stock)))
+
+
+def log_returns(market: SyntheticMarket) -> Array:
+    """(days - 1, stocks): row t is the return of day t + 1, which `drift[t]` foretells."""
+    return np.diff(np.log(market.close), axis=0)
+
+
+@settings(deadline=None)
+@given(configs, st.integers(0, 2**63))
+def test_bars_are_whole_and_fit_single_precision(config: SyntheticConfig, seed: int) -> None:
+    market = synthetic_market(config, seed)
+    assert (market.high >= np.maximum(market.open, market.close)).all()
+    assert (market.low <= np.minimum(market.open, market.close)).all()
+    assert (market.low > 0).all() and (market.volume >= 0).all()
+    for name in ("open", "high", "low", "close", "volume", "drift"):
+        values = getattr(market, name)
+        assert values.shape == (config.days, len(market.tickers))
+        assert np.isfinite(values).all()
+        assert name == "drift" or (values == values.astype(np.float32)).all()
+
+
+@settings(deadline=None)
+@given(configs, st.integers(0, 2**63))
+def test_a_seed_gives_one_market_and_another_seed_another(config: SyntheticConfig, seed: int) -> None:
+    first, second = (synthetic_market(config, seed) for _ in range(2))
+    assert all((getattr(first, name) == getattr(second, name)).all() for name in ARRAYS)
+    assert (first.close != synthetic_market(config, seed + 1).close).any()
+
+
+def test_seed_0_gives_these_prices_everywhere() -> None:
+    market = synthetic_market(SyntheticConfig(days=3, stocks=2), seed=0)
+    close = [[140.1890869140625, 24.411264419555664], [141.4796905517578, 24.535045623779297]]
+    assert market.close[:2] == pytest.approx(np.array(close), rel=1e-6)
+    assert market.high[2] == pytest.approx(np.array([142.3153533935547, 24.80287742614746]), rel=1e-6)
+
+
+def test_tickers_and_dates_ascend() -> None:
+    market = synthetic_market(SyntheticConfig(days=8, stocks=1001), seed=0)
+    assert market.tickers == sorted(set(market.tickers)) and market.tickers[:2] == ["S0000", "S0001"]
+    assert synthetic_market(SyntheticConfig(days=2, stocks=40), 0).tickers[-1] == "S039"
+    assert np.is_busday(market.dates).all()
+    assert np.busday_count(market.dates[:-1], market.dates[1:]).tolist() == [1] * 7
+
+
+def test_the_loader_gets_the_same_prices() -> None:
+    market = synthetic_market(SyntheticConfig(days=90, stocks=3), seed=5)
+    loader = StockDataLoader.from_frame(bars_frame(market))
+    loader.load_and_prepare()
+    assert loader.tickers == market.tickers
+    assert (loader.dates == market.dates).all()
+    for feature, name in enumerate(("open", "close", "high", "low")):
+        assert (loader.data_array[:, :, feature] == getattr(market, name)).all()
+    assert loader.quality.masked == loader.quality.widened == loader.quality.gaps == 0
+
+
+def test_drift_foretells_the_next_return_and_lasts_as_long_as_said(market: SyntheticMarket) -> None:
+    returns, drift = log_returns(market), market.drift
+    slopes = (returns * drift[:-1]).mean(axis=0) / (drift[:-1] ** 2).mean(axis=0)
+    assert slopes.mean() == pytest.approx(1.0, abs=4 * standard_error(slopes))
+    shock = (
+        drift[1:-1] - math.exp(momentum_log_persistence(CONFIG)) * drift[:-2]
+    )  # new at a day's close, so that day's return lacks it
+    same_day = (returns[:-1] * shock).mean(axis=0)
+    assert same_day.mean() == pytest.approx(0.0, abs=4 * standard_error(same_day))
+    noise = returns - drift[:-1]
+    assert noise.std() == pytest.approx(CONFIG.daily_noise, rel=0.01)
+    assert drift.std() == pytest.approx(CONFIG.drift_std, rel=0.05)
+    lag = round(CONFIG.drift_half_life_days)
+    halves = (drift[lag:] * drift[:-lag]).mean(axis=0) / CONFIG.drift_std**2
+    assert halves.mean() == pytest.approx(0.5, abs=4 * standard_error(halves))
+
+
+def test_the_first_drift_is_as_large_as_any() -> None:
+    config = SyntheticConfig(days=2, stocks=10_000)
+    assert synthetic_market(config, 1).drift[0].std() == pytest.approx(config.drift_std, rel=0.04)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(KINDS), st.integers(0, 2**32), st.integers(0, 29))
+def test_drift_does_not_see_the_noise_of_later_days(kind: MarketKind, seed: int, last: int) -> None:
+    config = SyntheticConfig(kind=kind, days=30, stocks=3)
+    columns = len(MARKET_LAWS[kind].noise_std(config))
+    noise = np.random.default_rng(seed).standard_normal((30, columns))
+    corrupted = noise.copy()
+    corrupted[last + 1 :] = 1e6
+    before, after = (
+        MARKET_LAWS[kind].latent_drift(config, values, np.random.default_rng(seed)) for values in (noise, corrupted)
+    )
+    assert (before[: last + 1] == after[: last + 1]).all()
+
+
+def test_momentum_without_drift_is_the_martingale() -> None:
+    config = SyntheticConfig(days=50, stocks=4, drift_std=0.0)
+    momentum, martingale = (synthetic_market(replace(config, kind=kind), 3) for kind in ("momentum", "martingale"))
+    assert all((getattr(momentum, name) == getattr(martingale, name)).all() for name in ARRAYS)
+    assert (martingale.drift == 0).all()
+
+
+@pytest.mark.parametrize("sessions", [1, 20])
+def test_a_martingale_grows_by_nothing_from_close_or_open(sessions: int) -> None:
+    # So noisy that half of even the overnight variance would show.
+    market = synthetic_market(SyntheticConfig(days=600, stocks=1000, daily_noise=0.06, kind="martingale"), 2)
+    for bought in (market.close[:-sessions], market.open[1 : -sessions + 1 or None]):
+        growth = (market.close[sessions:] / bought - 1).mean(axis=0)
+        assert growth.mean() == pytest.approx(0.0, abs=4 * standard_error(growth))
+    overnight = (market.open[1:] / market.close[:-1] - 1).mean(axis=0)
+    assert overnight.mean() == pytest.approx(0.0, abs=4 * standard_error(overnight))
+
+
+def test_momentum_is_fair_over_a_usual_trade() -> None:
+    config = SyntheticConfig(days=600, stocks=2000, drift_std=0.008)
+    market = synthetic_market(config, 4)
+    growth = (market.close[FAIR_SESSIONS:] / market.close[:-FAIR_SESSIONS] - 1).mean(axis=0)
+    assert growth.mean() == pytest.approx(0.0, abs=4 * standard_error(growth))
+    # Without the share of the lasting drift it would be this far off, which the test must be able to see.
+    phi = 0.5 ** (1 / config.drift_half_life_days)
+    covariance = config.drift_std**2 * phi ** np.abs(np.subtract.outer(range(FAIR_SESSIONS), range(FAIR_SESSIONS)))
+    assert math.expm1(covariance.sum() / 2) > 8 * standard_error(growth)
+
+
+@pytest.mark.parametrize("target", [0.01, 0.03])
+def test_selling_at_a_target_earns_nothing_in_a_martingale(target: float) -> None:
+    market = synthetic_market(SyntheticConfig(days=300, stocks=1000, daily_noise=0.03, kind="martingale"), 6)
+    sold = np.where(market.high >= market.open * (1 + target), 1 + target, market.close / market.open) - 1
+    earned = sold.mean(axis=0)
+    assert earned.mean() == pytest.approx(0.0, abs=4 * standard_error(earned))
+
+
+def test_the_range_of_a_session_is_that_of_a_brownian_path() -> None:
+    config = SyntheticConfig(kind="martingale", days=300, stocks=1000, daily_noise=0.03)
+    market = synthetic_market(config, 8)
+    std = math.sqrt(0.9) * config.daily_noise
+    mean = -(std**2) / 2
+
+    def below(value: float) -> float:
+        return 0.5 * math.erfc(-value / math.sqrt(2))
+
+    def reach(level: float, mean: float) -> float:
+        """Chance that a Brownian motion with drift reaches `level` within the session (reflection principle)."""
+        reflected = math.exp(2 * mean * level / std**2) * below((-level - mean) / std)
+        return below((mean - level) / std) + reflected
+
+    for level in (0.005, 0.02, 0.06):
+        up = (np.log(market.high / market.open) >= level).mean(axis=0)
+        down = (np.log(market.low / market.open) <= -level).mean(axis=0)
+        assert up.mean() == pytest.approx(reach(level, mean), abs=4 * standard_error(up))
+        assert down.mean() == pytest.approx(reach(level, -mean), abs=4 * standard_error(down))
+
+
+def many_markets(kind: MarketKind, markets: int) -> list[SyntheticMarket]:
+    """Independent paths: where stocks share something, only these tell how sure a mean is."""
+    config = SyntheticConfig(kind=kind, days=3000, stocks=6)
+    return [synthetic_market(config, seed) for seed in range(markets)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_holding_any_stock_earns_nothing(kind: MarketKind) -> None:
+    """Bought at an open of any day and held for a usual trade, in every kind of market."""
+    growth = np.array(
+        [
+            (market.close[FAIR_SESSIONS:] / market.open[1 : 1 - FAIR_SESSIONS] - 1)[:, : market.stocks].mean()
+            for market in many_markets(kind, 60)
+        ]
+    )
+    assert growth.mean() == pytest.approx(0.0, abs=4 * standard_error(growth))
+    assert standard_error(growth) < 0.002
+
+
+def test_the_growth_of_regimes_is_that_of_all_their_paths() -> None:
+    """By adding up every path of a few sessions."""
+    config, sessions = SyntheticConfig(kind="regime", stocks=1), 6
+    change, total = 1 / REGIME_SESSIONS, 0.0
+    for path in itertools.product((1, -1), repeat=sessions):
+        switches = sum(a != b for a, b in itertools.pairwise(path))
+        chance = 0.5 * change**switches * (1 - change) ** (sessions - 1 - switches)
+        total += chance * math.exp(REGIME_DRIFT * sum(path))
+    expected = sessions * config.daily_noise**2 + 2 * math.log(total)
+    assert MARKET_LAWS["regime"].summed_variance(config, sessions) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_is_as_large_in_every_kind(kind: MarketKind) -> None:
+    config = SyntheticConfig(kind=kind, days=3000, stocks=40)
+    market = synthetic_market(config, 3)
+    noise = (log_returns(market) - market.drift[:-1])[:, : market.stocks]
+    assert noise.std(axis=0).mean() == pytest.approx(config.daily_noise, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["reversal", "value"])
+def test_a_passing_part_is_forgotten_at_the_rate_that_is_said(kind: MarketKind) -> None:
+    law = {"reversal": REVERSAL, "value": VALUE}[kind]
+    market = synthetic_market(replace(CONFIG, kind=kind, days=4000), 5)
+    deviation = market.drift / math.expm1(law.log_persistence)
+    lag = round(law.half_life_days)
+    halves = (deviation[lag:] * deviation[:-lag]).mean(axis=0) / (deviation**2).mean(axis=0)
+    assert halves.mean() == pytest.approx(0.5, abs=4 * standard_error(halves))
+    # What moved the deviation was in that day's return, and leaves it again.
+    moved = deviation[1:] - math.exp(law.log_persistence) * deviation[:-1]
+    own = log_returns(market) - log_returns(market).mean(axis=1, keepdims=True)
+    together = (moved * own).mean(axis=0) / (own**2).mean(axis=0)
+    assert together.mean() == pytest.approx(law.share, abs=0.06)
+
+
+def test_returns_of_passing_parts_undo_themselves() -> None:
+    """Over many sessions a stock moves less than its daily returns would have it."""
+    for kind, sessions in (("reversal", 20), ("value", 120)):
+        market = synthetic_market(replace(CONFIG, kind=kind), 6)
+        log_close = np.log(market.close)
+        log_close -= log_close.mean(axis=1, keepdims=True)
+        long = (log_close[sessions:] - log_close[:-sessions]).std()
+        short = np.diff(log_close, axis=0).std()
+        assert long < 0.8 * math.sqrt(sessions) * short
+
+
+def test_the_leading_column_leads() -> None:
+    """Its return is its followers' return that many sessions later, and on no other day; it may not be bought."""
+    config = SyntheticConfig(kind="lead-lag", days=4000, stocks=9)
+    market = synthetic_market(config, 4)
+    returns = log_returns(market)
+    lead, stocks = returns[:, -1], returns[:, :-1]
+    assert market.tickers[-1] not in market.tickers[: market.stocks] and market.stocks == 9
+    assert market.tickers == sorted(market.tickers)
+    lags = range(-2 * LEAD_SESSIONS, 2 * LEAD_SESSIONS + 1)
+    for lag in lags:
+        first, last = max(0, -lag), len(lead) - max(0, lag)
+        basket = stocks[first + lag : last + lag]
+        slopes = (basket * lead[first:last, None]).mean(axis=0) / (lead**2).mean()
+        led = followers(config)
+        expected = LEAD_LOADING * LEAD_FACTOR_SHARE if lag == LEAD_SESSIONS else 0.0
+        assert slopes[:led].mean() == pytest.approx(expected, abs=0.03), lag
+        assert slopes[led:].mean() == pytest.approx(0.0, abs=0.03), lag
+    assert followers(config) == 5
+    assert lead.std() == pytest.approx(LEAD_NOISE_RATIO * config.daily_noise, rel=0.05)
+
+
+def test_regimes_are_common_and_last_as_long_as_said() -> None:
+    config = SyntheticConfig(kind="regime", days=100_000, stocks=1)
+    direction = synthetic_market(config, 7).drift[:, 0] / REGIME_DRIFT
+    assert set(np.round(direction, 12)) == {-1.0, 1.0}
+    switches = int((np.diff(direction) != 0).sum())
+    assert config.days / switches == pytest.approx(REGIME_SESSIONS, rel=4 / math.sqrt(switches))
+    market = synthetic_market(replace(config, days=50, stocks=5), 7)
+    assert (market.drift == market.drift[:, :1]).all()
+
+
+def test_what_a_kind_shares_is_shared() -> None:
+    for kind in KINDS:
+        market = synthetic_market(SyntheticConfig(kind=kind, days=3000, stocks=30), 9)
+        noise = (log_returns(market) - market.drift[:-1])[:, : market.stocks]
+        pairs = np.corrcoef(noise.T)[np.triu_indices(market.stocks, 1)]
+        assert pairs.mean() == pytest.approx(MARKET_LAWS[kind].common_share, abs=0.03)

@@ -1,0 +1,274 @@
+"""The trading rules in plain Python, one stock at a time: what every faster implementation must agree with.
+
+Prices are history, so the whole life of a position is known when it is filled. The oracle therefore follows each
+position from its fill to its exit alone and derives cash, equity and rewards afterwards from the list of trades.
+
+Days are row indices of `bars`, money is in currency units. A bar is (open, high, low, close), None where there is none.
+
+1.  Steps. Step t decides at the close of day d = start + t and ends at the close of d + 1; the last ends on day `end`.
+    Orders are accepted while d < trading_end. With fill `next_open` they are filled at the open of d + 1; with
+    `same_close` at the close of d, which is then the entry day, and exits are examined from d + 1 on.
+2.  Candidates. Coefficients are clipped to [0, 10], targets to [10, 50] percent. A candidate has a clipped coefficient
+    of at least 1, a bar on d and no position open at the close of d (one that will exit on d + 1 still blocks; one that
+    exited on d does not). The largest `max_new_positions_per_day` clipped coefficients are ordered, in descending
+    order, ties to the lower stock index.
+3.  Size. The orders of a day share the cash at the close of d. In rank order each takes
+    min(coefficient x stake, remaining cash / (1 + rate)), where stake = stake_percent / 100 x initial capital and
+    rate = (cost_bps + slippage_bps) / 10000, and leaves value x (1 + rate) less for the next. A value below 1e-6 of
+    the initial capital is dropped. An order without a bar on d + 1 lapses: it spends nothing, so that lower ranks see
+    its cash, and no further candidate takes its place.
+4.  Position. Shares = value / fill price, fractional. Target price = fill price x (1 + target / 100).
+5.  Exits, examined each session from the entry day (`next_open`) or the day after it (`same_close`) on. With a bar:
+    open >= target, except on the entry day, exits at the open; else high >= target exits at the target; else the close
+    if the sessions held, bars or not, the entry day being 1, have reached `max_holding_days`. Without a bar: after
+    `max_days_without_bar` successive sessions of that kind it exits at its last close; a bar resets their count.
+    What is left at the close of `end` exits at its last close.
+6.  Cash. Proceeds less costs enter on the exit day and can be spent by the decision at that day's close. Costs are
+    rate x value traded, on each leg.
+7.  Equity at a close = cash + shares x last close. Under `same_close` the cash and equity of day d are those before the
+    orders of d are filled: their costs belong to the step that decides on them.
+8.  Reward = 100 x change of equity / initial capital, less the inaction penalty if no position was open at any time
+    after the decision until the close of d + 1, less (loss multiplier - 1) x 100 x realised losses / initial capital.
+    A realised loss is that of a trade closed on d + 1 at a negative profit after the costs of both legs. Fitness = sum
+    of the rewards, less the zero-trades penalty if there was no trade.
+9.  A win is a trade with a positive profit after costs; every other trade is a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import fsum
+from typing import Literal
+
+from utils.config.trader import EnvironmentConfig
+
+Bar = tuple[float, float, float, float]
+Bars = Sequence[Sequence[Bar | None]]
+Order = Sequence[float]
+DayOrders = Mapping[int, Order] | Sequence[Order]
+Reason = Literal["target_open", "target", "holding", "no_bar", "episode_end"]
+
+DUST = 1e-6
+"""Share of the initial capital below which an order is dropped."""
+
+
+@dataclass(frozen=True)
+class Trade:
+    """One position from its order to its exit; `value` is the entry value, `profit` is before costs of both legs."""
+
+    stock: int
+    order_day: int
+    entry_day: int
+    entry_price: float
+    shares: float
+    value: float
+    target_price: float
+    exit_day: int
+    exit_price: float
+    reason: Reason
+    profit: float
+    costs: float
+    rank: int
+    """Place among the orders of its day, 0 being the largest coefficient; lapsed and dropped orders keep theirs."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """An episode: `equity` and `cash` have steps + 1 entries, one a close, the first being the initial capital."""
+
+    trades: list[Trade]
+    equity: list[float]
+    cash: list[float]
+    rewards: list[float]
+    fitness: float
+    wins: int
+    losses: int
+    days_with_positions: int
+    days_without_positions: int
+    total_costs: float
+    inaction_penalties: float
+    loss_penalties: float
+
+
+def simulate(
+    bars: Bars,
+    orders_by_step: Sequence[DayOrders],
+    *,
+    start: int,
+    end: int,
+    trading_end: int,
+    rules: EnvironmentConfig,
+) -> Result:
+    """Plays the episode from the close of day `start` to the close of day `end`.
+
+    `bars[day][stock]` is a bar or None; `orders_by_step[t][stock]` is (coefficient, target percent), a stock that a
+    mapping leaves out being without an order. The lengths of the episode in `rules` are not read.
+    """
+    assert 0 <= start < end < len(bars), f"expected 0 <= start < end < {len(bars)}, got {start} and {end}"
+    trades: list[Trade] = []
+    cash = [rules.initial_capital]
+    equity = [rules.initial_capital]
+    for day in range(start, end):
+        if day < trading_end:
+            trades += orders_filled(bars, orders_by_step[day - start], trades, day, cash[-1], end, rules)
+        cash.append(cash_at_close(trades, day + 1, rules))
+        equity.append(cash[-1] + positions_at_close(bars, trades, day + 1))
+    return summarise(trades, equity, cash, start, rules)
+
+
+def orders_filled(
+    bars: Bars, orders: DayOrders, trades: list[Trade], day: int, cash: float, end: int, rules: EnvironmentConfig
+) -> list[Trade]:
+    """The trades that the decision at the close of `day` opens with `cash` to spend."""
+    opened = []
+    for rank, (stock, coefficient, target) in enumerate(ranked(bars, orders, trades, day, rules)):
+        wanted = coefficient * rules.stake_percent / 100 * rules.initial_capital
+        value = min(wanted, cash / (1 + rate(rules)))
+        if bars[fill_day(day, rules)][stock] is None or value < DUST * rules.initial_capital:
+            continue
+        cash -= value * (1 + rate(rules))
+        opened.append(whole_trade(bars, (stock, value, target), day, rank, end, rules))
+    return opened
+
+
+def fill_day(order_day: int, rules: EnvironmentConfig) -> int:
+    """The session in which the orders of `order_day` are filled."""
+    return order_day + 1 if rules.fill == "next_open" else order_day
+
+
+def ranked(
+    bars: Bars, orders: DayOrders, trades: list[Trade], day: int, rules: EnvironmentConfig
+) -> list[tuple[int, float, float]]:
+    """The candidates that are ordered, best first, as (stock, clipped coefficient, clipped target)."""
+    held = {trade.stock for trade in trades if trade.exit_day > day}
+    candidates = []
+    for stock, (coefficient, target) in asked(orders):
+        clipped = min(max(float(coefficient), 0.0), 10.0)
+        if clipped >= 1 and bars[day][stock] is not None and stock not in held:
+            candidates.append((stock, clipped, min(max(float(target), 10.0), 50.0)))
+    candidates.sort(key=lambda candidate: (-candidate[1], candidate[0]))
+    return candidates[: rules.max_new_positions_per_day]
+
+
+def asked(orders: DayOrders) -> Iterable[tuple[int, Order]]:
+    """The orders of a day as (stock, order) pairs."""
+    return orders.items() if isinstance(orders, Mapping) else enumerate(orders)
+
+
+def find_exit(
+    bars: Bars, stock: int, entry_day: int, target_price: float, end: int, rules: EnvironmentConfig
+) -> tuple[int, float, Reason]:
+    """Day, price and reason of the exit of a position, from the bars of its own stock alone."""
+    entry_bar = bars[entry_day][stock]
+    assert entry_bar is not None
+    last_price = entry_bar[3]
+    days_without_bar = 0
+    for day in range(entry_day if rules.fill == "next_open" else entry_day + 1, end + 1):
+        bar = bars[day][stock]
+        if bar is None:
+            days_without_bar += 1
+            if days_without_bar == rules.max_days_without_bar:
+                return day, last_price, "no_bar"
+            continue
+        days_without_bar = 0
+        open_, high, _, last_price = bar
+        if day > entry_day and open_ >= target_price:
+            return day, open_, "target_open"
+        if high >= target_price:
+            return day, target_price, "target"
+        if day - entry_day + 1 >= rules.max_holding_days:
+            return day, last_price, "holding"
+    return end, last_price, "episode_end"
+
+
+def whole_trade(
+    bars: Bars, order: tuple[int, float, float], order_day: int, rank: int, end: int, rules: EnvironmentConfig
+) -> Trade:
+    """The trade, exit included, of a filled order: (stock, value, target percent)."""
+    stock, value, target = order
+    entry_day = fill_day(order_day, rules)
+    bar = bars[entry_day][stock]
+    assert bar is not None
+    price = bar[0] if rules.fill == "next_open" else bar[3]
+    target_price = price * (1 + target / 100)
+    exit_day, exit_price, reason = find_exit(bars, stock, entry_day, target_price, end, rules)
+    proceeds = value / price * exit_price
+    return Trade(
+        stock=stock,
+        order_day=order_day,
+        entry_day=entry_day,
+        entry_price=price,
+        shares=value / price,
+        value=value,
+        target_price=target_price,
+        exit_day=exit_day,
+        exit_price=exit_price,
+        reason=reason,
+        profit=proceeds - value,
+        costs=rate(rules) * (value + proceeds),
+        rank=rank,
+    )
+
+
+def rate(rules: EnvironmentConfig) -> float:
+    """Commission and slippage as a fraction of the value traded on one leg."""
+    return (rules.cost_bps + rules.slippage_bps) / 10_000
+
+
+def cash_at_close(trades: list[Trade], day: int, rules: EnvironmentConfig) -> float:
+    """Initial capital, less what every trade cost to enter, plus what the trades closed by `day` brought in."""
+    spent = [-trade.value * (1 + rate(rules)) for trade in trades]
+    earned = [trade.shares * trade.exit_price * (1 - rate(rules)) for trade in trades if trade.exit_day <= day]
+    return fsum([rules.initial_capital, *spent, *earned])
+
+
+def positions_at_close(bars: Bars, trades: list[Trade], day: int) -> float:
+    """Value of the open positions at their last closes."""
+    return fsum(trade.shares * last_close(bars, trade.stock, day) for trade in trades if trade.exit_day > day)
+
+
+def last_close(bars: Bars, stock: int, day: int) -> float:
+    """The newest close up to `day` of a stock that was bought by then."""
+    while (bar := bars[day][stock]) is None:
+        day -= 1
+    return bar[3]
+
+
+def summarise(
+    trades: list[Trade], equity: list[float], cash: list[float], start: int, rules: EnvironmentConfig
+) -> Result:
+    """Rewards and counts of a played episode."""
+    days = range(start + 1, start + len(equity))
+    idle = [0.0 if active_on(trades, day) else rules.inaction_penalty for day in days]
+    losses = [loss_penalty(trades, day, rules) for day in days]
+    changes = [100 * (after - before) / rules.initial_capital for before, after in pairwise(equity)]
+    rewards = [change - wait - loss for change, wait, loss in zip(changes, idle, losses, strict=True)]
+    with_positions = sum(active_on(trades, day) for day in days)
+    wins = sum(trade.profit - trade.costs > 0 for trade in trades)
+    return Result(
+        trades=trades,
+        equity=equity,
+        cash=cash,
+        rewards=rewards,
+        fitness=fsum(rewards) - (0.0 if trades else rules.zero_trades_penalty),
+        wins=wins,
+        losses=len(trades) - wins,
+        days_with_positions=with_positions,
+        days_without_positions=len(days) - with_positions,
+        total_costs=fsum(trade.costs for trade in trades),
+        inaction_penalties=fsum(idle),
+        loss_penalties=fsum(losses),
+    )
+
+
+def active_on(trades: list[Trade], day: int) -> bool:
+    """Whether a position was open at any time between the close before `day` (after its fills) and that of `day`."""
+    return any(trade.order_day < day <= trade.exit_day for trade in trades)
+
+
+def loss_penalty(trades: list[Trade], day: int, rules: EnvironmentConfig) -> float:
+    """What the losses realised on `day` take from its reward, beyond the money."""
+    lost = fsum(max(0.0, trade.costs - trade.profit) for trade in trades if trade.exit_day == day)
+    return (rules.loss_multiplier - 1) * 100 * lost / rules.initial_capital

@@ -1,0 +1,178 @@
+"""The batched accounts against the oracle, trade by trade, and the identities of the books."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from environment.ledger import Bars
+from environment.portfolio import Portfolio
+from environment.trading_env import trade_ledger
+from tests.environment.oracle import Result, simulate
+from tests.market_cases import MarketCase, market_cases, random_orders, random_panel, to_bars, to_orders
+from utils.config.trader import EnvironmentConfig
+
+FLOATS = ("entry_price", "shares", "value", "target_price", "exit_price", "profit", "costs")
+DISCRETE = ("stock", "order_day", "entry_day", "exit_day", "reason")
+
+
+def bars_of(data: np.ndarray) -> Bars:
+    """Bars of a (days, stocks, 4) panel of open, high, low, close."""
+    open_, high, close = (torch.from_numpy(data[..., column].copy()) for column in (0, 1, 3))
+    return Bars.from_prices(open_, high, close)
+
+
+def play(portfolio: Portfolio, orders: np.ndarray, starts: list[int], steps: int, trading_steps: int) -> list[Any]:
+    """Play (steps, lanes, stocks, 2) orders; the cash at each close."""
+    portfolio.reset(torch.tensor(starts), steps=steps, trading_steps=trading_steps)
+    cash = [portfolio.cash.tolist()]
+    for step in range(steps):
+        portfolio.step(torch.from_numpy(orders[step]))
+        cash.append(portfolio.cash.tolist())
+    return cash
+
+
+def assert_same(portfolio: Portfolio, lane: int, cash: list[Any], expected: Result) -> None:
+    steps, capital = portfolio.step_index, portfolio.rules.initial_capital
+    close = {"rel": 1e-9, "abs": 1e-9 * capital}
+    trades = trade_ledger(portfolio, lane)
+    wanted = [dataclasses.asdict(trade) for trade in expected.trades]
+    assert [{k: t[k] for k in DISCRETE} for t in trades] == [{k: t[k] for k in DISCRETE} for t in wanted]
+    for trade, other in zip(trades, wanted, strict=True):
+        for name in FLOATS:
+            assert trade[name] == pytest.approx(other[name], **close), name
+    assert [row[lane] for row in cash] == pytest.approx(expected.cash, **close)
+    assert portfolio.equity_curve[: steps + 1, lane].tolist() == pytest.approx(expected.equity, **close)
+    assert portfolio.rewards[:steps, lane].tolist() == pytest.approx(expected.rewards, rel=1e-9, abs=1e-7)
+    summary = portfolio.summary()
+    for name, value in {
+        "trades": len(expected.trades),
+        "wins": expected.wins,
+        "losses": expected.losses,
+        "days_with_positions": expected.days_with_positions,
+        "days_without_positions": expected.days_without_positions,
+    }.items():
+        assert int(getattr(summary, name)[lane]) == value, name
+    assert float(summary.fitness[lane]) == pytest.approx(expected.fitness, rel=1e-9, abs=1e-7)
+    assert float(summary.costs[lane]) == pytest.approx(expected.total_costs, **close)
+
+
+def expect(case: MarketCase, orders: np.ndarray) -> Result:
+    return simulate(
+        to_bars(case.data),
+        to_orders(orders),
+        start=case.start,
+        end=case.end,
+        trading_end=case.trading_end,
+        rules=case.rules,
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(market_cases())
+def test_agrees_with_the_oracle(case: MarketCase) -> None:
+    """Every rule, on one lane and on a second lane that trades differently in the same tensors."""
+    steps = case.end - case.start
+    other = random_orders(np.random.default_rng(steps), steps, case.data.shape[1], busy=0.5)
+    portfolio = Portfolio(bars_of(case.data), case.rules)
+    lanes = np.stack([case.orders, other], axis=1)
+    cash = play(portfolio, lanes, [case.start] * 2, steps, case.trading_end - case.start)
+    assert_same(portfolio, 0, cash, expect(case, case.orders))
+    assert_same(portfolio, 1, cash, expect(case, other))
+
+
+@pytest.mark.parametrize("fill", ["next_open", "same_close"])
+def test_agrees_with_the_oracle_at_full_size(fill: Any) -> None:
+    """145 days and 108 stocks, lanes on windows of their own, on an object that has played other windows before."""
+    rng = np.random.default_rng(11)
+    data = random_panel(rng, 200, 108)
+    rules = EnvironmentConfig(fill=fill)
+    portfolio = Portfolio(bars_of(data), rules)
+    starts = [0, 7, 54]
+    play(portfolio, np.stack([random_orders(rng, 145, 108)] * 2, axis=1), [3, 9], 145, 125)
+    orders = [random_orders(rng, 145, 108, busy=busy) for busy in (0.01, 0.1, 0.8)]
+    cash = play(portfolio, np.stack(orders, axis=1), starts, 145, 125)
+    for lane, start in enumerate(starts):
+        case = MarketCase(data, orders[lane], start, start + 145, start + 125, rules)
+        assert_same(portfolio, lane, cash, expect(case, orders[lane]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(market_cases())
+def test_books_balance_at_every_close(case: MarketCase) -> None:
+    """cash + positions = equity, and in the end sum of profits - costs = change of equity, all in cash."""
+    steps = case.end - case.start
+    portfolio = Portfolio(bars_of(case.data), case.rules)
+    portfolio.reset(torch.tensor([case.start]), steps=steps, trading_steps=case.trading_end - case.start)
+    for step in range(steps):
+        portfolio.step(torch.from_numpy(case.orders[step])[None])
+        book = portfolio.ledger()
+        positions = float((book.shares * book.last_price * book.is_open).sum())
+        assert float(portfolio.cash) >= -1e-9 * case.rules.initial_capital
+        assert float(portfolio.cash) + positions == pytest.approx(float(portfolio.equity), rel=1e-9)
+    trades = trade_ledger(portfolio, 0)
+    assert float(portfolio.equity) == pytest.approx(float(portfolio.cash), rel=1e-12)
+    gained = sum(t["profit"] - t["costs"] for t in trades)
+    assert case.rules.initial_capital + gained == pytest.approx(float(portfolio.equity), rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(market_cases())
+def test_crediting_to_the_entry_keeps_the_episode_total(case: MarketCase) -> None:
+    steps = case.end - case.start
+    portfolio = Portfolio(bars_of(case.data), case.rules)
+    play(portfolio, case.orders[:, None], [case.start], steps, case.trading_end - case.start)
+    total = float(portfolio.rewards[:steps].sum())
+    assert float(portfolio.entry_credited_rewards().sum()) == pytest.approx(total, rel=1e-9, abs=1e-9)
+
+
+def test_a_trade_is_credited_to_the_step_that_ordered_it() -> None:
+    """Bought on day 1 at 100, sold at its target of 110 on day 3, without costs: 10 % of one stake, on step 0."""
+    prices = torch.tensor([[100.0], [100.0], [100.0], [111.0], [111.0], [111.0]])
+    portfolio = Portfolio(Bars.from_prices(prices, prices, prices), EnvironmentConfig(cost_bps=0, slippage_bps=0))
+    order = torch.tensor([[[1.0, 10.0]]])
+    portfolio.reset(torch.tensor([0]), steps=5, trading_steps=1)
+    for _ in range(5):
+        portfolio.step(order)
+    # The open of day 3 is beyond the target and fills there: 11 % of a stake of 1 %.
+    assert portfolio.entry_credited_rewards()[:, 0].tolist() == pytest.approx([0.11, 0, 0, 0, 0])
+    assert portfolio.rewards[:5, 0].tolist() == pytest.approx([0, 0, 0.11, 0, 0])
+
+
+@settings(max_examples=30, deadline=None)
+@given(market_cases(), st.sampled_from([2.0, 5.0]))
+def test_higher_costs_never_help(case: MarketCase, factor: float) -> None:
+    """With orders that no shortage of cash can cut, costs change no trade, only what it leaves."""
+    rules = dataclasses.replace(case.rules, stake_percent=0.01, cost_bps=20.0, fill="next_open")
+    dear = dataclasses.replace(rules, cost_bps=20.0 * factor)
+    steps = case.end - case.start
+    ends = []
+    for chosen in (rules, dear):
+        portfolio = Portfolio(bars_of(case.data), chosen)
+        play(portfolio, case.orders[:, None], [case.start], steps, case.trading_end - case.start)
+        ends.append((float(portfolio.equity), len(trade_ledger(portfolio, 0))))
+    assert ends[0][1] == ends[1][1]
+    assert ends[1][0] < ends[0][0] if ends[0][1] else ends[1][0] == ends[0][0]
+
+
+def test_without_orders_equity_is_exactly_the_cash() -> None:
+    data = random_panel(np.random.default_rng(0), 30, 4)
+    portfolio = Portfolio(bars_of(data), EnvironmentConfig())
+    play(portfolio, np.zeros((20, 1, 4, 2), np.float32), [0], 20, 15)
+    assert portfolio.equity_curve[:21].unique().tolist() == [1_000_000.0]
+    assert portfolio.summary().fitness.tolist() == [-1.0]
+
+
+def test_windows_beyond_the_data_are_refused() -> None:
+    portfolio = Portfolio(bars_of(random_panel(np.random.default_rng(0), 30, 2)), EnvironmentConfig())
+    with pytest.raises(ValueError, match=r"windows within days 0\.\.29"):
+        portfolio.reset(torch.tensor([5]), steps=25, trading_steps=20)
+    with pytest.raises(RuntimeError, match="reset"):
+        play(portfolio, np.zeros((6, 1, 2, 2), np.float32), [0], 5, 5)
+        portfolio.step(torch.zeros(1, 2, 2))

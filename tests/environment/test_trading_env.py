@@ -1,0 +1,504 @@
+"""The Gymnasium environment: its interface, its windows, what it shows, and that oracle and vector form agree."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from data.features import NUM_FEATURES
+from data.market import Market
+from environment.trading_env import Observation, TradingEnvironment, VectorTradingEnvironment
+from tests.environment.oracle import Bars, Result, Trade, last_close, simulate
+from tests.market_cases import FloatArray, MarketCase, market_cases, random_orders, random_panel, to_bars, to_orders
+from tests.small_market import TINY_RULES, environment_of, loader_of, market_of, random_action, small_market
+from utils.config.trader import DataConfig, EnvironmentConfig
+from utils.spaces import spread_positions
+
+
+@pytest.fixture(scope="module")
+def market() -> Market:
+    return small_market()
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Market:
+    """Six columns of which two may be bought."""
+    return small_market(seed=1, columns=6, investable=[1, 4])
+
+
+def play(env: TradingEnvironment, orders: FloatArray) -> tuple[list[Observation], list[float], list[dict[str, Any]]]:
+    """Observations, rewards and infos of an episode after `reset`; one entry more for observations and infos."""
+    observation, info = env.reset()
+    observations, rewards, infos = [observation], [], [info]
+    for step, action in enumerate(orders):
+        observation, reward, terminated, truncated, info = env.step(action)
+        assert terminated == (step == len(orders) - 1)
+        assert not truncated
+        observations.append(observation)
+        rewards.append(reward)
+        infos.append(info)
+    return observations, rewards, infos
+
+
+def assert_equal(found: Observation, expected: Observation) -> None:
+    """Bit for bit."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def environment_of_case(case: MarketCase) -> TradingEnvironment:
+    assume(np.isfinite(case.data).any())
+    loader = loader_of(case.data, config=DataConfig())
+    return TradingEnvironment(
+        loader.data_array,
+        loader.dates,
+        loader.compute_normalization_stats(0),
+        case.start,
+        case.end,
+        case.trading_end,
+        rules=case.rules,
+    )
+
+
+def test_passes_the_gymnasium_checker(narrow: Market) -> None:
+    check_env(environment_of(narrow))
+
+
+def test_stable_baselines3_trains_on_it_unchanged(narrow: Market) -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    env = environment_of(narrow)
+    model = sb3.DDPG(
+        "MultiInputPolicy",
+        env,
+        learning_starts=100,
+        batch_size=16,
+        buffer_size=2_000,
+        train_freq=4,
+        seed=0,
+        policy_kwargs={"net_arch": [16]},
+        device="cpu",
+    )
+    model.learn(2_000)
+    assert model.num_timesteps == 2_000
+    assert model._n_updates > 0
+    observation, _ = env.reset()
+    action, _ = model.predict(observation, deterministic=True)
+    assert env.action_space.contains(action)
+
+
+def test_the_default_episode_has_145_steps() -> None:
+    loader = loader_of(random_panel(np.random.default_rng(2), 655, 3), config=DataConfig())
+    env = TradingEnvironment(
+        data_array=loader.data_array,
+        dates=loader.dates,
+        normalization_stats=loader.compute_normalization_stats(),
+        start_idx=504,
+        end_idx=649,
+        trading_end_idx=629,
+    )
+    always = np.full((145, 3, 2), 10.0, np.float32)
+    observations, _, infos = play(env, always)
+    assert (infos[0]["day_index"], infos[-1]["day_index"]) == (504, 649)
+    assert infos[-1]["date"] == str(loader.dates[649])
+    assert observations[0]["market"].shape == (3, NUM_FEATURES)
+    assert [info["can_order"] for info in infos] == [True] * 125 + [False] * 21
+
+
+def test_one_object_serves_ten_windows(market: Market) -> None:
+    """Each reset shows what a freshly built environment shows, whatever was played before."""
+    env, rng = environment_of(market), np.random.default_rng(5)
+    stocks = len(market.investable_columns)
+    for start in rng.integers(16, 120, 10).tolist():
+        length = int(rng.integers(2, 30))
+        trading = int(rng.integers(1, length + 1))
+        window = {"start_idx": start, "end_idx": start + length, "trading_end_idx": start + trading}
+        observation, info = env.reset(**window)
+        fresh = TradingEnvironment(
+            market.data_array,
+            market.dates,
+            market.stats,
+            **window,
+            investable_columns=market.investable_columns,
+            rules=TINY_RULES,
+            input_clip=market.input_clip,
+        )
+        fresh_observation, fresh_info = fresh.reset()
+        assert observation["market"].shape == (market.data_array.shape[1], NUM_FEATURES)
+        np.testing.assert_array_equal(observation["market"], market.inputs[:, start, :NUM_FEATURES])
+        assert_equal(observation, fresh_observation)
+        np.testing.assert_equal(info, fresh_info)
+        for _ in range(int(rng.integers(1, length + 1))):
+            action = random_action(rng, stocks)
+            observation, reward, *_ = env.step(action)
+            fresh_observation, fresh_reward, *_ = fresh.step(action)
+            assert_equal(observation, fresh_observation)
+            assert reward == fresh_reward
+
+
+def test_windows_come_by_options_or_by_name_and_stay(market: Market) -> None:
+    env = environment_of(market)
+    by_name, _ = env.reset(start_idx=40, end_idx=50, trading_end_idx=45)
+    by_option, info = env.reset(options={"start_idx": 40, "end_idx": 50, "trading_end_idx": 45})
+    assert_equal(by_option, by_name)
+    again, _ = env.reset(seed=3)
+    assert_equal(again, by_name)
+    _, info = env.reset(start_idx=42, options={"start_idx": 40})
+    assert (info["day_index"], env.end_idx, env.trading_end_idx) == (42, 50, 45)
+
+
+BAD_WINDOWS = [
+    {"start_idx": -1},
+    {"start_idx": 45},
+    {"trading_end_idx": 40},
+    {"trading_end_idx": 51},
+    {"end_idx": 44},
+    {"end_idx": 160},
+    {"start_idx": 170, "trading_end_idx": 175, "end_idx": 180},
+]
+
+
+def assert_refused(env: TradingEnvironment, window: dict[str, Any]) -> None:
+    env.reset(start_idx=40, end_idx=50, trading_end_idx=45)
+    for arguments in (window, {"options": window}):
+        with pytest.raises(ValueError, match=r"^expected .*start_idx.*, got .+$") as refused:
+            env.reset(**arguments)
+        assert "\n" not in str(refused.value)
+    assert (env.start_idx, env.end_idx, env.trading_end_idx) == (40, 50, 45)
+    _, info = env.reset()
+    assert info["day_index"] == 40
+
+
+@pytest.mark.parametrize("window", BAD_WINDOWS, ids=str)
+def test_a_bad_window_is_refused_and_the_old_one_kept(market: Market, window: dict[str, Any]) -> None:
+    assert_refused(environment_of(market), window)
+
+
+@pytest.mark.parametrize("window", [{"start_idx": 40.5}, {"start_idx": "40"}, {"end_idx": 50.5}], ids=str)
+def test_a_window_that_is_no_day_index_is_refused(market: Market, window: dict[str, Any]) -> None:
+    assert_refused(environment_of(market), window)
+
+
+def test_days_may_be_numpy_integers(market: Market) -> None:
+    env = environment_of(market)
+    expected, _ = env.reset(start_idx=40, end_idx=50, trading_end_idx=45)
+    window: dict[str, Any] = {"start_idx": np.int64(40), "end_idx": np.int32(50), "trading_end_idx": np.int16(45)}
+    found, _ = env.reset(**window)
+    assert_equal(found, expected)
+
+
+BAD_ACTIONS: dict[str, Any] = {
+    "flat": np.zeros(10),
+    "too few": np.zeros((4, 2)),
+    "transposed": np.zeros((2, 5)),
+    "scalar": np.float32(1),
+    "batch": np.zeros((1, 5, 2)),
+    "nan": np.full((5, 2), math.nan),
+    "infinite": np.full((5, 2), math.inf),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ACTIONS)
+def test_a_bad_action_is_refused_and_changes_nothing(market: Market, name: str) -> None:
+    env, good = environment_of(market), np.full((5, 2), 10.0, np.float32)
+    env.reset()
+    env.step(good)
+    before = env.get_trades()
+    with pytest.raises(ValueError, match=r"^expected a finite action of shape \(5, 2\), got .+$") as refused:
+        env.step(BAD_ACTIONS[name])
+    assert "\n" not in str(refused.value)
+    assert env.get_trades() == before
+    *_, info = env.step(good)
+    assert info["day_index"] == env.start_idx + 2
+
+
+def test_an_action_may_be_a_view(market: Market) -> None:
+    env, action = environment_of(market), random_action(np.random.default_rng(0), 5)
+    env.reset()
+    _, expected, *_ = env.step(action[::-1].copy())
+    env.reset()
+    _, found, *_ = env.step(action[::-1])
+    assert found == expected
+
+
+@pytest.mark.parametrize("call", ["step", "get_episode_summary", "get_trades"])
+def test_before_the_first_reset_the_answer_is_to_reset(market: Market, call: str) -> None:
+    env = environment_of(market)
+    arguments = [np.zeros((5, 2), np.float32)] if call == "step" else []
+    with pytest.raises(RuntimeError, match="call reset"):
+        getattr(env, call)(*arguments)
+
+
+def test_after_the_end_the_answer_is_to_reset(market: Market) -> None:
+    env, action = environment_of(market), np.zeros((5, 2), np.float32)
+    play(env, np.zeros((TINY_RULES.episode_steps, 5, 2), np.float32))
+    with pytest.raises(RuntimeError, match="call reset"):
+        env.step(action)
+    env.reset()
+    env.step(action)
+
+
+def test_an_array_that_is_no_market_is_refused(market: Market) -> None:
+    for data_array, dates in [
+        (market.data_array[..., :4], market.dates),
+        (market.data_array[0], market.dates),
+        (market.data_array, market.dates[:-1]),
+    ]:
+        with pytest.raises(ValueError, match=r"^expected data_array \(days, columns, 9\) and one date a day, got .+$"):
+            TradingEnvironment(data_array, dates, market.stats, 20, 30, 25)
+
+
+@pytest.mark.parametrize("columns", [[0, 5], [-1], [0, 0], []], ids=str)
+def test_investable_columns_that_are_none_are_refused(market: Market, columns: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"^expected .*investable.*, got .+$"):
+        TradingEnvironment(market.data_array, market.dates, market.stats, 20, 30, 25, investable_columns=columns)
+
+
+def held_rows(case: MarketCase, bars: Bars, trades: list[Trade], day: int) -> tuple[FloatArray, FloatArray]:
+    """`portfolio` and `exits` at the close of `day`, from the oracle's trades."""
+    rules, stocks = case.rules, case.data.shape[1]
+    portfolio, exits = np.zeros((stocks, 4), np.float32), np.zeros((stocks, 2), np.float32)
+    for trade in trades:
+        if trade.order_day < day < trade.exit_day:
+            price = last_close(bars, trade.stock, day)
+            missing = next(k for k in range(day + 1) if bars[day - k][trade.stock] is not None)
+            size = trade.value / (rules.initial_capital * rules.stake_percent / 100)
+            held = (day - trade.entry_day + 1) / rules.max_holding_days
+            portfolio[trade.stock] = 1, held, price / trade.entry_price - 1, size / 10
+            exits[trade.stock] = trade.target_price / price - 1, missing / rules.max_days_without_bar
+    return portfolio, exits
+
+
+def assert_observed(
+    env: TradingEnvironment, observation: Observation, info: dict[str, Any], case: MarketCase, expected: Result
+) -> None:
+    """Everything that one observation shows, against the oracle."""
+    rules, step = case.rules, info["day_index"] - case.start
+    bars = to_bars(case.data)
+    assert env.observation_space.contains(observation)
+    assert all(value.dtype == np.float32 for value in observation.values())
+    portfolio, exits = held_rows(case, bars, expected.trades, info["day_index"])
+    np.testing.assert_allclose(observation["portfolio"], portfolio, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(observation["exits"], exits, rtol=1e-5, atol=1e-6)
+    is_held = portfolio[:, 0] == 1
+    assert not observation["portfolio"][~is_held].any()
+    assert not observation["exits"][~is_held].any()
+    has_bar = [bar is not None for bar in bars[info["day_index"]]]
+    np.testing.assert_array_equal(info["candidates"], has_bar & ~is_held)
+    cash, exposure, left = observation["account"].tolist()
+    assert cash == pytest.approx(expected.cash[step] / rules.initial_capital, rel=1e-6, abs=1e-6)
+    assert cash + exposure == pytest.approx(expected.equity[step] / rules.initial_capital, rel=1e-6)
+    trading_left = (case.trading_end - info["day_index"]) / (case.trading_end - case.start)
+    assert left == pytest.approx(trading_left) if trading_left > 0 else left <= 0
+    assert info["can_order"] == (trading_left > 0)
+    assert info["equity"] == pytest.approx(expected.equity[step], rel=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(market_cases(max_steps=40))
+def test_observations_rewards_and_totals_agree_with_the_oracle(case: MarketCase) -> None:
+    env = environment_of_case(case)
+    expected = simulate(
+        to_bars(case.data),
+        to_orders(case.orders),
+        start=case.start,
+        end=case.end,
+        trading_end=case.trading_end,
+        rules=case.rules,
+    )
+    observations, rewards, infos = play(env, case.orders)
+    for observation, info in zip(observations, infos, strict=True):
+        assert_observed(env, observation, info, case, expected)
+    assert rewards == pytest.approx(expected.rewards, rel=1e-9, abs=1e-7)
+    assert [(trade["stock"], trade["order_day"], trade["exit_day"], trade["reason"]) for trade in env.get_trades()] == [
+        (trade.stock, trade.order_day, trade.exit_day, trade.reason) for trade in expected.trades
+    ]
+    assert_totals(env.get_episode_summary(), expected, case.rules)
+
+
+def assert_totals(totals: dict[str, float], expected: Result, rules: EnvironmentConfig) -> None:
+    trades, final, zero_trades = len(expected.trades), expected.equity[-1], rules.zero_trades_penalty
+    penalties = expected.inaction_penalties + expected.loss_penalties + (0.0 if expected.trades else zero_trades)
+    assert totals == {
+        "trades": trades,
+        "wins": expected.wins,
+        "losses": expected.losses,
+        "win_rate": expected.wins / trades if trades else 0.0,
+        "positions_opened": trades,
+        "days_with_positions": expected.days_with_positions,
+        "days_without_positions": expected.days_without_positions,
+        "penalties": pytest.approx(penalties, rel=1e-6, abs=1e-7),
+        "costs": pytest.approx(expected.total_costs, rel=1e-9, abs=1e-9 * rules.initial_capital),
+        "final_equity": pytest.approx(final, rel=1e-9),
+        "fitness": pytest.approx(expected.fitness, rel=1e-9, abs=1e-7),
+        "profit_percent": pytest.approx(100 * (final / rules.initial_capital - 1), rel=1e-9, abs=1e-7),
+    }
+
+
+def test_the_summary_of_a_finished_episode_clears_its_history(market: Market) -> None:
+    env, rng = environment_of(market), np.random.default_rng(3)
+    env.reset()
+    for _ in range(TINY_RULES.episode_steps - 1):
+        env.step(random_action(rng, 5))
+    halfway = env.get_episode_summary()
+    assert halfway["trades"] > 0
+    assert env.get_episode_summary() == halfway, "the history of a running episode stays"
+    *_, info = env.step(random_action(rng, 5))
+    totals = env.get_episode_summary()
+    assert totals["final_equity"] == info["equity"]
+    assert env.get_trades() == []
+    cleared = env.get_episode_summary()
+    assert (cleared["trades"], cleared["positions_opened"], cleared["costs"]) == (0, 0, 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), fill=st.sampled_from(["next_open", "same_close"]), orders=st.integers(1, 3))
+def test_single_and_vector_form_are_identical(seed: int, fill: Any, orders: int) -> None:
+    rules = EnvironmentConfig(
+        trading_days=12,
+        settlement_days=4,
+        fill=fill,
+        max_new_positions_per_day=orders,
+        stake_percent=20.0,
+        max_holding_days=5,
+        inaction_penalty=0.1,
+        loss_multiplier=1.5,
+    )
+    rng = np.random.default_rng(seed)
+    market = market_of(random_panel(rng, 160, 4), rules=rules)
+    starts = rng.integers(0, 160 - rules.episode_steps, 3)
+    actions = random_orders(rng, rules.episode_steps * 3, 4).reshape(rules.episode_steps, 3, 4, 2)
+    vector = VectorTradingEnvironment.on(market, rules)
+    first = torch.from_numpy(starts)
+    vector.reset(start_idx=first, end_idx=first + rules.episode_steps, trading_end_idx=first + rules.trading_days)
+    rewards, states, is_done = [], [vector.observe()], False
+    for action in actions:
+        assert not is_done
+        reward, is_done = vector.step(torch.from_numpy(action))
+        rewards.append(reward.tolist())
+        states.append(vector.observe())
+    assert is_done
+    for lane, start in enumerate(starts.tolist()):
+        single = environment_of(market, start, rules=rules)
+        observations, own_rewards, infos = play(single, actions[:, lane])
+        assert own_rewards == [row[lane] for row in rewards]
+        assert [info["equity"] for info in infos] == vector.portfolio.equity_curve[:, lane].tolist()
+        for observation, (slots, account) in zip(observations, states, strict=True):
+            np.testing.assert_array_equal(observation["account"], account[lane])
+            assert not slots.features[slots.stock == 4].any()
+            positions = spread_positions(slots.stock, slots.features, 4)[lane]
+            np.testing.assert_array_equal(observation["portfolio"], positions[:, :4])
+            np.testing.assert_array_equal(observation["exits"], positions[:, 4:])
+
+
+def test_lanes_of_unequal_windows_are_refused(market: Market) -> None:
+    vector = VectorTradingEnvironment.on(market, TINY_RULES)
+    start = torch.tensor([20, 30])
+    with pytest.raises(ValueError, match=r"^expected windows of equal length, got .+$"):
+        vector.reset(start_idx=start, end_idx=torch.tensor([30, 41]), trading_end_idx=start + 5)
+    with pytest.raises(ValueError, match=r"^expected windows of equal length, got .+$"):
+        vector.reset(start_idx=start, end_idx=start + 10, trading_end_idx=torch.tensor([25, 36]))
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_settlement_takes_no_orders_and_ends_flat(seed: int) -> None:
+    market, rng = small_market(seed % 3), np.random.default_rng(seed)
+    env = environment_of(market, int(rng.integers(16, 140)))
+    actions = np.stack([random_action(rng, 5) for _ in range(TINY_RULES.episode_steps)])
+    observations, rewards, infos = play(env, actions)
+    trades = env.get_trades()
+    assert all(trade["order_day"] < env.trading_end_idx for trade in trades)
+    assert all(trade["exit_day"] <= env.end_idx for trade in trades)
+    last, info = observations[-1], infos[-1]
+    assert not last["portfolio"].any()
+    assert not last["exits"].any()
+    assert last["account"][1] == 0.0
+    assert info["cash"] == info["equity"]
+    actions[TINY_RULES.trading_days :] = random_action(rng, 5)
+    _, same_rewards, _ = play(env, actions)
+    assert same_rewards == rewards
+    assert env.get_trades() == trades
+
+
+def test_what_is_done_to_an_observation_does_not_reach_the_environment(market: Market) -> None:
+    env, other = environment_of(market), environment_of(market)
+    rng = np.random.default_rng(1)
+    observation, info = env.reset()
+    other.reset()
+    for _ in range(8):
+        for value in (*observation.values(), info["candidates"]):
+            value[...] = 1
+        action = random_action(rng, 5)
+        observation, reward, _, _, info = env.step(action)
+        expected, expected_reward, *_ = other.step(action)
+        assert_equal(observation, expected)
+        assert reward == expected_reward
+
+
+def history(
+    panel: FloatArray, rules: EnvironmentConfig, start: int, orders: dict[int, int], actions: FloatArray
+) -> tuple[list[Observation], list[float]]:
+    """Play a window in which `orders` names the stock bought on some days; other days take `actions[day]`."""
+    loader = loader_of(panel)
+    end = start + rules.episode_steps
+    env = TradingEnvironment(
+        loader.data_array,
+        loader.dates,
+        loader.compute_normalization_stats(),
+        start,
+        end,
+        start + rules.trading_days,
+        rules=rules,
+    )
+    chosen = actions[start:end].copy()
+    for day, stock in orders.items():
+        chosen[day - start, stock, 0] = 5.0
+    observations, rewards, _ = play(env, chosen)
+    return observations, rewards
+
+
+def test_histories_that_lead_to_one_observation_have_one_future() -> None:
+    """While prices stand still, one account trades without gain or cost and another does nothing; then both buy."""
+    rules = EnvironmentConfig(
+        trading_days=15,
+        settlement_days=5,
+        cost_bps=0,
+        slippage_bps=0,
+        max_holding_days=4,
+        initial_capital=2.0**20,
+        stake_percent=3.125,
+    )
+    rng = np.random.default_rng(4)
+    panel = random_panel(rng, 60, 3)
+    panel[:28] = 64.0
+    actions = np.stack([random_action(rng, 3) for _ in range(60)])
+    actions[:26, :, 0] = 0.0
+    busy, busy_rewards = history(panel, rules, 20, {20: 1, 22: 2, 25: 0}, actions)
+    idle, idle_rewards = history(panel, rules, 20, {25: 0}, actions)
+    assert busy[3]["portfolio"][1:, 0].all(), "the histories differ"
+    for found, expected in zip(busy[6:], idle[6:], strict=True):
+        assert_equal(found, expected)
+    assert busy_rewards[6:] == idle_rewards[6:]
+    assert len(set(idle_rewards[6:])) > 5
+
+
+def test_settlement_is_a_state_too() -> None:
+    """Two windows of one length, a day apart: on day 27 one account is sold at the next close, the other is not.
+
+    Their rewards differ by the cost of the sale, so their observations must differ too.
+    """
+    rules = EnvironmentConfig(trading_days=5, settlement_days=3, max_holding_days=20)
+    panel = random_panel(np.random.default_rng(6), 60, 3, missing=0, delist=0, late_start=0, halt=0)
+    actions = np.zeros((60, 3, 2), np.float32)
+    early, early_rewards = history(panel, rules, 20, {21: 0}, actions)
+    late, late_rewards = history(panel, rules, 21, {21: 0}, actions)
+    assert early_rewards[7] != late_rewards[6]
+    assert any(not np.array_equal(early[7][name], late[6][name]) for name in early[7])

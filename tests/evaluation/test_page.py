@@ -1,0 +1,439 @@
+"""The page says what it was given, to everybody, and nothing that it was given can act in it."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import itertools
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.evaluation.page_case import SESSIONS, TICKERS, report_contents, sessions, walk
+from training.evaluation.page import axes as chart_axes
+from training.evaluation.page import svg as svg_charts
+from training.evaluation.page import write as html_report
+from training.evaluation.page.contents import (
+    EquityCurves,
+    Estimate,
+    Overfitting,
+    PolicyResult,
+    ReportContents,
+    RunFacts,
+    Trade,
+    TradedStock,
+    Verdict,
+    fitness_history,
+    monthly_returns,
+)
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"onload="alert(1)',
+    "'><img src=x onerror=alert(1)>",
+    "</style></title></svg><b>",
+    "{{ 7 * 7 }}",
+    "&lt;b&gt; & \udcff\x00",
+    "x" * 300,
+)
+VOID = {"meta", "link", "br", "img", "input"}
+ROOT = Path(html_report.__file__).parent
+
+
+class Page(HTMLParser):
+    """The elements of a page in order, the text of each, and whether every one is closed in its turn."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._open: list[int] = []
+        self.feed(text)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(dict(attrs)) == len(attrs)
+        self.elements.append((tag, dict(attrs)))
+        self.texts.append("")
+        if tag not in VOID:
+            self._open.append(len(self.elements) - 1)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.texts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.elements[self._open.pop()][0] == tag
+
+    def handle_data(self, data: str) -> None:
+        for index in self._open:
+            self.texts[index] += data
+
+    def all(self, *tags: str) -> list[tuple[dict[str, str | None], str]]:
+        """Attributes and text of the elements with one of the tags."""
+        pairs = zip(self.elements, self.texts, strict=True)
+        return [(attributes, " ".join(text.split())) for (tag, attributes), text in pairs if tag in tags]
+
+    def of_class(self, name: str) -> list[str]:
+        """Texts of the elements of a class."""
+        pairs = zip(self.elements, self.texts, strict=True)
+        return [" ".join(text.split()) for (_, a), text in pairs if name in (a.get("class") or "").split()]
+
+    def shape(self) -> list[tuple[str, list[str]]]:
+        """Tags and names of attributes: what the page is, not what it says."""
+        return [(tag, sorted(attributes)) for tag, attributes in self.elements]
+
+
+@pytest.fixture(scope="module")
+def contents() -> ReportContents:
+    return report_contents()
+
+
+@pytest.fixture(scope="module")
+def page(contents: ReportContents) -> Page:
+    return Page(html_report.render(contents))
+
+
+def bare(**parts: Any) -> ReportContents:
+    """A report without anything optional."""
+    facts = RunFacts("run", 1, "cpu", "validation", "2020-01-02", "2020-06-30", None, "prices.parquet")
+    return ReportContents("Report", facts, Verdict("Not better than equal weight.", False), (), **parts)
+
+
+def named(name: str) -> ReportContents:
+    """A report that shows `name` wherever a name can come from outside."""
+    case = report_contents(name=name, tickers=(name,))
+    return dataclasses.replace(
+        case,
+        policies=[dataclasses.replace(policy, name=f"{policy.name} {name}") for policy in case.policies],
+        equity=dataclasses.replace(
+            case.equity, curves={f"{label} {name}": curve for label, curve in case.equity.curves.items()}
+        )
+        if case.equity
+        else None,
+        memory=[(name, *point[1:]) for point in case.memory],
+        settings={name: name},
+        command=f"python main.py --run {name}",
+    )
+
+
+def test_the_page_loads_nothing_and_runs_its_own_script_only(page: Page) -> None:
+    addresses = [a[key] or "" for _, a in page.elements for key in ("src", "href", "data", "action") if key in a]
+    assert addresses and all(address.startswith("#") or address == "data:," for address in addresses)
+    assert not any(name.startswith("on") or name == "style" for _, a in page.elements for name in a)
+    ((_, script),) = [(a, t) for (tag, a), t in zip(page.elements, page.texts, strict=True) if tag == "script"]
+    ((_, style),) = [(a, t) for (tag, a), t in zip(page.elements, page.texts, strict=True) if tag == "style"]
+    assert "url(" not in style and "@import" not in style and "http" not in script
+    policy = next(a["content"] or "" for a, _ in page.all("meta") if "http-equiv" in a)
+    for kind, text in (("script-src", script), ("style-src", style)):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind} 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'") and "unsafe" not in policy
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_text_and_nothing_else(name: str) -> None:
+    shown = Page(html_report.render(named(name)))
+    assert shown.shape() == Page(html_report.render(named("plain"))).shape()
+    # Parsers replace NUL and drop surrogates; everything else is shown as it is.
+    said = " ".join(name.replace("\x00", "").replace("\udcff", "").split())
+    for tag in ("h1", "h3", "pre", "dd"):
+        assert any(said in text.replace("\x00", "").replace("\udcff", "") for _, text in shown.all(tag)), tag
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.text(min_size=1, max_size=30))
+def test_no_name_changes_the_shape_of_the_page(name: str) -> None:
+    case = bare(
+        settings={"name": name},
+        equity=EquityCurves({name: np.array([1.0, 2.0])}),
+        traded=[TradedStock(name, sessions("2020-01-01", 3), np.ones(3), ())],
+    )
+    plain = dataclasses.replace(
+        case,
+        settings={"name": "plain"},
+        equity=EquityCurves({"plain": np.array([1.0, 2.0])}),
+        traded=[dataclasses.replace(case.traded[0], ticker="plain")],
+    )
+    assert Page(html_report.render(case)).shape() == Page(html_report.render(plain)).shape()
+
+
+def test_a_reader_who_listens_finds_the_way(page: Page) -> None:
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    assert next(text for _, text in page.all("h2")) == "Verdict"
+    tables, captions = page.all("table"), page.all("caption")
+    assert len(tables) == len(captions) >= 6 and all(text for _, text in captions)
+    assert all(a.get("scope") in ("col", "row") and text for a, text in page.all("th"))
+    assert all(a.get("aria-hidden") or a.get("aria-label") for a, _ in page.all("svg") if "viewbox" not in a)
+    identities = [a["id"] for _, a in page.elements if "id" in a]
+    assert len(identities) == len(set(identities))
+    targets = {(a.get("href") or "")[1:] for a, _ in page.all("a", "use")}
+    assert targets <= set(identities)
+    labelled = {a["aria-labelledby"] for a, _ in page.all("section")}
+    assert labelled <= set(identities)
+    assert dict(page.elements)["html"] == {"lang": "en"}
+
+
+def test_the_page_says_what_it_was_given(contents: ReportContents, page: Page) -> None:
+    assert page.of_class("sentence") == [contents.verdict.sentence]
+    text = " ".join(page.texts[0].split())
+    champion = contents.policies[0].metrics["sharpe"]
+    assert champion.value and champion.low and champion.high
+    expected = [f"{value:.2f}" for value in champion]
+    assert f"{expected[0]} {expected[1]} to {expected[2]}" in text
+    for words in (*TICKERS, "holdout", "400 trials", "12,870 ways", "Survivors only", "25 bp", "This run has had 3"):
+        assert words in text
+    assert contents.monthly is not None
+    known = contents.monthly.percent[np.isfinite(contents.monthly.percent)]
+    cells = [text for a, text in page.all("td") if "heat" in (a.get("class") or "")]
+    assert cells == [chart_axes.number(float(value), 1, is_signed=True) for value in known]
+    assert not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
+
+
+def test_what_is_missing_is_left_out_or_explained() -> None:
+    shown = Page(html_report.render(bare()))
+    titles = [text for _, text in shown.all("h2")]
+    assert "Equity and drawdown" not in titles and "Trades in the most traded stocks" not in titles
+    text = shown.texts[0]
+    for reason in ("No policy was evaluated", "not repeated under other costs", "Not measured", "No ledger is kept"):
+        assert reason in text
+    assert "has not been looked at" in html_report.render(bare(holdout_looks=()))
+    unknown = Overfitting(math.nan, None, None, None, None, "Too few days.")
+    assert "Too few days." in html_report.render(bare(overfitting=unknown))
+
+
+@pytest.mark.parametrize("values", [[math.nan] * 3, [1.0], [0.0, 0.0], [5.0, math.nan, -1e12], [math.inf, 1.0]])
+def test_strange_series_still_make_a_page(values: list[float]) -> None:
+    curve = np.array(values)
+    stock = TradedStock("A", sessions("2020-01-01", len(curve)), curve, ())
+    point = ("phase", 3.0, 100.0, 90.0, 0.0)
+    case = bare(equity=EquityCurves({"champion": curve}), traded=[stock], memory=[point])
+    with np.errstate(all="ignore"):
+        text = html_report.render(case)
+    assert Page(text).shape()
+    assert not re.search(r'="[^"]*\b(nan|inf)\b', text)
+
+
+@pytest.mark.parametrize(
+    ("settings_given", "hidden"),
+    [
+        ({"cloud": {"access_token": "abc123"}}, "abc123"),
+        ({"store": "https://user:hunter2@host/bucket"}, "hunter2"),
+        ({"url": "https://host/file?X-Goog-Signature=deadbeef&x=1"}, "deadbeef"),
+        ({"pem": "-----BEGIN PRIVATE KEY-----\nMIIE"}, "MIIE"),
+        ({"aws_secret_access_key": "wJalr"}, "wJalr"),
+    ],
+)
+def test_credentials_are_not_shown(settings_given: dict[str, Any], hidden: str) -> None:
+    assert hidden not in html_report.render(bare(settings=settings_given))
+    assert "t0ps3cret" not in html_report.render(bare(command="python main.py --cloud.token t0ps3cret --run a"))
+
+
+def test_the_same_contents_give_the_same_bytes(tmp_path: Path, contents: ReportContents) -> None:
+    for name in ("a.html", "b.html"):
+        html_report.write_report(contents, tmp_path / name)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"]
+
+
+def test_a_failed_write_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "report.html"
+    html_report.write_report(bare(), path)
+    old = path.read_bytes()
+
+    def fail(path: Path, data: bytes) -> None:
+        path.write_bytes(data[:100])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(html_report, "write_file", fail)
+    with pytest.raises(OSError, match="No space"):
+        html_report.write_report(bare(), path)
+    assert path.read_bytes() == old
+    assert [left.name for left in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_long_study_stays_small() -> None:
+    generator = np.random.default_rng(1)
+    dates = sessions("2008-01-01", 3781)
+    curves = {f"policy {index}": walk(generator, len(dates), 0.0003) for index in range(10)}
+    case = dataclasses.replace(report_contents(), equity=EquityCurves(curves, dates, window_starts=range(0, 3781, 145)))
+    text = html_report.render(case)
+    assert len(text.encode()) < 1_000_000
+    assert "lowest and highest value" in text
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False, min_value=-1e9, max_value=1e9), st.integers(0, 4), st.booleans()
+)
+def test_numbers_can_be_read_back(value: float, decimals: int, is_signed: bool) -> None:
+    text = chart_axes.number(value, decimals, is_signed=is_signed)
+    back = float(text.replace(",", "").replace(chart_axes.MINUS, "-"))
+    assert abs(back - value) <= 0.5000001 * 10.0**-decimals
+    assert text.startswith(chart_axes.MINUS) == (back < 0) and text.startswith("+") == (is_signed and back > 0)
+    assert len(text.partition(".")[2]) == decimals
+
+
+finite = st.floats(-1e6, 1e6).filter(lambda value: value == 0 or abs(value) > 1e-6)
+
+
+@given(st.lists(finite, min_size=1, max_size=30))
+def test_a_scale_holds_all_values_between_round_ticks(values: list[float]) -> None:
+    scale = chart_axes.scale_of([np.array(values), np.array([math.nan, math.inf])])
+    assert scale.low <= min(values) and max(values) <= scale.high
+    assert 2 <= len(scale.ticks) <= 9
+    assert all(scale.low <= tick <= scale.high for tick in scale.ticks)
+    step = (scale.ticks[-1] - scale.ticks[0]) / (len(scale.ticks) - 1)
+    mantissa = float(f"{step:.6e}".partition("e")[0])
+    assert mantissa in (1.0, 2.0, 5.0)
+    decimals = chart_axes.tick_decimals(scale)
+    assert len({chart_axes.number(tick, decimals) for tick in scale.ticks}) == len(scale.ticks)
+
+
+@given(st.lists(st.floats(0, 300), max_size=12))
+def test_labels_are_moved_apart(wanted: list[float]) -> None:
+    wanted = sorted(wanted)
+    placed = chart_axes.spread(wanted, 17.0, 12.0, 274.0)
+    assert len(placed) == len(wanted)
+    assert all(after - before >= 17.0 - 1e-9 for before, after in itertools.pairwise(placed))
+    assert all(12.0 <= place <= 274.0 for place in placed)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6000))
+def test_thinning_keeps_what_can_be_seen(seed: int, length: int) -> None:
+    values = np.random.default_rng(seed).normal(size=length).cumsum()
+    kept = chart_axes.thin(values, 200)
+    assert len(kept) <= max(length if length <= 200 else 0, 202) and (np.diff(kept) > 0).all()
+    assert kept[0] == 0 and kept[-1] == length - 1
+    assert {int(values.argmin()), int(values.argmax())} <= set(kept.tolist())
+    # In any stretch, what is drawn reaches as far as the values a part (1/99 of the whole) away from its ends do.
+    part = length // 99 + 2
+    for start in range(0, length - 3 * part, max(length // 7, 1)):
+        stop = min(start + 5 * part, length)
+        inner, drawn = values[start + part : stop - part], values[kept[(kept >= start) & (kept < stop)]]
+        assert drawn.max() >= inner.max() and drawn.min() <= inner.min()
+
+
+def test_thinning_keeps_gaps() -> None:
+    values = np.ones(5000)
+    values[2000:2100] = math.nan
+    assert np.isnan(values[chart_axes.thin(values, 200)]).any()
+
+
+@given(st.lists(finite | st.just(math.nan), min_size=1, max_size=40))
+def test_a_line_goes_through_its_values(values: list[float]) -> None:
+    series = np.array(values)
+    scale = chart_axes.scale_of([series])
+    frame = svg_charts.Frame(chart_axes.even_shares(len(series)), (), [""] * len(series), scale, "a line")
+    shown = Page(str(svg_charts.chart(frame, [svg_charts.Line("line", series, 0, "")])))
+    path = next(a["d"] or "" for a, _ in shown.all("path") if "data-label" in a)
+    points = np.array([[float(part) for part in pair.split(",")] for pair in re.findall(r"[\d.]+,[\d.]+", path)])
+    known = np.flatnonzero(np.isfinite(series))
+    assert len(points) == len(known)
+    if len(known):
+        assert points[:, 0] == pytest.approx(1000 * frame.shares[known], abs=0.051)
+        floor, top = frame.y(scale.low), frame.y(scale.high)
+        back = scale.low + (floor - points[:, 1]) / (floor - top) * (scale.high - scale.low)
+        assert back == pytest.approx(series[known], abs=1e-4 * (scale.high - scale.low))
+        assert path.count("M") == 1 + int((np.diff(known) > 1).sum())
+
+
+def test_date_ticks_stand_at_first_sessions() -> None:
+    for first, count in (("2019-01-02", 725), ("2008-01-01", 3781), ("2020-03-02", 145), ("2020-03-02", 15)):
+        dates = sessions(first, count)
+        ticks = chart_axes.date_ticks(dates)
+        assert 2 <= len(ticks) <= 10
+        assert all(after.share - before.share >= 0.09 for before, after in itertools.pairwise(ticks))
+        for tick in ticks:
+            place = round(tick.share * (count - 1))
+            assert str(dates[place]).startswith(tick.label)
+            if len(tick.label) < 10:
+                assert not str(dates[place - 1]).startswith(tick.label)
+
+
+def test_each_trade_is_marked_where_it_was_made() -> None:
+    dates = sessions("2020-01-01", 101)
+    close = np.linspace(100.0, 200.0, 101)
+    inside = Trade(dates[25], 125.0, 150.0, dates[50], 150.0, "target", 19.8)
+    outside = dataclasses.replace(inside, entry_day=np.datetime64("2019-01-01"), entry_price=101.5)
+    shown = Page(html_report.render(bare(traded=[TradedStock("ABC", dates, close, [inside, outside])])))
+    uses = [a for a, _ in shown.all("use") if (a.get("x") or "").endswith("%")]
+    assert [(a["href"], a["x"]) for a in uses] == [("#mark-entry", "25.00%"), ("#mark-target", "50.00%")]
+    titles = [text for _, text in shown.all("title")][1:]
+    assert any("target 150.00" in text and "target reached" in text and "+19.8 %" in text for text in titles)
+    assert "101.50" in [text for _, text in shown.all("td")]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 700), st.dates(min_value=pd.Timestamp("1995-01-01").date()))
+def test_monthly_returns_compound_to_the_whole(seed: int, days: int, first: Any) -> None:
+    first = min(first, pd.Timestamp("2090-01-01").date())
+    dates = sessions(str(first), days)
+    equity = walk(np.random.default_rng(seed), days, 0.0003)
+    found = monthly_returns(dates, equity)
+    whole = np.prod(1 + found.total_percent / 100)
+    assert whole == pytest.approx(equity[-1] / equity[0])
+    ends = pd.Series(equity[1:], index=pd.DatetimeIndex(dates[1:])).groupby(lambda day: (day.year, day.month)).last()
+    expected = 100 * (ends.to_numpy() / np.concatenate(([equity[0]], ends.to_numpy()[:-1])) - 1)
+    known = np.isfinite(found.percent)
+    assert found.percent[known] == pytest.approx(expected)
+    assert [(int(found.rows[row]), column + 1) for row, column in np.argwhere(known)] == list(ends.index)
+
+
+def test_fitness_history_reads_records() -> None:
+    record = {"generation": 1, "fitness": {"min": -1.0, "mean": None, "max": 2.0}, "validation": {"champion": None}}
+    found = fitness_history([record])
+    assert found.generations == [1] and found.lowest.tolist() == [-1.0] and found.highest.tolist() == [2.0]
+    assert np.isnan(found.mean).all() and np.isnan(found.validation).all()
+    html_report.render(bare(fitness=found))
+
+
+def test_impossible_contents_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected metrics among return"):
+        PolicyResult("champion", {"sharp": Estimate(1.0)})
+    with pytest.raises(ValueError, match="lengths"):
+        EquityCurves({"champion": np.ones(SESSIONS)}, sessions("2020-01-01", 3))
+
+
+def test_colours_have_enough_contrast() -> None:
+    style = (ROOT / "page.css").read_text()
+    themes = [
+        dict(re.findall(r"--(\w+): #([0-9a-f]{6})", block)) for block in re.findall(r":root \{(.*?)\}", style, re.S)
+    ]
+    assert len(themes) == 3
+    for theme in themes:
+        for text in ("ink", "muted", "gain", "loss"):
+            assert min(contrast(theme[text], theme[ground]) for ground in ("paper", "surface")) >= 4.5, text
+        for index in range(svg_charts.STYLES):
+            assert contrast(theme[f"s{index}"], theme["paper"]) >= 3.0, index
+        for heat in ("gain", "loss"):
+            assert contrast(theme["ink"], mixed(theme[heat], theme["paper"], 0.38)) >= 4.5
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two colours, WCAG 2.2."""
+    bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[index : index + 2], 16) / 255 for index in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def mixed(one: str, other: str, share: float) -> str:
+    pairs = [(int(one[index : index + 2], 16), int(other[index : index + 2], 16)) for index in (0, 2, 4)]
+    return "".join(f"{round(share * a + (1 - share) * b):02x}" for a, b in pairs)

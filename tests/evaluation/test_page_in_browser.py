@@ -1,0 +1,130 @@
+"""The page in a real browser: silent console, nothing fetched, nothing cut off at two widths and in both schemes."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.evaluation.chromium import Browser, chromium, find_chromium
+from tests.evaluation.page_case import report_contents
+from tests.evaluation.test_page import HOSTILE, named
+from training.evaluation.page.write import write_report
+
+EXECUTABLE = find_chromium()
+pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium or Chrome is installed")
+
+# Everything that is shown, but for what lies in a box that scrolls, in an image's own space or for screen readers only.
+OUTSIDE = """[...document.querySelectorAll('body *')].filter(element => {
+  if (element.closest('.scroll *, .skip, defs') || !element.getClientRects().length) return false;
+  const box = element.getBoundingClientRect();
+  return box.left < -1 || box.right > innerWidth + 1;
+}).map(element => element.outerHTML.slice(0, 120))"""
+OVERLAPS = """[...document.querySelectorAll('svg')].flatMap(svg => {
+  const boxes = [...svg.querySelectorAll('text')].map(text => text.getBoundingClientRect()).filter(box => box.width);
+  return boxes.flatMap((a, i) => boxes.slice(i + 1).filter(b =>
+    Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 &&
+    Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3
+  ).map(b => [a.left, a.top, b.left, b.top].join(' ')));
+})"""
+HOVERED = "document.querySelector('.readout:not([hidden])')?.innerText"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    assert EXECUTABLE is not None
+    # Its helpers may still write while they end.
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        chromium(EXECUTABLE, Path(profile)) as started,
+    ):
+        yield started
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    cases = {"plain": report_contents(), "hostile": named(" ".join(HOSTILE))}
+    for name, contents in cases.items():
+        write_report(contents, folder / f"{name}.html")
+    return {name: folder / f"{name}.html" for name in cases}
+
+
+@pytest.mark.parametrize("name", ["plain", "hostile"])
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_fits_and_is_silent(
+    browser: Browser, pages: dict[str, Path], width: int, is_dark: bool, name: str
+) -> None:
+    browser.open(pages[name], width, is_dark=is_dark)
+    assert browser.evaluate("[innerWidth, document.documentElement.scrollWidth]") == [width, width]
+    assert browser.evaluate(OUTSIDE) == []
+    assert browser.evaluate(OVERLAPS) == []
+    paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (max(int(part) for part in re.findall(r"\d+", paper)) < 64) == is_dark
+    sizes = browser.evaluate(
+        "[...document.querySelectorAll('svg text, td, p, li')].map(e => getComputedStyle(e).fontSize)"
+    )
+    assert min(float(size.removesuffix("px")) for size in sizes) >= 11
+    assert browser.complaints() == []
+    assert {address for address in browser.requests() if address != "data:,"} == {pages[name].resolve().as_uri()}
+
+
+def test_nothing_wide_hides_beyond_its_box(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["plain"], 390)
+    boxes = browser.evaluate(
+        "[...document.querySelectorAll('.scroll')].map(e => [e.scrollWidth > e.clientWidth, e.tabIndex, e.clientWidth])"
+    )
+    assert any(scrolls for scrolls, _, _ in boxes)
+    assert all(index == 0 and width <= 390 for _, index, width in boxes)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.9])
+def test_the_readout_tells_the_curves_values(browser: Browser, pages: dict[str, Path], share: float) -> None:
+    contents = report_contents()
+    assert contents.equity is not None and contents.equity.dates is not None
+    browser.open(pages["plain"], 1280)
+    x, y = browser.evaluate(
+        "(() => { const plot = document.querySelector('.plot'); plot.scrollIntoView({ behavior: 'instant' });"
+        f"const box = plot.getBoundingClientRect(); return [box.left + {share} * box.width, box.top + 100]; }})()"
+    )
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    words = browser.evaluate(HOVERED).replace("\N{MINUS SIGN}", "-").split("\n")
+    day = int(np.flatnonzero(contents.equity.dates == np.datetime64(words[0]))[0])
+    assert day == pytest.approx(share * (len(contents.equity.dates) - 1), abs=1.5)
+    values = [float(re.fullmatch(r"([+-]?[\d.]+) %", word)[1]) for word in words if word.endswith("%")]  # type: ignore[index]
+    gains = [100 * (curve[day] / curve[0] - 1) for curve in contents.equity.curves.values()]
+    assert values == pytest.approx(gains, abs=0.11)
+    assert browser.complaints() == []
+
+
+def test_the_readout_follows_the_keyboard(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["plain"], 1280)
+    browser.evaluate("document.querySelector('svg.area').focus()")
+    read = []
+    for key in ("Home", "ArrowRight", "End"):
+        browser.call("Input.dispatchKeyEvent", type="keyDown", key=key)
+        read.append(browser.evaluate(HOVERED).split("\n")[0])
+    equity = report_contents().equity
+    assert equity is not None and equity.dates is not None
+    assert read == [str(equity.dates[index]) for index in (0, 1, -1)]
+    browser.call("Input.dispatchKeyEvent", type="keyDown", key="Escape")
+    assert browser.evaluate(HOVERED) is None
+
+
+def test_names_do_nothing(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["hostile"], 1280)
+    assert browser.evaluate("[document.scripts.length, document.images.length]") == [1, 0]
+    shown = browser.evaluate("document.querySelector('h1').textContent")
+    assert "<script>alert(1)</script>" in shown
+
+
+def test_the_page_prints_light(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["plain"], 1280, is_dark=True)
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    browser.call("Emulation.setEmulatedMedia", media="")

@@ -1,0 +1,230 @@
+"""Pictures show the numbers they were given and leave nothing behind; text says what a reader looks for."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib.figure
+import matplotlib.image
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from utils import pictures as report
+
+RECORD: dict[str, Any] = {
+    "generation": 3,
+    "generations": 25,
+    "replay": {"size": 8120, "capacity": 50_000, "training_starts": 10_000},
+    "seconds": {
+        "evaluate": 20.12,
+        "train": None,
+        "evolve": 0.1,
+        "validate": 5.0,
+        "checkpoint": 1.0,
+        "total": 46.2,
+        "average": 100.4,
+        "left": 7600.0,
+    },
+    "fitness": {"mean": 1.234, "max": 3.2, "min": -2.1, "std": 1.1, "above_zero": 9, "agents": 16},
+    "trading": {
+        "trades": 1600,
+        "wins": 900,
+        "losses": 700,
+        "win_rate": 0.5625,
+        "positions_opened": 1601,
+        "days_with_positions": 2300,
+        "days_without_positions": 20,
+        "costs": 12_345.678,
+        "penalties": 0.0,
+    },
+    "validation": {"best": 1.5, "champion": 2.25, "champion_generation": 2},
+    "learning": {
+        "critic_loss": 0.25,
+        "actor_loss": -4.5,
+        "gradient_norm_actor": 0.5,
+        "gradient_norm_critic": 12.5,
+        "skipped_updates": 1,
+    },
+}
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are drawn while the test runs."""
+    drawn: list[Figure] = []
+
+    def keep(*args: Any, **options: Any) -> Figure:
+        drawn.append(Figure(*args, **options))
+        return drawn[-1]
+
+    monkeypatch.setattr(report, "Figure", keep)
+    return drawn
+
+
+def records(count: int) -> list[dict[str, Any]]:
+    """Records of so many generations; the first has no champion yet."""
+    made = [copy.deepcopy(RECORD) for _ in range(count)]
+    for generation, record in enumerate(made, start=1):
+        record["generation"] = generation
+        record["fitness"] |= {"mean": 0.1 * generation, "max": generation, "min": -generation}
+        record["validation"]["champion"] = None if generation == 1 else 2.0 * generation
+    return made
+
+
+def lines_of(figure: Figure) -> list[tuple[list[float], list[float]]]:
+    points = [np.asarray(line.get_xydata(), dtype=np.float64) for line in figure.axes[0].lines]
+    return [(pairs[:, 0].tolist(), pairs[:, 1].tolist()) for pairs in points]
+
+
+def texts_of(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in figure.findobj(matplotlib.text.Text))
+
+
+def is_picture(path: Path) -> bool:
+    pixels = matplotlib.image.imread(path)
+    return pixels.shape[0] > 400 and pixels.shape[1] > 800 and float(np.std(pixels[..., :3])) > 0.01
+
+
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_fitness_shows_each_generation(tmp_path: Path, figures: list[Figure], count: int) -> None:
+    report.draw_fitness(records(count), tmp_path / "fitness.png", note="synthetic market")
+    assert is_picture(tmp_path / "fitness.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["fitness.png"]
+    generations = list(range(1, count + 1))
+    drawn = [(x, y) for x, y in lines_of(figures[0]) if len(x) == count and x == generations]
+    heights = [y for _, y in drawn]
+    for expected in ([0.1 * g for g in generations], generations, [-g for g in generations]):
+        assert expected in heights
+    champion = next(y for y in heights if math.isnan(y[0]))
+    assert champion[1:] == [2.0 * g for g in generations[1:]]
+    assert "synthetic market" in texts_of(figures[0])
+
+
+@pytest.mark.parametrize("dated", [True, False])
+def test_equity_is_drawn_as_percent_of_its_start(tmp_path: Path, figures: list[Figure], dated: bool) -> None:
+    dates = np.arange(np.datetime64("2012-02-27"), np.datetime64("2012-03-01")) if dated else None
+    curves = {"champion": [200.0, 210.0, 190.0], "equal weight": [1.0, 1.0, 1.5]}
+    bands = {"random pickers": ([10.0, 9.0, 8.0], [10.0, 11.0, 12.0])}
+    report.draw_equity(curves, None if dates is None else list(dates), tmp_path / "e.png", "Validation", bands)
+    assert is_picture(tmp_path / "e.png")
+    champion, equal_weight = lines_of(figures[0])[:2]
+    assert champion[1] == pytest.approx([0, 5, -5])
+    assert equal_weight[1] == pytest.approx([0, 0, 50])
+    band = figures[0].axes[0].collections[0].get_paths()[0].get_extents()
+    assert (band.ymin, band.ymax) == pytest.approx((-20, 20))
+    words = texts_of(figures[0])
+    for expected in ("Validation", "random pickers", "champion\n-5.00 %", "equal weight\n+50.00 %"):
+        assert expected in words
+
+
+def test_memory_shows_a_gpu_only_where_there_is_one(tmp_path: Path, figures: list[Figure]) -> None:
+    host = [("start", 0.0, 100.0, 80.0, 0.0), ("trained", 600.0, 500.0, 90.0, 0.0), ("end", 1200.0, 300.0, 85.0, 0.0)]
+    report.draw_memory(host, tmp_path / "host.png")
+    report.draw_memory([(*point[:4], 2000.0) for point in host], tmp_path / "gpu.png")
+    report.draw_memory([], tmp_path / "empty.png")
+    assert all(is_picture(tmp_path / f"{name}.png") for name in ("host", "gpu", "empty"))
+    assert lines_of(figures[0])[:2] == [([0, 10, 20], [100, 500, 300]), ([0, 10, 20], [80, 90, 85])]
+    assert ([0, 10, 20], [2000, 2000, 2000]) in lines_of(figures[1])
+    words = [texts_of(figure) for figure in figures[:2]]
+    assert "peak 500 MiB, trained" in words[0] and "minutes" in words[0]
+    assert ["GPU" in word for word in words] == [False, True]
+
+
+def test_a_drawn_figure_is_not_kept(tmp_path: Path) -> None:
+    def count_figures() -> int:
+        gc.collect()
+        return sum(type(thing) is Figure for thing in gc.get_objects())
+
+    before = count_figures()
+    for _ in range(3):
+        report.draw_fitness(records(3), tmp_path / "fitness.png")
+    assert count_figures() == before
+
+
+def test_a_failed_drawing_leaves_the_last_picture(tmp_path: Path) -> None:
+    path = tmp_path / "equity.png"
+    report.draw_equity({"champion": [1.0, 2.0]}, None, path, "Validation")
+    picture = path.read_bytes()
+    with pytest.raises(ValueError, match=r"dimension|shape"):
+        report.draw_equity({"champion": [1.0, 2.0]}, [np.datetime64("2012-01-01")], path, "Validation")
+    assert path.read_bytes() == picture
+
+
+cells = st.none() | st.integers(-(10**9), 10**9) | st.floats() | st.text("abc d", min_size=1, max_size=9)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.fixed_dictionaries({"name": st.text("xyz", min_size=1), "a": cells, "long header": cells}), max_size=5)
+)
+def test_table_columns_line_up(rows: list[dict[str, Any]]) -> None:
+    columns = ["name", "a", "long header", "missing"]
+    header, rule, *lines = report.table(rows, columns).split("\n")
+    assert len(lines) == len(rows)
+    starts = [index for index, char in enumerate(rule) if char == "-" and (index == 0 or rule[index - 1] == " ")]
+    ends = [start + len(rule[start:].split(" ")[0]) for start in starts]
+    assert [header[start:end].strip() for start, end in zip(starts, ends, strict=True)] == columns
+    for row, line in zip(rows, lines, strict=True):
+        padded = line.ljust(len(rule))
+        shown = [padded[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+        assert shown[0] == row["name"] and shown[3] == "-"
+        for column, text in zip(("a", "long header"), shown[1:3], strict=True):
+            value = row[column]
+            if value is None or (isinstance(value, float) and not math.isfinite(value)):
+                assert text == "-"
+            elif isinstance(value, str):
+                assert text == value.strip()
+            else:
+                assert float(text.replace(",", "")) == pytest.approx(value, abs=0.005 + 1e-12 * abs(value))
+
+
+def test_table_known_answer() -> None:
+    rows = [{"policy": "champion", "return": 1.234, "trades": 12345}, {"policy": "random", "return": math.nan}]
+    assert report.table(rows, ["policy", "return", "trades"]) == (
+        "policy    return  trades\n--------  ------  ------\nchampion    1.23  12,345\nrandom         -       -"
+    )
+
+
+def test_status_block_says_everything() -> None:
+    block = report.status_block(RECORD)
+    for expected in (
+        "Generation 3 of 25",
+        "8,120 / 50,000 transitions, not ready, 1,880 missing",
+        "46.2 s, average 1 min 40 s, left 2 h 06 min",
+        "evaluate 20.1 s, train -, evolve 0.1 s",
+        "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
+        "1,600 trades, 900 wins, 700 losses, win rate 56.25 %, 1,601 positions opened",
+        "2,300 with positions, 20 without; costs 12,345.68, penalties 0.00",
+        "best agent +1.50 %, champion +2.25 % (of generation 2)",
+        "critic loss 0.25, actor loss -4.5, gradient norm actor 0.5, gradient norm critic 12.5, skipped updates 1",
+    ):
+        assert expected in block
+
+
+@given(size=st.integers(0, 100), starts=st.integers(0, 100))
+def test_status_block_counts_what_is_missing(size: int, starts: int) -> None:
+    replay = {"size": size, "capacity": 100, "training_starts": starts}
+    line = next(line for line in report.status_block({**RECORD, "replay": replay}).split("\n") if "Replay" in line)
+    assert line.endswith(", ready" if size >= starts else f", not ready, {starts - size} missing")
+
+
+def test_status_block_before_anything_is_known() -> None:
+    unknown = {
+        **RECORD,
+        "learning": None,
+        "seconds": dict.fromkeys(RECORD["seconds"]),
+        "fitness": {**RECORD["fitness"], "mean": None, "std": math.nan},
+        "trading": {**RECORD["trading"], "win_rate": None},
+        "validation": dict.fromkeys(RECORD["validation"]),
+    }
+    block = report.status_block(unknown)
+    assert "not begun" in block
+    assert "best agent -, champion -\n" in block
+    assert "None" not in block and "nan" not in block

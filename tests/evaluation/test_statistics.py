@@ -1,0 +1,200 @@
+"""Block bootstrap, tests of a mean, deflated Sharpe ratio and overfitting: published numbers and simulation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from training.evaluation.statistics import (
+    bootstrap_intervals,
+    chance_of_rank,
+    deflated_sharpe,
+    expected_best_sharpe,
+    mean_block_days,
+    mean_test,
+    overfitting_probability,
+    probabilistic_sharpe,
+    stationary_bootstrap,
+)
+from utils.metrics import sharpe, total_return_percent
+
+Array = npt.NDArray[np.float64]
+
+
+def autoregressive(persistence: float, shape: tuple[int, int], seed: int = 0) -> Array:
+    """Series along the last axis with unit shocks and mean zero."""
+    shocks = np.random.default_rng(seed).standard_normal(shape)
+    series = np.empty(shape)
+    series[:, 0] = shocks[:, 0] / math.sqrt(1 - persistence**2)
+    for day in range(1, shape[1]):
+        series[:, day] = persistence * series[:, day - 1] + shocks[:, day]
+    return series
+
+
+@pytest.mark.parametrize("mean_block", [1.0, 4.0, 10.0])
+def test_blocks_are_geometric_circular_and_uniform(mean_block: float) -> None:
+    days = 25
+    drawn = stationary_bootstrap(days, 40_000, mean_block, np.random.default_rng(0))
+    assert drawn.min() == 0 and drawn.max() == days - 1
+    follows = drawn[:, 1:] == (drawn[:, :-1] + 1) % days
+    # A day follows the one before it by design, or by chance where it is drawn anew.
+    assert follows.mean() == pytest.approx(1 - 1 / mean_block + 1 / mean_block / days, abs=0.003)
+    assert np.bincount(drawn[:, -1], minlength=days) / 40_000 == pytest.approx(1 / days, abs=0.006)
+
+
+@pytest.mark.parametrize("persistence", [0.0, 0.7, -0.4])
+def test_the_closed_form_is_the_variance_of_the_bootstrap(persistence: float) -> None:
+    days = 120
+    series = autoregressive(persistence, (1, days))[0]
+    drawn = stationary_bootstrap(days, 40_000, mean_block_days(days), np.random.default_rng(1))
+    kept = 1 - 1 / mean_block_days(days)
+    weights = sum((1 - lag / days) * kept**lag for lag in range(1, days))
+    without_bias_term = mean_test(series).standard_error * math.sqrt(1 - (1 + 2 * weights) / days)
+    assert float(series[drawn].mean(axis=1).std()) == pytest.approx(without_bias_term, rel=0.02)
+
+
+@pytest.mark.parametrize(("days", "persistence", "least"), [(60, 0.0, 0.94), (435, 0.0, 0.94), (435, 0.3, 0.91)])
+def test_intervals_cover_the_true_mean(days: int, persistence: float, least: float) -> None:
+    tests = [mean_test(series) for series in autoregressive(persistence, (1500, days), seed=2)]
+    covered = statistics.fmean(low <= 0 <= high for low, high in (test.interval for test in tests))
+    assert least <= covered <= 0.975
+
+
+def test_heavy_tails_and_volatility_clusters_raise_no_false_alarm() -> None:
+    rng = np.random.default_rng(3)
+    volatility = np.exp(autoregressive(0.95, (1500, 300), seed=4) * 0.15)
+    series = volatility * rng.standard_t(4, size=volatility.shape)
+    assert statistics.fmean(mean_test(row).p_value <= 0.025 for row in series) <= 0.037
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 80), st.integers(1, 500))
+def test_a_test_and_its_interval_agree(seed: int, days: int, trials: int) -> None:
+    """The mean is above zero at 2.5% exactly where the 95% interval is; trials only widen it."""
+    series = np.random.default_rng(seed).standard_normal(days) + 0.3
+    single, several = mean_test(series), mean_test(series, trials)
+    assert (several.p_value < 0.025) == (several.interval[0] > 0)
+    assert several.p_value == pytest.approx(min(1.0, trials * single.p_value))
+    assert several.interval[0] <= single.interval[0] and several.interval[1] >= single.interval[1]
+    assert statistics.fmean(single.interval) == pytest.approx(series.mean())
+
+
+@pytest.mark.parametrize("series", [[], [0.5], [0.0, 0.0, 0.0], [1.0, 1.0]])
+def test_a_series_that_never_varies_proves_nothing(series: list[float]) -> None:
+    test = mean_test(np.array(series))
+    assert test.p_value == 1.0 and test.standard_error == 0.0
+
+
+def test_bootstrap_intervals_hold_the_measure_of_the_curve_and_repeat() -> None:
+    returns = 0.001 + 0.01 * np.random.default_rng(0).standard_normal(400)
+    measures = {"return": total_return_percent, "sharpe": sharpe}
+    found = bootstrap_intervals(returns, measures, np.random.default_rng(5))
+    assert found == bootstrap_intervals(returns, measures, np.random.default_rng(5))
+    curve = np.concatenate(([1.0], np.cumprod(1 + returns)))
+    for name, measure in measures.items():
+        low, high = found[name]
+        assert low < float(measure(curve)) < high
+    # The error of a yearly Sharpe ratio over T days is about sqrt(252 / T) (Lo 2002).
+    assert found["sharpe"][1] - found["sharpe"][0] == pytest.approx(2 * 1.96 * math.sqrt(252 / 400), rel=0.2)
+
+
+def test_the_chance_of_a_rank() -> None:
+    others = np.arange(99.0)
+    assert chance_of_rank(98.0, others) == pytest.approx(2 / 100)
+    assert chance_of_rank(50.0, others) == pytest.approx(50 / 100)
+    assert chance_of_rank(-1.0, others) == 1.0
+    assert chance_of_rank(97.5, others, trials=30) == pytest.approx(30 * 2 / 100)
+    assert chance_of_rank(97.5, others, trials=80) == 1.0
+    assert chance_of_rank(1.0, np.zeros(3)) == pytest.approx(1 / 4), "others that never vary have no tail"
+
+
+def test_beyond_the_last_of_the_others_a_normal_tail_goes_on() -> None:
+    others = np.random.default_rng(0).standard_normal(2000)
+    for score in (4.5, 5.0):
+        exact = statistics.NormalDist().cdf(-score)
+        assert chance_of_rank(score, others) == pytest.approx(exact, rel=0.6)
+
+
+def test_one_more_draw_is_rarely_at_the_top() -> None:
+    draws = np.random.default_rng(0).standard_normal((4000, 40))
+    chances = [chance_of_rank(row[0], row[1:]) for row in draws]
+    assert statistics.fmean(chance <= 0.05 for chance in chances) <= 0.06
+
+
+def test_the_published_example_of_a_deflated_sharpe_ratio() -> None:
+    """Bailey & Lopez de Prado (2014): 2.5 a year over 1,250 days, of 100 trials whose ratios have variance 1/2."""
+    deviation, ratio = math.sqrt(0.5 / 250), 2.5 / math.sqrt(250)
+    benchmark = expected_best_sharpe(deviation, 100)
+    assert benchmark == pytest.approx(0.1132, abs=5e-5)
+    assert probabilistic_sharpe(ratio, benchmark, 1250, -3.0, 10.0) == pytest.approx(0.9004, abs=5e-4)
+    fewer = expected_best_sharpe(deviation, 46)
+    assert probabilistic_sharpe(ratio, fewer, 1250, -3.0, 10.0) == pytest.approx(0.9505, abs=5e-4)
+    assert probabilistic_sharpe(ratio, expected_best_sharpe(deviation, 88), 1250, 0.0, 3.0) == pytest.approx(
+        0.9505, abs=5e-3
+    ), "normal returns would allow 88 trials"
+
+
+@pytest.mark.parametrize("trials", [2, 10, 320])
+def test_the_expected_best_is_that_of_simulated_trials(trials: int) -> None:
+    best = 0.3 * np.random.default_rng(0).standard_normal((20_000, trials)).max(axis=1)
+    assert expected_best_sharpe(0.3, trials) == pytest.approx(float(best.mean()), abs=0.03)
+
+
+def test_one_trial_has_nothing_to_deflate() -> None:
+    assert expected_best_sharpe(0.3, 1) == 0.0
+    assert deflated_sharpe(np.zeros(20), 0.0) is None
+    assert deflated_sharpe(np.array([0.1]), 0.0) is None
+
+
+def test_a_deflated_ratio_is_the_chance_to_be_above_the_benchmark() -> None:
+    """Where the true ratio is the benchmark, the probability is uniform."""
+    returns = np.random.default_rng(0).standard_normal((2000, 250)) + 0.1
+    found = np.array([deflated_sharpe(row, 0.1) for row in returns], dtype=np.float64)
+    for level in (0.05, 0.5, 0.95):
+        assert (found <= level).mean() == pytest.approx(level, abs=0.025)
+
+
+def overfitted_share(results: list[list[float]]) -> float:
+    """Bailey et al. (2015) step by step; results[slice][trial], no ties."""
+    slices, trials = len(results), len(results[0])
+    bad = []
+    for half in itertools.combinations(range(slices), slices // 2):
+        inside = [sum(results[s][n] for s in half) for n in range(trials)]
+        outside = [sum(results[s][n] for s in range(slices) if s not in half) for n in range(trials)]
+        best = inside.index(max(inside))
+        rank = 1 + sum(other < outside[best] for other in outside)
+        relative = rank / (trials + 1)
+        bad.append(math.log(relative / (1 - relative)) <= 0)
+    return statistics.fmean(bad)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_overfitting_is_counted_as_published(seed: int) -> None:
+    results = np.random.default_rng(seed).standard_normal((6, 7))
+    assert overfitting_probability(results) == (pytest.approx(overfitted_share(results.tolist())), math.comb(6, 3))
+
+
+def test_noise_is_overfitted_half_the_time_and_skill_never() -> None:
+    rng = np.random.default_rng(0)
+    noise = [overfitting_probability(rng.standard_normal((8, 100))) for _ in range(60)]
+    assert statistics.fmean(found[0] for found in noise if found) == pytest.approx(0.5, abs=0.06)
+    skilled = rng.standard_normal((8, 100))
+    skilled[:, 3] += 5
+    assert overfitting_probability(skilled) == (0.0, 70)
+    shifts = np.linspace(-9, 9, 41)
+    assert overfitting_probability(np.stack((shifts, -shifts))) == (1.0, 2), "what wins in one half loses in the other"
+
+
+def test_equal_trials_count_once_and_their_order_does_not_matter() -> None:
+    results = np.random.default_rng(0).standard_normal((8, 12))
+    again = np.random.default_rng(1).permutation(np.concatenate((results, results[:, :5]), axis=1), axis=1)
+    assert overfitting_probability(again) == overfitting_probability(results)
+    assert overfitting_probability(np.ones((8, 12))) is None
+    assert overfitting_probability(results[:7]) is None, "an odd number of slices has no halves"

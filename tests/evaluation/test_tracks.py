@@ -1,0 +1,266 @@
+"""Accounts over consecutive windows against what was played apart, known answers, and plain-Python arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.features import OPEN
+from data.splits import Span, consecutive_windows
+from models.ddpg_agent import DDPGAgent
+from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_population, tiny_rules, trending_panel, world_of
+from training.evaluation.assessment import estimates, known_biases
+from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy
+from training.evaluation.comparison import CHAMPION, EQUAL, RANDOM
+from training.evaluation.tracks import (
+    COSTS_BPS,
+    HOLD,
+    MOMENTUM,
+    REVERSAL,
+    Ground,
+    Played,
+    Track,
+    join,
+    play_agent,
+    play_all,
+    play_buy_and_hold,
+    play_equal_weight,
+    play_pickers,
+    play_rule,
+    replay,
+    simple_rules,
+)
+from training.rollout import play, roll_out
+from utils.config.trader import Fill
+from utils.errors import DataError
+
+Array = npt.NDArray[np.float64]
+WINDOWS = 4
+
+
+def eager_agent() -> DDPGAgent:
+    """An agent whose orders differ from day to day."""
+    agent = tiny_population(3).agent(1)
+    with torch.no_grad():
+        agent.networks.actor.out.weight.mul_(20.0)
+    return agent
+
+
+def ground_of(world: World, windows: int = WINDOWS, first: int = FIRST_DAY) -> Ground:
+    starts = first + world.env.rules.episode_steps * torch.arange(windows)
+    return Ground(world.market, world.tensors, world.env, starts)
+
+
+def quiet_world(stocks: int = 8, fill: Fill = "next_open", **changes: float) -> World:
+    """No gaps, no drift: every order is filled."""
+    rules = tiny_rules(trading_days=10, stake_percent=2.0, fill=fill, **changes)
+    return world_of(trending_panel([0.0] * stocks, 80, noise=0.02, seed=5), rules=rules)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 50), st.integers(2, 200), st.integers(1, 30))
+def test_consecutive_windows_follow_one_another_to_the_last_day(first: int, days: int, steps: int) -> None:
+    span = Span(first, first + days - 1)
+    if days <= steps:
+        with pytest.raises(DataError):
+            consecutive_windows(span, steps)
+        return
+    starts = consecutive_windows(span, steps).tolist()
+    assert starts[-1] + steps == span.last
+    assert all(after - before == steps for before, after in itertools.pairwise(starts))
+    assert span.first <= starts[0] < span.first + steps, "no further window fits"
+
+
+@pytest.mark.parametrize("fill", ["next_open", "same_close"])
+def test_an_agents_track_is_what_it_played(fill: Fill) -> None:
+    world = random_world(3, days=60, rules=tiny_rules(fill=fill))
+    ground, agent = ground_of(world), eager_agent()
+    found = play_agent(ground, agent)
+    track = found.track
+    episodes = roll_out(world.env, agent.networks, world.tensors, ground.starts)
+    np.testing.assert_array_equal(track.equity[0], episodes.equity[:, 0, :, 0].numpy().T)
+    assert track.trades.sum() > 5
+    for window in range(WINDOWS):
+        trades = [trade for trade in found.ledger if trade["window"] == window]
+        closed = [t for t in trades if t["exit_day"] is not None]
+        change = track.equity[0, window, -1] - track.capital
+        assert sum(t["profit"] - t["costs"] for t in trades) == pytest.approx(change, abs=1e-6)
+        assert track.trades[0, window] == len(closed)
+        assert track.wins[0, window] == sum(t["profit"] > t["costs"] for t in trades)
+        assert track.sessions[0, window] == sum(t["exit_day"] - t["entry_day"] + 1 for t in closed)
+        assert track.traded[0, window] == pytest.approx(sum(2 * t["value"] + t["profit"] for t in trades))
+        assert track.costs[0, window] == pytest.approx(sum(t["costs"] for t in trades))
+
+
+def test_exposure_is_the_mean_invested_share() -> None:
+    world = quiet_world()
+    ground, agent = ground_of(world), eager_agent()
+    track = play_agent(ground, agent).track
+    shares = []
+
+    def note() -> None:
+        shares.append(1 - world.env.portfolio.cash / world.env.portfolio.equity)
+
+    roll_out(world.env, agent.networks, world.tensors, ground.starts, safe_point=note)
+    np.testing.assert_allclose(track.exposure[0], torch.stack(shares).mean(0).numpy())
+    assert 0 < track.exposure.min() < track.exposure.max() < 1
+
+
+def test_the_same_orders_again_give_the_same_account() -> None:
+    ground = ground_of(random_world(3, days=60))
+    played = play_agent(ground, eager_agent())
+    again = replay(ground, played.plan)
+    for field in dataclasses.fields(Track):
+        np.testing.assert_allclose(getattr(again, field.name), getattr(played.track, field.name), rtol=1e-12)
+
+
+@pytest.mark.parametrize("cost", [0.0, 3.0, 10.0, 40.0])
+def test_doubling_costs_never_helps_under_fixed_orders(cost: float) -> None:
+    ground = ground_of(quiet_world())
+    plan = play_agent(ground, eager_agent()).plan
+    cheap, dear = (replay(ground.at_cost(bps), plan) for bps in (cost, 2 * cost))
+    assert bool((dear.equity <= cheap.equity).all())
+    assert cost == 0 or float(dear.equity[..., -1].max()) < float(cheap.equity[..., -1].max())
+
+
+def test_pickers_give_the_champions_orders_for_other_stocks() -> None:
+    """As many trades in each window, of the same value on the same days; which stocks is the lot's."""
+    world = quiet_world()
+    ground = ground_of(world)
+    played = play_agent(ground, eager_agent())
+    pickers = play_pickers(ground, played.plan, 50, seeded())
+    assert pickers.equity.shape == (50, WINDOWS, world.env.rules.episode_steps + 1)
+    np.testing.assert_array_equal(pickers.trades, np.broadcast_to(played.track.trades, (50, WINDOWS)))
+    book = world.env.portfolio.ledger()
+    values = book.value.view(len(book.value), 50, WINDOWS)
+    wanted = played.plan.coefficient[:, 0] * world.env.rules.initial_capital * world.env.rules.stake_percent / 100
+    np.testing.assert_allclose(values, wanted[:, None].expand_as(values), rtol=1e-9)
+    stocks = book.stock.view(len(book.value), 50, WINDOWS)[wanted.sum(1) > 0]
+    assert all(len(row.unique()) == world.stocks for row in stocks.flatten(1)), "every stock is drawn by someone"
+    assert len(np.unique(pickers.equity[:, 0, -1])) > 40
+
+
+def test_pickers_never_buy_what_they_hold_or_what_has_no_bar() -> None:
+    """In a market with gaps they may find nothing to buy, and then leave the order out."""
+    world = random_world(11, days=60, rules=tiny_rules(trading_days=7, max_new_positions_per_day=2))
+    ground = ground_of(world)
+    plan = play_agent(ground, eager_agent()).plan
+    pickers = play_pickers(ground, plan, 30, seeded())
+    assert bool((pickers.trades <= (plan.coefficient > 0).sum((0, 1)).numpy()[None]).all())
+    book = world.env.portfolio.ledger()
+    bars = world.env.portfolio.bars.tradable
+    rows, lanes = (book.value > 0).nonzero(as_tuple=True)
+    decided = ground.starts.repeat(30)[lanes] + rows // 2
+    assert bool(bars[decided, book.stock[rows, lanes]].all())
+    for lane in range(0, 120, 7):
+        own = [(int(book.stock[r, lane]), r // 2, int(book.exit_step[r, lane])) for r in range(len(book.value))]
+        bought = [trade for trade, value in zip(own, book.value[:, lane].tolist(), strict=True) if value > 0]
+        for stock, step, _ in bought:
+            assert not [t for t in bought if t[0] == stock and t[1] < step < t[2]], "still held"
+
+
+def test_the_lot_decides_the_pickers() -> None:
+    ground = ground_of(quiet_world())
+    plan = play_agent(ground, eager_agent()).plan
+    one, same, other = (play_pickers(ground, plan, 5, seeded(seed)).equity for seed in (1, 1, 2))
+    assert np.array_equal(one, same) and not np.array_equal(one, other)
+
+
+def test_a_track_keeps_its_numbers_when_others_play() -> None:
+    ground = ground_of(quiet_world())
+    first = play_agent(ground, eager_agent()).track
+    before = first.equity.copy()
+    play_rule(ground, ScoreRule(np.ones(ground.market.close.shape)))
+    np.testing.assert_array_equal(first.equity, before)
+
+
+def test_windows_are_stitched_by_reinvesting() -> None:
+    equity = np.array([[[100.0, 110, 120], [100, 100, 50], [100, 90, 200]]])
+    totals = np.zeros((1, 3))
+    track = Track(equity, *(totals for _ in range(6)))
+    assert track.stitched.tolist() == [pytest.approx([100, 110, 120, 120, 60, 54, 120])]
+    assert track.daily_profit.tolist() == [pytest.approx([10, 10, 0, -50, -10, 110])]
+    assert track.capital == 100
+
+
+def test_buying_and_holding_is_one_purchase_for_all_windows() -> None:
+    world = random_world(7, days=60)
+    ground, rules = ground_of(world), world.env.rules
+    open_, close = world.market.data_array[:, world.market.investable_columns, OPEN], world.market.close
+    steps = WINDOWS * rules.episode_steps
+    held = play_buy_and_hold(ground)
+    expected = equal_weight_equity(close, open_, FIRST_DAY, steps, rules)
+    np.testing.assert_allclose(held.stitched[0], expected, rtol=1e-12)
+    rate = (rules.cost_bps + rules.slippage_bps) / 1e4
+    bought, sold = rules.initial_capital / (1 + rate), held.equity[0, -1, -1] / (1 - rate)
+    assert held.costs.sum() == pytest.approx(rate * (bought + sold))
+    anew = play_equal_weight(ground)
+    for window, start in enumerate(ground.starts.tolist()):
+        alone = equal_weight_equity(close, open_, start, rules.episode_steps, rules)
+        np.testing.assert_array_equal(anew.equity[0, window], alone)
+    assert np.isnan(held.trades).all() and estimates(held, 0)["trades"].value is None
+
+
+def test_simple_rules_look_back_sixty_and_five_days() -> None:
+    world = world_of(trending_panel([0.01, -0.01, 0.0], 80, noise=0.0))
+    rules = simple_rules(world.market)
+    np.testing.assert_allclose(rules[MOMENTUM].scores[70], [0.6, -0.6, 0.0], atol=1e-4)
+    np.testing.assert_allclose(rules[REVERSAL].scores[70], [-0.05, 0.05, 0.0], atol=1e-4)
+    assert np.isnan(rules[MOMENTUM].scores[59]).all() and np.isnan(rules[REVERSAL].scores[4]).all()
+    ground = ground_of(world, windows=1, first=65)
+    track = play_rule(ground, rules[MOMENTUM])
+    policy = score_policy(ScoreRule(rules[MOMENTUM].scores), torch.device("cpu"))
+    np.testing.assert_array_equal(track.equity[0, 0], play(world.env, policy, ground.starts)[1][:, 0].numpy())
+    assert track.equity[0, 0, -1] > track.capital
+
+
+def everything(ground: Ground) -> Played:
+    return play_all(ground, {CHAMPION: eager_agent()}, simple_rules(ground.market), pickers=6, generator=seeded())
+
+
+def test_parts_joined_are_the_whole() -> None:
+    """Two windows and two more give what four give, but for the lots of the random pickers."""
+    world = random_world(3, days=60)
+    steps = world.env.rules.episode_steps
+    whole = everything(ground_of(world))
+    parts = [everything(ground_of(world, 2, FIRST_DAY + first)) for first in (0, 2 * steps)]
+    joined = join(parts)
+    assert list(joined.tracks) == list(whole.tracks) == [CHAMPION, RANDOM, EQUAL, HOLD, MOMENTUM, REVERSAL]
+    # The networks' float32 may round otherwise in a pass over other days.
+    for name in (CHAMPION, EQUAL, MOMENTUM, REVERSAL):
+        np.testing.assert_allclose(joined.tracks[name].equity, whole.tracks[name].equity, rtol=1e-7)
+        np.testing.assert_allclose(joined.tracks[name].exposure, whole.tracks[name].exposure, rtol=1e-6)
+    assert joined.tracks[RANDOM].equity.shape == whole.tracks[RANDOM].equity.shape
+    assert [trade["window"] for trade in joined.ledgers[CHAMPION]] == [t["window"] for t in whole.ledgers[CHAMPION]]
+    np.testing.assert_array_equal(joined.days, whole.days)
+    assert list(joined.at_cost) == list(COSTS_BPS)
+    np.testing.assert_allclose(joined.at_cost[25.0][CHAMPION].equity, whole.at_cost[25.0][CHAMPION].equity, rtol=1e-12)
+
+
+def test_the_charged_costs_are_among_the_others() -> None:
+    """At the rules' own costs a leg the champion's line is its own track."""
+    ground = ground_of(quiet_world(cost_bps=5.0, slippage_bps=5.0))
+    played = everything(ground)
+    for name in (CHAMPION, EQUAL, HOLD, MOMENTUM, REVERSAL):
+        np.testing.assert_allclose(played.at_cost[10.0][name].equity, played.tracks[name].equity, rtol=1e-12)
+    ends = [float(levels[CHAMPION].equity[..., -1].sum()) for levels in played.at_cost.values()]
+    assert ends == sorted(ends, reverse=True)
+
+
+def test_survivors_are_told_from_a_market_with_deaths() -> None:
+    quiet = quiet_world().market
+    names = [bias.name for bias in known_biases(quiet, is_synthetic=False, is_validation=False)]
+    assert names == ["Survivors only", "Fills"]
+    data = quiet.data_array.copy()
+    data[-12:, 2] = np.nan
+    died = dataclasses.replace(quiet, data_array=data)
+    assert [bias.name for bias in known_biases(died, is_synthetic=False, is_validation=False)] == ["Fills"]
+    built_in = [bias.name for bias in known_biases(quiet, is_synthetic=True, is_validation=True)]
+    assert built_in == ["Built-in market", "Chosen on these days", "Fills"]

@@ -1,0 +1,204 @@
+"""Walk-forward: folds follow one another, no champion has seen its test days, and a stopped test goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.faults.harness import records
+from data.splits import Span, consecutive_windows
+from main import main
+from tests.tiny_run import TINY, frame
+from training.commands.train import run_training
+from training.erl_trainer import ERLTrainer
+from training.evaluation.folds import FoldPlan, make_folds
+from training.run.market import load_market
+from utils.config.cli import WalkForwardArguments, parse_command
+from utils.config.trader import DataConfig, EnvironmentConfig
+from utils.errors import DataError
+
+FOLDS = ("--folds", "2", "--test-windows", "2", "--validation-days", "30")
+plans = st.builds(
+    FoldPlan,
+    folds=st.integers(1, 4),
+    test_windows=st.integers(1, 3),
+    validation_days=st.integers(20, 60),
+    train_days=st.sampled_from([0, 30, 80]),
+)
+rules = st.builds(
+    EnvironmentConfig,
+    trading_days=st.integers(1, 12),
+    settlement_days=st.integers(0, 6),
+    max_holding_days=st.integers(1, 6),
+)
+
+
+@settings(max_examples=100)
+@given(plans, rules, st.integers(200, 500))
+def test_folds_follow_one_another_and_never_overlap(plan: FoldPlan, env: EnvironmentConfig, days: int) -> None:
+    split = DataConfig(context_window_days=16)
+    try:
+        folds = make_folds(days, plan, split, env)
+    except DataError as error:
+        assert str(error).startswith("expected at least")
+        assume(False)
+    assert len(folds) == plan.folds and folds[-1].holdout.last == days - 1
+    for fold in folds:
+        assert fold.train.first >= split.context_window_days
+        assert plan.train_days == 0 or fold.train.days <= plan.train_days
+        assert fold.validation.days == plan.validation_days
+        for earlier, later in ((fold.train, fold.validation), (fold.validation, fold.holdout)):
+            assert later.first - earlier.last - 1 == env.max_holding_days
+        starts = consecutive_windows(fold.holdout, env.episode_steps).tolist()
+        assert starts == [fold.holdout.first + env.episode_steps * window for window in range(plan.test_windows)]
+        assert starts[-1] + env.episode_steps == fold.holdout.last
+    for before, after in itertools.pairwise(folds):
+        assert before.holdout.last == after.holdout.first
+        if plan.train_days == 0:
+            assert after.train.first == before.train.first and after.train.last > before.train.last
+
+
+def test_too_few_days_are_refused() -> None:
+    env = EnvironmentConfig(trading_days=12, settlement_days=4, max_holding_days=4)
+    with pytest.raises(DataError, match="expected at least 17 train days in fold 1, got"):
+        make_folds(150, FoldPlan(4, 2, 30, 0), DataConfig(context_window_days=16), env)
+    with pytest.raises(DataError, match="expected at least 17 validation days in fold 1, got 10"):
+        make_folds(300, FoldPlan(1, 1, 10, 0), DataConfig(context_window_days=16), env)
+
+
+def walk(folder: Path, *flags: str) -> int:
+    return main(["walk-forward", "--runs-dir", str(folder / "runs"), *flags])
+
+
+def begin(folder: Path, name: str, *flags: str) -> int:
+    files = ("--config", str(folder / "tiny.toml"), "--data", str(folder / "data.parquet"))
+    return walk(folder, *files, "--profile", "quick", "--run", name, *FOLDS, *flags)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a data file and a finished walk-forward test of it."""
+    torch.set_num_threads(1)
+    path = tmp_path_factory.mktemp("walk")
+    (path / "tiny.toml").write_text(TINY)
+    frame(300, 4).to_parquet(path / "data.parquet")
+    assert begin(path, "whole") == 0
+    return path
+
+
+def test_the_curve_holds_every_test_day_once_and_reinvests(folder: Path) -> None:
+    path = folder / "runs" / "whole"
+    equity = pd.read_csv(path / "equity.csv")
+    dates = np.unique(pd.read_parquet(folder / "data.parquet")["date"].to_numpy().astype("datetime64[D]"))
+    assert equity["date"].tolist() == [str(day) for day in dates[-(2 * 2 * 16 + 1) :]]
+    results = json.loads((path / "results.json").read_text())
+    folds = results["folds"]
+    assert [fold["dates"]["holdout"] for fold in folds] == [
+        [equity["date"][0], equity["date"][32]],
+        [equity["date"][32], equity["date"][64]],
+    ]
+    champion = equity["champion"].to_numpy()
+    assert champion[0] == 1_000_000.0
+    returns = [100 * (champion[last] / champion[last - 32] - 1) for last in (32, 64)]
+    assert [fold["return_percent"] for fold in folds] == pytest.approx(returns, abs=1e-9)
+    total = results["policies"]["champion"]["return"]["value"]
+    assert total == pytest.approx(100 * (champion[-1] / champion[0] - 1), abs=1e-9)
+    assert results["verdict"]["trials"] == 1 and "sentence" in results["verdict"]
+    trades = pd.read_parquet(path / "trades.parquet")
+    assert trades["order_date"].min() >= equity["date"][0] and trades["exit_date"].max() <= equity["date"][64]
+    profit = (trades["profit"] - trades["costs"]).groupby(trades["window"]).sum()
+    growth = [100 * (champion[last] / champion[last - 16] - 1) for last in range(16, 65, 16)]
+    assert (profit.reindex(range(4), fill_value=0.0) / 10_000).tolist() == pytest.approx(growth, abs=1e-6)
+    page = (path / "report.html").read_text()
+    assert "walk-forward" in page and results["verdict"]["sentence"].split(" (")[0] in page
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_training_and_validation_do_not_touch_the_test_days(folder: Path, tmp_path: Path, number: int) -> None:
+    """With every price after its last validation day corrupted, a fold becomes the same, bit for bit."""
+    command = ["walk-forward", "--config", str(folder / "tiny.toml"), "--data", str(folder / "data.parquet"), *FOLDS]
+    arguments = parse_command([*command, "--profile", "quick"], cuda_available=False).arguments
+    assert isinstance(arguments, WalkForwardArguments)
+    config = arguments.settings
+    dates = load_market(config)[0].dates
+    fold = make_folds(len(dates), FoldPlan(2, 2, 30, 0), config.split, config.env)[number - 1]
+    spoilt = pd.read_parquet(folder / "data.parquet")
+    later = spoilt["date"].to_numpy() > dates[fold.validation.last]
+    prices = ["open", "high", "low", "close"]
+    spoilt.loc[later, prices] = np.random.default_rng(0).uniform(1, 1000, (int(later.sum()), 4))
+    spoilt.to_parquet(tmp_path / "data.parquet")
+    config = dataclasses.replace(config, data=tmp_path / "data.parquet", runs_dir=tmp_path, run=f"fold-{number}")
+    run_training(config, frozenset(), splits=fold)
+    mine, theirs = (path / f"fold-{number}" for path in (tmp_path, folder / "runs" / "whole"))
+    assert records(mine) == records(theirs) and len(records(mine)) == 2
+    for part in ("population", "champion"):
+        states = [path / "checkpoints" / "generation-000002" / f"{part}.safetensors" for path in (mine, theirs)]
+        assert states[0].read_bytes() == states[1].read_bytes()
+
+
+def test_a_stopped_test_goes_on_and_ends_as_if_never_stopped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stopped in the second generation of the second fold: the first fold is not trained again."""
+    evolve, calls = ERLTrainer.evolve, []
+
+    def interrupted(self: ERLTrainer, fitness: torch.Tensor) -> None:
+        calls.append(self.generation)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        evolve(self, fitness)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ERLTrainer, "evolve", interrupted)
+        assert begin(folder, "parts") == 130
+    assert "python main.py walk-forward --resume" in capsys.readouterr().err
+    whole, parts = folder / "runs" / "whole", folder / "runs" / "parts"
+    done = (parts / "fold-1" / "summary.json").stat().st_mtime_ns
+    assert walk(folder, "--resume", "parts") == 0
+    assert (parts / "fold-1" / "summary.json").stat().st_mtime_ns == done
+    for name in ("equity.csv", "trades.csv"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes()
+    assert records(parts / "fold-2") == records(whole / "fold-2")
+    pages = [json.loads((path / "results.json").read_text()) for path in (parts, whole)]
+    assert pages[0] | {"run": ""} == pages[1] | {"run": ""}
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--resume", "whole", "--folds", "3"), "expected --folds 2, with which"),
+        (("--resume", "whole", "--seed", "5"), "expected seed = 0"),
+        (("--resume", "hwole"), "the nearest is 'whole'"),
+        (("--run", "whole"), "a new name for --run"),
+        (("--folds", "0"), "folds >= 1"),
+        (("--fold", "3"), "the nearest is '--folds'"),
+    ],
+)
+def test_mistakes_get_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], says: str
+) -> None:
+    assert walk(folder, *flags) == 2
+    shown = [line for line in capsys.readouterr().err.splitlines() if " ERROR " in line]
+    assert len(shown) == 1 and says in shown[0]
+
+
+def test_the_newest_test_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert walk(tmp_path, "--resume") == 2
+    assert "a walk-forward test to resume" in capsys.readouterr().err
+
+
+def test_a_fold_is_a_span_of_days() -> None:
+    """The known answer: 300 days, two folds of two windows of 16 steps, 30 days of validation, purges of 4."""
+    env = EnvironmentConfig(trading_days=12, settlement_days=4, max_holding_days=4)
+    first, last = make_folds(300, FoldPlan(2, 2, 30, 0), DataConfig(context_window_days=16), env)
+    assert (first.train, first.validation, first.holdout) == (Span(16, 196), Span(201, 230), Span(235, 267))
+    assert (last.train, last.validation, last.holdout) == (Span(16, 228), Span(233, 262), Span(267, 299))

@@ -1,0 +1,131 @@
+"""The baselines: scores with known answers, legal choices, and a fair, repeatable evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.speed.fuel_breaks import baseline_table
+from environment.fuel_breaks.burn_state import TracedBurnState, build_hazard
+from environment.fuel_breaks.config import ScenarioConfig
+from environment.fuel_breaks.env import VectorFuelBreakEnvironment
+from environment.fuel_breaks.fire_behaviour import Wind
+from environment.fuel_breaks.fire_spread import ScenarioSet
+from tests.fuel_breaks.fire_cases import WATER, flat_landscape, small_config, small_tiles
+from training.fuel_breaks.baselines import (
+    adaptive,
+    baselines,
+    best_legal,
+    burn_probability,
+    domirank,
+    downstream_value,
+    evaluate,
+    place,
+    random_cells,
+    reduction_percent,
+    static,
+    tree_betweenness,
+)
+
+NAMES = list(baselines())
+
+
+def corridor(cells: int, ignitions: list[int], **values: Any) -> TracedBurnState:
+    config = small_config(scenarios=ScenarioConfig(duration_minutes=1e6))
+    scenarios = ScenarioSet((Wind(0, 0),), np.array([ignitions], dtype=np.int32))
+    return TracedBurnState(build_hazard(flat_landscape(1, cells, **values), scenarios, config))
+
+
+def test_scores_of_a_corridor() -> None:
+    state = corridor(5, [0, 2])
+    assert burn_probability(state).tolist() == [2, 2, 2, 2, 2]
+    assert downstream_value(state).tolist() == [5 + 1, 4 + 2, 3 + 5, 2 + 2, 1 + 1]
+    assert tree_betweenness(state).tolist() == [0, 1 * 3 + 1 * 1, 2 * 2, 3 * 1 + 1 * 1, 0]
+    state.clear(2)
+    assert downstream_value(state).tolist() == [2, 1, 0, 0, 0]
+    assert best_legal(np.array([1.0, 2, 9, 3, 3]), state) == 3
+
+
+def test_betweenness_counts_the_paths_through_a_cell() -> None:
+    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
+    env.reset([2], [5])
+    trees, expected = env.states[0].trees(), np.zeros(100)
+    for end in range(len(trees.cell)):
+        above, between = trees.parent[end], []
+        while above < len(trees.cell):
+            # One path from this ancestor to the end: it passes through every cell that lies between.
+            expected[trees.cell[between]] += 1
+            between.append(above)
+            above = trees.parent[above]
+    assert expected.max() > 0
+    np.testing.assert_allclose(tree_betweenness(env.states[0]), expected)
+
+
+def test_domirank_solves_its_equation() -> None:
+    state = corridor(7, [3])
+    scores = domirank(state)
+    links = np.diag(np.ones(6), 1) + np.diag(np.ones(6), -1)
+    sigma = 0.5 / -np.linalg.eigvalsh(links)[0]
+    # In equilibrium what a node gains by dominating its neighbours is what it loses: x = sigma A (1 - x).
+    np.testing.assert_allclose(scores, sigma * links @ (1 - scores))
+    np.testing.assert_allclose(scores, scores[::-1])
+    alone = corridor(2, [0], fuel_model=[186, WATER])
+    assert domirank(alone).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_placements_are_legal_and_spend_the_budget(name: str) -> None:
+    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
+    cleared = place(baselines()[name], env, range(4), 3)
+    assert cleared.sum(axis=1).tolist() == [4] * 4
+    assert not (cleared & ~np.stack([tile.landscape.burnable.ravel() for tile in small_tiles()[:4]])).any()
+
+
+def test_a_static_rule_takes_the_best_of_the_first_look() -> None:
+    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
+    cleared = place(static(burn_probability), env, [1], 0)[0]
+    scores = burn_probability(TracedBurnState(env.planning.hazard(1, 0)))
+    assert scores[cleared].min() >= np.where(cleared, -np.inf, scores).max()
+
+
+def test_an_adaptive_rule_looks_again() -> None:
+    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
+    policy = adaptive(downstream_value)
+    env.reset([1], [0])
+    while not env.terminated.all():
+        scores = downstream_value(TracedBurnState(env.states[0].hazard, env.cleared[0]))
+        assert policy(env)[0] == np.where(env.action_masks()[0], scores, -np.inf).argmax()
+        env.step(policy(env))
+
+
+def test_evaluation_is_repeatable_and_the_same_for_all() -> None:
+    tiles, config = small_tiles()[:3], small_config()
+    alone = evaluate(static(downstream_value), tiles, [0, 1], config)
+    evaluate(random_cells(np.random.default_rng(0)), tiles, [0, 1], config)
+    assert (evaluate(static(downstream_value), tiles, [0, 1], config) == alone).all()
+    single = [evaluate(static(downstream_value), tiles, [seed], config) for seed in (0, 1)]
+    np.testing.assert_allclose(alone, np.mean(single, axis=0))
+    assert alone.shape == (3,) and (alone > 0).all() and (alone < 100).all()
+
+
+def test_no_breaks_reduce_nothing_and_a_bare_tile_burns_nothing() -> None:
+    hazard = VectorFuelBreakEnvironment(small_tiles(), small_config()).planning.hazard(0, 0)
+    assert reduction_percent(hazard, np.zeros(100, dtype=bool)) == 0
+    assert reduction_percent(hazard, np.ones(100, dtype=bool)) == 100
+
+
+def test_the_benchmark_measures_every_baseline() -> None:
+    table = baseline_table(small_tiles()[:2], 1, small_config())
+    assert list(table) == NAMES
+    assert table["burn probability"]["reduction_percent"] == pytest.approx(
+        evaluate(static(burn_probability), small_tiles()[:2], [0], small_config()).mean()
+    )
+
+
+def test_looking_at_the_fires_beats_chance() -> None:
+    config = small_config(scenarios=ScenarioConfig(winds=4, planning_ignitions_per_wind=25))
+    scores = {name: evaluate(baselines()[name], small_tiles(), [0], config).mean() for name in NAMES}
+    assert min(scores[name] for name in NAMES if name != "random") > scores["random"]
+    assert scores["adaptive downstream value"] > scores["burn probability"]

@@ -1,0 +1,147 @@
+"""The learner: it finds a break that is known to be best, keeps to its bounds, and goes on exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from environment.fuel_breaks.burn_state import FireSimulator
+from tests.fuel_breaks.dqn_cases import (
+    CPU,
+    SIDE,
+    bridge_cell,
+    bridge_config,
+    run_config,
+    trainer_of,
+    two_fields,
+    with_learning,
+)
+from training.fuel_breaks.baselines import place, reduction_percent
+from training.fuel_breaks.config import BoundsConfig
+from training.fuel_breaks.dqn_trainer import DQNTrainer
+from training.fuel_breaks.memory_watch import MemoryWatch
+from training.fuel_breaks.policies import greedy
+from utils.runs.state_tree import flatten
+
+CLOCKS = ("seconds", "step_times", "collection_times")
+
+
+@pytest.mark.parametrize("n_steps", [0, 1])
+def test_learns_the_cell_that_stops_the_fire(n_steps: int) -> None:
+    shown = [(row, turned) for row in (1, 3, 4, 7) for turned in (False, True)]
+    unseen = [(row, turned) for row in (2, 5, 6) for turned in (False, True)]
+    tiles = [two_fields(*case) for case in unseen]
+    config = bridge_config(n_steps)
+    judge = FireSimulator(tiles, config.env, "judging").hazard(0, 0)
+    cells = np.flatnonzero(judge.burnable)
+    by_cell = [reduction_percent(judge, np.arange(SIDE * SIDE) == cell) for cell in cells]
+    assert cells[int(np.argmax(by_cell))] == bridge_cell(*unseen[0]), "the bridge is the best break"
+    trainer = trainer_of(config, [two_fields(*case) for case in shown], tiles[:1])
+    env = type(trainer.env)(tiles, config.env)
+
+    def found() -> list[bool]:
+        cleared = place(greedy(trainer.target, CPU, trainer.symmetry), env, range(len(tiles)), 3)
+        return [bool(own[bridge_cell(*case)]) for own, case in zip(cleared, unseen, strict=True)]
+
+    assert not all(found())
+    trainer.run_generation()
+    assert all(found())
+
+
+def same(first: dict[str, Any], second: dict[str, Any]) -> None:
+    for part in first:
+        (tensors, rest), (others, other_rest) = flatten(first[part]), flatten(second[part])
+        assert tensors.keys() == others.keys()
+        assert all(torch.equal(tensors[name], others[name]) for name in tensors), part
+        assert {k: v for k, v in rest.items() if k not in CLOCKS} == {
+            k: v for k, v in other_rest.items() if k not in CLOCKS
+        }
+
+
+@pytest.mark.parametrize("n_steps", [0, 2])
+def test_goes_on_bit_for_bit(n_steps: int) -> None:
+    config = with_learning(run_config(), n_steps=n_steps)
+    straight, first = trainer_of(config), trainer_of(config)
+    records = [straight.run_generation() for _ in range(4)]
+    for _ in range(2):
+        first.run_generation()
+    state = first.state_dict()
+    # Whatever was drawn since start-up must not matter: the state is all.
+    torch.manual_seed(99)
+    second = DQNTrainer(config, first.env.planning.tiles, first.validation.tiles, CPU, lambda: None)
+    second.load_state_dict(state)
+    again = [second.run_generation() for _ in range(2)]
+    same(straight.state_dict(), second.state_dict())
+    for name in ("validation", "loss", "return_percent", "updates", "episodes", "buffers"):
+        assert records[3][name] == again[1][name], name
+
+
+def test_everything_is_bounded() -> None:
+    bounds = BoundsConfig(
+        loss_history=7, reward_history=5, experience_per_collector=9, step_times=6, collection_times=3
+    )
+    trainer = trainer_of(run_config(bounds=bounds))
+    data = trainer.replay.ring.data
+    places = {name: tensor.data_ptr() for name, tensor in data.items()}
+    for _ in range(4):
+        trainer.run_generation()
+    lengths = {name: len(getattr(trainer, name)) for name in ("losses", "returns", "step_times", "collection_times")}
+    assert lengths == {"losses": 7, "returns": 5, "step_times": 6, "collection_times": 3}
+    assert trainer.replay.size == trainer.replay.ring.capacity == 9 * 4
+    assert {name: tensor.data_ptr() for name, tensor in data.items()} == places
+    assert all(isinstance(loss, float) for loss in trainer.losses)
+
+
+def test_the_bounds_default_to_those_of_the_system_replaced() -> None:
+    assert list(vars(BoundsConfig()).values()) == [1000, 1000, 2000, 100, 20, 10, 50, 100]
+
+
+def test_memory_is_checked_as_often_as_set() -> None:
+    calls: list[int] = []
+    watch = MemoryWatch(BoundsConfig(), lambda: calls.append(1))
+    for _ in range(25):
+        watch.environment_steps(16)
+        watch.training_steps(10)
+        watch.episodes(1)
+    assert watch.checks == {"episodes": 2, "environment_steps": 8, "training_steps": 2}
+    assert len(calls) == 12
+    record = watch.record()
+    assert record["rss_mb"] > 0 and record["gpu_allocated_mb"] >= 0 and record["freed_mb"] >= 0
+
+
+def test_best_network_is_kept() -> None:
+    trainer = trainer_of(run_config())
+    scores = iter((10.0, 30.0, 20.0))
+    trainer.best_score = 0.0
+    trainer._validate = lambda: next(scores)  # type: ignore[method-assign]
+    trainer.run_generation()
+    trainer.run_generation()
+    kept = {name: value.clone() for name, value in trainer.target.state_dict().items()}
+    trainer.run_generation()
+    assert (trainer.best_score, trainer.best_generation) == (30.0, 2)
+    assert all(torch.equal(value, kept[name]) for name, value in trainer.best.state_dict().items())
+    assert not all(torch.equal(value, kept[name]) for name, value in trainer.target.state_dict().items())
+
+
+def test_demonstrations_and_exploration_follow_the_settings() -> None:
+    config = with_learning(run_config(), demonstration_share=0.5, epsilon_start=0.4, epsilon_end=0.2)
+    trainer = trainer_of(config)
+    assert trainer._demonstrators().tolist() == [True, False, True, False]
+    seen = []
+    for episodes in (0, 10, 20, 1000):
+        trainer.episodes = episodes
+        seen.append(trainer.epsilon)
+    assert seen == pytest.approx([0.4, 0.3, 0.2, 0.2])
+
+
+def test_updates_keep_pace_with_episodes() -> None:
+    trainer = trainer_of(with_learning(run_config(), updates_per_episode=0.5, warm_up_episodes=6))
+    counts = []
+    for _ in range(4):
+        trainer.play_round()
+        trainer.learn()
+        counts.append(trainer.updates)
+    assert counts == [0, 1, 3, 5]

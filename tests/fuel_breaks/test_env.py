@@ -1,0 +1,204 @@
+"""The fuel-break environment: its rules, its reward, and that a state is rebuilt exactly from three small things."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from data.fuel_breaks.landscape import Tile
+from environment.fuel_breaks.bounded_cache import BoundedCache
+from environment.fuel_breaks.burn_state import BurnState
+from environment.fuel_breaks.env import CHANNELS, FuelBreakEnvironment, VectorFuelBreakEnvironment
+from tests.fuel_breaks.fire_cases import WATER, flat_landscape, small_config, small_tiles
+
+
+def play(env: VectorFuelBreakEnvironment, seed: int, steps: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Legal random cells; the last observation and the (lanes,) sums of rewards."""
+    rng = np.random.default_rng(seed)
+    observation, total = env.observe(), np.zeros(len(env.tiles))
+    for _ in range(steps):
+        cells = [int(rng.choice(np.flatnonzero(mask))) for mask in env.action_masks()]
+        observation, reward, _ = env.step(cells)
+        total += reward
+    return observation, total
+
+
+def test_gymnasium_accepts_it() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        check_env(FuelBreakEnvironment(small_tiles(), small_config()), skip_render_check=True)
+
+
+def test_the_default_budget_is_five_percent() -> None:
+    config = small_config(budget_cells=5)
+    env = FuelBreakEnvironment(small_tiles(), config)
+    env.reset(seed=0)
+    for step in range(5):
+        _, _, terminated, truncated, _ = env.step(int(np.flatnonzero(env.action_masks())[0]))
+        assert terminated == (step == 4) and not truncated
+
+
+def test_an_illegal_cell_changes_nothing() -> None:
+    env = FuelBreakEnvironment(small_tiles(), small_config())
+    env.reset(seed=1)
+    illegal = int(np.flatnonzero(env.action_masks())[0])
+    before = env.step(illegal)[0]
+    for step in range(1, 4):
+        observation, reward, terminated, truncated, info = env.step(illegal)
+        assert (observation == before).all() and reward == 0 and not info["is_legal"]
+        assert not terminated and truncated == (step == 3)
+    with pytest.raises(ValueError, match="action mask"):
+        env.vector.step([illegal])
+    with pytest.raises(ValueError, match="action mask"):
+        env.vector.step([-1])
+
+
+def test_options_and_seeds_choose_the_episode() -> None:
+    env = FuelBreakEnvironment(small_tiles(), small_config())
+    chosen, info = env.reset(options={"tile": 2, "scenario_seed": 11})
+    assert (info["tile"], info["scenario_seed"]) == (2, 11)
+    assert (env.reset(options={"tile": 2, "scenario_seed": 11})[0] == chosen).all()
+    first, again = env.reset(seed=5), env.reset(seed=5)
+    assert first[1]["scenario_seed"] == again[1]["scenario_seed"] and (first[0] == again[0]).all()
+    assert env.reset()[1]["scenario_seed"] != first[1]["scenario_seed"]
+    for options in ({"tile": len(small_tiles())}, {"tile": -1}, {"scenario_seed": -1}):
+        with pytest.raises(ValueError, match="expected tiles from 0"):
+            env.reset(options=options)
+    with pytest.raises(ValueError, match="a tile and a scenario seed a lane"):
+        env.vector.reset([0, 1], [0])
+
+
+def test_channels_say_what_they_are_called() -> None:
+    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
+    env.reset([0], [3])
+    observation, _ = play(env, 0, 3)
+    channel = dict(zip(CHANNELS, observation[0], strict=True))
+    landscape = small_tiles()[0].landscape
+    state = env.states[0]
+    assert len(CHANNELS) == 18 and observation.dtype == np.float32
+    assert (channel["cleared"].ravel() == state.cleared).all() and channel["cleared"].sum() == 3
+    assert (channel["unburnable"] == ~landscape.burnable).all()
+    np.testing.assert_allclose(channel["burn_probability"].ravel(), np.isfinite(state.arrival).mean(axis=0))
+    share = state.downstream.sum(axis=0) / state.hazard.start_burned_cells
+    np.testing.assert_allclose(channel["downstream_value"].ravel(), share, rtol=1e-6)
+    assert (channel["budget_left"] == 0.25).all()
+    has_aspect = landscape.aspect_degrees >= 0
+    unit = channel["aspect_sine"] ** 2 + channel["aspect_cosine"] ** 2
+    np.testing.assert_allclose(unit, has_aspect, atol=1e-6)
+    assert (channel["spread_rate_e"][landscape.burnable] > 0).all()
+    assert env.observer.shape == observation.shape[1:]
+
+
+def test_a_slope_to_the_south_faces_south_and_spreads_north() -> None:
+    hill = flat_landscape(10, 10, slope_percent=50, aspect_degrees=180)
+    env = VectorFuelBreakEnvironment([Tile(0, 0, hill)], small_config())
+    channel = dict(zip(CHANNELS, env.reset([0], [0])[0], strict=True))
+    np.testing.assert_allclose(channel["aspect_cosine"], -1)
+    np.testing.assert_allclose(channel["aspect_sine"], 0, atol=1e-6)
+    rates = {name: channel[f"spread_rate_{name}"][5, 5] for name in ("n", "ne", "e", "se", "s", "sw", "w", "nw")}
+    assert max(rates, key=lambda name: rates[name]) == "n" and rates["e"] == pytest.approx(rates["w"])
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 7), st.integers(0, 2**31), st.integers(1, 4), st.integers(0, 1000))
+def test_rewards_add_up_to_the_reduction(tile: int, scenario_seed: int, steps: int, seed: int) -> None:
+    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
+    env.reset([tile], [scenario_seed])
+    before = float(env.burned_cells[0])
+    _, total = play(env, seed, steps)
+    fires = env.rewarding.hazard(tile, scenario_seed)
+    after = BurnState(fires, env.cleared[0]).burned_cells / len(fires.ignition_cells)
+    assert total[0] == pytest.approx(100 * (before - after) / before) and 0 <= total[0] <= 100
+    assert env.burned_cells[0] == pytest.approx(after)
+
+
+def test_reward_and_observation_stand_on_different_fires() -> None:
+    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
+    seen, rewarded = (simulator.hazard(0, 4) for simulator in (env.planning, env.rewarding))
+    assert not np.array_equal(seen.minutes, rewarded.minutes)
+    assert len(seen.ignition_cells) == 36 and len(rewarded.ignition_cells) == 12
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**31), st.integers(0, 4), st.integers(0, 1000))
+def test_a_state_is_rebuilt_from_tile_breaks_and_seed(scenario_seed: int, steps: int, seed: int) -> None:
+    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
+    tiles, seeds = np.array([1, 4, 1]), np.array([scenario_seed, scenario_seed, scenario_seed + 1])
+    env.reset(tiles, seeds)
+    observation, _ = play(env, seed, steps)
+    bits = np.packbits(env.cleared, axis=1)
+    other = VectorFuelBreakEnvironment(small_tiles(), small_config(cached_states=1, cached_episodes=1))
+    cleared = np.unpackbits(bits, axis=1, count=100).astype(bool)
+    assert (other.observer.observe_batch(tiles, cleared, seeds) == observation).all()
+    assert (other.reset(tiles, seeds, cleared) == observation).all()
+    assert (other.burned_cells == env.burned_cells).all()
+
+
+def test_lanes_do_not_touch_one_another() -> None:
+    together = VectorFuelBreakEnvironment(small_tiles(), small_config())
+    together.reset([0, 3, 5], [7, 8, 9])
+    cells = [[int(np.flatnonzero(mask)[k]) for mask in together.action_masks()] for k in (4, 20, 33)]
+    rewards = np.array([together.step(row)[1] for row in cells])
+    for lane, (tile, seed) in enumerate(((0, 7), (3, 8), (5, 9))):
+        alone = FuelBreakEnvironment(small_tiles(), small_config())
+        alone.reset(options={"tile": tile, "scenario_seed": seed})
+        for row, reward in zip(cells, rewards, strict=True):
+            observation, own, *_ = alone.step(row[lane])
+            assert own == reward[lane]
+        assert (observation == together.observe()[lane]).all()
+
+
+def test_the_raster_stays_as_it_was() -> None:
+    tiles = small_tiles()
+    before = [array.copy() for tile in tiles for array in tile.landscape.arrays().values()]
+    env = VectorFuelBreakEnvironment(tiles, small_config())
+    first = env.reset([0], [0])
+    burned = env.burned_cells.copy()
+    play(env, 0, 4)
+    after = [array for tile in tiles for array in tile.landscape.arrays().values()]
+    assert all((a == b).all() for a, b in zip(before, after, strict=True))
+    assert (env.reset([0], [0]) == first).all() and (env.burned_cells == burned).all()
+
+
+def test_a_finished_lane_stays_as_it_is() -> None:
+    is_wood = np.zeros((10, 10), dtype=bool)
+    is_wood[4, 4:6] = True
+    islet = Tile(0, 0, flat_landscape(10, 10, fuel_model=np.where(is_wood, 186, WATER)))
+    env = VectorFuelBreakEnvironment([islet, small_tiles()[0]], small_config())
+    env.reset([0, 1], [0, 0])
+    legal = np.flatnonzero(env.action_masks()[1])
+    _, rewards, terminated = env.step([44, legal[0]])
+    assert terminated.tolist() == [False, False] and rewards[0] > 0
+    _, rewards, terminated = env.step([45, legal[1]])
+    assert terminated.tolist() == [True, False] and env.burned_cells[0] == 0
+    before = env.observe()[0]
+    observation, rewards, terminated = env.step([-1, legal[2]])
+    assert (observation[0] == before).all() and rewards[0] == 0 and terminated.tolist() == [True, False]
+
+
+def test_observations_lie_in_their_space() -> None:
+    env = FuelBreakEnvironment(small_tiles(), small_config())
+    for seed in range(10):
+        observation, _ = env.reset(seed=seed)
+        assert env.observation_space.contains(observation)
+
+
+def test_caches_are_bounded() -> None:
+    cache: BoundedCache[int, int] = BoundedCache(2)
+    made: list[int] = []
+
+    def make(value: int) -> int:
+        made.append(value)
+        return value
+
+    for key in (1, 2, 1, 3, 1, 2):
+        assert cache.get(key, lambda key=key: make(key)) == key  # type: ignore[misc]
+    assert made == [1, 2, 3, 2] and len(cache) == 2
+    with pytest.raises(ValueError, match="at least 1"):
+        BoundedCache(0)

@@ -1,0 +1,159 @@
+"""Rothermel's model against FlamMap, the compass, and what must hold of any fire."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from data.fuel_breaks.fuel_models import FUEL_MODELS, UNBURNABLE_FUEL_MODELS
+from data.fuel_breaks.landscape import Landscape, load_landscape
+from environment.fuel_breaks.config import FuelMoisture
+from environment.fuel_breaks.fire_behaviour import (
+    CHAINS_PER_HOUR_PER_METRE_PER_MINUTE,
+    Wind,
+    directional_rates,
+    fuel_bed,
+    surface_fire,
+)
+from tests.fuel_breaks.fire_cases import LITTER, flat_landscape, random_landscape, rotated
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "landfire_vt_west.npz"
+FLAMMAP_MOISTURE = FuelMoisture(6, 8, 10, 75, 60)
+FLAMMAP_FLAT_CH_HR = {
+    101: 0.5024,
+    102: 0.9697,
+    106: 2.578,
+    121: 0.728,
+    123: 1.553,
+    143: 0.32,
+    144: 1.957,
+    146: 1.554,
+    161: 0.288,
+    162: 0.8833,
+    165: 1.141,
+    181: 0.1212,
+    183: 0.1891,
+    185: 0.4324,
+    186: 0.601,
+    189: 1.066,
+}
+"""What FlamMap gives for flat ground and calm air at these moistures, in chains an hour."""
+CALM = Wind(0, 0)
+N, NE, E, S, W = 0, 1, 2, 4, 6
+
+
+def head_ch_hr(landscape: Landscape, moisture: FuelMoisture) -> NDArray[np.float64]:
+    return surface_fire(landscape, [CALM], moisture).head_rate_m_min[0] * CHAINS_PER_HOUR_PER_METRE_PER_MINUTE
+
+
+def rates_of_a_cell(wind: Wind, slope_percent: float = 0, aspect_degrees: float = -1) -> NDArray[np.float64]:
+    landscape = flat_landscape(1, 1, slope_percent=slope_percent, aspect_degrees=aspect_degrees)
+    return directional_rates(surface_fire(landscape, [wind], FuelMoisture()))[0, :, 0, 0]
+
+
+@pytest.mark.parametrize(("code", "expected"), FLAMMAP_FLAT_CH_HR.items())
+def test_flat_ground_spreads_as_in_flammap(code: int, expected: float) -> None:
+    rate = fuel_bed(FUEL_MODELS[code], FLAMMAP_MOISTURE).base_rate_m_min * CHAINS_PER_HOUR_PER_METRE_PER_MINUTE
+    assert rate == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.skipif(not REAL.exists(), reason=f"no real landscape at {REAL}")
+def test_a_real_landscape_spreads_as_in_flammap() -> None:
+    landscape = load_landscape(REAL)
+    with np.load(REAL) as stored:
+        expected = stored["flammap_spread_rate_ch_hr"].astype(np.float64)
+        is_surface = landscape.burnable & (stored["flammap_fire_type"] == 1)
+    error = np.abs(head_ch_hr(landscape, FLAMMAP_MOISTURE) / np.where(is_surface, expected, 1) - 1)[is_surface]
+    assert len(error) > 170_000
+    assert np.median(error) < 0.015 and np.percentile(error, 95) < 0.0321
+    # FlamMap takes slopes in whole degrees; given the same, nothing is left but the rounding of its output.
+    degrees = np.rint(np.rad2deg(np.arctan(landscape.slope_percent / 100)))
+    rounded = replace(landscape, slope_percent=(100 * np.tan(np.deg2rad(degrees))).astype(np.float32))
+    error = np.abs(head_ch_hr(rounded, FLAMMAP_MOISTURE) / np.where(is_surface, expected, 1) - 1)[is_surface]
+    assert error.max() < 1e-3
+
+
+def test_wind_from_the_west_drives_fire_east() -> None:
+    rates = rates_of_a_cell(Wind(15, 270))
+    assert rates.argmax() == E and rates.argmin() == W
+    assert rates[N] == pytest.approx(rates[S]) and rates[NE] > rates[N]
+
+
+@pytest.mark.parametrize(("aspect", "uphill"), [(180, N), (0, S), (90, W), (270, E), (225, NE)])
+def test_fire_runs_uphill(aspect: float, uphill: int) -> None:
+    assert rates_of_a_cell(CALM, 40, aspect).argmax() == uphill
+
+
+def test_calm_level_fire_is_a_circle() -> None:
+    rates = rates_of_a_cell(CALM)
+    np.testing.assert_allclose(rates, fuel_bed(FUEL_MODELS[LITTER], FuelMoisture()).base_rate_m_min)
+
+
+@given(st.floats(0, 40), st.floats(0, 360), st.floats(0, 80), st.integers(0, 359))
+def test_the_shape_is_an_ellipse(speed: float, bearing: float, slope: float, aspect: int) -> None:
+    landscape = flat_landscape(1, 1, slope_percent=slope, aspect_degrees=aspect)
+    fire = surface_fire(landscape, [Wind(speed, bearing)], FuelMoisture())
+    head, eccentricity = fire.head_rate_m_min[0, 0, 0], fire.eccentricity[0, 0, 0]
+    rates = directional_rates(fire)[0, :, 0, 0]
+    assert (rates > 0).all() and (rates <= head * (1 + 1e-12)).all() and 0 <= eccentricity < 1
+    # Chords of an ellipse through a focus: the inverses of opposite distances add up to 2 / semi-latus rectum.
+    opposite = 1 / rates[:4] + 1 / rates[4:]
+    np.testing.assert_allclose(opposite, 2 / (head * (1 - eccentricity)), rtol=1e-9)
+
+
+def test_length_to_breadth_grows_with_the_wind() -> None:
+    five_mph, ten_mph = 5 * 1.609344, 10 * 1.609344
+    for speed, ratio in ((0.0, 1.0), (five_mph, 2.25), (ten_mph, 3.5), (100.0, 8.0)):
+        eccentricity = surface_fire(flat_landscape(1, 1), [Wind(speed, 33)], FuelMoisture()).eccentricity[0, 0, 0]
+        assert 1 / np.sqrt(1 - eccentricity**2) == pytest.approx(ratio, rel=1e-4)
+
+
+@given(st.integers(0, 1000), st.floats(0, 40), st.floats(0, 360))
+def test_turning_the_landscape_and_the_wind_turns_the_fire(seed: int, speed: float, bearing: float) -> None:
+    landscape = random_landscape(4, 5, seed)
+    rates = directional_rates(surface_fire(landscape, [Wind(speed, bearing)], FuelMoisture()))[0]
+    turned = directional_rates(surface_fire(rotated(landscape), [Wind(speed, bearing - 90)], FuelMoisture()))[0]
+    expected = np.rot90(np.roll(rates, -2, axis=0), axes=(1, 2))
+    np.testing.assert_allclose(turned, expected, rtol=1e-6, atol=1e-9)
+
+
+@given(st.sampled_from(sorted(FUEL_MODELS)), st.floats(1, 40), st.floats(1, 40), st.floats(30, 300), st.floats(30, 300))
+def test_wetter_fuel_spreads_no_faster(code: int, dry: float, wet: float, herb: float, woody: float) -> None:
+    dry, wet = sorted((dry, wet))
+    rates = [
+        fuel_bed(FUEL_MODELS[code], FuelMoisture(dead, dead, dead, herb, woody)).base_rate_m_min for dead in (dry, wet)
+    ]
+    assert rates[0] >= rates[1] * (1 - 1e-9) >= 0
+
+
+def test_fire_stops_at_the_extinction_moisture() -> None:
+    soaked = FuelMoisture(45, 45, 45, 300, 300)
+    assert all(fuel_bed(model, soaked).base_rate_m_min == 0 for model in FUEL_MODELS.values())
+
+
+def test_curing_speeds_grass_and_leaves_litter() -> None:
+    green, cured = FuelMoisture(live_herbaceous_percent=120), FuelMoisture(live_herbaceous_percent=30)
+    for code in (102, 104, 122, 163):
+        assert (
+            fuel_bed(FUEL_MODELS[code], cured).base_rate_m_min
+            > 1.5 * fuel_bed(FUEL_MODELS[code], green).base_rate_m_min
+        )
+    assert fuel_bed(FUEL_MODELS[LITTER], cured) == fuel_bed(FUEL_MODELS[LITTER], green)
+
+
+@pytest.mark.parametrize("code", UNBURNABLE_FUEL_MODELS)
+def test_nothing_spreads_where_nothing_burns(code: int) -> None:
+    rates = directional_rates(surface_fire(flat_landscape(2, 2, fuel_model=code), [Wind(30, 10)], FuelMoisture()))
+    assert (rates == 0).all()
+
+
+def test_all_forty_models_spread() -> None:
+    assert len(FUEL_MODELS) == 40
+    beds = [fuel_bed(model, FuelMoisture()) for model in FUEL_MODELS.values()]
+    assert all(0.05 < bed.base_rate_m_min < 10 and bed.slope > 0 and bed.wind > 0 for bed in beds)

@@ -1,0 +1,258 @@
+"""Fires over a raster against slow, plain oracles, and what must hold of any fire."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from data.fuel_breaks.landscape import Landscape
+from environment.fuel_breaks.burn_state import BurnState, Hazard, TracedBurnState, build_hazard
+from environment.fuel_breaks.config import FuelMoisture, ScenarioConfig
+from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
+from environment.fuel_breaks.fire_spread import (
+    PURPOSES,
+    ScenarioSet,
+    arrival_minutes,
+    block_cells,
+    draw_scenarios,
+    spread_grid,
+    travel_minutes,
+    tree_depth,
+)
+from tests.fuel_breaks.fire_cases import WATER, flat_landscape, random_landscape, random_mask, rotated, small_config
+
+NEIGHBOURS = {0: (-1, 0), 1: (-1, 1), 2: (0, 1), 3: (1, 1), 4: (1, 0), 5: (1, -1), 6: (0, -1), 7: (-1, -1)}
+MOISTURE = FuelMoisture()
+
+
+def slow_arrival(
+    landscape: Landscape, wind: Wind, cleared: NDArray[np.bool_], ignition: int, duration: float
+) -> NDArray[np.float64]:
+    """Bellman-Ford in plain Python over cells, edges written out."""
+    rows, columns = landscape.shape
+    rates = directional_rates(surface_fire(landscape, [wind], MOISTURE))[0]
+    closed = cleared.reshape(rows, columns) | ~landscape.burnable
+    best = {(r, c): float("inf") for r in range(rows) for c in range(columns)}
+    start = divmod(ignition, columns)
+    if cleared[ignition]:
+        return np.full(rows * columns, np.inf)
+    best[start] = 0.0
+    for _ in range(rows * columns):
+        for (r, c), minute in list(best.items()):
+            for direction, (down, right) in NEIGHBOURS.items():
+                to = (r + down, c + right)
+                if minute == float("inf") or to not in best or closed[r, c] or closed[to]:
+                    continue
+                rise = float(landscape.elevation_m[to]) - float(landscape.elevation_m[r, c])
+                metres = np.sqrt((30 * down) ** 2 + (30 * right) ** 2 + rise**2)
+                taken = metres / 2 / rates[direction, r, c] + metres / 2 / rates[(direction, *to)]
+                best[to] = min(best[to], minute + taken)
+    arrival = np.array(list(best.values()))
+    return np.where(arrival <= duration, arrival, np.inf)
+
+
+def burn(
+    landscape: Landscape, wind: Wind, ignitions: list[int], duration: float, cleared: NDArray[np.bool_] | None = None
+) -> NDArray[np.float64]:
+    """(ignitions, rows, columns) arrivals."""
+    return BurnState(hazard_of(landscape, [wind], [ignitions], duration), cleared).arrival.reshape(-1, *landscape.shape)
+
+
+def hazard_of(landscape: Landscape, winds: list[Wind], ignitions: list[list[int]], duration: float) -> Hazard:
+    config = small_config(scenarios=ScenarioConfig(duration_minutes=duration))
+    return build_hazard(landscape, ScenarioSet(tuple(winds), np.array(ignitions, dtype=np.int32)), config)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10_000), st.floats(0, 30), st.floats(0, 360), st.floats(10, 600), st.floats(0, 0.4))
+def test_arrivals_are_those_of_the_slow_search(
+    seed: int, speed: float, bearing: float, duration: float, share: float
+) -> None:
+    landscape = random_landscape(4, 5, seed)
+    if not landscape.burnable.any():
+        return
+    cleared = random_mask(20, share, seed)
+    ignition = int(np.flatnonzero(landscape.burnable)[0])
+    wind = Wind(speed, bearing)
+    fast = burn(landscape, wind, [ignition], duration, cleared).ravel()
+    slow = slow_arrival(landscape, wind, cleared, ignition, duration)
+    np.testing.assert_allclose(fast, slow, rtol=1e-9)
+
+
+def test_calm_level_fire_spreads_in_an_octagon() -> None:
+    arrival = burn(flat_landscape(9, 9), Wind(0, 0), [40], 1e6)[0]
+    down, right = np.abs(np.indices((9, 9)) - 4)
+    steps = np.maximum(down, right) + (np.sqrt(2) - 1) * np.minimum(down, right)
+    rate = surface_fire(flat_landscape(1, 1), [Wind(0, 0)], MOISTURE).head_rate_m_min.item()
+    np.testing.assert_allclose(arrival, 30 * steps / rate, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("bearing", "down", "right"), [(270, 0, 1), (90, 0, -1), (0, 1, 0), (180, -1, 0), (315, 1, 1)])
+def test_wind_drives_the_fire(bearing: float, down: int, right: int) -> None:
+    arrival = burn(flat_landscape(15, 15), Wind(15, bearing), [112], 60)[0]
+    rows, columns = np.nonzero(np.isfinite(arrival))
+    drift = np.array([rows.mean() - 7, columns.mean() - 7])
+    assert np.sign(np.round(drift, 6)).tolist() == [down, right]
+
+
+def test_fire_climbs() -> None:
+    falls_to_the_south = 500 - 9 * np.arange(15)[:, None] * np.ones(15)
+    hill = flat_landscape(15, 15, elevation_m=falls_to_the_south, slope_percent=30, aspect_degrees=180)
+    arrival = burn(hill, Wind(0, 0), [112], 1e6)[0]
+    assert arrival[6, 7] < arrival[8, 7] and arrival[0, 7] < arrival[14, 7]
+
+
+def test_the_way_is_measured_along_the_ground() -> None:
+    rises = np.array([[0.0, 40.0]])
+    level, steep = (
+        burn(flat_landscape(1, 2), Wind(0, 0), [0], 1e6),
+        burn(flat_landscape(1, 2, elevation_m=rises), Wind(0, 0), [0], 1e6),
+    )
+    assert steep[0, 0, 1] / level[0, 0, 1] == pytest.approx(50 / 30)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000), st.floats(0, 30), st.floats(0, 360))
+def test_turning_everything_turns_the_fire(seed: int, speed: float, bearing: float) -> None:
+    landscape = random_landscape(6, 5, seed)
+    ignition = int(np.flatnonzero(landscape.burnable)[0])
+    at = np.zeros((6, 5), dtype=bool)
+    at.flat[ignition] = True
+    turned_ignition = int(np.flatnonzero(np.rot90(at))[0])
+    arrival = burn(landscape, Wind(speed, bearing), [ignition], 1e6)[0]
+    turned = burn(rotated(landscape), Wind(speed, bearing - 90), [turned_ignition], 1e6)[0]
+    np.testing.assert_allclose(turned, np.rot90(arrival), rtol=1e-6)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10_000), st.floats(0, 30), st.floats(0, 0.3), st.floats(0, 0.3))
+def test_more_breaks_never_hasten_a_fire(seed: int, speed: float, share: float, more: float) -> None:
+    landscape = random_landscape(7, 7, seed)
+    ignitions = np.flatnonzero(landscape.burnable)[:5].tolist()
+    few = random_mask(49, share, seed)
+    many = few | random_mask(49, more, seed + 1)
+    before, after = (burn(landscape, Wind(speed, 200), ignitions, 300, mask) for mask in (few, many))
+    assert (after >= before).all()
+    assert np.isinf(after[:, many.reshape(7, 7)]).all() and np.isinf(after[:, ~landscape.burnable]).all()
+
+
+def test_a_closed_line_holds_the_fire() -> None:
+    line = np.zeros((5, 9), dtype=bool)
+    line[:, 4] = True
+    arrival = burn(flat_landscape(5, 9), Wind(30, 270), [18], 1e6, line.ravel())[0]
+    assert np.isfinite(arrival[:, :4]).all() and np.isinf(arrival[:, 4:]).all()
+    arrival = burn(flat_landscape(5, 9, fuel_model=np.where(line, WATER, 186)), Wind(30, 270), [18], 1e6)[0]
+    assert np.isinf(arrival[:, 4:]).all()
+
+
+def test_a_shorter_fire_is_the_beginning_of_a_longer_one() -> None:
+    landscape = random_landscape(12, 12, 3)
+    ignitions = np.flatnonzero(landscape.burnable)[::9].tolist()
+    long, short = (burn(landscape, Wind(15, 30), ignitions, duration) for duration in (400, 60))
+    assert (short == np.where(long <= 60, long, np.inf)).all()
+    assert np.isfinite(short).sum() < np.isfinite(long).sum()
+
+
+def random_hazard(seed: int, rows: int = 8, columns: int = 7) -> Hazard:
+    landscape = random_landscape(rows, columns, seed)
+    scenarios = draw_scenarios(landscape.burnable.ravel(), small_config().scenarios, "planning", seed)
+    return build_hazard(landscape, scenarios, small_config())
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000), st.integers(1, 12))
+def test_step_by_step_is_bit_for_bit_as_from_scratch(seed: int, breaks: int) -> None:
+    hazard = random_hazard(seed)
+    state = TracedBurnState(hazard)
+    rng = np.random.default_rng(seed)
+    for _ in range(breaks):
+        legal = np.flatnonzero(state.legal())
+        if len(legal):
+            state.clear(int(rng.choice(legal)))
+    fresh = TracedBurnState(hazard, state.cleared)
+    assert (state.arrival == fresh.arrival).all() and (state.downstream == fresh.downstream).all()
+    for found, expected in zip(vars(state.exposure()).values(), vars(fresh.exposure()).values(), strict=True):
+        assert np.array_equal(found, expected)
+
+
+def test_level_ground_in_calm_air_has_ties_that_do_not_matter() -> None:
+    hazard = hazard_of(flat_landscape(9, 9), [Wind(0, 0)], [[40, 0, 13]], 200)
+    state = TracedBurnState(hazard)
+    for cell in (41, 31, 10):
+        state.clear(cell)
+    assert (state.downstream == TracedBurnState(hazard, state.cleared).downstream).all()
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10_000), st.floats(0, 0.2))
+def test_trees_and_what_burns_below(seed: int, share: float) -> None:
+    hazard = random_hazard(seed)
+    state = TracedBurnState(hazard, random_mask(56, share, seed))
+    trees = state.trees()
+    burned = np.isfinite(state.arrival)
+    assert len(trees.cell) == burned.sum()
+    descendants, depth = np.ones(len(trees.cell), dtype=int), np.zeros(len(trees.cell), dtype=int)
+    for place in range(len(trees.cell)):
+        above = trees.parent[place]
+        while above < len(trees.cell):
+            descendants[above] += 1
+            depth[place] += 1
+            assert trees.fire[above] == trees.fire[place]
+            above = trees.parent[above]
+    assert (state.downstream[trees.fire, trees.cell] == descendants).all()
+    assert state.downstream.sum() == descendants.sum()
+    assert (tree_depth(trees) == depth).all()
+    root = depth == 0
+    assert (trees.cell[root] == hazard.ignition_cells[trees.fire[root]]).all()
+    assert (descendants[root] == burned[trees.fire[root]].sum(axis=1)).all()
+    child = ~root
+    early = state.arrival[trees.fire[child], trees.cell[trees.parent[child]]]
+    assert (early < state.arrival[trees.fire[child], trees.cell[child]]).all()
+
+
+def test_a_fire_does_not_start_without_fuel() -> None:
+    hazard = hazard_of(flat_landscape(3, 3), [Wind(10, 0)], [[4, 0]], 500)
+    state = BurnState(hazard)
+    assert state.burned_cells == hazard.start_burned_cells == 18
+    assert state.clear(4).tolist() == [0, 1]
+    assert np.isinf(state.arrival[0]).all() and np.isfinite(state.arrival[1]).sum() == 8
+
+
+def test_blocking_copies() -> None:
+    landscape = flat_landscape(3, 3)
+    grid, minutes = spread_grid(3, 3), travel_minutes(landscape, [Wind(0, 0)], MOISTURE)
+    cleared = np.zeros(9, dtype=bool)
+    cleared[4] = True
+    blocked = block_cells(grid, minutes, cleared)
+    assert np.isfinite(minutes).all() and np.isinf(blocked).sum() == 16
+    arrival = arrival_minutes(grid, blocked[0], np.array([0], dtype=np.int32), 1e6)
+    assert np.isinf(arrival[0, 4]) and np.isfinite(np.delete(arrival[0], 4)).all()
+
+
+@given(st.integers(0, 2**40), st.integers(1, 12), st.integers(1, 60))
+def test_scenarios(seed: int, winds: int, ignitions: int) -> None:
+    burnable = random_mask(50, 0.5, seed % 1000) | (np.arange(50) == 7)
+    config = ScenarioConfig(
+        winds, planning_ignitions_per_wind=ignitions, reward_ignitions_per_wind=ignitions, min_wind_km_h=3
+    )
+    drawn = draw_scenarios(burnable, config, "planning", seed)
+    again = draw_scenarios(burnable, config, "planning", seed)
+    assert drawn.winds == again.winds and (drawn.ignition_cells == again.ignition_cells).all()
+    assert drawn.ignition_cells.shape == (winds, ignitions) and burnable[drawn.ignition_cells].all()
+    counts = np.bincount(drawn.ignition_cells.ravel(), minlength=50)[burnable]
+    assert counts.max() - counts.min() <= 1
+    assert all(3 <= wind.speed_km_h <= config.max_wind_km_h for wind in drawn.winds)
+    bearings = np.sort([wind.from_degrees for wind in drawn.winds])
+    np.testing.assert_allclose(np.diff(bearings), 360 / winds)
+    assert draw_scenarios(burnable, config, "reward", seed).winds != drawn.winds
+    assert draw_scenarios(burnable, config, "planning", seed + 1).winds != drawn.winds
+
+
+def test_every_purpose_has_ignitions() -> None:
+    for purpose in PURPOSES:
+        drawn = draw_scenarios(np.ones(400, dtype=bool), ScenarioConfig(), purpose, 0)
+        assert drawn.ignition_cells.shape[0] == 8
+    assert draw_scenarios(np.ones(400, dtype=bool), ScenarioConfig(), "reward", 0).ignition_cells.size == 40

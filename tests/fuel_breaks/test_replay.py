@@ -1,0 +1,95 @@
+"""What the replay stores and rebuilds, and how rewards become targets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from environment.fuel_breaks.env import VectorFuelBreakEnvironment
+from tests.fuel_breaks.dqn_cases import run_config, trainer_of, with_learning
+from tests.fuel_breaks.fire_cases import small_tiles
+from training.fuel_breaks.config import FuelBreakRunConfig
+from training.fuel_breaks.replay import FuelBreakReplay, centre_by_group, n_step_sums, returns_to_go
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000), st.integers(1, 6), st.sampled_from([1.0, 0.9, 0.5]))
+def test_sums_of_rewards_by_hand(seed: int, n_steps: int, discount: float) -> None:
+    rewards = np.random.default_rng(seed).normal(size=(3, 5))
+    for found, reach in ((returns_to_go(rewards, discount), 5), (n_step_sums(rewards, n_steps, discount), n_steps)):
+        for lane in range(3):
+            for step in range(5):
+                ahead = rewards[lane, step : min(step + reach, 5)]
+                assert found[lane, step] == pytest.approx(sum(r * discount**k for k, r in enumerate(ahead)))
+
+
+def test_centred_returns_are_relative_to_the_other_lanes() -> None:
+    returns = np.array([[1.0, 2], [3, 4], [8, 0], [10, 20], [10, 20], [40, 80]])
+    centred = centre_by_group(returns, 3)
+    assert centred[0].tolist() == [1 - 5.5, 2 - 2] and centred[5].tolist() == [30, 60]
+    np.testing.assert_allclose(centred.reshape(2, 3, 2).sum(axis=1), 0, atol=1e-12)
+    # A lane's own return moves nothing that is subtracted from it.
+    moved = returns.copy()
+    moved[1] += 100
+    np.testing.assert_allclose(centre_by_group(moved, 3)[1] - centred[1], 100)
+    assert (centre_by_group(returns, 1) == returns).all()
+
+
+def test_a_transition_is_small() -> None:
+    from data.fuel_breaks.landscape import cut_tiles
+    from data.fuel_breaks.terrain import generated_landscape
+
+    config = FuelBreakRunConfig()
+    env = VectorFuelBreakEnvironment(cut_tiles(generated_landscape(0, 60, 60), config.tiles)[:1], config.env)
+    for n_steps in (0, 3):
+        assert FuelBreakReplay(10, env.observer, n_steps=n_steps).bytes_per_transition < 200
+
+
+@pytest.mark.parametrize("n_steps", [0, 1, 3])
+def test_states_are_rebuilt_from_indices(n_steps: int) -> None:
+    """Capacity 30: the ring wraps in the middle of an episode, and comes back from a checkpoint the same."""
+    config = with_learning(run_config(), n_steps=n_steps, lanes=2, warm_up_episodes=10_000)
+    trainer = trainer_of(config)
+    for _ in range(9):
+        trainer.play_round()
+    assert trainer.replay.size == trainer.replay.ring.capacity == 60
+    other = trainer_of(config)
+    other.replay.load_state_dict(trainer.replay.state_dict(), lambda: None)
+    drawn = [replay.sample(200, torch.Generator().manual_seed(1)) for replay in (trainer.replay, other.replay)]
+    for name, value in vars(drawn[0]).items():
+        assert (value is None and n_steps == 0) or torch.equal(value, getattr(drawn[1], name)), name
+    stored, env = trainer.replay.ring.data, VectorFuelBreakEnvironment(small_tiles()[:5], config.env)
+    rows = torch.randint(60, (200,), generator=torch.Generator().manual_seed(1)).numpy()
+    for mask, observation, legal in (
+        ("cleared", drawn[0].observation, drawn[0].legal),
+        ("next_cleared", drawn[0].next_observation, drawn[0].next_legal),
+    ):
+        if observation is None or legal is None:
+            continue
+        cleared = np.unpackbits(stored[mask].numpy()[rows], axis=1, count=100).astype(bool)
+        expected = env.observer.observe_batch(
+            stored["tile"].numpy()[rows], cleared, stored["scenario_seed"].numpy()[rows]
+        )
+        assert (observation.numpy() == expected).all()
+        burnable = np.stack([small_tiles()[tile].landscape.burnable.ravel() for tile in stored["tile"][rows]])
+        assert (legal.numpy() == (burnable & ~cleared)).all()
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_n_step_transitions_lead_where_the_actions_lead(n_steps: int) -> None:
+    config = with_learning(run_config(), n_steps=n_steps, discount=0.5, warm_up_episodes=10_000)
+    trainer = trainer_of(config)
+    trainer.play_round()
+    data = trainer.replay.ring.data
+    budget = config.env.budget_cells
+    for row in range(trainer.replay.size):
+        step = row % budget
+        reach = min(n_steps, budget - step)
+        before, after = (np.unpackbits(data[name].numpy()[row], count=100) for name in ("cleared", "next_cleared"))
+        added = data["action"][row : row + reach].tolist()
+        assert sorted(np.flatnonzero(after & ~before)) == sorted(added) and before.sum() == step
+        assert bool(data["terminated"][row]) == (step + reach == budget)
+        assert float(data["factor"][row]) == 0.5**reach

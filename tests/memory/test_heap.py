@@ -1,0 +1,192 @@
+"""Shared storage counts once, large objects tell who holds them, and looking at them changes nothing."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
+
+from tests.memory.thing import Thing
+from utils.memory.guard import MB
+from utils.memory.heap import find_storages
+from utils.memory.profiler import MemoryProfiler
+
+pytestmark = pytest.mark.usefixtures("small_heap")
+GLOBAL_ARRAY: list[np.ndarray] = []
+
+
+def census_bytes(profiler: MemoryProfiler) -> tuple[int, int]:
+    snapshot = profiler.log_memory("census", census=True)
+    assert snapshot.array_bytes is not None and snapshot.tensor_bytes is not None
+    return snapshot.array_bytes, snapshot.tensor_bytes
+
+
+def test_views_of_an_array_share_its_bytes(profiler: MemoryProfiler) -> None:
+    arrays, tensors = census_bytes(profiler)
+    base = np.zeros((100, 50))
+    views: list[Any] = [
+        base[3:],
+        base.T,
+        base[::-1, ::-2],
+        np.broadcast_to(base[0], (9, 9, 50)),
+        as_strided(base, (3, 3), (8, 8)),
+    ]
+    views.append(torch.from_numpy(base))
+    views.append(torch.from_numpy(base)[4:].numpy())
+    assert census_bytes(profiler) == (arrays + base.nbytes, tensors)
+    del base
+    del views[1:]  # one slice keeps the whole array
+    assert census_bytes(profiler) == (arrays + 100 * 50 * 8, tensors)
+
+
+def test_views_of_a_tensor_share_its_storage(profiler: MemoryProfiler) -> None:
+    arrays, tensors = census_bytes(profiler)
+    base = torch.zeros(100, 50)
+    views: list[Any] = [base[3:], base.t(), base.expand(4, 100, 50), base.detach(), torch.nn.Parameter(base)]
+    views += [base.numpy(), base[7:].numpy()[::2]]
+    assert census_bytes(profiler) == (arrays, tensors + 100 * 50 * 4)
+    assert len(find_storages([view for view in views if isinstance(view, torch.Tensor)], views[-2:])) == 1
+
+
+@given(parts=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 30)), max_size=8), with_whole=st.booleans())
+def test_storage_of_slices_is_that_of_their_base(parts: list[tuple[int, int]], with_whole: bool) -> None:
+    bases: list[Any] = [np.zeros(100), torch.zeros(100, dtype=torch.float64)]
+    for base in bases:
+        slices = [base[start : start + length] for start, length in parts] + [base] * with_whole
+        arrays, tensors = ([], slices) if isinstance(base, torch.Tensor) else (slices, [])
+        found = [(storage.high - storage.low, len(storage.members) > 0) for storage in find_storages(tensors, arrays)]
+        assert found == ([(800, True)] if slices else [])
+
+
+def test_tensors_without_storage_are_counted_and_cost_nothing(profiler: MemoryProfiler) -> None:
+    before = profiler.log_memory("census", census=True)
+    kept = [torch.zeros(5, 5).to_sparse(), torch.zeros(10**9, device="meta"), torch.zeros(0)]
+    after = profiler.log_memory("census", census=True)
+    assert after.tensors - before.tensors == len(kept)  # type: ignore[operator]
+    assert after.tensor_bytes == before.tensor_bytes
+
+
+def capture(array: np.ndarray) -> Callable[[], np.ndarray]:
+    def captured() -> np.ndarray:
+        return array
+
+    return captured
+
+
+def test_largest_objects_tell_what_they_are_and_who_holds_them(profiler: MemoryProfiler) -> None:
+    holder = Thing(np.zeros((512, 512)))
+    tensors = {"weights": [torch.zeros(3 * MB // 4), None]}
+    blob = b"x" * (4 * MB)
+    view = np.frombuffer(blob, np.uint8)[5:]
+    closure = capture(np.zeros(5 * MB // 8))
+    frame = pd.DataFrame({"a": np.zeros(6 * MB // 8)})
+    numbers = [0] * (7 * MB // 8)
+    local = np.zeros(MB)
+    found = {round(item.mb): item for item in profiler.largest_objects(min_mb=1.5)}
+    assert [(mb, found[mb].kind) for mb in found] == [
+        (8, "array"),
+        (7, "list"),
+        (6, "DataFrame"),
+        (5, "array"),
+        (4, "bytes"),
+        (3, "tensor"),
+        (2, "array"),
+    ]
+    assert (found[2].shape, found[2].dtype, found[2].views) == ((512, 512), "float64", 1)
+    assert found[2].referrer.startswith(f"attribute 'value' of {Thing.__module__}.Thing")
+    assert found[3].referrer.startswith("list of 2 items in dict key 'weights'")
+    assert (found[4].shape, found[4].views) == ((4 * MB,), 3)
+    assert found[5].referrer == f"closure of {__name__}.capture.<locals>.captured"
+    assert found[6].shape == (6 * MB // 8, 1)
+    assert "local variable 'local' of test_largest_objects" in found[8].referrer
+    assert [item.mb for item in profiler.largest_objects(min_mb=1.5, top=2)] == [found[8].mb, found[7].mb]
+    del holder, tensors, view, frame, numbers, local, closure
+
+
+def test_holders_are_followed_to_the_module_that_keeps_them(profiler: MemoryProfiler) -> None:
+    gc.unfreeze()
+    GLOBAL_ARRAY.append(np.zeros(17 * MB // 8))
+    try:
+        found = [item for item in profiler.largest_objects(min_mb=16) if round(item.mb) == 17]
+    finally:
+        GLOBAL_ARRAY.clear()
+        gc.freeze()
+    assert [item.referrer for item in found] == [f"list of 1 items in global 'GLOBAL_ARRAY' of module {__name__}"]
+
+
+class HostileMeta(type):
+    """A type that fails at whatever is asked of it."""
+
+    def __eq__(cls, other: object) -> bool:
+        raise RuntimeError("compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        raise RuntimeError("checked")
+
+    def __getattribute__(cls, name: str) -> Any:
+        raise RuntimeError(f"read {name}")
+
+
+class Hostile(metaclass=HostileMeta):
+    """An object that fails at whatever is asked of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"read {name}")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        raise RuntimeError("measured")
+
+
+def test_hostile_objects_and_dead_proxies_are_left_alone(profiler: MemoryProfiler) -> None:
+    make = type.__call__
+    dead = weakref.proxy(Thing())
+    kept = [make(Hostile), {"key": make(Hostile)}, dead]
+    holder = make(Hostile)
+    object.__setattr__(holder, "array", np.zeros(2 * MB // 8))
+    kept.append(holder)
+    profiler.log_memory("hostile", show_objects=True)
+    large = [item for item in profiler.largest_objects(min_mb=1.5) if item.shape == (2 * MB // 8,)]
+    assert len(large) == 1 and "Hostile" in large[0].referrer
+    del kept
+
+
+def test_nothing_is_kept_alive(profiler: MemoryProfiler) -> None:
+    def run() -> list[weakref.ref[Any]]:
+        array, tensor, thing = np.zeros(MB // 4), torch.zeros(MB), Thing()
+        profiler.track("environments", thing)
+        profiler.log_memory("here", show_objects=True)
+        assert profiler.counts()["environments"] == 1
+        references = [weakref.ref(item) for item in (array, tensor, thing)]
+        del array, tensor, thing  # while the function, whose variables were looked at, still runs
+        assert [reference() for reference in references] == [None] * 3
+        return references
+
+    run()
+    assert profiler.counts()["environments"] == 0
+
+
+def test_functions_that_read_their_locals_are_not_disturbed(profiler: MemoryProfiler) -> None:
+    def run(first: int) -> dict[str, Any]:
+        settings = locals()
+        second = np.zeros(10)
+        profiler.log_memory("here", census=True)
+        assert second is not None
+        return settings
+
+    assert run(1) == {"first": 1} | {"profiler": profiler}

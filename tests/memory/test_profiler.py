@@ -1,0 +1,328 @@
+"""The memory profiler names each kind of leak, counts shared storage once and stays out of the way."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import statistics
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from tests.memory.thing import Thing
+from utils.memory import profiler as memory_profiler
+from utils.memory.guard import MB, peak_rss_mb
+from utils.memory.leaks import HOLDINGS, Cause, name_leaks
+from utils.memory.profiler import MemoryProfiler, get_profiler, theil_sen
+
+pytestmark = pytest.mark.usefixtures("small_heap")
+LEAK_FREE_VISITS = 5
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    """Leave no figure to the next test."""
+    yield
+    plt.close("all")
+
+
+Step = Callable[[MemoryProfiler, list[Any], int], None]
+
+
+def leak_tensors(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    kept.append(torch.zeros(10))
+
+
+def leak_arrays(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    kept.append(np.zeros(10))
+
+
+def leak_arrays_in_dicts(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    kept.append({"values": (np.zeros(10),)})
+
+
+def leak_objects(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    kept.extend(Thing([visit]) for _ in range(100))
+
+
+def leak_strings(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    kept.extend(f"{visit} {i}" for i in range(2000))
+
+
+def leak_graph(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    kept.append((weight * 2).sum())
+
+
+def leak_environment(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    environment = Thing([np.zeros(100), torch.zeros(100)])
+    profiler.track("environments", environment)
+    kept.append(environment)
+
+
+def leak_agent(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    agent = torch.nn.Linear(3, 3)
+    profiler.track("agents", agent)
+    kept.append(agent)
+
+
+def leak_replay_buffer(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    buffer = Thing()
+    profiler.track("replay_buffers", buffer)
+    kept.append(buffer)
+
+
+def leak_open_figure(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    plt.subplots()[1].plot([1, 2, 3])
+
+
+def leak_closed_figure(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+    figure = Figure()
+    figure.subplots().plot([1, 2, 3])
+    kept.append(figure)
+
+
+LEAKS: list[tuple[Step, str]] = [
+    (leak_tensors, "tensors"),
+    (leak_arrays, "arrays"),
+    (leak_arrays_in_dicts, "arrays"),
+    (leak_objects, f"python objects of type {Thing.__module__}.Thing"),
+    (leak_strings, "python objects of type str"),
+    (leak_graph, "retained graph"),
+    (leak_environment, "environments"),
+    (leak_agent, "agents"),
+    (leak_replay_buffer, "replay buffers"),
+    (leak_open_figure, "figures"),
+    (leak_closed_figure, "figures"),
+]
+
+
+def visit_times(profiler: MemoryProfiler, step: Step, visits: int, kept: list[Any]) -> None:
+    for visit in range(visits):
+        step(profiler, kept, visit)
+        profiler.log_memory("evolve", census=True)
+
+
+@pytest.mark.parametrize(("step", "kind"), LEAKS, ids=[step.__name__ for step, _ in LEAKS])
+def test_each_leak_is_named_and_nothing_else(profiler: MemoryProfiler, step: Step, kind: str) -> None:
+    kept: list[Any] = []
+    visit_times(profiler, step, LEAK_FREE_VISITS - 1, kept)
+    assert profiler.find_leaks("evolve") == []  # two visits of warm-up and two more do not convict
+    visit_times(profiler, step, 1, kept)
+    assert [leak.kind for leak in profiler.find_leaks("evolve")] == [kind]
+
+
+def test_without_a_leak_nothing_is_named(profiler: MemoryProfiler) -> None:
+    environment, history = Thing([np.zeros(9)]), []
+    bounded: deque[np.ndarray] = deque(maxlen=2)
+    profiler.track("environments", environment)
+
+    def step(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+        for leak, _ in LEAKS:
+            leak(profiler, [], visit)
+        plt.close("all")
+        history.append({"generation": visit, "fitness": [0.5, 0.25]})
+        bounded.append(np.zeros(3))
+
+    visit_times(profiler, step, 8, [])
+    assert profiler.find_leaks("evolve") == []
+    assert profiler.counts() == {"environments": 1, "agents": 0, "replay_buffers": 0}
+
+
+def test_the_profiler_itself_does_not_grow() -> None:
+    """In a process of its own, where nothing else comes and goes."""
+    code = """
+from utils.memory.profiler import get_profiler
+profiler = get_profiler()
+for _ in range(14):
+    profiler.log_memory("evolve", census=True)
+print(len({(s.objects, s.tensors, s.arrays) for s in profiler.visits("evolve")[-4:]}))
+"""
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "1"
+
+
+def test_a_leak_that_begins_late_or_ends_is_judged_by_the_latest_visits(profiler: MemoryProfiler) -> None:
+    kept: list[Any] = []
+    visit_times(profiler, lambda *_: None, 3, kept)
+    visit_times(profiler, leak_tensors, 6, kept)
+    assert [leak.kind for leak in profiler.find_leaks("evolve")] == ["tensors"]
+    visit_times(profiler, lambda *_: None, 1, kept)
+    assert profiler.find_leaks("evolve") == []
+
+
+def test_two_causes_of_the_same_rank_are_both_named(profiler: MemoryProfiler) -> None:
+    def step(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
+        leak_tensors(profiler, kept, visit)
+        leak_arrays(profiler, kept, visit)
+
+    visit_times(profiler, step, 6, [])
+    assert sorted(leak.kind for leak in profiler.find_leaks("evolve")) == ["arrays", "tensors"]
+
+
+def test_visits_without_a_census_are_no_evidence(profiler: MemoryProfiler) -> None:
+    kept: list[Any] = []
+    for visit in range(8):
+        leak_tensors(profiler, kept, visit)
+        profiler.log_memory("evolve")
+    assert profiler.find_leaks("evolve") == []
+    assert profiler.find_leaks("never seen") == []
+
+
+@given(
+    start=st.integers(0, 1000),
+    steps=st.lists(st.integers(-3, 30), min_size=3, max_size=5),
+    least=st.integers(1, 20),
+)
+def test_a_leak_grows_enough_at_every_visit(start: int, steps: list[int], least: int) -> None:
+    counts = np.cumsum([start, *steps])
+    leaks = name_leaks([Cause("tensors", HOLDINGS, least)], counts[:, None])
+    assert bool(leaks) == all(step >= least for step in steps)
+    if leaks:
+        assert leaks[0].per_visit == pytest.approx(sum(steps) / len(steps))
+        assert (leaks[0].now, leaks[0].visits) == (counts[-1], len(steps))
+
+
+finite = st.floats(-1e6, 1e6, allow_nan=False)
+
+
+@given(values=st.lists(finite, min_size=2, max_size=40))
+def test_slope_is_the_median_of_pairwise_slopes(values: list[float]) -> None:
+    pairs = itertools.combinations(enumerate(values), 2)
+    expected = statistics.median((b - a) / (j - i) for (i, a), (j, b) in pairs)
+    assert theil_sen(values) == pytest.approx(expected, rel=1e-9, abs=1e-6)
+
+
+@given(
+    slope=st.integers(-1000, 1000),
+    offset=st.integers(-1000, 1000),
+    positions=st.lists(st.integers(0, 10**4), min_size=2, max_size=30, unique=True).map(sorted),
+)
+def test_slope_of_a_straight_line_is_exact(slope: int, offset: int, positions: list[int]) -> None:
+    assert theil_sen([slope * x + offset for x in positions], positions) == slope
+
+
+def test_slope_ignores_outliers_and_old_points() -> None:
+    line = [2.0 * i for i in range(20)]
+    line[3] = line[11] = 1e9
+    assert theil_sen(line) == pytest.approx(2.0)
+    assert theil_sen([*range(0, -10_000, -1), *range(200)]) == 1.0
+    with pytest.raises(ValueError, match="two or more points"):
+        theil_sen([1.0])
+
+
+@pytest.fixture
+def free_measures(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Replace the process's memory by the values of this list, in MiB, then by zero."""
+    values: list[float] = []
+
+    def measure(process: psutil.Process) -> tuple[int, int, int]:
+        size = int((values.pop(0) if values else 0) * MB)
+        return size, 3 * size, 2 * size
+
+    monkeypatch.setattr(memory_profiler, "_process_memory", measure)
+    return values
+
+
+def test_snapshots_and_labels_are_bounded(profiler: MemoryProfiler, free_measures: list[float]) -> None:
+    free_measures += [5.0] + [1.0] * 1500
+    profiler.log_memory("baseline")
+    for visit in range(1500):
+        profiler.log_memory(f"label {visit % 300}")
+    assert len(profiler.snapshots) == 1000
+    assert len(profiler._labels) <= memory_profiler.MAX_LABELS
+    assert profiler.growth("baseline")["rss_mb"] == pytest.approx(-4.0)
+
+
+def test_trend_growth_and_phases_of_a_known_series(
+    profiler: MemoryProfiler, free_measures: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    free_measures += [100, 500, 10, 12, 14, 16]
+    profiler.register_counter("agents", lambda: 17)
+    with caplog.at_level(logging.INFO):
+        for _ in range(6):
+            profiler.log_memory("evolve")
+        profiler.print_memory_growth(baseline_label="evolve")
+        profiler.print_memory_growth(baseline_label="absent")
+    trend = profiler.trend("evolve")
+    assert (trend["rss_mb"], trend["uss_mb"], trend["agents"]) == pytest.approx((2.0, 4.0, 0.0))
+    assert "tensors" not in trend
+    rows = {line.split()[0]: line.split() for line in profiler.trend_table("evolve").splitlines()}
+    assert rows["rss_mb"][1:] == ["100.00", "MB", "16.00", "MB", "+2.00", "MB"]
+    assert [(p.label, p.rss_mb, p.uss_mb) for p in profiler.phases()][-1] == ("evolve", 16.0, 32.0)
+    assert [p.seconds for p in profiler.phases()] == sorted(p.seconds for p in profiler.phases())
+    assert "rss_mb             -84.00 MB" in caplog.text
+    assert "expected a label with a snapshot, got 'absent'" in caplog.text
+    with pytest.raises(KeyError, match="absent"):
+        profiler.growth("absent")
+
+
+def test_baseline_is_the_first_snapshot_with_its_label(profiler: MemoryProfiler, free_measures: list[float]) -> None:
+    free_measures += [100, 130]
+    first = profiler.set_baseline("start")
+    profiler.log_memory("later")
+    assert profiler.set_baseline("start") is first
+    assert profiler.growth()["rss_mb"] == pytest.approx(30.0)
+
+
+def test_final_summary_names_leaks_and_large_objects(profiler: MemoryProfiler) -> None:
+    kept: list[Any] = [np.zeros(3 * MB // 8)]
+    visit_times(profiler, leak_tensors, 5, kept)
+    summary = profiler.final_summary(min_mb=2)
+    assert "leak at 'evolve': tensors: +1 a visit over 3 visits" in summary
+    assert "objects of 2 MB and more" in summary and "393216" in summary
+    assert "evolve, 5 visits" in summary
+
+
+def test_counters_count_and_die_with_their_object(profiler: MemoryProfiler) -> None:
+    class Population:
+        def size(self) -> int:
+            return 16
+
+    population, champion = Population(), Thing()
+    profiler.register_counter("agents", population.size)
+    profiler.track("agents", champion)
+    profiler.track("agents", champion)
+    assert profiler.counts()["agents"] == 17
+    assert profiler.log_memory("evolve").counts["agents"] == 17
+    del population
+    assert profiler.counts()["agents"] == 1
+    with pytest.raises(TypeError):
+        profiler.track("agents", 3)
+
+
+def test_snapshot_agrees_with_the_system(profiler: MemoryProfiler) -> None:
+    assert get_profiler() is profiler
+    plt.figure()
+    snapshot = profiler.log_memory("now")
+    assert snapshot.figures == 1
+    assert 0 < snapshot.uss_mb <= snapshot.rss_mb <= snapshot.vms_mb
+    assert snapshot.rss_mb == pytest.approx(psutil.Process().memory_info().rss / MB, rel=0.2)
+    assert peak_rss_mb() >= 0.99 * snapshot.rss_mb
+    assert snapshot.tensors is None and snapshot.objects is None
+
+
+def test_unique_memory_falls_back_to_resident_memory(profiler: MemoryProfiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process: psutil.Process) -> None:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil.Process, "memory_full_info", refuse)
+    snapshot = profiler.log_memory("now")
+    assert snapshot.uss_mb == snapshot.rss_mb

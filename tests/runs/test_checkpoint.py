@@ -1,0 +1,717 @@
+"""Checkpoints come back bit for bit, and nothing damaged, half written or made up is ever trusted."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import itertools
+import json
+import logging
+import multiprocessing
+import multiprocessing.process
+import os
+import pickle
+import random
+import shutil
+import signal
+import struct
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from utils.errors import CheckpointError
+from utils.runs import checkpoint as module
+from utils.runs import durable
+from utils.runs.checkpoint import (
+    collect_orphans,
+    list_checkpoints,
+    load_checkpoint,
+    load_latest,
+    prune_checkpoints,
+    read_manifest,
+    save_checkpoint,
+    verify_checkpoint,
+)
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__])
+
+DTYPES = [
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32),
+    *(torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64),
+]
+
+
+def small_state(mark: int = 0) -> dict[str, dict[str, Any]]:
+    generator = torch.Generator().manual_seed(mark)
+    return {
+        "population": {"actor.weight": torch.randn(3, 5, 7, generator=generator), "step": torch.tensor(mark)},
+        "replay": {"days": torch.arange(2000, dtype=torch.int32), "position": mark, "full": False},
+        "history": {"fitness": [0.1, float("-inf"), mark], "span": (1, 2)},
+    }
+
+
+def save(root: Path, generation: int, state: Any = None) -> Path:
+    return save_checkpoint(root, generation, state or small_state(generation), run_id="run", config_hash="hash")
+
+
+def bits(value: Any) -> Any:
+    """A value as nested plain objects in which equality means the same type and the same bits."""
+    if isinstance(value, Tensor):
+        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return ("tensor", value.dtype, tuple(value.shape), raw)
+    if isinstance(value, dict):
+        return ("dict", [(key, bits(item)) for key, item in value.items()])
+    if isinstance(value, list | tuple):
+        return (type(value).__name__, [bits(item) for item in value])
+    return (type(value).__name__, struct.pack(">d", value) if isinstance(value, float) else value)
+
+
+def tensor_of(dtype: torch.dtype, shape: list[int], seed: int) -> Tensor:
+    size = torch.empty((), dtype=dtype).element_size()
+    count = int(np.prod(shape, dtype=int))
+    raw = np.random.default_rng(seed).integers(0, 2 if dtype is torch.bool else 256, count * size, dtype=np.uint8)
+    # Random bytes: float tensors hold NaNs with payloads, infinities and subnormals.
+    return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape) if count else torch.empty(shape, dtype=dtype)
+
+
+tensors = st.builds(tensor_of, st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3), st.integers(0, 999))
+any_floats = st.integers(0, 2**64 - 1).map(lambda word: struct.unpack(">d", struct.pack(">Q", word))[0])
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | any_floats | st.text(max_size=5)
+keys = st.text(max_size=4) | st.sampled_from(
+    ["a", "b", "a.b", "a.b~2", "$tensor", "$$x", "__metadata__", "0", "\ud800"]
+)
+values = st.recursive(
+    scalars | tensors,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.lists(inner, max_size=3).map(tuple) | st.dictionaries(keys, inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+states = st.dictionaries(
+    st.from_regex(r"[a-l][a-z0-9_]{0,5}", fullmatch=True), st.dictionaries(keys, values), max_size=3
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(state=states)
+def test_any_state_comes_back_bit_for_bit(tmp_path: Path, state: dict[str, dict[str, Any]]) -> None:
+    loaded = load_checkpoint(save_checkpoint(tmp_path, 3, state, run_id="r", config_hash="c"))
+    assert bits(loaded.state) == bits(state)
+    assert (loaded.generation, loaded.run_id, loaded.config_hash) == (3, "r", "c")
+
+
+def test_special_floats_keep_their_bits(tmp_path: Path) -> None:
+    payload = torch.tensor([0x7FC00123, -0x3FFEDD, 0x7F800001], dtype=torch.int32).view(torch.float32)
+    state = {"a": {"nan": payload, "zero": torch.tensor(-0.0), "floats": [-0.0, 5e-324, 0.1, float("nan")]}}
+    assert bits(load_checkpoint(save(tmp_path, 1, state)).state) == bits(state)
+
+
+def test_places_that_share_a_dotted_name_stay_apart(tmp_path: Path) -> None:
+    one, two, three = torch.tensor(1), torch.tensor(2), torch.tensor(3)
+    state = {"a": {"b.c": one, "b": {"c": two}, "b.c~2": three, "__metadata__": one, "": two, "$tensor": "b.c"}}
+    assert bits(load_checkpoint(save(tmp_path, 1, state)).state) == bits(state)
+
+
+def test_a_lazily_negated_tensor_is_saved_by_value(tmp_path: Path) -> None:
+    negated = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
+    assert negated.is_neg()
+    assert load_checkpoint(save(tmp_path, 1, {"a": {"x": negated}})).state["a"]["x"].tolist() == [-2.0, 4.0]
+
+
+def test_shared_strided_and_learning_tensors_are_saved_as_values(tmp_path: Path) -> None:
+    base = torch.arange(12.0).reshape(3, 4)
+    parameter = torch.nn.Parameter(base)
+    state = {"a": {"base": base, "same": base, "columns": base.T, "tail": base[1:, 2], "learned": parameter}}
+    loaded = load_checkpoint(save(tmp_path, 1, state)).state["a"]
+    for name, value in state["a"].items():
+        assert torch.equal(loaded[name], value)
+    loaded["base"].zero_()
+    assert torch.equal(loaded["same"], torch.arange(12.0).reshape(3, 4))
+    assert not loaded["learned"].requires_grad
+
+
+def test_numpy_arrays_come_back_as_tensors_and_numpy_scalars_as_pythons(tmp_path: Path) -> None:
+    foreign = np.arange(6, dtype=">i4").reshape(2, 3).T
+    frozen = np.array(2.5)
+    frozen.flags.writeable = False
+    state = {"a": {"foreign": foreign, "frozen": frozen, "scalar": np.float32(0.1), "flag": np.bool_(True)}}
+    loaded = load_checkpoint(save(tmp_path, 1, state)).state["a"]
+    assert torch.equal(loaded["foreign"], torch.tensor([[0, 3], [1, 4], [2, 5]], dtype=torch.int32))
+    assert bits(loaded["frozen"]) == bits(torch.tensor(2.5, dtype=torch.float64))
+    assert loaded["scalar"] == float(np.float32(0.1)) and type(loaded["scalar"]) is float
+    assert loaded["flag"] is True
+
+
+def test_generators_resume_from_a_checkpoint(tmp_path: Path) -> None:
+    generator, plain, modern = torch.Generator().manual_seed(5), random.Random(6), np.random.default_rng(7)
+    state = {"torch": generator.get_state(), "python": plain.getstate(), "numpy": modern.bit_generator.state}
+    expected = (torch.rand(3, generator=generator).tolist(), plain.random(), modern.random())
+    loaded = load_checkpoint(save(tmp_path, 1, {"generators": state})).state["generators"]
+    generator.set_state(loaded["torch"])
+    plain.setstate(loaded["python"])
+    modern.bit_generator.state = loaded["numpy"]
+    assert (torch.rand(3, generator=generator).tolist(), plain.random(), modern.random()) == expected
+
+
+def test_files_can_be_read_without_this_module(tmp_path: Path) -> None:
+    path = save(tmp_path, 12)
+    assert path.name == "generation-000012"
+    assert torch.equal(
+        safetensors.torch.load_file(path / "population.safetensors")["actor.weight"],
+        small_state(12)["population"]["actor.weight"],
+    )
+    assert json.loads((path / "replay.json").read_text())["position"] == 12
+    manifest = json.loads((path / "manifest.json").read_text())
+    for name, record in manifest["files"].items():
+        data = (path / name).read_bytes()
+        assert record == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    assert {*manifest["files"], "manifest.json"} == set(os.listdir(path))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ({"a": {1: 2}}, "expected keys that are strings, got 1"),
+        ({"a": {"b": [{3, 4}]}}, "got set at 'b.0'"),
+        ({"a": {"b": Path("x")}}, "Path at 'b'"),
+        ({"a": {"b": np.array(["x", None])}}, "array of object at 'b'"),
+        ({"a": {"b": np.datetime64("2020-01-01", "ns")}}, "datetime64 at 'b'"),
+        ({"a": {"b": torch.zeros(2, dtype=torch.complex64)}}, "complex64"),
+        ({"a": {"b": torch.zeros(2).to_sparse()}}, "sparse"),
+        ({"a": {"b": torch.zeros(2, device="meta")}}, "'b'"),
+        ({"a": [1]}, "expected a mapping at 'a', got list"),
+        ({"../a": {}}, "top-level key"),
+        ({"manifest": {}}, "top-level key"),
+    ],
+)
+def test_a_state_without_a_form_is_refused_and_leaves_nothing(tmp_path: Path, state: Any, reason: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        save(tmp_path, 1, state)
+    assert reason in str(caught.value) and "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_that_contains_itself_is_refused(tmp_path: Path) -> None:
+    part: dict[str, Any] = {}
+    part["self"] = part
+    with pytest.raises(CheckpointError, match="cannot save 'a'"):
+        save(tmp_path, 1, {"a": part})
+
+
+def flip_bit(data: bytearray, rng: random.Random) -> None:
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+
+
+def truncate(data: bytearray, rng: random.Random) -> None:
+    del data[rng.randrange(len(data)) :]
+
+
+def zero_page(data: bytearray, rng: random.Random) -> None:
+    start = rng.randrange(0, len(data), 4096)
+    stop = min(start + 4096, len(data))
+    data[start:stop] = bytes(stop - start)
+
+
+@pytest.mark.parametrize("damage", [flip_bit, truncate, zero_page])
+def test_damage_anywhere_is_detected_and_the_generation_before_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytearray, random.Random], None]
+) -> None:
+    save(tmp_path, 1)
+    whole = save(tmp_path, 2)
+    rng = random.Random(damage.__name__)
+    for name in sorted(os.listdir(whole)) * 2:
+        original = (whole / name).read_bytes()
+        data = bytearray(original)
+        while data == original:
+            damage(data, rng)
+        (whole / name).write_bytes(data)
+        with pytest.raises(CheckpointError):
+            verify_checkpoint(whole)
+        caplog.clear()
+        latest = load_latest(tmp_path)
+        assert latest is not None and latest.generation == 1
+        assert bits(latest.state) == bits(small_state(1))
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+        assert "generation-000002 is not used" in caplog.text
+        (whole / name).write_bytes(original)
+    latest = load_latest(tmp_path)
+    assert latest is not None and latest.generation == 2
+
+
+def test_no_bit_of_the_manifest_is_free_to_change(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, {"a": {}})
+    original = (path / "manifest.json").read_bytes()
+    for place in range(len(original)):
+        for bit in (0, 5):
+            data = bytearray(original)
+            data[place] ^= 1 << bit
+            (path / "manifest.json").write_bytes(data)
+            with pytest.raises(CheckpointError):
+                read_manifest(path)
+
+
+def test_missing_added_and_odd_files_are_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    (path / "extra.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"missing or added files: \['extra.json'\]"):
+        load_checkpoint(path)
+    (path / "extra.json").unlink()
+    (path / "replay.json").rename(tmp_path / "replay.json")
+    with pytest.raises(CheckpointError, match=r"missing or added files: \['replay.json'\]"):
+        load_checkpoint(path)
+    (path / "replay.json").symlink_to(tmp_path / "replay.json")
+    with pytest.raises(CheckpointError, match="plain file"):
+        load_checkpoint(path)
+    (path / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"manifest.json: No such file"):
+        load_checkpoint(path)
+
+
+def test_a_directory_under_another_generations_name_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 1).rename(tmp_path / "generation-000009")
+    with pytest.raises(CheckpointError, match=r"expected generation 1 .* got the directory generation-000009"):
+        load_checkpoint(tmp_path / "generation-000009")
+
+
+def reseal(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Forge a manifest: change its body and seal it as its writer would."""
+    manifest = path / "manifest.json"
+    body = json.loads(manifest.read_text())
+    del body["sha256"]
+    change(body)
+    text = json.dumps(body, indent=1) + "\n"
+    body["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    manifest.write_text(json.dumps(body, indent=1) + "\n")
+
+
+def record_of(data: bytes) -> dict[str, Any]:
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+@pytest.mark.parametrize("name", ["../secret.json", "/etc/passwd", "a/b.json", "..", "a.pkl", "a.json/../b.json", ""])
+def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    path = save(tmp_path, 1)
+    (tmp_path / "secret.json").write_text("{}")
+    reseal(path, lambda body: body["files"].update({name: record_of(b"{}")}))
+    with pytest.raises(CheckpointError, match="expected a plain file name"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("schema", module.SCHEMA + 1, f"expected schema {module.SCHEMA} or older, got {module.SCHEMA + 1}"),
+        ("schema", 0, "the older 0, from which no migration is known"),
+        ("schema", "1", "expected a schema number"),
+        ("generation", "1", "expected a generation"),
+        ("run_id", 5, "expected texts"),
+        ("files", [], "expected fields"),
+        ("files", {"a.json": {"size": 1}}, "expected fields"),
+        ("files", {"a.json": {"size": -1, "sha256": ""}}, "expected the size of a.json"),
+        ("files", {"a.json": {"size": 1, "sha256": ""}}, "expected pairs"),
+        ("more", 1, "expected fields"),
+    ],
+)
+def test_a_manifest_with_impossible_fields_is_refused(tmp_path: Path, field: str, value: Any, reason: str) -> None:
+    path = save(tmp_path, 1)
+    reseal(path, lambda body: body.update({field: value}))
+    with pytest.raises(CheckpointError, match=reason):
+        load_checkpoint(path)
+
+
+def test_an_older_schema_is_migrated_where_the_way_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path, 1)
+    older = module.SCHEMA - 1
+    reseal(path, lambda body: body.update(schema=older))
+    monkeypatch.setitem(module.MIGRATIONS, older, lambda state: {**state, "added": {"x": 1}})
+    assert load_checkpoint(path).state["added"] == {"x": 1}
+
+
+def test_nothing_longer_than_the_manifest_says_is_read(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    with (path / "replay.json").open("ab") as file:
+        file.truncate(1 << 40)  # A sparse terabyte: reading it would fail.
+    with pytest.raises(CheckpointError, match=r"expected at most \d+ bytes in replay.json"):
+        load_checkpoint(path)
+    with (path / "manifest.json").open("ab") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(CheckpointError, match=r"expected at most \d+ bytes in manifest.json"):
+        load_checkpoint(path)
+
+
+class Bomb:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.parametrize("name", ["replay.safetensors", "replay.json", "manifest.json"])
+def test_a_pickle_is_refused_and_never_run(tmp_path: Path, name: str) -> None:
+    path, mark = save(tmp_path, 1), tmp_path / "exploded"
+    bomb = pickle.dumps(Bomb(mark))
+    (path / name).write_bytes(bomb)
+    if name != "manifest.json":
+        reseal(path, lambda body: body["files"].update({name: record_of(bomb)}))
+    with pytest.raises(CheckpointError):
+        load_checkpoint(path)
+    assert load_latest(tmp_path) is None
+    assert not mark.exists()
+    pickle.loads(bomb)
+    assert mark.exists(), "the bomb was a dud"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        {"x": {"$tensor": "absent"}},
+        {"x": [{"$tensor": "days"}, {"$tensor": "days"}]},
+        {"x": 1},
+        {"x": {"$tensor": "days"}, "y": {"$unknown": 1}},
+        {"x": {"$tensor": "days"}, "y": {"$float": "zz" * 8}},
+        [{"$tensor": "days"}],
+    ],
+)
+def test_verified_files_that_do_not_fit_together_are_refused(tmp_path: Path, rest: Any) -> None:
+    path = save(tmp_path, 1, {"replay": {"days": torch.arange(3)}})
+    data = json.dumps(rest).encode()
+    (path / "replay.json").write_bytes(data)
+    reseal(path, lambda body: body["files"].update({"replay.json": record_of(data)}))
+    with pytest.raises(CheckpointError, match="cannot read 'replay'"):
+        load_checkpoint(path)
+
+
+def test_latest_goes_by_generation_number_and_by_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for generation in (10, 9, 1_000_000):
+        save(tmp_path, generation)
+    save_checkpoint(tmp_path, 11, small_state(), run_id="other", config_hash="hash")
+    (tmp_path / "generation-000099").write_text("a file, not a checkpoint")
+    (tmp_path / "generation-0000012").mkdir()
+    assert list(list_checkpoints(tmp_path)) == [9, 10, 11, 1_000_000]
+    shutil.rmtree(tmp_path / "generation-1000000")
+    for run_id, generation in ((None, 11), ("run", 10), ("other", 11)):
+        latest = load_latest(tmp_path, run_id=run_id)
+        assert latest is not None and latest.generation == generation
+    assert "expected one of run 'run', got run 'other'" in caplog.text
+    assert load_latest(tmp_path, run_id="nobody") is None
+    assert load_latest(tmp_path / "absent") is None
+    assert list_checkpoints(tmp_path / "absent") == {}
+
+
+def damage_file(path: Path) -> None:
+    (path / "replay.json").write_text("{}")
+
+
+def test_prune_keeps_the_newest_and_the_named(tmp_path: Path) -> None:
+    for generation in range(1, 8):
+        save(tmp_path, generation)
+    assert [path.name for path in prune_checkpoints(tmp_path, 2, {3, 99})] == [
+        f"generation-{generation:06d}" for generation in (1, 2, 4, 5)
+    ]
+    assert sorted(os.listdir(tmp_path)) == [f"generation-{generation:06d}" for generation in (3, 6, 7)]
+    with pytest.raises(CheckpointError, match="keep >= 1"):
+        prune_checkpoints(tmp_path, 0)
+
+
+def test_prune_never_deletes_the_newest_good_one(tmp_path: Path) -> None:
+    for generation in range(1, 6):
+        save(tmp_path, generation)
+    for generation in (4, 5):
+        damage_file(list_checkpoints(tmp_path)[generation])
+    prune_checkpoints(tmp_path, 1, ())
+    assert list(list_checkpoints(tmp_path)) == [3, 5]
+    damage_file(list_checkpoints(tmp_path)[3])
+    assert prune_checkpoints(tmp_path, 1) == []
+    assert list(list_checkpoints(tmp_path)) == [3, 5]
+
+
+def test_the_same_generation_is_replaced(tmp_path: Path) -> None:
+    save(tmp_path, 4, small_state(1))
+    path = save(tmp_path, 4, small_state(2))
+    assert bits(load_checkpoint(path).state) == bits(small_state(2))
+    assert os.listdir(tmp_path) == ["generation-000004"]
+
+
+class Calls:
+    """Records writes, fsyncs and renames with the paths that they concern."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[str, str]] = []
+        for name in ("write", "fsync", "rename"):
+            monkeypatch.setattr(os, name, self.recorder(name, getattr(os, name)))
+        save_file = safetensors.torch.save_file
+
+        def save_recorded(tensors: dict[str, torch.Tensor], path: Path) -> None:
+            self.seen.append(("write", str(path)))
+            save_file(tensors, path)
+
+        monkeypatch.setattr(safetensors.torch, "save_file", save_recorded)
+
+    def recorder(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def record(target: Any, *rest: Any) -> Any:
+            path = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else str(target)
+            self.seen.append((name, path))
+            return call(target, *rest)
+
+        return record
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="names of open files are read from /proc")
+@pytest.mark.parametrize("replacing", [False, True])
+def test_files_are_durable_before_the_rename_and_directories_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replacing: bool
+) -> None:
+    root = tmp_path / "new" / "checkpoints"
+    if replacing:
+        save(root, 1)
+    calls = Calls(monkeypatch)
+    path = save(root, 1)
+    monkeypatch.undo()
+
+    renames = [place for place, (name, source) in enumerate(calls.seen) if name == "rename" and "/.tmp-" in source]
+    assert len(renames) == 1
+    published = renames[0]
+    temporary = calls.seen[published][1]
+    before, after = calls.seen[:published], calls.seen[published + 1 :]
+    for name in os.listdir(path):
+        touched = [call for call, target in before if target == f"{temporary}/{name}"]
+        assert touched == ["write"] * (len(touched) - 1) + ["fsync"] and len(touched) >= 2
+    targets = [target for call, target in before if call == "fsync" and target.startswith(temporary)]
+    assert targets[-2:] == [f"{temporary}/manifest.json", temporary], "the manifest, then the directory, come last"
+    assert after[0] == ("fsync", str(root))
+    assert [call for call, target in calls.seen if call == "write" and not target.startswith(temporary)] == []
+    if not replacing:
+        assert calls.seen[:2] == [("fsync", str(tmp_path)), ("fsync", str(tmp_path / "new"))]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("calls_before", [0, 3, 6])
+def test_a_full_disk_leaves_the_old_checkpoints_and_no_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, calls_before: int
+) -> None:
+    save(tmp_path, 1)
+    write, save_file, count = os.write, safetensors.torch.save_file, iter(range(1000))
+
+    def failing(descriptor: int, data: Any) -> int:
+        if next(count) < calls_before:
+            return write(descriptor, data)
+        write(descriptor, data[: len(data) // 2])
+        raise OSError(code, os.strerror(code))
+
+    def failing_to_save(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        save_file(tensors, path)
+        if next(count) >= calls_before:
+            os.truncate(path, path.stat().st_size // 2)
+            raise safetensors.SafetensorError(f"I/O error: {os.strerror(code)} (os error {code})")
+
+    monkeypatch.setattr(os, "write", failing)
+    monkeypatch.setattr(safetensors.torch, "save_file", failing_to_save)
+    with pytest.raises(CheckpointError) as caught:
+        save(tmp_path, 2)
+    message = str(caught.value)
+    assert os.strerror(code) in message and "\n" not in message
+    needed, free = (int(word) for word in message.split() if word.isdigit())
+    assert 8000 < needed < 12000, "2,000 int32, a few floats and a little JSON"
+    assert free > 0
+    assert os.listdir(tmp_path) == ["generation-000001"]
+    verify_checkpoint(tmp_path / "generation-000001")
+
+
+def test_a_replacement_that_fails_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 2)
+    rename = os.rename
+
+    def failing(source: Path, target: Path) -> None:
+        if source.name.startswith(".tmp-"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(CheckpointError, match="cannot save"):
+        save(tmp_path, 2, small_state(22))
+    assert os.listdir(tmp_path) == ["generation-000002"]
+    assert bits(load_checkpoint(tmp_path / "generation-000002").state) == bits(small_state(2))
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:1000]))
+    assert bits(load_checkpoint(save(tmp_path, 1)).state) == bits(small_state(1))
+
+
+def test_a_root_that_is_a_file_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "root").write_text("")
+    with pytest.raises(CheckpointError, match="cannot save"):
+        save(tmp_path / "root", 1)
+
+
+def test_an_interrupted_save_leaves_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "write", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 1)
+    assert os.listdir(tmp_path) == []
+
+
+def start(target: Callable[..., None], *arguments: Any) -> multiprocessing.process.BaseProcess:
+    process = PROCESSES.Process(target=target, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def kill_self_at(function: str, calls_before: int, action: Callable[..., Any], *arguments: Any) -> None:
+    call, count = getattr(os, function), itertools.count()
+
+    def dying(*args: Any, **options: Any) -> Any:
+        if next(count) == calls_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*args, **options)
+
+    setattr(os, function, dying)
+    action(*arguments)
+
+
+def die_at(function: str, calls_before: int, action: Callable[..., Any], *arguments: Any) -> None:
+    process = start(kill_self_at, function, calls_before, action, *arguments)
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("function", "calls_before", "expected"),
+    [
+        ("write", 2, 2),  # Half written: the old one stays.
+        ("rename", 0, 2),  # Before the old one is moved aside.
+        ("rename", 1, 22),  # Neither has the name: the new one is whole and takes it.
+        ("rename", 2, 22),  # The new one has the name, the old one waits to be deleted.
+        ("rmdir", 0, 22),  # The old one is half deleted.
+    ],
+)
+def test_a_death_while_replacing_never_loses_both(
+    tmp_path: Path, function: str, calls_before: int, expected: int
+) -> None:
+    save(tmp_path, 2)
+    die_at(function, calls_before, save, tmp_path, 2, small_state(22))
+    latest = load_latest(tmp_path)
+    assert latest is not None and latest.generation == 2
+    assert bits(latest.state) == bits(small_state(expected))
+    assert os.listdir(tmp_path) == ["generation-000002"]
+
+
+def test_a_replacement_that_is_not_whole_is_undone(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    die_at("rename", 1, save, tmp_path, 2, small_state(22))
+    [new] = tmp_path.glob(".tmp-*")
+    damage_file(new)
+    [aside] = tmp_path.glob(".old-*")
+    assert collect_orphans(tmp_path) == [aside, new]
+    assert bits(load_checkpoint(tmp_path / "generation-000002").state) == bits(small_state(2))
+    assert os.listdir(tmp_path) == ["generation-000002"]
+
+
+def test_a_death_while_pruning_leaves_only_whole_checkpoints(tmp_path: Path) -> None:
+    for generation in (1, 2, 3):
+        save(tmp_path, generation)
+    die_at("rmdir", 0, prune_checkpoints, tmp_path, 1)
+    for path in list_checkpoints(tmp_path).values():
+        verify_checkpoint(path)
+    collect_orphans(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["generation-000002", "generation-000003"]
+
+
+def save_for_ever(root: Path, progress: Connection) -> None:
+    for generation in itertools.count(1):
+        save(root, generation)
+        prune_checkpoints(root, 2)
+        progress.send(generation)
+
+
+def test_a_kill_at_any_moment_loses_no_generation_that_was_saved(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    for repetition in range(6):
+        root = tmp_path / str(repetition)
+        receiver, sender = PROCESSES.Pipe(duplex=False)
+        process = start(save_for_ever, root, sender)
+        saved = [receiver.recv() for _ in range(rng.randrange(1, 8))]
+        time.sleep(rng.uniform(0, 0.02))
+        process.kill()
+        process.join()
+        while receiver.poll():
+            saved.append(receiver.recv())
+        collect_orphans(root)
+        assert all(name.startswith("generation-") for name in os.listdir(root))
+        latest = load_latest(root)
+        assert latest is not None and latest.generation >= saved[-1]
+        assert bits(latest.state) == bits(small_state(latest.generation))
+        for path in list_checkpoints(root).values():
+            verify_checkpoint(path)
+
+
+def save_and_wait_before_the_rename(root: Path, progress: Connection) -> None:
+    def wait(*_: Any) -> None:
+        progress.send("busy")
+        time.sleep(600)
+
+    os.rename = wait  # type: ignore[assignment]
+    save(root, 1)
+
+
+def test_a_live_writers_directory_is_left_alone_until_it_dies(tmp_path: Path) -> None:
+    receiver, sender = PROCESSES.Pipe(duplex=False)
+    process = start(save_and_wait_before_the_rename, tmp_path, sender)
+    assert receiver.recv() == "busy"
+    [busy] = tmp_path.iterdir()
+    assert collect_orphans(tmp_path) == [] and busy.exists()
+    process.kill()
+    process.join()
+    assert collect_orphans(tmp_path) == [busy] and not busy.exists()
+
+
+def test_a_recycled_process_id_is_not_taken_for_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "_process_start", lambda pid: "an earlier start")
+    orphan = durable._marked(tmp_path / "generation-000001", "tmp")
+    orphan.mkdir()
+    assert collect_orphans(tmp_path) == []
+    monkeypatch.undo()
+    assert collect_orphans(tmp_path) == [orphan]
+
+
+def test_another_hosts_directory_is_left_until_it_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "another host")
+    foreign = durable._marked(tmp_path / "generation-000001", "tmp")
+    monkeypatch.undo()
+    foreign.mkdir()
+    assert collect_orphans(tmp_path) == []
+    monkeypatch.setattr(durable, "FOREIGN_GRACE_SECONDS", -1.0)
+    assert collect_orphans(tmp_path) == [foreign]
+
+
+def test_only_directories_of_this_kind_are_collected(tmp_path: Path) -> None:
+    for name in (".tmp-notes", ".git", "tmp-generation-000001-1-" + "0" * 24):
+        (tmp_path / name).mkdir()
+    (tmp_path / (".tmp-generation-000001-1-" + "0" * 24)).write_text("a file")
+    before = sorted(os.listdir(tmp_path))
+    assert collect_orphans(tmp_path) == [] and sorted(os.listdir(tmp_path)) == before
+    assert collect_orphans(tmp_path / "absent") == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_tensors_on_a_gpu_come_back_on_the_cpu(tmp_path: Path) -> None:
+    state = {"a": {"b": torch.randn(5, 3, device="cuda").T, "c": torch.tensor(True, device="cuda")}}
+    loaded = load_checkpoint(save(tmp_path, 1, state)).state["a"]
+    for name, value in state["a"].items():
+        assert loaded[name].device.type == "cpu" and torch.equal(loaded[name], value.cpu())

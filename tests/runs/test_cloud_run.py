@@ -1,0 +1,318 @@
+"""Whole runs that keep their files in the cloud, lose the disk and go on from there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.faults.child import non_finite
+from benchmarks.faults.cloud import hasty
+from benchmarks.faults.proxy import FaultProxy, emulator, running
+from main import main
+from tests.tiny_run import TINY, frame, parameters, records, run
+from training.erl_trainer import ERLTrainer
+from utils.cloud.restore import newest_generation
+from utils.cloud.store import TEMPORARY, LocalStore
+from utils.cloud.sync import CloudSync
+from utils.runs.checkpoint import list_checkpoints
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^CLOUD_PROVIDER=.*python main\.py.*$", README, flags=re.MULTILINE)
+
+
+@pytest.fixture
+def volume(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A mounted folder to which the environment points."""
+    path = tiny.parent / "volume"
+    path.mkdir()
+    monkeypatch.setenv("CLOUD_PROVIDER", "local")
+    monkeypatch.setenv("CLOUD_BUCKET", str(path))
+    return path
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """A bucket `my-bucket` behind a proxy, to which the environment points."""
+    pytest.importorskip("gcp_storage_emulator", reason="the storage emulator is not installed")
+    with emulator("my-bucket") as upstream:
+        proxy = FaultProxy(upstream)
+        with running(proxy) as port:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+            monkeypatch.setenv("CLOUD_PROVIDER", "gcs")
+            monkeypatch.setenv("CLOUD_BUCKET", "my-bucket")
+            yield proxy
+
+
+@contextlib.contextmanager
+def without_cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.delenv("CLOUD_PROVIDER")
+        patch.delenv("CLOUD_BUCKET")
+        yield
+
+
+def whole_run(tiny: Path, monkeypatch: pytest.MonkeyPatch, generations: int = 4) -> None:
+    with without_cloud(monkeypatch):
+        assert run(tiny, "--run", "whole", "--generations", str(generations)) == 0
+
+
+def assert_like_whole(tiny: Path, name: str, generations: int = 4) -> None:
+    """Resuming changed how many generations there are to be, nothing else."""
+    assert [record | {"generations": generations} for record in records(tiny, name)] == records(tiny, "whole")
+    assert parameters(tiny, name, generations) == parameters(tiny, "whole", generations)
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_is_in_the_cloud_when_it_ends(tiny: Path, volume: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tiny, "--run", "one", "--generations", "5", "--keep-checkpoints", "2") == 0
+    here, there = files_below(tiny.parent / "runs" / "one"), files_below(volume / "one")
+    kept_here_only = {"run.log", *(name for name in here if name.startswith("tensorboard/"))}
+    assert there == {name: data for name, data in here.items() if name not in kept_here_only}
+    shown = capsys.readouterr().err
+    assert len(re.findall(r"uploads: \d+ pending, \d+ done, 0 failed", shown)) == 6
+    assert "uploads: 0 pending" in shown.splitlines()[-1]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_run_whose_disk_is_lost_goes_on(
+    tiny: Path, volume: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    assert run(tiny, "--run", "cut", "--generations", "2") == 0
+    shutil.rmtree(tiny.parent / "runs")
+    assert run(tiny, "--resume", *(["cut"] if named else []), "--generations", "4") == 0
+    whole_run(tiny, monkeypatch)
+    assert_like_whole(tiny, "cut")
+    assert newest_generation(LocalStore(volume), "cut") == 4
+
+
+def test_a_run_whose_checkpoints_rotted_takes_the_clouds(
+    tiny: Path, volume: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(tiny, "--run", "cut", "--generations", "2") == 0
+    for path in list_checkpoints(tiny.parent / "runs" / "cut" / "checkpoints").values():
+        (path / "replay.safetensors").write_bytes(b"rotten")
+    assert run(tiny, "--resume", "cut", "--generations", "4") == 0
+    whole_run(tiny, monkeypatch)
+    assert_like_whole(tiny, "cut")
+
+
+def test_a_run_that_went_on_elsewhere_is_fetched(
+    tiny: Path, volume: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny.parent / "runs" / "cut"
+    assert run(tiny, "--run", "cut", "--generations", "1") == 0
+    shutil.copytree(folder, tiny.parent / "old")
+    assert run(tiny, "--resume", "cut", "--generations", "3") == 0
+    shutil.rmtree(folder)
+    shutil.move(tiny.parent / "old", folder)
+    capsys.readouterr()
+    assert run(tiny, "--resume", "cut", "--generations", "4") == 0
+    assert "resumed after generation 3 of 4" in capsys.readouterr().err
+    whole_run(tiny, monkeypatch)
+    assert_like_whole(tiny, "cut")
+
+
+def test_a_stopped_run_is_uploaded_when_it_goes_on(tiny: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the cloud lacks of the generation that a run resumes from follows."""
+    assert run(tiny, "--run", "cut", "--generations", "2") == 0
+    shutil.rmtree(volume / "cut" / "checkpoints")
+    assert run(tiny, "--resume", "cut", "--generations", "3") == 0
+    assert {2, 3} <= {int(path.name[-6:]) for path in (volume / "cut" / "checkpoints").iterdir()}
+
+
+def test_nothing_to_resume_leaves_nothing(tiny: Path, volume: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for flags in (["--resume"], ["--resume", "nothing"]):
+        assert run(tiny, *flags) == 2
+    shown = capsys.readouterr().err
+    assert shown.count(" ERROR ") == 2 and shown.count("expected") == 2 and "Traceback" not in shown
+    assert not (tiny.parent / "runs" / "nothing").exists()
+
+
+def test_a_name_that_is_taken_in_the_cloud_is_refused(
+    tiny: Path, volume: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tiny, "--run", "one", "--generations", "1") == 0
+    before = files_below(volume)
+    shutil.rmtree(tiny.parent / "runs")
+    assert run(tiny, "--run", "one", "--seed", "5") == 2
+    assert "--resume one" in capsys.readouterr().err
+    assert not (tiny.parent / "runs" / "one").exists() and files_below(volume) == before
+
+
+def test_a_name_that_another_run_takes_meanwhile_is_left_to_it(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "one"
+    folder.mkdir(parents=True)
+    (tmp_path / "volume").mkdir()
+    for name in ("config.json", "metrics.jsonl"):
+        (folder / name).write_text("mine")
+    store = LocalStore(tmp_path / "volume")
+    store.put("one/config.json", b"theirs")
+    with CloudSync(store, folder) as sync:
+        sync.submit_files([folder / "metrics.jsonl"])
+        with pytest.raises(Exception, match="exists with other content"):
+            sync.drain(30.0)
+    assert files_below(tmp_path / "volume") == {"one/config.json": b"theirs"}
+
+
+def test_a_cloud_that_is_not_there_stops_the_run_at_its_start(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLOUD_PROVIDER", "local")
+    monkeypatch.setenv("CLOUD_BUCKET", str(tiny.parent / "absent"))
+    assert run(tiny, "--run", "one") == 2
+    assert "mount it first" in capsys.readouterr().err
+    assert not (tiny.parent / "runs").exists()
+
+
+def test_a_volume_that_vanishes_ends_in_exit_code_1(
+    tiny: Path, volume: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evolve = ERLTrainer.evolve
+
+    def unmounting(self: ERLTrainer, fitness: Any) -> None:
+        if self.generation == 2:
+            volume.rename(tiny.parent / "gone")
+        evolve(self, fitness)
+
+    with monkeypatch.context() as patch, hasty():
+        patch.setattr(ERLTrainer, "evolve", unmounting)
+        assert run(tiny, "--run", "one") == 1
+    shown = capsys.readouterr().err
+    assert "missing in the cloud: " in shown and "one/checkpoints/generation-000002" in shown
+    assert (tiny.parent / "runs" / "one" / "summary.json").is_file()
+    (tiny.parent / "gone").rename(volume)
+    assert run(tiny, "--resume", "one") == 0
+    assert newest_generation(LocalStore(volume), "one") == 2
+
+
+def test_a_run_on_disk_goes_on_while_the_cloud_is_out_of_reach(
+    tiny: Path, bucket: FaultProxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tiny, "--run", "one", "--generations", "1") == 0
+    bucket.inject("status", lambda _: True, float("inf"))
+    with hasty():
+        assert run(tiny, "--resume", "one", "--generations", "2") == 1
+    assert len(records(tiny, "one")) == 2
+    bucket.faults.clear()
+    assert run(tiny, "--resume", "one") == 0
+    shutil.rmtree(tiny.parent / "runs")
+    assert run(tiny, "--resume") == 0
+    assert len(records(tiny, "one")) == 2
+
+
+def test_a_signal_while_uploads_are_waited_for_stops_the_run(
+    tiny: Path, bucket: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drain = CloudSync.drain
+
+    def signalled(self: CloudSync, *arguments: Any) -> Any:
+        bucket.inject("status", lambda _: True, float("inf"))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return drain(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CloudSync, "drain", signalled)
+        assert run(tiny, "--run", "one") == 128 + signal.SIGTERM
+    bucket.faults.clear()
+    assert run(tiny, "--resume", "one") == 0
+
+
+def test_data_may_lie_elsewhere_when_a_run_goes_on(
+    tiny: Path, volume: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tiny.parent / "data.parquet", tiny.parent / "elsewhere" / "data.parquet"
+    frame(300, 3).to_parquet(old)
+    assert run(tiny, "--run", "own", "--data", str(old), "--generations", "1") == 0
+    new.parent.mkdir()
+    old.rename(new)
+    shutil.rmtree(tiny.parent / "runs")
+    assert run(tiny, "--resume", "own", "--data", str(new), "--generations", "2") == 0
+    other = new.with_name("other.parquet")
+    new.rename(other)
+    assert run(tiny, "--resume", "own", "--data", str(other), "--generations", "3") == 2
+    assert "data = " in capsys.readouterr().err
+
+
+def test_settings_that_were_damaged_are_told_in_one_line(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tiny, "--run", "one", "--generations", "1") == 0
+    (tiny.parent / "runs" / "one" / "config.json").write_text("{")
+    capsys.readouterr()
+    assert run(tiny, "--resume", "one") == 2
+    shown = capsys.readouterr().err.splitlines()
+    assert len(shown) == 1 and "config.json" in shown[0]
+
+
+def test_what_a_killed_upload_left_in_a_volume_goes(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    left = tmp_path / "run" / f"{TEMPORARY}file-0123456789abcdef"
+    store.put("run/file", b"old")
+    left.write_bytes(b"half")
+    store.put("run/file", b"new")
+    assert files_below(tmp_path) == {"run/file": b"new"}
+    left.write_bytes(b"half")
+    store.delete("run/file")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("setting", ["skip", "stop"])
+def test_a_run_that_was_stopped_at_nan_may_go_on(tiny: Path, capsys: pytest.CaptureFixture[str], setting: str) -> None:
+    """The setting changes no result, so a run that stopped may be told to skip."""
+    with non_finite("loss", generation=2):
+        assert run(tiny, "--run", "one", "--learning.non-finite", "stop") == 1
+        shown = capsys.readouterr().err
+        assert "expected finite numbers, got an update of 1 of 4 agents in generation 2" in shown
+        resumed = run(tiny, "--resume", "one", "--learning.non-finite", setting)
+    assert resumed == (0 if setting == "skip" else 1)
+    assert len(records(tiny, "one")) == (2 if setting == "skip" else 1)
+
+
+def test_a_file_that_cannot_be_written_is_told_in_one_line(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("utils.runs.run_log._line", full)
+        assert run(tiny, "--run", "one") == 1
+    shown = capsys.readouterr().err
+    assert "No space left on device" in shown and "Traceback" not in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_readmes_commands(
+    tmp_path: Path, bucket: FaultProxy, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(TINY)
+    Path("key.json").write_text(json.dumps({}))
+    Path("volume").mkdir()
+    words = shlex.split(command.replace("/mnt/volume", str(tmp_path / "volume")))
+    for setting in words[: words.index("python")]:
+        monkeypatch.setenv(*setting.split("=", 1))
+    arguments = words[words.index("python") + 2 :]
+    small = ["--config", "run.toml"]
+    if "--resume" in arguments:
+        assert main([*small, "--run", "NAME", "--generations", "1"]) == 0
+        shutil.rmtree("runs")
+        small = ["--generations", "2"]
+    assert main([*arguments, *small]) == 0
+    assert len(list(Path("runs").glob("*/summary.json"))) == 1
+
+
+def test_the_readme_shows_both_providers() -> None:
+    assert {command.split()[0] for command in COMMANDS} == {"CLOUD_PROVIDER=gcs", "CLOUD_PROVIDER=local"}
+    assert any("--resume" in command for command in COMMANDS)

@@ -1,0 +1,710 @@
+"""Uploads survive a misbehaving cloud, say so where they do not, and nothing that comes back is trusted."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import shutil
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.faults.proxy import FaultProxy, Kind, Request, emulator, running
+from utils.cloud.restore import newest_run, parse_manifest, require_new_run, restore_latest, restore_run
+from utils.cloud.settings import CloudSettings, cloud_settings, open_store
+from utils.cloud.store import LocalStore, ObjectStore, RetryPolicy, is_safe, safe_name
+from utils.cloud.sync import (
+    WAITING_GENERATIONS,
+    CloudSync,
+    UploadStatus,
+    list_generations,
+)
+from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError
+from utils.runs.checkpoint import load_checkpoint, prune_checkpoints, save_checkpoint, verify_checkpoint
+
+FAST = RetryPolicy(first_wait_s=0.01, longest_wait_s=0.05, deadline_s=20.0, timeout_s=0.5, check_s=2.0)
+HASTY = RetryPolicy(first_wait_s=0.01, longest_wait_s=0.05, deadline_s=0.5, timeout_s=0.5, check_s=0.2)
+BUCKET = "the-bucket"
+RUN = "some-run"
+LONG = 30.0
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[int]:
+    pytest.importorskip("gcp_storage_emulator", reason="the storage emulator is not installed")
+    with emulator(BUCKET) as port:
+        yield port
+
+
+@pytest.fixture
+def proxy(upstream: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    proxy = FaultProxy(upstream)
+    with running(proxy) as port:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+        monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+        yield proxy
+        clean = gcs()
+        proxy.faults.clear()
+        proxy.lies.clear()
+        for info in clean.list(""):
+            clean.delete(info.name)
+
+
+def gcs(policy: RetryPolicy = FAST, bucket: str = BUCKET) -> ObjectStore:
+    from utils.cloud.gcs import GcsStore
+
+    # Small parts, so that a resumable upload has several.
+    return GcsStore(bucket, None, policy, chunk_bytes=4 << 20)
+
+
+@pytest.fixture(params=["local", "gcs"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "gcs":
+        request.getfixturevalue("proxy")
+        return gcs()
+    (tmp_path / "volume").mkdir()
+    return LocalStore(tmp_path / "volume", FAST)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / RUN
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"seed": 1}\n')
+    (folder / "metrics.jsonl").write_text('{"generation": 1}\n')
+    return folder
+
+
+def checkpoint(run: Path, generation: int, numbers: int = 500) -> Path:
+    weights = torch.randn(numbers, generator=torch.Generator().manual_seed(generation))
+    state = {"population": {"weights": weights}, "history": {"fitness": [0.5, generation]}}
+    return save_checkpoint(run / "checkpoints", generation, state, run_id=run.name, config_hash="c")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def fetched(store: ObjectStore, name: str, target: Path) -> bytes:
+    target.unlink(missing_ok=True)
+    store.get(name, target, 1 << 30)
+    return target.read_bytes()
+
+
+def upload(store: ObjectStore, run: Path, *generations: int, seconds: float = LONG) -> UploadStatus:
+    with CloudSync(store, run) as sync:
+        sync.submit_files([run / "config.json", run / "metrics.jsonl"])
+        for generation in generations:
+            sync.submit_generation(checkpoint(run, generation))
+        return sync.drain(seconds)
+
+
+def assert_stored(store: ObjectStore, run: Path, path: Path, tmp_path: Path) -> None:
+    base = f"{run.name}/checkpoints/{path.name}"
+    assert {Path(info.name).name for info in store.list(f"{base}/")} == contents(path).keys()
+    for name, data in contents(path).items():
+        assert fetched(store, f"{base}/{name}", tmp_path / "fetched") == data
+
+
+def an_upload(request: Request) -> bool:
+    return request.method in ("POST", "PUT")
+
+
+def of_manifest(request: Request) -> bool:
+    return an_upload(request) and request.name.endswith("manifest.json")
+
+
+def of_tensors(request: Request) -> bool:
+    return an_upload(request) and request.name.endswith("population.safetensors")
+
+
+def second_part(request: Request) -> bool:
+    return request.content_range.startswith("bytes 4194304-")
+
+
+def a_download(request: Request) -> bool:
+    return "alt=media" in request.path and request.name.endswith(".safetensors")
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, None),
+        ({"CLOUD_PROVIDER": " "}, None),
+        ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "my-bucket"}, CloudSettings("gcs", "my-bucket")),
+        (
+            {"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "b.u_c", "CLOUD_PROJECT": "p"},
+            CloudSettings("gcs", "b.u_c", "p"),
+        ),
+        ({"CLOUD_PROVIDER": "local", "CLOUD_BUCKET": "/mnt/volume"}, CloudSettings("local", "/mnt/volume")),
+    ],
+)
+def test_settings_come_from_the_environment(environ: dict[str, str], expected: CloudSettings | None) -> None:
+    assert cloud_settings(environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"CLOUD_BUCKET": "b-b"}, "CLOUD_PROVIDER"),
+        ({"CLOUD_PROVIDER": "s3", "CLOUD_BUCKET": "b-b"}, "'s3'"),
+        ({"CLOUD_PROVIDER": "gcs"}, "CLOUD_BUCKET"),
+        ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "gs://bucket"}, "'gs://bucket'"),
+        ({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "Bucket/path"}, "'Bucket/path'"),
+        ({"CLOUD_PROVIDER": "local", "CLOUD_BUCKET": "relative/path"}, "'relative/path'"),
+    ],
+)
+def test_impossible_settings_are_refused_in_one_line(environ: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=r"^expected [^\n]*$") as caught:
+        cloud_settings(environ)
+    assert named in str(caught.value)
+
+
+def test_a_key_put_in_place_of_its_path_is_not_shown() -> None:
+    environ = {
+        "CLOUD_PROVIDER": "gcs",
+        "CLOUD_BUCKET": "my-bucket",
+        "GOOGLE_APPLICATION_CREDENTIALS": '{"key": "MARK"}',
+    }
+    with pytest.raises(ConfigError) as caught:
+        cloud_settings(environ)
+    assert "MARK" not in str(caught.value)
+
+
+def test_a_generation_is_stored_whole_and_a_status_counts_objects(
+    store: ObjectStore, run: Path, tmp_path: Path
+) -> None:
+    assert str(upload(store, run, 1)) == "uploads: 0 pending, 7 done, 0 failed"
+    assert_stored(store, run, run / "checkpoints" / "generation-000001", tmp_path)
+    assert fetched(store, f"{RUN}/config.json", tmp_path / "fetched") == (run / "config.json").read_bytes()
+
+
+def test_the_manifest_comes_last_and_only_where_there_is_none(proxy: FaultProxy, run: Path) -> None:
+    upload(gcs(), run, 1)
+    names = [(request.name, request.path) for request, _ in proxy.requests if an_upload(request)]
+    assert [name.endswith("manifest.json") for name, _ in names] == [False] * (len(names) - 1) + [True]
+    assert "ifGenerationMatch=0" in names[-1][1]
+
+
+def test_a_generation_that_is_there_is_not_sent_again(proxy: FaultProxy, run: Path) -> None:
+    with CloudSync(gcs(), run) as sync:
+        path = checkpoint(run, 1)
+        sync.submit_generation(path)
+        sync.drain(LONG)
+        sent = sum(an_upload(request) for request, _ in proxy.requests)
+        sync.submit_generation(path)
+        assert sync.drain(LONG).failed == 0
+    assert sum(an_upload(request) for request, _ in proxy.requests) == sent == 6
+
+
+def test_another_generation_of_the_same_number_takes_its_place(store: ObjectStore, run: Path, tmp_path: Path) -> None:
+    upload(store, run, 1)
+    path = checkpoint(run, 1, numbers=600)
+    with CloudSync(store, run) as sync:
+        sync.submit_generation(path)
+        sync.drain(LONG)
+    assert_stored(store, run, path, tmp_path)
+
+
+def test_a_file_that_grew_is_replaced(store: ObjectStore, run: Path, tmp_path: Path) -> None:
+    upload(store, run)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"generation": 2}\n')
+    upload(store, run)
+    stored = fetched(store, f"{RUN}/metrics.jsonl", tmp_path / "fetched")
+    assert stored == (run / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "matches", "times", "code"),
+    [
+        ("status", an_upload, 2, 503),
+        ("status", an_upload, 2, 429),
+        ("status", an_upload, 2, 408),
+        ("status", of_manifest, 2, 500),
+        ("reset", an_upload, 2, 0),
+        ("stall", of_tensors, 1, 0),
+        ("corrupt", of_tensors, 2, 0),
+        ("lost_ack", of_tensors, 1, 0),
+        ("lost_ack", of_manifest, 1, 0),
+        ("lost_ack", of_manifest, 2, 0),
+    ],
+)
+def test_what_passes_is_recovered_from(
+    proxy: FaultProxy,
+    run: Path,
+    tmp_path: Path,
+    kind: Kind,
+    matches: Callable[[Request], bool],
+    times: int,
+    code: int,
+) -> None:
+    fault = proxy.inject(kind, matches, times, code)
+    assert upload(gcs(), run, 1) == UploadStatus(0, 7, 0)
+    assert fault.seen == times
+    assert_stored(gcs(), run, run / "checkpoints" / "generation-000001", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["status", "reset", "lost_ack", "corrupt"])
+def test_a_resumable_upload_survives_a_fault_in_its_middle(
+    proxy: FaultProxy, run: Path, tmp_path: Path, kind: Kind
+) -> None:
+    path = checkpoint(run, 1, numbers=(9 << 20) // 4)
+    fault = proxy.inject(kind, second_part, 1)
+    with CloudSync(gcs(), run) as sync:
+        sync.submit_generation(path)
+        assert sync.drain(LONG) == UploadStatus(0, 5, 0)
+    assert fault.seen == 1
+    assert_stored(gcs(), run, path, tmp_path)
+
+
+def test_a_part_is_sent_again_without_the_parts_before_it(proxy: FaultProxy) -> None:
+    proxy.inject("status", second_part, 2, 503)
+    gcs().put("large", bytes(9 << 20))
+    ranges = [request.content_range for request, _ in proxy.requests if request.method == "PUT"]
+    assert [text.partition("-")[0] for text in ranges] == ["bytes 0", *["bytes 4194304"] * 3, "bytes 8388608"]
+
+
+def test_a_lost_acknowledgement_shows_as_a_refused_precondition(proxy: FaultProxy) -> None:
+    proxy.inject("lost_ack", an_upload, 1)
+    gcs().put("name", b"bytes", if_absent=True)
+    assert [status for request, status in proxy.requests if an_upload(request)] == [0, 412]
+
+
+def test_a_server_that_reports_another_checksum_is_not_believed(proxy: FaultProxy) -> None:
+    stored = base64.b64encode(google_crc32c.Checksum(b"bytes").digest())
+    other = base64.b64encode(google_crc32c.Checksum(b"other").digest())
+    proxy.lies = {stored: other}
+    with pytest.raises(CloudError, match="what is stored differs from what was sent"):
+        gcs(HASTY).put("name", b"bytes")
+
+
+def test_other_content_under_the_name_is_a_conflict(store: ObjectStore, tmp_path: Path) -> None:
+    store.put("name", b"bytes", if_absent=True)
+    store.put("name", b"bytes", if_absent=True)
+    with pytest.raises(ConflictError):
+        store.put("name", b"other", if_absent=True)
+    assert fetched(store, "name", tmp_path / "fetched") == b"bytes"
+
+
+def test_endless_503_ends_by_the_deadline_and_names_what_is_missing(
+    proxy: FaultProxy, run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy.inject("status", of_tensors, float("inf"))
+    with CloudSync(gcs(HASTY), run) as sync:
+        sync.submit_files([run / "config.json"])
+        sync.submit_generation(checkpoint(run, 1))
+        with pytest.raises(CloudError, match=r"generation-000001 \(cannot store .*503 Service Unavailable") as caught:
+            sync.drain(LONG)
+        assert sync.status().pending == 0 and sync.status().failed >= 2
+        assert sync.missing()
+    assert "config.json" not in str(caught.value) and "\n" not in str(caught.value)
+    assert list_generations(gcs(), RUN)[1].keys().isdisjoint({"manifest.json", "population.safetensors"})
+
+
+def test_a_drain_that_is_short_of_time_names_what_is_missing(proxy: FaultProxy, run: Path) -> None:
+    proxy.inject("status", an_upload, float("inf"))
+    with CloudSync(gcs(), run) as sync:
+        sync.submit_generation(checkpoint(run, 1))
+        with pytest.raises(CloudError, match=r"generation-000001 \(not uploaded in time\)"):
+            sync.drain(0.1)
+
+
+def test_what_failed_is_tried_once_more_at_the_end(proxy: FaultProxy, run: Path, tmp_path: Path) -> None:
+    fault = proxy.inject("status", an_upload, float("inf"))
+    with CloudSync(gcs(HASTY), run) as sync:
+        path = checkpoint(run, 1)
+        sync.submit_generation(path)
+        while not sync.status().failed:
+            threading.Event().wait(0.02)
+        fault.times = 0
+        assert sync.drain(LONG).failed == 0
+    assert_stored(gcs(), run, path, tmp_path)
+
+
+@pytest.mark.parametrize(("code", "says"), [(401, "401 Unauthorized"), (403, "403 Forbidden"), (404, "404 Not Found")])
+def test_a_bucket_that_does_not_open_fails_at_once(proxy: FaultProxy, code: int, says: str) -> None:
+    fault = proxy.inject("status", lambda request: "maxResults" in request.path, float("inf"), code)
+    with pytest.raises(ConfigError, match=rf"^expected a bucket [^\n]*{BUCKET}[^\n]*{says}"):
+        gcs().check()
+    # The client itself asks for new credentials after a 401.
+    assert fault.seen <= (3 if code == 401 else 1)
+
+
+def test_a_bucket_that_does_not_exist_fails_at_once(proxy: FaultProxy) -> None:
+    with pytest.raises(ConfigError, match="there is no such bucket; check CLOUD_BUCKET"):
+        gcs(bucket="no-such-bucket").check()
+
+
+def test_lacking_permissions_are_named(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    from google.cloud.storage import Bucket
+
+    def grant(*_: Any, **__: Any) -> list[str]:
+        return ["storage.objects.create", "storage.objects.get", "storage.objects.list"]
+
+    monkeypatch.setattr(Bucket, "test_iam_permissions", grant)
+    with pytest.raises(ConfigError, match=r"lack storage\.objects\.delete"):
+        gcs().check()
+
+
+def test_a_bucket_out_of_reach_is_logged_and_the_run_starts(
+    proxy: FaultProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy.inject("status", lambda _: True, float("inf"), 503)
+    gcs(HASTY).check()
+    assert "503 Service Unavailable" in caplog.text
+
+
+def test_a_folder_that_is_not_mounted_fails_at_once(tmp_path: Path) -> None:
+    store = open_store(CloudSettings("local", str(tmp_path / "absent")), HASTY)
+    with pytest.raises(ConfigError, match="mount it first"):
+        store.check()
+    with pytest.raises(CloudError, match="not mounted"):
+        store.put("a/b", b"bytes")
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_name_in_use_is_refused_to_a_new_run(store: ObjectStore, run: Path) -> None:
+    store.check()
+    require_new_run(store, RUN)
+    upload(store, run)
+    with pytest.raises(ConfigError, match=f"--resume {RUN}"):
+        require_new_run(store, RUN)
+    require_new_run(store, RUN[:-1])
+
+
+class GatedStore(LocalStore):
+    """Lets puts through once the gate is open."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir()
+        super().__init__(root, FAST)
+        self.gate, self.reached = threading.Event(), threading.Event()
+
+    def put(self, name: str, source: Any, *, if_absent: bool = False) -> None:
+        self.reached.set()
+        assert self.gate.wait(LONG)
+        super().put(name, source, if_absent=if_absent)
+
+
+def test_a_full_queue_drops_the_oldest_and_never_waits(run: Path, tmp_path: Path) -> None:
+    store = GatedStore(tmp_path / "volume")
+    newest = WAITING_GENERATIONS + 4
+    with CloudSync(store, run) as sync:
+        sync.submit_generation(checkpoint(run, 1))
+        assert store.reached.wait(LONG)
+        for generation in range(2, newest + 1):
+            sync.submit_generation(checkpoint(run, generation))
+        assert sync.status() == UploadStatus(5 * (WAITING_GENERATIONS + 1), 0, 0)
+        store.gate.set()
+        assert sync.drain(LONG).failed == 0
+    complete = [number for number, files in list_generations(store, RUN).items() if "manifest.json" in files]
+    assert complete == [1, *range(newest - WAITING_GENERATIONS + 1, newest + 1)]
+
+
+def test_a_generation_on_its_way_outlives_its_removal_from_disk(run: Path, tmp_path: Path) -> None:
+    (run / "config.json").unlink()  # so that the gate is first met once all files of the generation are open
+    store = GatedStore(tmp_path / "volume")
+    path = checkpoint(run, 1)
+    copy = shutil.copytree(path, tmp_path / "copy" / path.name)
+    with CloudSync(store, run) as sync:
+        sync.submit_generation(path)
+        assert store.reached.wait(LONG)
+        shutil.rmtree(path)
+        store.gate.set()
+        sync.drain(LONG)
+    assert_stored(store, run, copy, tmp_path)
+
+
+def test_a_waiting_generation_that_was_removed_is_no_failure(run: Path, tmp_path: Path) -> None:
+    store = GatedStore(tmp_path / "volume")
+    with CloudSync(store, run) as sync:
+        sync.submit_files([run / "config.json"])
+        assert store.reached.wait(LONG)
+        for generation in (1, 2, 3):
+            sync.submit_generation(checkpoint(run, generation))
+        sync.prune([2, 3])
+        shutil.rmtree(run / "checkpoints" / "generation-000002")
+        store.gate.set()
+        assert sync.drain(LONG) == UploadStatus(0, 6, 0)
+    assert list(list_generations(store, RUN)) == [3]
+
+
+def test_retention_follows_the_disk_and_deletes_manifests_first(proxy: FaultProxy, run: Path) -> None:
+    with CloudSync(gcs(), run) as sync:
+        for generation in range(1, 5):
+            sync.submit_generation(checkpoint(run, generation))
+            sync.drain(LONG)
+            removed = prune_checkpoints(run / "checkpoints", 2, {1})
+            sync.prune([1, 2, 3, 4] if not removed else {1, generation - 1, generation})
+            sync.drain(LONG)
+    assert list(list_generations(gcs(), RUN)) == [1, 3, 4]
+    deleted = [request.name for request, _ in proxy.requests if request.method == "DELETE"]
+    assert deleted[0].endswith("generation-000002/manifest.json") and len(deleted) == 5
+
+
+def test_nothing_is_deleted_before_a_newer_generation_is_complete(proxy: FaultProxy, run: Path) -> None:
+    upload(gcs(), run, 1)
+    fault = proxy.inject("status", of_manifest, float("inf"))
+    with CloudSync(gcs(HASTY), run) as sync:
+        sync.submit_generation(checkpoint(run, 2))
+        sync.prune([2])
+        while not sync.status().failed:
+            threading.Event().wait(0.02)
+        assert "manifest.json" in list_generations(gcs(), RUN)[1]
+        fault.times = 0
+        sync.drain(LONG)
+    assert list(list_generations(gcs(), RUN)) == [2]
+
+
+def test_an_error_that_ends_the_run_ends_the_uploads(proxy: FaultProxy, run: Path) -> None:
+    proxy.inject("status", an_upload, float("inf"))
+    with pytest.raises(KeyError), CloudSync(gcs(), run) as sync:
+        sync.submit_generation(checkpoint(run, 1))
+        raise KeyError
+    assert sync.missing()
+
+
+def test_waiting_for_uploads_ends_at_a_safe_point(proxy: FaultProxy, run: Path) -> None:
+    proxy.inject("status", an_upload, float("inf"))
+
+    def safe_point() -> None:
+        raise KeyError
+
+    with pytest.raises(KeyError), CloudSync(gcs(HASTY), run) as sync:
+        sync.submit_generation(checkpoint(run, 1))
+        sync.drain(LONG, safe_point)
+
+
+def test_a_run_whose_name_no_store_should_hold_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'a:b'"):
+        CloudSync(LocalStore(tmp_path), tmp_path / "a:b")
+
+
+def test_a_run_comes_back_onto_an_empty_disk(store: ObjectStore, run: Path, tmp_path: Path) -> None:
+    upload(store, run, 1, 2)
+    assert newest_run(store) == RUN
+    folder = restore_run(store, RUN, tmp_path / "elsewhere", verify_checkpoint)
+    path = run / "checkpoints" / "generation-000002"
+    assert contents(folder / "checkpoints" / path.name) == contents(path)
+    assert load_checkpoint(folder / "checkpoints" / path.name).generation == 2
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == [path.name]
+    for name in ("config.json", "metrics.jsonl"):
+        assert (folder / name).read_bytes() == (run / name).read_bytes()
+
+
+def test_the_newest_run_is_the_one_completed_last(store: ObjectStore, run: Path) -> None:
+    with pytest.raises(ConfigError, match="got none"):
+        newest_run(store)
+    upload(store, run, 7)
+    other = shutil.copytree(run, run.with_name("a-later-run"))
+    shutil.rmtree(other / "checkpoints")
+    upload(store, other, 1)
+    store.put("unfinished/checkpoints/generation-000009/population.json", b"{}")
+    assert newest_run(store) == "a-later-run"
+
+
+@pytest.mark.parametrize("kind", ["truncate", "shorten", "status", "reset", "stall"])
+def test_a_download_that_fails_is_repeated(proxy: FaultProxy, run: Path, tmp_path: Path, kind: Kind) -> None:
+    upload(gcs(), run, 1)
+    fault = proxy.inject(kind, a_download, 2 if kind != "stall" else 1)
+    path = restore_latest(gcs(), RUN, tmp_path / "restored", verify_checkpoint)
+    assert path is not None and fault.seen == fault.times
+    assert contents(path) == contents(run / "checkpoints" / path.name)
+
+
+def test_a_cloud_out_of_reach_does_not_lose_a_generation(proxy: FaultProxy, run: Path, tmp_path: Path) -> None:
+    upload(gcs(), run, 1, 2)
+    proxy.inject("status", a_download, float("inf"))
+    with pytest.raises(CloudError, match="503"):
+        restore_latest(gcs(HASTY), RUN, tmp_path / "restored")
+    assert not list((tmp_path / "restored").iterdir())
+
+
+def damage(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize("change", [damage, lambda data: data[:-1], lambda data: data + b"0", None])
+@pytest.mark.parametrize("name", ["population.safetensors", "history.json", "manifest.json"])
+def test_a_damaged_generation_gives_way_to_the_one_before(
+    store: ObjectStore, run: Path, tmp_path: Path, name: str, change: Callable[[bytes], bytes] | None
+) -> None:
+    upload(store, run, 1, 2)
+    at = f"{RUN}/checkpoints/generation-000002/{name}"
+    data = (run / "checkpoints" / "generation-000002" / name).read_bytes()
+    if change is None:
+        store.delete(at)
+    else:
+        store.put(at, change(data))
+    path = restore_latest(store, RUN, tmp_path / "restored", verify_checkpoint)
+    assert path is not None and path.name == "generation-000001"
+    assert verify_checkpoint(path).generation == 1
+    assert [path.name for path in (tmp_path / "restored").iterdir()] == ["generation-000001"]
+
+
+def test_nothing_usable_says_so(store: ObjectStore, run: Path, tmp_path: Path) -> None:
+    assert restore_latest(store, RUN, tmp_path / "restored") is None
+    with pytest.raises(ConfigError, match="complete generation"):
+        restore_run(store, RUN, tmp_path / "restored")
+    with pytest.raises(ConfigError, match="plain relative path"):
+        restore_run(store, "../elsewhere", tmp_path / "restored")
+
+
+def manifest_of(files: Any, generation: int = 3) -> bytes:
+    return json.dumps({"generation": generation, "files": files}).encode()
+
+
+GOOD = {"size": 1, "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(
+            manifest_of({name: GOOD})
+            for name in ("../a", "/etc/passwd", "a\\b", "..", "", "a/b", "C:a", "manifest.json")
+        ),
+        manifest_of({"a.json": {"size": -1, "sha256": ""}}),
+        manifest_of({"a.json": {"size": True, "sha256": ""}}),
+        manifest_of({"a.json": {"size": 1e9, "sha256": ""}}),
+        manifest_of({"a.json": {"size": 1}}),
+        manifest_of([]),
+        manifest_of({}, generation=4),
+        b"[" * 100_000,
+        b"\xff",
+        b"cos\nsystem\n(S'false'\ntR.",
+    ],
+)
+def test_a_manifest_that_is_made_up_is_refused(data: bytes) -> None:
+    with pytest.raises(DamagedError):
+        parse_manifest(data, 3)
+
+
+def test_objects_are_bounded_by_their_announced_size(store: ObjectStore, tmp_path: Path) -> None:
+    store.put("name", bytes(1000))
+    with pytest.raises(DamagedError, match="at most 999 bytes"):
+        store.get("name", tmp_path / "fetched", 999)
+    with pytest.raises(MissingError):
+        store.get("other", tmp_path / "fetched", 999)
+    assert not (tmp_path / "fetched").exists()
+
+
+@given(st.text(max_size=40) | st.text("./\\a:~", max_size=12))
+def test_a_safe_name_stays_within_its_folder(name: str) -> None:
+    root = Path("/some/root")
+    if is_safe(name):
+        assert root in (root / name).parents and ".." not in (root / name).parts
+
+
+@pytest.mark.parametrize(
+    "name", ["../a", "/a", "a/../b", "a\\b", "..", "", "a//b", "a/", "a\0b", "a\nb", "C:/a", "./a"]
+)
+def test_unsafe_names_are_refused_everywhere(store: ObjectStore, tmp_path: Path, name: str) -> None:
+    target = tmp_path / "fetched"
+    calls: list[Callable[[], object]] = [
+        lambda: safe_name(name),
+        lambda: store.put(name, b""),
+        lambda: store.get(name, target, 1),
+        lambda: store.holds(name, b""),
+        lambda: store.delete(name),
+    ]
+    for call in calls:
+        with pytest.raises(DamagedError):
+            call()
+
+
+def test_unsafe_names_in_a_bucket_are_passed_over(proxy: FaultProxy, run: Path, tmp_path: Path) -> None:
+    upload(gcs(), run, 1)
+    for generation, name in enumerate(("UP", "BACK", "ROOT"), start=2):
+        gcs().put(f"{RUN}/checkpoints/generation-{generation:06d}/{name}", b"evil")
+    proxy.lies = {b"/UP": b"/../../manifest.json", b"/BACK": b"\\\\manifest.json", b"/ROOT": b"//manifest.json"}
+    assert list(list_generations(gcs(), RUN)) == [1]
+    path = restore_latest(gcs(), RUN, tmp_path / "restored")
+    assert path is not None and path.name == "generation-000001"
+    proxy.lies.clear()
+    assert list(list_generations(gcs(), RUN)) == [1, 2, 3, 4]
+
+
+def test_links_in_a_mounted_folder_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "volume").mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "volume" / "link").symlink_to(tmp_path / "secret")
+    store = LocalStore(tmp_path / "volume", FAST)
+    assert store.list("") == []
+    with pytest.raises(DamagedError):
+        store.get("link", tmp_path / "fetched", 100)
+
+
+MARK = "TOPSECRETMARK"
+
+
+def key_file(path: Path, private_key: str, token_uri: str) -> Path:
+    key = {
+        "type": "service_account",
+        "project_id": "p",
+        "private_key_id": MARK,
+        "private_key": private_key,
+        "client_email": "someone@example.com",
+        "client_id": "1",
+        "token_uri": token_uri,
+    }
+    path.write_text(json.dumps(key))
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"not JSON {MARK}", json.dumps({"type": "service_account", "private_key": MARK}), json.dumps({"type": MARK})],
+)
+def test_a_broken_key_file_is_not_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    (tmp_path / "key.json").write_text(text)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    with pytest.raises(ConfigError, match="GOOGLE_APPLICATION_CREDENTIALS") as caught:
+        open_store(CloudSettings("gcs", BUCKET), FAST)
+    assert MARK not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_key_that_is_refused_appears_nowhere(
+    proxy: FaultProxy, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rsa = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.rsa")
+    from cryptography.hazmat.primitives import serialization as form
+
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = private.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()).decode()
+    emulated = os.environ["STORAGE_EMULATOR_HOST"]
+    monkeypatch.setenv("API_ENDPOINT_OVERRIDE", emulated)
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST")
+    key = key_file(tmp_path / "key.json", pem, f"{emulated}/token/{MARK}")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
+    asked = proxy.inject("status", lambda request: request.path.startswith("/token"), float("inf"), 401)
+    caplog.set_level(logging.INFO)
+    settings = cloud_settings(
+        {"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": BUCKET, "GOOGLE_APPLICATION_CREDENTIALS": str(key)}
+    )
+    assert settings is not None
+    store = open_store(settings, HASTY)
+    with pytest.raises(ConfigError, match="401 Unauthorized") as at_start:
+        store.check()
+    with CloudSync(store, run) as sync:
+        sync.submit_generation(checkpoint(run, 1))
+        with pytest.raises(CloudError, match="401 Unauthorized") as at_end:
+            sync.drain(LONG)
+    assert asked.seen
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulated)
+    errors = [line for caught in (at_start, at_end) for line in traceback.format_exception(caught.value)]
+    shown = "".join([caplog.text, repr(settings), repr(store), repr(sync), *errors])
+    for secret in (MARK, *pem.split("\n")[1:-2]):
+        assert secret not in shown

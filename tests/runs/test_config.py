@@ -1,0 +1,321 @@
+"""Settings and the command line: precedence, names, refusals; tyro's own parser is the oracle."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import tyro
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from utils.config.cli import LATEST, Command, PrepareArguments, TrainArguments, flags_of, parse_command
+from utils.config.settings import flatten, nearest, nest
+from utils.config.trader import (
+    Config,
+    EnvironmentConfig,
+    LearningConfig,
+    NetworkConfig,
+    config_from_dict,
+    config_hash,
+    config_to_dict,
+    profile_config,
+    replace_settings,
+)
+from utils.errors import ConfigError
+
+NOT_THERE = Path("no-such-folder/stock_data.parquet")
+
+fractions = st.floats(0, 0.37)
+FLAG_VALUES: dict[str, st.SearchStrategy[str]] = {
+    "--generations": st.integers(1, 10**6).map(str),
+    "--seed": st.integers(0, 2**63 - 1).map(str),
+    "--population-size": st.integers(1, 64).map(str),
+    "--gradient-steps": st.integers(0, 100).map(str),
+    "--representation": st.sampled_from(["independent", "shared"]),
+    "--device": st.sampled_from(["auto", "cpu"]),
+    "--runs-dir": st.sampled_from(["runs", "/tmp/other", "a b"]),
+    "--run": st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True).filter(lambda name: name != "none"),
+    "--env.cost-bps": st.floats(0, 9999).map(repr),
+    "--env.fill": st.sampled_from(["next_open", "same_close"]),
+    "--learning.gamma": st.floats(0, 1).map(repr),
+    "--learning.credit": st.sampled_from(["entry", "daily"]),
+    "--evolution.elite-fraction": fractions.map(repr),
+    "--evolution.offspring-fraction": fractions.map(repr),
+    "--replay.capacity": st.integers(10_000, 10**7).map(str),
+    "--synthetic.days": st.integers(2, 10**4).map(str),
+}
+
+
+@st.composite
+def command_lines(draw: st.DrawFn) -> list[str]:
+    names = draw(st.lists(st.sampled_from(sorted(FLAG_VALUES)), unique=True))
+    words: list[str] = []
+    for name in names:
+        value = draw(FLAG_VALUES[name])
+        words += [f"{name}={value}"] if draw(st.booleans()) else [name, value]
+    switch = draw(st.sampled_from([[], ["--network.twin-critics"], ["--network.no-twin-critics"]]))
+    return words + switch
+
+
+def parse(*argv: str, cuda: bool = False, default_data: Path = NOT_THERE) -> Command:
+    return parse_command(argv, cuda_available=cuda, default_data=default_data)
+
+
+def refusal(*argv: str, **options: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(*argv, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith("expected ") and ", got" in message
+    return message
+
+
+@settings(max_examples=15, deadline=None)
+@given(command_lines())
+def test_flags_mean_what_tyro_takes_them_to_mean(words: list[str]) -> None:
+    oracle = tyro.cli(TrainArguments, args=words, default=TrainArguments(settings=profile_config("quick")))
+    command = parse(*words)
+    assert command.config == oracle.settings
+    assert len(command.explicit) == sum(word.startswith("--") for word in words)
+    untouched = flatten(config_to_dict(profile_config("quick")))
+    for name, value in flatten(config_to_dict(command.config)).items():
+        assert name in command.explicit or value == untouched[name]
+
+
+def test_help_names_every_setting_and_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse("--seed", "3", "--help")
+    assert caught.value.code == 0
+    shown = set(re.findall(r"(?m)^\W (?:-h, )?(--[a-z][a-z.-]+)(?:, (--[a-z][a-z.-]+))?", capsys.readouterr().out))
+    flags = flags_of(TrainArguments)
+    long_spellings = {name for name in flags if "." in name and f"--{name.rpartition('.')[2]}" in flags}
+    assert {"--evolution.population-size", "--learning.gradient-steps", "--network.representation"} <= long_spellings
+    assert {name for pair in shown for name in pair if name} - {"--help"} == set(flags) - long_spellings
+
+
+def test_prepare_help_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse("prepare", "-h")
+    assert caught.value.code == 0
+    assert "SOURCE" in capsys.readouterr().out
+
+
+def test_every_setting_has_a_flag() -> None:
+    reached = {flag.setting for flag in flags_of(TrainArguments).values()}
+    assert reached == {*flatten(config_to_dict(Config())), "config"}
+
+
+def test_no_words_train_with_the_quick_profile() -> None:
+    command = parse()
+    assert command.name == "train"
+    assert command.config == profile_config("quick")
+    assert command.explicit == frozenset()
+
+
+def test_profile_follows_what_is_there(tmp_path: Path) -> None:
+    data = tmp_path / "bars.parquet"
+    data.touch()
+    assert parse(cuda=True).config == profile_config("full")
+    assert parse("--data", str(data)).config.profile == "full"
+    by_default = parse(default_data=data)
+    assert (by_default.config.profile, by_default.config.data, by_default.explicit) == ("full", data, frozenset())
+    assert parse("--profile", "quick", cuda=True).config == profile_config("quick")
+
+
+def test_named_data_wins_over_the_default_file(tmp_path: Path) -> None:
+    named, default = tmp_path / "named.parquet", tmp_path / "default.parquet"
+    named.touch()
+    default.touch()
+    assert parse("--data", str(named), default_data=default).config.data == named
+    missing = str(tmp_path / "missing.parquet")
+    assert missing in refusal("--data", missing, default_data=default)
+    assert missing in refusal("--investable", missing, default_data=default)
+
+
+def test_flags_override_toml_which_overrides_the_profile(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('generations = 7\nprofile = "full"\n[env]\ncost-bps = 2\nslippage_bps = 3.5\n')
+    command = parse("--config", str(path), "--env.cost-bps", "9")
+    assert command.config.generations == 7
+    assert command.config.network == profile_config("full").network
+    assert (command.config.env.cost_bps, command.config.env.slippage_bps) == (9.0, 3.5)
+    assert command.explicit == {"generations", "profile", "env.cost_bps", "env.slippage_bps"}
+
+
+def test_toml_and_flags_are_validated_together(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[split]\ntrain_fraction = 0.9\n")
+    assert "train-fraction + validation-fraction <= 1" in refusal("--config", str(path))
+    config = parse("--config", str(path), "--split.validation-fraction", "0.05").config
+    assert (config.split.train_fraction, config.split.validation_fraction) == (0.9, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("generation = 3", "'generations'"),
+        ("population_size = 3", "'evolution.population_size'"),
+        ("[env]\ncost_pbs = 3", "'env.cost_bps'"),
+        ("[environment]\ncost_bps = 3", "'env.cost_bps'"),
+        ("generations = 3.5", "an integer for generations, got 3.5"),
+        ("generations = true", "an integer for generations, got True"),
+        ("env = 3", "'env'"),
+        ("seed.x = 3", "'seed.x'"),
+        ('[env]\nfill = "open"', "next_open or same_close for env.fill, got 'open'"),
+        ("[env]\ncost_bps = inf", "a finite number for env.cost_bps"),
+        ("data = 3", "a path for data, got 3"),
+        ("profile = 3", "quick or full"),
+        ("generations = ", "TOML"),
+    ],
+)
+def test_toml_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    assert expected in refusal("--config", str(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--generation 3", "'--generations'"),
+        ("--population 3", "'--population-size'"),
+        ("--cost-bps 3", "'--env.cost-bps'"),
+        ("--gamma 0.5", "'--learning.gamma'"),
+        ("--env.cost_pbs=3", "'--env.cost-bps'"),
+        ("-s 3", "'-s'"),
+        ("--generations ten", "an integer for --generations, got 'ten'"),
+        ("--seed 1.5", "an integer for --seed, got '1.5'"),
+        ("--seed", "an integer after --seed, got nothing"),
+        ("--seed --run x", "an integer after --seed, got --run"),
+        ("--seed -1", "0 <= seed < 2^63, got -1"),
+        ("--env.cost-bps=cheap", "a finite number for --env.cost-bps, got 'cheap'"),
+        ("--env.cost-bps nan", "a finite number for --env.cost-bps"),
+        ("--env.cost-bps -5", "0 <= cost-bps < 10000, got -5.0"),
+        ("--representation sharred", "got 'sharred'; the nearest is 'shared'"),
+        ("--profile fast", "quick or full for --profile, got 'fast'"),
+        ("--population-size 0", "population-size >= 1, got 0"),
+        ("--replay.capacity 5", "training-starts <= capacity (5)"),
+        ("--evolution.elite-fraction 0.8 --evolution.offspring-fraction 0.3", "elite-fraction + offspring-fraction"),
+        ("--network.twin-critics=no", "without a value"),
+        ("--device gpu", "auto, cpu, cuda or cuda:N, got 'gpu'"),
+        ("--device cuda:0", "without CUDA, got 'cuda:0'"),
+        ("--run ../x", "run to be a plain folder name, got '../x'"),
+        ("--run x --resume", "--run or --resume"),
+        ("--config no-such-file.toml", "'no-such-file.toml'"),
+        ("--seed 1 2", "got '2'"),
+        ("trian", "'train'"),
+        ("prepaer a b", "'prepare'"),
+        ("prepare", "SOURCE, got nothing"),
+        ("prepare a b c", "got 'c'"),
+        ("prepare a --seed 3", "got '--seed'; the nearest is '--help'"),
+    ],
+)
+def test_command_line_is_refused_in_one_line(line: str, expected: str) -> None:
+    assert expected in refusal(*line.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "resume", "generations"),
+    [
+        ("--resume", LATEST, profile_config("quick").generations),
+        ("--resume --generations 5", LATEST, 5),
+        ("--generations 5 --resume", LATEST, 5),
+        ("--resume first --generations 5", "first", 5),
+        ("--resume=first", "first", profile_config("quick").generations),
+    ],
+)
+def test_resume_takes_a_name_or_none(line: str, resume: str, generations: int) -> None:
+    config = parse(*line.split()).config
+    assert (config.resume, config.generations) == (resume, generations)
+
+
+def test_the_last_of_a_repeated_flag_counts() -> None:
+    command = parse("--population-size", "4", "--evolution.population_size", "8", "--seed=2")
+    assert command.config.evolution.population_size == 8
+    assert command.explicit == {"evolution.population_size", "seed"}
+
+
+def test_prepare_takes_a_source_and_a_target() -> None:
+    assert parse("prepare", "csv").arguments == PrepareArguments(Path("csv"), Path("data/stock_data.parquet"))
+    assert parse("prepare", "csv", "out.parquet").arguments == PrepareArguments(Path("csv"), Path("out.parquet"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(command_lines())
+def test_dict_form_survives_json(words: list[str]) -> None:
+    config = parse(*words).config
+    assert config_from_dict(json.loads(json.dumps(config_to_dict(config)))) == config
+
+
+def test_dict_form_refuses_what_is_no_setting() -> None:
+    with pytest.raises(ConfigError, match=r"'env\.cost_bp'; the nearest is 'env\.cost_bps'"):
+        config_from_dict({"env": {"cost_bp": 1.0}})
+    with pytest.raises(ConfigError, match="a table of settings for env, got 3"):
+        config_from_dict({"env": 3})
+
+
+@given(
+    st.recursive(
+        st.dictionaries(st.text("abc", min_size=1), st.integers(), min_size=1, max_size=3),
+        lambda inner: st.dictionaries(st.text("abc", min_size=1), st.integers() | inner, min_size=1, max_size=3),
+        max_leaves=6,
+    )
+)
+def test_flatten_and_nest_are_inverse(values: dict[str, Any]) -> None:
+    assert nest(flatten(values)) == values
+
+
+def changed(value: Any, kind: Any) -> Any:
+    """Another valid value of a setting of that type."""
+    if get_origin(kind) is Literal:
+        return next(choice for choice in get_args(kind) if choice != value)
+    if isinstance(value, bool):
+        return not value
+    if value is None or isinstance(value, str):
+        return "cpu"
+    return value + 1 if isinstance(value, int) or value >= 1 else value * 0.5 + 0.01
+
+
+def test_hash_changes_with_what_shapes_results_and_nothing_else() -> None:
+    # With a shared representation every crossover is allowed.
+    base = Config(network=NetworkConfig(representation="shared"))
+    free = {"profile", "generations", "device", "run", "resume", "runs_dir", "keep_checkpoints", "plot_every"}
+    free |= {"threads", "census_every", "memory_limit_mb", "learning.micro_batch_agents", "learning.non_finite"}
+    flat = flatten(config_to_dict(base))
+    kinds = {flag.setting: flag.kind for flag in flags_of(TrainArguments).values()}
+    for name, value in flat.items():
+        other = config_from_dict(nest({**flat, name: changed(value, kinds[name])}))
+        assert other != base
+        assert (config_hash(other) == config_hash(base)) == (name in free), name
+
+
+def test_hash_ignores_folders_of_files_and_how_a_number_is_written() -> None:
+    def hash_of(data: str) -> str:
+        return config_hash(Config(data=Path(data)))
+
+    assert hash_of("/a/bars.parquet") == hash_of("b/bars.parquet") != hash_of("b/other.parquet")
+    assert config_hash(Config(env=EnvironmentConfig(cost_bps=5))) == config_hash(Config())
+
+
+def test_full_profile_is_the_defaults() -> None:
+    assert dataclasses.replace(profile_config("full"), profile=Config().profile) == Config()
+
+
+def test_replace_settings_takes_the_named_ones_only() -> None:
+    saved = Config(generations=3, seed=5, learning=LearningConfig(gamma=0.5, tau=0.1))
+    now = Config(generations=9, seed=6, learning=LearningConfig(gamma=0.7, tau=0.2))
+    merged = replace_settings(saved, now, {"generations", "learning.tau"})
+    assert merged == Config(generations=9, seed=5, learning=LearningConfig(gamma=0.5, tau=0.2))
+
+
+@given(st.lists(st.text("abcd.-", min_size=1), min_size=1, unique=True))
+def test_a_valid_name_is_its_own_nearest(names: list[str]) -> None:
+    last_parts = {name.lstrip("-").rsplit(".", 1)[-1] for name in names}
+    for name in names:
+        if len(last_parts) == len(names):
+            assert nearest(name, names) == name

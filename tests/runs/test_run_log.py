@@ -1,0 +1,234 @@
+"""The run folder: records survive exactly, a resumed run forgets what it repeats, runs are found again."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tqdm import tqdm
+
+from utils.errors import ConfigError
+from utils.runs.run_log import RunLog, latest_run, setup_logging, write_json
+
+floats = st.floats() | st.floats(width=32)
+values = st.recursive(
+    floats | st.integers(-(2**40), 2**40) | st.booleans() | st.none() | st.text("ab é\n", max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", min_size=1, max_size=2), inner),
+    max_leaves=8,
+)
+
+
+@pytest.fixture(autouse=True)
+def quiet_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests are about the text files; TensorBoard's writer is slow to start."""
+    monkeypatch.setattr(RunLog, "_write_events", lambda *_: None)
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in [handler for handler in root.handlers if handler not in handlers]:
+        root.removeHandler(handler)
+        handler.close()
+    root.setLevel(level)
+
+
+def without_non_finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_non_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def shuffled(value: Any) -> Any:
+    """The same record, keys inserted in another order."""
+    if isinstance(value, dict):
+        return {key: shuffled(value[key]) for key in reversed(value)}
+    return value
+
+
+@settings(deadline=None, max_examples=50)
+@given(records=st.lists(st.dictionaries(st.text("xyz", min_size=1, max_size=3), values, max_size=5), max_size=4))
+def test_records_come_back_exactly(tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]]) -> None:
+    runs = tmp_path_factory.mktemp("runs")
+    first, second = (RunLog.create(runs, name, {}) for name in ("first", "second"))
+    numbered = [{**record, "generation": number} for number, record in enumerate(records)]
+    for record in numbered:
+        first.append(record)
+        second.append(shuffled(record))
+    assert first.records() == without_non_finite(numbered)
+    lines = (first.path / "metrics.jsonl").read_bytes() if numbered else b""
+    assert lines.count(b"\n") == len(numbered)
+    assert all(line.startswith(b'{"generation"') for line in lines.splitlines())
+    if numbered:
+        assert (second.path / "metrics.jsonl").read_bytes() == lines
+
+
+def test_arrays_and_tensors_become_numbers(tmp_path: Path) -> None:
+    log = RunLog.create(tmp_path, "a", {})
+    log.append(
+        {"generation": np.int64(1), "x": np.float64(0.1), "y": torch.tensor([1.5, math.nan]), "z": np.bool_(True)}
+    )
+    assert log.records() == [{"generation": 1, "x": 0.1, "y": [1.5, None], "z": True}]
+
+
+@given(count=st.integers(0, 6), keep=st.integers(-1, 7), torn=st.sampled_from([b"", b'{"generation": 9', b"\0\0"]))
+@settings(deadline=None, max_examples=40)
+def test_a_resumed_run_is_the_one_never_interrupted(
+    tmp_path_factory: pytest.TempPathFactory, count: int, keep: int, torn: bytes
+) -> None:
+    def record(generation: int) -> dict[str, Any]:
+        return {"generation": generation, "fitness": {"mean": 0.1 * generation, "max": math.inf}}
+
+    runs = tmp_path_factory.mktemp("runs")
+    whole, broken = (RunLog.create(runs, name, {}) for name in ("whole", "broken"))
+    for generation in range(count):
+        whole.append(record(generation))
+        broken.append(record(generation))
+    with (broken.path / "metrics.jsonl").open("ab") as file:
+        file.write(torn)
+    resumed = RunLog.open(runs, "broken")
+    resumed.truncate_to(keep)
+    assert [item["generation"] for item in resumed.records()] == list(range(min(count, keep + 1)))
+    for generation in range(max(keep + 1, 0), count):
+        resumed.append(record(generation))
+    lines = (broken.path / "metrics.jsonl").read_bytes()
+    assert lines == ((whole.path / "metrics.jsonl").read_bytes() if count else b"")
+    assert sorted(path.name for path in broken.path.iterdir()) == ["config.json", "metrics.jsonl"]
+
+
+def test_a_broken_line_in_the_middle_is_refused(tmp_path: Path) -> None:
+    log = RunLog.create(tmp_path, "a", {})
+    (log.path / "metrics.jsonl").write_text('{"generation": 1}\nnot json\n{"generation": 3}\n')
+    with pytest.raises(ConfigError, match=r"line 2 of .*metrics\.jsonl"):
+        log.records()
+
+
+def test_config_is_written_and_read(tmp_path: Path) -> None:
+    config = {"seed": 3, "env": {"cost_bps": 5.0}, "data": None}
+    log = RunLog.create(tmp_path / "runs", "a", config)
+    assert RunLog.open(tmp_path / "runs", "a").config() == config
+    assert (log.name, log.path) == ("a", tmp_path / "runs" / "a")
+
+
+def test_runs_without_a_name_never_share_a_folder(tmp_path: Path) -> None:
+    names = {RunLog.create(tmp_path, None, {}).name for _ in range(5)}
+    assert len(names) == 5
+
+
+def test_a_run_that_has_begun_is_not_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    RunLog.create(tmp_path, "empty", {})
+    with pytest.raises(ConfigError, match=r"expected a new name for --run, got 'empty'.*--resume empty"):
+        RunLog.create(tmp_path, "empty", {})
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("a", None):
+        with pytest.raises(ConfigError, match="--runs-dir"):
+            RunLog.create(tmp_path / "file", name, {})
+    with pytest.raises(ConfigError):
+        RunLog.create(tmp_path, "file", {})
+
+
+def test_an_unknown_run_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="got 'alpa'; there are none"):
+        RunLog.open(tmp_path, "alpa")
+    for name in ("alpha", "beta"):
+        RunLog.create(tmp_path, name, {})
+    with pytest.raises(ConfigError, match="got 'alpa'; the nearest is 'alpha'"):
+        RunLog.open(tmp_path, "alpa")
+
+
+@given(order=st.permutations(["a", "b", "c"]), by_checkpoint=st.booleans())
+@settings(deadline=None, max_examples=12)
+def test_latest_run_is_the_one_written_last(
+    tmp_path_factory: pytest.TempPathFactory, order: list[str], by_checkpoint: bool
+) -> None:
+    runs = tmp_path_factory.mktemp("runs")
+    for age, name in enumerate(order):
+        log = RunLog.create(runs, name, {})
+        log.append({"generation": 1})
+        written = log.path / "metrics.jsonl"
+        if by_checkpoint:
+            os.utime(written, ns=(0, 0))
+            written = log.path / "checkpoints" / "generation_0001"
+            written.mkdir(parents=True)
+        os.utime(written, ns=(10**18, 10**18 + age))
+    RunLog.create(runs, "not-begun", {})
+    assert latest_run(runs) == order[-1]
+
+
+def test_latest_run_needs_one_that_got_somewhere(tmp_path: Path) -> None:
+    RunLog.create(tmp_path, "not-begun", {})
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ConfigError, match="expected a run to resume"):
+            latest_run(folder)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = RunLog.create(tmp_path, "a", {})
+    log.write_summary({"champion": math.nan, "rss": [1, 2.5]})
+    assert json.loads((log.path / "summary.json").read_text()) == {"champion": None, "rss": [1, 2.5]}
+
+    def full_disk(_: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="disk full"):
+        log.write_summary({"champion": 1})
+    assert json.loads((log.path / "summary.json").read_text())["champion"] is None
+
+
+def test_json_keeps_every_digit(tmp_path: Path) -> None:
+    number = float(np.float32(0.1)) / 3
+    write_json(tmp_path / "x.json", {"number": number})
+    assert json.loads((tmp_path / "x.json").read_text())["number"] == number
+
+
+def test_tensorboard_shows_numbers_once_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    record = {"fitness": {"mean": 1.5, "max": math.nan}, "note": "text", "learning": None}
+    with RunLog.create(tmp_path, "a", {}) as log:
+        for generation in (1, 2, 3):
+            log.append({**record, "generation": generation})
+    with RunLog.open(tmp_path, "a") as log:
+        log.truncate_to(1)
+        log.append({**record, "generation": 2, "fitness": {"mean": 2.5}})
+    events = EventAccumulator(str(tmp_path / "a" / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {"fitness/mean", "generation"}
+    assert [(event.step, event.value) for event in events.Scalars("fitness/mean")] == [(1, 1.5), (2, 2.5)]
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_logging_goes_to_the_console_and_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", console)
+    setup_logging()
+    setup_logging(tmp_path)
+    with tqdm(total=2, file=console) as bar:
+        bar.update()
+        logging.getLogger("training").info("Loaded: %d days", 5)
+    logging.getLogger().debug("unseen")
+    lines = (tmp_path / "run.log").read_text().splitlines()
+    assert len(lines) == 1 and lines[0].endswith("INFO Loaded: 5 days")
+    assert console.getvalue().count("Loaded: 5 days\n") == 1
+    assert "unseen" not in console.getvalue()

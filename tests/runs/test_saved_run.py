@@ -1,0 +1,197 @@
+"""A run's market stays what it was, however its data file grows, and a run opens as it was saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from data.market import Market
+from data.record import pin_market, read_record, record_market, split_market
+from data.splits import Span, Splits
+from main import main
+from tests.market_cases import FloatArray, random_panel
+from tests.small_market import TINY_DATA, market_of, panel_frame
+from tests.tiny_run import TINY, frame, records
+from tests.tiny_run import run as train
+from training.run.saved import open_saved_run
+from utils.errors import ConfigError, DataError
+from utils.runs.checkpoint import load_latest
+
+DAYS, COLUMNS = 160, 5
+
+
+def panel(seed: int, days: int = DAYS + 3, columns: int = COLUMNS + 1) -> FloatArray:
+    return random_panel(np.random.default_rng(seed), days, columns)
+
+
+def market(bars: FloatArray) -> Market:
+    return market_of(bars, investable=[0, 2])
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 3), st.integers(0, 1))
+@example(131013, 0, 1)
+def test_a_file_that_grew_changes_nothing_that_the_run_knew(seed: int, more_days: int, more_columns: int) -> None:
+    bars = panel(seed)
+    before = market(bars[:DAYS, :COLUMNS])
+    record = read_record(json.loads(json.dumps(dataclasses.asdict(record_market(before)))), "here")
+    after = pin_market(market(bars[: DAYS + more_days, : COLUMNS + more_columns]), record)
+    assert after.splits == before.splits and after.tickers == before.tickers
+    assert (after.investable_columns == before.investable_columns).all()
+    assert (after.inputs[:, :DAYS] == before.inputs).all()
+    assert (after.dates[:DAYS] == before.dates).all()
+
+
+@pytest.mark.parametrize("knows_idle_days", [True, False])
+def test_a_day_on_which_only_a_new_ticker_trades_stays_if_the_run_knew_it(knows_idle_days: bool) -> None:
+    bars = panel(0)[:DAYS]
+    bars[[0, 70], :COLUMNS] = np.nan
+    bars[70, COLUMNS] = 50.0
+    before = market(bars[:, :COLUMNS])
+    record = record_market(before)
+    assert record.idle_days == [str(before.dates[day]) for day in (0, 70)]
+    if knows_idle_days:
+        assert (pin_market(market(bars), record).inputs == before.inputs).all()
+    else:
+        with pytest.raises(DataError, match="got others"):
+            pin_market(market(bars), dataclasses.replace(record, idle_days=[]))
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**32 - 1), st.integers(0, COLUMNS - 1), st.data())
+def test_a_changed_past_is_refused_by_name(seed: int, column: int, data: st.DataObject) -> None:
+    bars = panel(seed)[:DAYS, :COLUMNS]
+    before = market(bars)
+    record, last = record_market(before), before.splits.validation.last
+    traded = np.flatnonzero(np.isfinite(before.data_array[: last + 1, column, 0]))
+    assume(len(traded) > 0)
+    changed = bars.copy()
+    changed[data.draw(st.sampled_from(traded.tolist())), column] *= 1.01
+    with pytest.raises(DataError, match=rf"expected the prices up to .*1 of {COLUMNS} tickers \(T0{column}\)"):
+        pin_market(market(changed), record)
+    later = bars.copy()
+    later[last + 1 :, column] *= 1.01
+    assert pin_market(market(later), record).splits == before.splits
+
+
+def test_a_lost_ticker_and_lost_days_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    bars = panel(0)[:DAYS, :COLUMNS]
+    record = record_market(market(bars))
+    with pytest.raises(DataError, match="data without T04"):
+        pin_market(market(bars[:, :4]), record)
+    with pytest.raises(DataError, match="which the run knew, got data from"):
+        pin_market(market(bars[: DAYS - 10]), record)
+    with pytest.raises(DataError, match="other fields"):
+        read_record({"tickers": []}, "here")
+    pin_market(market(panel(0)[:DAYS]), record)
+    assert "1 tickers that the run does not know are left out: T05" in caplog.text
+
+
+def test_other_splits_get_their_own_normalisation() -> None:
+    whole = market(panel(1)[:DAYS, :COLUMNS])
+    splits = Splits(Span(16, 60), Span(66, 100), Span(106, 159))
+    parted = split_market(whole, splits)
+    cut = panel(1)[:DAYS, :COLUMNS]
+    cut[61:] *= 3  # what comes after the training days does not enter
+    assert (split_market(market(cut), splits).stats.mean == parted.stats.mean).all()
+    assert not (parted.stats.mean == whole.stats.mean).all()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a data file and a finished run on it."""
+    path = tmp_path_factory.mktemp("runs")
+    (path / "tiny.toml").write_text(TINY)
+    frame(303, 5).to_parquet(path / "all.parquet")
+    frame(303, 5).head(300 * 5).to_parquet(path / "data.parquet")
+    (path / "listed.txt").write_text("T1\nT3\n")
+    flags = ("--data", str(path / "data.parquet"), "--investable", str(path / "listed.txt"))
+    assert train(path / "tiny.toml", "--run", "one", *flags) == 0
+    return path
+
+
+def test_a_run_opens_as_it_was_saved(folder: Path) -> None:
+    saved = open_saved_run(folder / "runs")
+    checkpoint = load_latest(folder / "runs" / "one" / "checkpoints")
+    assert checkpoint is not None and saved.generation == checkpoint.generation == 2
+    for name, value in saved.champion.networks.state_dict().items():
+        assert torch.equal(value, checkpoint.state["champion"]["networks"][name])
+    (elite,) = saved.elites
+    row = checkpoint.state["progress"]["elites"][0]
+    assert torch.equal(
+        elite.networks.actor.out.weight[0], checkpoint.state["population"]["networks"]["actor.out.weight"][row]
+    )
+    assert [saved.market.tickers[column] for column in saved.market.investable_columns] == ["T1", "T3"]
+    assert saved.planted_scores is None and saved.tensors().days == 300
+
+
+def test_it_opens_on_a_file_that_grew(folder: Path) -> None:
+    before = open_saved_run(folder / "runs", "one")
+    after = open_saved_run(folder / "runs", "one", data=folder / "all.parquet")
+    assert len(after.market.dates) == 303 and after.market.splits == before.market.splits
+    assert (after.market.inputs[:, :300] == before.market.inputs).all()
+
+
+def test_what_cannot_be_opened_is_told_in_one_line(folder: Path, tmp_path: Path) -> None:
+    def refusal(runs: Path, name: str | None = None, **options: Any) -> str:
+        with pytest.raises((ConfigError, DataError)) as caught:
+            open_saved_run(runs, name, **options)
+        assert "\n" not in str(caught.value) and str(caught.value).startswith("expected ")
+        return str(caught.value)
+
+    assert "the nearest is 'one'" in refusal(folder / "runs", "on")
+    assert "got none" in refusal(tmp_path / "runs")
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    (tmp_path / "runs" / "one" / "market.json").write_text("{")
+    assert "JSON" in refusal(tmp_path / "runs", "one")
+    (tmp_path / "runs" / "one" / "market.json").unlink()
+    assert "--resume one" in refusal(tmp_path / "runs", "one")
+    shutil.rmtree(tmp_path / "runs" / "one" / "checkpoints")
+    assert "a complete generation" in refusal(tmp_path / "runs", "one")
+
+
+def test_a_built_in_market_takes_no_data_file(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    assert train(tmp_path / "tiny.toml", "--run", "one", "--generations", "1") == 0
+    assert open_saved_run(tmp_path / "runs").planted_scores is not None
+    with pytest.raises(ConfigError, match="built-in market"):
+        open_saved_run(tmp_path / "runs", data=folder / "data.parquet")
+
+
+def test_resuming_holds_the_run_to_its_market(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that grew continues the run bit for bit; one whose past changed is refused."""
+    (tmp_path / "tiny.toml").write_text(TINY)
+    data = tmp_path / "data.parquet"
+    shutil.copy(folder / "data.parquet", data)
+    flags = ("--data", str(data), "--generations")
+    assert train(tmp_path / "tiny.toml", "--run", "whole", *flags, "2") == 0
+    assert train(tmp_path / "tiny.toml", "--run", "parts", *flags, "1") == 0
+    shutil.copy(folder / "all.parquet", data)
+    resume = ["--runs-dir", str(tmp_path / "runs"), "--resume", "parts", "--generations", "2"]
+    spoilt = pd.read_parquet(data)
+    spoilt.loc[50:60, ["open", "high", "low", "close"]] *= 1.5
+    spoilt.to_parquet(data)
+    assert main(resume) == 2
+    shown = [line for line in capsys.readouterr().err.splitlines() if " ERROR " in line]
+    assert len(shown) == 1 and "expected the prices up to" in shown[0]
+    shutil.copy(folder / "all.parquet", data)
+    assert main(resume) == 0
+    ends = [records(tmp_path / "tiny.toml", name)[-1] for name in ("parts", "whole")]
+    assert ends[0] == ends[1]
+
+
+def test_the_tiny_data_is_split_as_configured() -> None:
+    """The oracle of the tests above: without a record the splits move when the file grows."""
+    long, short = market(panel(0)), market(panel(0)[:DAYS])
+    assert long.splits != short.splits and TINY_DATA.train_fraction == 0.5
+    assert len(panel_frame(panel(0))) == (DAYS + 3) * (COLUMNS + 1)

@@ -1,0 +1,214 @@
+"""Runs that are stopped, killed or locked: nothing is lost but the generation they were in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from main import main
+from tests.tiny_run import parameters, records, run
+from training.erl_trainer import ERLTrainer
+from utils.errors import CheckpointError, ConfigError, MemoryLimitReached, StopRequested
+from utils.memory.guard import MemoryGuard, MemoryStatus
+from utils.runs.checkpoint import list_checkpoints
+from utils.runs.checkpoint_writer import CheckpointWriter, snapshot
+from utils.runs.run_lock import STALE_SECONDS, RunLock
+from utils.runs.stopping import SafePoint
+
+ROOT = Path(__file__).parents[2]
+
+
+def whole_run(tiny: Path, generations: int = 3) -> None:
+    assert run(tiny, "--run", "whole", "--generations", str(generations)) == 0
+
+
+def assert_like_whole(tiny: Path, name: str, generations: int = 3) -> None:
+    assert records(tiny, name) == records(tiny, "whole")
+    assert parameters(tiny, name, generations) == parameters(tiny, "whole", generations)
+
+
+def signalling(method: Callable[..., Any], number: int) -> Callable[..., Any]:
+    """The trainer's method, which a signal meets in generation 2."""
+
+    def met(self: ERLTrainer, *arguments: Any) -> Any:
+        if self.generation == 2:
+            os.kill(os.getpid(), number)
+        return method(self, *arguments)
+
+    return met
+
+
+@pytest.mark.parametrize("phase", ["evaluate", "train", "evolve", "validate", "state_dict"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_in_any_phase_stops_and_resumes_exactly(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, phase: str, number: signal.Signals
+) -> None:
+    whole_run(tiny)
+    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    with monkeypatch.context() as patch:
+        patch.setattr(ERLTrainer, phase, signalling(getattr(ERLTrainer, phase), number))
+        assert run(tiny, "--run", "cut", "--generations", "3") == 128 + number
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
+    saved = list_checkpoints(tiny.parent / "runs" / "cut" / "checkpoints")
+    assert max(saved) == (2 if phase in ("validate", "state_dict") and 2 in saved else 1)
+    assert not (tiny.parent / "runs" / "cut" / "lock").exists()
+    assert run(tiny, "--resume", "cut", "--generations", "3") == 0
+    assert_like_whole(tiny, "cut")
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from utils.memory.guard import MemoryGuard
+from utils.runs.stopping import SafePoint
+with SafePoint(MemoryGuard()):
+    for _ in range(2):
+        os.kill(os.getpid(), {int(signal.SIGTERM)})
+    print("still here")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (143, "")
+    assert "once more to stop at once" in done.stderr
+
+
+def test_a_safe_point_raises_what_happened() -> None:
+    with SafePoint(MemoryGuard()) as safe_point:
+        safe_point()
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(StopRequested, match="SIGTERM"):
+            safe_point()
+    with pytest.raises(MemoryLimitReached, match="exceeds the limit of 1 MB"):
+        SafePoint(MemoryGuard(1.0))()
+
+
+def test_a_killed_run_resumes_exactly(tiny: Path) -> None:
+    """kill -9 as soon as the first checkpoint is there, wherever the run then is."""
+    whole_run(tiny)
+    command = [sys.executable, str(ROOT / "main.py"), "--config", str(tiny), "--profile", "quick", "--run", "killed"]
+    command += ["--runs-dir", str(tiny.parent / "runs"), "--generations", "3"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not list_checkpoints(tiny.parent / "runs" / "killed" / "checkpoints"):
+            time.sleep(0.01)
+        process.kill()
+    assert run(tiny, "--resume", "killed", "--generations", "3") == 0
+    assert_like_whole(tiny, "killed")
+    left = [path.name for path in (tiny.parent / "runs" / "killed" / "checkpoints").iterdir()]
+    assert all(name.startswith("generation-") for name in left)
+
+
+def test_the_memory_limit_stops_the_run_with_its_state_saved(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole_run(tiny)
+    kept: list[torch.Tensor] = []
+
+    def leaking(self: ERLTrainer) -> dict[str, Any]:
+        kept.append(torch.ones(1 << 22))
+        return validate(self)
+
+    def check(self: MemoryGuard) -> MemoryStatus:
+        held = sum(tensor.nbytes for tensor in kept) / 2**20
+        return MemoryStatus(held, 20.0, held > 20.0)
+
+    validate = ERLTrainer.validate
+    with monkeypatch.context() as patch:
+        patch.setattr(ERLTrainer, "validate", leaking)
+        patch.setattr(MemoryGuard, "check", check)
+        assert run(tiny, "--run", "cut", "--generations", "3") == 3
+    kept.clear()
+    assert len(list_checkpoints(tiny.parent / "runs" / "cut" / "checkpoints")) == 1
+    assert run(tiny, "--resume", "cut", "--generations", "3") == 0
+    assert_like_whole(tiny, "cut")
+
+
+def test_a_tiny_memory_limit_is_said_in_one_line(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tiny, "--run", "one", "--memory-limit-mb", "5") == 3
+    shown = capsys.readouterr().err
+    assert "exceeds the limit of 5 MB" in shown and "Traceback" not in shown
+
+
+def test_a_run_in_use_is_refused(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole_run(tiny)
+    before = (tiny.parent / "runs" / "whole" / "metrics.jsonl").read_bytes()
+    capsys.readouterr()
+    with RunLock(tiny.parent / "runs" / "whole"):
+        assert run(tiny, "--resume", "whole", "--generations", "4") == 2
+    shown = capsys.readouterr().err
+    assert f"process {os.getpid()} on {socket.gethostname()}" in shown and "Traceback" not in shown
+    assert (tiny.parent / "runs" / "whole" / "metrics.jsonl").read_bytes() == before
+    assert run(tiny, "--resume", "whole", "--generations", "4") == 0
+
+
+def test_a_lock_of_another_host_counts_while_it_is_renewed(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.write_text(json.dumps({"pid": 7, "host": "elsewhere"}))
+    with pytest.raises(ConfigError, match="process 7 on elsewhere"):
+        RunLock(tmp_path).__enter__()
+    old = time.time() - STALE_SECONDS - 1
+    os.utime(lock, (old, old))
+    with RunLock(tmp_path):
+        assert json.loads(lock.read_text())["pid"] == os.getpid()
+    assert not lock.exists()
+
+
+@pytest.mark.parametrize("left", ["", "{", "[]", '{"pid": 1}'])
+def test_what_a_dead_owner_left_is_taken_over(tmp_path: Path, left: str) -> None:
+    (tmp_path / "lock").write_text(left)
+    with RunLock(tmp_path), pytest.raises(ConfigError, match="nobody else"):
+        RunLock(tmp_path).__enter__()
+
+
+def test_the_writer_saves_what_the_state_was(tmp_path: Path) -> None:
+    """Training goes on in the same tensors while the copy is written."""
+    tensor = torch.zeros(1000)
+    with CheckpointWriter(tmp_path, run_id="r", config_hash="h", keep=2) as writer:
+        for generation in range(1, 6):
+            tensor += 1
+            writer.submit(generation, {"part": {"tensor": tensor, "list": [tensor, 3]}}, {1})
+            tensor.mul_(1.0)
+    from utils.runs.checkpoint import load_checkpoint
+
+    saved = list_checkpoints(tmp_path)
+    assert list(saved) == [1, 4, 5]
+    for generation, path in saved.items():
+        assert load_checkpoint(path).state["part"]["tensor"].unique().tolist() == [generation]
+
+
+def test_what_fails_in_the_writer_is_raised(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(CheckpointError),
+        CheckpointWriter(tmp_path / "file", run_id="r", config_hash="h", keep=2) as writer,
+    ):
+        writer.submit(1, {"part": {"x": 1}}, set())
+        writer.submit(2, {"part": {"x": 1}}, set())
+
+
+def test_a_disk_that_is_full_stops_the_run(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("utils.runs.checkpoint.write_file", full)
+        assert main(["--config", str(tiny), "--runs-dir", str(tiny.parent / "runs"), "--run", "one"]) in (1, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_snapshot_shares_nothing() -> None:
+    state = {"a": torch.ones(3), "b": [torch.ones(2), (1, "x")], "c": None}
+    copy = snapshot(state)
+    state["a"].zero_()
+    state["b"][0].zero_()
+    assert copy["a"].tolist() == [1, 1, 1] and copy["b"][0].tolist() == [1, 1] and copy["b"][1] == (1, "x")

@@ -1,0 +1,306 @@
+"""Signals are what the agent does in the environment, know nothing of later days, and say what they came from."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from data.features import CLOSE
+from data.market import Market, MarketTensors
+from environment.trading_env import TradingEnvironment, trade_ledger
+from main import main
+from models.ddpg_agent import DDPGAgent
+from tests.small_market import TINY_NETWORK, TINY_RULES, environment_of, random_action, small_market
+from tests.tiny_run import TINY, frame
+from tests.tiny_run import run as train
+from training.signals.attribution import State, act, attribution, products
+from training.signals.holdings import Holding, position_features, read_holdings, session
+from training.signals.signals import Account, Signals, make_signals, opening_account
+from utils.config.cli import COMMANDS, flags_of
+from utils.config.trader import EnvironmentConfig
+from utils.errors import ConfigError, DataError
+
+CONTEXT = 16
+MARKET = small_market(3)
+FLAT = Account(TINY_RULES.initial_capital, TINY_RULES.initial_capital, [])
+days = st.integers(CONTEXT - 1, len(MARKET.dates) - TINY_RULES.episode_steps - 1)
+
+
+def agent(seed: int) -> DDPGAgent:
+    torch.manual_seed(seed)
+    made = DDPGAgent(TINY_NETWORK, CONTEXT)
+    # Spread out, so that orders of many sizes occur, and none at all.
+    made.networks.actor.out.weight.mul_(20)
+    return made
+
+
+def signals_of(
+    market: Market, seed: int, day: int, account: Account = FLAT, rules: EnvironmentConfig = TINY_RULES
+) -> Signals:
+    return make_signals(agent(seed), market, day, rules, account)
+
+
+def first_trades(env: TradingEnvironment, chosen: DDPGAgent, market: Market) -> list[dict[str, object]]:
+    """What the agent's action on the episode's first day buys in the environment."""
+    observation, info = env.reset()
+    env.step(chosen.act(observation, MarketTensors.of(market, "cpu"), info["day_index"]))
+    return env.get_trades()
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 50), days, st.sampled_from(["next_open", "same_close"]), st.sampled_from([1, 2]))
+def test_orders_are_those_of_a_backtest(seed: int, day: int, fill: str, orders: int) -> None:
+    rules = dataclasses.replace(TINY_RULES, fill=fill, max_new_positions_per_day=orders)
+    made = signals_of(MARKET, seed, day, rules=rules)
+    # An order on a stock without a bar in the next session lapses in the environment; nobody knows that today.
+    trades = {
+        trade["stock"]: trade for trade in first_trades(environment_of(MARKET, day, rules=rules), agent(seed), MARKET)
+    }
+    tradable = np.isfinite(MARKET.close[day + (fill == "next_open")])
+    ordered = {MARKET.tickers.index(order.ticker): order for order in made.orders}
+    assert {stock for stock in ordered if tradable[stock]} == set(trades)
+    for stock, trade in trades.items():
+        order = ordered[stock]
+        assert order.value == pytest.approx(trade["value"], rel=1e-5)
+        target_percent = 100 * (trade["target_price"] / trade["entry_price"] - 1)
+        assert order.target_percent == pytest.approx(target_percent, rel=1e-4)
+        assert order.target_price == pytest.approx(order.close * (1 + order.target_percent / 100), rel=1e-6)
+        assert order.close == MARKET.close[day, stock]
+        last_day = trade["entry_day"] + rules.max_holding_days - 1
+        assert order.latest_exit.date == str(MARKET.dates[last_day]) and not order.latest_exit.is_estimate
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 50), days)
+def test_later_days_are_not_seen(seed: int, day: int) -> None:
+    spoilt = MARKET.data_array.copy()
+    spoilt[day + 1 :] = np.random.default_rng(seed).uniform(1, 1000, spoilt[day + 1 :].shape)
+    assert signals_of(dataclasses.replace(MARKET, data_array=spoilt), seed, day) == signals_of(MARKET, seed, day)
+
+
+def test_at_the_end_of_the_data_later_dates_are_estimates() -> None:
+    last = len(MARKET.dates) - 1
+    made = next(made for seed in range(50) if (made := signals_of(MARKET, seed, last)).orders)
+    assert made.date == str(MARKET.dates[last]) and made.next_session.is_estimate
+    leaves = made.orders[0].latest_exit
+    assert leaves.is_estimate
+    assert np.busday_count(MARKET.dates[last], np.datetime64(leaves.date)) == TINY_RULES.max_holding_days
+    assert made.next_session.date > made.date
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 2**32 - 1), st.data())
+def test_window_inputs_are_the_inputs_of_their_days(seed: int, data: st.DataObject) -> None:
+    market = small_market(seed)
+    first = data.draw(st.integers(0, len(market.dates) - 1))
+    last = data.draw(st.integers(first, len(market.dates) - 1))
+    assert (market.window_inputs(first, last) == market.inputs[:, first : last + 1]).all()
+
+
+@settings(max_examples=15)
+@example(seed=133, steps=11)
+@given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, TINY_RULES.episode_steps - 1))
+def test_positions_are_observed_as_the_environment_does(seed: int, steps: int) -> None:
+    """Trades that the environment holds, told as a file of positions would tell them, give its own observation."""
+    rng = np.random.default_rng(seed)
+    env = environment_of(MARKET, CONTEXT)
+    env.reset()
+    for _ in range(steps):
+        env.step(random_action(rng, len(MARKET.tickers)))
+    portfolio, day = env._portfolio, int(env._portfolio.day)
+    held = [
+        Holding(
+            ticker=MARKET.tickers[trade["stock"]],
+            column=trade["stock"],
+            entry_day=trade["entry_day"],
+            entry_price=trade["entry_price"],
+            target_percent=100 * (trade["target_price"] / trade["entry_price"] - 1),
+            shares=trade["shares"],
+        )
+        for trade in trade_ledger(portfolio, 0)
+        if trade["exit_day"] is None
+    ]
+    slots = portfolio.positions()
+    seen = slots.features[0][slots.stock[0] < portfolio.bars.stocks]
+    features = position_features(held, MARKET, day, TINY_RULES)
+    assert features.shape == seen.shape
+    torch.testing.assert_close(features, seen, rtol=1e-5, atol=1e-5)
+    account = Account(TINY_RULES.initial_capital, float(portfolio.cash), held)
+    made = signals_of(MARKET, 1, day, account)
+    assert made.equity == pytest.approx(float(portfolio.equity), rel=1e-6)
+    assert not {order.ticker for order in made.orders} & {holding.ticker for holding in held}
+    assert [position.ticker for position in made.positions] == [holding.ticker for holding in held]
+    # The environment sells what is due, so what it holds is overdue only where there was no bar to sell at.
+    for holding, position in zip(held, made.positions, strict=True):
+        has_bar = np.isfinite(MARKET.data_array[day, holding.column, CLOSE])
+        expected = ("open", "exit due") if has_bar else ("open", "exit due", "holding period over")
+        assert position.status.startswith(expected)
+
+
+def test_orders_are_cut_to_the_cash() -> None:
+    rate = (TINY_RULES.cost_bps + TINY_RULES.slippage_bps) / 10_000
+    day, seed = next((day, seed) for day in range(40, 60) for seed in range(20) if signals_of(MARKET, seed, day).orders)
+    poor = signals_of(MARKET, seed, day, Account(TINY_RULES.initial_capital, 1000.0, []))
+    assert all(order.value <= 1000 / (1 + rate) + 1e-9 for order in poor.orders)
+    assert not signals_of(MARKET, seed, day, Account(TINY_RULES.initial_capital, 0.0, [])).orders
+    half = signals_of(MARKET, seed, day, Account(TINY_RULES.initial_capital / 2, TINY_RULES.initial_capital / 2, []))
+    whole = signals_of(MARKET, seed, day)
+    assert [order.value * 2 for order in half.orders] == pytest.approx([order.value for order in whole.orders])
+    with pytest.raises(ConfigError, match="positions that cost at most the capital"):
+        opening_account(1000.0, None, [Holding("T00", 0, 20, 10.0, 20.0, 1000.0)], TINY_RULES)
+
+
+def double_state(chosen: DDPGAgent, day: int) -> State:
+    inputs = np.ascontiguousarray(MARKET.window_inputs(day - CONTEXT + 1, day)).astype(np.float64)
+    chosen.networks.double()
+    return State(
+        torch.from_numpy(inputs),
+        torch.from_numpy(MARKET.investable_columns),
+        torch.zeros(0, 6, dtype=torch.float64),
+        torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64),
+    )
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 50), days, st.integers(0, 4))
+def test_products_are_derivatives_times_inputs(seed: int, day: int, stock: int) -> None:
+    """Along the inputs of one column, against a difference quotient; the coefficient is taken inside its range."""
+    chosen = agent(seed)
+    chosen.networks.actor.out.weight.mul_(0.05)
+    state = double_state(chosen, day)
+    (product,) = products(chosen.networks, state, [stock])
+    step = 1e-6
+    for column in range(len(MARKET.tickers)):
+        direction = torch.zeros_like(state.inputs)
+        direction[column, :, :-1] = state.inputs[column, :, :-1]
+        ends = [
+            act(chosen.networks, dataclasses.replace(state, inputs=state.inputs + sign * step * direction))[stock, 0]
+            for sign in (1, -1)
+        ]
+        assert float(product[column].sum()) == pytest.approx(float(ends[0] - ends[1]) / (2 * step), abs=1e-4)
+
+
+def test_attribution_ranks_days_columns_and_features() -> None:
+    product = torch.zeros(3, 4, 9)
+    product[2, 1, 4], product[0, 1, 4], product[0, 3, 8] = -6.0, 1.0, 3.0
+    seen = attribution(product, ["A", "B", "C"], ["d0", "d1", "d2", "d3"], most=2)
+    assert [str(share) for share in seen.columns] == ["C -60%", "A +40%"]
+    assert [str(share) for share in seen.days] == ["d1 -70%", "d3 +30%"]
+    assert [str(share) for share in seen.features] == ["rsi -70%", "percent_to_ma20 +30%"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, its data file, and the same file with one more day."""
+    path = tmp_path_factory.mktemp("runs")
+    (path / "tiny.toml").write_text(TINY)
+    frame(301, 5).to_parquet(path / "more.parquet")
+    frame(301, 5).head(300 * 5).to_parquet(path / "data.parquet")
+    assert train(path / "tiny.toml", "--run", "one", "--data", str(path / "data.parquet")) == 0
+    return path
+
+
+def command(folder: Path, *flags: str) -> tuple[int, dict[str, object], list[dict[str, str]]]:
+    """Exit code, JSON and CSV of the command."""
+    for name in ("out.json", "out.csv"):
+        (folder / name).unlink(missing_ok=True)
+    outputs = ("--json", str(folder / "out.json"), "--csv", str(folder / "out.csv"))
+    code = main(["signals", "--runs-dir", str(folder / "runs"), "--threads", "1", *outputs, *flags])
+    if code:
+        return code, {}, []
+    with (folder / "out.csv").open(newline="") as file:
+        return code, json.loads((folder / "out.json").read_text()), list(csv.DictReader(file))
+
+
+def test_a_file_longer_by_one_day_gives_signals_for_that_day(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, before, _ = command(folder)
+    code, after, rows = command(folder, "--data", str(folder / "more.parquet"))
+    assert code == 0
+    dates = np.unique(frame(301, 5)["date"].to_numpy().astype("datetime64[D]"))
+    assert (before["date"], after["date"]) == (str(dates[-2]), str(dates[-1]))
+    _, again, _ = command(folder, "--data", str(folder / "more.parquet"), "--date", str(dates[-2]))
+    # Of the orders only what the calendar says differs: the day added is no estimate any more.
+    assert [{k: v for k, v in o.items() if k != "latest_exit"} for o in again["orders"]] == [
+        {k: v for k, v in o.items() if k != "latest_exit"} for o in before["orders"]
+    ]
+    assert again["next_session"] == {"date": str(dates[-1]), "is_estimate": False}
+    assert [row["ticker"] for row in rows] == [order["ticker"] for order in after["orders"]]
+    assert [float(row["value"]) for row in rows] == [order["value"] for order in after["orders"]]
+    assert "Shrikumar" in after["looks_at_method"]
+    shown = capsys.readouterr().err
+    assert f"decided at the close of {dates[-1]}" in shown and ("latest exit" in shown or "no order" in shown)
+
+
+def test_what_is_held_is_shown_and_not_ordered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dates = np.unique(frame(301, 5)["date"].to_numpy().astype("datetime64[D]"))
+    rows = [f"T{stock},{dates[299 - stock]},{20},50,100" for stock in range(5)]
+    (folder / "held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\n" + "\n".join(rows) + "\n")
+    code, made, _ = command(folder, "--positions", str(folder / "held.csv"), "--capital", "500000")
+    assert code == 0 and made["orders"] == [] and made["best_candidate"] is None
+    assert [position["sessions_held"] for position in made["positions"]] == [1, 2, 3, 4, 5]
+    assert made["cash"] == pytest.approx(500_000 - 5 * 2000 * 1.001) and made["capital"] == 500_000
+    statuses = {position["ticker"]: position["status"] for position in made["positions"]}
+    assert all("reached" in status or "sessions left" in status for ticker, status in statuses.items() if ticker < "T2")
+    assert "open positions" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--date", "2010-01-03"), "expected a session from"),
+        (("--date", "soon"), "a date like"),
+        (("--date", "2010-01-05"), "16 sessions up to it"),
+        (("--run", "none"), "the nearest is 'one'"),
+        (("--positions", "nowhere.csv"), "an existing file for --positions"),
+        (("--json", "no/such/folder/out.json"), "a file to write to for --json"),
+        (("--capital", "0"), "capital > 0"),
+    ],
+)
+def test_mistakes_get_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], says: str
+) -> None:
+    assert command(folder, *flags)[0] == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if " ERROR " in line]
+    assert len(errors) == 1 and says in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("T99,2010-02-01,10,20,5", "an investable ticker on line 2"),
+        ("T00,2010-01-31,10,20,5", "the session before it is 2010-01-29"),
+        ("T00,2010-02-01,-1,20,5", "a number above 0 for entry_price"),
+        ("T00,2010-02-01,10,20,", "got no shares"),
+        ("T00,2010-06-01,10,20,5", "choose a later --date"),
+        ("T00,2010-02-01,10,20,5\nT00,2010-02-02,10,20,5", "one position a ticker"),
+    ],
+)
+def test_a_bad_position_is_named(tmp_path: Path, row: str, says: str) -> None:
+    path = tmp_path / "held.csv"
+    path.write_text(f"ticker,entry_date,entry_price,target_percent,shares\n{row}\n")
+    with pytest.raises(DataError, match=says):
+        read_holdings(path, MARKET, 60)
+
+
+def test_sessions_are_found_by_their_date() -> None:
+    for day in (0, 17, len(MARKET.dates) - 1):
+        assert session(str(MARKET.dates[day]), MARKET, "it") == day
+
+
+@pytest.mark.parametrize("name", ["evaluate", "signals", "walk-forward"])
+def test_help_names_every_flag_of_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([name, "--help"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    flags = [flag for flag in flags_of(COMMANDS[name]) if "." not in flag and not flag.startswith("--no-")]
+    assert len(flags) >= 7 and all(re.search(rf"{flag}\b", shown) for flag in flags)

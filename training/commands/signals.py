@@ -1,0 +1,152 @@
+"""The command `signals`: opens a run, asks its champion for tomorrow's orders, and shows and writes them."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from training.run.saved import SavedRun, open_saved_run
+from training.signals.attribution import METHOD, Attribution
+from training.signals.holdings import read_holdings, session
+from training.signals.signals import OpenPosition, Order, Signals, make_signals, opening_account
+from utils.config.cli import SignalsArguments
+from utils.errors import ConfigError
+from utils.runs.devices import choose_device, choose_threads
+from utils.runs.run_log import write_atomically, write_json
+from utils.tables import table
+
+logger = logging.getLogger(__name__)
+_ORDER_COLUMNS = ("ticker", "coefficient", "value", "% of capital", "close", "target %", "target price", "latest exit")
+_POSITION_COLUMNS = ("ticker", "shares", "bought", "price", "close", "gain %", "target price", "latest exit", "status")
+
+
+def run_signals(arguments: SignalsArguments) -> Signals:
+    """Show, and write where asked, the orders of a run's champion for the session after a close.
+
+    Raises:
+        ConfigError, DataError: the run, the data, the date or the positions cannot be used.
+    """
+    choose_threads(arguments.threads)
+    run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=choose_device(arguments.device))
+    market, rules = run.market, run.config.env
+    day = len(market.dates) - 1 if arguments.date is None else session(arguments.date, market, "--date")
+    holdings = [] if arguments.positions is None else read_holdings(arguments.positions, market, day)
+    capital = rules.initial_capital if arguments.capital is None else arguments.capital
+    account = opening_account(capital, arguments.cash, holdings, rules)
+    signals = make_signals(run.champion, market, day, rules, account)
+    notes = _notes(run, day)
+    for text in (_summary(run, signals), *_tables(signals), *(f"note: {note}" for note in notes)):
+        logger.info("%s", text)
+    if arguments.csv is not None:
+        _write(arguments.csv, "--csv", lambda path: write_atomically(path, orders_csv(signals)))
+    if arguments.json is not None:
+        contents = orders_json(run, signals, notes)
+        _write(arguments.json, "--json", lambda path: write_json(path, contents))
+    return signals
+
+
+def _write(path: Path, flag: str, write: Any) -> None:
+    try:
+        write(path)
+    except OSError as error:
+        raise ConfigError(f"expected a file to write to for {flag}, got {str(path)!r} ({error.strerror})") from None
+
+
+def _summary(run: SavedRun, signals: Signals) -> str:
+    return (
+        f"run {run.path}, champion of generation {run.champion_generation}; decided at the close of {signals.date}, "
+        f"orders for {signals.next_session}; capital {signals.capital:,.0f}, cash {signals.cash:,.0f}, "
+        f"equity {signals.equity:,.0f}"
+    )
+
+
+def _tables(signals: Signals) -> list[str]:
+    texts = ["orders\n" + table([_order_row(order) for order in signals.orders], _ORDER_COLUMNS)]
+    if not signals.orders:
+        best = signals.best_coefficient
+        nearest = "nothing can be ordered" if best is None else f"the largest is {signals.best_candidate} at {best:.2f}"
+        texts = [f"no order: {nearest}, and below a coefficient of 1, or without cash, nothing is ordered"]
+    texts += [f"{order.ticker} looks at most at {_looks_at(order.looks_at)}" for order in signals.orders]
+    if signals.positions:
+        texts.append(
+            "open positions\n" + table([_position_row(position) for position in signals.positions], _POSITION_COLUMNS)
+        )
+    return texts
+
+
+def _order_row(order: Order) -> dict[str, Any]:
+    values = (
+        order.ticker,
+        order.coefficient,
+        order.value,
+        order.percent_of_capital,
+        order.close,
+        order.target_percent,
+        order.target_price,
+        str(order.latest_exit),
+    )
+    return dict(zip(_ORDER_COLUMNS, values, strict=True))
+
+
+def _position_row(position: OpenPosition) -> dict[str, Any]:
+    values = (
+        position.ticker,
+        position.shares,
+        position.entry_date,
+        position.entry_price,
+        position.close,
+        position.unrealised_percent,
+        position.target_price,
+        str(position.latest_exit),
+        position.status,
+    )
+    return dict(zip(_POSITION_COLUMNS, values, strict=True))
+
+
+def _looks_at(seen: Attribution) -> str:
+    groups = {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
+    return "; ".join(f"{name} {', '.join(map(str, shares))}" for name, shares in groups.items())
+
+
+def orders_csv(signals: Signals) -> str:
+    """One line an order, numbers in full; `looks_at` is text."""
+    text = io.StringIO()
+    names = [field.name for field in dataclasses.fields(Order)]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["date", *names[:-2], "latest_exit", "latest_exit_is_estimate", "looks_at"])
+    for order in signals.orders:
+        values = [getattr(order, name) for name in names[:-2]]
+        leaves = order.latest_exit
+        writer.writerow([signals.date, *values, leaves.date, leaves.is_estimate, _looks_at(order.looks_at)])
+    return text.getvalue()
+
+
+def orders_json(run: SavedRun, signals: Signals, notes: Sequence[str]) -> Mapping[str, Any]:
+    """Everything that the command knows, as JSON values."""
+    return {
+        "run": run.name,
+        "champion_generation": run.champion_generation,
+        **dataclasses.asdict(signals),
+        "looks_at_method": METHOD,
+        "notes": list(notes),
+    }
+
+
+def _notes(run: SavedRun, day: int) -> list[str]:
+    market = run.market
+    notes = [
+        "sizes and targets assume an account whose trading period has just begun; fills, costs and exits follow the "
+        "rules of the run's environment",
+        f"what an order looks at: {METHOD}",
+    ]
+    if run.config.data is None:
+        notes.append("built-in synthetic market: not a real one")
+    elif day <= market.splits.validation.last:
+        known = "trained" if day <= market.splits.train.last else "was chosen"
+        notes.append(f"the champion {known} on this day, so its decision here is flattered")
+    return notes

@@ -1,0 +1,107 @@
+"""What a policy must beat: random pickers, the whole market held equally, and rules that know the planted structure."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from environment.trading_env import VectorTradingEnvironment
+from training.rollout import Policy, play
+from utils.config.trader import EnvironmentConfig
+from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
+
+_COEFFICIENTS = (MAX_COEFFICIENT, 7.0, 5.0)
+_TARGETS = (MIN_TARGET_PERCENT, 20.0, 30.0, MAX_TARGET_PERCENT)
+
+
+@dataclass(frozen=True)
+class FixedOrder:
+    """The size and target of every order of a rule."""
+
+    coefficient: float = MAX_COEFFICIENT
+    target_percent: float = MAX_TARGET_PERCENT
+
+
+@dataclass(frozen=True)
+class ScoreRule:
+    """A rule that every day orders the stocks of the largest scores above a threshold, all in one size."""
+
+    scores: NDArray[np.float64]
+    """(days, n), known at each day's close; NaN: no order."""
+    threshold: float = 0.0
+    order: FixedOrder = field(default_factory=FixedOrder)
+
+
+def orders_by_score(score: Tensor, candidates: Tensor, orders_per_day: int, order: FixedOrder) -> Tensor:
+    """Order the candidates with the largest (lanes, n) scores above 0; actions (lanes, n, 2)."""
+    score = torch.where(candidates & (score > 0), score, 0.0)
+    best, stock = score.topk(min(orders_per_day, score.shape[1]), dim=1)
+    action = torch.zeros(*score.shape, ACTION_FEATURES, device=score.device)
+    action[..., 0].scatter_(1, stock, torch.where(best > 0, order.coefficient, 0.0))
+    action[..., 1] = order.target_percent
+    return action
+
+
+def score_policy(rule: ScoreRule, device: torch.device) -> Policy:
+    """Follow a rule every day."""
+    table = torch.from_numpy(np.nan_to_num(rule.scores - rule.threshold, nan=-1.0)).to(device)
+
+    def act(env: VectorTradingEnvironment, step: int) -> Tensor:
+        portfolio = env.portfolio
+        return orders_by_score(table[env.day], portfolio.candidates(), portfolio.orders_per_day, rule.order)
+
+    return act
+
+
+def random_picker(generator: torch.Generator, order: FixedOrder) -> Policy:
+    """Every day, order uniformly drawn candidates."""
+
+    def act(env: VectorTradingEnvironment, step: int) -> Tensor:
+        portfolio = env.portfolio
+        candidates = portfolio.candidates()
+        # Above 0, so that every candidate may be drawn.
+        score = 1.0 - torch.rand(candidates.shape, generator=generator, device=candidates.device)
+        return orders_by_score(score, candidates, portfolio.orders_per_day, order)
+
+    return act
+
+
+def tune_rule(
+    env: VectorTradingEnvironment, scores: NDArray[np.float64], threshold: float, starts: Tensor
+) -> ScoreRule:
+    """The rule on these scores, with the size and target that earn most on the given (training) windows."""
+    choices = itertools.product(_COEFFICIENTS, _TARGETS)
+    grid = [ScoreRule(scores, threshold, FixedOrder(*choice)) for choice in choices]
+    profits = [float(play(env, score_policy(rule, starts.device), starts)[0].profit_percent.mean()) for rule in grid]
+    return grid[int(np.argmax(profits))]
+
+
+def equal_weight_equity(
+    close: NDArray[np.float32], open_: NDArray[np.float32], start: int, steps: int, rules: EnvironmentConfig
+) -> NDArray[np.float64]:
+    """Equity of holding every stock equally for a window: bought at the first next open, sold at the last close.
+
+    Args:
+        close, open_: (days, n) prices, NaN without a bar.
+
+    Returns:
+        (steps + 1,) equity in currency units after costs on both legs. A stock without a bar keeps its last price; one
+        without a bar on the day of purchase is left out.
+    """
+    rate = rules.cost_rate
+    bought = np.isfinite(open_[start + 1])
+    if not bought.any():
+        return np.full(steps + 1, rules.initial_capital)
+    path = np.concatenate((open_[start + 1 : start + 2, bought], close[start + 1 : start + steps + 1, bought]))
+    path = path.astype(np.float64)
+    last_seen = np.maximum.accumulate(np.where(np.isfinite(path), np.arange(len(path))[:, None], 0), axis=0)
+    growth = (np.take_along_axis(path, last_seen, axis=0) / path[0]).mean(axis=1)[1:]
+    invested = rules.initial_capital / (1 + rate)
+    equity = np.concatenate(([rules.initial_capital], invested * growth))
+    equity[-1] *= 1 - rate
+    return equity

@@ -1,0 +1,57 @@
+"""The folds of a walk-forward test: training, validation and test days, each fold later than the one before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from data.splits import Span, Splits
+from utils.config.trader import DataConfig, EnvironmentConfig
+from utils.errors import DataError
+
+
+@dataclass(frozen=True)
+class FoldPlan:
+    """How many folds there are, and how long their parts."""
+
+    folds: int
+    test_windows: int
+    """Episodes on a fold's test days, each beginning on the day on which the one before it ended."""
+    validation_days: int
+    train_days: int
+    """0: all days from the first with a full context on."""
+
+
+def make_folds(days: int, plan: FoldPlan, split: DataConfig, env: EnvironmentConfig) -> list[Splits]:
+    """Divide `days` sessions; the test days of each fold are its holdout, and those of the last one end with the data.
+
+    Test days follow one another: a fold's begin on the day on which those of the fold before it end, with an account
+    that holds nothing. Between training, validation and test lie `max_holding_days` days that no part uses.
+
+    Raises:
+        DataError: a part of a fold holds no whole episode.
+    """
+    length = plan.test_windows * env.episode_steps
+    firsts = [days - 1 - length * (plan.folds - fold) for fold in range(plan.folds)]
+    folds = [_fold(first, first + length, plan, split, env) for first in firsts]
+    needed = env.episode_steps + 1
+    for number, fold in enumerate(folds, start=1):
+        for name in ("train", "validation"):
+            found = getattr(fold, name).days
+            if found < needed:
+                raise DataError(
+                    f"expected at least {needed} {name} days in fold {number}, got {found} of {days} days in all; "
+                    "give more data, or other --folds, --test-windows, --validation-days or --train-days"
+                )
+    return folds
+
+
+def _fold(first: int, last: int, plan: FoldPlan, split: DataConfig, env: EnvironmentConfig) -> Splits:
+    validation_last = first - env.max_holding_days - 1
+    validation_first = validation_last - plan.validation_days + 1
+    train_last = validation_first - env.max_holding_days - 1
+    earliest = train_last - plan.train_days + 1 if plan.train_days else split.context_window_days
+    return Splits(
+        Span(max(earliest, split.context_window_days), train_last),
+        Span(validation_first, validation_last),
+        Span(first, last),
+    )

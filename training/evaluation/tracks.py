@@ -1,0 +1,350 @@
+"""Accounts of a champion and of what it must beat, over windows that follow one another, under the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from data.features import OPEN
+from data.market import Market, MarketTensors
+from environment.ledger import Orders
+from environment.trading_env import VectorTradingEnvironment, trade_ledger
+from models.ddpg_agent import DDPGAgent
+from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy
+from training.evaluation.comparison import EQUAL, RANDOM
+from training.rollout import Policy, play, roll_out
+from utils.config.trader import EnvironmentConfig
+
+Array = npt.NDArray[np.float64]
+HOLD = "buy and hold"
+MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"
+COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
+"""A leg, commission and slippage together."""
+_MOMENTUM_DAYS, _REVERSAL_DAYS = 60, 5
+_PICKERS_AT_COST = 100
+
+
+@dataclass(frozen=True)
+class Track:
+    """Accounts of P policies over W windows of D days; each window begins with the initial capital.
+
+    All but `equity` are (P, W); money is in currency units, NaN where a policy has no trades of its own.
+    """
+
+    equity: Array
+    """(P, W, D + 1)"""
+    exposure: Array
+    """Mean share of equity that is invested at the closes."""
+    trades: Array
+    wins: Array
+    sessions: Array
+    """Sessions held, summed over trades."""
+    traded: Array
+    """Value bought and sold."""
+    costs: Array
+
+    @property
+    def capital(self) -> float:
+        """The initial capital."""
+        return float(self.equity[0, 0, 0])
+
+    @property
+    def daily_profit(self) -> Array:
+        """(P, W * D) percent of the initial capital; sums, since each window begins anew."""
+        profit = 100 / self.capital * np.diff(self.equity, axis=2)
+        return profit.reshape(len(profit), -1)
+
+    @property
+    def stitched(self) -> Array:
+        """(P, W * D + 1) equity of one account that takes the windows one after the other and reinvests."""
+        growth = self.equity / self.equity[:, :, :1]
+        before = np.cumprod(np.concatenate((np.ones((len(growth), 1)), growth[:, :-1, -1]), axis=1), axis=1)
+        days = (before[..., None] * growth[..., 1:]).reshape(len(growth), -1)
+        return self.capital * np.concatenate((np.ones((len(growth), 1)), days), axis=1)
+
+
+@dataclass(frozen=True)
+class OrderPlan:
+    """What a policy bought: (steps, orders a day, windows) each."""
+
+    stock: Tensor
+    coefficient: Tensor
+    """Size in stakes, 0 where nothing was bought."""
+    target_percent: Tensor
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where policies are compared: a market, its windows, and the trading rules."""
+
+    market: Market
+    tensors: MarketTensors
+    env: VectorTradingEnvironment
+    starts: Tensor
+    """(W,) first days of windows of the rules' length, on the environment's device."""
+
+    def at_cost(self, cost_bps: float) -> Ground:
+        """The same ground with these costs a leg, in place of commission and slippage."""
+        rules = replace(self.env.rules, cost_bps=cost_bps, slippage_bps=0.0)
+        return replace(self, env=VectorTradingEnvironment(self.env.portfolio.bars, rules))
+
+
+@dataclass(frozen=True)
+class AgentTrack:
+    """An agent's account, its trades and when it bought."""
+
+    track: Track
+    """Of one policy."""
+    ledger: list[dict[str, object]]
+    """Every trade, see `trade_ledger`, with its `window`."""
+    plan: OrderPlan
+
+
+def play_agent(ground: Ground, agent: DDPGAgent) -> AgentTrack:
+    """Play an agent without noise."""
+    env = ground.env
+    meter = _ExposureMeter(env)
+    roll_out(env, agent.networks, ground.tensors, ground.starts, safe_point=meter.read, label="assess")
+    ledger = [
+        {"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env.portfolio, window)
+    ]
+    return AgentTrack(_account(env, meter, 1), ledger, _order_plan(env))
+
+
+def play_rule(ground: Ground, rule: ScoreRule) -> Track:
+    """Play a rule under the agents' limits and costs."""
+    meter = _ExposureMeter(ground.env)
+    play(ground.env, _metered(score_policy(rule, ground.starts.device), meter), ground.starts)
+    return _account(ground.env, meter, 1)
+
+
+def play_pickers(ground: Ground, plan: OrderPlan, pickers: int, generator: torch.Generator) -> Track:
+    """Play random pickers that buy when and as much as a plan says, but stocks drawn by lot among their candidates.
+
+    An order is cut to the picker's own cash, and left out where nothing is left to buy or no cash.
+    """
+
+    def draw(orders: Orders) -> Orders:
+        stock, is_candidate = _draw(ground.env.portfolio.candidates(), len(orders.stock), generator)
+        return replace(orders, stock=stock, coefficient=orders.coefficient * is_candidate)
+
+    return _play_plan(ground, plan, pickers, draw)
+
+
+def replay(ground: Ground, plan: OrderPlan) -> Track:
+    """Give the same orders again, under the rules of this ground."""
+    return _play_plan(ground, plan, 1, lambda orders: orders)
+
+
+def _play_plan(ground: Ground, plan: OrderPlan, copies: int, choose: Callable[[Orders], Orders]) -> Track:
+    env = ground.env
+    env.reset_windows(ground.starts.repeat(copies))
+    meter = _ExposureMeter(env)
+    for day in zip(plan.stock, plan.coefficient, plan.target_percent, strict=True):
+        meter.read()
+        is_ordering = bool((day[1] > 0).any())
+        env.portfolio.step_orders(choose(Orders(*(part.repeat(1, copies) for part in day))) if is_ordering else None)
+    return _account(env, meter, copies)
+
+
+def _draw(candidates: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """`count` distinct uniformly drawn candidates of each lane, (count, lanes), and whether there were as many."""
+    # Above 0, so that every candidate may be drawn.
+    score = (1.0 - torch.rand(candidates.shape, generator=generator, device=candidates.device)) * candidates
+    best, stock = score.topk(count, dim=1)
+    return stock.T, best.T > 0
+
+
+def play_equal_weight(ground: Ground) -> Track:
+    """Hold every stock equally: bought at each window's first open, sold at its last close."""
+    market, rules = ground.market, ground.env.rules
+    open_ = market.data_array[:, market.investable_columns, OPEN]
+    curves = [
+        equal_weight_equity(market.close, open_, start, rules.episode_steps, rules) for start in ground.starts.tolist()
+    ]
+    return _held(np.stack(curves), rules, np.ones((2, len(curves))))
+
+
+def play_buy_and_hold(ground: Ground) -> Track:
+    """Buy every stock equally at the first open of all windows, sell at the last close of all."""
+    market, rules, windows = ground.market, ground.env.rules, len(ground.starts)
+    open_ = market.data_array[:, market.investable_columns, OPEN]
+    steps = windows * rules.episode_steps
+    whole = equal_weight_equity(market.close, open_, int(ground.starts[0]), steps, rules)
+    parts = np.stack([whole[first : first + rules.episode_steps + 1] for first in range(0, steps, rules.episode_steps)])
+    legs = np.zeros((2, windows))
+    legs[0, 0] = legs[1, -1] = 1
+    return _held(rules.initial_capital * parts / parts[:, :1], rules, legs)
+
+
+def _held(equity: Array, rules: EnvironmentConfig, legs: Array) -> Track:
+    """The track of one invested account from (W, D + 1) equity; (2, W) `legs` are 1 where it is bought and sold."""
+    rate = rules.cost_rate
+    bought, sold = legs[0] * equity[:, 0] / (1 + rate), legs[1] * equity[:, -1] / (1 - rate)
+    none = np.full((1, len(equity)), np.nan)
+    return Track(
+        equity=equity[None],
+        exposure=np.ones((1, len(equity))),
+        trades=none,
+        wins=none,
+        sessions=none,
+        traded=(bought + sold)[None],
+        costs=rate * (bought + sold)[None],
+    )
+
+
+def simple_rules(market: Market) -> dict[str, ScoreRule]:
+    """Buy what rose most in 60 days; buy what fell most in 5 (Jegadeesh & Titman 1993; Jegadeesh 1990)."""
+    close = np.log(market.close.astype(np.float64))
+    return {
+        MOMENTUM: ScoreRule(_change(close, _MOMENTUM_DAYS)),
+        REVERSAL: ScoreRule(-_change(close, _REVERSAL_DAYS)),
+    }
+
+
+def _change(log_close: Array, days: int) -> Array:
+    change = np.full(log_close.shape, np.nan)
+    change[days:] = log_close[days:] - log_close[:-days]
+    return change
+
+
+@dataclass(frozen=True)
+class Played:
+    """Everything that an assessment compares, by policy."""
+
+    tracks: Mapping[str, Track]
+    """The champion first; the random pickers are the one track of many policies."""
+    ledgers: Mapping[str, list[dict[str, object]]]
+    """Trades of the agents."""
+    days: npt.NDArray[np.int64]
+    """(W, D + 1) day indices of the windows."""
+    at_cost: Mapping[float, Mapping[str, Track]]
+    """Tracks under other costs, by basis points a leg: the same orders, and the baselines."""
+
+
+def play_all(
+    ground: Ground,
+    agents: Mapping[str, DDPGAgent],
+    rules: Mapping[str, ScoreRule],
+    *,
+    pickers: int,
+    generator: torch.Generator,
+) -> Played:
+    """Play the agents, the champion first, and all baselines."""
+    played = {name: play_agent(ground, agent) for name, agent in agents.items()}
+    champion = next(iter(played.values()))
+    tracks = {name: one.track for name, one in played.items()}
+    tracks[RANDOM] = play_pickers(ground, champion.plan, pickers, generator)
+    tracks |= {EQUAL: play_equal_weight(ground), HOLD: play_buy_and_hold(ground)}
+    tracks |= {name: play_rule(ground, rule) for name, rule in rules.items()}
+    days = ground.starts.cpu().numpy()[:, None] + np.arange(ground.env.rules.episode_steps + 1)
+    some = min(pickers, _PICKERS_AT_COST)
+    at_cost = {
+        bps: _play_at_cost(ground.at_cost(bps), next(iter(agents)), champion.plan, rules, some, generator)
+        for bps in COSTS_BPS
+    }
+    return Played(tracks, {name: one.ledger for name, one in played.items()}, days, at_cost)
+
+
+def _play_at_cost(
+    ground: Ground,
+    champion: str,
+    plan: OrderPlan,
+    rules: Mapping[str, ScoreRule],
+    pickers: int,
+    generator: torch.Generator,
+) -> dict[str, Track]:
+    return {
+        champion: replay(ground, plan),
+        RANDOM: play_pickers(ground, plan, pickers, generator),
+        EQUAL: play_equal_weight(ground),
+        HOLD: play_buy_and_hold(ground),
+        **{name: play_rule(ground, rule) for name, rule in rules.items()},
+    }
+
+
+def join(parts: Sequence[Played]) -> Played:
+    """What was played on windows that follow one another, perhaps by another champion each, as one."""
+    names = [name for name in parts[0].tracks if all(name in part.tracks for part in parts)]
+    tracks = {name: _joined([part.tracks[name] for part in parts]) for name in names}
+    at_cost = {
+        bps: {name: _joined([part.at_cost[bps][name] for part in parts]) for name in levels if name in tracks}
+        for bps, levels in parts[0].at_cost.items()
+    }
+    ledgers: dict[str, list[dict[str, object]]] = {name: [] for name in parts[0].ledgers if name in tracks}
+    windows = 0
+    for part in parts:
+        for name, ledger in ledgers.items():
+            ledger += [{**trade, "window": windows + int(str(trade["window"]))} for trade in part.ledgers[name]]
+        windows += len(part.days)
+    return Played(tracks, ledgers, np.concatenate([part.days for part in parts]), at_cost)
+
+
+def _joined(tracks: Sequence[Track]) -> Track:
+    return Track(
+        **{f.name: np.concatenate([getattr(track, f.name) for track in tracks], axis=1) for f in fields(Track)}
+    )
+
+
+class _ExposureMeter:
+    """Adds up the invested share of equity of each lane, read before every day; accounts end without positions."""
+
+    def __init__(self, env: VectorTradingEnvironment) -> None:
+        self._portfolio = env.portfolio
+        self._total: Tensor | float = 0.0
+
+    def read(self) -> None:
+        """Note the share at the last close."""
+        equity = self._portfolio.equity
+        self._total = self._total + (equity - self._portfolio.cash) / equity.clamp(min=1e-9)
+
+    def mean(self) -> Tensor:
+        """(lanes,) mean over the days of the finished episodes."""
+        return self._total / self._portfolio.steps  # type: ignore[return-value]
+
+
+def _metered(policy: Policy, meter: _ExposureMeter) -> Policy:
+    def act(env: VectorTradingEnvironment, step: int) -> Tensor:
+        meter.read()
+        return policy(env, step)
+
+    return act
+
+
+def _order_plan(env: VectorTradingEnvironment) -> OrderPlan:
+    portfolio = env.portfolio
+    book = portfolio.ledger()
+    shape = (portfolio.step_index, portfolio.orders_per_day, portfolio.lanes)
+    parts = (book.stock, book.value / env.rules.stake, book.target_percent)
+    return OrderPlan(*(part.reshape(shape).clone() for part in parts))
+
+
+def _account(env: VectorTradingEnvironment, meter: _ExposureMeter, policies: int) -> Track:
+    """The finished episodes of (policies * windows) lanes, policy by policy."""
+    portfolio, summary = env.portfolio, env.portfolio.summary()
+    book = portfolio.ledger()
+    closed = book.exit_step > 0
+    decided = torch.arange(len(book.value), device=book.value.device) // portfolio.orders_per_day
+    # The entry session counts as the first one held; filled at the close, that is the session of the decision.
+    sessions = book.exit_step - decided[:, None] + (env.rules.fill == "same_close")
+    traded = book.value + book.shares * book.last_price * closed
+
+    def by_policy(total: Tensor) -> Array:
+        return np.asarray(total.double().view(policies, -1).cpu().numpy())
+
+    # Cloned, since the next episode writes into the same curve.
+    curve = portfolio.equity_curve[: portfolio.steps + 1].T.clone()
+    return Track(
+        equity=curve.view(policies, -1, portfolio.steps + 1).cpu().numpy(),
+        exposure=by_policy(meter.mean()),
+        trades=by_policy(summary.trades),
+        wins=by_policy(summary.wins),
+        sessions=by_policy((sessions * closed).sum(0)),
+        traded=by_policy(traded.sum(0)),
+        costs=by_policy(summary.costs),
+    )

@@ -1,0 +1,100 @@
+"""Whether a champion is better than picking at random, and than holding everything equally, in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from training.evaluation.statistics import LEVEL, MeanTest, chance_of_rank, mean_test
+from utils.metrics import TRADING_DAYS_PER_YEAR
+
+Array = npt.NDArray[np.float64]
+_TAIL = (1 - LEVEL) / 2
+"""A claim is one-sided: its chance under luck alone is at most that of the upper tail of a 95% interval."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the daily profits say. Differences are in percent of the initial capital a year."""
+
+    against_pickers: MeanTest
+    """The champion's daily profits less the mean of the random pickers'."""
+    against_equal_weight: MeanTest
+    picker_chance: float
+    """Chance that the best of `trials` random pickers earns as much as the champion."""
+    share_of_pickers_beaten: float
+    trials: int
+    is_better_than_pickers: bool
+    is_better_than_equal_weight: bool
+    sentence: str
+
+    @property
+    def is_better(self) -> bool:
+        """Better than the random picker and than equal weight."""
+        return self.is_better_than_pickers and self.is_better_than_equal_weight
+
+
+def verdict(champion: Array, pickers: Array, equal_weight: Array, *, trials: int = 1) -> Judgement:
+    """Judge a champion by daily profits on the same days.
+
+    Better than the random picker is claimed only if two tests agree, each at 2.5% (the upper tail of a 95% interval):
+
+    1. In time. Random pickers give the champion's orders, on its days and in its sizes, for stocks drawn by lot. If it
+       has no skill in choosing, no day's difference between its profit and their mean can be foreseen: the differences
+       are martingale differences, whatever its stocks' volatility, its exposure or the way of the market. Their mean is
+       compared with its own standard error (`mean_test`), which also allows for dependence over days.
+    2. Among pickers. Given the market's path, a champion that chooses without skill among like stocks is one more
+       draw: its rank among them is uniform (`chance_of_rank`).
+
+    The first fails where days are few, the second where the champion's stocks vary more than others; the claim needs
+    both, so its false alarms are at most the rarer of the two. A champion that was chosen on the same days is the best
+    of `trials`: each policy tried was fixed without these days, and the chosen one's statistic is at most the largest,
+    so that `trials` times the chance of each bounds it under any dependence among the trials (Bonferroni).
+
+    Args:
+        champion, equal_weight: (days,) profits in percent of the initial capital, in order of time, no day twice.
+        pickers: (count, days) likewise.
+        trials: policies looked at on these days before this one was chosen; 1 on days that chose nothing.
+    """
+    against_pickers = _yearly(mean_test(champion - pickers.mean(axis=0), trials))
+    against_equal = _yearly(mean_test(champion - equal_weight, trials))
+    totals, earned = pickers.sum(axis=1), float(champion.sum())
+    chance = chance_of_rank(earned, totals, trials)
+    beats_pickers = against_pickers.p_value <= _TAIL and chance <= _TAIL
+    beats_equal = against_equal.p_value <= _TAIL
+    return Judgement(
+        against_pickers,
+        against_equal,
+        chance,
+        float((totals < earned).mean()),
+        trials,
+        beats_pickers,
+        beats_equal,
+        _sentence(against_pickers, against_equal, beats_pickers, beats_equal),
+    )
+
+
+def _yearly(test: MeanTest) -> MeanTest:
+    year = TRADING_DAYS_PER_YEAR
+    return MeanTest(test.mean * year, test.standard_error * year, test.degrees_of_freedom, test.trials)
+
+
+def _sentence(pickers: MeanTest, equal: MeanTest, beats_pickers: bool, beats_equal: bool) -> str:
+    results = (
+        (beats_pickers, f"random pickers with the same orders ({_margin(pickers)})"),
+        (beats_equal, f"equal weight ({_margin(equal)})"),
+    )
+    better = " and ".join(text for beats, text in results if beats)
+    not_better = " nor than ".join(text for beats, text in results if not beats)
+    said = [f"better than {better}"] if better else []
+    said += [f"not better than {not_better}"] if not_better else []
+    sentence = ", but ".join(said)
+    after_choice = f"; intervals allow for the choice among {pickers.trials:,} trials" if pickers.trials > 1 else ""
+    return f"{sentence[0].upper()}{sentence[1:]}{after_choice}."
+
+
+def _margin(test: MeanTest) -> str:
+    low, high = test.interval
+    return f"{test.mean:+.1f}% of capital a year, 95% interval {low:+.1f} to {high:+.1f}"

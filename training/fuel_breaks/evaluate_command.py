@@ -1,0 +1,156 @@
+"""`python main.py fuel-breaks evaluate`: the network against every baseline, paired over tiles."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from training.fuel_breaks.arguments import FuelBreakEvaluateArguments
+from training.fuel_breaks.baselines import baselines, evaluate
+from training.fuel_breaks.pictures import draw_comparison
+from training.fuel_breaks.run import GENERATED, SavedAgent, open_agent
+from training.fuel_breaks.validation import spaced
+from utils.runs.devices import choose_device, choose_threads
+from utils.runs.run_log import write_json
+from utils.tables import table
+
+logger = logging.getLogger(__name__)
+Float64Array = NDArray[np.float64]
+AGENT = "network"
+NEIGHBOURS = "tiles of one landscape are neighbours: p-values take them for independent"
+LEVEL = 0.95
+RESAMPLES = 10_000
+_COLUMNS = ("policy", "reduction %", "+-", "network's lead", "from", "to", "p (t)", "p (Wilcoxon)", "better on")
+
+
+@dataclass(frozen=True)
+class PairedLead:
+    """By how much the network's reductions exceed a baseline's on the same tiles, in percent of the burned area."""
+
+    mean: float
+    interval: tuple[float, float]
+    """95% percentile bootstrap of the mean over tiles."""
+    p_value_t: float
+    """Two-sided paired t test; NaN where it is not defined."""
+    p_value_wilcoxon: float
+    """Two-sided signed-rank test (Wilcoxon 1945)."""
+    share_better: float
+    """Share of the tiles on which the network is better."""
+
+
+def paired_lead(own: Float64Array, other: Float64Array, seed: int = 0) -> PairedLead:
+    """Compare (tiles,) reductions of two policies."""
+    difference = own - other
+    generator = np.random.Generator(np.random.PCG64(seed))
+    means = difference[generator.integers(0, len(difference), (RESAMPLES, len(difference)))].mean(axis=1)
+    low, high = np.percentile(means, (50 * (1 - LEVEL), 50 * (1 + LEVEL)))
+    varies = len(difference) > 1 and float(np.ptp(difference)) > 0
+    return PairedLead(
+        float(difference.mean()),
+        (float(low), float(high)),
+        float(stats.ttest_rel(own, other).pvalue) if varies else math.nan,
+        float(stats.wilcoxon(difference).pvalue) if varies else math.nan,
+        float((difference > 0).mean()),
+    )
+
+
+def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
+    """Judge the network of a run on tiles of a split, log the table and write it into the run's folder as JSON.
+
+    Every policy sees the same planning fires; all are judged by the same fires, which none of them saw.
+
+    Raises:
+        ConfigError, DataError: there is no such run, or its landscape cannot be read.
+    """
+    device = choose_device(arguments.device)
+    choose_threads(arguments.threads)
+    agent = open_agent(arguments.runs_dir, arguments.run, device)
+    reductions = judge(agent, arguments.split, arguments.tiles, arguments.scenario_seeds)
+    leads = {name: paired_lead(reductions[AGENT], values) for name, values in reductions.items() if name != AGENT}
+    result = _result(agent, arguments, reductions, leads)
+    logger.info(
+        "%s, %d %s tiles, %d sets of fires\n%s",
+        agent.run.path,
+        len(reductions[AGENT]),
+        arguments.split,
+        arguments.scenario_seeds,
+        table(_rows(reductions, leads), _COLUMNS),
+    )
+    for note in result["notes"]:
+        logger.info("note: %s", note)
+    name = f"evaluation-{arguments.split}"
+    write_json(agent.run.path / f"{name}.json", result)
+    draw_comparison(
+        reductions, agent.run.path / f"{name}.png", _title(arguments, reductions), "; ".join(result["notes"])
+    )
+    logger.info("results in %s", agent.run.path / f"{name}.json")
+    return result
+
+
+def judge(agent: SavedAgent, split: str, max_tiles: int, scenario_seeds: int) -> dict[str, Float64Array]:
+    """(tiles,) reduction of the burned area in percent by policy, the network first."""
+    every = agent.tiles(split)
+    tiles = spaced(every, max_tiles or len(every))
+    reductions = {}
+    for name, policy in {AGENT: agent.policy, **baselines(agent.config.seed)}.items():
+        reductions[name] = evaluate(policy, tiles, range(scenario_seeds), agent.config.env)
+        logger.info("%-28s %6.2f %%", name, reductions[name].mean())
+    return reductions
+
+
+def _result(
+    agent: SavedAgent,
+    arguments: FuelBreakEvaluateArguments,
+    reductions: Mapping[str, Float64Array],
+    leads: Mapping[str, PairedLead],
+) -> dict[str, Any]:
+    notes = [NEIGHBOURS] + ([GENERATED] if agent.config.landscape is None else [])
+    if arguments.split == "validation":
+        notes.append("the network was chosen on these tiles, which flatters it")
+    return {
+        "run": agent.run.name,
+        "split": arguments.split,
+        "best_generation": agent.best_generation,
+        "episodes": agent.episodes,
+        "scenario_seeds": arguments.scenario_seeds,
+        "reduction_percent": {name: values.tolist() for name, values in reductions.items()},
+        "mean_reduction_percent": {name: float(values.mean()) for name, values in reductions.items()},
+        "lead_of_network": {name: asdict(lead) for name, lead in leads.items()},
+        "notes": notes,
+    }
+
+
+def _title(arguments: FuelBreakEvaluateArguments, reductions: Mapping[str, Float64Array]) -> str:
+    return f"Burned area prevented on {len(reductions[AGENT])} {arguments.split} tiles"
+
+
+def _rows(reductions: Mapping[str, Float64Array], leads: Mapping[str, PairedLead]) -> list[dict[str, Any]]:
+    rows = []
+    for name, values in reductions.items():
+        error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+        row: dict[str, Any] = {"policy": name, "reduction %": float(values.mean()), "+-": error}
+        if name in leads:
+            lead = leads[name]
+            row |= {
+                "network's lead": lead.mean,
+                "from": lead.interval[0],
+                "to": lead.interval[1],
+                "p (t)": _p_value(lead.p_value_t),
+                "p (Wilcoxon)": _p_value(lead.p_value_wilcoxon),
+                "better on": f"{100 * lead.share_better:.0f} %",
+            }
+        rows.append(row)
+    return rows
+
+
+def _p_value(value: float) -> str:
+    if not math.isfinite(value):
+        return "-"
+    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"

@@ -1,0 +1,65 @@
+"""The market of a run: loaded, remembered in the run's folder, and held to what was remembered."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from data.loader import StockDataLoader
+from data.market import Market, build_market
+from data.record import pin_market, read_record, record_market, split_market
+from data.splits import Splits
+from data.synthetic.built_in import PlantedScores, built_in_market
+from utils.config.trader import Config
+from utils.errors import DataError
+from utils.runs.run_log import write_json
+
+logger = logging.getLogger(__name__)
+MARKET = "market.json"
+"""What a run remembers of its market, in its folder."""
+
+
+def load_market(config: Config) -> tuple[Market, PlantedScores | None]:
+    """The market of the data file, or the built-in one with the scores of who knows what is planted in it."""
+    if config.data is not None:
+        loader = StockDataLoader(config.data, config=config.split, investable=config.investable)
+        loader.load_and_prepare()
+        return build_market(loader, config.split, config.env), None
+    if config.investable is not None:
+        raise DataError(
+            "expected --data with --investable, got none; the built-in market says itself what may be bought"
+        )
+    logger.warning("no data file: the built-in synthetic market; its results say nothing about real markets")
+    return built_in_market(config.synthetic, config.split, config.env)
+
+
+def remember_market(path: Path, market: Market, splits: Splits | None = None) -> Market:
+    """Write down what the run in `path` sees, or hold `market` to what is written there already.
+
+    Args:
+        splits: days of a run that does not divide them by the configured fractions.
+
+    Raises:
+        DataError: the run began on another market.
+    """
+    if (path / MARKET).is_file():
+        return pinned(path, market)
+    if splits is not None:
+        market = split_market(market, splits)
+    write_json(path / MARKET, dataclasses.asdict(record_market(market)))
+    return market
+
+
+def pinned(path: Path, market: Market) -> Market:
+    """The market as the run in `path` knew it. Raises DataError, see `pin_market`, or for a damaged record."""
+    return pin_market(market, read_record(_read_json(path / MARKET), str(path / MARKET)))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"expected JSON in {path}, got: {error}; restore it from a copy of the run") from None

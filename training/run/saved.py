@@ -1,0 +1,104 @@
+"""A finished or interrupted run, opened to be judged or used: its settings, its market, its champion and its elites."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from data.market import Market, MarketTensors
+from data.synthetic.built_in import PlantedScores
+from models.ddpg_agent import DDPGAgent
+from training.run.market import MARKET, load_market, pinned
+from utils.config.trader import Config, config_from_dict
+from utils.errors import ConfigError
+from utils.runs.checkpoint import load_latest
+from utils.runs.run_log import CHECKPOINTS, RunLog, latest_run
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """What a run left, on one device."""
+
+    path: Path
+    """The run's folder."""
+    config: Config
+    """The settings that it began with."""
+    market: Market
+    """Its market, with the splits and the normalisation of its training, on data that may have grown since."""
+    planted_scores: PlantedScores | None
+    """Of who knows what is planted in the built-in market; None on data from a file."""
+    device: torch.device
+    generation: int
+    champion: DDPGAgent
+    champion_generation: int
+    champion_score: float
+    """Money it made on the validation windows, percent of the initial capital."""
+    elites: list[DDPGAgent]
+    """The last generation's best agents by training fitness, the best first."""
+
+    @property
+    def name(self) -> str:
+        """Name of the run's folder."""
+        return self.path.name
+
+    def tensors(self) -> MarketTensors:
+        """The market's network inputs on the run's device; made anew at each call."""
+        return MarketTensors.of(self.market, self.device)
+
+
+def open_saved_run(
+    runs_dir: Path, name: str | None = None, *, data: Path | None = None, device: torch.device | str = "cpu"
+) -> SavedRun:
+    """Open the named run, or the newest one, at its newest generation that verifies.
+
+    Args:
+        data: parquet file to read instead of the run's own; its past must be the same, its end may be later.
+
+    Raises:
+        ConfigError: there is no such run, it has no complete generation, or none of its agents was ever validated.
+        DataError: the data cannot be read, or its past is not the one that the run knew.
+    """
+    run = RunLog.open(runs_dir, latest_run(runs_dir) if name is None else name)
+    config = config_from_dict(run.config())
+    checkpoint = load_latest(run.path / CHECKPOINTS, run_id=run.name)
+    if checkpoint is None:
+        raise ConfigError(f"expected a complete generation in {run.path}, got none; train it further with --resume")
+    progress = checkpoint.state["progress"]
+    if progress["champion_generation"] == 0:
+        raise ConfigError(f"expected a champion in {run.path}, got agents without a finite result only; train it again")
+    market, scores = _own_market(run.path, config, data)
+    networks = checkpoint.state["population"]["networks"]
+    return SavedRun(
+        path=run.path,
+        config=config,
+        market=market,
+        planted_scores=scores,
+        device=torch.device(device),
+        generation=checkpoint.generation,
+        champion=_agent(config, checkpoint.state["champion"]["networks"], 0, device),
+        champion_generation=progress["champion_generation"],
+        champion_score=progress["champion_score"],
+        elites=[_agent(config, networks, row, device) for row in progress.get("elites", [])],
+    )
+
+
+def _own_market(path: Path, config: Config, data: Path | None) -> tuple[Market, PlantedScores | None]:
+    if data is not None and config.data is None:
+        raise ConfigError(f"expected no --data for {path}, which was trained on the built-in market, got {str(data)!r}")
+    if not (path / MARKET).is_file():
+        raise ConfigError(f"expected {MARKET} in {path}, got none; continue the run once with --resume {path.name}")
+    # The record says which stocks may be bought, so that the list of them need not be kept.
+    market, scores = load_market(dataclasses.replace(config, data=data or config.data, investable=None))
+    return pinned(path, market), scores
+
+
+def _agent(config: Config, state: dict[str, Tensor], row: int, device: torch.device | str) -> DDPGAgent:
+    """The agent in one row of a stack of networks; what the agents share has one row."""
+    agent = DDPGAgent(config.network, config.split.context_window_days, device=device)
+    rows = {name: value[row if len(value) > 1 else 0][None] for name, value in state.items()}
+    agent.networks.load_state_dict(rows)
+    return agent

@@ -1,0 +1,253 @@
+"""Tomorrow's orders of one agent: what it would order at a close, decided by the environment's own rules."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.features import CLOSE, HIGH, OPEN
+from data.market import Market
+from environment.ledger import Bars
+from environment.portfolio import Portfolio
+from environment.trading_env import trade_ledger
+from models.ddpg_agent import DDPGAgent
+from training.signals.attribution import Attribution, State, act, attribution, products
+from training.signals.holdings import (
+    Holding,
+    days_without_bar,
+    last_price,
+    position_features,
+    sessions_held,
+    target_day,
+)
+from utils.config.trader import EnvironmentConfig
+from utils.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class SessionDate:
+    """A session's date; an estimate counts business days after the end of the data, knowing no holidays."""
+
+    date: str
+    is_estimate: bool
+
+    def __str__(self) -> str:
+        return self.date + (" (estimate)" if self.is_estimate else "")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to buy in the next session; money in currency units."""
+
+    ticker: str
+    coefficient: float
+    """Size in stakes, as the agent wants it."""
+    value: float
+    """Money to spend before costs, cut to the cash at hand."""
+    percent_of_capital: float
+    close: float
+    """Reference: the close at which it was decided."""
+    target_percent: float
+    """Sale target above the price at which the order is filled."""
+    target_price: float
+    """Sale target if it were filled at the reference close."""
+    latest_exit: SessionDate
+    looks_at: Attribution
+
+
+@dataclass(frozen=True)
+class OpenPosition:
+    """What is held already."""
+
+    ticker: str
+    shares: float
+    entry_date: str
+    entry_price: float
+    close: float
+    unrealised_percent: float
+    sessions_held: int
+    target_price: float
+    latest_exit: SessionDate
+    status: str
+
+
+@dataclass(frozen=True)
+class Signals:
+    """The state of an account at a close, and what the agent makes of it."""
+
+    date: str
+    next_session: SessionDate
+    capital: float
+    cash: float
+    equity: float
+    orders: list[Order]
+    positions: list[OpenPosition]
+    best_candidate: str | None
+    """Ticker with the largest coefficient among those that may be ordered."""
+    best_coefficient: float | None
+
+
+@dataclass(frozen=True)
+class Account:
+    """Money and positions at a close; `capital` is what sizes refer to."""
+
+    capital: float
+    cash: float
+    holdings: list[Holding]
+
+
+def opening_account(capital: float, cash: float | None, holdings: list[Holding], rules: EnvironmentConfig) -> Account:
+    """The account that holds these positions; without `cash`, what the capital has left after buying them.
+
+    Raises:
+        ConfigError: the positions cost more than the capital.
+    """
+    left = capital - sum(holding.value for holding in holdings) * (1 + rules.cost_rate)
+    if cash is None and left < 0:
+        raise ConfigError(
+            f"expected positions that cost at most the capital of {capital:,.0f}, got {-left:,.0f} more; "
+            "give --capital, or --cash"
+        )
+    return Account(capital, left if cash is None else cash, holdings)
+
+
+def make_signals(agent: DDPGAgent, market: Market, day: int, rules: EnvironmentConfig, account: Account) -> Signals:
+    """What `agent` orders at the close of `day`, its trading period being as long as at an episode's start.
+
+    Raises:
+        DataError: the day has no full context before it.
+    """
+    if day < agent.context_days - 1:
+        raise DataError(
+            f"expected a day with {agent.context_days} sessions up to it, from "
+            f"{market.dates[min(agent.context_days, len(market.dates)) - 1]} on, got {market.dates[day]}"
+        )
+    rules = dataclasses.replace(rules, initial_capital=account.capital)
+    portfolio = _portfolio(market, day, rules, account)
+    state = _state(agent, market, day, rules, account, portfolio)
+    with torch.no_grad():
+        action = act(agent.networks, state).cpu()
+    held = _held(market, account)
+    action[held, 0] = 0.0  # what is held cannot be ordered
+    able = torch.where(portfolio.candidates()[0] & ~held, action[:, 0], -torch.inf)
+    best = int(able.argmax())
+    has_candidate = bool(able[best] > -torch.inf)
+    portfolio.step(action[None])
+    tickers = [market.tickers[column] for column in market.investable_columns]
+    return Signals(
+        date=str(market.dates[day]),
+        next_session=session_date(market, day + 1),
+        capital=account.capital,
+        cash=account.cash,
+        equity=account.cash + _exposure(market, day, account),
+        orders=_orders(agent, market, day, state, action, portfolio),
+        positions=[_position(holding, market, day, rules) for holding in account.holdings],
+        best_candidate=tickers[best] if has_candidate else None,
+        best_coefficient=float(able[best]) if has_candidate else None,
+    )
+
+
+def session_date(market: Market, day: int) -> SessionDate:
+    """Date of a session, which may lie after the end of the data."""
+    beyond = day - (len(market.dates) - 1)
+    if beyond <= 0:
+        return SessionDate(str(market.dates[day]), False)
+    return SessionDate(str(np.busday_offset(market.dates[-1], beyond, roll="backward")), True)
+
+
+def _portfolio(market: Market, day: int, rules: EnvironmentConfig, account: Account) -> Portfolio:
+    """The environment's account at the close of `day`, before a session in which every stock opens at that close.
+
+    So its own rules choose the orders and size them, whatever the data say of the days after.
+    """
+    today = market.data_array[day, market.investable_columns]
+    close = torch.from_numpy(today[:, CLOSE])
+    open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
+    portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
+    portfolio.reset(torch.tensor([0]), steps=1, trading_steps=1)
+    portfolio.cash.fill_(account.cash)
+    portfolio.equity.fill_(account.cash + _exposure(market, day, account))
+    return portfolio
+
+
+def _exposure(market: Market, day: int, account: Account) -> float:
+    return sum(holding.shares * last_price(holding, market, day) for holding in account.holdings)
+
+
+def _state(
+    agent: DDPGAgent, market: Market, day: int, rules: EnvironmentConfig, account: Account, portfolio: Portfolio
+) -> State:
+    device = agent.networks.encoder.queries.device
+    inputs = np.ascontiguousarray(market.window_inputs(day - agent.context_days + 1, day))
+    return State(
+        torch.from_numpy(inputs).to(device),
+        torch.from_numpy(market.investable_columns).to(device),
+        position_features(account.holdings, market, day, rules).to(device),
+        portfolio.account()[0].to(device),
+    )
+
+
+def _held(market: Market, account: Account) -> Tensor:
+    """(n,) bool: the investable stock is held."""
+    held = [holding.column for holding in account.holdings]
+    return torch.from_numpy(np.isin(market.investable_columns, held))
+
+
+def _orders(
+    agent: DDPGAgent, market: Market, day: int, state: State, action: Tensor, portfolio: Portfolio
+) -> list[Order]:
+    """The orders that the environment has filled, each with what its coefficient came from."""
+    trades = trade_ledger(portfolio, 0)
+    rules = portfolio.rules
+    entry_day = day + trades[0]["entry_day"] if trades else day
+    first = day - agent.context_days + 1
+    dates = [str(date) for date in market.dates[first : day + 1]]
+    seen = products(agent.networks, state, [trade["stock"] for trade in trades])
+    return [
+        Order(
+            ticker=market.tickers[market.investable_columns[trade["stock"]]],
+            coefficient=float(action[trade["stock"], 0]),
+            value=trade["value"],
+            percent_of_capital=100 * trade["value"] / rules.initial_capital,
+            close=trade["entry_price"],
+            target_percent=float(action[trade["stock"], 1]),
+            target_price=trade["target_price"],
+            latest_exit=session_date(market, entry_day + rules.max_holding_days - 1),
+            looks_at=attribution(product.cpu(), market.tickers, dates),
+        )
+        for trade, product in zip(trades, seen, strict=True)
+    ]
+
+
+def _position(holding: Holding, market: Market, day: int, rules: EnvironmentConfig) -> OpenPosition:
+    price = last_price(holding, market, day)
+    return OpenPosition(
+        ticker=holding.ticker,
+        shares=holding.shares,
+        entry_date=str(market.dates[holding.entry_day]),
+        entry_price=holding.entry_price,
+        close=price,
+        unrealised_percent=100 * (price / holding.entry_price - 1),
+        sessions_held=sessions_held(holding, day),
+        target_price=holding.target_price,
+        latest_exit=session_date(market, holding.entry_day + rules.max_holding_days - 1),
+        status=_status(holding, market, day, rules),
+    )
+
+
+def _status(holding: Holding, market: Market, day: int, rules: EnvironmentConfig) -> str:
+    """Whether an exit is due by the rules, as far as the data up to `day` tell."""
+    reached = target_day(holding, market, day)
+    missing = days_without_bar(holding, market, day)
+    left = rules.max_holding_days - sessions_held(holding, day)
+    if reached is not None:
+        return f"target reached on {market.dates[reached]}"
+    if missing >= rules.max_days_without_bar:
+        return f"no bar for {missing} sessions, to be closed"
+    if left <= 0:
+        return "holding period over, to be closed"
+    return "exit due at the next close" if left == 1 else f"open, {left} sessions left"

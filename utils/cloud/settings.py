@@ -1,0 +1,61 @@
+"""Where a run's files go besides the disk, as the environment says."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from utils.cloud.store import LocalStore, ObjectStore, RetryPolicy
+from utils.errors import ConfigError
+
+_BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+
+
+@dataclass(frozen=True)
+class CloudSettings:
+    """Where a run's files go: a bucket's name, or the path of a mounted folder. Credentials are not kept here."""
+
+    provider: Literal["gcs", "local"]
+    bucket: str
+    project: str | None = None
+
+
+def cloud_settings(environ: Mapping[str, str]) -> CloudSettings | None:
+    """What CLOUD_PROVIDER, CLOUD_BUCKET and CLOUD_PROJECT ask for; None if CLOUD_PROVIDER is unset or empty.
+
+    Raises ConfigError for values that cannot work.
+    """
+    provider, bucket, project = (environ.get(f"CLOUD_{name}", "").strip() for name in ("PROVIDER", "BUCKET", "PROJECT"))
+    if not provider:
+        if bucket:
+            raise ConfigError("expected CLOUD_PROVIDER=gcs or local with CLOUD_BUCKET, got none; set both or neither")
+        return None
+    if provider not in ("gcs", "local"):
+        raise ConfigError(f"expected CLOUD_PROVIDER to be gcs or local, got {provider!r}")
+    if not bucket:
+        raise ConfigError(f"expected CLOUD_BUCKET with CLOUD_PROVIDER={provider}, got none; set it")
+    if provider == "local":
+        if not Path(bucket).is_absolute():
+            raise ConfigError(f"expected CLOUD_BUCKET to be the absolute path of a mounted folder, got {bucket!r}")
+        return CloudSettings("local", bucket)
+    if not _BUCKET_NAME.fullmatch(bucket):
+        raise ConfigError(f"expected CLOUD_BUCKET to be a bucket's name (without gs:// or a path), got {bucket!r}")
+    # The value is not shown: people put the key itself there.
+    key = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if key and not os.access(key, os.R_OK):
+        raise ConfigError("expected GOOGLE_APPLICATION_CREDENTIALS to be the path of a readable file, got another text")
+    return CloudSettings("gcs", bucket, project or None)
+
+
+def open_store(settings: CloudSettings, policy: RetryPolicy | None = None) -> ObjectStore:
+    """The store that the settings name; ConfigError if credentials are missing. Call `check` on it at start-up."""
+    if settings.provider == "local":
+        return LocalStore(Path(settings.bucket), policy)
+    # Imported late: it takes a second, and most runs do without.
+    from utils.cloud.gcs import GcsStore
+
+    return GcsStore(settings.bucket, settings.project, policy)

@@ -1,0 +1,77 @@
+"""Every error that ends the program with one line and an exit code rather than a traceback."""
+
+from __future__ import annotations
+
+import signal
+
+
+class ProgramError(Exception):
+    """An error whose message says in one line what was expected, what came and what to do."""
+
+    exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class ConfigError(ProgramError):
+    """A setting that no run can use; the message names the rule and the value that broke it."""
+
+    exit_code = 2
+
+
+class DataError(ProgramError):
+    """Data that cannot be used."""
+
+    exit_code = 2
+
+
+class CheckpointError(ProgramError):
+    """A checkpoint that cannot be written, or cannot be trusted."""
+
+
+class StateError(ProgramError):
+    """A state that has no form as tensors and JSON, or such a form that belongs to no state."""
+
+
+class NonFiniteError(ProgramError):
+    """Numbers that are not finite, where the settings let the run stop at them."""
+
+
+class CloudError(ProgramError):
+    """An operation that the cloud's store could not do; the message holds nothing secret."""
+
+
+class UnavailableError(CloudError):
+    """An operation that the store may do when asked again."""
+
+
+class LateError(UnavailableError):
+    """An operation whose time is over."""
+
+
+class MissingError(CloudError):
+    """An object that is not there."""
+
+
+class DamagedError(CloudError):
+    """An object with other content than was meant to be there; asking again does not help."""
+
+
+class ConflictError(CloudError):
+    """An object of that name with other content that exists already."""
+
+
+class MemoryLimitReached(ProgramError):
+    """The process came too close to the memory that it may use; raised at a safe point."""
+
+    exit_code = 3
+
+
+class StopRequested(ProgramError):
+    """A signal asked the run to stop, at a time of time.monotonic(); raised at a safe point."""
+
+    def __init__(self, signal_number: int, asked_at: float) -> None:
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
+        self.exit_code = 128 + signal_number
+        self.asked_at = asked_at

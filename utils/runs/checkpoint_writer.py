@@ -1,0 +1,74 @@
+"""Checkpoints off the critical path: a copy of the state is taken at once, a thread writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from utils.runs.checkpoint import prune_checkpoints, save_checkpoint, verify_checkpoint
+
+Written = Callable[[Path], None]
+"""Is told, in the writing thread, the directory of each checkpoint that has been read back."""
+
+
+class CheckpointWriter:
+    """Writes one checkpoint at a time; use it in a `with` block, whose end waits for the last one.
+
+    A second checkpoint waits for the first, so that at most one copy of the state is held. What went wrong in the
+    thread is raised by the next call: CheckpointError.
+    """
+
+    def __init__(
+        self, root: Path, *, run_id: str, config_hash: str, keep: int, on_written: Written | None = None
+    ) -> None:
+        self._root = root
+        self._run_id, self._config_hash, self._keep = run_id, config_hash, keep
+        self._on_written = on_written
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.wait()
+        except Exception:
+            # The error that ended the block tells more than a checkpoint that failed after it.
+            if kind is None:
+                raise
+        finally:
+            self._pool.shutdown()
+
+    def submit(self, generation: int, state: Mapping[str, Any], always_keep: Collection[int]) -> None:
+        """Copy the state and write it in the background; older checkpoints go once it has been read back."""
+        self.wait()
+        self._pending = self._pool.submit(self._write, generation, snapshot(state), set(always_keep))
+
+    def wait(self) -> None:
+        """Block until everything submitted is on disk."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _write(self, generation: int, state: dict[str, Any], always_keep: set[int]) -> None:
+        path = save_checkpoint(self._root, generation, state, run_id=self._run_id, config_hash=self._config_hash)
+        verify_checkpoint(path)
+        prune_checkpoints(self._root, self._keep, always_keep, verified=path)
+        if self._on_written is not None:
+            self._on_written(path)
+
+
+def snapshot(state: Any) -> Any:
+    """A copy of nested state that later training does not change; tensors come to the CPU."""
+    if isinstance(state, Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, Mapping):
+        return {key: snapshot(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(snapshot(value) for value in state)
+    return state

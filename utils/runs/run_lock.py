@@ -1,0 +1,98 @@
+"""One process a run: a lock that names its owner, and tells a live owner from a dead one."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from utils.errors import ConfigError
+
+LOCK = "lock"
+HEARTBEAT_SECONDS = 15.0
+STALE_SECONDS = 90.0
+"""A lock of another host whose heartbeat is older counts as abandoned."""
+
+
+class RunLock:
+    """Held by the one process that writes into a run's folder; use it in a `with` block.
+
+    On one machine the operating system's file lock decides, which ends with its process. Machines that share a volume
+    need not share such locks, so the owner also renews the file's time, and another host's lock is stale once that
+    stops.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOCK
+        self._descriptor: int | None = None
+        self._released = threading.Event()
+
+    def __enter__(self) -> RunLock:
+        """Raises ConfigError, naming the owner, if another live process holds the lock."""
+        descriptor = self._locked_file()
+        try:
+            self._refuse_other_host()
+        except ConfigError:
+            os.close(descriptor)
+            raise
+        owner = {"pid": os.getpid(), "host": socket.gethostname()}
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, json.dumps(owner).encode())
+        self._descriptor = descriptor
+        threading.Thread(target=self._beat, name="run lock", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._released.set()
+        if self._descriptor is not None:
+            # Unlinked before it is unlocked: whoever waits for the lock must not get one of a file without a name.
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _locked_file(self) -> int:
+        """Descriptor of the lock file, locked."""
+        while True:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                raise self._held() from None
+            # Its last owner may have unlinked the file between our opening and locking it.
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(self._path).st_ino == os.fstat(descriptor).st_ino:
+                    return descriptor
+            os.close(descriptor)
+
+    def _refuse_other_host(self) -> None:
+        owner = self._owner()
+        age = time.time() - self._path.stat().st_mtime
+        if owner.get("host", socket.gethostname()) != socket.gethostname() and age < STALE_SECONDS:
+            raise self._held()
+
+    def _held(self) -> ConfigError:
+        owner = self._owner()
+        return ConfigError(
+            f"expected a run that nobody else works on, got {self._path.parent}, which process {owner.get('pid')} on "
+            f"{owner.get('host')} holds; wait for it, or choose another --run (a lock that is not renewed for "
+            f"{STALE_SECONDS:.0f} s is taken over)"
+        )
+
+    def _owner(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            owner = json.loads(self._path.read_text())
+            return owner if isinstance(owner, dict) else {}
+        return {}
+
+    def _beat(self) -> None:
+        while not self._released.wait(HEARTBEAT_SECONDS):
+            with contextlib.suppress(OSError):
+                os.utime(self._path)

@@ -1,0 +1,261 @@
+"""The folder of a run: its settings, its metrics line by line, TensorBoard events, its summary and its log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from utils.config.settings import flatten, nearest
+from utils.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+CONFIG, METRICS, SUMMARY, LOG, REPORT = "config.json", "metrics.jsonl", "summary.json", "run.log", "report.html"
+CHECKPOINTS, EVENTS = "checkpoints", "tensorboard"
+
+
+class RunLog:
+    """Writes everything about one run into `runs/<name>/`; close it, or use it in a `with` block."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._purge_step: int | None = None
+        self._events: SummaryWriter | None = None
+
+    @classmethod
+    def create(cls, runs_dir: Path, name: str | None, config: Mapping[str, Any]) -> RunLog:
+        """A new run with its settings written down; without a name it is called by date and time.
+
+        Raises ConfigError if a run of that name has begun already or nothing can be written there.
+        """
+        return cls(new_folder(runs_dir, name, CONFIG, config))
+
+    @classmethod
+    def open(cls, runs_dir: Path, name: str) -> RunLog:
+        """The run of that name, to be continued. Raises ConfigError if there is none."""
+        path = runs_dir / name
+        if not (path / CONFIG).is_file():
+            runs = [folder.name for folder in _run_folders(runs_dir)]
+            advice = f"the nearest is {nearest(name, runs)!r}" if runs else "there are none; start one without --resume"
+            raise ConfigError(f"expected a run in {runs_dir}, got {name!r}; {advice}")
+        return cls(path)
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """Name of the run's folder."""
+        return self.path.name
+
+    def config(self) -> dict[str, Any]:
+        """The settings that the run began with. Raises ConfigError if they cannot be read."""
+        try:
+            return dict(json.loads((self.path / CONFIG).read_text(encoding="utf-8")))
+        except (OSError, RecursionError, TypeError, ValueError) as error:
+            raise ConfigError(f"expected the settings of a run in {self.path / CONFIG}, got: {error}") from None
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one generation's record (with `generation`) to metrics.jsonl and its numbers to TensorBoard.
+
+        Keys are sorted (`generation` first), floats keep every digit, NaN and infinities become null.
+        """
+        plain = _ordered(_plain(record))
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(_line(plain))
+            file.flush()
+            # The checkpoint that follows is durable: its record must not be less so.
+            os.fsync(file.fileno())
+        self._write_events(plain)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Every whole record of metrics.jsonl, in order; a last line that was cut short is left out.
+
+        Raises ConfigError if an earlier line is not a record.
+        """
+        path = self.path / METRICS
+        lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        # A record ends with a newline, so what stands after the last one was cut short.
+        return [_record(line, path, number) for number, line in enumerate(lines[:-1], start=1)]
+
+    def truncate_to(self, generation: int) -> None:
+        """Forget what came after that generation, a torn last line and later TensorBoard events included.
+
+        Call it before the first `append` of a resumed run.
+        """
+        kept = [record for record in self.records() if record["generation"] <= generation]
+        write_atomically(self.path / METRICS, "".join(_line(_ordered(record)) for record in kept))
+        self._purge_step = generation + 1
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Replace summary.json in one step."""
+        write_json(self.path / SUMMARY, summary)
+
+    def close(self) -> None:
+        """Flush and close the TensorBoard events."""
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def _write_events(self, record: Mapping[str, Any]) -> None:
+        if self._events is None:
+            # Imported late: it takes seconds, and commands that only read a run do without.
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._events = SummaryWriter(str(self.path / EVENTS), purge_step=self._purge_step)
+        for name, value in flatten(record, separator="/").items():
+            if isinstance(value, int | float):
+                self._events.add_scalar(name, value, record["generation"])
+        self._events.flush()
+
+
+def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[str, Any]) -> Path:
+    """A new folder with a JSON file in it that says what it is; without a name it is called by date and time.
+
+    Raises ConfigError if there is a folder of that name with something in it, or nothing can be written there.
+    """
+    try:
+        path = _fresh_folder(runs_dir) if name is None else _named_folder(runs_dir, name)
+        write_json(path / file, contents)
+    except OSError as error:
+        raise ConfigError(
+            f"expected a folder to write to for --runs-dir, got {str(runs_dir)!r} ({error.strerror})"
+        ) from None
+    return path
+
+
+def latest_run(runs_dir: Path) -> str:
+    """Name of the run whose metrics or checkpoints were written last. Raises ConfigError if no run got that far."""
+    runs = [(activity, path.name) for path in _run_folders(runs_dir) if (activity := _last_activity(path))]
+    if not runs:
+        raise ConfigError(f"expected a run to resume in {runs_dir}, got none; start one without --resume")
+    return max(runs)[1]
+
+
+def setup_logging(run_path: Path | None = None, level: int = logging.INFO) -> None:
+    """Log to standard error, above any progress bar, and into the run's folder if given.
+
+    A later call replaces what an earlier one set up.
+    """
+    root = logging.getLogger()
+    root.setLevel(level)
+    for earlier in [handler for handler in root.handlers if isinstance(handler, _ConsoleHandler | _RunHandler)]:
+        root.removeHandler(earlier)
+        earlier.close()
+    handlers: list[logging.Handler] = [_ConsoleHandler()]
+    if run_path is not None:
+        handlers.append(_RunHandler(run_path / LOG, encoding="utf-8"))
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+        root.addHandler(handler)
+
+
+class _ConsoleHandler(logging.Handler):
+    """Writes through tqdm, which redraws its bars below the message."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            tqdm.write(self.format(record), file=sys.stderr)
+        except Exception:  # logging must not stop a run; logging's own handlers do the same
+            self.handleError(record)
+
+
+class _RunHandler(logging.FileHandler):
+    """The handler of a run's log file, told from handlers that others set up."""
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Replace a JSON file in one step; NaN and infinities become null."""
+    write_atomically(path, json.dumps(_plain(values), indent=2, allow_nan=False) + "\n")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a text file such that a crash leaves the old one or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _named_folder(runs_dir: Path, name: str) -> Path:
+    path = runs_dir / name
+    path.mkdir(parents=True, exist_ok=True)
+    if any(path.iterdir()):
+        raise ConfigError(
+            f"expected a new name for --run, got {name!r}, which is in {runs_dir} already;"
+            f" continue it with --resume {name} or choose another name"
+        )
+    return path
+
+
+def _fresh_folder(runs_dir: Path) -> Path:
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+    attempt = 1
+    while True:
+        path = runs_dir / (stamp if attempt == 1 else f"{stamp}_{attempt}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:  # another run began in the same second
+            attempt += 1
+        else:
+            return path
+
+
+def _run_folders(runs_dir: Path) -> list[Path]:
+    return sorted(path.parent for path in runs_dir.glob(f"*/{CONFIG}"))
+
+
+def _last_activity(run: Path) -> int:
+    """Time (nanoseconds) at which metrics or a checkpoint were last written; 0 if neither was."""
+    written = [*run.glob(METRICS), *run.glob(f"{CHECKPOINTS}/*")]
+    return max((path.stat().st_mtime_ns for path in written), default=0)
+
+
+def _ordered(value: Any) -> Any:
+    """Mappings with sorted keys at every depth, `generation` first."""
+    if isinstance(value, Mapping):
+        keys = sorted(value, key=lambda key: (key != "generation", key))
+        return {key: _ordered(value[key]) for key in keys}
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON holds it: arrays and tensors as lists, their scalars as numbers, non-finite numbers as None."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value) if isinstance(value, Path) else value
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, allow_nan=False, separators=(", ", ": ")) + "\n"
+
+
+def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict) or "generation" not in record:
+        raise ConfigError(f"expected a record with its generation on line {number} of {path}, got {line[:60]!r}")
+    return record
