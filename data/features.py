@@ -1,4 +1,4 @@
-"""Nine causal features of daily bars, and the stationary inputs that networks see of them."""
+"""Nine causal features of daily bars, and the stationary network inputs made from them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MASK = NUM_FEATURES
 
 PRICES = (OPEN, CLOSE, HIGH, LOW)
 
-# One misplaced decimal point would otherwise set the scale of a whole feature: in the statistics, and only there,
-# an input counts at most this much.
+# In the statistics, and only there, an input counts at most this much: one misplaced decimal point would otherwise set
+# the scale of a whole feature.
 _STATISTICS_BOUND = (0.5, 0.5, 0.5, 0.5, 100.0, 0.5, 0.5, 10.0, 50.0)
 
 
@@ -105,7 +105,7 @@ def normalization_stats(data_array: Float32Array, last_day: int) -> Normalizatio
 
 
 def network_inputs(data_array: Float32Array, stats: NormalizationStats, clip: float) -> Float32Array:
-    """What networks see: (days, columns, 10) float32, standardised and clipped to +-`clip`.
+    """Network inputs: (days, columns, 10) float32, standardised and clipped to +-`clip`.
 
     A missing value is 0, the mean. Channel 9 is the validity mask: 1.0 where the stock traded that day, else 0.0.
     """

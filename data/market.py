@@ -1,4 +1,4 @@
-"""A prepared market: the arrays that training, evaluation and reports share, from a file or built in."""
+"""A prepared market, from a file or built in: the arrays that training, evaluation and reports share."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Market:
 
         Returns (columns, last - first + 1, 10), and reads no day after `last`.
         """
-        window = self.data_array[max(first - 1, 0) : last + 1].copy()
-        if first == 0:
-            return network_inputs(window, self.stats, self.input_clip).transpose(1, 0, 2)
-        # Returns refer to a column's last traded close, which may lie long before the window.
-        window[0, :, CLOSE] = previous_close(self.data_array[: first + 1, :, CLOSE])[first]
-        return network_inputs(window, self.stats, self.input_clip)[1:].transpose(1, 0, 2)
+        before = max(first - 1, 0)
+        window = self.data_array[before : last + 1].copy()
+        if first > 0:
+            # Returns refer to a column's last traded close, which may lie long before the window.
+            window[0, :, CLOSE] = previous_close(self.data_array[: first + 1, :, CLOSE])[first]
+        return network_inputs(window, self.stats, self.input_clip)[first - before :].transpose(1, 0, 2)
 
     @property
     def close(self) -> NDArray[np.float32]:
@@ -55,7 +55,7 @@ class Market:
 
 @dataclass(frozen=True)
 class MarketTensors:
-    """What the networks read, on their device."""
+    """A market's network inputs on the device of the networks."""
 
     inputs: Tensor
     """(columns, days, 10) float32."""

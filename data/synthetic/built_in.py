@@ -1,4 +1,4 @@
-"""The built-in market made ready for training, with the scores of who knows its structure."""
+"""The built-in market made ready for training, with the scores of its best simple rule and its oracle."""
 
 from __future__ import annotations
 

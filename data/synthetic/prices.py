@@ -1,8 +1,7 @@
 """The built-in market: prices with a planted, known structure.
 
-The log return of a column over day t + 1 is what its latent drift was at the close of day t, plus noise. A kind of
-market says how the drift comes about (`data/synthetic/kinds.py`) and who knows it (`data/synthetic/rules.py`); all else
-(bars, fairness, dates) is the same for all kinds.
+The log return of a column over day t + 1 is its latent drift at the close of day t, plus noise. Each kind of market has
+its own drift (`data/synthetic/kinds.py`) and scores (`data/synthetic/rules.py`); bars and dates are the same for all.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ _FIRST_DATE = "2000-01-03"
 
 @dataclass(frozen=True)
 class SyntheticMarket:
-    """Bars (days, columns) of all columns, and what nobody sees in a real market: the latent `drift` (days, columns).
+    """Bars and the latent `drift`, all (days, columns) float64; float32 holds the bars exactly.
 
-    `drift[t]` is the predictable part of the log return of day t + 1, known at the close of day t. All values are
-    float64 arrays of numbers that float32 holds exactly, except the drift. The first `stocks` columns may be bought,
-    the others are context.
+    `drift[t]` is the predictable part of the log return of day t + 1, known at the close of day t. The first `stocks`
+    columns may be bought, the others are context.
     """
 
     open: Float64Array

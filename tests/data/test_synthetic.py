@@ -26,7 +26,7 @@ from data.synthetic.kinds import (
     REVERSAL,
     VALUE,
     followers,
-    momentum_log_persistence,
+    log_persistence,
 )
 from data.synthetic.prices import SyntheticMarket, bars_frame, synthetic_market
 from utils.config.trader import MarketKind, SyntheticConfig
@@ -116,7 +116,7 @@ def test_drift_foretells_the_next_return_and_lasts_as_long_as_said(market: Synth
     slopes = (returns * drift[:-1]).mean(axis=0) / (drift[:-1] ** 2).mean(axis=0)
     assert slopes.mean() == pytest.approx(1.0, abs=4 * standard_error(slopes))
     shock = (
-        drift[1:-1] - math.exp(momentum_log_persistence(CONFIG)) * drift[:-2]
+        drift[1:-1] - math.exp(log_persistence(CONFIG.drift_half_life_days)) * drift[:-2]
     )  # new at a day's close, so that day's return lacks it
     same_day = (returns[:-1] * shock).mean(axis=0)
     assert same_day.mean() == pytest.approx(0.0, abs=4 * standard_error(same_day))
