@@ -126,7 +126,7 @@ class StockDataLoader:
             logger.info("No ticker stops early: probably survivors only, so results are flattered")
 
     def compute_normalization_stats(self, last_day: int | None = None) -> NormalizationStats:
-        """Mean and standard deviation of the stationary inputs over days 0 to `last_day`, inclusive.
+        """Return mean and standard deviation of the stationary inputs over days 0 to `last_day`, inclusive.
 
         By default the last day is the last of the training share. Raises `DataError` if there is no such day.
         """
@@ -151,7 +151,7 @@ def _read_table(path: Path) -> pa.Table:
             strings = [name for name in ("date", "ticker") if _is_string(file.schema_arrow.field(name).type)]
         with pq.ParquetFile(path, read_dictionary=strings) as file:
             return file.read(columns=list(COLUMNS))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"expected a readable parquet file, got {path} ({_first_line(error)}); "
             f"`python main.py prepare` makes one of CSVs"
@@ -220,7 +220,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _sorted_bars(table: pa.Table) -> tuple[_Bars, npt.NDArray[np.datetime64], list[str]]:
-    """Bars sorted by (column, day), the sorted dates and the sorted tickers; raises `DataError` for duplicates."""
+    """Return bars sorted by (column, day), the sorted dates and tickers; raises `DataError` for duplicates."""
     numbers, day = np.unique(_day_numbers(table["date"]), return_inverse=True)
     dates = numbers.astype("datetime64[D]")
     tickers, column = _ticker_columns(table["ticker"])
@@ -241,7 +241,7 @@ def _sorted_bars(table: pa.Table) -> tuple[_Bars, npt.NDArray[np.datetime64], li
 
 
 def _day_numbers(column: pa.ChunkedArray) -> IntArray:
-    """Days since 1970-01-01 of a date, timestamp or ISO string column; a timestamp's day is that of its own zone."""
+    """Return days since 1970-01-01 of a date, timestamp (its day is that of its own zone) or ISO string column."""
     if column.null_count:
         raise DataError(f"expected a date in every row, got {column.null_count} rows without one; drop them")
     if _is_string(column.type):
@@ -255,7 +255,7 @@ def _day_numbers(column: pa.ChunkedArray) -> IntArray:
 
 
 def _parse_day(text: str | None) -> int:
-    """Days since 1970-01-01 of an ISO date, perhaps followed by a time of day, which is left out."""
+    """Return days since 1970-01-01 of an ISO date; a time of day that follows it is left out."""
     day, _, _ = (text or "").strip().replace("T", " ").partition(" ")
     try:
         return date.fromisoformat(day).toordinal() - _EPOCH
@@ -331,7 +331,7 @@ def _widen(prices: Float64Array) -> int:
 
 
 def _dense_features(bars: _Bars, days: int, tickers: Sequence[str]) -> Float32Array:
-    """Features (days, columns, 9) float32, each ticker computed on its own bars and put back on their days."""
+    """Return features (days, columns, 9) float32, computed on each ticker's own bars and put back on their days."""
     data_array = np.full((days, len(tickers), NUM_FEATURES), np.nan, dtype=np.float32)
     edges = np.searchsorted(bars.column, np.arange(len(tickers) + 1))
     for column in tqdm(range(len(tickers)), desc="Loading stocks", unit="stock"):
@@ -366,7 +366,7 @@ def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str])
 
 
 def _read_tickers(path: Path) -> list[str]:
-    """Read tickers, one a line; empty lines and what follows a # are left out."""
+    """Read tickers, one a line; empty lines and remarks after a # are left out."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

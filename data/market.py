@@ -36,9 +36,9 @@ class Market:
         return np.ascontiguousarray(inputs.transpose(1, 0, 2))
 
     def window_inputs(self, first: int, last: int) -> NDArray[np.float32]:
-        """Network inputs of days `first`..`last` only, bit for bit those of `inputs`.
+        """Return the network inputs of days `first`..`last` only, bit for bit those of `inputs`.
 
-        Returns (columns, last - first + 1, 10), and reads no day after `last`.
+        They are (columns, last - first + 1, 10); no day after `last` is read.
         """
         before = max(first - 1, 0)
         window = self.data_array[before : last + 1].copy()

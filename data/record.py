@@ -39,7 +39,7 @@ class MarketRecord:
 
 
 def record_market(market: Market) -> MarketRecord:
-    """Record what of a market must stay as it is while a run is continued or used."""
+    """Record the parts of a market that must not change while a run is continued or used."""
     dates = market.dates.astype(str)
     return MarketRecord(
         tickers=market.tickers,

@@ -78,7 +78,7 @@ def random_windows(span: Span, steps: int, count: int, generator: torch.Generato
 
 
 def spaced_windows(span: Span, steps: int, count: int) -> Tensor:
-    """Distinct, sorted, evenly spaced first days, from the first to the last possible one.
+    """Return distinct, sorted, evenly spaced first days, from the first to the last possible one.
 
     (count,), or fewer where the span is so short that each day on which an episode can start is given. A single window
     is the last of the span, the market as it was most recently.
@@ -95,7 +95,7 @@ def spaced_windows(span: Span, steps: int, count: int) -> Tensor:
 
 
 def consecutive_windows(span: Span, steps: int) -> Tensor:
-    """First days of as many episodes of `steps` steps as fit into the span one after the other, to its last day.
+    """Return first days of as many episodes of `steps` steps as fit into the span in a row, to its last day.
 
     Each begins on the day on which the one before it ended, without positions.
 

@@ -40,7 +40,7 @@ LatentDrift = Callable[[SyntheticConfig, Float64Array, np.random.Generator], Flo
 
 
 def log_persistence(half_life_days: float) -> float:
-    """Logarithm of the share that is left a day later of what decays with this half-life."""
+    """Return the logarithm of the share that is left after a day of decay with this half-life."""
     return -math.log(2.0) / half_life_days
 
 
@@ -60,7 +60,7 @@ class Transient:
         return log_persistence(self.half_life_days)
 
     def drift(self, config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-        """(days, columns) decay of the deviations that the (days, columns) own noise moves; see `MarketLaw`."""
+        """Return the (days, columns) decay of the deviations that (days, columns) own noise moves; see `MarketLaw`."""
         variance = config.daily_noise**2 * (1.0 - self.common_share)
         normal = generator.standard_normal((len(own) + 1, own.shape[1]))
         # Given a day's noise, the part that moves the deviation is normal around its share of it.
@@ -71,7 +71,7 @@ class Transient:
         return math.expm1(self.log_persistence) * deviation
 
     def summed_variance(self, config: SyntheticConfig, sessions: int) -> Float64Array:
-        """(stocks,) variance of the sum of consecutive log returns: lower than that of as many noises."""
+        """Return the (stocks,) variance of the sum of consecutive log returns: lower than that of as many noises."""
         noise = config.daily_noise**2
         own = (1.0 - self.common_share) * noise
         deviation = self.share * own / -math.expm1(2.0 * self.log_persistence)
@@ -102,11 +102,11 @@ class MarketLaw:
     """For each column that may not be bought, its noise in daily noises of a stock."""
 
     def noise_std(self, config: SyntheticConfig) -> Float64Array:
-        """(columns,) standard deviation of the noise in a daily log return."""
+        """Return the (columns,) standard deviation of the noise in a daily log return."""
         return config.daily_noise * np.array([*[1.0] * config.stocks, *self.context_noise_ratios])
 
     def log_growth(self, config: SyntheticConfig) -> Float64Array:
-        """(columns,) constant that is taken from each log return, so that prices grow by nothing on average.
+        """Return the (columns,) constant taken from each log return, so that prices grow by nothing on average.
 
         Where drifts last, the variance of a sum of returns does not grow as their number, and no constant is right for
         all horizons: this one is right over `FAIR_SESSIONS`.
@@ -115,7 +115,7 @@ class MarketLaw:
 
 
 def followers(config: SyntheticConfig) -> int:
-    """Number of stocks, the first ones, that follow the leading column."""
+    """Return the number of stocks, the first ones, that follow the leading column."""
     return (config.stocks + 1) // 2
 
 
@@ -136,7 +136,7 @@ def _momentum_variance(config: SyntheticConfig, sessions: int) -> Float64Array:
 
 
 def _lead_drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-    """Answers of the followers to the leading column's factor, `LEAD_SESSIONS` after it moved."""
+    """Return the followers' answers to the leading column's factor, `LEAD_SESSIONS` after it moved."""
     variance = (LEAD_NOISE_RATIO * config.daily_noise) ** 2
     spread = math.sqrt(LEAD_FACTOR_SHARE * (1.0 - LEAD_FACTOR_SHARE) * variance)
     # Drawn also for the days before the first, which its followers still answer to.

@@ -59,7 +59,7 @@ def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     drift = law.latent_drift(config, night * own[0] + session * own[1], for_drift)
     log_return = noise - law.log_growth(config)
     log_return[1:] += drift[:-1]
-    # The gap takes its own share of the variance only: the drift is earned from open to close, by who buys at the open.
+    # The gap takes its own share of the variance only: the drift is earned from open to close.
     bars = _bars(overnight - _OVERNIGHT_SHARE * std**2 / 2.0, log_return, (session * std) ** 2, for_bars)
     volume = _single(np.rint(1e6 * np.exp(0.5 * for_bars.standard_normal(shape))))
     dates = np.busday_offset(np.datetime64(_FIRST_DATE), np.arange(config.days))
@@ -77,7 +77,7 @@ def bars_frame(market: SyntheticMarket) -> pd.DataFrame:
 def _bars(
     gap: Float64Array, log_return: Float64Array, session_variance: Float64Array, generator: np.random.Generator
 ) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
-    """Open, high, low and close (days, columns) from the log returns between close and open, and close and close.
+    """Make open, high, low and close (days, columns) of the log returns from close to open and from close to close.
 
     Between open and close the log price is a Brownian bridge, whose maximum and minimum each have their exact law
     (Glasserman 2003, "Monte Carlo methods in financial engineering", section 6.4); given open and close they are drawn

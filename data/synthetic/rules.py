@@ -1,4 +1,4 @@
-"""The best simple rule for each kind of market, which sees prices only, and the oracle, which sees the latent drift.
+"""The best simple rule for each kind of market, from prices only, and the oracle, from the latent drift.
 
 Both score a day's stocks by the log return expected of a trade that opens after its close and is held for a number of
 sessions. The constant that keeps prices fair is left out, so that a score is close to the trade's expected return.
@@ -75,7 +75,7 @@ class StateSpace:
 
     @property
     def gain(self) -> float:
-        """What a day's surprise of 1 adds to the estimate of that day's state."""
+        """Change of the estimate of a day's state by a surprise of 1 on that day."""
         variance = self.prediction_variance
         explained = self.persistence * self.loading * variance + self.covariance
         return explained / (self.loading**2 * variance + self.noise_variance)
@@ -95,26 +95,26 @@ class StateSpace:
 
 
 def momentum_space(config: SyntheticConfig) -> StateSpace:
-    """The momentum market: the state is the drift."""
+    """Return the momentum market's state space: the state is the drift."""
     log_phi = log_persistence(config.drift_half_life_days)
     shock = -math.expm1(2.0 * log_phi) * config.drift_std**2
     return StateSpace(log_phi, 1.0, shock, config.daily_noise**2)
 
 
 def transient_space(kind: Transient, config: SyntheticConfig) -> StateSpace:
-    """A market with a passing part: the state is the deviation, whose decay is the drift."""
+    """Return the state space of a passing part: the state is the deviation, whose decay is the drift."""
     own = config.daily_noise**2 * (1.0 - kind.common_share)
     moved = kind.share * own
     return StateSpace(kind.log_persistence, math.expm1(kind.log_persistence), moved, own, moved)
 
 
 def fading_sum(log_phi: float, holding_days: int) -> float:
-    """Sum of 1 + phi + phi^2 + ..., one term a session: the log return that each unit of a fading drift earns."""
+    """Return 1 + phi + phi^2 + ..., one term a session: the log return that each unit of a fading drift earns."""
     return float(np.sum(np.exp(log_phi * np.arange(holding_days))))
 
 
 def rule_scores(config: SyntheticConfig, close: Float64Array, holding_days: int) -> Float64Array:
-    """Scores of the best simple rule for the kind of market, which knows its structure and sees closes only.
+    """Return the scores of the best simple rule, which knows the structure of the kind of market but only closes.
 
     Takes (days, columns) closes, NaN where there is no bar; returns (days, columns), row t from closes up to t only.
     """
@@ -123,12 +123,12 @@ def rule_scores(config: SyntheticConfig, close: Float64Array, holding_days: int)
 
 
 def oracle_scores(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
-    """Scores of the oracle: (days, columns) from the (days, columns) latent drift."""
+    """Return the scores of the oracle: (days, columns) from the (days, columns) latent drift."""
     return RULES[config.kind].oracle(config, drift, holding_days)
 
 
 def _daily_log_returns(close: Float64Array) -> Float64Array:
-    """(days, columns) log returns, NaN where the day or the day before has no price; NaN on the first day."""
+    """Return (days, columns) log returns, NaN where the day or the day before has no price, and on the first day."""
     log_close = np.full(close.shape, np.nan)
     np.log(close, out=log_close, where=close > 0)
     return np.diff(log_close, axis=0, prepend=np.nan)
@@ -161,7 +161,7 @@ def _transient(kind: Transient) -> Knowledge:
 
 
 def _mean_return(returns: Float64Array) -> Float64Array:
-    """(days,) mean over the columns that have a return; NaN where none has."""
+    """Return the (days,) mean over the columns that have a return; NaN where none has."""
     known = np.isfinite(returns)
     total = np.where(known, returns, 0.0).sum(axis=1)
     mean: Float64Array = np.divide(total, known.sum(axis=1), out=np.full(len(total), np.nan), where=known.any(axis=1))
@@ -169,7 +169,7 @@ def _mean_return(returns: Float64Array) -> Float64Array:
 
 
 def _lead_rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
-    """The sum of the followers' answers that fall into the next `holding_days`, from the leading column's returns."""
+    """Sum the followers' answers to the leading column's returns that fall into the next `holding_days`."""
     answer = LEAD_LOADING * LEAD_FACTOR_SHARE * np.nan_to_num(returns[:, -1])
     pending = np.zeros(len(answer))
     for sessions in range(1, min(holding_days, LEAD_SESSIONS) + 1):
@@ -181,7 +181,7 @@ def _lead_rule(config: SyntheticConfig, returns: Float64Array, holding_days: int
 
 
 def _lead_oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
-    """Drifts are known as long as the lead lasts; those after the last day of the market are left out."""
+    """Sum the drifts that the lead already tells; those after the last day of the market are left out."""
     scores = np.zeros(drift.shape)
     for ahead in range(min(holding_days, LEAD_SESSIONS, len(drift))):
         scores[: len(drift) - ahead] += drift[ahead:]
@@ -189,7 +189,7 @@ def _lead_oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int
 
 
 def _regime_rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
-    """Chance of the rising regime from the mean return of all stocks.
+    """Score by the chance of the rising regime, from the mean return of all stocks.
 
     Source: Hamilton (1989), "A new approach to the economic analysis of nonstationary time series and the business
     cycle". The mean is a sufficient statistic, since all stocks have the same drift and exchangeable noise.

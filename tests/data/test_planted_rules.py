@@ -1,4 +1,4 @@
-"""Who knows what is planted: the rules see the past only and are as good as their prices allow, the oracles better."""
+"""Rules and oracles of the planted markets: rules read past prices only, and are as good as these allow."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_realised_trades_earn_what_is_expected_one_to_one(kind: MarketKind, know
 
 @pytest.mark.parametrize("kind", PLANTED)
 def test_the_oracle_knows_more_than_the_rule(kind: MarketKind, markets: dict[str, SyntheticMarket]) -> None:
-    """What the rule says is the oracle's score seen through noise: less spread, and the rest unrelated to it."""
+    """The rule's score is the oracle's with noise: less spread, and the rest unrelated to it."""
     config, market = SyntheticConfig(kind=kind, days=2400, stocks=60), markets[kind]
     rule, oracle = (
         scores(config, known, HOLDING)[WARM_UP:-HOLDING, : market.stocks]

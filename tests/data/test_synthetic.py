@@ -1,4 +1,4 @@
-"""The built-in market has the structure it claims, in every kind, and is fair to who does not see it."""
+"""The built-in market has the structure it claims, in every kind, and is fair to those who do not know it."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_momentum_is_fair_over_a_usual_trade() -> None:
     market = synthetic_market(config, 4)
     growth = (market.close[FAIR_SESSIONS:] / market.close[:-FAIR_SESSIONS] - 1).mean(axis=0)
     assert growth.mean() == pytest.approx(0.0, abs=4 * standard_error(growth))
-    # Without the share of the lasting drift it would be this far off, which the test must be able to see.
+    # Without the share of the lasting drift it would be this far off, which the test must be able to tell.
     phi = 0.5 ** (1 / config.drift_half_life_days)
     covariance = config.drift_std**2 * phi ** np.abs(np.subtract.outer(range(FAIR_SESSIONS), range(FAIR_SESSIONS)))
     assert math.expm1(covariance.sum() / 2) > 8 * standard_error(growth)

@@ -29,7 +29,7 @@ class MemoryStatus:
     exceeded: bool
 
     def __str__(self) -> str:
-        """One sentence for the log and for the message with which a run stops."""
+        """Return one sentence for the log and for the message with which a run stops."""
         verdict = "exceeds" if self.exceeded else "is within"
         return f"resident memory of {self.rss_mb:,.0f} MB {verdict} the limit of {self.limit_mb:,.0f} MB"
 
@@ -48,14 +48,14 @@ class MemoryGuard:
 
 
 def memory_limit_mb(cgroup_root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float:
-    """MiB that this process may use: the machine's memory or the tightest cgroup limit (v1, v2), if smaller."""
+    """Return the MiB that this process may use: the machine's memory or a tighter cgroup limit (v1, v2)."""
     texts = [_read(path) for path in _limit_files(cgroup_root, membership)]
     limits = [int(text) for text in texts if text.isdigit() and 0 < int(text) < UNLIMITED_BYTES]
     return min([psutil.virtual_memory().total, *limits]) / MB
 
 
 def peak_rss_mb() -> float:
-    """Largest resident memory of this process so far, MiB."""
+    """Return the largest resident memory of this process so far, MiB."""
     # The kernel's accounts of a process begin with the peak of the one that started it; those of its memory do not.
     if _STATUS.exists():
         line = next((line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM")), None)
@@ -90,7 +90,7 @@ def _call_glibc(name: str, *arguments: int) -> None:
 
 
 def _limit_files(root: Path, membership: Path) -> set[Path]:
-    """Files that may hold a limit, on the way from this process's cgroups up to the root of each hierarchy."""
+    """Return the files that may hold a limit, from this process's cgroups up to the root of each hierarchy."""
     unified, memory = (root, root / "unified"), (root / "memory",)
     # Inside a container the path may be the host's and not exist here: then only the root counts.
     groups = {(base, Path()) for base in (root, *memory)}

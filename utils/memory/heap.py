@@ -81,7 +81,7 @@ class Heap:
     """References found to each type, by the type's identity."""
 
     def of_types(self, wanted: Collection[int]) -> list[Any]:
-        """The objects of exactly the types with these identities."""
+        """Return the objects of exactly the types with these identities."""
         return list(_of_kinds(self.objects, map(id, map(type, self.objects)), wanted))
 
 
@@ -123,7 +123,7 @@ def take_census(heap: Heap) -> Census:
 
 
 def type_name(kind: type) -> str:
-    """`module.qualname`, or the bare name for builtins."""
+    """Return `module.qualname`, or the bare name for builtins."""
     module, name = _type_module(kind), str(_type_qualname(kind))
     return name if module == "builtins" else f"{module}.{name}"
 
@@ -131,7 +131,7 @@ def type_name(kind: type) -> str:
 def find_storages(
     tensors: Iterable[torch.Tensor], arrays: Iterable[Any], blobs: Iterable[bytes | bytearray] = ()
 ) -> list[Storage]:
-    """Storages behind the given objects; those that overlap in memory are one."""
+    """Return the storages behind the given objects; those that overlap in memory are one."""
     with torch._C.DisableTorchFunctionSubclass():
         pieces = [*map(_tensor_storage, tensors), *map(_array_storage, arrays), *map(_blob_storage, blobs)]
     merged: list[Storage] = []
@@ -146,7 +146,7 @@ def find_storages(
 
 
 def count_graph_nodes(tensors: Iterable[torch.Tensor]) -> int:
-    """Autograd nodes that these tensors keep alive, at most MAX_GRAPH_NODES."""
+    """Count the autograd nodes that these tensors keep alive, up to MAX_GRAPH_NODES."""
     with torch._C.DisableTorchFunctionSubclass():
         waiting = [node for tensor in tensors if (node := _gradient_node(tensor)) is not None]
     # The wrappers are kept until the end: identities of freed ones would be used again.
@@ -194,7 +194,7 @@ def _of_kinds(found: list[Any], keys: Iterable[int], wanted: Collection[int]) ->
 
 
 def _tensor_storage(tensor: torch.Tensor) -> Storage:
-    """Where a tensor's storage lies; nowhere for those without one (sparse, meta, fake)."""
+    """Find a tensor's storage; empty for those without one (sparse, meta, fake)."""
     try:
         storage = tensor.untyped_storage()
         device, low, size = str(storage.device), storage.data_ptr(), storage.nbytes()
@@ -204,7 +204,7 @@ def _tensor_storage(tensor: torch.Tensor) -> Storage:
 
 
 def _array_storage(array: Any) -> Storage:
-    """Where the memory lies that an array is a view of."""
+    """Find the memory that an array is a view of."""
     root = array
     while issubclass(type(root), np.ndarray):
         owner, root = root, _array_base(root)

@@ -1,4 +1,4 @@
-"""The largest objects of the process and who refers to them."""
+"""The largest objects of the process and the objects that refer to them."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class LargeObject:
     views: int = 1
     """Tensors and arrays that share the storage."""
     referrer: str = UNKNOWN_REFERRER
-    """Who keeps it alive, from the nearest holder outwards."""
+    """The objects that keep it alive, from the nearest one outwards."""
 
 
 def largest_objects(heap: Heap, min_mb: float = 10.0, top: int = 20) -> list[LargeObject]:
-    """The `top` largest objects of at least `min_mb` MiB, largest first; shared storage is listed once.
+    """Return the `top` largest objects of at least `min_mb` MiB, largest first; shared storage is listed once.
 
     Looking for the referrers takes about 0.1 s an object in a heap of 500,000.
     """
@@ -58,7 +58,7 @@ def largest_objects(heap: Heap, min_mb: float = 10.0, top: int = 20) -> list[Lar
 
 
 def large_object_table(objects: list[LargeObject]) -> str:
-    """The objects as lines of text, one each, under a heading line."""
+    """Return the objects as lines of text, one each, under a heading line."""
     rows = [f"{'MB':>10}  {'kind':<10} {'dtype':<10} {'shape':<20} {'views':>5}  held by"]
     for item in objects:
         kind = item.kind if item.device == "cpu" else f"{item.kind} {item.device}"
@@ -88,7 +88,7 @@ def _describe(storage: Storage, views: int) -> LargeObject:
 
 
 def _large_containers(heap: Heap, min_bytes: float) -> Iterator[Candidate]:
-    """Builtin containers whose own table, without the items, is that large."""
+    """Find builtin containers whose own table, without the items, is that large."""
     for item in heap.of_types(_CONTAINERS):
         size = sys.getsizeof(item)
         if size >= min_bytes:
@@ -96,7 +96,7 @@ def _large_containers(heap: Heap, min_bytes: float) -> Iterator[Candidate]:
 
 
 def _referrer(targets: list[Any], heap: Heap, scanned: set[int]) -> str:
-    """Who refers to the first of up to three targets that anybody refers to, from the nearest holder outwards."""
+    """Describe the holders of the first of up to three targets that has any, from the nearest one outwards."""
     for target in targets[:3]:
         links: list[str] = []
         seen, is_named = {id(target)}, False
@@ -115,7 +115,7 @@ def _referrer(targets: list[Any], heap: Heap, scanned: set[int]) -> str:
 
 
 def _holders(target: Any, heap: Heap) -> Iterator[Any]:
-    """Objects that refer directly to the target."""
+    """Find the objects that refer directly to the target."""
     yield from gc.get_referrers(target)
     if not gc.is_tracked(target):
         # Only something untracked can sit in an untracked dict or tuple.
@@ -124,7 +124,7 @@ def _holders(target: Any, heap: Heap) -> Iterator[Any]:
 
 
 def _remoteness(holder: Any) -> int:
-    """Smaller for holders that say more about where to look."""
+    """Return less for holders that say more about where to look."""
     kind = type(holder)
     if kind is dict:
         return 2
@@ -134,7 +134,7 @@ def _remoteness(holder: Any) -> int:
 
 
 def _link(holder: Any, target: Any) -> tuple[str, bool]:
-    """(text, whether it names a place in the source, where the search may end)."""
+    """Return a text, and whether it names a place in the source, where the search may end."""
     kind = type(holder)
     if kind is ModuleType:
         return f"module {holder.__name__}", True
@@ -160,7 +160,7 @@ def _key_of(target: Any, holder: dict[Any, Any]) -> str:
 
 
 def _attribute_text(holder: Any, target: Any) -> str:
-    """The attribute, in the instance's dict or a slot, read past any override of its class; else the type alone."""
+    """Name the attribute, in the instance's dict or a slot, read past any override of its class; else the type only."""
     kind = type_name(type(holder))
     members = [(name, member) for base in _type_mro(type(holder)) for name, member in list(_type_dict(base).items())]
     slots = [(name, _read(member, holder)) for name, member in members if type(member) is MemberDescriptorType]

@@ -45,16 +45,16 @@ class Leak:
     visits: int
     now: int
     along: tuple[str, ...] = ()
-    """What grew with it, most first; most likely its consequence."""
+    """Growth that came with it, most first; most likely its consequence."""
 
     def __str__(self) -> str:
-        """One line for the log."""
+        """Return one line for the log."""
         text = f"{self.kind}: +{self.per_visit:,.4g} a visit over {self.visits} visits, now {self.now:,}"
         return f"{text} (with it: {', '.join(self.along)})" if self.along else text
 
 
 def causes_of(census: Census, open_figures: int, owners: dict[str, int]) -> dict[Cause, int]:
-    """Every count of a visit that may turn out to leak; types of few objects are left out."""
+    """Return every count of a visit that may turn out to leak; types of few objects are left out."""
     found = {Cause(label.replace("_", " "), OWNERS): count for label, count in owners.items()}
     found[Cause("figures", OWNERS)] = max(open_figures, census.types.get(FIGURE_TYPE, 0))
     found[Cause("retained graph", GRAPH)] = census.counts["graph_nodes"]
@@ -72,7 +72,7 @@ def causes_of(census: Census, open_figures: int, owners: dict[str, int]) -> dict
 
 
 def name_leaks(causes: Sequence[Cause], table: np.ndarray) -> list[Leak]:
-    """The leaks in counts of shape (visits, causes), integers, oldest visit first.
+    """Find the leaks in counts of shape (visits, causes), integers, oldest visit first.
 
     Growth that merely accompanies a more telling cause (the arrays of a leaked figure) is listed with that cause.
     """

@@ -55,7 +55,7 @@ class Snapshot:
     """Counts of a census, a column for each cause that the profiler knew."""
 
     def measures(self) -> dict[str, float]:
-        """Everything that was measured, by name."""
+        """Return everything that was measured, by name."""
         sizes = ("rss_mb", "vms_mb", "uss_mb", "gpu_allocated_mb", "gpu_reserved_mb", "figures")
         return {name: float(getattr(self, name)) for name in sizes} | {k: float(v) for k, v in self.counts.items()}
 
@@ -75,11 +75,11 @@ class MemoryProfiler:
         }
 
     def track(self, label: str, item: object, count: int = 1) -> None:
-        """Count `item` under `label`, as so many, for as long as it lives; it is not kept alive."""
+        """Count `item` as `count` objects under `label` for as long as it lives; it is not kept alive."""
         self._tracked.setdefault(label, weakref.WeakKeyDictionary())[item] = count
 
     def counts(self) -> dict[str, int]:
-        """Living objects by label."""
+        """Return the living objects by label."""
         return {label: sum(living.values()) for label, living in self._tracked.items()}
 
     def log_memory(self, label: str, show_objects: bool = False, *, census: bool = False) -> Snapshot:
@@ -105,7 +105,7 @@ class MemoryProfiler:
             figures=_open_figures(),
             counts=self.counts(),
         )
-        # The measurements come first: they would see the lists of the census with the rest.
+        # The measurements come first: they would include the lists of the census.
         heap = scan_heap(ignore=OWN_TYPES) if census else Heap()
         if census:
             counted = take_census(heap)
@@ -119,15 +119,15 @@ class MemoryProfiler:
         return snapshot
 
     def visits(self, label: str) -> list[Snapshot]:
-        """The kept snapshots with this label, oldest first."""
+        """Return the kept snapshots with this label, oldest first."""
         return [snapshot for snapshot in self.snapshots if snapshot.label == label]
 
     def phases(self) -> list[tuple[str, float, float, float, float]]:
-        """The kept snapshots as points of a picture, oldest first: label, seconds, RSS, USS and GPU memory (MiB)."""
+        """Return the kept snapshots as points of a picture: label, seconds, and RSS, USS and GPU memory in MiB."""
         return [(s.label, s.seconds, s.rss_mb, s.uss_mb, s.gpu_allocated_mb) for s in self.snapshots]
 
     def growth(self) -> dict[str, float]:
-        """Change of every measure from the baseline to the last snapshot; nothing before the first."""
+        """Return the change of every measure from the baseline to the last snapshot; empty before the first."""
         return {} if self.baseline is None else _difference(self.baseline, self.snapshots[-1])
 
     def print_memory_growth(self) -> None:
@@ -136,7 +136,7 @@ class MemoryProfiler:
         logger.info("memory growth since the baseline\n%s", "\n".join(rows))
 
     def trend(self, label: str) -> dict[str, float]:
-        """Theil-Sen slope of each measure per visit of `label` after the warm-up; none below two visits."""
+        """Return the Theil-Sen slope of each measure per visit of `label` after the warm-up; none below two visits."""
         series: dict[str, list[tuple[int, float]]] = {}
         for snapshot in self.visits(label):
             if snapshot.visit >= WARM_UP_VISITS:
@@ -149,7 +149,7 @@ class MemoryProfiler:
         }
 
     def trend_table(self, label: str) -> str:
-        """First and last value and slope per visit of each measure of `label`, as lines of text."""
+        """Return first and last value and slope per visit of each measure of `label`, as lines of text."""
         visits = self.visits(label)
         slopes, first = self.trend(label), visits[0].measures()
         title = f"{label}, {len(visits)} visits"
@@ -161,7 +161,7 @@ class MemoryProfiler:
         return "\n".join(rows)
 
     def find_leaks(self, label: str) -> list[Leak]:
-        """What grew at every one of the last three or more censuses of `label` after the warm-up."""
+        """Find the counts that grew at each of the last three or more censuses of `label` after the warm-up."""
         # The last warm-up census is what the first later one is compared with.
         censuses = [s.causes for s in self.visits(label) if s.causes is not None and s.visit >= WARM_UP_VISITS - 1]
         recent = censuses[-RECENT_CENSUSES:]
@@ -173,7 +173,7 @@ class MemoryProfiler:
         return name_leaks(list(self._columns), table)
 
     def summary_line(self, label: str = "generation") -> str:
-        """Resident and peak memory, slope per visit of `label` and a verdict, as one line.
+        """Return resident and peak memory, the slope per visit of `label` and a verdict, as one line.
 
         The verdict is `growing: ` with the leaks found at any label, else by the slope `steady` or `growing: nothing
         named`; with fewer than three visits after the warm-up `too early to tell`.
@@ -219,7 +219,7 @@ class MemoryProfiler:
 
 
 def theil_sen(values: Sequence[float], times: Sequence[float] | None = None) -> float:
-    """Median of the slopes between all pairs of the last 200 points; times default to 0, 1, 2, ...
+    """Return the median of the slopes between all pairs of the last 200 points; times default to 0, 1, 2, ...
 
     Theil (1950), Sen (1968): up to 29% of the points may be arbitrarily wrong. ValueError below two points.
     """
@@ -237,7 +237,7 @@ _profiler: MemoryProfiler | None = None
 
 
 def get_profiler() -> MemoryProfiler:
-    """The profiler of this process, made on the first call."""
+    """Return the profiler of this process, made on the first call."""
     global _profiler
     if _profiler is None:
         _profiler = MemoryProfiler()
@@ -251,7 +251,7 @@ def reset_profiler() -> None:
 
 
 def gpu_memory() -> tuple[int, int]:
-    """Bytes allocated and reserved on all CUDA devices; never starts CUDA itself."""
+    """Return the bytes allocated and reserved on all CUDA devices; never starts CUDA itself."""
     if not torch.cuda.is_initialized():
         return 0, 0
     devices = range(torch.cuda.device_count())
@@ -259,7 +259,7 @@ def gpu_memory() -> tuple[int, int]:
 
 
 def _process_memory(process: psutil.Process) -> tuple[int, int, int]:
-    """Resident, virtual and unique memory, bytes."""
+    """Return resident, virtual and unique memory, bytes."""
     basic = process.memory_info()
     try:
         return basic.rss, basic.vms, process.memory_full_info().uss
@@ -278,7 +278,7 @@ def _difference(first: Snapshot, last: Snapshot) -> dict[str, float]:
 
 
 def _amount(name: str, value: float, sign: bool = False) -> str:
-    """A measure with its unit."""
+    """Return a measure with its unit."""
     plus = "+" if sign else ""
     if name.endswith("_bytes"):
         return f"{value / MB:{plus},.2f} MB"
@@ -286,7 +286,7 @@ def _amount(name: str, value: float, sign: bool = False) -> str:
 
 
 def _snapshot_line(snapshot: Snapshot, previous: Snapshot | None) -> str:
-    """`memory [label] rss 812.30 MB (+1.20 MB), ...`; changes are since the label's previous snapshot."""
+    """Return `memory [label] rss 812.30 MB (+1.20 MB), ...`; changes are since the label's previous snapshot."""
     changes = {} if previous is None else _difference(previous, snapshot)
     parts = (
         f"{name.removesuffix('_mb').replace('_', ' ')} {_amount(name, value)}"
