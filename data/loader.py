@@ -122,7 +122,8 @@ class StockDataLoader:
         self.data_array = _dense_features(bars, len(self.dates), self.tickers)
         logger.info("Loaded: %d days, %d stocks, %d features", *self.data_array.shape)
         logger.info(self.quality.line())
-        if self._frame is None and _all_survive(bars, len(self.dates)):
+        last_days = bars.day[np.append(np.diff(bars.column) != 0, True)]
+        if self._frame is None and (last_days == len(self.dates) - 1).all():
             logger.info("No ticker stops early: probably survivors only, so results are flattered")
 
     def compute_normalization_stats(self, last_day: int | None = None) -> NormalizationStats:
@@ -306,7 +307,10 @@ def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:
     if not usable.any():
         raise DataError(f"expected rows with prices, got {rows} rows without any; check how the file was made")
     bars = _Bars(bars.column[usable], bars.day[usable], bars.prices[:, usable])
-    widened = _widen(bars.prices)
+    top, bottom = bars.prices[[OPEN, CLOSE]].max(axis=0), bars.prices[[OPEN, CLOSE]].min(axis=0)
+    widened = (bars.prices[HIGH] < top) | (bars.prices[LOW] > bottom)
+    np.maximum(bars.prices[HIGH], top, out=bars.prices[HIGH])
+    np.minimum(bars.prices[LOW], bottom, out=bars.prices[LOW])
     new_column = np.diff(bars.column) != 0
     moves = np.abs(np.diff(bars.prices[CLOSE]) / bars.prices[CLOSE, :-1]) > LARGE_MOVE
     gaps = np.where(new_column, 0, np.diff(bars.day) - 1)
@@ -314,20 +318,10 @@ def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:
         rows=rows,
         masked=masked,
         empty=int(empty.sum()),
-        widened=widened,
+        widened=int(widened.sum()),
         large_moves=int((moves & ~new_column).sum()),
         gaps=int(gaps.sum()),
     )
-
-
-def _widen(prices: Float64Array) -> int:
-    """Move high and low in place so that they enclose open and close; return how many rows needed it."""
-    top = prices[[OPEN, CLOSE]].max(axis=0)
-    bottom = prices[[OPEN, CLOSE]].min(axis=0)
-    widened = (prices[HIGH] < top) | (prices[LOW] > bottom)
-    np.maximum(prices[HIGH], top, out=prices[HIGH])
-    np.minimum(prices[LOW], bottom, out=prices[LOW])
-    return int(widened.sum())
 
 
 def _dense_features(bars: _Bars, days: int, tickers: Sequence[str]) -> Float32Array:
@@ -341,12 +335,6 @@ def _dense_features(bars: _Bars, days: int, tickers: Sequence[str]) -> Float32Ar
             open=prices[OPEN], high=prices[HIGH], low=prices[LOW], close=prices[CLOSE]
         )
     return data_array
-
-
-def _all_survive(bars: _Bars, days: int) -> bool:
-    """Return whether every ticker that ever trades has a bar on the last day."""
-    last_of_column = np.append(np.diff(bars.column) != 0, True)
-    return bool((bars.day[last_of_column] == days - 1).all())
 
 
 def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str]) -> IntArray:
