@@ -1,4 +1,4 @@
-"""Nine causal features of daily bars, and the stationary inputs that networks see of them."""
+"""Nine causal features of daily bars, and the stationary network inputs made from them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MASK = NUM_FEATURES
 
 PRICES = (OPEN, CLOSE, HIGH, LOW)
 
-# One misplaced decimal point would otherwise set the scale of a whole feature: in the statistics, and only there,
-# an input counts at most this much.
+# In the statistics, and only there, an input counts at most this much: one misplaced decimal point would otherwise set
+# the scale of a whole feature.
 _STATISTICS_BOUND = (0.5, 0.5, 0.5, 0.5, 100.0, 0.5, 0.5, 10.0, 50.0)
 
 
@@ -34,7 +34,7 @@ class NormalizationStats:
 
 
 def compute_features(open: FloatArray, high: FloatArray, low: FloatArray, close: FloatArray) -> Float64Array:
-    """Features of one ticker's own consecutive bars, NaN while an indicator warms up.
+    """Compute the features of one ticker's own consecutive bars, NaN while an indicator warms up.
 
     Takes (bars,) finite positive prices, days without a bar left out. Returns (bars, 9) in the order of `FEATURES`:
     prices as they came, RSI(14) in 0..100 (0 where the price never moved), MACD(12, 26, 9) line and signal in price
@@ -57,7 +57,7 @@ def compute_features(open: FloatArray, high: FloatArray, low: FloatArray, close:
 
 
 def previous_close(close: FloatArray) -> Float64Array:
-    """Each column's last traded close before the day: (days, columns) to the same shape, NaN before the first bar."""
+    """Return each column's last traded close before the day: (days, columns) to the same, NaN before its first bar."""
     days = np.arange(len(close), dtype=np.int32)[:, None]
     traded_day = np.maximum.accumulate(np.where(np.isfinite(close), days, np.int32(-1)), axis=0)
     previous = np.full(close.shape, np.nan)
@@ -68,7 +68,7 @@ def previous_close(close: FloatArray) -> Float64Array:
 
 
 def stationary_inputs(data_array: Float32Array) -> Float32Array:
-    """Scale-free form of the features: (days, columns, 9) float32, NaN where there is no value.
+    """Return the features in scale-free form: (days, columns, 9) float32, NaN where there is no value.
 
     Prices become the change since the column's last traded close before the day (0.01 is one percent), MACD and its
     signal are divided by the day's close, the others are scale free already. Causal, bit for bit.
@@ -86,7 +86,7 @@ def stationary_inputs(data_array: Float32Array) -> Float32Array:
 
 
 def normalization_stats(data_array: Float32Array, last_day: int) -> NormalizationStats:
-    """Mean and standard deviation of the stationary inputs over days 0 to `last_day`, inclusive, and all columns.
+    """Return mean and standard deviation of the stationary inputs over days 0 to `last_day`, inclusive.
 
     Values beyond a fixed bound (50% for returns) count as the bound. A feature without values, or one that never
     varies, gets a standard deviation of 1.
@@ -105,7 +105,7 @@ def normalization_stats(data_array: Float32Array, last_day: int) -> Normalizatio
 
 
 def network_inputs(data_array: Float32Array, stats: NormalizationStats, clip: float) -> Float32Array:
-    """What networks see: (days, columns, 10) float32, standardised and clipped to +-`clip`.
+    """Return the network inputs: (days, columns, 10) float32, standardised and clipped to +-`clip`.
 
     A missing value is 0, the mean. Channel 9 is the validity mask: 1.0 where the stock traded that day, else 0.0.
     """

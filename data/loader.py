@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +30,11 @@ from data.features import (
     normalization_stats,
 )
 from utils.config.trader import DataConfig
-from utils.errors import DataError as DataError
+from utils.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 IntArray = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 PRICE_COLUMNS = ("open", "close", "high", "low")  # the first four features
 COLUMNS = ("date", "ticker", *PRICE_COLUMNS)
@@ -47,21 +45,19 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 @dataclass(frozen=True)
 class DataQuality:
-    """What was found in the rows and what was done about it.
-
-    `masked`: a price is missing, infinite or not positive, so the row counts as not traded. `empty`: all four prices
-    are missing, which only says that the stock did not trade. `widened`: high or low did not enclose open and close and
-    was moved to do so. `large_moves`: closes that differ from the last traded one by more than 50%, kept as they are,
-    because telling an error from news takes the future. `gaps`: days without a bar between a stock's first
-    and last one.
-    """
+    """Counts of the rows that were read, masked and repaired."""
 
     rows: int
     masked: int
+    """A price is missing, infinite or not positive: the row counts as not traded."""
     empty: int
+    """All four prices are missing: the stock did not trade."""
     widened: int
+    """High or low did not enclose open and close, and was moved to do so."""
     large_moves: int
+    """Closes more than 50% from the last traded one, kept: only later days could tell an error from news."""
     gaps: int
+    """Days without a bar between a stock's first and last one."""
 
     def line(self) -> str:
         """Return the counts as one line of a log."""
@@ -74,22 +70,15 @@ class DataQuality:
 
 @dataclass(frozen=True)
 class _Bars:
-    """Rows sorted by (column, day): `column` and `day` (rows,) positions, `prices` (4, rows) as in `PRICE_COLUMNS`."""
+    """Rows sorted by (column, day): `column` and `day` (rows,) indices, `prices` (4, rows) as in `PRICE_COLUMNS`."""
 
     column: IntArray
     day: IntArray
     prices: Float64Array
 
-    def select(self, rows: Flags) -> _Bars:
-        return _Bars(self.column[rows], self.day[rows], self.prices[:, rows])
-
 
 class StockDataLoader:
-    """Bars of many stocks in memory: `data_array`, `dates`, `tickers`, `investable_columns` and `quality`.
-
-    Rows with a price that is missing, infinite or not positive are masked, a high or low that does not enclose open
-    and close is widened, moves beyond 50% are counted and kept; see `DataQuality`.
-    """
+    """Bars of many stocks in memory: `data_array`, `dates`, `tickers`, `investable_columns` and `quality`."""
 
     def __init__(
         self, path: str | Path, *, config: DataConfig = DEFAULT_CONFIG, investable: Path | None = None
@@ -97,8 +86,7 @@ class StockDataLoader:
         """Remember what to read; nothing is read yet. `investable` names a text file, one ticker a line."""
         self.path = Path(path)
         self.config = config
-        self._investable: Path | None = investable
-        self._investable_tickers: Sequence[str] | None = None
+        self._investable: Path | Sequence[str] | None = investable
         self._frame: pd.DataFrame | None = None
         self.data_array: Float32Array = np.empty((0, 0, NUM_FEATURES), dtype=np.float32)
         self.dates: npt.NDArray[np.datetime64] = np.empty(0, dtype="datetime64[D]")
@@ -116,29 +104,30 @@ class StockDataLoader:
     ) -> StockDataLoader:
         """Make a loader of bars in memory, in the columns of the file; `load_and_prepare` is still to be called."""
         loader = cls("bars in memory", config=config)
-        loader._frame, loader._investable_tickers = frame, investable_tickers
+        loader._frame, loader._investable = frame, investable_tickers
         return loader
 
     def load_and_prepare(self) -> None:
         """Read, check, repair and compute: afterwards the attributes hold the market.
 
         `data_array` (days, columns, 9) float32, NaN where there is no bar or an indicator warms up; `dates` (days,)
-        datetime64[D]; `tickers` sorted, one a column; `investable_columns` positions in `tickers`. Raises `DataError`
+        datetime64[D]; `tickers` sorted, one a column; `investable_columns` indices of `tickers`. Raises `DataError`
         for a file, a column, a row or an investable list that cannot be used.
         """
         table = _read_table(self.path) if self._frame is None else _frame_table(self._frame)
         bars, self.dates, self.tickers = _sorted_bars(table)
         del table
-        self.investable_columns = self._find_investable()
+        self.investable_columns = _investable_columns(self._investable, self.tickers)
         bars, self.quality = _repair(bars, self.config.max_bad_row_share)
         self.data_array = _dense_features(bars, len(self.dates), self.tickers)
         logger.info("Loaded: %d days, %d stocks, %d features", *self.data_array.shape)
         logger.info(self.quality.line())
-        if self._frame is None and _all_survive(bars, len(self.dates)):
+        last_days = bars.day[np.append(np.diff(bars.column) != 0, True)]
+        if self._frame is None and (last_days == len(self.dates) - 1).all():
             logger.info("No ticker stops early: probably survivors only, so results are flattered")
 
     def compute_normalization_stats(self, last_day: int | None = None) -> NormalizationStats:
-        """Mean and standard deviation of the stationary inputs over days 0 to `last_day`, inclusive.
+        """Return mean and standard deviation of the stationary inputs over days 0 to `last_day`, inclusive.
 
         By default the last day is the last of the training share. Raises `DataError` if there is no such day.
         """
@@ -148,14 +137,6 @@ class StockDataLoader:
         if not 0 <= last_day < days:
             raise DataError(f"expected a last day in 0..{days - 1}, got {last_day}; load more days first")
         return normalization_stats(self.data_array, last_day)
-
-    def _find_investable(self) -> IntArray:
-        wanted = self._investable_tickers
-        if self._investable is not None:
-            wanted = _read_investable(self._investable)
-        if wanted is None:
-            return np.arange(len(self.tickers), dtype=np.int64)
-        return _positions(wanted, self.tickers)
 
 
 def _read_table(path: Path) -> pa.Table:
@@ -171,7 +152,7 @@ def _read_table(path: Path) -> pa.Table:
             strings = [name for name in ("date", "ticker") if _is_string(file.schema_arrow.field(name).type)]
         with pq.ParquetFile(path, read_dictionary=strings) as file:
             return file.read(columns=list(COLUMNS))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"expected a readable parquet file, got {path} ({_first_line(error)}); "
             f"`python main.py prepare` makes one of CSVs"
@@ -196,7 +177,7 @@ def _check_names(found: Sequence[str], source: str) -> None:
     """Raise `DataError` for a column that is missing or there twice."""
     for name in COLUMNS:
         if found.count(name) != 1:
-            near = nearest(name, [other for other in found if other not in COLUMNS])
+            near = _most_like(name, [other for other in found if other not in COLUMNS])
             hint = f"the nearest is '{near}'" if near else f"found {', '.join(found[:12]) or 'no columns'}"
             raise DataError(
                 f"expected one column '{name}' in {source}, got {found.count(name)} ({hint}); rename it in the file"
@@ -207,14 +188,19 @@ def _check_schema(schema: pa.Schema, rows: int, source: str) -> None:
     """Raise `DataError` for no rows or a column of the wrong type."""
     if rows == 0:
         raise DataError(f"expected daily bars, got no rows in {source}; check how it was made")
-    for name in COLUMNS:
-        kind, (fits, expected) = schema.field(name).type, _RULES.get(name, (_is_number, "numbers"))
-        if not fits(kind):
+    fits: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
+        "date": (_is_day, "dates, timestamps or ISO strings"),
+        "ticker": (_is_string, "strings"),
+        **dict.fromkeys(PRICE_COLUMNS, (_is_number, "numbers")),
+    }
+    for name, (is_fit, expected) in fits.items():
+        kind = schema.field(name).type
+        if not is_fit(kind):
             raise DataError(f"expected {expected} in column '{name}' of {source}, got {kind}; convert the column")
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that looks most like `name`, case aside, or None if none does."""
+def _most_like(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name most like `name`, case aside, or None if none is like it."""
     folded = {other.casefold(): other for other in known}
     matches = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.5)
     return folded[matches[0]] if matches else None
@@ -234,14 +220,8 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind))
 
 
-_RULES: dict[str, Any] = {
-    "date": (_is_day, "dates, timestamps or ISO strings"),
-    "ticker": (_is_string, "strings"),
-}
-
-
 def _sorted_bars(table: pa.Table) -> tuple[_Bars, npt.NDArray[np.datetime64], list[str]]:
-    """Bars sorted by (column, day), the sorted dates and the sorted tickers; raises `DataError` for duplicates."""
+    """Return bars sorted by (column, day), the sorted dates and tickers; raises `DataError` for duplicates."""
     numbers, day = np.unique(_day_numbers(table["date"]), return_inverse=True)
     dates = numbers.astype("datetime64[D]")
     tickers, column = _ticker_columns(table["ticker"])
@@ -262,7 +242,7 @@ def _sorted_bars(table: pa.Table) -> tuple[_Bars, npt.NDArray[np.datetime64], li
 
 
 def _day_numbers(column: pa.ChunkedArray) -> IntArray:
-    """Days since 1970-01-01 of a date, timestamp or ISO string column; a timestamp's day is that of its own zone."""
+    """Return days since 1970-01-01 of a date, timestamp (its day is that of its own zone) or ISO string column."""
     if column.null_count:
         raise DataError(f"expected a date in every row, got {column.null_count} rows without one; drop them")
     if _is_string(column.type):
@@ -276,7 +256,7 @@ def _day_numbers(column: pa.ChunkedArray) -> IntArray:
 
 
 def _parse_day(text: str | None) -> int:
-    """Days since 1970-01-01 of an ISO date, perhaps followed by a time of day, which is left out."""
+    """Return days since 1970-01-01 of an ISO date; a time of day that follows it is left out."""
     day, _, _ = (text or "").strip().replace("T", " ").partition(" ")
     try:
         return date.fromisoformat(day).toordinal() - _EPOCH
@@ -299,18 +279,17 @@ def _dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def _ticker_columns(column: pa.ChunkedArray) -> tuple[list[str], IntArray]:
-    """Return the sorted tickers and each row's position among them."""
+    """Return the sorted tickers and each row's index among them."""
     encoded = _dictionary(column)
     names = np.array([text or "" for text in _texts(encoded)] + [""], dtype=object)
-    codes = pc.fill_null(encoded.indices, len(names) - 1).to_numpy().astype(np.int64)
-    rows = np.bincount(codes, minlength=len(names))
-    nameless = int(rows[names == ""].sum())
-    if nameless:
-        raise DataError(f"expected a ticker in every row, got {nameless} rows without one; drop them")
-    tickers = sorted(set(names[rows > 0]))
-    position = {ticker: place for place, ticker in enumerate(tickers)}
-    places = np.array([position.get(name, -1) for name in names], dtype=np.int64)
-    return tickers, places[codes]
+    codes = pc.fill_null(encoded.indices, len(names) - 1).to_numpy()
+    tickers, ticker_of_code = np.unique(names, return_inverse=True)
+    ticker_of_row = ticker_of_code[codes]
+    rows = np.bincount(ticker_of_row, minlength=len(tickers))
+    if rows[0]:  # of the empty name, which sorts first
+        raise DataError(f"expected a ticker in every row, got {rows[0]} rows without one; drop them")
+    column_of_ticker = np.cumsum(rows > 0) - 1  # a dictionary may name tickers that no row has
+    return tickers[rows > 0].tolist(), column_of_ticker[ticker_of_row]
 
 
 def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:
@@ -327,8 +306,11 @@ def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:
         )
     if not usable.any():
         raise DataError(f"expected rows with prices, got {rows} rows without any; check how the file was made")
-    bars = bars.select(usable)
-    widened = _widen(bars.prices)
+    bars = _Bars(bars.column[usable], bars.day[usable], bars.prices[:, usable])
+    top, bottom = bars.prices[[OPEN, CLOSE]].max(axis=0), bars.prices[[OPEN, CLOSE]].min(axis=0)
+    widened = (bars.prices[HIGH] < top) | (bars.prices[LOW] > bottom)
+    np.maximum(bars.prices[HIGH], top, out=bars.prices[HIGH])
+    np.minimum(bars.prices[LOW], bottom, out=bars.prices[LOW])
     new_column = np.diff(bars.column) != 0
     moves = np.abs(np.diff(bars.prices[CLOSE]) / bars.prices[CLOSE, :-1]) > LARGE_MOVE
     gaps = np.where(new_column, 0, np.diff(bars.day) - 1)
@@ -336,24 +318,14 @@ def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:
         rows=rows,
         masked=masked,
         empty=int(empty.sum()),
-        widened=widened,
+        widened=int(widened.sum()),
         large_moves=int((moves & ~new_column).sum()),
         gaps=int(gaps.sum()),
     )
 
 
-def _widen(prices: Float64Array) -> int:
-    """Move high and low in place so that they enclose open and close; return how many rows needed it."""
-    top = prices[[OPEN, CLOSE]].max(axis=0)
-    bottom = prices[[OPEN, CLOSE]].min(axis=0)
-    widened = (prices[HIGH] < top) | (prices[LOW] > bottom)
-    np.maximum(prices[HIGH], top, out=prices[HIGH])
-    np.minimum(prices[LOW], bottom, out=prices[LOW])
-    return int(widened.sum())
-
-
 def _dense_features(bars: _Bars, days: int, tickers: Sequence[str]) -> Float32Array:
-    """Features (days, columns, 9) float32, each ticker computed on its own bars and put back on their days."""
+    """Return features (days, columns, 9) float32, computed on each ticker's own bars and put back on their days."""
     data_array = np.full((days, len(tickers), NUM_FEATURES), np.nan, dtype=np.float32)
     edges = np.searchsorted(bars.column, np.arange(len(tickers) + 1))
     for column in tqdm(range(len(tickers)), desc="Loading stocks", unit="stock"):
@@ -365,14 +337,24 @@ def _dense_features(bars: _Bars, days: int, tickers: Sequence[str]) -> Float32Ar
     return data_array
 
 
-def _all_survive(bars: _Bars, days: int) -> bool:
-    """Whether every ticker that ever trades has a bar on the last day."""
-    last_of_column = np.append(np.diff(bars.column) != 0, True)
-    return bool((bars.day[last_of_column] == days - 1).all())
+def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str]) -> IntArray:
+    """Return the sorted indices of the wanted tickers, of all without a list; raises `DataError` for an unknown one."""
+    if wanted is None:
+        return np.arange(len(tickers), dtype=np.int64)
+    names = _read_tickers(Path(wanted)) if isinstance(wanted, str | Path) else wanted
+    index = {ticker: column for column, ticker in enumerate(tickers)}
+    for name in names:
+        if name not in index:
+            near = _most_like(name, tickers)
+            hint = f" (the nearest is '{near}')" if near else ""
+            raise DataError(f"expected investable tickers that are in the data, got '{name}'{hint}; mend the list")
+    if not names:
+        raise DataError("expected at least one investable ticker, got none; leave the list out to invest in all")
+    return np.array(sorted({index[name] for name in names}), dtype=np.int64)
 
 
-def _read_investable(path: Path) -> list[str]:
-    """Read tickers, one a line; empty lines and what follows a # are left out."""
+def _read_tickers(path: Path) -> list[str]:
+    """Read tickers, one a line; empty lines and remarks after a # are left out."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -381,16 +363,3 @@ def _read_investable(path: Path) -> list[str]:
     if not tickers:
         raise DataError(f"expected at least one ticker, one a line, got none in {path}; add some or leave it out")
     return tickers
-
-
-def _positions(wanted: Sequence[str], tickers: list[str]) -> IntArray:
-    """Return the sorted positions of `wanted` in `tickers`, each once; raises `DataError` for an unknown one."""
-    position = {ticker: place for place, ticker in enumerate(tickers)}
-    for ticker in wanted:
-        if ticker not in position:
-            near = nearest(ticker, tickers)
-            hint = f" (the nearest is '{near}')" if near else ""
-            raise DataError(f"expected investable tickers that are in the data, got '{ticker}'{hint}; mend the list")
-    if not wanted:
-        raise DataError("expected at least one investable ticker, got none; leave the list out to invest in all")
-    return np.array(sorted({position[ticker] for ticker in wanted}), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""A prepared market: the arrays that training, evaluation and reports share, from a file or built in."""
+"""A prepared market, from a file or built in: the arrays that training, evaluation and reports share."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class Market:
         return np.ascontiguousarray(inputs.transpose(1, 0, 2))
 
     def window_inputs(self, first: int, last: int) -> NDArray[np.float32]:
-        """Network inputs of days `first`..`last` only, bit for bit those of `inputs`.
+        """Return the network inputs of days `first`..`last` only, bit for bit those of `inputs`.
 
-        Returns (columns, last - first + 1, 10), and reads no day after `last`.
+        They are (columns, last - first + 1, 10); no day after `last` is read.
         """
-        window = self.data_array[max(first - 1, 0) : last + 1].copy()
-        if first == 0:
-            return network_inputs(window, self.stats, self.input_clip).transpose(1, 0, 2)
-        # Returns refer to a column's last traded close, which may lie long before the window.
-        window[0, :, CLOSE] = previous_close(self.data_array[: first + 1, :, CLOSE])[first]
-        return network_inputs(window, self.stats, self.input_clip)[1:].transpose(1, 0, 2)
+        before = max(first - 1, 0)
+        window = self.data_array[before : last + 1].copy()
+        if first > 0:
+            # Returns refer to a column's last traded close, which may lie long before the window.
+            window[0, :, CLOSE] = previous_close(self.data_array[: first + 1, :, CLOSE])[first]
+        return network_inputs(window, self.stats, self.input_clip)[first - before :].transpose(1, 0, 2)
 
     @property
     def close(self) -> NDArray[np.float32]:
@@ -55,7 +55,7 @@ class Market:
 
 @dataclass(frozen=True)
 class MarketTensors:
-    """What the networks read, on their device."""
+    """A market's network inputs on the device of the networks."""
 
     inputs: Tensor
     """(columns, days, 10) float32."""

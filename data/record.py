@@ -1,4 +1,4 @@
-"""What a run remembers of its market, so that a file that has grown since changes neither its splits nor its inputs."""
+"""A run's record of its market: data that have grown since change neither the run's splits nor its inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HASH_CHARACTERS = 16
 
 @dataclass(frozen=True)
 class MarketRecord:
-    """A market as a training run saw it, in JSON values."""
+    """The market of a training run, in JSON values."""
 
     tickers: list[str]
     investable: list[str]
@@ -34,26 +34,26 @@ class MarketRecord:
     """Normalisation of the network inputs."""
     fingerprints: dict[str, str]
     """Hash of each ticker's prices up to the last validation day, days without a bar included."""
-    idle_days: list[str] = dataclasses.field(default_factory=list)
+    idle_days: list[str]
     """Dates that the data name although no ticker traded on them; a new ticker may have."""
 
 
 def record_market(market: Market) -> MarketRecord:
-    """Write down what of a market must stay as it is while a run is continued or used."""
-    splits = {name: [_text(market, span.first), _text(market, span.last)] for name, span in _spans(market.splits)}
+    """Record the parts of a market that must not change while a run is continued or used."""
+    dates = market.dates.astype(str)
     return MarketRecord(
         tickers=market.tickers,
         investable=[market.tickers[column] for column in market.investable_columns],
-        splits=splits,
+        splits={name: [str(dates[span.first]), str(dates[span.last])] for name, span in vars(market.splits).items()},
         mean=market.stats.mean.tolist(),
         std=market.stats.std.tolist(),
         fingerprints=dict(zip(market.tickers, _fingerprints(market, market.splits.validation.last), strict=True)),
-        idle_days=[str(day) for day in market.dates[~_is_traded(market.data_array)]],
+        idle_days=dates[~_is_traded(market.data_array)].tolist(),
     )
 
 
 def read_record(values: Mapping[str, Any], source: str) -> MarketRecord:
-    """The record that JSON values hold; raises DataError if they are not one."""
+    """Return the record that JSON values hold; raises DataError if they are not one."""
     try:
         return MarketRecord(**values)
     except TypeError as error:
@@ -61,38 +61,45 @@ def read_record(values: Mapping[str, Any], source: str) -> MarketRecord:
 
 
 def pin_market(market: Market, record: MarketRecord) -> Market:
-    """The market as the run knew it: its tickers, splits and normalisation, on data that may have grown since.
+    """Return the market of the run: its tickers, splits and normalisation, on data that may have grown since.
 
-    Tickers that the run does not know are left out with a warning, and so are days on which only those traded, but for
-    days that the run knew without a trade.
+    Tickers that the run does not know are left out with a warning, and so are days on which only those traded. Days
+    that the run knew, without a trade, stay.
 
     Raises:
         DataError: a ticker of the run is gone, its days are, or its prices up to the last validation day are others.
     """
     market = _known_columns(market, record)
     splits = Splits(**{name: _span(market, *dates) for name, dates in record.splits.items()})
-    _refuse_other_past(_fingerprints(market, splits.validation.last), record, record.splits["validation"][1])
-    position = {ticker: column for column, ticker in enumerate(record.tickers)}
+    found = zip(record.tickers, _fingerprints(market, splits.validation.last), strict=True)
+    changed = [ticker for ticker, fingerprint in found if fingerprint != record.fingerprints[ticker]]
+    if changed:
+        raise DataError(
+            f"expected the prices up to {record.splits['validation'][1]} that the run was trained on, got others for "
+            f"{len(changed)} of {len(record.tickers)} tickers ({_listed(changed)}); give the old file with days added, "
+            "or train anew (prices that were adjusted again count as others)"
+        )
+    column = {ticker: index for index, ticker in enumerate(record.tickers)}
     return dataclasses.replace(
         market,
-        investable_columns=np.array([position[ticker] for ticker in record.investable], dtype=np.int64),
+        investable_columns=np.array([column[ticker] for ticker in record.investable], dtype=np.int64),
         splits=splits,
         stats=NormalizationStats(np.array(record.mean, dtype=np.float32), np.array(record.std, dtype=np.float32)),
     )
 
 
 def split_market(market: Market, splits: Splits) -> Market:
-    """The market divided in another way, its normalisation fitted on the training days of that division."""
+    """Divide the market in another way, its normalisation fitted on the training days of that division."""
     stats = normalization_stats(market.data_array, splits.train.last)
     return dataclasses.replace(market, splits=splits, stats=stats)
 
 
 def _known_columns(market: Market, record: MarketRecord) -> Market:
-    """The market with the run's columns only, in the run's order."""
+    """Return the market with the run's columns only, in the run's order."""
     if market.tickers == record.tickers:
         return market
-    position = {ticker: column for column, ticker in enumerate(market.tickers)}
-    gone = [ticker for ticker in record.tickers if ticker not in position]
+    column = {ticker: index for index, ticker in enumerate(market.tickers)}
+    gone = [ticker for ticker in record.tickers if ticker not in column]
     if gone:
         raise DataError(
             f"expected the {len(record.tickers)} tickers that the run was trained on, got data without "
@@ -100,7 +107,7 @@ def _known_columns(market: Market, record: MarketRecord) -> Market:
         )
     new = sorted(set(market.tickers) - set(record.tickers))
     logger.warning("%d tickers that the run does not know are left out: %s", len(new), _listed(new))
-    data_array = market.data_array[:, [position[ticker] for ticker in record.tickers]]
+    data_array = market.data_array[:, [column[ticker] for ticker in record.tickers]]
     idle = np.array(record.idle_days, dtype="datetime64[D]")
     known = _is_traded(data_array) | np.isin(market.dates.astype("datetime64[D]"), idle)
     return dataclasses.replace(
@@ -109,50 +116,27 @@ def _known_columns(market: Market, record: MarketRecord) -> Market:
 
 
 def _is_traded(data_array: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """(days,) whether any ticker has a bar."""
+    """Return (days,) whether any ticker has a bar."""
     return np.asarray(np.isfinite(data_array[:, :, PRICES[0]]).any(axis=1))
 
 
 def _span(market: Market, first: str, last: str) -> Span:
     days = np.array([first, last], dtype="datetime64[D]")
-    places = np.searchsorted(market.dates, days)
-    if places[1] >= len(market.dates) or (market.dates[places] != days).any():
+    found = np.searchsorted(market.dates, days)
+    if found[1] >= len(market.dates) or (market.dates[found] != days).any():
         raise DataError(
             f"expected the days {first} to {last}, which the run knew, got data from {market.dates[0]} to "
             f"{market.dates[-1]}; give the file that has them"
         )
-    return Span(int(places[0]), int(places[1]))
-
-
-def _refuse_other_past(found: list[str], record: MarketRecord, last: str) -> None:
-    changed = [ticker for ticker, now in zip(record.tickers, found, strict=True) if now != record.fingerprints[ticker]]
-    if changed:
-        raise DataError(
-            f"expected the prices up to {last} that the run was trained on, got others for {len(changed)} of "
-            f"{len(found)} tickers ({_listed(changed)}); give the old file with days added, or train anew "
-            "(prices that were adjusted again count as others)"
-        )
+    return Span(int(found[0]), int(found[1]))
 
 
 def _fingerprints(market: Market, last: int) -> list[str]:
-    """One hash a ticker over its prices on days 0..`last`, and on the dates of those days."""
-    dates = hashlib.sha256(market.dates[: last + 1].astype("datetime64[D]").astype("<i8").tobytes())
+    """Return one hash a ticker of its prices on days 0..`last` and of the dates of those days."""
+    dates = market.dates[: last + 1].astype("datetime64[D]").astype("<i8").tobytes()
     prices = np.ascontiguousarray(market.data_array[: last + 1, :, list(PRICES)].transpose(1, 0, 2), dtype="<f4")
     prices[np.isnan(prices)] = np.nan  # one bit pattern for every missing price
-    return [_fingerprint(dates.copy(), column) for column in prices]
-
-
-def _fingerprint(digest: Any, column: NDArray[np.float32]) -> str:
-    digest.update(column.tobytes())
-    return str(digest.hexdigest()[:_HASH_CHARACTERS])
-
-
-def _spans(splits: Splits) -> list[tuple[str, Span]]:
-    return [(field.name, getattr(splits, field.name)) for field in dataclasses.fields(splits)]
-
-
-def _text(market: Market, day: int) -> str:
-    return str(market.dates[day])
+    return [hashlib.sha256(dates + column.tobytes()).hexdigest()[:_HASH_CHARACTERS] for column in prices]
 
 
 def _listed(names: list[str], most: int = 5) -> str:

@@ -26,7 +26,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Splits:
-    """Days on which episodes may run; contexts may reach back further, since encodings are causal."""
+    """Days on which episodes may run; their contexts reach back further."""
 
     train: Span
     validation: Span
@@ -58,22 +58,17 @@ def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits
         Span(validation_end + purge, days - 1),
     )
     for name, span in vars(splits).items():
-        _require_window(name, span, days, config, env)
+        if span.days <= env.episode_steps:
+            raise DataError(
+                f"expected at least {env.episode_steps + 1} days for one episode in the {name} split, got {span.days} "
+                f"of {days} days in all (context {config.context_window_days}): too few days for the context and one "
+                "episode; give more data, or smaller --split.context-window-days or --env.trading-days"
+            )
     return splits
 
 
-def _require_window(name: str, span: Span, days: int, config: DataConfig, env: EnvironmentConfig) -> None:
-    needed = env.episode_steps + 1
-    if span.days < needed:
-        raise DataError(
-            f"expected at least {needed} days for one episode in the {name} split, got {span.days} of {days} days in "
-            f"all (context {config.context_window_days}): too few days for the context and one episode; give more "
-            "data, or smaller --split.context-window-days or --env.trading-days"
-        )
-
-
 def random_windows(span: Span, steps: int, count: int, generator: torch.Generator) -> Tensor:
-    """(count,) uniformly drawn first days of episodes of `steps` steps within the span, on the generator's device.
+    """Draw the first days of episodes of `steps` steps within the span uniformly: (count,) on the generator's device.
 
     Raises:
         DataError: the span holds no such episode.
@@ -83,10 +78,10 @@ def random_windows(span: Span, steps: int, count: int, generator: torch.Generato
 
 
 def spaced_windows(span: Span, steps: int, count: int) -> Tensor:
-    """At most (count,) distinct, sorted, evenly spaced first days; with two or more, the ends of the span are covered.
+    """Return distinct, sorted, evenly spaced first days, from the first to the last possible one.
 
-    A single window is the last of the span, the market as it was most recently. A short span gives every day on which
-    an episode can start, be they fewer than `count`.
+    (count,), or fewer where the span is so short that each day on which an episode can start is given. A single window
+    is the last of the span, the market as it was most recently.
 
     Raises:
         DataError: the span holds no such episode.
@@ -100,7 +95,7 @@ def spaced_windows(span: Span, steps: int, count: int) -> Tensor:
 
 
 def consecutive_windows(span: Span, steps: int) -> Tensor:
-    """First days of as many episodes of `steps` steps as fit into the span one after the other, to its last day.
+    """Return first days of as many episodes of `steps` steps as fit into the span in a row, to its last day.
 
     Each begins on the day on which the one before it ended, without positions.
 

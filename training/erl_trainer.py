@@ -90,10 +90,7 @@ class ERLTrainer:
             profiler.track("environments", env)
         profiler.track("replay_buffers", self.replay)
         profiler.track("agents", self.champion)
-        profiler.register_counter("agents", self._count_agents)
-
-    def _count_agents(self) -> int:
-        return self.population.size
+        profiler.track("agents", self.population, count=self.population.size)
 
     def run_generation(self) -> dict[str, Any]:
         """One generation; returns its record for the metrics. The state is then ready to be saved."""

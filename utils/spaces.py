@@ -1,8 +1,11 @@
-"""What environment and networks agree on: the ranges of an action and the layout of an account's state."""
+"""The interface of environment and networks: the ranges of an action and the layout of an account's state."""
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the settings need the ranges, and the command line starts without torch
+    from torch import Tensor
 
 MIN_COEFFICIENT, MAX_COEFFICIENT = 1.0, 10.0
 """An order's size in stakes; below the minimum nothing is ordered."""
@@ -13,18 +16,18 @@ ACTION_FEATURES = 2
 POSITION_FEATURES = 6
 """Held, days held / maximum, unrealised return, size / maximum, distance to target, days without bar / maximum."""
 SIZE = 3
-"""The place of a position's size among its features."""
+"""Index of a position's size among its features."""
 ACCOUNT_FEATURES = 3
 """Cash and exposure as fractions of the initial capital, fraction of the trading period left.
 
-The last is negative in settlement: how long until the forced close decides rewards too.
+The last is negative in settlement, where the time until the forced close decides rewards too.
 """
 TRADING_LEFT = 2
-"""The place of the fraction of the trading period left in the account."""
+"""Index of the fraction of the trading period left among the account's features."""
 
 
 def spread_positions(slot_stock: Tensor, slot_features: Tensor, stocks: int) -> Tensor:
-    """Open positions from slots to stocks: (..., K) and (..., K, 6) to (..., stocks, 6), 0 where nothing is held.
+    """Spread open positions from slots to stocks: (..., K) and (..., K, 6) to (..., stocks, 6), 0 where none is held.
 
     The stock index of an empty slot is `stocks`.
     """

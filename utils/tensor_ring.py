@@ -45,7 +45,7 @@ class TensorRing:
         self.size = min(self.size + count, self.capacity)
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows, the place of the next one, and how many are filled.
+        """Return all rows, the index of the next one, and how many are filled.
 
         Empty rows too, so that a checkpoint, and the memory that writing it takes, is as large first as last.
         """

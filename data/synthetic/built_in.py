@@ -1,4 +1,4 @@
-"""The built-in market made ready for training, with the scores of who knows its structure."""
+"""The built-in market made ready for training, with the scores of its best simple rule and its oracle."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class PlantedScores:
     """(days, n) log returns expected, at a day's close, of a trade opened after it and held to its last session."""
 
     rule: NDArray[np.float64]
-    """Of the best simple rule, which knows the structure and sees prices only."""
+    """Of the best simple rule, which knows the structure and prices only."""
     oracle: NDArray[np.float64]
-    """Of the oracle, which also sees the latent state."""
+    """Of the oracle, which knows the latent state too."""
 
 
 def built_in_market(

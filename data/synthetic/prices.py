@@ -1,8 +1,7 @@
 """The built-in market: prices with a planted, known structure.
 
-The log return of a column over day t + 1 is what its latent drift was at the close of day t, plus noise. A kind of
-market says how the drift comes about (`data/synthetic/kinds.py`) and who knows it (`data/synthetic/rules.py`); all else
-(bars, fairness, dates) is the same for all kinds.
+The log return of a column over day t + 1 is its latent drift at the close of day t, plus noise. Each kind of market has
+its own drift (`data/synthetic/kinds.py`) and scores (`data/synthetic/rules.py`); bars and dates are the same for all.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ _FIRST_DATE = "2000-01-03"
 
 @dataclass(frozen=True)
 class SyntheticMarket:
-    """Bars (days, columns) of all columns, and what nobody sees in a real market: the latent `drift` (days, columns).
+    """Bars and the latent `drift`, all (days, columns) float64; float32 holds the bars exactly.
 
-    `drift[t]` is the predictable part of the log return of day t + 1, known at the close of day t. All values are
-    float64 arrays of numbers that float32 holds exactly, except the drift. The first `stocks` columns may be bought,
-    the others are context.
+    `drift[t]` is the predictable part of the log return of day t + 1, known at the close of day t. The first `stocks`
+    columns may be bought, the others are context.
     """
 
     open: Float64Array
@@ -61,7 +59,7 @@ def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     drift = law.latent_drift(config, night * own[0] + session * own[1], for_drift)
     log_return = noise - law.log_growth(config)
     log_return[1:] += drift[:-1]
-    # The gap takes its own share of the variance only: the drift is earned from open to close, by who buys at the open.
+    # The gap takes its own share of the variance only: the drift is earned from open to close.
     bars = _bars(overnight - _OVERNIGHT_SHARE * std**2 / 2.0, log_return, (session * std) ** 2, for_bars)
     volume = _single(np.rint(1e6 * np.exp(0.5 * for_bars.standard_normal(shape))))
     dates = np.busday_offset(np.datetime64(_FIRST_DATE), np.arange(config.days))
@@ -79,7 +77,7 @@ def bars_frame(market: SyntheticMarket) -> pd.DataFrame:
 def _bars(
     gap: Float64Array, log_return: Float64Array, session_variance: Float64Array, generator: np.random.Generator
 ) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
-    """Open, high, low and close (days, columns) from the log returns between close and open, and close and close.
+    """Make open, high, low and close (days, columns) of the log returns from close to open and from close to close.
 
     Between open and close the log price is a Brownian bridge, whose maximum and minimum each have their exact law
     (Glasserman 2003, "Monte Carlo methods in financial engineering", section 6.4); given open and close they are drawn

@@ -1,4 +1,4 @@
-"""Who knows what is planted: for each kind of market the best simple rule, which sees prices only, and the oracle.
+"""The best simple rule for each kind of market, from prices only, and the oracle, from the latent drift.
 
 Both score a day's stocks by the log return expected of a trade that opens after its close and is held for a number of
 sessions. The constant that keeps prices fair is left out, so that a score is close to the trade's expected return.
@@ -20,16 +20,20 @@ from data.synthetic.kinds import (
     MARKET_LAWS,
     REGIME_COMMON_SHARE,
     REGIME_DRIFT,
+    REGIME_SWITCH_CHANCE,
     REVERSAL,
     VALUE,
-    VALUE_COMMON_SHARE,
     Float64Array,
     Transient,
     followers,
-    momentum_log_persistence,
-    regime_switch_chance,
+    log_persistence,
 )
 from utils.config.trader import SyntheticConfig
+
+_REGIME_LOG_PHI = math.log1p(-2.0 * REGIME_SWITCH_CHANCE)
+"""Logarithm of the share of what is known of the regime that is left a day later."""
+Scores = Callable[[SyntheticConfig, Float64Array, int], Float64Array]
+"""Scores (days, columns) from what is known of the market, and the sessions for which a trade is held."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class StateSpace:
 
     @property
     def gain(self) -> float:
-        """What a day's surprise of 1 adds to the estimate of that day's state."""
+        """Change of the estimate of a day's state by a surprise of 1 on that day."""
         variance = self.prediction_variance
         explained = self.persistence * self.loading * variance + self.covariance
         return explained / (self.loading**2 * variance + self.noise_variance)
@@ -91,26 +95,26 @@ class StateSpace:
 
 
 def momentum_space(config: SyntheticConfig) -> StateSpace:
-    """The momentum market: the state is the drift."""
-    log_persistence = momentum_log_persistence(config)
-    shock = -math.expm1(2.0 * log_persistence) * config.drift_std**2
-    return StateSpace(log_persistence, 1.0, shock, config.daily_noise**2)
+    """Return the momentum market's state space: the state is the drift."""
+    log_phi = log_persistence(config.drift_half_life_days)
+    shock = -math.expm1(2.0 * log_phi) * config.drift_std**2
+    return StateSpace(log_phi, 1.0, shock, config.daily_noise**2)
 
 
-def transient_space(kind: Transient, config: SyntheticConfig, common_share: float = 0.0) -> StateSpace:
-    """A market with a passing part: the state is the deviation, whose decay is the drift."""
-    own = config.daily_noise**2 * (1.0 - common_share)
+def transient_space(kind: Transient, config: SyntheticConfig) -> StateSpace:
+    """Return the state space of a passing part: the state is the deviation, whose decay is the drift."""
+    own = config.daily_noise**2 * (1.0 - kind.common_share)
     moved = kind.share * own
     return StateSpace(kind.log_persistence, math.expm1(kind.log_persistence), moved, own, moved)
 
 
-def fading_sum(log_persistence: float, holding_days: int) -> float:
-    """Sum of 1 + phi + phi^2 + ..., one term a session: what a drift that fades earns for each unit of it."""
-    return float(np.sum(np.exp(log_persistence * np.arange(holding_days))))
+def fading_sum(log_phi: float, holding_days: int) -> float:
+    """Return 1 + phi + phi^2 + ..., one term a session: the log return that each unit of a fading drift earns."""
+    return float(np.sum(np.exp(log_phi * np.arange(holding_days))))
 
 
 def rule_scores(config: SyntheticConfig, close: Float64Array, holding_days: int) -> Float64Array:
-    """Scores of the best simple rule for the kind of market, which knows its structure and sees closes only.
+    """Return the scores of the best simple rule, which knows the structure of the kind of market but only closes.
 
     Takes (days, columns) closes, NaN where there is no bar; returns (days, columns), row t from closes up to t only.
     """
@@ -119,18 +123,15 @@ def rule_scores(config: SyntheticConfig, close: Float64Array, holding_days: int)
 
 
 def oracle_scores(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
-    """Scores of who knows the latent state: (days, columns) from the (days, columns) latent drift."""
+    """Return the scores of the oracle: (days, columns) from the (days, columns) latent drift."""
     return RULES[config.kind].oracle(config, drift, holding_days)
 
 
 def _daily_log_returns(close: Float64Array) -> Float64Array:
-    """(days, columns) log returns, NaN where the day or the day before has no price; NaN on the first day."""
+    """Return (days, columns) log returns, NaN where the day or the day before has no price, and on the first day."""
     log_close = np.full(close.shape, np.nan)
     np.log(close, out=log_close, where=close > 0)
     return np.diff(log_close, axis=0, prepend=np.nan)
-
-
-Scores = Callable[[SyntheticConfig, Float64Array, int], Float64Array]
 
 
 @dataclass(frozen=True)
@@ -141,30 +142,26 @@ class Knowledge:
     oracle: Scores
 
 
+def _fading_oracle(log_phi: Callable[[SyntheticConfig], float]) -> Scores:
+    return lambda config, drift, holding_days: drift * fading_sum(log_phi(config), holding_days)
+
+
 def _momentum_rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
     space = momentum_space(config)
     return space.filter(returns) * fading_sum(space.log_persistence, holding_days)
 
 
-def _momentum_oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
-    return drift * fading_sum(momentum_log_persistence(config), holding_days)
-
-
-def _transient(kind: Transient, common_share: float) -> Knowledge:
+def _transient(kind: Transient) -> Knowledge:
     def rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
-        # What all stocks share says nothing about a stock's own deviation.
-        own = returns - _mean_return(returns)[:, None] if common_share else returns
-        deviation = transient_space(kind, config, common_share).filter(own)
-        return deviation * math.expm1(holding_days * kind.log_persistence)
+        # A move that all stocks share says nothing about a stock's own deviation.
+        own = returns - _mean_return(returns)[:, None] if kind.common_share else returns
+        return transient_space(kind, config).filter(own) * math.expm1(holding_days * kind.log_persistence)
 
-    def oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
-        return drift * fading_sum(kind.log_persistence, holding_days)
-
-    return Knowledge(rule, oracle)
+    return Knowledge(rule, _fading_oracle(lambda config: kind.log_persistence))
 
 
 def _mean_return(returns: Float64Array) -> Float64Array:
-    """(days,) mean over the columns that have a return; NaN where none has."""
+    """Return the (days,) mean over the columns that have a return; NaN where none has."""
     known = np.isfinite(returns)
     total = np.where(known, returns, 0.0).sum(axis=1)
     mean: Float64Array = np.divide(total, known.sum(axis=1), out=np.full(len(total), np.nan), where=known.any(axis=1))
@@ -172,24 +169,19 @@ def _mean_return(returns: Float64Array) -> Float64Array:
 
 
 def _lead_rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
-    """The leading column's last returns, in the share of which they are its followers' next ones."""
+    """Sum the followers' answers to the leading column's returns that fall into the next `holding_days`."""
     answer = LEAD_LOADING * LEAD_FACTOR_SHARE * np.nan_to_num(returns[:, -1])
-    scores = np.zeros(returns.shape)
-    scores[:, : followers(config)] = _pending(answer, holding_days)[:, None]
-    return scores
-
-
-def _pending(answer: Float64Array, holding_days: int) -> Float64Array:
-    """(days,) of what each day causes `LEAD_SESSIONS` later, the sum that falls into the next `holding_days`."""
-    scores = np.zeros(len(answer))
+    pending = np.zeros(len(answer))
     for sessions in range(1, min(holding_days, LEAD_SESSIONS) + 1):
         age = LEAD_SESSIONS - sessions  # of the return that is answered `sessions` from now
-        scores[age:] += answer[: len(answer) - age]
+        pending[age:] += answer[: len(answer) - age]
+    scores = np.zeros(returns.shape)
+    scores[:, : followers(config)] = pending[:, None]
     return scores
 
 
 def _lead_oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
-    """Drifts are known as long as the lead lasts; those after the last day of the market are left out."""
+    """Sum the drifts that the lead already tells; those after the last day of the market are left out."""
     scores = np.zeros(drift.shape)
     for ahead in range(min(holding_days, LEAD_SESSIONS, len(drift))):
         scores[: len(drift) - ahead] += drift[ahead:]
@@ -197,12 +189,12 @@ def _lead_oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int
 
 
 def _regime_rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
-    """Chance of the rising regime from the mean return of all stocks.
+    """Score by the chance of the rising regime, from the mean return of all stocks.
 
     Source: Hamilton (1989), "A new approach to the economic analysis of nonstationary time series and the business
     cycle". The mean is a sufficient statistic, since all stocks have the same drift and exchangeable noise.
     """
-    change, balance = regime_switch_chance(), np.zeros(len(returns))
+    kept, balance = 1.0 - 2.0 * REGIME_SWITCH_CHANCE, np.zeros(len(returns))
     stocks = np.isfinite(returns).sum(axis=1)
     mean = np.nan_to_num(_mean_return(returns))
     own_share = (1.0 - REGIME_COMMON_SHARE) / np.maximum(stocks, 1)
@@ -210,14 +202,10 @@ def _regime_rule(config: SyntheticConfig, returns: Float64Array, holding_days: i
     evidence = np.tanh(np.where(stocks > 0, REGIME_DRIFT * mean / variance, 0.0))
     for day in range(1, len(returns)):
         # balance = chance of rising - chance of falling; by Bayes' rule evidence adds as velocities do.
-        seen = (balance[day - 1] + evidence[day]) / (1.0 + balance[day - 1] * evidence[day])
-        balance[day] = (1.0 - 2.0 * change) * seen
-    score = REGIME_DRIFT * balance * fading_sum(math.log1p(-2.0 * change), holding_days)
+        updated = (balance[day - 1] + evidence[day]) / (1.0 + balance[day - 1] * evidence[day])
+        balance[day] = kept * updated
+    score = REGIME_DRIFT * balance * fading_sum(_REGIME_LOG_PHI, holding_days)
     return np.repeat(score[:, None], returns.shape[1], axis=1)
-
-
-def _regime_oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
-    return drift * fading_sum(math.log1p(-2.0 * regime_switch_chance()), holding_days)
 
 
 def _nothing(config: SyntheticConfig, values: Float64Array, holding_days: int) -> Float64Array:
@@ -226,12 +214,14 @@ def _nothing(config: SyntheticConfig, values: Float64Array, holding_days: int) -
 
 RULES: Mapping[str, Knowledge] = MappingProxyType(
     {
-        "momentum": Knowledge(_momentum_rule, _momentum_oracle),
-        "reversal": _transient(REVERSAL, 0.0),
+        "momentum": Knowledge(
+            _momentum_rule, _fading_oracle(lambda config: log_persistence(config.drift_half_life_days))
+        ),
+        "reversal": _transient(REVERSAL),
         "lead-lag": Knowledge(_lead_rule, _lead_oracle),
-        "regime": Knowledge(_regime_rule, _regime_oracle),
-        "value": _transient(VALUE, VALUE_COMMON_SHARE),
+        "regime": Knowledge(_regime_rule, _fading_oracle(lambda config: _REGIME_LOG_PHI)),
+        "value": _transient(VALUE),
         "martingale": Knowledge(_nothing, _nothing),
     }
 )
-"""For each kind of market, who knows it."""
+"""Rule and oracle of each kind of market."""

@@ -59,7 +59,7 @@ def networks_of(representation: Representation = "independent", agents: int = 1)
 
 @dataclass(frozen=True)
 class Episode:
-    """What one agent saw, did and earned; the first observation is of the first day."""
+    """Observations, actions and equity of one agent; the first observation is of the first day."""
 
     observations: list[Observation]
     actions: list[npt.NDArray[np.float32]]

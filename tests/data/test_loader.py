@@ -294,12 +294,14 @@ def test_a_frame_with_mixed_types_is_one_clear_line() -> None:
 
 def test_files_that_are_no_parquet_are_refused(tmp_path: Path) -> None:
     text, cut, empty = tmp_path / "bars.csv", tmp_path / "cut.parquet", tmp_path / "empty.parquet"
+    names = tmp_path / "names.parquet"
     text.write_text("date,ticker,open,high,low,close\n")
     pq.write_table(arrow(bars_frame()), cut)
+    names.write_bytes(cut.read_bytes().replace(b"close", b"\x80lose"))
     cut.write_bytes(cut.read_bytes()[:-40])
     empty.touch()
     cases = {tmp_path / "none.parquet": "does not exist", tmp_path: "got the folder", text: "readable parquet"}
-    for path, expected in (cases | {cut: "readable parquet", empty: "readable parquet"}).items():
+    for path, expected in (cases | dict.fromkeys((cut, empty, names), "readable parquet")).items():
         with pytest.raises(DataError, match=expected) as caught:
             StockDataLoader(path).load_and_prepare()
         assert "\n" not in str(caught.value)
@@ -373,13 +375,15 @@ def test_dates_before_1970_are_dates(tmp_path: Path) -> None:
 
 
 MEASURE = """
+import logging
 from pathlib import Path
 from data.loader import StockDataLoader
 from utils.memory.guard import peak_rss_mb
+logging.basicConfig(level=logging.INFO)
 loader = StockDataLoader({path!r}, investable=Path({listed!r}))
 loader.load_and_prepare()
 stats = loader.compute_normalization_stats()
-print(loader.data_array.shape, len(loader.investable_columns), loader.quality)
+print(loader.data_array.shape, loader.data_array.dtype, len(loader.investable_columns), loader.quality)
 print(peak_rss_mb())
 """
 
@@ -389,5 +393,7 @@ def test_real_data_loads_within_its_memory() -> None:
     code = MEASURE.format(path=str(REAL), listed=str(REAL.with_name("investable_108.txt")))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     found, peak_mb = done.stdout.splitlines()
-    assert found.startswith("(3781, 669, 9) 108 DataQuality(rows=2053548, masked=1, empty=0, widened=43, ")
+    assert found.startswith("(3781, 669, 9) float32 108 DataQuality(rows=2053548, masked=1, empty=0, widened=43, ")
     assert float(peak_mb) < 1.5e9 / 2**20
+    assert "Loaded: 3781 days, 669 stocks, 9 features" in done.stderr
+    assert "survivors" in done.stderr

@@ -1,9 +1,8 @@
-"""Who knows what is planted: the rules see the past only and are as good as their prices allow, the oracles better."""
+"""Rules and oracles of the planted markets: rules read past prices only, and are as good as these allow."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -19,10 +18,11 @@ from data.synthetic.kinds import (
     MARKET_LAWS,
     REGIME_COMMON_SHARE,
     REGIME_DRIFT,
+    REGIME_SWITCH_CHANCE,
     REVERSAL,
     VALUE,
+    Transient,
     followers,
-    regime_switch_chance,
 )
 from data.synthetic.prices import SyntheticMarket, synthetic_market
 from data.synthetic.rules import (
@@ -55,7 +55,7 @@ spaces = st.one_of(
     ),
     st.builds(
         lambda life, share, noise, common: transient_space(
-            replace(REVERSAL, share=share, half_life_days=life), SyntheticConfig(daily_noise=noise), common
+            Transient(share, life, common), SyntheticConfig(daily_noise=noise)
         ),
         st.floats(1.0, 40.0),
         st.floats(0.05, 0.95),
@@ -123,7 +123,7 @@ def markets() -> dict[str, SyntheticMarket]:
     [
         ("momentum", momentum_space(SyntheticConfig())),
         ("reversal", transient_space(REVERSAL, SyntheticConfig())),
-        ("value", transient_space(VALUE, SyntheticConfig(), MARKET_LAWS["value"].common_share)),
+        ("value", transient_space(VALUE, SyntheticConfig())),
     ],
 )
 def test_the_rule_is_as_exact_as_theory_says(
@@ -170,7 +170,7 @@ def test_realised_trades_earn_what_is_expected_one_to_one(kind: MarketKind, know
 
 @pytest.mark.parametrize("kind", PLANTED)
 def test_the_oracle_knows_more_than_the_rule(kind: MarketKind, markets: dict[str, SyntheticMarket]) -> None:
-    """What the rule says is the oracle's score seen through noise: less spread, and the rest unrelated to it."""
+    """The rule's score is the oracle's with noise: less spread, and the rest unrelated to it."""
     config, market = SyntheticConfig(kind=kind, days=2400, stocks=60), markets[kind]
     rule, oracle = (
         scores(config, known, HOLDING)[WARM_UP:-HOLDING, : market.stocks]
@@ -258,7 +258,7 @@ def test_the_lead_rule_is_the_sum_of_what_is_still_to_come() -> None:
 
 def regime_chance(mean_returns: Array, variance: float) -> Array:
     """Chance of the rising regime on the day after, by Bayes' rule on the two densities, day by day."""
-    change, chances = regime_switch_chance(), []
+    change, chances = REGIME_SWITCH_CHANCE, []
     rising = 0.5
     for value in mean_returns:
         up = rising * math.exp(-((value - REGIME_DRIFT) ** 2) / (2 * variance))

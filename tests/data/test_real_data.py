@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +21,6 @@ def loader() -> StockDataLoader:
     loader = StockDataLoader(PRICES, investable=INVESTABLE)
     loader.load_and_prepare()
     return loader
-
-
-def test_everything_is_loaded_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        loader = StockDataLoader(PRICES)
-        loader.load_and_prepare()
-    assert "Loaded: 3781 days, 669 stocks, 9 features" in caplog.text
-    assert loader.data_array.shape == (3781, 669, 9) and loader.data_array.dtype == np.float32
-    assert "survivors" in caplog.text
-    assert loader.quality.masked == 1 and 20 < loader.quality.widened < 100
 
 
 def test_ten_windows_on_one_environment(loader: StockDataLoader) -> None:

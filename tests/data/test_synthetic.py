@@ -1,4 +1,4 @@
-"""The built-in market has the structure it claims, in every kind, and is fair to who does not see it."""
+"""The built-in market has the structure it claims, in every kind, and is fair to those who do not know it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from data.synthetic.kinds import (
     REVERSAL,
     VALUE,
     followers,
-    momentum_log_persistence,
+    log_persistence,
 )
 from data.synthetic.prices import SyntheticMarket, bars_frame, synthetic_market
 from utils.config.trader import MarketKind, SyntheticConfig
@@ -116,7 +116,7 @@ def test_drift_foretells_the_next_return_and_lasts_as_long_as_said(market: Synth
     slopes = (returns * drift[:-1]).mean(axis=0) / (drift[:-1] ** 2).mean(axis=0)
     assert slopes.mean() == pytest.approx(1.0, abs=4 * standard_error(slopes))
     shock = (
-        drift[1:-1] - math.exp(momentum_log_persistence(CONFIG)) * drift[:-2]
+        drift[1:-1] - math.exp(log_persistence(CONFIG.drift_half_life_days)) * drift[:-2]
     )  # new at a day's close, so that day's return lacks it
     same_day = (returns[:-1] * shock).mean(axis=0)
     assert same_day.mean() == pytest.approx(0.0, abs=4 * standard_error(same_day))
@@ -170,7 +170,7 @@ def test_momentum_is_fair_over_a_usual_trade() -> None:
     market = synthetic_market(config, 4)
     growth = (market.close[FAIR_SESSIONS:] / market.close[:-FAIR_SESSIONS] - 1).mean(axis=0)
     assert growth.mean() == pytest.approx(0.0, abs=4 * standard_error(growth))
-    # Without the share of the lasting drift it would be this far off, which the test must be able to see.
+    # Without the share of the lasting drift it would be this far off, which the test must be able to tell.
     phi = 0.5 ** (1 / config.drift_half_life_days)
     covariance = config.drift_std**2 * phi ** np.abs(np.subtract.outer(range(FAIR_SESSIONS), range(FAIR_SESSIONS)))
     assert math.expm1(covariance.sum() / 2) > 8 * standard_error(growth)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import statistics
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -145,18 +142,10 @@ def test_without_a_leak_nothing_is_named(profiler: MemoryProfiler) -> None:
     assert profiler.counts() == {"environments": 1, "agents": 0, "replay_buffers": 0}
 
 
-def test_the_profiler_itself_does_not_grow() -> None:
-    """In a process of its own, where nothing else comes and goes."""
-    code = """
-from utils.memory.profiler import get_profiler
-profiler = get_profiler()
-for _ in range(14):
-    profiler.log_memory("evolve", census=True)
-print(len({(s.objects, s.tensors, s.arrays) for s in profiler.visits("evolve")[-4:]}))
-"""
-    root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "1"
+def test_the_profiler_itself_does_not_grow(profiler: MemoryProfiler) -> None:
+    visit_times(profiler, lambda *_: None, 14, [])
+    last = profiler.visits("evolve")[-4:]
+    assert len({tuple(s.counts[name] for name in ("objects", "tensors", "arrays")) for s in last}) == 1
 
 
 def test_a_leak_that_begins_late_or_ends_is_judged_by_the_latest_visits(profiler: MemoryProfiler) -> None:
@@ -213,10 +202,10 @@ def test_slope_is_the_median_of_pairwise_slopes(values: list[float]) -> None:
 @given(
     slope=st.integers(-1000, 1000),
     offset=st.integers(-1000, 1000),
-    positions=st.lists(st.integers(0, 10**4), min_size=2, max_size=30, unique=True).map(sorted),
+    times=st.lists(st.integers(0, 10**4), min_size=2, max_size=30, unique=True).map(sorted),
 )
-def test_slope_of_a_straight_line_is_exact(slope: int, offset: int, positions: list[int]) -> None:
-    assert theil_sen([slope * x + offset for x in positions], positions) == slope
+def test_slope_of_a_straight_line_is_exact(slope: int, offset: int, times: list[int]) -> None:
+    assert theil_sen([slope * x + offset for x in times], times) == slope
 
 
 def test_slope_ignores_outliers_and_old_points() -> None:
@@ -241,45 +230,64 @@ def free_measures(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return values
 
 
-def test_snapshots_and_labels_are_bounded(profiler: MemoryProfiler, free_measures: list[float]) -> None:
+def test_snapshots_are_bounded_and_the_baseline_stays(profiler: MemoryProfiler, free_measures: list[float]) -> None:
     free_measures += [5.0] + [1.0] * 1500
     profiler.log_memory("baseline")
     for visit in range(1500):
         profiler.log_memory(f"label {visit % 300}")
     assert len(profiler.snapshots) == 1000
-    assert len(profiler._labels) <= memory_profiler.MAX_LABELS
-    assert profiler.growth("baseline")["rss_mb"] == pytest.approx(-4.0)
+    assert profiler.growth()["rss_mb"] == pytest.approx(-4.0)
 
 
 def test_trend_growth_and_phases_of_a_known_series(
     profiler: MemoryProfiler, free_measures: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
+    assert profiler.growth() == {}
     free_measures += [100, 500, 10, 12, 14, 16]
-    profiler.register_counter("agents", lambda: 17)
     with caplog.at_level(logging.INFO):
         for _ in range(6):
             profiler.log_memory("evolve")
-        profiler.print_memory_growth(baseline_label="evolve")
-        profiler.print_memory_growth(baseline_label="absent")
+        profiler.print_memory_growth()
     trend = profiler.trend("evolve")
     assert (trend["rss_mb"], trend["uss_mb"], trend["agents"]) == pytest.approx((2.0, 4.0, 0.0))
     assert "tensors" not in trend
     rows = {line.split()[0]: line.split() for line in profiler.trend_table("evolve").splitlines()}
     assert rows["rss_mb"][1:] == ["100.00", "MB", "16.00", "MB", "+2.00", "MB"]
-    assert [(p.label, p.rss_mb, p.uss_mb) for p in profiler.phases()][-1] == ("evolve", 16.0, 32.0)
-    assert [p.seconds for p in profiler.phases()] == sorted(p.seconds for p in profiler.phases())
+    assert profiler.phases()[-1][0] == "evolve" and profiler.phases()[-1][2:] == (16.0, 32.0, 0.0)
+    seconds = [point[1] for point in profiler.phases()]
+    assert seconds == sorted(seconds)
     assert "rss_mb             -84.00 MB" in caplog.text
-    assert "expected a label with a snapshot, got 'absent'" in caplog.text
-    with pytest.raises(KeyError, match="absent"):
-        profiler.growth("absent")
 
 
-def test_baseline_is_the_first_snapshot_with_its_label(profiler: MemoryProfiler, free_measures: list[float]) -> None:
-    free_measures += [100, 130]
-    first = profiler.set_baseline("start")
-    profiler.log_memory("later")
-    assert profiler.set_baseline("start") is first
-    assert profiler.growth()["rss_mb"] == pytest.approx(30.0)
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([600], "too early to tell"),
+        ([100, 500, 600, 601], "slope +1.0 MB a generation after the second, too early to tell"),
+        ([100, 500, 600, 600.5, 601], "slope +0.5 MB a generation after the second, steady"),
+        ([100, 500, 600, 900, 600.2, 600.3, 600.4], "slope +0.1 MB a generation after the second, steady"),
+        ([600, 600, 600, 590, 580], "slope -10.0 MB a generation after the second, steady"),
+        ([600, 600, 600, 602, 604], "slope +2.0 MB a generation after the second, growing: nothing named"),
+    ],
+)
+def test_summary_line_tells_slope_and_verdict(
+    profiler: MemoryProfiler, free_measures: list[float], sizes: list[float], expected: str
+) -> None:
+    free_measures += sizes
+    for _ in sizes:
+        profiler.log_memory("generation")
+    line = profiler.summary_line()
+    assert line.startswith(f"memory: resident {sizes[-1]:,.0f} MB, peak ")
+    assert line.endswith(f"MB, {expected}")
+
+
+def test_summary_line_names_leaks_of_any_label(profiler: MemoryProfiler, free_measures: list[float]) -> None:
+    kept: list[Any] = []
+    for visit in range(5):
+        leak_tensors(profiler, kept, visit)
+        profiler.log_memory("evolve", census=True)
+        profiler.log_memory("generation")
+    assert profiler.summary_line().endswith(", growing: tensors")
 
 
 def test_final_summary_names_leaks_and_large_objects(profiler: MemoryProfiler) -> None:
@@ -291,13 +299,9 @@ def test_final_summary_names_leaks_and_large_objects(profiler: MemoryProfiler) -
     assert "evolve, 5 visits" in summary
 
 
-def test_counters_count_and_die_with_their_object(profiler: MemoryProfiler) -> None:
-    class Population:
-        def size(self) -> int:
-            return 16
-
-    population, champion = Population(), Thing()
-    profiler.register_counter("agents", population.size)
+def test_tracked_objects_count_as_long_as_they_live(profiler: MemoryProfiler) -> None:
+    population, champion = Thing(), Thing()
+    profiler.track("agents", population, count=16)
     profiler.track("agents", champion)
     profiler.track("agents", champion)
     assert profiler.counts()["agents"] == 17
@@ -316,7 +320,7 @@ def test_snapshot_agrees_with_the_system(profiler: MemoryProfiler) -> None:
     assert 0 < snapshot.uss_mb <= snapshot.rss_mb <= snapshot.vms_mb
     assert snapshot.rss_mb == pytest.approx(psutil.Process().memory_info().rss / MB, rel=0.2)
     assert peak_rss_mb() >= 0.99 * snapshot.rss_mb
-    assert snapshot.tensors is None and snapshot.objects is None
+    assert snapshot.counts == {"environments": 0, "agents": 0, "replay_buffers": 0}
 
 
 def test_unique_memory_falls_back_to_resident_memory(profiler: MemoryProfiler, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     _draw_equity(run.path / "equity.png", results["validation"], config)
     profiler = get_profiler()
     profiler.log_memory("end", census=config.census_every > 0)
-    profiler.print_memory_growth(baseline_label=BASELINE)
+    profiler.print_memory_growth()
     if config.census_every > 0:
         profiler.final_summary()
     _draw_progress(run, _note(config))

@@ -30,7 +30,7 @@ class Cause(NamedTuple):
 
     kind: str
     rank: int
-    min_growth: int
+    min_growth: int = 1
     """Least growth at every visit that is worth a name."""
 
 
@@ -45,25 +45,26 @@ class Leak:
     visits: int
     now: int
     along: tuple[str, ...] = ()
-    """What grew with it, most first; most likely its consequence."""
+    """Growth that came with it, most first; most likely its consequence."""
 
     def __str__(self) -> str:
-        """One line for the log."""
+        """Return one line for the log."""
         text = f"{self.kind}: +{self.per_visit:,.4g} a visit over {self.visits} visits, now {self.now:,}"
         return f"{text} (with it: {', '.join(self.along)})" if self.along else text
 
 
-def causes_of(census: Census, open_figures: int, counts: dict[str, int]) -> dict[Cause, int]:
-    """Every count of a visit that may turn out to leak; types of few objects are left out."""
-    figures = max(open_figures, census.types.get(FIGURE_TYPE, 0))
-    found = {Cause(label.replace("_", " "), OWNERS, 1): count for label, count in counts.items()}
-    found[Cause("figures", OWNERS, 1)] = figures
-    found[Cause("retained graph", GRAPH, 1)] = census.graph_nodes
-    found[Cause("tensors", HOLDINGS, 1)] = census.tensors
-    found[Cause("arrays", HOLDINGS, 1)] = census.arrays
+def causes_of(census: Census, open_figures: int, owners: dict[str, int]) -> dict[Cause, int]:
+    """Return every count of a visit that may turn out to leak; types of few objects are left out."""
+    found = {Cause(label.replace("_", " "), OWNERS): count for label, count in owners.items()}
+    found[Cause("figures", OWNERS)] = max(open_figures, census.types.get(FIGURE_TYPE, 0))
+    found[Cause("retained graph", GRAPH)] = census.counts["graph_nodes"]
+    found[Cause("tensors", HOLDINGS)] = census.counts["tensors"]
+    found[Cause("arrays", HOLDINGS)] = census.counts["arrays"]
     for name, count in census.types.items():
         if count >= MIN_TYPE_COUNT and name != FIGURE_TYPE:
-            found[_type_cause(name)] = count
+            is_library = "." not in name or name.partition(".")[0] in sys.stdlib_module_names
+            rank, least = (LIBRARY, MIN_LIBRARY_OBJECTS) if is_library else (HOLDINGS, MIN_OBJECTS)
+            found[Cause(f"python objects of type {name}", rank, least)] = count
     for name, count in census.references.items():
         if count >= MIN_REFERENCES:
             found[Cause(f"python objects of type {name}", LIBRARY, MIN_REFERENCES)] = count
@@ -71,35 +72,20 @@ def causes_of(census: Census, open_figures: int, counts: dict[str, int]) -> dict
 
 
 def name_leaks(causes: Sequence[Cause], table: np.ndarray) -> list[Leak]:
-    """The leaks in counts of shape (visits, causes), integers, oldest visit first."""
+    """Find the leaks in counts of shape (visits, causes), integers, oldest visit first.
+
+    Growth that merely accompanies a more telling cause (the arrays of a leaked figure) is listed with that cause.
+    """
     steps = np.diff(table, axis=0)
     per_visit = steps.mean(axis=0)
-    enough = np.array([cause.min_growth for cause in causes])
     # The smallest step, not the mean: a cache that fills up grows at every visit too, but less and less.
-    growing = np.flatnonzero(steps.min(axis=0) >= enough)
+    growing = np.flatnonzero(steps.min(axis=0) >= np.array([cause.min_growth for cause in causes]))
     order = sorted(growing.tolist(), key=lambda column: (causes[column].rank, -per_visit[column]))
-    if not order:
-        return []
-    deepest = causes[order[0]].rank
-    along = tuple(
-        f"{causes[column].kind} +{per_visit[column]:,.4g}" for column in order if causes[column].rank > deepest
-    )[:MAX_ALONG]
-    named = _bounded([column for column in order if causes[column].rank == deepest], causes)
+    named = [column for column in order if causes[column].rank == causes[order[0]].rank]
+    along = tuple(f"{causes[column].kind} +{per_visit[column]:,.4g}" for column in order[len(named) :])[:MAX_ALONG]
+    types = [column for column in named if causes[column].kind.startswith("python objects")]
     return [
         Leak(causes[column].kind, float(per_visit[column]), len(steps), int(table[-1, column]), along)
         for column in named
+        if column not in types[MAX_NAMED_TYPES:]
     ]
-
-
-def _type_cause(name: str) -> Cause:
-    module = name.partition(".")[0] if "." in name else "builtins"
-    kind = f"python objects of type {name}"
-    if module in sys.stdlib_module_names:
-        return Cause(kind, LIBRARY, MIN_LIBRARY_OBJECTS)
-    return Cause(kind, HOLDINGS, MIN_OBJECTS)
-
-
-def _bounded(columns: list[int], causes: Sequence[Cause]) -> list[int]:
-    """All that is not a type, and the types that grow most."""
-    types = [column for column in columns if causes[column].kind.startswith("python objects")]
-    return [column for column in columns if column not in types[MAX_NAMED_TYPES:]]
