@@ -16,7 +16,6 @@ from environment.fuel_breaks.fire_spread import (
     PURPOSES,
     ScenarioSet,
     arrival_minutes,
-    block_cells,
     draw_scenarios,
     spread_grid,
     travel_minutes,
@@ -221,15 +220,14 @@ def test_a_fire_does_not_start_without_fuel() -> None:
     assert np.isinf(state.arrival[0]).all() and np.isfinite(state.arrival[1]).sum() == 8
 
 
-def test_blocking_copies() -> None:
+def test_no_step_leaves_or_enters_a_cleared_cell() -> None:
     landscape = flat_landscape(3, 3)
-    grid, minutes = spread_grid(3, 3), travel_minutes(landscape, [Wind(0, 0)], MOISTURE)
-    cleared = np.zeros(9, dtype=bool)
-    cleared[4] = True
-    blocked = block_cells(grid, minutes, cleared)
-    assert np.isfinite(minutes).all() and np.isinf(blocked).sum() == 16
-    arrival = arrival_minutes(grid, blocked[0], np.array([0], dtype=np.int32), 1e6)
+    grid, minutes = spread_grid(3, 3), travel_minutes(landscape, [Wind(0, 0)], MOISTURE)[0]
+    before, cleared = minutes.copy(), np.arange(9) == 4
+    arrival = arrival_minutes(grid, minutes, cleared, np.array([0, 4], dtype=np.int32), 1e6)
     assert np.isinf(arrival[0, 4]) and np.isfinite(np.delete(arrival[0], 4)).all()
+    assert arrival[1, 4] == 0 and np.isinf(np.delete(arrival[1], 4)).all()
+    assert (minutes == before).all()
 
 
 @given(st.integers(0, 2**40), st.integers(1, 12), st.integers(1, 60))

@@ -32,7 +32,7 @@ from training.fuel_breaks.policies import (
     noisy_choice,
     proportional_choice,
 )
-from training.fuel_breaks.replay import Batch, FuelBreakReplay, centre_by_group, n_step_sums, returns_to_go
+from training.fuel_breaks.replay import Batch, Replay, centre_by_group, n_step_sums, returns_to_go
 from training.fuel_breaks.validation import Validation, spaced
 from utils.memory.profiler import get_profiler
 from utils.runs.seeding import named_generator
@@ -67,7 +67,7 @@ class DQNTrainer:
         """The network of the best validation so far."""
         self.optimizer = torch.optim.Adam(self.online.parameters(), lr=learning.learning_rate)
         capacity = learning.lanes * bounds.experience_per_collector
-        self.replay = FuelBreakReplay(capacity, self.env.observer, n_steps=learning.n_steps, device=device)
+        self.replay = Replay(capacity, self.env.observer, n_steps=learning.n_steps, device=device)
         self.generation = 0
         self.episodes = 0
         self.updates = 0
