@@ -27,7 +27,8 @@ from environment.fuel_breaks.burn_state import FireSimulator, TracedBurnState
 from environment.fuel_breaks.config import FuelBreakConfig, FuelMoisture
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import CHAINS_PER_HOUR_PER_METRE_PER_MINUTE, Wind, surface_fire
-from training.fuel_breaks.baselines import adaptive, baselines, downstream_value, evaluate, place
+from training.fuel_breaks.baselines import adaptive, baselines, downstream_value, place
+from training.fuel_breaks.validation import evaluate, spaced
 
 logger = logging.getLogger("benchmarks.speed.fuel_breaks")
 FLAMMAP_MOISTURE = FuelMoisture(6, 8, 10, 75, 60)
@@ -115,7 +116,7 @@ def run(path: Path | None, split: str, seeds: int, max_tiles: int) -> dict[str, 
     config, tile_config = FuelBreakConfig(), TileConfig()
     landscape = load_landscape(path) if path else generated_landscape(0)
     tiles: tuple[Tile, ...] = getattr(split_tiles(cut_tiles(landscape, tile_config), tile_config), split)
-    spaced = np.unique(np.linspace(0, len(tiles) - 1, min(max_tiles, len(tiles))).round().astype(int))
+    chosen = tuple(tiles[tile] for tile in spaced(len(tiles), max_tiles))
     errors = spread_errors(path) if path else []
     for error in errors:
         logger.info(
@@ -127,8 +128,8 @@ def run(path: Path | None, split: str, seeds: int, max_tiles: int) -> dict[str, 
     return {
         "spread_errors": [asdict(error) for error in errors],
         "speed": speed,
-        "tiles": len(spaced),
-        "baselines": baseline_table(tuple(tiles[i] for i in spaced), seeds, config),
+        "tiles": len(chosen),
+        "baselines": baseline_table(chosen, seeds, config),
     }
 
 

@@ -21,13 +21,13 @@ from training.fuel_breaks.baselines import (
     burn_probability,
     domirank,
     downstream_value,
-    evaluate,
     place,
     random_cells,
     reduction_percent,
     static,
     tree_betweenness,
 )
+from training.fuel_breaks.validation import evaluate
 
 NAMES = list(baselines())
 

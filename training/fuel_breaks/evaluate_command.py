@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from training.fuel_breaks.arguments import FuelBreakEvaluateArguments
-from training.fuel_breaks.baselines import baselines, evaluate
+from training.fuel_breaks.baselines import baselines
 from training.fuel_breaks.pictures import draw_comparison
 from training.fuel_breaks.run import GENERATED, SavedAgent, open_agent
-from training.fuel_breaks.validation import spaced
+from training.fuel_breaks.validation import evaluate, spaced
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_json
 from utils.tables import table
@@ -97,7 +97,7 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
 def judge(agent: SavedAgent, split: str, max_tiles: int, scenario_seeds: int) -> dict[str, Float64Array]:
     """(tiles,) reduction of the burned area in percent by policy, the network first."""
     every = agent.tiles(split)
-    tiles = spaced(every, max_tiles or len(every))
+    tiles = [every[tile] for tile in spaced(len(every), max_tiles or len(every))]
     reductions = {}
     for name, policy in {AGENT: agent.policy, **baselines(agent.config.seed)}.items():
         reductions[name] = evaluate(policy, tiles, range(scenario_seeds), agent.config.env)
