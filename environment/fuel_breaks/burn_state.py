@@ -15,10 +15,8 @@ from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.fire_spread import (
     BoolArray,
     Float64Array,
-    Int32Array,
     Purpose,
     ScenarioSet,
-    SpreadGrid,
     SpreadTrees,
     arrival_minutes,
     downstream_cells,
@@ -46,20 +44,21 @@ class Exposure:
         return int(self.burned.sum(dtype=np.int64))
 
 
-@dataclass(frozen=True, eq=False)
 class Hazard:
     """A scenario set on a tile: F fires under W winds, and the time each step takes before anything is cleared."""
 
-    grid: SpreadGrid
-    burnable: BoolArray
-    """(cells,)"""
-    minutes: Float64Array
-    """(W, E)"""
-    ignition_cells: Int32Array
-    """(F,)"""
-    wind_of_fire: NDArray[np.int64]
-    """(F,)"""
-    duration_minutes: float
+    def __init__(self, landscape: Landscape, scenarios: ScenarioSet, config: FuelBreakConfig) -> None:
+        self.grid = spread_grid(*landscape.shape)
+        self.burnable = landscape.burnable.ravel()
+        """(cells,)"""
+        self.winds = scenarios.winds
+        self.minutes = travel_minutes(landscape, self.winds, config.moisture)
+        """(W, E)"""
+        self.ignition_cells = scenarios.ignition_cells.ravel()
+        """(F,)"""
+        self.wind_of_fire = np.repeat(np.arange(len(self.winds)), scenarios.ignition_cells.shape[1])
+        """(F,)"""
+        self.duration_minutes = config.scenarios.duration_minutes
 
     def burn(self, cleared: BoolArray, fires: NDArray[np.int64] | None = None) -> Float64Array:
         """Return (n, cells) arrivals in minutes of some fires (n,), by default all, where (cells,) are cleared."""
@@ -78,21 +77,6 @@ class Hazard:
     def start_burned_cells(self) -> int:
         """Cells burned before anything was cleared, summed over fires."""
         return int(np.isfinite(self.burn(np.zeros(self.grid.cells, dtype=np.bool_))).sum())
-
-
-def build_hazard(landscape: Landscape, scenarios: ScenarioSet, config: FuelBreakConfig) -> Hazard:
-    """Set a scenario set on a landscape, at the configured moisture and duration."""
-    minutes = travel_minutes(landscape, scenarios.winds, config.moisture)
-    minutes.setflags(write=False)
-    winds, ignitions = scenarios.ignition_cells.shape
-    return Hazard(
-        spread_grid(*landscape.shape),
-        landscape.burnable.ravel(),
-        minutes,
-        scenarios.ignition_cells.ravel(),
-        np.repeat(np.arange(winds), ignitions),
-        config.scenarios.duration_minutes,
-    )
 
 
 class BurnState:
@@ -189,4 +173,4 @@ class FireSimulator:
     def _build(self, tile: int, scenario_seed: int) -> Hazard:
         landscape = self.tiles[tile].landscape
         drawn = draw_scenarios(landscape.burnable.ravel(), self.config.scenarios, self._purpose, scenario_seed)
-        return build_hazard(landscape, drawn, self.config)
+        return Hazard(landscape, drawn, self.config)

@@ -87,12 +87,16 @@ class Observer:
         """Cells of a tile."""
         return self.shape[1] * self.shape[2]
 
+    def static(self, tile: int) -> Float32Array:
+        """Return a tile's static channels, computed when first asked for."""
+        if tile not in self._static:
+            self._static[tile] = static_channels(self.simulator.tiles[tile].landscape, self.simulator.config)
+        return self._static[tile]
+
     def render(self, tile: int, cleared: BoolArray, exposure: Exposure) -> Float32Array:
         """Return (channels, rows, columns) of a state: (cells,) cleared on a tile, and the planning fires' exposure."""
         observation = np.empty(self.shape, dtype=np.float32)
-        if tile not in self._static:
-            self._static[tile] = static_channels(self.simulator.tiles[tile].landscape, self.simulator.config)
-        observation[: len(STATIC_CHANNELS)] = self._static[tile]
+        observation[: len(STATIC_CHANNELS)] = self.static(tile)
         dynamic = observation[len(STATIC_CHANNELS) :].reshape(len(DYNAMIC_CHANNELS), -1)
         dynamic[0] = cleared
         dynamic[1] = exposure.burned / self._fires

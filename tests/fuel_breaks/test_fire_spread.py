@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Landscape
-from environment.fuel_breaks.burn_state import BurnState, Hazard, TracedBurnState, build_hazard
+from environment.fuel_breaks.burn_state import BurnState, Hazard, TracedBurnState
 from environment.fuel_breaks.config import FuelMoisture, ScenarioConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
 from environment.fuel_breaks.fire_spread import (
@@ -62,7 +62,7 @@ def burn(
 
 def hazard_of(landscape: Landscape, winds: list[Wind], ignitions: list[list[int]], duration: float) -> Hazard:
     config = small_config(scenarios=ScenarioConfig(duration_minutes=duration))
-    return build_hazard(landscape, ScenarioSet(tuple(winds), np.array(ignitions, dtype=np.int32)), config)
+    return Hazard(landscape, ScenarioSet(tuple(winds), np.array(ignitions, dtype=np.int32)), config)
 
 
 @settings(max_examples=25)
@@ -158,7 +158,7 @@ def test_a_shorter_fire_is_the_beginning_of_a_longer_one() -> None:
 def random_hazard(seed: int, rows: int = 8, columns: int = 7) -> Hazard:
     landscape = random_landscape(rows, columns, seed)
     scenarios = draw_scenarios(landscape.burnable.ravel(), small_config().scenarios, "planning", seed)
-    return build_hazard(landscape, scenarios, small_config())
+    return Hazard(landscape, scenarios, small_config())
 
 
 @settings(max_examples=30)

@@ -247,12 +247,11 @@ class DQNTrainer:
 
     def _first_observations(self) -> Tensor:
         count = len(self.env.planning.tiles)
-        tiles = spaced(count, _INPUT_TILES)
-        observations = self.env.reset(tiles, [0] * len(tiles))
         # Static channels are kept once computed: for all tiles now, so that memory does not grow as they are visited.
         for tile in range(count):
-            self.env.observer.render(tile, self.env.cleared[0], self.env.exposures[0])
-        return torch.from_numpy(observations).to(self.device)
+            self.env.observer.static(tile)
+        tiles = spaced(count, _INPUT_TILES)
+        return torch.from_numpy(self.env.reset(tiles, [0] * len(tiles))).to(self.device)
 
     def _choose(self) -> NDArray[np.int64]:
         env, legal, generator = self.env, self.env.action_masks(), self.generator
@@ -301,13 +300,14 @@ class DQNTrainer:
         return float(self.validation.reductions(greedy(self.target, self.device, symmetry)).mean())
 
     def _record(self, score: float) -> dict[str, Any]:
+        means = {name: float(np.mean(values)) if values else math.nan for name, values in self.histories.items()}
         return {
             "generation": self.generation,
             "episodes": self.episodes,
             "updates": self.updates,
             "epsilon": self.epsilon,
-            "loss": _mean(self.histories["losses"]),
-            "return_percent": _mean(self.histories["returns"]),
+            "loss": means["losses"],
+            "return_percent": means["returns"],
             "validation": {
                 "agent": score,
                 "best": self.best_score,
@@ -317,8 +317,8 @@ class DQNTrainer:
             "prior_scale": float(self.online.prior_log_scale.detach().exp()),
             "seconds": {
                 "total": self.seconds,
-                "environment_step": _mean(self.histories["step_times"]),
-                "collection": _mean(self.histories["collection_times"]),
+                "environment_step": means["step_times"],
+                "collection": means["collection_times"],
             },
             "buffers": {
                 "replay": self.replay.size,
@@ -329,7 +329,3 @@ class DQNTrainer:
             },
             "memory": self.watch.record(),
         }
-
-
-def _mean(values: deque[float]) -> float:
-    return float(np.mean(values)) if values else math.nan

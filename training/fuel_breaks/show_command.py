@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +11,7 @@ import numpy as np
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.burn_state import FireSimulator, Hazard
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fire_behaviour import Wind
-from environment.fuel_breaks.fire_spread import BoolArray, Float64Array, draw_scenarios
+from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
 from training.fuel_breaks.arguments import FuelBreakShowArguments
 from training.fuel_breaks.baselines import baselines, place, reduction_percent
 from training.fuel_breaks.evaluate_command import AGENT
@@ -81,19 +79,18 @@ def _draw_tile(
     title = f"{name}: burn probability before and after"
     draw_burn_probability(landscape, before, chosen, folder / "burn_probability.png", title, fires_note)
     cleared = placements[AGENT].cleared
-    winds = draw_scenarios(judging.burnable, config.scenarios, "judging", seed).winds
-    fire = typical_fire(judging, cleared, winds)
+    fire = typical_fire(judging, cleared)
     draw_fire(landscape, fire, cleared, folder / "fire.gif", f"{name}: one fire, without and with breaks", note)
 
 
-def typical_fire(judging: Hazard, cleared: BoolArray, winds: Sequence[Wind]) -> FirePair:
+def typical_fire(judging: Hazard, cleared: BoolArray) -> FirePair:
     """Of the judging fires of at least mean size, take that for which breaks save the share closest to all fires'."""
     without, with_breaks = (judging.burn(mask.ravel()) for mask in (np.zeros_like(cleared), cleared))
     before, after = (np.isfinite(arrival).sum(axis=1) for arrival in (without, with_breaks))
     share = 1 - after / np.maximum(before, 1)
     distance = np.where(before >= before.mean(), np.abs(share - (1 - after.sum() / before.sum())), np.inf)
     fire, shape = int(distance.argmin()), judging.grid.shape
-    wind = winds[int(judging.wind_of_fire[fire])]
+    wind = judging.winds[judging.wind_of_fire[fire]]
     return FirePair(without[fire].reshape(shape), with_breaks[fire].reshape(shape), judging.duration_minutes, wind)
 
 
