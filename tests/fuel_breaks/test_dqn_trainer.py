@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from environment.fuel_breaks.burn_state import FireSimulator
-from tests.fuel_breaks.dqn_cases import (
+from tests.fuel_breaks.run_cases import (
     CPU,
     SIDE,
     bridge_cell,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from tests.fuel_breaks.dqn_cases import run_config, trainer_of, with_learning
 from tests.fuel_breaks.fire_cases import observe_anew, small_tiles
+from tests.fuel_breaks.run_cases import run_config, trainer_of, with_learning
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.replay import Replay, centre_by_group, n_step_sums, returns_to_go
 

@@ -198,6 +198,7 @@ def draw_fire(
             hectares = int(is_burned.sum()) * landscape.cell_size_m**2 / 10_000
             _map_title(axes, name, f"{minute:.0f} min: {hectares:.1f} ha burned")
         canvas.draw()
+        figure.set_layout_engine("none")  # frames keep the places that the first one took
         images.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
     # One palette for all frames, or colours would flicker.
     palette = images[-1].convert("P", palette=Image.Palette.ADAPTIVE, colors=128)
