@@ -143,8 +143,8 @@ class VectorFuelBreakEnvironment:
         """(lanes,) whose budget is spent or that have nothing left to clear."""
         return np.array([state.cleared.sum() >= self.budget_cells or not state.legal().any() for state in self.states])
 
-    def reset(self, tiles: IntegerArray, scenario_seeds: IntegerArray) -> Float32Array:
-        """Begin one episode a lane, (lanes,) of each argument; returns (lanes, channels, rows, columns).
+    def reset(self, tiles: IntegerArray, scenario_seeds: IntegerArray) -> None:
+        """Begin one episode a lane, (lanes,) of each argument.
 
         Raises:
             ValueError: a tile that is not there, a seed below 0, or unequal lengths.
@@ -162,17 +162,15 @@ class VectorFuelBreakEnvironment:
         self.states = [TracedBurnState(self.planning.hazard(*lane)) for lane in lanes]
         self._rewarded = [BurnState(self.rewarding.hazard(*lane)) for lane in lanes]
         self.exposures = [self.planning.exposure(*lane, s) for lane, s in zip(lanes, self.states, strict=True)]
-        return self.observe()
 
     def action_masks(self) -> BoolArray:
         """Return the (lanes, cells) that may be cleared."""
         return np.stack([state.legal() for state in self.states])
 
-    def step(self, actions: IntegerArray) -> tuple[Float32Array, Float64Array, BoolArray]:
-        """Clear one cell (by its number) a lane; a lane that has terminated stays as it is, whatever its action.
+    def step(self, actions: IntegerArray) -> Float64Array:
+        """Clear one cell (by its number) a lane and return the (lanes,) rewards in percent.
 
-        Returns:
-            (lanes, channels, rows, columns) observations, (lanes,) rewards in percent, (lanes,) terminated.
+        A lane that has terminated stays as it is, whatever its action.
 
         Raises:
             ValueError: an action that the mask forbids, or not one a lane.
@@ -191,7 +189,7 @@ class VectorFuelBreakEnvironment:
             before = rewarded.burned_cells
             rewarded.clear(cell)
             rewards[lane] = 100 * (before - rewarded.burned_cells) / rewarded.hazard.start_burned_cells
-        return self.observe(), rewards, self.terminated
+        return rewards
 
     def observe(self) -> Float32Array:
         """Return the (lanes, channels, rows, columns) of the present states."""
@@ -226,15 +224,15 @@ class FuelBreakEnvironment(gym.Env[Float32Array, np.int64]):
             **(options or {}),
         }
         self.steps = 0
-        observation = self.vector.reset([chosen["tile"]], [chosen["scenario_seed"]])[0]
-        return observation, self._info(True)
+        self.vector.reset([chosen["tile"]], [chosen["scenario_seed"]])
+        return self.vector.observe()[0], self._info(True)
 
     def step(self, action: np.int64 | int) -> tuple[Float32Array, float, bool, bool, dict[str, Any]]:
         """Clear a cell; the reward is in percent of the area burned at the start."""
         self.steps += 1
         reward, is_legal = 0.0, bool(self.action_masks()[action])
         if is_legal:
-            reward = float(self.vector.step([int(action)])[1][0])
+            reward = float(self.vector.step([int(action)])[0])
         terminated = bool(self.vector.terminated[0])
         truncated = not terminated and self.steps >= self.vector.budget_cells
         return self.vector.observe()[0], reward, terminated, truncated, self._info(is_legal)

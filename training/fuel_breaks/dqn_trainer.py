@@ -173,7 +173,7 @@ class DQNTrainer:
             masks.append(np.packbits(env.cleared, axis=1))
             is_open.append(~env.terminated)
             actions.append(self._choose())
-            rewards.append(env.step(actions[-1])[1])
+            rewards.append(env.step(actions[-1]))
             exposures.append(list(env.exposures))
             self.histories["step_times"].append(time.monotonic() - begun)
             self.watch.environment_steps(learning.lanes)
@@ -251,7 +251,8 @@ class DQNTrainer:
         for tile in range(count):
             self.env.observer.static(tile)
         tiles = spaced(count, _INPUT_TILES)
-        return torch.from_numpy(self.env.reset(tiles, [0] * len(tiles))).to(self.device)
+        self.env.reset(tiles, [0] * len(tiles))
+        return torch.from_numpy(self.env.observe()).to(self.device)
 
     def _choose(self) -> NDArray[np.int64]:
         env, legal, generator = self.env, self.env.action_masks(), self.generator
