@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class BoundedCache(Generic[Key, Value]):
-    """Keeps the values used last, at most `capacity` of them; what is dropped must be cheap enough to make again."""
+    """The values used last, at most `capacity` of them; a value that was dropped is made again."""
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:

@@ -40,7 +40,7 @@ the cells burned at the start whose fire now comes through the cell. The budget 
 _HALF_RATE_M_MIN = 2.0
 _HALF_SLOPE_PERCENT = 100.0
 _CLIMATE_WINDS = 8
-_MAX_SCENARIO_SEED = 2**31
+MAX_SCENARIO_SEED = 2**31
 
 
 def static_channels(landscape: Landscape, config: FuelBreakConfig) -> Float32Array:
@@ -68,7 +68,7 @@ def static_channels(landscape: Landscape, config: FuelBreakConfig) -> Float32Arr
 
 
 class Observer:
-    """Renders states as observations; keeps the static channels of each tile once they are computed."""
+    """Observations of states; the static channels of each tile are computed once and kept."""
 
     def __init__(self, simulator: FireSimulator) -> None:
         self.simulator = simulator
@@ -87,7 +87,7 @@ class Observer:
         """Cells of a tile."""
         return self.shape[1] * self.shape[2]
 
-    def static(self, tile: int) -> Float32Array:
+    def static_channels(self, tile: int) -> Float32Array:
         """Return a tile's static channels, computed when first asked for."""
         if tile not in self._static:
             self._static[tile] = static_channels(self.simulator.tiles[tile].landscape, self.simulator.config)
@@ -96,7 +96,7 @@ class Observer:
     def render(self, tile: int, cleared: BoolArray, exposure: Exposure) -> Float32Array:
         """Return (channels, rows, columns) of a state: (cells,) cleared on a tile, and the planning fires' exposure."""
         observation = np.empty(self.shape, dtype=np.float32)
-        observation[: len(STATIC_CHANNELS)] = self.static(tile)
+        observation[: len(STATIC_CHANNELS)] = self.static_channels(tile)
         dynamic = observation[len(STATIC_CHANNELS) :].reshape(len(DYNAMIC_CHANNELS), -1)
         dynamic[0] = cleared
         dynamic[1] = exposure.burned / self._fires
@@ -220,7 +220,7 @@ class FuelBreakEnvironment(gym.Env[Float32Array, np.int64]):
         super().reset(seed=seed)
         chosen = {
             "tile": int(self.np_random.integers(len(self.vector.planning.tiles))),
-            "scenario_seed": int(self.np_random.integers(_MAX_SCENARIO_SEED)),
+            "scenario_seed": int(self.np_random.integers(MAX_SCENARIO_SEED)),
             **(options or {}),
         }
         self.steps = 0

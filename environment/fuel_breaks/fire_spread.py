@@ -106,7 +106,7 @@ def arrival_minutes(
 
 @dataclass(frozen=True)
 class SpreadTrees:
-    """The trees along which fires arrive: for each of n burned cells of all fires, from whom it caught fire."""
+    """The trees along which fires arrive; n counts the burned cells of all fires."""
 
     fire: NDArray[np.int64]
     """(n,) the fire, ascending."""
@@ -165,7 +165,7 @@ def tree_depth(trees: SpreadTrees) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class ScenarioSet:
-    """Fires to be judged by: W winds and, for each, where its fires start."""
+    """Fires of one seed and purpose: W winds and, for each, where its fires start."""
 
     winds: tuple[Wind, ...]
     ignition_cells: Int32Array

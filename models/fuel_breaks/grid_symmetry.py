@@ -25,7 +25,7 @@ class CompassChannels:
 
 
 class GridSymmetry(nn.Module):
-    """Turns and mirrors square maps (n, channels, cells a side, cells a side) and tells where each cell goes."""
+    """Turned and mirrored square maps (n, channels, cells a side, cells a side), and where each cell goes."""
 
     source_channel: Tensor
     sign: Tensor

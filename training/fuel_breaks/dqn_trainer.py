@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.burn_state import Exposure
-from environment.fuel_breaks.env import VectorFuelBreakEnvironment
+from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnvironment
 from training.fuel_breaks.baselines import adaptive, downstream_value
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.memory_watch import MemoryWatch
@@ -36,7 +36,6 @@ from training.fuel_breaks.validation import Judge, spaced
 from utils.memory.profiler import get_profiler
 from utils.runs.seeding import named_generator
 
-_MAX_SCENARIO_SEED = 2**31
 _INPUT_TILES = 32
 _PROGRESS = ("generation", "episodes", "updates", "seconds", "best_generation", "best_score", "heuristic_score")
 _NETWORKS = ("online", "target", "best")
@@ -163,7 +162,7 @@ class DQNTrainer:
         learning, env = self.config.learning, self.env
         groups = learning.lanes // learning.lanes_per_tile
         tiles = torch.randint(len(env.planning.tiles), (groups,), generator=self.generator)
-        seeds = torch.randint(_MAX_SCENARIO_SEED, (groups,), generator=self.generator)
+        seeds = torch.randint(MAX_SCENARIO_SEED, (groups,), generator=self.generator)
         tile_of_lane, seed_of_lane = (v.repeat_interleave(learning.lanes_per_tile).numpy() for v in (tiles, seeds))
         env.reset(tile_of_lane, seed_of_lane)
         masks, actions, rewards, is_open = [], [], [], []
@@ -249,7 +248,7 @@ class DQNTrainer:
         count = len(self.env.planning.tiles)
         # Static channels are kept once computed: for all tiles now, so that memory does not grow as they are visited.
         for tile in range(count):
-            self.env.observer.static(tile)
+            self.env.observer.static_channels(tile)
         tiles = spaced(count, _INPUT_TILES)
         self.env.reset(tiles, [0] * len(tiles))
         return torch.from_numpy(self.env.observe()).to(self.device)

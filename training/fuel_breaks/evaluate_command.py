@@ -31,7 +31,7 @@ _COLUMNS = ("policy", "reduction %", "+-", "network's lead", "from", "to", "p (t
 
 @dataclass(frozen=True)
 class PairedLead:
-    """By how much the network's reductions exceed a baseline's on the same tiles, in percent of the burned area."""
+    """The network's reductions less a baseline's on the same tiles, in percent of the burned area."""
 
     mean: float
     interval: tuple[float, float]

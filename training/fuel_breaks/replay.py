@@ -181,10 +181,10 @@ class Replay:
         """Rebuild the observations and legal cells of the states before or after transitions."""
         tiles, cleared = stored["tile"].tolist(), self._unpacked(stored[mask])
         observations = np.empty((len(tiles), *self._observer.shape), dtype=np.float32)
-        for place, row in enumerate(rows.tolist()):
+        for sampled, row in enumerate(rows.tolist()):
             burned, downstream, start = self._exposures[mask][row]
             exposure = Exposure(burned, downstream, int(start))
-            observations[place] = self._observer.render(tiles[place], cleared[place], exposure)
+            observations[sampled] = self._observer.render(tiles[sampled], cleared[sampled], exposure)
         legal = self._burnable[tiles] & ~cleared
         return torch.from_numpy(observations).to(self.device), torch.from_numpy(legal).to(self.device)
 

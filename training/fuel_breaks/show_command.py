@@ -84,7 +84,7 @@ def _draw_tile(
 
 
 def typical_fire(judging: Hazard, cleared: BoolArray) -> FirePair:
-    """Of the judging fires of at least mean size, take that for which breaks save the share closest to all fires'."""
+    """Choose a fire of at least mean size of which breaks save about the same share as of all judging fires."""
     without, with_breaks = (judging.burn(mask.ravel()) for mask in (np.zeros_like(cleared), cleared))
     before, after = (np.isfinite(arrival).sum(axis=1) for arrival in (without, with_breaks))
     share = 1 - after / np.maximum(before, 1)
