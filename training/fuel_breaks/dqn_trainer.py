@@ -131,12 +131,6 @@ class DQNTrainer:
         done = min(1.0, self.episodes / learning.epsilon_episodes)
         return learning.epsilon_start + done * (learning.epsilon_end - learning.epsilon_start)
 
-    @property
-    def is_done(self) -> bool:
-        """True once the minutes or the episodes of the settings are spent."""
-        minutes, episodes = self.config.minutes, self.config.episodes
-        return 0 < minutes * 60 <= self.seconds or 0 < episodes <= self.episodes
-
     def begin(self) -> None:
         """Validate the untrained network, which a trained one must beat, and the heuristic."""
         self.heuristic_score = float(self.validation.reductions(adaptive(downstream_value)).mean())
