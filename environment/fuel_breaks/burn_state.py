@@ -38,11 +38,6 @@ class Exposure:
     start_burned_cells: int
     """Cells burned before anything was cleared."""
 
-    @property
-    def burned_cells(self) -> int:
-        """Cells burned, summed over fires."""
-        return int(self.burned.sum(dtype=np.int64))
-
 
 class Hazard:
     """A scenario set on a tile: F fires under W winds, and the time each step takes before anything is cleared."""
