@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from data.fuel_breaks.terrain import generated_landscape
 from main import main
-from tests.fuel_breaks.dqn_cases import TINY as TINY_FUEL_BREAKS
 from tests.tiny_run import TINY, frame
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^python main\.py.*$", README, flags=re.MULTILINE)
+COMMANDS = re.findall(r"^python main\.py(?! fuel-breaks).*$", README, flags=re.MULTILINE)
 OWN_FLAGS = (["prepare"], ["evaluate"], ["signals"])
 """Commands that take no settings."""
 CI = (Path(__file__).parent.parent / ".ci" / "run").read_text(encoding="utf-8")
@@ -46,9 +42,6 @@ def test_commands(folder: Path, command: str) -> None:
             main(arguments)
         assert left.value.code == 0
         return
-    if arguments[:1] == ["fuel-breaks"]:
-        check_fuel_breaks(arguments)
-        return
     small = [] if arguments[:1] in OWN_FLAGS or "--config" in arguments else ["--config", "run.toml"]
     if arguments[:1] in (["evaluate"], ["signals"]):
         assert main(["--config", "run.toml", "--run", "NAME", "--data", "prices.parquet", "--generations", "1"]) == 0
@@ -58,16 +51,6 @@ def test_commands(folder: Path, command: str) -> None:
         assert main(["--config", "run.toml", "--run", "NAME", "--generations", "1"]) == 0
         small = ["--generations", "2"]
     assert main([*arguments, *small]) == 0
-
-
-def check_fuel_breaks(arguments: list[str]) -> None:
-    Path("fuel.toml").write_text(TINY_FUEL_BREAKS)
-    if "--landscape" in arguments:
-        bands: dict[str, Any] = generated_landscape(1).arrays()
-        np.savez(arguments[arguments.index("--landscape") + 1], **bands)
-    if arguments[1] != "train" or "--resume" in arguments:
-        assert main(["fuel-breaks", "train", "--config", "fuel.toml"]) == 0
-    assert main([*arguments, *(["--config", "fuel.toml"] if arguments[1] == "train" else [])]) == 0
 
 
 def test_the_commands_are_there() -> None:

@@ -23,11 +23,12 @@ from data.fuel_breaks.config import TileConfig
 from data.fuel_breaks.fuel_models import FUEL_MODELS
 from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, load_landscape, split_tiles
 from data.fuel_breaks.terrain import generated_landscape
-from environment.fuel_breaks.burn_state import FireSimulator, Hazard, TracedBurnState
+from environment.fuel_breaks.burn_state import FireSimulator, TracedBurnState
 from environment.fuel_breaks.config import FuelBreakConfig, FuelMoisture
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import CHAINS_PER_HOUR_PER_METRE_PER_MINUTE, Wind, surface_fire
-from training.fuel_breaks.baselines import adaptive, baselines, downstream_value, evaluate, place
+from training.fuel_breaks.baselines import adaptive, baselines, downstream_value, place
+from training.fuel_breaks.validation import evaluate, spaced
 
 logger = logging.getLogger("benchmarks.speed.fuel_breaks")
 FLAMMAP_MOISTURE = FuelMoisture(6, 8, 10, 75, 60)
@@ -90,14 +91,10 @@ def speed_figures(tiles: tuple[Tile, ...], config: FuelBreakConfig) -> dict[str,
     fires = sum(len(hazard.ignition_cells) for hazard in hazards)
     env = VectorFuelBreakEnvironment(simulator.tiles, config)
     lanes, nothing = range(len(hazards)), np.zeros(hazards[0].grid.cells, dtype=np.bool_)
-
-    def burn_all(hazard: Hazard) -> NDArray[np.float64]:
-        return hazard.burn(np.arange(len(hazard.ignition_cells)), nothing)
-
     episode_seconds = cpu_seconds(lambda: place(adaptive(downstream_value), env, lanes, 0))
     return {
         "mean_burned_cells": sum(hazard.start_burned_cells for hazard in hazards) / fires,
-        "fires_per_second": fires / cpu_seconds(lambda: [burn_all(hazard) for hazard in hazards]),
+        "fires_per_second": fires / cpu_seconds(lambda: [hazard.burn(nothing) for hazard in hazards]),
         "fires_with_trees_per_second": fires / cpu_seconds(lambda: [TracedBurnState(hazard) for hazard in hazards]),
         "steps_per_second": len(hazards) * config.budget_cells / episode_seconds,
     }
@@ -119,7 +116,7 @@ def run(path: Path | None, split: str, seeds: int, max_tiles: int) -> dict[str, 
     config, tile_config = FuelBreakConfig(), TileConfig()
     landscape = load_landscape(path) if path else generated_landscape(0)
     tiles: tuple[Tile, ...] = getattr(split_tiles(cut_tiles(landscape, tile_config), tile_config), split)
-    spaced = np.unique(np.linspace(0, len(tiles) - 1, min(max_tiles, len(tiles))).round().astype(int))
+    chosen = tuple(tiles[tile] for tile in spaced(len(tiles), max_tiles))
     errors = spread_errors(path) if path else []
     for error in errors:
         logger.info(
@@ -131,8 +128,8 @@ def run(path: Path | None, split: str, seeds: int, max_tiles: int) -> dict[str, 
     return {
         "spread_errors": [asdict(error) for error in errors],
         "speed": speed,
-        "tiles": len(spaced),
-        "baselines": baseline_table(tuple(tiles[i] for i in spaced), seeds, config),
+        "tiles": len(chosen),
+        "baselines": baseline_table(chosen, seeds, config),
     }
 
 

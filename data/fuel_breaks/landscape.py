@@ -8,45 +8,28 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.fuel_breaks.config import TileConfig
-from data.fuel_breaks.fuel_models import FUEL_MODELS, UNBURNABLE_FUEL_MODELS
+from data.fuel_breaks.fuel_models import BARE_GROUND_FUEL_MODEL, FUEL_MODELS, UNBURNABLE_FUEL_MODELS
 from utils.errors import DataError
 
 Float32Array = NDArray[np.float32]
 
 DEFAULT_CELL_SIZE_M = 30.0
-NOT_VALID_FUEL_MODEL = 99
-"""What cells without data hold as their fuel: bare ground."""
-
-
-@dataclass(frozen=True)
-class Band:
-    """How one band of a landscape is stored: its name in a file, what it is divided by, and its range after that."""
-
-    file_name: str
-    divisor: float
-    low: float
-    high: float
-
-
-BANDS: Mapping[str, Band] = MappingProxyType(
-    {
-        "slope_percent": Band("slope_percent", 1, 0, 1000),
-        "aspect_degrees": Band("aspect_degrees", 1, -1, 360),
-        "elevation_m": Band("elevation_m", 1, -500, 9000),
-        "canopy_cover_percent": Band("canopy_cover_percent", 1, 0, 100),
-        "fuel_model": Band("fuel_model", 1, 0, 255),
-    }
-)
-"""The bands that a landscape needs, by field of `Landscape`; LANDFIRE stores heights as metres times ten."""
+RANGES = {
+    "slope_percent": (0, 1000),
+    "aspect_degrees": (-1, 360),
+    "elevation_m": (-500, 9000),
+    "canopy_cover_percent": (0, 100),
+    "fuel_model": (0, 255),
+}
+"""Least and greatest value of each band that a landscape needs, by field of `Landscape` and by name in a file."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +59,11 @@ class Landscape:
         return rows, columns
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays by name."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        """Return the arrays by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     def window(self, row: int, column: int, rows: int, columns: int) -> Landscape:
-        """The part that begins at a cell, as views of the same memory."""
+        """Return the part that begins at a cell, as views of the same memory."""
         part = np.s_[row : row + rows, column : column + columns]
         windows: dict[str, Any] = {name: array[part] for name, array in self.arrays().items()}
         return replace(self, **windows)
@@ -108,7 +90,7 @@ class TileSplits:
 def load_landscape(path: Path) -> Landscape:
     """Read a landscape from an `.npz` file or a folder of GeoTIFF bands.
 
-    Both name their bands as `BANDS` does (`slope_percent`, or `slope_percent.tif` in a folder). An `.npz` may hold
+    Both name their bands as `RANGES` does (`slope_percent`, or `slope_percent.tif` in a folder). An `.npz` may hold
     `valid` (bool) and `cell_size_m`; in GeoTIFFs a cell without data in any band is not valid.
 
     Raises:
@@ -120,8 +102,6 @@ def load_landscape(path: Path) -> Landscape:
     try:
         with np.load(path, allow_pickle=False) as stored:
             return landscape_from_bands(dict(stored), str(path))
-    except DataError:
-        raise
     except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
             f"expected a landscape as .npz or a folder of GeoTIFF bands, got {str(path)!r} ({error})"
@@ -137,49 +117,52 @@ def _read_geotiffs(folder: Path) -> dict[str, NDArray[Any]]:
         ) from None
     bands: dict[str, NDArray[Any]] = {}
     valid: NDArray[np.bool_] | None = None
-    for band in BANDS.values():
-        path = folder / f"{band.file_name}.tif"
+    for name in RANGES:
+        path = folder / f"{name}.tif"
         if not path.is_file():
             raise DataError(
                 f"expected the band {path.name} in {folder}, got {sorted(p.name for p in folder.iterdir())}"
             )
         with rasterio.open(path) as source:
-            bands[band.file_name], has_data = source.read(1), source.read_masks(1) > 0
+            bands[name], has_data = source.read(1), source.read_masks(1) > 0
             if valid is not None and valid.shape != has_data.shape:
                 raise DataError(f"expected bands of one shape in {folder}, got {has_data.shape} in {path.name}")
             valid = has_data if valid is None else valid & has_data
-            bands["cell_size_m"] = np.array(_square_cell_size(source.res, path))
+            width, height = source.res
+            if not np.isclose(width, height, rtol=1e-3):
+                raise DataError(
+                    f"expected square cells in {path}, got {width:g} x {height:g}; project it to a metric grid"
+                )
+            bands["cell_size_m"] = np.array(float(width))
     assert valid is not None
     bands["valid"] = valid
     return bands
 
 
-def _square_cell_size(resolution: tuple[float, float], path: Path) -> float:
-    width, height = resolution
-    if not np.isclose(width, height, rtol=1e-3):
-        raise DataError(f"expected square cells in {path}, got {width:g} x {height:g}; project it to a metric grid")
-    return float(width)
-
-
 def landscape_from_bands(stored: Mapping[str, NDArray[Any]], source: str) -> Landscape:
-    """Build a landscape from stored bands, in the units of `BANDS`; `source` is named in messages.
+    """Build a landscape from stored bands; `source` is named in messages.
 
     Raises:
         DataError: as in `load_landscape`.
     """
-    missing = [band.file_name for band in BANDS.values() if band.file_name not in stored]
+    missing = [name for name in RANGES if name not in stored]
     if missing:
         raise DataError(f"expected the bands {', '.join(missing)} in {source}, got {', '.join(sorted(stored))}")
     shape = stored["fuel_model"].shape
     valid = np.asarray(stored.get("valid", np.ones(shape)), dtype=np.bool_)
-    for name, array in {"valid": valid, **{b.file_name: stored[b.file_name] for b in BANDS.values()}}.items():
+    for name, array in {"valid": valid, **{name: stored[name] for name in RANGES}}.items():
         if array.ndim != 2 or array.shape != shape or not array.size:
             raise DataError(f"expected bands of one shape (rows, columns) in {source}, got {array.shape} for {name}")
     cell_size_m = float(stored.get("cell_size_m", DEFAULT_CELL_SIZE_M))
     if not 1 <= cell_size_m <= 1000:
         raise DataError(f"expected cells of 1 to 1000 m in {source}, got {cell_size_m:g}; give a metric grid")
-    bands = {name: _checked_band(stored, name, valid, source) for name in BANDS}
-    codes = _checked_fuel(bands.pop("fuel_model"), valid, source)
+    bands = {name: _checked_band(name, stored[name], valid, source) for name in RANGES}
+    fuel = bands.pop("fuel_model")
+    is_known = np.isin(fuel, [*FUEL_MODELS, *UNBURNABLE_FUEL_MODELS])
+    if not is_known[valid].all():
+        unknown = np.unique(fuel[valid & ~is_known])[:5].tolist()
+        raise DataError(f"expected fuel models of Scott and Burgan (91-99, 101-204) in {source}, got {unknown}")
+    codes = np.where(valid, fuel, BARE_GROUND_FUEL_MODEL).astype(np.uint8)
     burnable = valid & np.isin(codes, list(FUEL_MODELS))
     # LANDFIRE gives gentle slopes no aspect; the fire model needs one wherever there is a slope.
     is_unknown = valid & (bands["aspect_degrees"] < 0) & (bands["slope_percent"] > 0)
@@ -190,31 +173,23 @@ def landscape_from_bands(stored: Mapping[str, NDArray[Any]], source: str) -> Lan
     return Landscape(**bands, fuel_model=codes, valid=valid.copy(), burnable=burnable, cell_size_m=cell_size_m)
 
 
-def _checked_band(stored: Mapping[str, NDArray[Any]], name: str, valid: NDArray[np.bool_], source: str) -> Float32Array:
-    """One band in the landscape's units, 0 where the cell is not valid."""
-    band = BANDS[name]
-    values = np.where(valid, stored[band.file_name].astype(np.float32) / np.float32(band.divisor), np.float32(0))
-    is_wrong = valid & ~((values >= band.low) & (values <= band.high))
+def _checked_band(name: str, stored: NDArray[Any], valid: NDArray[np.bool_], source: str) -> Float32Array:
+    """Return a band as float32, 0 where the cell is not valid. Raises DataError where a value is out of its range."""
+    low, high = RANGES[name]
+    values = np.where(valid, stored.astype(np.float32), np.float32(0))
+    is_wrong = valid & ~((values >= low) & (values <= high))
     if is_wrong.any():
         raise DataError(
-            f"expected {name} from {band.low:g} to {band.high:g} in {source}, got {values[is_wrong][0]:g} and "
+            f"expected {name} from {low} to {high} in {source}, got {values[is_wrong][0]:g} and "
             f"{is_wrong.sum() - 1} other values; mark cells without data as not valid"
         )
     return np.asarray(values, dtype=np.float32)
 
 
-def _checked_fuel(values: Float32Array, valid: NDArray[np.bool_], source: str) -> NDArray[np.uint8]:
-    known = np.isin(values, [*FUEL_MODELS, *UNBURNABLE_FUEL_MODELS])
-    if not known[valid].all():
-        unknown = np.unique(values[valid & ~known])[:5].tolist()
-        raise DataError(f"expected fuel models of Scott and Burgan (91-99, 101-204) in {source}, got {unknown}")
-    return np.where(valid, values, NOT_VALID_FUEL_MODEL).astype(np.uint8)
-
-
 def slope_and_aspect(elevation_m: Float32Array, cell_size_m: float) -> tuple[Float32Array, Float32Array]:
-    """Slope in percent and aspect in degrees (downslope, clockwise from north) of elevations whose row 0 is north.
+    """Return slope in percent and aspect in degrees (downslope, clockwise from north); row 0 of elevations is north.
 
-    From central differences; beside an edge or a cell without elevation (NaN) from those of one side.
+    Both come from central differences, or from one side's beside an edge or a cell without elevation (NaN).
     """
     southward, eastward = (_gradient(elevation_m, axis) / cell_size_m for axis in (0, 1))
     slope = 100 * np.hypot(southward, eastward)
@@ -224,7 +199,7 @@ def slope_and_aspect(elevation_m: Float32Array, cell_size_m: float) -> tuple[Flo
 
 
 def _gradient(values: Float32Array, axis: int) -> NDArray[np.float64]:
-    """Change a cell along an axis, the mean of the steps from before and to behind of which both ends are known."""
+    """Return the change a cell along an axis: the mean of the steps to it and from it whose two ends are known."""
     steps = np.diff(values.astype(np.float64), axis=axis)
     nothing = np.full_like(values.take([0], axis=axis), np.nan, dtype=np.float64)
     both = np.stack([np.concatenate((nothing, steps), axis), np.concatenate((steps, nothing), axis)])
@@ -233,7 +208,7 @@ def _gradient(values: Float32Array, axis: int) -> NDArray[np.float64]:
 
 
 def cut_tiles(landscape: Landscape, config: TileConfig) -> list[Tile]:
-    """The disjoint tiles of a landscape of which enough can burn, by row and then by column."""
+    """Cut a landscape into disjoint tiles, by row and then by column; tiles of which too little burns are left out."""
     size = config.tile_cells
     rows, columns = landscape.shape
     corners = [(r, c) for r in range(0, rows - size + 1, size) for c in range(0, columns - size + 1, size)]

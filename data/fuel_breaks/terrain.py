@@ -44,7 +44,7 @@ def generated_landscape(seed: int, rows: int = 400, columns: int = 240) -> Lands
 
 
 def _fractal(rows: int, columns: int, roughness: float, generator: np.random.Generator) -> Float64Array:
-    """Noise whose amplitude falls with the frequency to the power `roughness`, as ranks spread evenly over [0, 1)."""
+    """Draw noise with an amplitude of frequency to the power -`roughness`, as ranks spread evenly over [0, 1)."""
     size = 2 * max(rows, columns)  # cut from a larger field, since a Fourier sum repeats at its edges
     frequency = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
     frequency[0, 0] = np.inf

@@ -15,13 +15,10 @@ from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.fire_spread import (
     BoolArray,
     Float64Array,
-    Int32Array,
     Purpose,
     ScenarioSet,
-    SpreadGrid,
     SpreadTrees,
     arrival_minutes,
-    block_cells,
     downstream_cells,
     draw_scenarios,
     spread_grid,
@@ -32,7 +29,7 @@ from environment.fuel_breaks.fire_spread import (
 
 @dataclass(frozen=True)
 class Exposure:
-    """What a state's fires come to, summed over the scenario set's fires; whole numbers, so that sums are exact."""
+    """Damage by a state's fires, summed over the scenario set; whole numbers, so that sums are exact."""
 
     burned: NDArray[np.unsignedinteger]
     """(cells,) fires that burn each cell."""
@@ -41,63 +38,40 @@ class Exposure:
     start_burned_cells: int
     """Cells burned before anything was cleared."""
 
-    @property
-    def burned_cells(self) -> int:
-        """Cells burned, summed over fires."""
-        return int(self.burned.sum(dtype=np.int64))
 
-
-@dataclass(frozen=True, eq=False)
 class Hazard:
     """A scenario set on a tile: F fires under W winds, and the time each step takes before anything is cleared."""
 
-    grid: SpreadGrid
-    burnable: BoolArray
-    """(cells,)"""
-    minutes: Float64Array
-    """(W, E)"""
-    ignition_cells: Int32Array
-    """(F,)"""
-    wind_of_fire: NDArray[np.int64]
-    """(F,)"""
-    duration_minutes: float
+    def __init__(self, landscape: Landscape, scenarios: ScenarioSet, config: FuelBreakConfig) -> None:
+        self.grid = spread_grid(*landscape.shape)
+        self.burnable = landscape.burnable.ravel()
+        """(cells,)"""
+        self.winds = scenarios.winds
+        self.minutes = travel_minutes(landscape, self.winds, config.moisture)
+        """(W, E)"""
+        self.ignition_cells = scenarios.ignition_cells.ravel()
+        """(F,)"""
+        self.wind_of_fire = np.repeat(np.arange(len(self.winds)), scenarios.ignition_cells.shape[1])
+        """(F,)"""
+        self.duration_minutes = config.scenarios.duration_minutes
 
-    def burn(self, fires: NDArray[np.int64], cleared: BoolArray) -> Float64Array:
-        """(n, cells) arrivals in minutes of some fires (n,) where (cells,) are cleared."""
+    def burn(self, cleared: BoolArray, fires: NDArray[np.int64] | None = None) -> Float64Array:
+        """Return (n, cells) arrivals in minutes of some fires (n,), by default all, where (cells,) are cleared."""
+        fires = np.arange(len(self.ignition_cells)) if fires is None else fires
         arrival = np.empty((len(fires), self.grid.cells))
         winds = self.wind_of_fire[fires]
         for wind in np.unique(winds):
             own = winds == wind
-            minutes = block_cells(self.grid, self.minutes[wind], cleared)
-            arrival[own] = arrival_minutes(self.grid, minutes, self.ignition_cells[fires[own]], self.duration_minutes)
+            ignitions = self.ignition_cells[fires[own]]
+            arrival[own] = arrival_minutes(self.grid, self.minutes[wind], cleared, ignitions, self.duration_minutes)
         # Nothing starts in a cell without fuel.
         arrival[cleared[self.ignition_cells[fires]]] = np.inf
         return arrival
 
-    def trees(self, arrival: Float64Array, fires: NDArray[np.int64]) -> SpreadTrees:
-        """The spread trees of some fires (n,), given their (n, cells) arrivals."""
-        return spread_trees(self.grid, self.minutes, self.wind_of_fire[fires], arrival)
-
     @cached_property
     def start_burned_cells(self) -> int:
         """Cells burned before anything was cleared, summed over fires."""
-        nothing = np.zeros(self.grid.cells, dtype=np.bool_)
-        return int(np.isfinite(self.burn(np.arange(len(self.ignition_cells)), nothing)).sum())
-
-
-def build_hazard(landscape: Landscape, scenarios: ScenarioSet, config: FuelBreakConfig) -> Hazard:
-    """A scenario set on a landscape, at the configured moisture and duration."""
-    minutes = travel_minutes(landscape, scenarios.winds, config.moisture)
-    minutes.setflags(write=False)
-    winds, ignitions = scenarios.ignition_cells.shape
-    return Hazard(
-        spread_grid(*landscape.shape),
-        landscape.burnable.ravel(),
-        minutes,
-        scenarios.ignition_cells.ravel(),
-        np.repeat(np.arange(winds), ignitions),
-        config.scenarios.duration_minutes,
-    )
+        return int(np.isfinite(self.burn(np.zeros(self.grid.cells, dtype=np.bool_))).sum())
 
 
 class BurnState:
@@ -112,7 +86,7 @@ class BurnState:
         self.cleared = np.zeros(hazard.grid.cells, dtype=np.bool_)
         if cleared is not None:
             self.cleared |= cleared
-        self.arrival = hazard.burn(np.arange(len(hazard.ignition_cells)), self.cleared)
+        self.arrival = hazard.burn(self.cleared)
         """(F, cells) minutes."""
 
     @property
@@ -121,23 +95,25 @@ class BurnState:
         return int(np.isfinite(self.arrival).sum())
 
     def legal(self) -> BoolArray:
-        """(cells,) that may be cleared: burnable and not cleared yet."""
+        """Return the (cells,) that may be cleared: burnable and not cleared yet."""
         return self.hazard.burnable & ~self.cleared
 
     def clear(self, cell: int) -> NDArray[np.int64]:
         """Clear a cell and bring the fires up to date; returns those that changed."""
         self.cleared[cell] = True
         changed = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
-        self.arrival[changed] = self.hazard.burn(changed, self.cleared)
+        self.arrival[changed] = self.hazard.burn(self.cleared, changed)
         return changed
 
-    def trees(self) -> SpreadTrees:
-        """The spread trees of all fires."""
-        return self.hazard.trees(self.arrival, np.arange(len(self.arrival)))
+    def trees(self, fires: NDArray[np.int64] | None = None) -> SpreadTrees:
+        """Return the spread trees of some fires (n,), by default all."""
+        fires = np.arange(len(self.arrival)) if fires is None else fires
+        hazard = self.hazard
+        return spread_trees(hazard.grid, hazard.minutes, hazard.wind_of_fire[fires], self.arrival[fires])
 
 
 class TracedBurnState(BurnState):
-    """A burn state that also knows what burns by way of each cell."""
+    """A burn state that also counts the cells that burn by way of each cell."""
 
     def __init__(self, hazard: Hazard, cleared: BoolArray | None = None) -> None:
         super().__init__(hazard, cleared)
@@ -152,7 +128,7 @@ class TracedBurnState(BurnState):
         return changed
 
     def exposure(self) -> Exposure:
-        """What the fires come to, in the smallest types that hold the sums."""
+        """Sum the damage over fires, in the smallest types that hold the sums."""
         return Exposure(
             np.isfinite(self.arrival).sum(axis=0).astype(np.min_scalar_type(len(self.arrival))),
             self.downstream.sum(axis=0).astype(np.min_scalar_type(self.arrival.size)),
@@ -160,21 +136,18 @@ class TracedBurnState(BurnState):
         )
 
     def _trace(self, fires: NDArray[np.int64]) -> None:
-        trees = self.hazard.trees(self.arrival[fires], fires)
+        trees = self.trees(fires)
         self.downstream[fires] = 0
         self.downstream[fires[trees.fire], trees.cell] = downstream_cells(trees)
 
 
 class FireSimulator:
-    """Fires drawn for one purpose on a list of tiles, computed once and kept within bounds.
-
-    A state is (tile index, cleared cells, scenario seed); the rest is rebuilt from it, bit for bit.
-    """
+    """Fires drawn for one purpose on a list of tiles, computed once and kept within bounds."""
 
     def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig, purpose: Purpose) -> None:
         self.tiles = tuple(tiles)
         self.config = config
-        self.purpose: Purpose = purpose
+        self._purpose: Purpose = purpose
         self._hazards: BoundedCache[tuple[int, int], Hazard] = BoundedCache(config.cached_episodes)
         self._exposures: BoundedCache[tuple[int, int, bytes], Exposure] = BoundedCache(config.cached_states)
 
@@ -184,20 +157,15 @@ class FireSimulator:
         return self.tiles[0].landscape.shape
 
     def hazard(self, tile: int, scenario_seed: int) -> Hazard:
-        """The scenario set of a seed on a tile."""
+        """Return the scenario set of a seed on a tile."""
         return self._hazards.get((tile, scenario_seed), lambda: self._build(tile, scenario_seed))
 
-    def exposure(self, tile: int, cleared: BoolArray, scenario_seed: int) -> Exposure:
-        """What burns in a state; from the cache if it was computed before."""
-        key = (tile, scenario_seed, np.packbits(cleared).tobytes())
-        return self._exposures.get(key, lambda: TracedBurnState(self.hazard(tile, scenario_seed), cleared).exposure())
-
-    def remember(self, tile: int, scenario_seed: int, state: TracedBurnState) -> Exposure:
-        """Keep and return the exposure of a state that was reached step by step."""
+    def exposure(self, tile: int, scenario_seed: int, state: TracedBurnState) -> Exposure:
+        """Return the exposure of a state, from the cache where one like it was reached before."""
         key = (tile, scenario_seed, np.packbits(state.cleared).tobytes())
         return self._exposures.get(key, state.exposure)
 
     def _build(self, tile: int, scenario_seed: int) -> Hazard:
         landscape = self.tiles[tile].landscape
-        drawn = draw_scenarios(landscape.burnable.ravel(), self.config.scenarios, self.purpose, scenario_seed)
-        return build_hazard(landscape, drawn, self.config)
+        drawn = draw_scenarios(landscape.burnable.ravel(), self.config.scenarios, self._purpose, scenario_seed)
+        return Hazard(landscape, drawn, self.config)

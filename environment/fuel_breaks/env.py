@@ -31,7 +31,7 @@ STATIC_CHANNELS = (
 )
 DYNAMIC_CHANNELS = ("cleared", "burn_probability", "downstream_value", "budget_left")
 CHANNELS = (*STATIC_CHANNELS, *DYNAMIC_CHANNELS)
-"""What an observation holds, (channels, rows, columns), all from -1 to 1.
+"""Channels of an observation (channels, rows, columns), all from -1 to 1.
 
 Spread rates r in m/min are shown as r / (r + 2), slopes as percent / (percent + 100), elevations relative to the tile's
 middle in its range. Burn probability and downstream value are those of the planning fires: the latter is the share of
@@ -40,13 +40,13 @@ the cells burned at the start whose fire now comes through the cell. The budget 
 _HALF_RATE_M_MIN = 2.0
 _HALF_SLOPE_PERCENT = 100.0
 _CLIMATE_WINDS = 8
-_MAX_SCENARIO_SEED = 2**31
+MAX_SCENARIO_SEED = 2**31
 
 
 def static_channels(landscape: Landscape, config: FuelBreakConfig) -> Float32Array:
-    """(14, rows, columns) the channels that no break changes.
+    """Return the (14, rows, columns) channels that no break changes.
 
-    Spread rates are the mean over winds of mean speed from eight directions: those of the landscape and the season,
+    Spread rates are the mean over winds of mean speed from eight directions. They tell of the landscape and the season,
     not of one scenario set.
     """
     speed = (config.scenarios.min_wind_km_h + config.scenarios.max_wind_km_h) / 2
@@ -67,8 +67,8 @@ def static_channels(landscape: Landscape, config: FuelBreakConfig) -> Float32Arr
     return np.stack(channels).astype(np.float32)
 
 
-class FuelBreakObserver:
-    """Observations of states given as (tile, cleared cells, scenario seed), on a simulator of planning fires."""
+class Observer:
+    """Observations of states; the static channels of each tile are computed once and kept."""
 
     def __init__(self, simulator: FireSimulator) -> None:
         self.simulator = simulator
@@ -87,22 +87,16 @@ class FuelBreakObserver:
         """Cells of a tile."""
         return self.shape[1] * self.shape[2]
 
-    def observe(self, tile: int, cleared: BoolArray, scenario_seed: int) -> Float32Array:
-        """(channels, rows, columns) of one state; `cleared` is (cells,)."""
-        return self.render(tile, cleared, self.simulator.exposure(tile, cleared, scenario_seed))
-
-    def observe_batch(self, tiles: Int64Array, cleared: BoolArray, scenario_seeds: Int64Array) -> Float32Array:
-        """(n, channels, rows, columns) of n states; `cleared` is (n, cells)."""
-        states = zip(tiles.tolist(), cleared, scenario_seeds.tolist(), strict=True)
-        observations = np.empty((len(tiles), *self.shape), dtype=np.float32)
-        for row, state in zip(observations, states, strict=True):
-            row[:] = self.observe(*state)
-        return observations
+    def static_channels(self, tile: int) -> Float32Array:
+        """Return a tile's static channels, computed when first asked for."""
+        if tile not in self._static:
+            self._static[tile] = static_channels(self.simulator.tiles[tile].landscape, self.simulator.config)
+        return self._static[tile]
 
     def render(self, tile: int, cleared: BoolArray, exposure: Exposure) -> Float32Array:
-        """(channels, rows, columns) of a state whose exposure is known."""
+        """Return (channels, rows, columns) of a state: (cells,) cleared on a tile, and the planning fires' exposure."""
         observation = np.empty(self.shape, dtype=np.float32)
-        observation[: len(STATIC_CHANNELS)] = self._static_of(tile)
+        observation[: len(STATIC_CHANNELS)] = self.static_channels(tile)
         dynamic = observation[len(STATIC_CHANNELS) :].reshape(len(DYNAMIC_CHANNELS), -1)
         dynamic[0] = cleared
         dynamic[1] = exposure.burned / self._fires
@@ -110,31 +104,27 @@ class FuelBreakObserver:
         dynamic[3] = max(self.budget_cells - int(cleared.sum()), 0) / self.budget_cells
         return observation
 
-    def _static_of(self, tile: int) -> Float32Array:
-        if tile not in self._static:
-            self._static[tile] = static_channels(self.simulator.tiles[tile].landscape, self.simulator.config)
-        return self._static[tile]
-
 
 class VectorFuelBreakEnvironment:
     """Many tiles in lockstep: each step clears one cell in every lane.
 
-    What is observed comes from a lane's planning fires; the reward is how much less its reward fires burn for the cell,
-    in percent of what they burned at the start of the episode. An episode's sum is the reduction that its breaks bring
-    together. Both sets of fires are functions of the lane's tile and scenario seed.
+    Observations tell of a lane's planning fires. The reward is how much less its reward fires burn for the cell, in
+    percent of what they burned at the start of the episode; an episode's sum is the reduction by all its breaks. Both
+    sets of fires are functions of the lane's tile and scenario seed.
     """
 
     def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig) -> None:
         self.planning = FireSimulator(tiles, config, "planning")
         self.rewarding = FireSimulator(tiles, config, "reward")
-        self.observer = FuelBreakObserver(self.planning)
+        self.observer = Observer(self.planning)
         self.budget_cells = config.budget_cells
+        """Of an episode."""
         self.tiles = np.zeros(0, dtype=np.int64)
         """(lanes,) indices into the list of tiles."""
         self.scenario_seeds = np.zeros(0, dtype=np.int64)
         """(lanes,)"""
         self.states: list[TracedBurnState] = []
-        """The planning fires of each lane."""
+        """Planning fires of each lane."""
         self.exposures: list[Exposure] = []
         self._rewarded: list[BurnState] = []
 
@@ -153,37 +143,34 @@ class VectorFuelBreakEnvironment:
         """(lanes,) whose budget is spent or that have nothing left to clear."""
         return np.array([state.cleared.sum() >= self.budget_cells or not state.legal().any() for state in self.states])
 
-    def reset(
-        self, tiles: IntegerArray, scenario_seeds: IntegerArray, cleared: BoolArray | None = None
-    ) -> Float32Array:
-        """Begin one episode a lane; returns (lanes, channels, rows, columns).
-
-        Args:
-            tiles, scenario_seeds: (lanes,) each.
-            cleared: (lanes, cells) breaks already made, to continue episodes; none by default.
+    def reset(self, tiles: IntegerArray, scenario_seeds: IntegerArray) -> None:
+        """Begin one episode a lane, (lanes,) of each argument.
 
         Raises:
             ValueError: a tile that is not there, a seed below 0, or unequal lengths.
         """
         self.tiles, self.scenario_seeds = np.asarray(tiles, np.int64), np.asarray(scenario_seeds, np.int64)
-        self._require_lanes()
+        shapes, count = (self.tiles.shape, self.scenario_seeds.shape), len(self.planning.tiles)
+        if len(shapes[0]) != 1 or shapes[0] != shapes[1] or not shapes[0][0]:
+            raise ValueError(f"expected a tile and a scenario seed a lane, got shapes {shapes[0]} and {shapes[1]}")
+        if self.tiles.min() < 0 or self.tiles.max() >= count or self.scenario_seeds.min() < 0:
+            raise ValueError(
+                f"expected tiles from 0 to {count - 1} and scenario seeds from 0, got tiles {self.tiles.tolist()} and "
+                f"seeds {self.scenario_seeds.tolist()}"
+            )
         lanes = list(zip(self.tiles.tolist(), self.scenario_seeds.tolist(), strict=True))
-        masks = np.zeros((len(lanes), self.observer.cells), np.bool_) if cleared is None else cleared
-        pairs = list(zip(lanes, masks, strict=True))
-        self.states = [TracedBurnState(self.planning.hazard(*lane), mask) for lane, mask in pairs]
-        self._rewarded = [BurnState(self.rewarding.hazard(*lane), mask) for lane, mask in pairs]
-        self.exposures = [self.planning.remember(*lane, s) for lane, s in zip(lanes, self.states, strict=True)]
-        return self.observe()
+        self.states = [TracedBurnState(self.planning.hazard(*lane)) for lane in lanes]
+        self._rewarded = [BurnState(self.rewarding.hazard(*lane)) for lane in lanes]
+        self.exposures = [self.planning.exposure(*lane, s) for lane, s in zip(lanes, self.states, strict=True)]
 
     def action_masks(self) -> BoolArray:
-        """(lanes, cells) that may be cleared."""
+        """Return the (lanes, cells) that may be cleared."""
         return np.stack([state.legal() for state in self.states])
 
-    def step(self, actions: IntegerArray) -> tuple[Float32Array, Float64Array, BoolArray]:
-        """Clear one cell (by its number) a lane; a lane that has terminated stays as it is, whatever its action.
+    def step(self, actions: IntegerArray) -> Float64Array:
+        """Clear one cell (by its number) a lane and return the (lanes,) rewards in percent.
 
-        Returns:
-            (lanes, channels, rows, columns) observations, (lanes,) rewards in percent, (lanes,) terminated.
+        A lane that has terminated stays as it is, whatever its action.
 
         Raises:
             ValueError: an action that the mask forbids, or not one a lane.
@@ -193,41 +180,28 @@ class VectorFuelBreakEnvironment:
         if cells.shape != is_open.shape:
             raise ValueError(f"expected {len(is_open)} actions, one a lane, got shape {cells.shape}")
         rewards = np.zeros(len(is_open))
-        for lane in np.flatnonzero(is_open):
-            rewards[lane] = self._clear(int(lane), int(cells[lane]))
-        return self.observe(), rewards, self.terminated
+        for lane in np.flatnonzero(is_open).tolist():
+            state, rewarded, cell = self.states[lane], self._rewarded[lane], int(cells[lane])
+            if not (0 <= cell < len(state.cleared) and state.legal()[cell]):
+                raise ValueError(f"expected a cell that the action mask allows, got {cell} in lane {lane}")
+            state.clear(cell)
+            self.exposures[lane] = self.planning.exposure(int(self.tiles[lane]), int(self.scenario_seeds[lane]), state)
+            before = rewarded.burned_cells
+            rewarded.clear(cell)
+            rewards[lane] = 100 * (before - rewarded.burned_cells) / rewarded.hazard.start_burned_cells
+        return rewards
 
     def observe(self) -> Float32Array:
-        """(lanes, channels, rows, columns) of the present states."""
+        """Return the (lanes, channels, rows, columns) of the present states."""
         lanes = zip(self.tiles.tolist(), self.states, self.exposures, strict=True)
         return np.stack([self.observer.render(tile, state.cleared, exposure) for tile, state, exposure in lanes])
-
-    def _clear(self, lane: int, cell: int) -> float:
-        state, rewarded = self.states[lane], self._rewarded[lane]
-        if not (0 <= cell < len(state.cleared) and state.legal()[cell]):
-            raise ValueError(f"expected a cell that the action mask allows, got {cell} in lane {lane}")
-        state.clear(cell)
-        self.exposures[lane] = self.planning.remember(int(self.tiles[lane]), int(self.scenario_seeds[lane]), state)
-        before = rewarded.burned_cells
-        rewarded.clear(cell)
-        return 100 * (before - rewarded.burned_cells) / rewarded.hazard.start_burned_cells
-
-    def _require_lanes(self) -> None:
-        tiles, seeds, count = self.tiles, self.scenario_seeds, len(self.planning.tiles)
-        if tiles.ndim != 1 or tiles.shape != seeds.shape or not len(tiles):
-            raise ValueError(f"expected a tile and a scenario seed a lane, got shapes {tiles.shape} and {seeds.shape}")
-        if tiles.min() < 0 or tiles.max() >= count or seeds.min() < 0:
-            raise ValueError(
-                f"expected tiles from 0 to {count - 1} and scenario seeds from 0, got tiles {tiles.tolist()} and seeds "
-                f"{seeds.tolist()}"
-            )
 
 
 class FuelBreakEnvironment(gym.Env[Float32Array, np.int64]):
     """One tile as a Gymnasium environment: an action is the number of the cell to clear.
 
-    An illegal action changes nothing and is rewarded with 0 (`info["is_legal"]` is false); an episode that wastes steps
-    so is truncated after as many steps as the budget has cells. `action_masks` tells what is legal.
+    An illegal action changes nothing and is rewarded with 0 (`info["is_legal"]` is false). An episode is truncated
+    after as many steps as the budget has cells. `action_masks` gives the legal actions.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it so
@@ -246,25 +220,25 @@ class FuelBreakEnvironment(gym.Env[Float32Array, np.int64]):
         super().reset(seed=seed)
         chosen = {
             "tile": int(self.np_random.integers(len(self.vector.planning.tiles))),
-            "scenario_seed": int(self.np_random.integers(_MAX_SCENARIO_SEED)),
+            "scenario_seed": int(self.np_random.integers(MAX_SCENARIO_SEED)),
             **(options or {}),
         }
         self.steps = 0
-        observation = self.vector.reset([chosen["tile"]], [chosen["scenario_seed"]])[0]
-        return observation, self._info(True)
+        self.vector.reset([chosen["tile"]], [chosen["scenario_seed"]])
+        return self.vector.observe()[0], self._info(True)
 
     def step(self, action: np.int64 | int) -> tuple[Float32Array, float, bool, bool, dict[str, Any]]:
         """Clear a cell; the reward is in percent of the area burned at the start."""
         self.steps += 1
         reward, is_legal = 0.0, bool(self.action_masks()[action])
         if is_legal:
-            reward = float(self.vector.step([int(action)])[1][0])
+            reward = float(self.vector.step([int(action)])[0])
         terminated = bool(self.vector.terminated[0])
         truncated = not terminated and self.steps >= self.vector.budget_cells
         return self.vector.observe()[0], reward, terminated, truncated, self._info(is_legal)
 
     def action_masks(self) -> BoolArray:
-        """(cells,) that may be cleared."""
+        """Return the (cells,) that may be cleared."""
         return self.vector.states[0].legal()
 
     def _info(self, is_legal: bool) -> dict[str, Any]:

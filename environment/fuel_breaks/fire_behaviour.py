@@ -55,7 +55,7 @@ class Wind:
 
 @dataclass(frozen=True)
 class FuelBed:
-    """What a fuel model at one moisture spreads like: rate = base (1 + wind factor + slope factor), each a vector.
+    """Coefficients of spread of a fuel model at one moisture: rate = base (1 + wind factor + slope factor), as vectors.
 
     With tan the slope and U the wind at midflame height in feet a minute, the slope factor is `slope * tan^2` and the
     wind factor `wind * U^wind_exponent`.
@@ -101,12 +101,12 @@ class _Particles:
         return float((shares * self.load).sum() * (1 - _TOTAL_MINERAL))
 
     def mean(self, values: Float64Array) -> float:
-        """Mean of values by class, weighted by surface area."""
+        """Return the mean of values by class, weighted by surface area."""
         return float((self.weights * values).sum())
 
 
 def _particles(model: FuelModel, moisture: FuelMoisture) -> tuple[_Particles, _Particles]:
-    """Dead and live fuel of a model; cured herbaceous fuel is dead, at the moisture of the finest dead fuel."""
+    """Return dead and live fuel of a model; cured herbaceous fuel is dead, at the moisture of the finest dead fuel."""
     loads = np.array(model.load_tons_acre) * _POUNDS_PER_SQUARE_FOOT
     cured = (_GREEN_PERCENT - moisture.live_herbaceous_percent) / (_GREEN_PERCENT - _CURED_PERCENT)
     cured = min(max(cured, 0.0), 1.0)
@@ -131,7 +131,7 @@ def _moisture_damping(moisture: float, extinction: float) -> float:
 
 
 def _live_extinction(dead: _Particles, live: _Particles, dead_extinction: float) -> float:
-    """Moisture of live fuel at which it no longer burns: the more fine dead fuel dries it, the higher."""
+    """Return the moisture at which live fuel no longer burns: the more fine dead fuel dries it, the higher."""
     # A class without load has ratio 0 and would give exp(-inf); it weighs nothing.
     fine_dead = dead.load * np.exp(-138 / np.maximum(dead.sav, 1.0))
     fine_live = live.load * np.exp(-500 / np.maximum(live.sav, 1.0))
@@ -142,7 +142,7 @@ def _live_extinction(dead: _Particles, live: _Particles, dead_extinction: float)
 
 
 def fuel_bed(model: FuelModel, moisture: FuelMoisture) -> FuelBed:
-    """The coefficients of a fuel model's spread at one moisture (Andrews 2018, tables 5 to 8)."""
+    """Compute the coefficients of a fuel model's spread at one moisture (Andrews 2018, tables 5 to 8)."""
     dead, live = _particles(model, moisture)
     area = np.array([dead.area.sum(), live.area.sum()])
     dead_share, live_share = (area / area.sum()).tolist()
@@ -173,13 +173,13 @@ def fuel_bed(model: FuelModel, moisture: FuelMoisture) -> FuelBed:
 
 
 def _heat_to_ignite(fuel: _Particles) -> float:
-    """Btu a pound of fuel: the heat of preignition of the part of each class that is heated."""
+    """Return Btu a pound of fuel: the heat of preignition of the part of each class that is heated."""
     return fuel.mean(np.exp(-138 / np.maximum(fuel.sav, 1.0)) * (250 + 1116 * fuel.moisture))
 
 
 @lru_cache(maxsize=8)
 def _bed_table(moisture: FuelMoisture) -> Float64Array:
-    """(4, 256) the fields of `FuelBed` by fuel model code; where nothing burns the base rate is 0."""
+    """Return the (4, 256) fields of `FuelBed` by fuel model code; where nothing burns the base rate is 0."""
     table = np.zeros((4, _CODES))
     # Harmless where the base rate is 0: no division by zero and no logarithm of it.
     table[1:] = 1.0
@@ -190,7 +190,7 @@ def _bed_table(moisture: FuelMoisture) -> Float64Array:
 
 
 def surface_fire(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMoisture) -> SurfaceFire:
-    """Head fire of each cell under each of W winds, wind and slope added as vectors (Andrews 2018, section 4.3).
+    """Return each cell's head fire under each of W winds, wind and slope added as vectors (Andrews 2018, section 4.3).
 
     Fire runs up the slope, against the aspect, and with the wind. Cells that cannot burn have rate 0. There is no upper
     limit to the wind factor (Andrews, Cruz and Rothermel 2013).
@@ -212,7 +212,7 @@ def surface_fire(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMois
 
 
 def _eccentricity(effective_wind_mph: Float64Array) -> Float64Array:
-    """Of the ellipse that a fire in uniform conditions fills; 0 is a circle.
+    """Return the eccentricity of the ellipse that a fire in uniform conditions fills; 0 is a circle.
 
     Its length-to-breadth ratio is 1 + wind / 4 (Andrews 2018, section 4.5, as in BehavePlus), cut at 8.
     """
@@ -221,7 +221,7 @@ def _eccentricity(effective_wind_mph: Float64Array) -> Float64Array:
 
 
 def directional_rates(fire: SurfaceFire) -> Float64Array:
-    """(W, 8, rows, columns) rates of spread in m/min along the eight directions.
+    """Return (W, 8, rows, columns) rates of spread in m/min along the eight directions.
 
     The fire starts at the rear focus of its ellipse: R(angle) = R_head (1 - e) / (1 - e cos(angle)), with the angle
     from the head's bearing (Alexander 1985; Andrews 2018, section 4.5).

@@ -1,4 +1,4 @@
-"""Fires over a raster: minimum travel times from an ignition, the trees along which fire arrives, what burns below.
+"""Fires over a raster: minimum travel times from an ignition, and the trees along which fire arrives.
 
 A fire spreads from cell to cell in eight directions and reaches each at the least sum of travel times (Finney 2002,
 "Fire growth using minimum travel time methods"). Cells are numbered by row, then by column; row 0 is north.
@@ -29,7 +29,7 @@ ROW_STEP = np.array([-1, -1, 0, 1, 1, 1, 0, -1])
 COLUMN_STEP = np.array([0, 1, 1, 1, 0, -1, -1, -1])
 Purpose = Literal["planning", "reward", "judging"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
-"""What fires are drawn for; each has a stream of random numbers of its own."""
+"""Purposes of sets of fires; each has a stream of random numbers of its own."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class SpreadGrid:
 
 @lru_cache(maxsize=8)
 def spread_grid(rows: int, columns: int) -> SpreadGrid:
-    """The grid of one shape."""
+    """Build the grid of one shape."""
     row, column, direction = (a.ravel() for a in np.indices((rows, columns, 8)))
     to_row, to_column = row + ROW_STEP[direction], column + COLUMN_STEP[direction]
     inside = (to_row >= 0) & (to_row < rows) & (to_column >= 0) & (to_column < columns)
@@ -71,7 +71,7 @@ def spread_grid(rows: int, columns: int) -> SpreadGrid:
 
 
 def travel_minutes(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMoisture) -> Float64Array:
-    """(W, E) minutes that fire takes for each step of the landscape's grid; infinite to or from what cannot burn.
+    """Return the (W, E) minutes that fire takes for each step of the grid; infinite to or from what cannot burn.
 
     Half of the way is covered at the rate of the cell that is left, half at that of the one entered. The way is
     measured along the ground, as the rates are.
@@ -88,28 +88,25 @@ def travel_minutes(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMo
     return np.asarray(np.hypot(level, rise) * pace)
 
 
-def block_cells(grid: SpreadGrid, minutes: Float64Array, cleared: BoolArray) -> Float64Array:
-    """The (..., E) minutes with every step to or from a cleared cell (cells,) made infinite, as a copy."""
-    return np.where(cleared[grid.source] | cleared[grid.target], np.inf, minutes)
-
-
 def arrival_minutes(
-    grid: SpreadGrid, minutes: Float64Array, ignition_cells: Int32Array, duration_minutes: float
+    grid: SpreadGrid, minutes: Float64Array, cleared: BoolArray, ignition_cells: Int32Array, duration_minutes: float
 ) -> Float64Array:
-    """(fires, cells) when each fire reaches each cell, infinite where it does not within the duration.
+    """Return (fires, cells) when each fire reaches each cell, infinite where it does not within the duration.
 
     Args:
-        minutes: (E,) of each step, infinite where fire cannot pass.
+        minutes: (E,) of each step on the unbroken landscape, infinite where fire cannot pass.
+        cleared: (cells,) that no step may leave or enter.
         ignition_cells: (fires,) where fires start, at minute 0.
     """
-    graph = csr_array((minutes, grid.target, grid.first_step), shape=(grid.cells, grid.cells))
+    open_minutes = np.where(cleared[grid.source] | cleared[grid.target], np.inf, minutes)
+    graph = csr_array((open_minutes, grid.target, grid.first_step), shape=(grid.cells, grid.cells))
     arrival: Any = dijkstra(graph, indices=ignition_cells, limit=duration_minutes)
     return np.asarray(arrival, dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class SpreadTrees:
-    """The trees along which fires arrive: for each of n burned cells of all fires, from whom it caught fire."""
+    """The trees along which fires arrive; n counts the burned cells of all fires."""
 
     fire: NDArray[np.int64]
     """(n,) the fire, ascending."""
@@ -122,11 +119,10 @@ class SpreadTrees:
 def spread_trees(
     grid: SpreadGrid, minutes: Float64Array, wind_of_fire: NDArray[np.int64], arrival: Float64Array
 ) -> SpreadTrees:
-    """The trees of fires with known (fires, cells) arrivals; `minutes` (W, E) are those of the unbroken landscape.
+    """Return the trees of fires with known (fires, cells) arrivals; `minutes` (W, E) are of the unbroken landscape.
 
     A cell's parent is the neighbour by way of which fire comes first; of equals, the one that spreads in the first
-    direction. So the trees are a function of the arrivals, however these were found: a cleared neighbour's arrival is
-    infinite.
+    direction. A cleared neighbour's arrival is infinite, so the trees are a function of the arrivals alone.
     """
     fire, cell = np.nonzero(np.isfinite(arrival))
     steps = grid.incoming[cell]
@@ -143,9 +139,9 @@ def spread_trees(
 
 
 def downstream_cells(trees: SpreadTrees) -> NDArray[np.int64]:
-    """(n,) burned cells whose fire came through each cell of the trees, itself included.
+    """Count the (n,) burned cells whose fire came through each cell of the trees, itself included.
 
-    By doubling: knowing the descendants less than 2^k steps below, add those of the descendants 2^k steps below.
+    Counts double their reach: those up to 2^k steps below are added to those of the ancestor 2^k steps above.
     """
     count = len(trees.cell)
     below = np.ones(count + 1)
@@ -157,7 +153,7 @@ def downstream_cells(trees: SpreadTrees) -> NDArray[np.int64]:
 
 
 def tree_depth(trees: SpreadTrees) -> NDArray[np.int64]:
-    """(n,) steps from the ignition to each cell of the trees; by doubling, as `downstream_cells`."""
+    """Count the (n,) steps from the ignition to each cell of the trees; by doubling, as `downstream_cells`."""
     count = len(trees.cell)
     ancestor = np.append(trees.parent, count)
     depth = np.append((trees.parent < count).astype(np.int64), 0)
@@ -169,7 +165,7 @@ def tree_depth(trees: SpreadTrees) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class ScenarioSet:
-    """Fires to be judged by: W winds and, for each, where its fires start."""
+    """Fires of one seed and purpose: W winds and, for each, where its fires start."""
 
     winds: tuple[Wind, ...]
     ignition_cells: Int32Array
@@ -177,10 +173,10 @@ class ScenarioSet:
 
 
 def draw_scenarios(burnable: BoolArray, config: ScenarioConfig, purpose: Purpose, seed: int) -> ScenarioSet:
-    """Draw the fires of a seed for one purpose: common random numbers for all that is compared on one landscape.
+    """Draw the fires of a seed for one purpose; all policies compared on a landscape get the same ones.
 
-    Winds blow from directions evenly around the compass, so that no set favours a side; ignitions are uniform over the
-    burnable (cells,), and none lies in a cell a second time before every other has had one.
+    Winds blow from directions evenly around the compass, so that no set favours a side. Ignitions are uniform over the
+    burnable (cells,); none lies in a cell a second time before every other has had one.
     """
     stream = np.random.SeedSequence(seed, spawn_key=(PURPOSES.index(purpose),))
     generator = np.random.Generator(np.random.PCG64(stream))

@@ -14,7 +14,7 @@ SYMMETRIES = 8
 
 @dataclass(frozen=True)
 class CompassChannels:
-    """Which channels of a map point somewhere; the others are left as they are."""
+    """Channels of a map that point along the compass; a turn leaves the others' values as they are."""
 
     directions: Sequence[int] = ()
     """Eight channels, one a direction: north first, then clockwise; or none."""
@@ -25,7 +25,7 @@ class CompassChannels:
 
 
 class GridSymmetry(nn.Module):
-    """Turns and mirrors square maps (n, channels, cells a side, cells a side) and tells where each cell goes."""
+    """Turned and mirrored square maps (n, channels, cells a side, cells a side), and where each cell goes."""
 
     source_channel: Tensor
     sign: Tensor
@@ -43,7 +43,7 @@ class GridSymmetry(nn.Module):
         self.register_buffer("target_cell", moved.argsort(dim=1), persistent=False)
 
     def maps(self, observation: Tensor, symmetry: int) -> Tensor:
-        """The observation as it would be on the turned ground."""
+        """Return the observation (n, channels, rows, columns) as it would be on the turned ground."""
         count, channels, rows, columns = observation.shape
         if symmetry == 0:
             return observation
@@ -51,15 +51,15 @@ class GridSymmetry(nn.Module):
         return signed.flatten(2)[:, :, self.source_cell[symmetry]].view(count, channels, rows, columns)
 
     def cells(self, values: Tensor, symmetry: int) -> Tensor:
-        """Values by cell, (n, cells), on the turned ground."""
+        """Return values by cell, (n, cells), on the turned ground."""
         return values[:, self.source_cell[symmetry]]
 
     def cells_back(self, values: Tensor, symmetry: int) -> Tensor:
-        """The inverse of `cells`."""
+        """Undo `cells`."""
         return values[:, self.target_cell[symmetry]]
 
     def action(self, actions: Tensor, symmetry: int) -> Tensor:
-        """Where the cells numbered `actions` (n,) lie on the turned ground."""
+        """Return the numbers on the turned ground of the cells numbered `actions` (n,)."""
         return self.target_cell[symmetry][actions]
 
 
@@ -69,11 +69,11 @@ def _move(grid: Tensor, symmetry: int) -> Tensor:
 
 
 def _channel_map(channels: int, compass: CompassChannels, symmetry: int) -> tuple[list[int], list[float]]:
-    """For each channel the one that it is copied from, and the factor."""
+    """Return for each channel the one that it is copied from, and the factor."""
     source, sign = list(range(channels)), [1.0] * channels
     turns, is_mirrored = symmetry % 4, symmetry >= 4
     for bearing, channel in enumerate(compass.directions):
-        # What points to a bearing now pointed, before the counterclockwise turns, that much further clockwise.
+        # A vector that now points to a bearing pointed that much further clockwise before the counterclockwise turns.
         before = (bearing + 2 * turns) % 8
         source[channel] = compass.directions[(-before) % 8 if is_mirrored else before]
     if compass.east is not None and compass.north is not None:

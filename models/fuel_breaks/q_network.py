@@ -68,12 +68,12 @@ class QNetwork(nn.Module):
         self.input_deviation.copy_(deviation.clamp(min=_MIN_DEVIATION).view(-1, 1, 1))
 
     def forward(self, observation: Tensor, legal: Tensor) -> Tensor:
-        """(n, cells) values in (n, channels, rows, columns); -inf where an action is not in the (n, cells) `legal`."""
+        """Return (n, cells) values in (n, channels, rows, columns); -inf where the (n, cells) `legal` is false."""
         inputs = (observation - self.input_mean) / self.input_deviation
         prior = None
         if self.prior_channel is not None:
             prior = observation[:, self.prior_channel]
-            # Relative to its largest value it is told apart late in an episode too, when all values are small.
+            # Relative to its largest value, so that cells differ late in an episode too, when all values are small.
             highest = prior.flatten(1).amax(dim=1).clamp(min=1e-6).view(-1, 1, 1)
             inputs = torch.cat([inputs, (prior / highest).unsqueeze(1)], dim=1)
         features = functional.relu(self.stem(inputs.contiguous(memory_format=torch.channels_last)))
@@ -90,7 +90,7 @@ class QNetwork(nn.Module):
 
 
 def symmetric_values(network: QNetwork, symmetry: GridSymmetry, observation: Tensor, legal: Tensor) -> Tensor:
-    """The mean of a network's (n, cells) values over the eight symmetries: a function that commutes with them."""
+    """Return the mean of a network's (n, cells) values over the eight symmetries; it commutes with each of them."""
     total = torch.zeros(legal.shape, dtype=observation.dtype, device=observation.device)
     for k in range(SYMMETRIES):
         values = network(symmetry.maps(observation, k), symmetry.cells(legal, k))

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from data.fuel_breaks.config import TileConfig
 from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, landscape_from_bands
 from data.fuel_breaks.terrain import generated_landscape
+from environment.fuel_breaks.burn_state import TracedBurnState
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
+from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import BoolArray
 
 GRASS, LITTER, WATER = 102, 186, 98
@@ -73,3 +75,14 @@ def small_config(**changes: Any) -> FuelBreakConfig:
         winds=3, planning_ignitions_per_wind=12, reward_ignitions_per_wind=4, judging_ignitions_per_wind=10
     )
     return FuelBreakConfig(**{"budget_cells": 4, "scenarios": scenarios, **changes})
+
+
+def observe_anew(
+    env: VectorFuelBreakEnvironment, tiles: NDArray[Any], cleared: BoolArray, scenario_seeds: NDArray[Any]
+) -> NDArray[np.float32]:
+    """(n, channels, rows, columns) of n states, burned from nothing but tile, cleared (n, cells) and scenario seed."""
+    observations = []
+    for tile, mask, seed in zip(tiles.tolist(), cleared, scenario_seeds.tolist(), strict=True):
+        exposure = TracedBurnState(env.planning.hazard(tile, seed), mask).exposure()
+        observations.append(env.observer.render(tile, mask, exposure))
+    return np.stack(observations)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.speed.fuel_breaks import baseline_table
-from environment.fuel_breaks.burn_state import TracedBurnState, build_hazard
+from environment.fuel_breaks.burn_state import Hazard, TracedBurnState
 from environment.fuel_breaks.config import ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import Wind
@@ -21,13 +21,13 @@ from training.fuel_breaks.baselines import (
     burn_probability,
     domirank,
     downstream_value,
-    evaluate,
     place,
     random_cells,
     reduction_percent,
     static,
     tree_betweenness,
 )
+from training.fuel_breaks.validation import evaluate
 
 NAMES = list(baselines())
 
@@ -35,7 +35,7 @@ NAMES = list(baselines())
 def corridor(cells: int, ignitions: list[int], **values: Any) -> TracedBurnState:
     config = small_config(scenarios=ScenarioConfig(duration_minutes=1e6))
     scenarios = ScenarioSet((Wind(0, 0),), np.array([ignitions], dtype=np.int32))
-    return TracedBurnState(build_hazard(flat_landscape(1, cells, **values), scenarios, config))
+    return TracedBurnState(Hazard(flat_landscape(1, cells, **values), scenarios, config))
 
 
 def test_scores_of_a_corridor() -> None:

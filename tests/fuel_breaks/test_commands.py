@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import re
+import shlex
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,17 @@ from PIL import Image
 from scipy import stats
 
 from benchmarks.learning.fuel_breaks import compare, memory_growth
+from data.fuel_breaks.terrain import generated_landscape
 from main import main
-from tests.fuel_breaks.dqn_cases import TINY
+from tests.fuel_breaks.run_cases import TINY
 from training.fuel_breaks.config import FuelBreakRunConfig, run_hash
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.evaluate_command import paired_lead
 from utils.config.cli import parse_command
 from utils.config.settings import flatten, from_dict, nest, to_dict
 
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+README_COMMANDS = re.findall(r"^python main\.py (fuel-breaks .*)$", README, flags=re.MULTILINE)
 VOLATILE = ("seconds", "memory")
 
 
@@ -35,6 +40,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one run of two generations; not to be changed."""
+    path = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(path)
+        Path("tiny.toml").write_text(TINY)
+        assert train("--run", "one") == 0
+    return path
+
+
+@pytest.fixture
+def trained_folder(folder: Path, trained: Path) -> Path:
+    """A working folder with a copy of the run."""
+    shutil.copytree(trained, folder, dirs_exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures, most of a tiny run's time, are not written where a test does not look at them."""
+    monkeypatch.setattr("utils.pictures.save_figure", lambda figure, path: None)
+
+
 def train(*words: str) -> int:
     return main(["fuel-breaks", "train", "--config", "tiny.toml", *words])
 
@@ -44,58 +73,63 @@ def records(run: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key not in VOLATILE} for line in lines]
 
 
-def test_train_evaluate_show(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    assert train("--run", "one") == 0
-    run = folder / "runs" / "fuel-breaks" / "one"
+def test_a_run_leaves_records_a_summary_and_a_log(trained: Path) -> None:
+    run = trained / "runs" / "fuel-breaks" / "one"
     assert [record["episodes"] for record in records(run)] == [4, 8]
     summary = json.loads((run / "summary.json").read_text())
     assert summary["episodes"] == 8 and summary["replay_bytes_per_transition"] < 200
+    assert len(summary["rss_mb_per_generation"]) == 2
     log = (run / "run.log").read_text()
     for words in ("GPU 0 MB allocated", "clean-ups gave back", "replay 24 / 80", "losses", "collection times"):
         assert words in log, words
-    assert main(["fuel-breaks", "evaluate", "--tiles", "4", "--scenario-seeds", "1", "--threads", "1"]) == 0
+
+
+def test_the_commands_of_the_readme(trained_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    after_training = [command for command in README_COMMANDS if command != "fuel-breaks train"]
+    assert {"evaluate", "show"} <= {
+        shlex.split(command)[1] for command in after_training
+    } and "fuel-breaks train" in README_COMMANDS
+    for command in after_training:
+        assert main(shlex.split(command)) == 0, command
+    run = trained_folder / "runs" / "fuel-breaks" / "one"
     result = json.loads((run / "evaluation-test.json").read_text())
-    assert len(result["reduction_percent"]["network"]) == 4 and len(result["lead_of_network"]) == 6
+    tiles = len(result["reduction_percent"]["network"])
+    assert tiles >= 3 and len(result["lead_of_network"]) == 6
     own, other = (np.array(result["reduction_percent"][name]) for name in ("network", "random"))
     assert result["lead_of_network"]["random"]["mean"] == pytest.approx((own - other).mean())
     assert "generated terrain" in caplog.text
-    assert main(["fuel-breaks", "show", "--run", "one", "--tile", "2", "--threads", "1"]) == 0
-    pictures = ["tile-test-2/breaks.png", "tile-test-2/burn_probability.png", "learning.png", "evaluation-test.png"]
-    for name in pictures:
-        with Image.open(run / name) as image:
-            assert image.width > 600 and len(image.convert("RGB").getcolors(2**24) or []) > 20, name
-    with Image.open(run / "tile-test-2" / "fire.gif") as image:
+    (drawn,) = run.glob("tile-test-*")
+    pictures = [drawn / "breaks.png", drawn / "burn_probability.png", run / "learning.png", run / "evaluation-test.png"]
+    for path in pictures:
+        with Image.open(path) as image:
+            assert image.width > 600 and len(image.convert("RGB").getcolors(2**24) or []) > 20, path
+    with Image.open(drawn / "fire.gif") as image:
         assert getattr(image, "n_frames", 1) == 25
 
 
-def test_resume_is_exact(folder: Path) -> None:
-    assert train("--run", "whole", "--episodes", "16") == 0
-    assert train("--run", "parts", "--episodes", "8") == 0
-    assert main(["fuel-breaks", "train", "--resume", "parts", "--episodes", "16"]) == 0
-    runs = folder / "runs" / "fuel-breaks"
-    assert len(records(runs / "whole")) == 4 and records(runs / "whole") == records(runs / "parts")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_at_a_safe_point_and_the_run_goes_on(
-    number: signal.Signals, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.usefixtures("no_pictures")
+def test_a_run_stopped_by_signals_goes_on_exactly(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert train("--run", "whole", "--episodes", "12") == 0
+    np.savez("land.npz", **generated_landscape(1, 160, 60).arrays())
+    assert train("--landscape", "land.npz", "--run", "whole", "--episodes", "16") == 0
     play = DQNTrainer.play_round
+    begin, resume = ["--config", "tiny.toml", "--landscape", "land.npz", "--run", "cut"], ["--resume"]
+    for episodes, number, words in ((4, signal.SIGINT, begin), (8, signal.SIGTERM, resume)):
 
-    def play_and_stop(self: DQNTrainer) -> None:
-        if self.episodes == 8:
-            os.kill(os.getpid(), number)
-        play(self)
+        def play_and_stop(self: DQNTrainer, episodes: int = episodes, number: int = number) -> None:
+            if self.episodes == episodes:
+                os.kill(os.getpid(), number)
+            play(self)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(DQNTrainer, "play_round", play_and_stop)
-        assert train("--run", "cut", "--episodes", "12") == 128 + number
+        with monkeypatch.context() as patched:
+            patched.setattr(DQNTrainer, "play_round", play_and_stop)
+            assert main(["fuel-breaks", "train", *words, "--episodes", "16"]) == 128 + number
     assert "fuel-breaks train --resume" in caplog.text
-    assert main(["fuel-breaks", "train", "--resume", "--episodes", "12"]) == 0
+    assert main(["fuel-breaks", "train", *resume, "--episodes", "16"]) == 0
     runs = folder / "runs" / "fuel-breaks"
-    assert records(runs / "cut") == records(runs / "whole")
+    assert len(records(runs / "whole")) == 4 and records(runs / "cut") == records(runs / "whole")
 
 
 @pytest.mark.parametrize(
@@ -122,17 +156,17 @@ def test_mistakes_end_with_2(folder: Path, words: list[str], message: str, caplo
     assert message in caplog.text and not Path("runs").exists()
 
 
-def test_mistakes_on_a_run(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert train("--run", "one", "--episodes", "4") == 0
+@pytest.mark.usefixtures("no_pictures")
+def test_mistakes_on_a_run(trained_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert main(["fuel-breaks", "train", "--resume", "one", "--learning.learning-rate", "0.1"]) == 2
     assert main(["fuel-breaks", "show", "--tile", "500"]) == 2
     assert train("--run", "one") == 2
     assert train("--run", "large", "--memory-limit-mb", "1") == 3
     # Its minutes and episodes are spent: it ends as it is.
-    assert main(["fuel-breaks", "train", "--resume", "one", "--episodes", "4"]) == 0
+    assert main(["fuel-breaks", "train", "--resume", "one", "--episodes", "8"]) == 0
     for words in ("with which the run began", "expected a test tile from 0 to", "expected a new name for --run"):
         assert words in caplog.text, words
-    description = folder / "runs" / "fuel-breaks" / "one" / "landscape.json"
+    description = trained_folder / "runs" / "fuel-breaks" / "one" / "landscape.json"
     description.write_text(json.dumps({**json.loads(description.read_text()), "sha256": "other"}))
     assert main(["fuel-breaks", "evaluate"]) == 2
     assert "got another; give --landscape" in caplog.text
@@ -185,14 +219,26 @@ def test_paired_leads_by_hand() -> None:
     assert same.mean == 0 and np.isnan(same.p_value_t) and same.interval == (0.0, 0.0)
 
 
-def test_benchmark_compares_means_over_seeds(folder: Path) -> None:
+def test_benchmark_compares_means_over_seeds() -> None:
     seeds = [{"reduction_percent": {"network": [3.0, 5, 7], "random": [1.0, 2, 3]}}]
     seeds.append({"reduction_percent": {"network": [5.0, 7, 9], "random": [1.0, 2, 3]}})
     result = compare(seeds)
     assert result["network_by_seed"] == [5.0, 7.0] and result["tiles"] == 3
     assert result["reduction_percent"] == {"network": 6.0, "random": 2.0}
     assert result["lead"]["random"]["mean"] == 4.0
-    arguments: Any = parse_command(["fuel-breaks", "--config", "tiny.toml"], cuda_available=False).arguments
-    growth = memory_growth(arguments.settings, 192)
-    assert growth["episodes"] == 192 and "mb_per_100_episodes_past_60" in growth
+
+
+def test_benchmark_measures_the_growth_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[FuelBreakRunConfig] = []
+
+    def run_training(config: FuelBreakRunConfig, explicit: frozenset[str]) -> dict[str, Any]:
+        asked.append(config)
+        # The first generation of 64 episodes takes 90 MB, each later one 0.32 MB.
+        return {"rss_mb_per_generation": [10.0, *(100 + 0.32 * np.arange(6))]}
+
+    monkeypatch.setattr("benchmarks.learning.fuel_breaks.run_training", run_training)
+    growth = memory_growth(FuelBreakRunConfig(), 448)
+    assert (asked[0].episodes, asked[0].minutes, asked[0].generation_episodes) == (448, 0, 64)
+    assert growth["episodes"] == 448 and growth["mb_at_60_episodes"] == 10
+    assert growth["mb_per_100_episodes_past_60"][0] == pytest.approx(0.5)
     assert "mb_per_100_episodes_past_600" not in growth

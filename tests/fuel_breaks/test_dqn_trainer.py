@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from environment.fuel_breaks.burn_state import FireSimulator
-from tests.fuel_breaks.dqn_cases import (
+from tests.fuel_breaks.run_cases import (
     CPU,
     SIDE,
     bridge_cell,
@@ -88,11 +88,11 @@ def test_everything_is_bounded() -> None:
     places = {name: tensor.data_ptr() for name, tensor in data.items()}
     for _ in range(4):
         trainer.run_generation()
-    lengths = {name: len(getattr(trainer, name)) for name in ("losses", "returns", "step_times", "collection_times")}
+    lengths = {name: len(values) for name, values in trainer.histories.items()}
     assert lengths == {"losses": 7, "returns": 5, "step_times": 6, "collection_times": 3}
     assert trainer.replay.size == trainer.replay.ring.capacity == 9 * 4
     assert {name: tensor.data_ptr() for name, tensor in data.items()} == places
-    assert all(isinstance(loss, float) for loss in trainer.losses)
+    assert all(isinstance(loss, float) for loss in trainer.histories["losses"])
 
 
 def test_the_bounds_default_to_those_of_the_system_replaced() -> None:
@@ -129,7 +129,7 @@ def test_best_network_is_kept() -> None:
 def test_demonstrations_and_exploration_follow_the_settings() -> None:
     config = with_learning(run_config(), demonstration_share=0.5, epsilon_start=0.4, epsilon_end=0.2)
     trainer = trainer_of(config)
-    assert trainer._demonstrators().tolist() == [True, False, True, False]
+    assert trainer.demonstrates.tolist() == [True, False, True, False]
     seen = []
     for episodes in (0, 10, 20, 1000):
         trainer.episodes = episodes

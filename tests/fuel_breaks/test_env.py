@@ -15,18 +15,17 @@ from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.bounded_cache import BoundedCache
 from environment.fuel_breaks.burn_state import BurnState
 from environment.fuel_breaks.env import CHANNELS, FuelBreakEnvironment, VectorFuelBreakEnvironment
-from tests.fuel_breaks.fire_cases import WATER, flat_landscape, small_config, small_tiles
+from tests.fuel_breaks.fire_cases import WATER, flat_landscape, observe_anew, small_config, small_tiles
 
 
 def play(env: VectorFuelBreakEnvironment, seed: int, steps: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Legal random cells; the last observation and the (lanes,) sums of rewards."""
     rng = np.random.default_rng(seed)
-    observation, total = env.observe(), np.zeros(len(env.tiles))
+    total = np.zeros(len(env.tiles))
     for _ in range(steps):
         cells = [int(rng.choice(np.flatnonzero(mask))) for mask in env.action_masks()]
-        observation, reward, _ = env.step(cells)
-        total += reward
-    return observation, total
+        total += env.step(cells)
+    return env.observe(), total
 
 
 def test_gymnasium_accepts_it() -> None:
@@ -98,7 +97,8 @@ def test_channels_say_what_they_are_called() -> None:
 def test_a_slope_to_the_south_faces_south_and_spreads_north() -> None:
     hill = flat_landscape(10, 10, slope_percent=50, aspect_degrees=180)
     env = VectorFuelBreakEnvironment([Tile(0, 0, hill)], small_config())
-    channel = dict(zip(CHANNELS, env.reset([0], [0])[0], strict=True))
+    env.reset([0], [0])
+    channel = dict(zip(CHANNELS, env.observe()[0], strict=True))
     np.testing.assert_allclose(channel["aspect_cosine"], -1)
     np.testing.assert_allclose(channel["aspect_sine"], 0, atol=1e-6)
     rates = {name: channel[f"spread_rate_{name}"][5, 5] for name in ("n", "ne", "e", "se", "s", "sw", "w", "nw")}
@@ -135,16 +135,17 @@ def test_a_state_is_rebuilt_from_tile_breaks_and_seed(scenario_seed: int, steps:
     bits = np.packbits(env.cleared, axis=1)
     other = VectorFuelBreakEnvironment(small_tiles(), small_config(cached_states=1, cached_episodes=1))
     cleared = np.unpackbits(bits, axis=1, count=100).astype(bool)
-    assert (other.observer.observe_batch(tiles, cleared, seeds) == observation).all()
-    assert (other.reset(tiles, seeds, cleared) == observation).all()
-    assert (other.burned_cells == env.burned_cells).all()
+    assert (observe_anew(other, tiles, cleared, seeds) == observation).all()
+    for lane, (tile, scenario_seed) in enumerate(zip(tiles.tolist(), seeds.tolist(), strict=True)):
+        rewarded = BurnState(other.rewarding.hazard(tile, scenario_seed), cleared[lane])
+        assert rewarded.burned_cells / len(rewarded.arrival) == env.burned_cells[lane]
 
 
 def test_lanes_do_not_touch_one_another() -> None:
     together = VectorFuelBreakEnvironment(small_tiles(), small_config())
     together.reset([0, 3, 5], [7, 8, 9])
     cells = [[int(np.flatnonzero(mask)[k]) for mask in together.action_masks()] for k in (4, 20, 33)]
-    rewards = np.array([together.step(row)[1] for row in cells])
+    rewards = np.array([together.step(row) for row in cells])
     for lane, (tile, seed) in enumerate(((0, 7), (3, 8), (5, 9))):
         alone = FuelBreakEnvironment(small_tiles(), small_config())
         alone.reset(options={"tile": tile, "scenario_seed": seed})
@@ -158,12 +159,13 @@ def test_the_raster_stays_as_it_was() -> None:
     tiles = small_tiles()
     before = [array.copy() for tile in tiles for array in tile.landscape.arrays().values()]
     env = VectorFuelBreakEnvironment(tiles, small_config())
-    first = env.reset([0], [0])
-    burned = env.burned_cells.copy()
+    env.reset([0], [0])
+    first, burned = env.observe(), env.burned_cells
     play(env, 0, 4)
     after = [array for tile in tiles for array in tile.landscape.arrays().values()]
     assert all((a == b).all() for a, b in zip(before, after, strict=True))
-    assert (env.reset([0], [0]) == first).all() and (env.burned_cells == burned).all()
+    env.reset([0], [0])
+    assert (env.observe() == first).all() and (env.burned_cells == burned).all()
 
 
 def test_a_finished_lane_stays_as_it_is() -> None:
@@ -173,13 +175,13 @@ def test_a_finished_lane_stays_as_it_is() -> None:
     env = VectorFuelBreakEnvironment([islet, small_tiles()[0]], small_config())
     env.reset([0, 1], [0, 0])
     legal = np.flatnonzero(env.action_masks()[1])
-    _, rewards, terminated = env.step([44, legal[0]])
-    assert terminated.tolist() == [False, False] and rewards[0] > 0
-    _, rewards, terminated = env.step([45, legal[1]])
-    assert terminated.tolist() == [True, False] and env.burned_cells[0] == 0
+    rewards = env.step([44, legal[0]])
+    assert env.terminated.tolist() == [False, False] and rewards[0] > 0
+    env.step([45, legal[1]])
+    assert env.terminated.tolist() == [True, False] and env.burned_cells[0] == 0
     before = env.observe()[0]
-    observation, rewards, terminated = env.step([-1, legal[2]])
-    assert (observation[0] == before).all() and rewards[0] == 0 and terminated.tolist() == [True, False]
+    rewards = env.step([-1, legal[2]])
+    assert (env.observe()[0] == before).all() and rewards[0] == 0 and env.terminated.tolist() == [True, False]
 
 
 def test_observations_lie_in_their_space() -> None:
@@ -199,6 +201,6 @@ def test_caches_are_bounded() -> None:
 
     for key in (1, 2, 1, 3, 1, 2):
         assert cache.get(key, lambda key=key: make(key)) == key  # type: ignore[misc]
-    assert made == [1, 2, 3, 2] and len(cache) == 2
+    assert made == [1, 2, 3, 2]
     with pytest.raises(ValueError, match="at least 1"):
         BoundedCache(0)

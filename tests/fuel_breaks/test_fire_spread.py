@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Landscape
-from environment.fuel_breaks.burn_state import BurnState, Hazard, TracedBurnState, build_hazard
+from environment.fuel_breaks.burn_state import BurnState, Hazard, TracedBurnState
 from environment.fuel_breaks.config import FuelMoisture, ScenarioConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
 from environment.fuel_breaks.fire_spread import (
     PURPOSES,
     ScenarioSet,
     arrival_minutes,
-    block_cells,
     draw_scenarios,
     spread_grid,
     travel_minutes,
@@ -63,7 +62,7 @@ def burn(
 
 def hazard_of(landscape: Landscape, winds: list[Wind], ignitions: list[list[int]], duration: float) -> Hazard:
     config = small_config(scenarios=ScenarioConfig(duration_minutes=duration))
-    return build_hazard(landscape, ScenarioSet(tuple(winds), np.array(ignitions, dtype=np.int32)), config)
+    return Hazard(landscape, ScenarioSet(tuple(winds), np.array(ignitions, dtype=np.int32)), config)
 
 
 @settings(max_examples=25)
@@ -159,7 +158,7 @@ def test_a_shorter_fire_is_the_beginning_of_a_longer_one() -> None:
 def random_hazard(seed: int, rows: int = 8, columns: int = 7) -> Hazard:
     landscape = random_landscape(rows, columns, seed)
     scenarios = draw_scenarios(landscape.burnable.ravel(), small_config().scenarios, "planning", seed)
-    return build_hazard(landscape, scenarios, small_config())
+    return Hazard(landscape, scenarios, small_config())
 
 
 @settings(max_examples=30)
@@ -221,15 +220,14 @@ def test_a_fire_does_not_start_without_fuel() -> None:
     assert np.isinf(state.arrival[0]).all() and np.isfinite(state.arrival[1]).sum() == 8
 
 
-def test_blocking_copies() -> None:
+def test_no_step_leaves_or_enters_a_cleared_cell() -> None:
     landscape = flat_landscape(3, 3)
-    grid, minutes = spread_grid(3, 3), travel_minutes(landscape, [Wind(0, 0)], MOISTURE)
-    cleared = np.zeros(9, dtype=bool)
-    cleared[4] = True
-    blocked = block_cells(grid, minutes, cleared)
-    assert np.isfinite(minutes).all() and np.isinf(blocked).sum() == 16
-    arrival = arrival_minutes(grid, blocked[0], np.array([0], dtype=np.int32), 1e6)
+    grid, minutes = spread_grid(3, 3), travel_minutes(landscape, [Wind(0, 0)], MOISTURE)[0]
+    before, cleared = minutes.copy(), np.arange(9) == 4
+    arrival = arrival_minutes(grid, minutes, cleared, np.array([0, 4], dtype=np.int32), 1e6)
     assert np.isinf(arrival[0, 4]) and np.isfinite(np.delete(arrival[0], 4)).all()
+    assert arrival[1, 4] == 0 and np.isinf(np.delete(arrival[1], 4)).all()
+    assert (minutes == before).all()
 
 
 @given(st.integers(0, 2**40), st.integers(1, 12), st.integers(1, 60))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from data.fuel_breaks.config import TileConfig
 from data.fuel_breaks.landscape import (
-    BANDS,
+    RANGES,
     Landscape,
     Tile,
     cut_tiles,
@@ -241,4 +241,4 @@ def test_the_real_landscape() -> None:
     assert climbs_with_aspect(landscape) > 0.8
     splits = split_tiles(cut_tiles(landscape, TileConfig()), TileConfig())
     assert min(len(part) for part in vars(splits).values()) >= 30
-    assert set(BANDS) <= set(landscape.arrays())
+    assert set(RANGES) <= set(landscape.arrays())

@@ -17,7 +17,7 @@ from models.fuel_breaks.grid_symmetry import SYMMETRIES, CompassChannels, GridSy
 from models.fuel_breaks.q_network import QNetwork, QNetworkConfig, symmetric_values
 from tests.fuel_breaks.fire_cases import random_landscape, rotated, small_config, small_tiles
 from training.fuel_breaks.baselines import adaptive, downstream_value, place
-from training.fuel_breaks.dqn_update import double_dqn_target, follow, value_loss
+from training.fuel_breaks.dqn_trainer import double_dqn_target, soft_update, value_loss
 from training.fuel_breaks.policies import build_network, build_symmetry, greedy, noisy_choice, proportional_choice
 
 SMALL = QNetworkConfig(width=6, dilations=2)
@@ -153,10 +153,10 @@ def test_loss_is_that_of_the_actions_taken() -> None:
     assert values.grad is not None and torch.isfinite(values.grad).all() and values.grad[0, 0] == 0
 
 
-def test_the_target_follows() -> None:
+def test_a_soft_update_moves_the_target_by_tau() -> None:
     old, new = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     expected = 0.75 * old.weight.detach() + 0.25 * new.weight.detach()
-    follow(old, new, 0.25)
+    soft_update(old, new, 0.25)
     torch.testing.assert_close(old.weight.detach(), expected)
 
 

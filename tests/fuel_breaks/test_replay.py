@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from tests.fuel_breaks.dqn_cases import run_config, trainer_of, with_learning
-from tests.fuel_breaks.fire_cases import small_tiles
+from tests.fuel_breaks.fire_cases import observe_anew, small_tiles
+from tests.fuel_breaks.run_cases import run_config, trainer_of, with_learning
 from training.fuel_breaks.config import FuelBreakRunConfig
-from training.fuel_breaks.replay import FuelBreakReplay, centre_by_group, n_step_sums, returns_to_go
+from training.fuel_breaks.replay import Replay, centre_by_group, n_step_sums, returns_to_go
 
 
 @settings(max_examples=30)
@@ -45,7 +45,7 @@ def test_a_transition_is_small() -> None:
     config = FuelBreakRunConfig()
     env = VectorFuelBreakEnvironment(cut_tiles(generated_landscape(0, 60, 60), config.tiles)[:1], config.env)
     for n_steps in (0, 3):
-        assert FuelBreakReplay(10, env.observer, n_steps=n_steps).bytes_per_transition < 200
+        assert Replay(10, env.observer, n_steps=n_steps).bytes_per_transition < 200
 
 
 @pytest.mark.parametrize("n_steps", [0, 1, 3])
@@ -70,9 +70,7 @@ def test_states_are_rebuilt_from_indices(n_steps: int) -> None:
         if observation is None or legal is None:
             continue
         cleared = np.unpackbits(stored[mask].numpy()[rows], axis=1, count=100).astype(bool)
-        expected = env.observer.observe_batch(
-            stored["tile"].numpy()[rows], cleared, stored["scenario_seed"].numpy()[rows]
-        )
+        expected = observe_anew(env, stored["tile"].numpy()[rows], cleared, stored["scenario_seed"].numpy()[rows])
         assert (observation.numpy() == expected).all()
         burnable = np.stack([small_tiles()[tile].landscape.burnable.ravel() for tile in stored["tile"][rows]])
         assert (legal.numpy() == (burnable & ~cleared)).all()

@@ -1,4 +1,4 @@
-"""What a learned placement of fuel breaks must beat: random cells, and cells ranked by what fire is likely to do."""
+"""Policies that a learned one must beat: random cells, and cells ranked by what fire is likely to do."""
 
 from __future__ import annotations
 
@@ -8,37 +8,33 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.burn_state import BurnState, FireSimulator, Hazard, TracedBurnState
-from environment.fuel_breaks.config import FuelBreakConfig
+from environment.fuel_breaks.burn_state import BurnState, Hazard, TracedBurnState
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fire_spread import BoolArray, downstream_cells, tree_depth
+from environment.fuel_breaks.fire_spread import BoolArray, Float64Array, downstream_cells, tree_depth
 
-Float64Array = NDArray[np.float64]
 Policy = Callable[[VectorFuelBreakEnvironment], NDArray[np.int64]]
 """Chooses a legal cell for each lane from the environment's present state; for a terminated lane any number."""
 Score = Callable[[TracedBurnState], Float64Array]
-"""(cells,) how much a state's planning fires speak for clearing each cell."""
+"""Returns (cells,) how much a state's planning fires speak for clearing each cell."""
 
 _DOMIRANK_SHARE = 0.5
 """Competition in DomiRank as a share of where it diverges; on validation tiles the best of 0.1, 0.5, 0.9 and 0.99."""
 
 
 def burn_probability(state: TracedBurnState) -> Float64Array:
-    """Fires that burn each cell."""
+    """Count the fires that burn each cell."""
     return np.asarray(np.isfinite(state.arrival).sum(axis=0), dtype=np.float64)
 
 
 def downstream_value(state: TracedBurnState) -> Float64Array:
-    """Downstream protection value: cells burned by way of each cell, itself included, summed over fires."""
+    """Count the cells burned by way of each cell, itself included, over fires: its downstream protection value."""
     return np.asarray(state.downstream.sum(axis=0), dtype=np.float64)
 
 
 def tree_betweenness(state: TracedBurnState) -> Float64Array:
-    """Betweenness (Freeman 1977) in the directed spread trees, summed over fires.
+    """Sum betweenness (Freeman 1977) in the directed spread trees over fires.
 
-    In a tree every pair of an ancestor and a descendant has one path, so that as many pass through a cell as it has
-    ancestors times descendants.
+    A tree has one path from each ancestor to each descendant, so a cell lies on ancestors times descendants of them.
     """
     trees = state.trees()
     pairs = tree_depth(trees) * (downstream_cells(trees) - 1)
@@ -46,7 +42,7 @@ def tree_betweenness(state: TracedBurnState) -> Float64Array:
 
 
 def domirank(state: TracedBurnState) -> Float64Array:
-    """DomiRank of the cells in the network along which fires spread.
+    """Rank cells by DomiRank in the network along which fires spread.
 
     An undirected link weighs as many fires as pass along it. Source: Engsig, Tejedor, Moreno, Foufoula-Georgiou and
     Kasmi (2024), "DomiRank centrality reveals structural fragility of complex networks": the solution of
@@ -65,7 +61,7 @@ def domirank(state: TracedBurnState) -> Float64Array:
 
 
 def best_legal(scores: Float64Array, state: TracedBurnState) -> int:
-    """The legal cell with the largest score, the first of equals; 0 if there is none."""
+    """Return the legal cell with the largest score, the first of equals; 0 if there is none."""
     return int(np.where(state.legal(), scores, -np.inf).argmax())
 
 
@@ -104,7 +100,7 @@ def random_cells(generator: np.random.Generator) -> Policy:
 
 
 def baselines(seed: int = 0) -> dict[str, Policy]:
-    """Every baseline by name; the seed is that of the random cells."""
+    """Return every baseline by name; the seed is that of the random cells."""
     return {
         "random": random_cells(np.random.Generator(np.random.PCG64(seed))),
         "burn probability": static(burn_probability),
@@ -115,31 +111,21 @@ def baselines(seed: int = 0) -> dict[str, Policy]:
     }
 
 
-def place(policy: Policy, env: VectorFuelBreakEnvironment, tiles: Sequence[int], scenario_seed: int) -> BoolArray:
-    """(tiles, cells) the breaks that a policy makes on tiles, seeing the planning fires of the seed."""
+def place(
+    policy: Policy,
+    env: VectorFuelBreakEnvironment,
+    tiles: Sequence[int],
+    scenario_seed: int,
+    safe_point: Callable[[], None] = lambda: None,
+) -> BoolArray:
+    """Return the (tiles, cells) breaks that a policy makes on tiles, where it sees the planning fires of the seed."""
     env.reset(tiles, [scenario_seed] * len(tiles))
     while not env.terminated.all():
+        safe_point()
         env.step(policy(env))
     return env.cleared
 
 
-def evaluate(
-    policy: Policy, tiles: Sequence[Tile], scenario_seeds: Sequence[int], config: FuelBreakConfig
-) -> Float64Array:
-    """(tiles,) reduction of the burned area in percent, the mean over scenario seeds.
-
-    For each seed breaks are placed once on each tile, then judged by fires that were drawn for this alone: no policy
-    saw or was rewarded by them, and they are the same for every policy.
-    """
-    env = VectorFuelBreakEnvironment(tiles, config)
-    judge = FireSimulator(tiles, config, "judging")
-    reductions = np.empty((len(scenario_seeds), len(tiles)))
-    for row, seed in zip(reductions, scenario_seeds, strict=True):
-        placed = place(policy, env, range(len(tiles)), seed)
-        row[:] = [reduction_percent(judge.hazard(tile, seed), cleared) for tile, cleared in enumerate(placed)]
-    return np.asarray(reductions.mean(axis=0))
-
-
 def reduction_percent(hazard: Hazard, cleared: BoolArray) -> float:
-    """Reduction of the area that a hazard's fires burn, in percent, if (cells,) are cleared."""
+    """Return the reduction of the area that a hazard's fires burn, in percent, if (cells,) are cleared."""
     return 100 * (1 - BurnState(hazard, cleared).burned_cells / hazard.start_burned_cells)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import math
 import time
 from collections import deque
@@ -14,13 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.burn_state import Exposure
-from environment.fuel_breaks.env import VectorFuelBreakEnvironment
+from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnvironment
 from training.fuel_breaks.baselines import adaptive, downstream_value
 from training.fuel_breaks.config import FuelBreakRunConfig
-from training.fuel_breaks.dqn_update import double_dqn_target, follow, value_loss
 from training.fuel_breaks.memory_watch import MemoryWatch
 from training.fuel_breaks.policies import (
     PERCENT_PER_UNIT,
@@ -32,19 +31,50 @@ from training.fuel_breaks.policies import (
     noisy_choice,
     proportional_choice,
 )
-from training.fuel_breaks.replay import Batch, FuelBreakReplay, centre_by_group, n_step_sums, returns_to_go
-from training.fuel_breaks.validation import Validation, spaced
+from training.fuel_breaks.replay import Batch, Replay, centre_by_group, n_step_sums, returns_to_go
+from training.fuel_breaks.validation import Judge, spaced
 from utils.memory.profiler import get_profiler
 from utils.runs.seeding import named_generator
 
-logger = logging.getLogger(__name__)
-_MAX_SCENARIO_SEED = 2**31
 _INPUT_TILES = 32
-SafePointCall = Callable[[], None]
+_PROGRESS = ("generation", "episodes", "updates", "seconds", "best_generation", "best_score", "heuristic_score")
+_NETWORKS = ("online", "target", "best")
+
+
+def double_dqn_target(
+    rewards: Tensor, factors: Tensor, online_next: Tensor, target_next: Tensor, terminated: Tensor
+) -> Tensor:
+    """Return (n,) r + factor Q_target(s', argmax Q_online(s', .)), and r alone where nothing follows.
+
+    Source: van Hasselt et al. (2016), "Deep reinforcement learning with double Q-learning".
+
+    Args:
+        rewards: (n,) sums of discounted rewards on the way to s'.
+        factors: (n,) discounts of what follows s': gamma to the number of steps on the way.
+        online_next, target_next: (n, actions) values in s', -inf where an action is illegal.
+        terminated: (n,) whether nothing follows.
+    """
+    chosen = online_next.argmax(dim=1, keepdim=True)
+    following = target_next.gather(1, chosen).squeeze(1)
+    # Where nothing follows there may be no legal action, and -inf times 0 is not a number.
+    return rewards + torch.where(terminated, torch.zeros_like(following), factors * following)
+
+
+def value_loss(values: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean Huber loss (Mnih et al. 2015) of the (n, actions) values of the actions taken (n,)."""
+    taken = values.gather(1, actions.unsqueeze(1)).squeeze(1)
+    return functional.smooth_l1_loss(taken, targets)
+
+
+@torch.no_grad()
+def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
+    """Move the target network's parameters by a share tau towards the online network's."""
+    for old, new in zip(target.parameters(), online.parameters(), strict=True):
+        old.lerp_(new, tau)
 
 
 class DQNTrainer:
-    """Owns everything that a checkpoint holds: networks, optimiser, replay, histories, generators."""
+    """The state that a checkpoint holds (networks, optimiser, replay, histories, generator) and how it advances."""
 
     def __init__(
         self,
@@ -52,13 +82,14 @@ class DQNTrainer:
         train: Sequence[Tile],
         validation: Sequence[Tile],
         device: torch.device,
-        safe_point: SafePointCall,
+        safe_point: Callable[[], None],
     ) -> None:
         self.config, self.device = config, device
         learning, bounds = config.learning, config.bounds
         self.watch = MemoryWatch(bounds, safe_point)
         self.env = VectorFuelBreakEnvironment(train, config.env)
-        self.validation = Validation(spaced(validation, config.validation_tiles), config.env, safe_point)
+        chosen = spaced(len(validation), config.validation_tiles)
+        self.validation = Judge([validation[tile] for tile in chosen], config.env, safe_point)
         self.symmetry = build_symmetry(config.tiles.tile_cells).to(device)
         self.online = build_network(config.network).to(device)
         self.online.fit_inputs(self._first_observations())
@@ -67,20 +98,26 @@ class DQNTrainer:
         """The network of the best validation so far."""
         self.optimizer = torch.optim.Adam(self.online.parameters(), lr=learning.learning_rate)
         capacity = learning.lanes * bounds.experience_per_collector
-        self.replay = FuelBreakReplay(capacity, self.env.observer, n_steps=learning.n_steps, device=device)
+        self.replay = Replay(capacity, self.env.observer, n_steps=learning.n_steps, device=device)
         self.generation = 0
         self.episodes = 0
         self.updates = 0
         self.seconds = 0.0
-        """Of training, earlier runs included."""
+        """Time of training, earlier runs included."""
         self.best_generation = 0
         self.best_score = self.heuristic_score = -math.inf
         """Reductions in percent on validation tiles: of the best network, and of the adaptive downstream value."""
-        self.losses: deque[float] = deque(maxlen=bounds.loss_history)
-        self.returns: deque[float] = deque(maxlen=bounds.reward_history)
-        """Reductions in percent that the agent's own lanes were rewarded for."""
-        self.step_times: deque[float] = deque(maxlen=bounds.step_times)
-        self.collection_times: deque[float] = deque(maxlen=bounds.collection_times)
+        self.histories: dict[str, deque[float]] = {
+            "losses": deque(maxlen=bounds.loss_history),
+            # Reductions in percent that the agent's own lanes were rewarded for.
+            "returns": deque(maxlen=bounds.reward_history),
+            "step_times": deque(maxlen=bounds.step_times),
+            "collection_times": deque(maxlen=bounds.collection_times),
+        }
+        self.demonstrates = np.arange(learning.lanes) % learning.lanes_per_tile < round(
+            learning.demonstration_share * learning.lanes_per_tile
+        )
+        """(lanes,) played by the noisy heuristic."""
         self.generator = named_generator(config.seed, "fuel breaks")
         profiler = get_profiler()
         profiler.track("environments", self.env)
@@ -100,7 +137,7 @@ class DQNTrainer:
         self.best_score = self._validate()
 
     def run_generation(self, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
-        """Play and learn for the configured number of episodes, then validate; returns the record for metrics.jsonl."""
+        """Play and learn for a generation's episodes, then validate; returns the record for metrics.jsonl."""
         started = clock()
         for _ in range(self.config.rounds_per_generation):
             self.play_round()
@@ -114,46 +151,50 @@ class DQNTrainer:
         return self._record(score)
 
     def play_round(self) -> None:
-        """One episode in each lane; all of them go to the replay."""
+        """Play one episode in each lane; all of them go to the replay."""
         started = time.monotonic()
         learning, env = self.config.learning, self.env
         groups = learning.lanes // learning.lanes_per_tile
         tiles = torch.randint(len(env.planning.tiles), (groups,), generator=self.generator)
-        seeds = torch.randint(_MAX_SCENARIO_SEED, (groups,), generator=self.generator)
+        seeds = torch.randint(MAX_SCENARIO_SEED, (groups,), generator=self.generator)
         tile_of_lane, seed_of_lane = (v.repeat_interleave(learning.lanes_per_tile).numpy() for v in (tiles, seeds))
         env.reset(tile_of_lane, seed_of_lane)
-        demonstrates = self._demonstrators()
         masks, actions, rewards, is_open = [], [], [], []
         exposures: list[list[Exposure]] = [list(env.exposures)]
         while not env.terminated.all():
             begun = time.monotonic()
             masks.append(np.packbits(env.cleared, axis=1))
             is_open.append(~env.terminated)
-            actions.append(self._choose(demonstrates))
-            rewards.append(env.step(actions[-1])[1])
+            actions.append(self._choose())
+            rewards.append(env.step(actions[-1]))
             exposures.append(list(env.exposures))
-            self.step_times.append(time.monotonic() - begun)
+            self.histories["step_times"].append(time.monotonic() - begun)
             self.watch.environment_steps(learning.lanes)
         masks.append(np.packbits(env.cleared, axis=1))
         self._store(np.stack(masks), np.stack(actions), np.stack(rewards), np.stack(is_open), exposures)
-        self.returns.extend(np.sum(rewards, axis=0)[~demonstrates].tolist())
+        self.histories["returns"].extend(np.sum(rewards, axis=0)[~self.demonstrates].tolist())
         self.episodes += learning.lanes
-        self.collection_times.append(time.monotonic() - started)
+        self.histories["collection_times"].append(time.monotonic() - started)
         self.watch.episodes(learning.lanes)
 
     def learn(self) -> None:
-        """The gradient steps that the episodes played so far are due."""
+        """Take the gradient steps that are due after the episodes played so far."""
         learning = self.config.learning
         due = int((self.episodes - learning.warm_up_episodes) * learning.updates_per_episode)
         while self.updates < due:
-            self.losses.append(self.update(self.replay.sample(learning.batch_size, self.generator)))
+            self.histories["losses"].append(self.update(self.replay.sample(learning.batch_size, self.generator)))
             self.updates += 1
             self.watch.training_steps(1)
 
     def update(self, batch: Batch) -> float:
-        """One gradient step on a batch; returns its loss."""
+        """Take one gradient step on a batch; returns its loss."""
         learning = self.config.learning
-        targets = self._targets(batch)
+        targets = batch.reward
+        if batch.next_observation is not None and batch.next_legal is not None:
+            following = batch.next_observation, batch.next_legal
+            with torch.no_grad():
+                online, target = self.online(*following), self.target(*following)
+            targets = double_dqn_target(batch.reward, batch.factor, online, target, batch.terminated)
         observation, legal, actions = batch.observation, batch.legal, batch.action
         if learning.symmetry:
             turn = int(torch.randint(8, (1,), generator=self.generator))
@@ -164,61 +205,58 @@ class DQNTrainer:
         loss.backward()
         nn.utils.clip_grad_norm_(self.online.parameters(), learning.max_gradient_norm)
         self.optimizer.step()
-        follow(self.target, self.online, learning.target_tau)
+        soft_update(self.target, self.online, learning.target_tau)
         return loss.item()
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """Everything that a run needs to go on exactly."""
+        """Return everything that a run needs to go on exactly."""
+        optimizer = self.optimizer.state_dict()
         return {
-            "networks": {name: getattr(self, name).state_dict() for name in ("online", "target", "best")},
-            "optimizer": self.optimizer.state_dict() | {"state": _string_keys(self.optimizer.state_dict()["state"])},
+            "networks": {name: getattr(self, name).state_dict() for name in _NETWORKS},
+            # Names in a checkpoint are strings; torch numbers the parameters.
+            "optimizer": {**optimizer, "state": {str(key): value for key, value in optimizer["state"].items()}},
             "replay": self.replay.state_dict(),
             "progress": {
                 **{name: getattr(self, name) for name in _PROGRESS},
-                **{name: list(getattr(self, name)) for name in _HISTORIES},
+                **{name: list(values) for name, values in self.histories.items()},
                 "generator": self.generator.get_state(),
             },
         }
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore what `state_dict` gave."""
-        for name, values in state["networks"].items():
-            getattr(self, name).load_state_dict(values)
-        optimizer = dict(state["optimizer"])
-        self.optimizer.load_state_dict(optimizer | {"state": {int(k): v for k, v in optimizer["state"].items()}})
+        optimizer, progress = state["optimizer"], state["progress"]
+        for name in _NETWORKS:
+            getattr(self, name).load_state_dict(state["networks"][name])
+        by_number = {int(key): value for key, value in optimizer["state"].items()}
+        self.optimizer.load_state_dict({**optimizer, "state": by_number})
         self.replay.load_state_dict(state["replay"], self.watch.safe_point)
-        progress = state["progress"]
         for name in _PROGRESS:
             setattr(self, name, progress[name])
-        for name in _HISTORIES:
-            history = getattr(self, name)
-            history.clear()
-            history.extend(progress[name])
+        for name, values in self.histories.items():
+            values.clear()
+            values.extend(progress[name])
         self.generator.set_state(progress["generator"])
 
     def _first_observations(self) -> Tensor:
-        tiles = np.unique(np.linspace(0, len(self.env.planning.tiles) - 1, _INPUT_TILES).round().astype(int))
-        observations = self.env.reset(tiles, np.zeros_like(tiles))
+        count = len(self.env.planning.tiles)
         # Static channels are kept once computed: for all tiles now, so that memory does not grow as they are visited.
-        for tile in range(len(self.env.planning.tiles)):
-            self.env.observer.render(tile, self.env.cleared[0], self.env.exposures[0])
-        return torch.from_numpy(observations).to(self.device)
+        for tile in range(count):
+            self.env.observer.static_channels(tile)
+        tiles = spaced(count, _INPUT_TILES)
+        self.env.reset(tiles, [0] * len(tiles))
+        return torch.from_numpy(self.env.observe()).to(self.device)
 
-    def _demonstrators(self) -> NDArray[np.bool_]:
-        learning = self.config.learning
-        place = np.arange(learning.lanes) % learning.lanes_per_tile
-        return place < round(learning.demonstration_share * learning.lanes_per_tile)
-
-    def _choose(self, demonstrates: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _choose(self) -> NDArray[np.int64]:
         env, legal, generator = self.env, self.env.action_masks(), self.generator
         heuristic = downstream_values(env)
         chosen = noisy_choice(heuristic, legal, self.config.learning.demonstration_noise, generator)
-        if not demonstrates.all():
-            values = action_values(self.online, env, self.device, None)
-            explores = torch.rand(len(legal), generator=generator).numpy() < self.epsilon
-            own = np.where(explores, proportional_choice(heuristic, legal, generator), values.argmax(axis=1))
-            chosen = np.where(demonstrates, chosen, own)
-        return chosen
+        if self.demonstrates.all():
+            return chosen
+        values = action_values(self.online, env, self.device, None)
+        explores = torch.rand(len(legal), generator=generator).numpy() < self.epsilon
+        own = np.where(explores, proportional_choice(heuristic, legal, generator), values.argmax(axis=1))
+        return np.where(self.demonstrates, chosen, own)
 
     def _store(
         self,
@@ -229,8 +267,12 @@ class DQNTrainer:
         exposures: list[list[Exposure]],
     ) -> None:
         """Turn a round, (steps, lanes) each and one more mask, into transitions, lane by lane."""
-        n_steps, discount = self.config.learning.n_steps, self.config.learning.discount
-        totals = self._return_targets(rewards.T / PERCENT_PER_UNIT)
+        learning = self.config.learning
+        n_steps, discount = learning.n_steps, learning.discount
+        units = rewards.T / PERCENT_PER_UNIT
+        totals = n_step_sums(units, n_steps, discount) if n_steps else returns_to_go(units, discount)
+        if learning.centre_returns and not n_steps:
+            totals = centre_by_group(totals, learning.lanes_per_tile)
         for lane in range(actions.shape[1]):
             steps = int(is_open[:, lane].sum())
             after = np.minimum(np.arange(steps) + (n_steps or steps), steps)
@@ -247,34 +289,19 @@ class DQNTrainer:
             tensors = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in transitions.items()}
             self.replay.add_episode(tensors, [row[lane] for row in exposures[: steps + 1]])
 
-    def _return_targets(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-        learning = self.config.learning
-        if learning.n_steps:
-            return n_step_sums(rewards, learning.n_steps, learning.discount)
-        returns = returns_to_go(rewards, learning.discount)
-        return centre_by_group(returns, learning.lanes_per_tile) if learning.centre_returns else returns
-
-    @torch.no_grad()
-    def _targets(self, batch: Batch) -> Tensor:
-        if batch.next_observation is None or batch.next_legal is None:
-            return batch.reward
-        following = batch.next_observation, batch.next_legal
-        return double_dqn_target(
-            batch.reward, batch.factor, self.online(*following), self.target(*following), batch.terminated
-        )
-
     def _validate(self) -> float:
         symmetry = self.symmetry if self.config.learning.symmetry else None
         return float(self.validation.reductions(greedy(self.target, self.device, symmetry)).mean())
 
     def _record(self, score: float) -> dict[str, Any]:
+        means = {name: float(np.mean(values)) if values else math.nan for name, values in self.histories.items()}
         return {
             "generation": self.generation,
             "episodes": self.episodes,
             "updates": self.updates,
             "epsilon": self.epsilon,
-            "loss": _mean(self.losses),
-            "return_percent": _mean(self.returns),
+            "loss": means["losses"],
+            "return_percent": means["returns"],
             "validation": {
                 "agent": score,
                 "best": self.best_score,
@@ -284,27 +311,15 @@ class DQNTrainer:
             "prior_scale": float(self.online.prior_log_scale.detach().exp()),
             "seconds": {
                 "total": self.seconds,
-                "environment_step": _mean(self.step_times),
-                "collection": _mean(self.collection_times),
+                "environment_step": means["step_times"],
+                "collection": means["collection_times"],
             },
             "buffers": {
                 "replay": self.replay.size,
                 "replay_capacity": self.replay.ring.capacity,
                 "replay_bytes": self.replay.ring.capacity * self.replay.bytes_per_transition,
                 "store_bytes": self.replay.store_bytes,
-                "histories": {name: len(getattr(self, name)) for name in _HISTORIES},
+                "histories": {name: len(values) for name, values in self.histories.items()},
             },
             "memory": self.watch.record(),
         }
-
-
-_PROGRESS = ("generation", "episodes", "updates", "seconds", "best_generation", "best_score", "heuristic_score")
-_HISTORIES = ("losses", "returns", "step_times", "collection_times")
-
-
-def _mean(values: Sequence[float] | deque[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
-
-
-def _string_keys(values: Mapping[int, Any]) -> dict[str, Any]:
-    return {str(key): value for key, value in values.items()}

@@ -9,20 +9,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
+from environment.fuel_breaks.fire_spread import Float64Array
 from training.fuel_breaks.arguments import FuelBreakEvaluateArguments
-from training.fuel_breaks.baselines import baselines, evaluate
+from training.fuel_breaks.baselines import baselines
 from training.fuel_breaks.pictures import draw_comparison
 from training.fuel_breaks.run import GENERATED, SavedAgent, open_agent
-from training.fuel_breaks.validation import spaced
+from training.fuel_breaks.validation import evaluate, spaced
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_json
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
-Float64Array = NDArray[np.float64]
 AGENT = "network"
 NEIGHBOURS = "tiles of one landscape are neighbours: p-values take them for independent"
 LEVEL = 0.95
@@ -32,7 +31,7 @@ _COLUMNS = ("policy", "reduction %", "+-", "network's lead", "from", "to", "p (t
 
 @dataclass(frozen=True)
 class PairedLead:
-    """By how much the network's reductions exceed a baseline's on the same tiles, in percent of the burned area."""
+    """The network's reductions less a baseline's on the same tiles, in percent of the burned area."""
 
     mean: float
     interval: tuple[float, float]
@@ -46,7 +45,7 @@ class PairedLead:
 
 
 def paired_lead(own: Float64Array, other: Float64Array, seed: int = 0) -> PairedLead:
-    """Compare (tiles,) reductions of two policies."""
+    """Compare the (tiles,) reductions of two policies."""
     difference = own - other
     generator = np.random.Generator(np.random.PCG64(seed))
     means = difference[generator.integers(0, len(difference), (RESAMPLES, len(difference)))].mean(axis=1)
@@ -74,47 +73,10 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
     agent = open_agent(arguments.runs_dir, arguments.run, device)
     reductions = judge(agent, arguments.split, arguments.tiles, arguments.scenario_seeds)
     leads = {name: paired_lead(reductions[AGENT], values) for name, values in reductions.items() if name != AGENT}
-    result = _result(agent, arguments, reductions, leads)
-    logger.info(
-        "%s, %d %s tiles, %d sets of fires\n%s",
-        agent.run.path,
-        len(reductions[AGENT]),
-        arguments.split,
-        arguments.scenario_seeds,
-        table(_rows(reductions, leads), _COLUMNS),
-    )
-    for note in result["notes"]:
-        logger.info("note: %s", note)
-    name = f"evaluation-{arguments.split}"
-    write_json(agent.run.path / f"{name}.json", result)
-    draw_comparison(
-        reductions, agent.run.path / f"{name}.png", _title(arguments, reductions), "; ".join(result["notes"])
-    )
-    logger.info("results in %s", agent.run.path / f"{name}.json")
-    return result
-
-
-def judge(agent: SavedAgent, split: str, max_tiles: int, scenario_seeds: int) -> dict[str, Float64Array]:
-    """(tiles,) reduction of the burned area in percent by policy, the network first."""
-    every = agent.tiles(split)
-    tiles = spaced(every, max_tiles or len(every))
-    reductions = {}
-    for name, policy in {AGENT: agent.policy, **baselines(agent.config.seed)}.items():
-        reductions[name] = evaluate(policy, tiles, range(scenario_seeds), agent.config.env)
-        logger.info("%-28s %6.2f %%", name, reductions[name].mean())
-    return reductions
-
-
-def _result(
-    agent: SavedAgent,
-    arguments: FuelBreakEvaluateArguments,
-    reductions: Mapping[str, Float64Array],
-    leads: Mapping[str, PairedLead],
-) -> dict[str, Any]:
     notes = [NEIGHBOURS] + ([GENERATED] if agent.config.landscape is None else [])
     if arguments.split == "validation":
         notes.append("the network was chosen on these tiles, which flatters it")
-    return {
+    result = {
         "run": agent.run.name,
         "split": arguments.split,
         "best_generation": agent.best_generation,
@@ -125,10 +87,27 @@ def _result(
         "lead_of_network": {name: asdict(lead) for name, lead in leads.items()},
         "notes": notes,
     }
+    tiles = f"{len(reductions[AGENT])} {arguments.split} tiles"
+    shown = table(_rows(reductions, leads), _COLUMNS)
+    logger.info("%s, %s, %d sets of fires\n%s", agent.run.path, tiles, arguments.scenario_seeds, shown)
+    for note in notes:
+        logger.info("note: %s", note)
+    path = agent.run.path / f"evaluation-{arguments.split}.json"
+    write_json(path, result)
+    draw_comparison(reductions, path.with_suffix(".png"), f"Burned area prevented on {tiles}", "; ".join(notes))
+    logger.info("results in %s", path)
+    return result
 
 
-def _title(arguments: FuelBreakEvaluateArguments, reductions: Mapping[str, Float64Array]) -> str:
-    return f"Burned area prevented on {len(reductions[AGENT])} {arguments.split} tiles"
+def judge(agent: SavedAgent, split: str, max_tiles: int, scenario_seeds: int) -> dict[str, Float64Array]:
+    """Return the (tiles,) reductions of the burned area in percent by policy, the network first."""
+    every = agent.tiles(split)
+    tiles = [every[tile] for tile in spaced(len(every), max_tiles or len(every))]
+    reductions = {}
+    for name, policy in {AGENT: agent.policy, **baselines(agent.config.seed)}.items():
+        reductions[name] = evaluate(policy, tiles, range(scenario_seeds), agent.config.env)
+        logger.info("%-28s %6.2f %%", name, reductions[name].mean())
+    return reductions
 
 
 def _rows(reductions: Mapping[str, Float64Array], leads: Mapping[str, PairedLead]) -> list[dict[str, Any]]:

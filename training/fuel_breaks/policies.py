@@ -7,12 +7,10 @@ import torch
 from numpy.typing import NDArray
 
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
-from environment.fuel_breaks.fire_spread import BoolArray
+from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
 from models.fuel_breaks.grid_symmetry import CompassChannels, GridSymmetry
 from models.fuel_breaks.q_network import QNetwork, QNetworkConfig, symmetric_values
 from training.fuel_breaks.baselines import Policy
-
-Float64Array = NDArray[np.float64]
 
 DOWNSTREAM = CHANNELS.index("downstream_value")
 COMPASS = CompassChannels(
@@ -27,18 +25,18 @@ _PRIOR_SCALE = 100 / PERCENT_PER_UNIT
 
 
 def build_network(config: QNetworkConfig) -> QNetwork:
-    """A network for the environment's observations; its values are in tens of percent."""
+    """Build a network for the environment's observations; its values are in tens of percent."""
     prior = DOWNSTREAM if config.downstream_prior else None
     return QNetwork(len(CHANNELS), config, prior_channel=prior, prior_scale=_PRIOR_SCALE)
 
 
 def build_symmetry(tile_cells: int) -> GridSymmetry:
-    """The symmetries of the environment's observations."""
+    """Build the symmetries of the environment's observations."""
     return GridSymmetry(len(CHANNELS), tile_cells, COMPASS)
 
 
 def greedy(network: QNetwork, device: torch.device, symmetry: GridSymmetry | None) -> Policy:
-    """The legal cell of the largest value; with a symmetry, of the largest mean value over all eight."""
+    """Choose the legal cell of the largest value; with a symmetry, of the largest mean value over all eight."""
 
     def choose(env: VectorFuelBreakEnvironment) -> NDArray[np.int64]:
         return np.asarray(action_values(network, env, device, symmetry).argmax(axis=1))
@@ -50,7 +48,7 @@ def greedy(network: QNetwork, device: torch.device, symmetry: GridSymmetry | Non
 def action_values(
     network: QNetwork, env: VectorFuelBreakEnvironment, device: torch.device, symmetry: GridSymmetry | None
 ) -> NDArray[np.float32]:
-    """(lanes, cells) values of the environment's present states, -inf where a cell may not be cleared."""
+    """Return (lanes, cells) values of the environment's present states, -inf where a cell may not be cleared."""
     observation = torch.from_numpy(env.observe()).to(device)
     legal = torch.from_numpy(env.action_masks()).to(device)
     if symmetry is None:
@@ -59,19 +57,19 @@ def action_values(
 
 
 def downstream_values(env: VectorFuelBreakEnvironment) -> Float64Array:
-    """(lanes, cells) downstream value, 0 where a cell may not be cleared."""
+    """Return the (lanes, cells) downstream value, 0 where a cell may not be cleared."""
     values = np.stack([exposure.downstream for exposure in env.exposures]).astype(np.float64)
     return np.asarray(values * env.action_masks())
 
 
 def noisy_choice(values: Float64Array, legal: BoolArray, noise: float, generator: torch.Generator) -> NDArray[np.int64]:
-    """(lanes,) the legal cell of the largest value, each value times a factor whose logarithm has deviation `noise`."""
+    """Choose each lane's best legal cell, every value times a random factor whose logarithm has deviation `noise`."""
     factors = np.exp(noise * torch.randn(values.shape, generator=generator, dtype=torch.float64).numpy())
     return np.asarray(np.where(legal, values * factors, -np.inf).argmax(axis=1))
 
 
 def proportional_choice(values: Float64Array, legal: BoolArray, generator: torch.Generator) -> NDArray[np.int64]:
-    """(lanes,) legal cells drawn in proportion to their values, uniformly where all are 0."""
+    """Draw a legal cell for each lane in proportion to its value, uniformly where all are 0."""
     weights = np.where(legal, values, 0.0)
     weights = np.where(weights.sum(axis=1, keepdims=True) > 0, weights, legal)
     totals = weights.cumsum(axis=1)

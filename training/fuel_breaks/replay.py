@@ -1,4 +1,4 @@
-"""Replay of states that are functions of a few indices: what is stored, and how an episode's rewards become targets."""
+"""Replay of states that are functions of a few indices, and how an episode's rewards become targets."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from environment.fuel_breaks.burn_state import Exposure, TracedBurnState
-from environment.fuel_breaks.env import FuelBreakObserver
-from environment.fuel_breaks.fire_spread import BoolArray
+from environment.fuel_breaks.env import Observer
+from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
 from utils.tensor_ring import TensorRing
-
-Float32Array = NDArray[np.float32]
-Float64Array = NDArray[np.float64]
-Int64Array = NDArray[np.int64]
 
 
 def returns_to_go(rewards: Float64Array, discount: float) -> Float64Array:
-    """(lanes, steps) discounted sums of each reward and those after it."""
+    """Return the (lanes, steps) discounted sums of each reward and those after it."""
     totals = np.zeros_like(rewards)
     following = np.zeros(len(rewards))
     for step in range(rewards.shape[1] - 1, -1, -1):
@@ -32,7 +27,7 @@ def returns_to_go(rewards: Float64Array, discount: float) -> Float64Array:
 
 
 def n_step_sums(rewards: Float64Array, n_steps: int, discount: float) -> Float64Array:
-    """(lanes, steps) discounted sums of each reward and the n - 1 after it, or as many as there are."""
+    """Return the (lanes, steps) discounted sums of each reward and the n - 1 after it, or as many as there are."""
     totals = returns_to_go(rewards, discount)
     later = np.zeros_like(totals)
     later[:, :-n_steps] = totals[:, n_steps:]
@@ -40,7 +35,7 @@ def n_step_sums(rewards: Float64Array, n_steps: int, discount: float) -> Float64
 
 
 def centre_by_group(returns: Float64Array, lanes_per_group: int) -> Float64Array:
-    """Returns less the mean of the group's other lanes at the same step: a baseline that no own action moves.
+    """Subtract from each return the mean of the group's other lanes at the same step, which no own action moves.
 
     With common random numbers in a group most of the luck cancels. Source: Kool, van Hoof & Welling (2019), "Buy 4
     REINFORCE samples, get a baseline for free!". A lane without company keeps its returns.
@@ -66,43 +61,15 @@ class Batch:
     next_legal: Tensor | None
 
 
-class _ExposureStore:
-    """What burns in the states of a replay's rows, in memory that is taken once."""
-
-    def __init__(self, rows: int, observer: FuelBreakObserver) -> None:
-        scenarios = observer.simulator.config.scenarios
-        fires, cells = scenarios.winds * scenarios.planning_ignitions_per_wind, observer.cells
-        # Written once, so that all pages are there from the start and the process does not grow as it fills.
-        self._burned = np.full((rows, cells), 0, np.min_scalar_type(fires))
-        self._downstream = np.full((rows, cells), 0, np.min_scalar_type(fires * cells))
-        self._start = np.full(rows, 0, np.int64)
-
-    @property
-    def bytes(self) -> int:
-        """Storage."""
-        return self._burned.nbytes + self._downstream.nbytes + self._start.nbytes
-
-    def put(self, row: int, exposure: Exposure) -> None:
-        """Keep a row's exposure."""
-        self._burned[row], self._downstream[row] = exposure.burned, exposure.downstream
-        self._start[row] = exposure.start_burned_cells
-
-    def get(self, row: int) -> Exposure:
-        """A row's exposure."""
-        return Exposure(self._burned[row], self._downstream[row], int(self._start[row]))
-
-
-class FuelBreakReplay:
+class Replay:
     """Transitions as (tile, cleared cells, scenario seed, action, rewards, cleared cells after them).
 
-    A transition takes under 200 bytes on tiles of 20 x 20 cells. Observations are rebuilt from it by the observer; what
-    burns in its states, which takes longest to compute, is kept beside it in a store of fixed size. A checkpoint leaves
-    the store out.
+    A transition takes under 200 bytes on tiles of 20 x 20 cells. Observations are rebuilt from it by the observer. The
+    exposures of its states take longest to compute and are kept beside it, in memory that is taken once; a checkpoint
+    leaves them out.
     """
 
-    def __init__(
-        self, capacity: int, observer: FuelBreakObserver, *, n_steps: int, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, capacity: int, observer: Observer, *, n_steps: int, device: torch.device | str = "cpu") -> None:
         """Allocate; with `n_steps` = 0 targets need no next state."""
         mask_bytes = -(-observer.cells // 8)
         self.device = torch.device(device)
@@ -122,8 +89,21 @@ class FuelBreakReplay:
                 "next_cleared": ((mask_bytes,), torch.uint8),
             },
         )
-        self._store = _ExposureStore(capacity, observer)
-        self._next_store = _ExposureStore(capacity, observer) if n_steps else None
+        scenarios = observer.simulator.config.scenarios
+        fires, cells = scenarios.winds * scenarios.planning_ignitions_per_wind, observer.cells
+        exposure = np.dtype(
+            [
+                ("burned", np.min_scalar_type(fires), cells),
+                ("downstream", np.min_scalar_type(fires * cells), cells),
+                ("start_burned_cells", np.int64),
+            ]
+        )
+        masks = ("cleared", "next_cleared") if n_steps else ("cleared",)
+        self._exposures = {mask: np.empty(capacity, exposure) for mask in masks}
+        """A row each transition, by the mask of the state."""
+        for store in self._exposures.values():
+            # Written once, so that all pages are there from the start and the process does not grow as it fills.
+            store.view(np.uint8).fill(0)
 
     @property
     def size(self) -> int:
@@ -137,11 +117,11 @@ class FuelBreakReplay:
 
     @property
     def store_bytes(self) -> int:
-        """Storage of what burns in the states."""
-        return self._store.bytes + (self._next_store.bytes if self._next_store else 0)
+        """Storage of the exposures."""
+        return sum(store.nbytes for store in self._exposures.values())
 
     def add_episode(self, transitions: Mapping[str, Tensor], exposures: Sequence[Exposure]) -> None:
-        """Append the (steps, ...) transitions of one episode, and what burns in its (steps + 1) states."""
+        """Append the (steps, ...) transitions of one episode, and the exposures of its (steps + 1) states."""
         first = self.ring.next_row
         self.ring.add(transitions)
         self._keep([(first + step) % self.ring.capacity for step in range(len(exposures) - 1)], exposures)
@@ -150,8 +130,8 @@ class FuelBreakReplay:
         """Draw transitions uniformly, with replacement."""
         rows = torch.randint(self.size, (count,), generator=generator)
         stored = {name: values[rows] for name, values in self.ring.data.items()}
-        observation, legal = self._states(self._store, rows, stored, "cleared")
-        following = self._states(self._next_store, rows, stored, "next_cleared") if self._next_store else (None, None)
+        observation, legal = self._states("cleared", rows, stored)
+        following = self._states("next_cleared", rows, stored) if self._n_steps else (None, None)
         return Batch(
             observation,
             legal,
@@ -163,11 +143,11 @@ class FuelBreakReplay:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The transitions."""
+        """Return the transitions."""
         return self.ring.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], safe_point: Callable[[], None]) -> None:
-        """Restore what `state_dict` gave and burn its states again, which takes about as long as to play them did."""
+        """Restore what `state_dict` gave and burn its states again, which takes about as long as playing them took."""
         self.ring.load_state_dict(state)
         for rows in self._episodes():
             safe_point()
@@ -175,45 +155,39 @@ class FuelBreakReplay:
 
     def _keep(self, rows: Sequence[int], exposures: Sequence[Exposure]) -> None:
         for step, row in enumerate(rows):
-            self._store.put(row, exposures[step])
-            if self._next_store is not None:
-                self._next_store.put(row, exposures[min(step + self._n_steps, len(rows))])
+            for mask, store in self._exposures.items():
+                own = exposures[step if mask == "cleared" else min(step + self._n_steps, len(rows))]
+                store[row] = (own.burned, own.downstream, own.start_burned_cells)
 
     def _episodes(self) -> Iterator[list[int]]:
-        """The rows of each episode in the ring, oldest first; the oldest one may have lost its beginning."""
-        size, data = self.ring.size, self.ring.data
-        oldest = self.ring.next_row if size == self.ring.capacity else 0
-        rows = [(oldest + place) % self.ring.capacity for place in range(size)]
-        cleared = np.unpackbits(data["cleared"].numpy(), axis=1).sum(axis=1)
-        episode: list[int] = []
-        for row in rows:
-            if episode and cleared[row] == 0:
-                yield episode
-                episode = []
-            episode.append(row)
-        if episode:
-            yield episode
+        """Yield the rows of each episode in the ring, oldest first; the oldest one may have lost its beginning."""
+        size, capacity = self.ring.size, self.ring.capacity
+        oldest = self.ring.next_row if size == capacity else 0
+        rows = (oldest + np.arange(size)) % capacity
+        begins = ~self.ring.data["cleared"].numpy()[rows].any(axis=1)
+        yield from (part.tolist() for part in np.split(rows, np.flatnonzero(begins)) if len(part))
 
     def _burn_again(self, rows: Sequence[int]) -> list[Exposure]:
         data, first = self.ring.data, rows[0]
         hazard = self._observer.simulator.hazard(int(data["tile"][first]), int(data["scenario_seed"][first]))
-        state = TracedBurnState(hazard, self._cleared(data["cleared"][first : first + 1])[0])
+        state = TracedBurnState(hazard, self._unpacked(data["cleared"][first]))
         exposures = [state.exposure()]
         for row in rows:
             state.clear(int(data["action"][row]))
             exposures.append(state.exposure())
         return exposures
 
-    def _states(
-        self, store: _ExposureStore, rows: Tensor, stored: Mapping[str, Tensor], mask: str
-    ) -> tuple[Tensor, Tensor]:
-        tiles, cleared = stored["tile"].tolist(), self._cleared(stored[mask])
+    def _states(self, mask: str, rows: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Rebuild the observations and legal cells of the states before or after transitions."""
+        tiles, cleared = stored["tile"].tolist(), self._unpacked(stored[mask])
         observations = np.empty((len(tiles), *self._observer.shape), dtype=np.float32)
-        for place, row in enumerate(rows.tolist()):
-            observations[place] = self._observer.render(tiles[place], cleared[place], store.get(row))
+        for sampled, row in enumerate(rows.tolist()):
+            burned, downstream, start = self._exposures[mask][row]
+            exposure = Exposure(burned, downstream, int(start))
+            observations[sampled] = self._observer.render(tiles[sampled], cleared[sampled], exposure)
         legal = self._burnable[tiles] & ~cleared
         return torch.from_numpy(observations).to(self.device), torch.from_numpy(legal).to(self.device)
 
-    def _cleared(self, masks: Tensor) -> BoolArray:
-        """(n, cells) of packed (n, bytes)."""
-        return np.unpackbits(masks.numpy(), axis=1, count=self._observer.cells).astype(np.bool_)
+    def _unpacked(self, masks: Tensor) -> BoolArray:
+        """Unpack the bits of (..., bytes) to (..., cells)."""
+        return np.unpackbits(masks.numpy(), axis=-1, count=self._observer.cells).astype(np.bool_)

@@ -1,4 +1,4 @@
-"""How well a policy does on tiles that it did not learn from, on fires that stay the same."""
+"""Judging of policies: on tiles that they did not learn from, by fires that they neither saw nor were rewarded by."""
 
 from __future__ import annotations
 
@@ -6,44 +6,53 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.burn_state import FireSimulator
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from training.fuel_breaks.baselines import Policy, reduction_percent
-
-Float64Array = NDArray[np.float64]
-_LANES = 16
-_SCENARIO_SEED = 0
+from environment.fuel_breaks.fire_spread import Float64Array
+from training.fuel_breaks.baselines import Policy, place, reduction_percent
 
 
-def spaced(tiles: Sequence[Tile], count: int) -> tuple[Tile, ...]:
-    """At most `count` tiles, evenly spaced in the list."""
-    chosen = np.unique(np.linspace(0, len(tiles) - 1, min(count, len(tiles))).round().astype(int))
-    return tuple(tiles[place] for place in chosen)
+def spaced(available: int, count: int) -> list[int]:
+    """Return at most `count` evenly spaced numbers below `available`."""
+    chosen = np.unique(np.linspace(0, available - 1, min(count, available)).round().astype(int))
+    return [int(number) for number in chosen]
 
 
-class Validation:
-    """Tiles with their fires, computed once and kept, since every generation is judged by the same ones."""
+class Judge:
+    """Tiles with their fires, computed once and kept: the judging fires are the same for every policy."""
 
-    def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig, safe_point: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        tiles: Sequence[Tile],
+        config: FuelBreakConfig,
+        safe_point: Callable[[], None] = lambda: None,
+        lanes: int = 16,
+    ) -> None:
+        """Keep the fires of all tiles; `lanes` tiles are played in lockstep."""
         own = replace(config, cached_episodes=len(tiles), cached_states=1)
         self.tiles = tuple(tiles)
         self._env = VectorFuelBreakEnvironment(tiles, own)
-        self._judge = FireSimulator(tiles, own, "judging")
+        self._judging = FireSimulator(tiles, own, "judging")
         self._safe_point = safe_point
+        self._lanes = lanes
 
-    def reductions(self, policy: Policy) -> Float64Array:
-        """(tiles,) reduction of the burned area in percent."""
-        results = np.empty(len(self.tiles))
-        for first in range(0, len(self.tiles), _LANES):
-            lanes = range(first, min(first + _LANES, len(self.tiles)))
-            self._env.reset(lanes, [_SCENARIO_SEED] * len(lanes))
-            while not self._env.terminated.all():
-                self._safe_point()
-                self._env.step(policy(self._env))
-            for tile, cleared in zip(lanes, self._env.cleared, strict=True):
-                results[tile] = reduction_percent(self._judge.hazard(tile, _SCENARIO_SEED), cleared)
-        return results
+    def reductions(self, policy: Policy, scenario_seed: int = 0) -> Float64Array:
+        """Place breaks once on each tile and return the (tiles,) reductions of the burned area in percent."""
+        results = []
+        for first in range(0, len(self.tiles), self._lanes):
+            lanes = range(first, min(first + self._lanes, len(self.tiles)))
+            placed = place(policy, self._env, lanes, scenario_seed, self._safe_point)
+            hazards = [self._judging.hazard(tile, scenario_seed) for tile in lanes]
+            results += [reduction_percent(*pair) for pair in zip(hazards, placed, strict=True)]
+        return np.array(results)
+
+
+def evaluate(
+    policy: Policy, tiles: Sequence[Tile], scenario_seeds: Sequence[int], config: FuelBreakConfig
+) -> Float64Array:
+    """Return the (tiles,) reductions of the burned area in percent, the means over scenario seeds."""
+    judge = Judge(tiles, config, lanes=len(tiles))
+    return np.asarray(np.mean([judge.reductions(policy, seed) for seed in scenario_seeds], axis=0))

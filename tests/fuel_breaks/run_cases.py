@@ -28,7 +28,9 @@ validation_tiles = 2
 device = "cpu"
 threads = 1
 [tiles]
-tile_cells = 20
+train_fraction = 0.9
+validation_fraction = 0.07
+buffer_rows = 0
 [env]
 budget_cells = 3
 [env.scenarios]
@@ -47,7 +49,7 @@ warm_up_episodes = 4
 [bounds]
 experience_per_collector = 20
 """
-"""Settings of a run that takes about a second."""
+"""Settings of a run that takes about a second, on a landscape of which few tiles are left for the test."""
 CPU = torch.device("cpu")
 
 
@@ -132,6 +134,6 @@ def bridge_config(n_steps: int) -> FuelBreakRunConfig:
             target_tau=0.05,
         ),
         bounds=BoundsConfig(experience_per_collector=100),
-        generation_episodes=400,
+        generation_episodes=240,
         validation_tiles=4,
     )
