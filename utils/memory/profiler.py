@@ -61,7 +61,7 @@ class Snapshot:
 
 
 class MemoryProfiler:
-    """Snapshots of one process and what they say about its memory; bounded itself."""
+    """A bounded history of snapshots of this process: trends, growth, leaks and the largest objects."""
 
     def __init__(self) -> None:
         self.snapshots: deque[Snapshot] = deque(maxlen=MAX_SNAPSHOTS)
