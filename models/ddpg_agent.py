@@ -101,7 +101,7 @@ class DDPGAgent:
             config, context_days = _read_metadata(path)
             agent = cls(config, context_days, device=device)
             agent.networks.load_state_dict(load_file(path, device=str(device)))
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (OSError, SafetensorError, ConfigError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"expected an agent saved by DDPGAgent.save, got {path}: {' '.join(str(error).split())}"
             ) from error
