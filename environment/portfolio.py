@@ -12,9 +12,18 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from environment.ledger import EXIT_REASONS, Bars, EpisodeSummary, Ledger, Orders, Positions
+from environment.ledger import EXIT_REASONS, Bars, EpisodeSummary, Ledger, Positions
+from environment.orders import (
+    OrderLimits,
+    Orders,
+    candidate_stocks,
+    choose_orders,
+    cut_to_cash,
+    position_features,
+    target_price,
+)
 from utils.config.trader import EnvironmentConfig
-from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, MIN_TARGET_PERCENT
+from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 _TARGET_OPEN, _TARGET, _HOLDING, _NO_BAR, _EPISODE_END = range(1, len(EXIT_REASONS))
 _DUST = 1e-6
@@ -28,7 +37,8 @@ class Portfolio:
         self.bars = bars
         self.rules = rules
         self.device = bars.quotes.device
-        self.orders_per_day = min(rules.max_new_positions_per_day, bars.stocks)
+        self.limits = OrderLimits.of(rules, bars.stocks)
+        self.orders_per_day = self.limits.orders_per_day
         self.lanes = 0
         self.steps = 0
         self._rate = rules.cost_rate
@@ -39,7 +49,6 @@ class Portfolio:
         self._sessions_held = (age if rules.fill == "next_open" else age + 1)[:, None]
         self._is_due = self._sessions_held >= rules.max_holding_days
         self._after_entry_day = self._sessions_held > 1
-        self._days_held = (self._sessions_held / rules.max_holding_days).float()
         # As tensors of one byte: numbers would make the ledger's reasons eight bytes wide on the way.
         self._reasons = torch.arange(len(EXIT_REASONS), dtype=torch.int8, device=self.device).unbind()
 
@@ -98,33 +107,25 @@ class Portfolio:
         first = max(self.step_index - 1, 0) * self.orders_per_day
         return slice(first, first + self.slots)
 
-    def held(self) -> Tensor:
-        """(lanes, stocks) bool: a position is open."""
-        held = torch.zeros(self.lanes, self.bars.stocks + 1, dtype=torch.bool, device=self.device)
-        held.scatter_(1, self._slot_stock(self._open_rows()), True)
-        return held[:, :-1]
-
     def _slot_stock(self, rows: slice) -> Tensor:
         return torch.where(self._ledger.is_open[rows], self._ledger.stock[rows], self.bars.stocks).T
 
     def candidates(self) -> Tensor:
         """(lanes, stocks) bool: has a bar today and no open position."""
-        return self.bars.tradable[self.day] & ~self.held()
+        return candidate_stocks(self.bars.tradable[self.day], self._slot_stock(self._open_rows()))
 
     def positions(self) -> Positions:
         """Open positions at the last close, by slot."""
-        rows, book, rules = self._open_rows(), self._ledger, self.rules
-        is_open, last = book.is_open[rows], book.last_price[rows]
-        features = torch.stack(
-            (
-                is_open.float(),
-                self._days_held.expand_as(is_open),
-                (last / book.entry_price[rows] - 1).float(),
-                (book.value[rows] / (rules.initial_capital * rules.largest_order)).float(),
-                (book.target_price[rows] / last - 1).float(),
-                book.days_without_bar[rows].float() / rules.max_days_without_bar,
-            ),
-            dim=-1,
+        rows, book = self._open_rows(), self._ledger
+        is_open = book.is_open[rows]
+        features = position_features(
+            self.rules,
+            sessions_held=self._sessions_held,
+            entry_price=book.entry_price[rows],
+            last_price=book.last_price[rows],
+            target_price=book.target_price[rows],
+            value=book.value[rows],
+            days_without_bar=book.days_without_bar[rows],
         )
         features = torch.where(is_open[..., None], features, 0.0)
         return Positions(self._slot_stock(rows), features.transpose(0, 1))
@@ -143,15 +144,8 @@ class Portfolio:
             action: (lanes, stocks, 2): coefficient and sale target in percent; clipped to their ranges.
         """
         coefficient = action[..., 0].clamp(0, MAX_COEFFICIENT)
-        # Multiplying by bytes is one vectorised pass; a coefficient of 0 is below the minimum and never ordered.
-        score = coefficient * self.candidates().view(torch.uint8)
-        if self.orders_per_day == 1:
-            best, stock = score.max(dim=1, keepdim=True)
-        else:
-            ranked, order = score.sort(dim=1, descending=True, stable=True)
-            best, stock = ranked[:, : self.orders_per_day], order[:, : self.orders_per_day]
+        best, stock = choose_orders(coefficient, self.candidates(), self.orders_per_day)
         target = action[..., 1].gather(1, stock).clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
-        best = torch.where(best >= MIN_COEFFICIENT, best, 0.0)
         return Orders(stock.T, best.T.double(), target.T.double())
 
     def step(self, action: Tensor) -> Tensor:
@@ -187,9 +181,7 @@ class Portfolio:
     def _fill(self, orders: Orders, price: Tensor) -> None:
         """Buy in rank order with the cash of the last close; an order without a price lapses."""
         wanted = torch.where(torch.isfinite(price), orders.coefficient * self.rules.stake, 0.0) * (1 + self._rate)
-        spent_before = wanted.cumsum(0) - wanted
-        outlay = torch.minimum(wanted, (self.cash - spent_before).clamp(min=0))
-        value = outlay / (1 + self._rate)
+        value = cut_to_cash(wanted, self.cash, dim=0) / (1 + self._rate)
         is_filled = value >= _DUST * self.rules.initial_capital
         value = torch.where(is_filled, value, 0.0)
         price = torch.where(is_filled, price, 1.0)
@@ -201,7 +193,7 @@ class Portfolio:
         book.shares[new] = value / price
         book.entry_price[new] = price
         book.last_price[new] = price
-        book.target_price[new] = price * (1 + orders.target_percent / 100)
+        book.target_price[new] = target_price(price, orders.target_percent)
         book.is_open[new] = is_filled
         self.cash -= (value * (1 + self._rate)).sum(0)
 

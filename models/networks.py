@@ -45,15 +45,15 @@ class DayEncoding:
     summary: Tensor
     """(A, T, H) all columns, by attention."""
 
-    def at(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Encodings at the (A, B) positions along T: (A, B, n, C) and (A, B, H)."""
-        agents = torch.arange(len(position), device=position.device)[:, None]
-        stocks = self.stocks.expand(len(position), -1, -1, -1)
-        return stocks[agents, position], self.summary.expand(len(position), -1, -1)[agents, position]
+    def at(self, day_offset: Tensor) -> tuple[Tensor, Tensor]:
+        """Encodings of the (A, B) days, counted along T: (A, B, n, C) and (A, B, H)."""
+        agent = torch.arange(len(day_offset), device=day_offset.device)[:, None]
+        stocks = self.stocks.expand(len(day_offset), -1, -1, -1)
+        return stocks[agent, day_offset], self.summary.expand(len(day_offset), -1, -1)[agent, day_offset]
 
-    def agents(self, chosen: slice) -> DayEncoding:
-        """The encodings of some agents; what all agents share stays as it is."""
-        return self if len(self.stocks) == 1 else DayEncoding(self.stocks[chosen], self.summary[chosen])
+    def of(self, agents: Agents) -> DayEncoding:
+        """The encodings of some agents; one that all agents share stays as it is."""
+        return self if len(self.stocks) == 1 else DayEncoding(self.stocks[agents], self.summary[agents])
 
     def detach(self) -> DayEncoding:
         """The same values, cut from the graph."""
@@ -62,10 +62,10 @@ class DayEncoding:
 
 @dataclass(frozen=True)
 class StateBatch:
-    """States without their market part, whose days are `position` along the T of a `DayEncoding`."""
+    """States without their market part, which a `DayEncoding` of T days holds."""
 
-    position: Tensor
-    """(A, B) int64."""
+    day_offset: Tensor
+    """(A, B) int64 place of the state's day along T."""
     slot_stock: Tensor
     """(A, B, K) int64; n where the slot is empty."""
     slot_features: Tensor
@@ -326,11 +326,11 @@ class AgentNetworks(nn.Module):
         return not (self.is_shared and name.startswith("encoder."))
 
 
-def gather_stocks(encoding: DayEncoding, position: Tensor, stock: Tensor) -> Tensor:
-    """Encodings (A, B, m, C) of stocks (A, B, m) at positions (A, B); zeros where the stock index is n (nothing)."""
+def gather_stocks(encoding: DayEncoding, day_offset: Tensor, stock: Tensor) -> Tensor:
+    """Encodings (A, B, m, C) of stocks (A, B, m) on the (A, B) days; zeros where the stock index is n (nothing)."""
     agents, days, stocks, channels = encoding.stocks.shape
     flat = encoding.stocks.reshape(agents, days * stocks, channels).expand(len(stock), -1, -1)
-    row = position.unsqueeze(-1) * stocks + stock.clamp(max=stocks - 1)
+    row = day_offset.unsqueeze(-1) * stocks + stock.clamp(max=stocks - 1)
     index = row.flatten(1).unsqueeze(-1).expand(-1, -1, channels)
     found = flat.gather(1, index).view(*stock.shape, channels)
     return found * (stock < stocks).unsqueeze(-1)

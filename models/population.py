@@ -50,6 +50,10 @@ class Population:
             for group in optimizer.param_groups:
                 group["lr"] = share * rate
 
+    def count(self) -> int:
+        """Number of agents."""
+        return self.size
+
     @property
     def is_shared(self) -> bool:
         """Whether one encoder serves all agents."""

@@ -32,9 +32,9 @@ class TransitionBatch:
     next_slot_features: Tensor
     next_account: Tensor
 
-    def agents(self, chosen: slice) -> TransitionBatch:
-        """The transitions of some of the agents."""
-        return TransitionBatch(**{name: value[chosen] for name, value in vars(self).items()})
+    def of(self, agents: slice) -> TransitionBatch:
+        """The transitions of some agents."""
+        return TransitionBatch(**{name: value[agents] for name, value in vars(self).items()})
 
 
 class ReplayBuffer:

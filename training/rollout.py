@@ -67,6 +67,11 @@ class Rollout:
     profit_percent: Tensor
     """(A,) likewise, the money without penalties."""
 
+    def most_profitable(self) -> tuple[float, int]:
+        """The largest profit and its agent; minus infinity where no agent's profit is finite."""
+        score, best = torch.where(self.profit_percent.isfinite(), self.profit_percent, -torch.inf).max(0)
+        return float(score), int(best)
+
     def noise_free(self, totals: Tensor) -> Tensor:
         """(A, W) values of the noise-free lanes of an (A * W * E,) total."""
         return totals.view(self.equity.shape[1:])[..., 0]
@@ -135,7 +140,7 @@ def roll_out(
     Args:
         starts: (W,) first days of the windows; their length is the environment's.
         exploration: adds noisy lanes.
-        recorder: is shown every state, to make transitions of them.
+        recorder: records every state, to make transitions of them.
         safe_point: is called before every day, and may raise to stop.
     """
     agents, windows = networks.population, len(starts)
@@ -144,25 +149,25 @@ def roll_out(
     encoded = encode_windows(networks, market, starts.tolist(), steps + 1)
     env.reset_windows(starts.repeat_interleave(lanes).repeat(agents).to(market.inputs.device))
     shape = (agents, windows, lanes)
-    is_sound = torch.ones(agents, dtype=torch.bool, device=market.inputs.device)
+    is_finite = torch.ones(agents, dtype=torch.bool, device=market.inputs.device)
     for step in tqdm(range(steps), desc=label, unit="day", leave=False, delay=1.0):
         if safe_point is not None:
             safe_point()
         positions, account = env.observe()
         if recorder is not None:
-            recorder.see(positions, account)
+            recorder.record(positions, account)
         action = _act(networks, encoded, starts + step, positions, account, shape)
         # Actions that are not finite order nothing; without this an agent gone bad would pass for an idle one.
-        is_sound &= action.view(agents, -1).isfinite().all(1)
+        is_finite &= action.view(agents, -1).isfinite().all(1)
         if exploration is not None:
             action = explore(action, shape, exploration)
         env.step(action)
     if recorder is not None:
-        recorder.see(*env.observe())
+        recorder.record(*env.observe())
     summary = env.portfolio.summary()
     equity = env.portfolio.equity_curve[: steps + 1].view(steps + 1, *shape).clone()
     fitness, profit = (
-        torch.where(is_sound, total.view(shape)[..., 0].mean(1), torch.nan)
+        torch.where(is_finite, total.view(shape)[..., 0].mean(1), torch.nan)
         for total in (summary.fitness, summary.profit_percent)
     )
     return Rollout(summary, equity, fitness, profit)
@@ -232,8 +237,8 @@ class Recorder:
     def __init__(self) -> None:
         self._states: list[tuple[Positions, Tensor]] = []
 
-    def see(self, positions: Positions, account: Tensor) -> None:
-        """Remember the state of all lanes at a close."""
+    def record(self, positions: Positions, account: Tensor) -> None:
+        """Keep the state of all lanes at a close."""
         self._states.append((positions, account))
 
     def transitions(self, env: VectorTradingEnvironment, credit: Credit) -> dict[str, Tensor]:
