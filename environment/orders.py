@@ -6,12 +6,15 @@ Stocks are numbered 0..n-1. All functions work on any leading dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MIN_COEFFICIENT
+
+Price = TypeVar("Price", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def cut_to_cash(wanted: Tensor, cash: Tensor, dim: int) -> Tensor:
     return torch.minimum(wanted, (cash - spent_before).clamp(min=0))
 
 
-def target_price(entry_price: Tensor, target_percent: Tensor) -> Tensor:
+def target_price(entry_price: Price, target_percent: Price) -> Price:
     """Return the price at which a position is sold."""
     return entry_price * (1 + target_percent / 100)
 

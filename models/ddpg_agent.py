@@ -53,7 +53,7 @@ class DDPGAgent:
     def act(
         self, observation: Mapping[str, NDArray[np.float32]], market: MarketTensors, day: int
     ) -> NDArray[np.float32]:
-        """Action without exploration on an observation of `TradingEnvironment`.
+        """Decide, without exploration, on an observation of `TradingEnvironment`.
 
         The history of the market is the encoder's business and is looked up: `day` is the index of the observed day
         (`info["day_index"]`). Days are encoded in blocks, each once.

@@ -33,7 +33,7 @@ class TransitionBatch:
     next_account: Tensor
 
     def of(self, agents: slice) -> TransitionBatch:
-        """The transitions of some agents."""
+        """Return the transitions of some agents."""
         return TransitionBatch(**{name: value[agents] for name, value in vars(self).items()})
 
 
@@ -129,7 +129,7 @@ class ReplayBuffer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue exactly."""
+        """Return everything needed to continue exactly."""
         return self.ring.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -20,17 +20,17 @@ from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, TRADING_LEFT
 
 
 def td_target(reward: Tensor, terminated: Tensor, next_value: Tensor, gamma: float) -> Tensor:
-    """y = r + gamma Q'(s', mu'(s')), without the future where the episode has ended, with it where it was cut short."""
+    """Return y = r + gamma Q'(s', mu'(s')), without the future where the episode ended, not where it was cut short."""
     return reward + gamma * next_value * ~terminated
 
 
 def critic_loss(values: list[Tensor], target: Tensor) -> Tensor:
-    """Mean squared error of each agent, (A,), summed over its critics; all arguments are (A, B)."""
+    """Return each agent's mean squared error, (A,), summed over its critics; all arguments are (A, B)."""
     return torch.stack([(value - target).square().mean(-1) for value in values]).sum(0)
 
 
 def actor_loss(value: Tensor) -> Tensor:
-    """The deterministic policy gradient ascends Q(s, mu(s)): minus its mean, (A, B) to (A,)."""
+    """Return minus the mean of Q(s, mu(s)), which the deterministic policy gradient ascends: (A, B) to (A,)."""
     return -value.mean(-1)
 
 
@@ -77,7 +77,7 @@ def executed_value(
     *,
     learns_trades: bool = True,
 ) -> Tensor:
-    """Q(s, a) of the orders that were executed: (A, B)."""
+    """Return Q(s, a) of the orders that were executed: (A, B)."""
     summary = _summary_at(encoding, state.day_offset)
     ordered = gather_stocks(encoding, state.day_offset, batch.order_stock)
     account, size, target = state.account, batch.order_size, batch.order_target
@@ -108,14 +108,14 @@ def _summary_at(encoding: DayEncoding, day_offset: Tensor) -> Tensor:
 def policy_action(
     networks: AgentNetworks, encoding: DayEncoding, state: StateBatch, agents: Agents
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """mu(s) with the (A, B, n, C) and (A, B, H) encodings it was computed from: the action is (A, B, n, 2)."""
+    """Return mu(s), (A, B, n, 2), and the (A, B, n, C) and (A, B, H) encodings it was computed from."""
     stocks, summary = encoding.at(state.day_offset)
     action: Tensor = networks.actor(stocks, summary, state.slot_features, state.account, agents)
     return action, stocks, summary
 
 
 def may_order(market: MarketTensors, day: Tensor, state: StateBatch) -> Tensor:
-    """(A, B, n) bool: stocks that an order given in that state, on that day, may buy."""
+    """Tell which stocks (A, B, n) an order given in that state, on that day, may buy."""
     is_trading = state.account[..., None, TRADING_LEFT] > 0
     return candidate_stocks(market.tradable[day], state.slot_stock) & is_trading
 
@@ -129,7 +129,7 @@ def target_value(
     limits: OrderLimits,
     agents: Agents,
 ) -> Tensor:
-    """Q'(s', mu'(s')) with the orders that the account would choose, the smaller of the critics: (A, B)."""
+    """Return Q'(s', mu'(s')) with the orders that the account would choose, the smaller of the critics: (A, B)."""
     action, stocks, summary = policy_action(targets, encoding, state, agents)
     coefficient, chosen = choose_orders(action[..., 0], candidates, limits.orders_per_day)
     size = cut_to_cash(coefficient / MAX_COEFFICIENT, limits.affordable_size(state.account), dim=-1)
@@ -151,7 +151,7 @@ def policy_value(
     temperature: float,
     agents: Agents,
 ) -> Tensor:
-    """Value of what mu(s) orders by the first critic, differentiable in mu: (A, B)."""
+    """Return the first critic's value of the orders of mu(s), differentiable in mu: (A, B)."""
     action, stocks, summary = policy_action(networks, encoding, state, agents)
     values = action_values(networks.each_critic()[0], action, stocks, summary, state.account, limits, agents)
     return relaxed_choice(action, values, candidates, limits.orders_per_day, temperature)
@@ -166,7 +166,7 @@ def action_values(
     limits: OrderLimits,
     agents: Agents,
 ) -> Tensor:
-    """Value of each stock's order in an action, taken alone and cut to the cash: (A, B, n)."""
+    """Value each stock's order in an action, taken alone and cut to the cash: (A, B, n)."""
     size = torch.minimum(action[..., 0] / MAX_COEFFICIENT, limits.affordable_size(account))
     return critic.order_value(stocks, summary, account, size, action[..., 1], agents)
 
@@ -174,7 +174,7 @@ def action_values(
 def relaxed_choice(
     action: Tensor, values: Tensor, candidates: Tensor, orders_per_day: int, temperature: float
 ) -> Tensor:
-    """Value of what an action orders, given the (A, B, n) values of its orders: (A, B).
+    """Value an action, (A, B), given the (A, B, n) values of its orders.
 
     The account orders the largest coefficient, a step function without gradient. The softmax over coefficients, with
     'nothing' at the smallest one, stands in for it: as the temperature falls it becomes the rule itself.
@@ -186,7 +186,7 @@ def relaxed_choice(
 
 
 def mean_stats(stats: list[UpdateStats]) -> dict[str, float]:
-    """Means over updates and agents, and how many agents' updates were left out; empty where nothing was learned."""
+    """Average over updates and agents, and count the updates left out; empty where nothing was learned."""
     if not stats:
         return {}
     stacks = {f.name: torch.stack([getattr(s, f.name) for s in stats]) for f in fields(UpdateStats)}

@@ -95,7 +95,7 @@ def distill(
 def actor_sensitivity(
     population: Population, replay: ReplayBuffer, market: MarketTensors, states: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Output gradients of each actor weight over a batch of states, relative to the mean of its tensor.
+    """Measure how the outputs react to each actor weight over a batch of states, relative to its tensor's mean.
 
     s = sqrt(sum over outputs k of (d mean_k / d weight)^2), SM-G-SUM of Lehman et al. 2018, "Safe mutations for deep
     and recurrent neural networks through output gradients". By parameter name, shaped as the stacks.

@@ -69,7 +69,7 @@ class ERLTrainer:
         self.elites: list[int] = []
 
     def run_generation(self) -> dict[str, Any]:
-        """One generation; returns its record for the metrics. The state is then ready to be saved."""
+        """Run one generation and return its record for the metrics; the state is then ready to be saved."""
         self.generation += 1
         self.log.begin(self.generation)
         with self.log.phase("evaluate"):
@@ -107,7 +107,7 @@ class ERLTrainer:
         return rollout
 
     def train(self) -> dict[str, float]:
-        """Gradient steps of all agents on the shared buffer, once it holds enough; returns mean losses and norms."""
+        """Train all agents on the shared buffer, once it holds enough; return mean losses and norms."""
         if self.replay.size < max(1, self.training_starts):
             return {}
         self.population.scale_learning_rates(learning_rate_share(self.learning, self.generation))
@@ -175,7 +175,7 @@ class ERLTrainer:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue exactly, as nested dicts of tensors and JSON values."""
+        """Return everything needed to continue exactly, as nested dicts of tensors and JSON values."""
         return {
             "population": self.population.state_dict(),
             "champion": {"networks": self.champion.networks.state_dict()},
@@ -211,12 +211,12 @@ class ERLTrainer:
 
 
 def exploration_noise(config: LearningConfig, generation: int) -> float:
-    """Standard deviation of the exploration noise at a generation, counted from 1: linear, then constant."""
+    """Return the exploration noise at a generation, counted from 1: linear, then constant."""
     return _falling(config.noise_initial, config.noise_final, generation, config.noise_decay_generations)
 
 
 def learning_rate_share(config: LearningConfig, generation: int) -> float:
-    """Share of the learning rates at a generation, counted from 1: linear, then constant."""
+    """Return the share of the learning rates at a generation, counted from 1: linear, then constant."""
     return _falling(1.0, config.learning_rate_final, generation, config.learning_rate_decay_generations)
 
 

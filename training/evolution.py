@@ -35,7 +35,7 @@ class Selection:
 
 
 def counts(config: EvolutionConfig) -> tuple[int, int, int]:
-    """Elites, offspring and mutants for the population size: fractions rounded, at least one elite, never too many."""
+    """Count elites, offspring and mutants: fractions rounded, at least one elite, never too many."""
     size = config.population_size
     elites = min(size, max(1, round(config.elite_fraction * size)))
     offspring = min(size - elites, round(config.offspring_fraction * size))
@@ -56,7 +56,7 @@ def tournament(fitness: Tensor, winners: int, size: int, generator: torch.Genera
 
 
 def elite_rows(fitness: Tensor, selection: Selection) -> list[int]:
-    """Rows of the elites, the fittest first."""
+    """Return the rows of the elites, the fittest first."""
     rows = selection.is_elite.nonzero().flatten()
     known = torch.where(fitness.isnan(), -torch.inf, fitness)[rows]
     return rows[known.argsort(descending=True, stable=True)].tolist()
@@ -86,12 +86,12 @@ def plan_selection(fitness: Tensor, config: EvolutionConfig, generator: torch.Ge
 
 
 def inherit(stacks: Stacks, selection: Selection) -> dict[str, Tensor]:
-    """Every row from its parent: networks, targets and optimiser moments together."""
+    """Gather every row from its parent: networks, targets and optimiser moments together."""
     return {name: stack[selection.parents.to(stack.device)] for name, stack in stacks.items()}
 
 
 def cross_heads(stacks: Stacks, selection: Selection) -> dict[str, Tensor]:
-    """As `inherit`, but children take the critics, with their optimiser state, from the mate.
+    """Inherit, but take a child's critics, with their optimiser state, from the mate.
 
     The child acts exactly as its parent did and learns from the mate's critics. Both heads must read the same encoder.
     """
@@ -102,7 +102,7 @@ def cross_heads(stacks: Stacks, selection: Selection) -> dict[str, Tensor]:
 
 
 def cross_average(stacks: Stacks, selection: Selection, generator: torch.Generator) -> dict[str, Tensor]:
-    """As `inherit`, but children are blends of both parents' weights, with one random share a child in [0, 1].
+    """Inherit, but blend both parents' weights in a child, with one random share a child in [0, 1].
 
     Usually destroys what both parents knew (see PDERL, Bodnar et al. 2020); offered for comparison.
     """

@@ -71,7 +71,7 @@ class GenerationLog:
         training_starts: int,
         exploration_noise: float,
     ) -> dict[str, Any]:
-        """The generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
+        """Put the generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
         fitness = rollout.fitness
         return {
             "generation": self.generation,
@@ -93,7 +93,7 @@ class GenerationLog:
         }
 
     def _timing(self) -> dict[str, float]:
-        """Seconds of this generation by phase, and an estimate for the rest of the run.
+        """Return the seconds of this generation by phase, and an estimate for the rest of the run.
 
         Its checkpoint is not written yet; the averages hold those of the generations before.
         """
@@ -112,7 +112,7 @@ class GenerationLog:
 def validation_record(
     rollout: Rollout, starts: Tensor, capital: float, champion_score: float, champion_generation: int
 ) -> dict[str, Any]:
-    """Results on the validation windows that begin at `starts`, with each agent's own: the champion is one of many."""
+    """Record the results on the validation windows that begin at `starts`, with each agent's own."""
     profit = rollout.profit_percent
     score, best = rollout.most_profitable()
     equity = torch.where(profit.isfinite()[:, None], rollout.equity[..., 0], torch.nan)
@@ -128,14 +128,14 @@ def validation_record(
 
 
 def _trading(rollout: Rollout) -> dict[str, float]:
-    """Totals of the noise-free episodes."""
+    """Sum up the noise-free episodes."""
     counts = {name: int(rollout.noise_free(getattr(rollout.summary, name)).sum()) for name in _COUNTS}
     money = {name: float(rollout.noise_free(getattr(rollout.summary, name)).sum()) for name in ("penalties", "costs")}
     return {**counts, **money, "win_rate": counts["wins"] / counts["trades"] if counts["trades"] else 0.0}
 
 
 def _spread(fitness: Tensor) -> dict[str, float | None]:
-    """Mean, max, min and standard deviation; None where no agent has a fitness."""
+    """Return mean, max, min and standard deviation; None where no agent has a fitness."""
     if not len(fitness):
         return dict.fromkeys(("mean", "max", "min", "std"))
     return {

@@ -40,7 +40,7 @@ class HindsightOrders:
     """(A, B, m) bool."""
 
     def of(self, agents: slice) -> HindsightOrders:
-        """The orders of some agents."""
+        """Return the orders of some agents."""
         return HindsightOrders(*(value[agents] for value in vars(self).values()))
 
 
@@ -92,7 +92,7 @@ class Hindsight:
 
 
 def hindsight_loss(values: list[Tensor], orders: HindsightOrders) -> Tensor:
-    """Mean squared error of each agent, (A,), over the known orders, summed over its critics' (A, B, m) values."""
+    """Return each agent's mean squared error over the known orders, (A,), summed over its critics' (A, B, m) values."""
     known = orders.is_known.flatten(1).sum(1).clamp(min=1)
     errors = torch.stack([(value - orders.reward).square() for value in values]) * orders.is_known
     return errors.flatten(2).sum((0, 2)) / known
@@ -132,7 +132,7 @@ def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day
 
 
 def _credited(portfolio: Portfolio, first_day: int, days: int, steps: int, targets: Tensor) -> Tensor:
-    """(targets, days, stocks) rewards of the largest orders, one lane a stock and target that orders every day."""
+    """Give the largest orders every day, one lane a stock and target: (targets, days, stocks) rewards."""
     stocks = portfolio.bars.stocks
     lanes = stocks * len(targets)
     portfolio.reset(torch.full((lanes,), first_day), steps=steps, trading_steps=days)

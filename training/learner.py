@@ -67,7 +67,7 @@ class Learner:
             self.agents_per_encoder = population.size
 
     def update(self, generator: torch.Generator) -> UpdateStats:
-        """One gradient step of every agent's critics and actor, on transitions of one block of days.
+        """Make one gradient step of every agent's critics and actor, on transitions of one block of days.
 
         With hindsight, critics learn what trades earn, and actors what to order, on other blocks, drawn among all
         training days: prices do not react, so that any account of the replay might have been held on any day. Several
@@ -94,7 +94,7 @@ class Learner:
         return done
 
     def _learn_transitions(self, first_day: Tensor, batch: TransitionBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of the critics on transitions: losses of critics and actors, and norms of gradients, (A,) each.
+        """Step the critics on transitions; return losses of critics and actors, and norms of gradients, (A,) each.
 
         With hindsight what trades earn, the encoder and the actors are learned there: the far noisier gradient of the
         temporal difference would drown a faint signal in them.
@@ -128,7 +128,7 @@ class Learner:
     def _learn_trades(
         self, batch: TransitionBatch, generator: torch.Generator, *, trains_actor: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of the critics on orders that were not given: losses and norms as `_learn_transitions`.
+        """Step the critics on orders that were not given; return losses and norms as `_learn_transitions`.
 
         The actors, if trained, get their gradient in the accounts of a batch. Noise on the inputs keeps the encoder
         from knowing the days by heart.
@@ -174,7 +174,7 @@ class Learner:
         return norms
 
     def _block_inputs(self, first_day: Tensor, length: int) -> Tensor:
-        """Network inputs of `length` days from a day on, and of their context: (N, days, 10)."""
+        """Look up the inputs of `length` days from a day on, and of their context: (N, days, 10)."""
         context = self.population.networks.context_days
         days = first_day + torch.arange(1 - context, length, device=first_day.device)
         return self.market.inputs.index_select(1, days)
@@ -201,7 +201,7 @@ class Learner:
 
 
 def with_noise(inputs: Tensor, std: float, generator: torch.Generator) -> Tensor:
-    """Network inputs (N, days, 10) with Gaussian noise where there is a bar; the mask, the last channel, stays.
+    """Add Gaussian noise to network inputs (N, days, 10) where there is a bar; the mask, the last channel, stays.
 
     Noise on inputs is a penalty on how fast the outputs change with them (Bishop 1995, "Training with noise is
     equivalent to Tikhonov regularization").
@@ -214,7 +214,7 @@ def with_noise(inputs: Tensor, std: float, generator: torch.Generator) -> Tensor
 
 
 def _of_each_agent(encoding: DayEncoding, agents: int) -> DayEncoding:
-    """A shared encoding as each agent's own, whose gradient counts only for the agents with finite gradients."""
+    """Expand a shared encoding to each agent's own; only agents with finite gradients teach it."""
     if len(encoding.stocks) == agents:
         return encoding
     stocks, summary = encoding.stocks.expand(agents, -1, -1, -1), encoding.summary.expand(agents, -1, -1)
@@ -246,7 +246,7 @@ def _frozen(module: nn.Module) -> Iterator[None]:
 
 
 def _memory_for_pieces(device: torch.device) -> tuple[int, int]:
-    """Bytes that the heads' and the encoders' part of an update may take at once."""
+    """Return the bytes that the heads' and the encoders' part of an update may take at once."""
     if device.type != "cuda":
         return _CPU_HEAD_BYTES, _CPU_ENCODER_BYTES
     free, _ = torch.cuda.mem_get_info(device)
@@ -261,7 +261,7 @@ def _slices(stop: int, length: int, start: int = 0) -> Iterator[slice]:
 
 
 def _by_ownership(networks: AgentNetworks, *prefixes: str) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Parameters whose rows belong to agents, and those that all agents share."""
+    """Split parameters into those whose rows belong to agents, and those that all agents share."""
     stacked: list[nn.Parameter] = []
     shared: list[nn.Parameter] = []
     for name, parameter in networks.named_parameters():

@@ -68,12 +68,12 @@ class Rollout:
     """(A,) likewise, the money without penalties."""
 
     def most_profitable(self) -> tuple[float, int]:
-        """The largest profit and its agent; minus infinity where no agent's profit is finite."""
+        """Return the largest profit and its agent; minus infinity where no agent's profit is finite."""
         score, best = torch.where(self.profit_percent.isfinite(), self.profit_percent, -torch.inf).max(0)
         return float(score), int(best)
 
     def noise_free(self, totals: Tensor) -> Tensor:
-        """(A, W) values of the noise-free lanes of an (A * W * E,) total."""
+        """Take the (A, W) values of the noise-free lanes of an (A * W * E,) total."""
         return totals.view(self.equity.shape[1:])[..., 0]
 
 
@@ -181,7 +181,7 @@ def _act(
     account: Tensor,
     shape: tuple[int, int, int],
 ) -> Tensor:
-    """Noise-free actions of all lanes, (A * W * E, n, 2), on the (W,) days."""
+    """Act without noise in all lanes, (A * W * E, n, 2), on the (W,) days."""
     agents, windows, lanes = shape
     place = encoded.place[days.to(encoded.place.device)]
     day_stocks, day_summary = encoded.days.stocks[:, place], encoded.days.summary[:, place]
@@ -195,12 +195,12 @@ def _act(
 
 
 def _repeat(encoding: Tensor, agents: int, lanes: int) -> Tensor:
-    """(A or 1, W, ...) to (A, W * lanes, ...)."""
+    """Repeat (A or 1, W, ...) to (A, W * lanes, ...)."""
     return encoding.expand(agents, *encoding.shape[1:]).repeat_interleave(lanes, dim=1)
 
 
 def explore(action: Tensor, shape: tuple[int, int, int], exploration: Exploration) -> Tensor:
-    """Gaussian noise on the noisy lanes, and now and then a random order instead of the actor's.
+    """Add Gaussian noise in the noisy lanes, and now and then give a random order instead of the actor's.
 
     Noise beyond a bound is reflected, not clipped: clipping would put many stocks on the bound, where ties are decided
     by their index.
@@ -220,7 +220,7 @@ def explore(action: Tensor, shape: tuple[int, int, int], exploration: Exploratio
 
 
 def random_orders(lanes: int, stocks: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    """Actions that order one uniformly drawn stock at a uniform size and target: (lanes, stocks, 2)."""
+    """Draw actions that order one uniformly drawn stock at a uniform size and target: (lanes, stocks, 2)."""
     draw = torch.rand(lanes, 3, generator=generator, device=device)
     action = torch.zeros(lanes, stocks, ACTION_FEATURES, device=device)
     stock = (draw[:, 0] * stocks).long().clamp(max=stocks - 1)
@@ -242,7 +242,7 @@ class Recorder:
         self._states.append((positions, account))
 
     def transitions(self, env: VectorTradingEnvironment, credit: Credit) -> dict[str, Tensor]:
-        """All transitions of the finished episodes, (steps * lanes, ...) by the replay buffer's names."""
+        """Make transitions of the finished episodes, (steps * lanes, ...) by the replay buffer's names."""
         portfolio = env.portfolio
         steps, lanes, orders = portfolio.step_index, portfolio.lanes, portfolio.orders_per_day
         state = {
@@ -271,13 +271,13 @@ class Recorder:
 
 
 def _by_step(rows: Tensor, steps: int, orders: int) -> Tensor:
-    """(steps * orders, lanes) to (steps, lanes, orders)."""
+    """Reshape (steps * orders, lanes) to (steps, lanes, orders)."""
     return rows.view(steps, orders, -1).transpose(1, 2)
 
 
 @torch.no_grad()
 def play(env: VectorTradingEnvironment, policy: Policy, starts: Tensor) -> tuple[EpisodeSummary, Tensor]:
-    """Play any policy, one lane a start: the summary and the (steps + 1, lanes) equity in currency units."""
+    """Play any policy, one lane a start; return the summary and the (steps + 1, lanes) equity in currency units."""
     env.reset_windows(starts)
     steps = env.rules.episode_steps
     for step in range(steps):

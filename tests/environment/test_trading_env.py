@@ -376,8 +376,7 @@ def test_single_and_vector_form_are_identical(seed: int, fill: Any, orders: int)
     starts = rng.integers(0, 160 - rules.episode_steps, 3)
     actions = random_orders(rng, rules.episode_steps * 3, 4).reshape(rules.episode_steps, 3, 4, 2)
     vector = VectorTradingEnvironment.on(market, rules)
-    first = torch.from_numpy(starts)
-    vector.reset(start_idx=first, end_idx=first + rules.episode_steps, trading_end_idx=first + rules.trading_days)
+    vector.reset_windows(torch.from_numpy(starts))
     rewards, states, is_done = [], [vector.observe()], False
     for action in actions:
         assert not is_done
@@ -396,15 +395,6 @@ def test_single_and_vector_form_are_identical(seed: int, fill: Any, orders: int)
             positions = spread_positions(slots.stock, slots.features, 4)[lane]
             np.testing.assert_array_equal(observation["portfolio"], positions[:, :4])
             np.testing.assert_array_equal(observation["exits"], positions[:, 4:])
-
-
-def test_lanes_of_unequal_windows_are_refused(market: Market) -> None:
-    vector = VectorTradingEnvironment.on(market, TINY_RULES)
-    start = torch.tensor([20, 30])
-    with pytest.raises(ValueError, match=r"^expected windows of equal length, got .+$"):
-        vector.reset(start_idx=start, end_idx=torch.tensor([30, 41]), trading_end_idx=start + 5)
-    with pytest.raises(ValueError, match=r"^expected windows of equal length, got .+$"):
-        vector.reset(start_idx=start, end_idx=start + 10, trading_end_idx=torch.tensor([25, 36]))
 
 
 @settings(max_examples=15, deadline=None)
