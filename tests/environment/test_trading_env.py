@@ -80,14 +80,14 @@ def test_stable_baselines3_trains_on_it_unchanged(narrow: Market) -> None:
         env,
         learning_starts=100,
         batch_size=16,
-        buffer_size=2_000,
+        buffer_size=400,
         train_freq=4,
         seed=0,
         policy_kwargs={"net_arch": [16]},
         device="cpu",
     )
-    model.learn(2_000)
-    assert model.num_timesteps == 2_000
+    model.learn(400)
+    assert model.num_timesteps == 400
     assert model._n_updates > 0
     observation, _ = env.reset()
     action, _ = model.predict(observation, deterministic=True)
@@ -358,7 +358,7 @@ def test_the_summary_of_a_finished_episode_clears_its_history(market: Market) ->
     assert (cleared["trades"], cleared["positions_opened"], cleared["costs"]) == (0, 0, 0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10_000), fill=st.sampled_from(["next_open", "same_close"]), orders=st.integers(1, 3))
 def test_single_and_vector_form_are_identical(seed: int, fill: Any, orders: int) -> None:
     rules = EnvironmentConfig(

@@ -276,14 +276,12 @@ def test_only_days_known_in_hindsight_are_seen_with_noise() -> None:
 def test_critics_learn_what_each_trade_earns() -> None:
     """Two stocks rise, two fall, at constant rates: the value of a trade is known, and so is found."""
     world = world_of(trending_panel((0.01, 0.004, -0.004, -0.01), 60, noise=0.0), rules=tiny_rules(trading_days=20))
-    population = tiny_population(2, learning=tiny_learning(critic_learning_rate=1e-3), hidden_units=24)
-    hindsight = hindsight_of(world, last_day=59)
-    config = tiny_learning(critic_learning_rate=1e-3, batch_size=32)
-    learner = Learner(
-        population, fill_replay(world, population), world.tensors, config, world.env.portfolio.limits, hindsight
-    )
+    config = tiny_learning(batch_size=32, hindsight_orders=8, input_noise=0.5, critic_weight_decay=0.1)
+    population = tiny_population(2, learning=config, hidden_units=24)
+    hindsight, replay = hindsight_of(world, last_day=59), fill_replay(world, population)
+    learner = Learner(population, replay, world.tensors, config, world.env.portfolio.limits, hindsight)
     generator = seeded(2)
-    for _ in range(800):
+    for _ in range(100):
         learner.update(generator)
     day = FIRST_DAY + 12
     context = population.networks.context_days
