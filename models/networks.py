@@ -8,6 +8,7 @@ of the tickers does not matter.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -54,6 +55,11 @@ class DayEncoding:
     def of(self, agents: Agents) -> DayEncoding:
         """Return the encodings of some agents; one that all agents share stays as it is."""
         return self if len(self.stocks) == 1 else DayEncoding(self.stocks[agents], self.summary[agents])
+
+    @staticmethod
+    def cat(parts: Sequence[DayEncoding], dim: int) -> DayEncoding:
+        """Join encodings of agents (dim 0) or days (dim 1)."""
+        return DayEncoding(torch.cat([p.stocks for p in parts], dim), torch.cat([p.summary for p in parts], dim))
 
     def detach(self) -> DayEncoding:
         """Cut the values from the graph."""

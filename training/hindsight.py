@@ -45,17 +45,6 @@ class HindsightOrders:
 
 
 @dataclass(frozen=True)
-class HindsightBatch:
-    """Orders on the days of one block."""
-
-    first_day: Tensor
-    """() int64, the block's first day."""
-    day_offset: Tensor
-    """(A, B) int64: days since the first."""
-    orders: HindsightOrders
-
-
-@dataclass(frozen=True)
 class Hindsight:
     """Results of every order of the largest size on every training day."""
 
@@ -67,16 +56,19 @@ class Hindsight:
 
     def draw_block(
         self, block_days: int, shape: tuple[int, int], orders: int, generator: torch.Generator
-    ) -> HindsightBatch:
+    ) -> tuple[Tensor, Tensor, HindsightOrders]:
         """Draw a block among all training days, (A, B) of its days, and orders for each of them.
 
         A replay buffer holds only the days of the last few generations' episodes.
+
+        Returns:
+            The block's first day, a 0-dimensional int64 tensor, the (A, B) days since then, and their orders.
         """
         device, days = self.rewards.device, self.rewards.shape[1]
         length = min(block_days, days)
-        first = torch.randint(days - length + 1, (), generator=generator, device=device) + self.first_day
+        first_day = torch.randint(days - length + 1, (), generator=generator, device=device) + self.first_day
         day_offset = torch.randint(length, shape, generator=generator, device=device)
-        return HindsightBatch(first, day_offset, self.draw(first + day_offset, orders, generator))
+        return first_day, day_offset, self.draw(first_day + day_offset, orders, generator)
 
     def draw(self, day: Tensor, orders: int, generator: torch.Generator) -> HindsightOrders:
         """Draw `orders` uniformly random stocks and targets for each of the (A, B) days."""

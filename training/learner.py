@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +26,7 @@ from training.ddpg import (
     td_target,
 )
 from training.hindsight import Hindsight, hindsight_loss
+from training.rollout import even_parts
 from utils.config.trader import LearningConfig
 
 _CPU_HEAD_BYTES = 96 * 2**20
@@ -56,15 +55,7 @@ class Learner:
         networks = population.networks
         self._critic_stack, self._critic_shared = _by_ownership(networks, "encoder.", "critics.")
         self._actor_stack, _ = _by_ownership(networks, "actor.")
-        hidden = networks.actor.hidden.weight.shape[-1]
-        head_memory, encoder_memory = _memory_for_pieces(market.inputs.device)
-        head_bytes = 16 * 4 * config.batch_size * market.tradable.shape[1] * hidden
-        encoder_days = sum(self.block_days + (taps - 1) * step for taps, step in networks.encoder.layers)
-        encoder_bytes = 4 * 4 * encoder_days * len(market.inputs) * networks.encoder.queries.shape[-1]
-        self.agents_per_head = config.micro_batch_agents or max(1, head_memory // head_bytes)
-        self.agents_per_encoder = config.micro_batch_agents or max(1, encoder_memory // encoder_bytes)
-        if population.is_shared:
-            self.agents_per_encoder = population.size
+        self.agents_per_head, self.agents_per_encoder = _piece_sizes(population, market, config, self.block_days)
 
     def update(self, generator: torch.Generator) -> UpdateStats:
         """Make one gradient step of every agent's critics and actor, on transitions of one block of days.
@@ -136,20 +127,21 @@ class Learner:
         assert self.hindsight is not None
         config, networks = self.config, self.population.networks
         shape = (self.population.size, config.batch_size)
-        known = self.hindsight.draw_block(self.block_days, shape, config.hindsight_orders, generator)
-        inputs = with_noise(self._block_inputs(known.first_day, self.block_days), config.input_noise, generator)
+        first_day, offsets, given = self.hindsight.draw_block(
+            self.block_days, shape, config.hindsight_orders, generator
+        )
+        inputs = with_noise(self._block_inputs(first_day, self.block_days), config.input_noise, generator)
         self.population.critic_optimizer.zero_grad()
         critic_losses, actor_losses = batch.reward.new_zeros(2, self.population.size)
         for agents, encoding in self._pieces(networks, inputs, trains_encoder=True):
-            day_offset, orders = known.day_offset[agents], known.orders.of(agents)
+            day_offset, orders = offsets[agents], given.of(agents)
             losses = hindsight_loss(hindsight_values(networks, encoding, day_offset, orders, agents), orders)
             losses.sum().backward()
             critic_losses[agents] = losses.detach()
             if trains_actor:
                 own = batch.of(agents)
                 state = StateBatch(day_offset, own.slot_stock, own.slot_features, own.account)
-                day = known.first_day + day_offset
-                actor_losses[agents] = self._add_actor_gradient(agents, encoding, state, day)
+                actor_losses[agents] = self._add_actor_gradient(agents, encoding, state, first_day + day_offset)
         return critic_losses, actor_losses, self._step_critics()
 
     def _add_actor_gradient(self, agents: slice, encoding: DayEncoding, state: StateBatch, day: Tensor) -> Tensor:
@@ -186,14 +178,14 @@ class Learner:
 
         Once the heads of a group have left their gradients on its encoding, the encoder is given its own.
         """
-        for group in _slices(self.population.size, self.agents_per_encoder):
+        for group in even_parts(0, self.population.size, self.agents_per_encoder):
             with torch.set_grad_enabled(trains_encoder):
                 encoding = networks.encode_distinct(inputs, self.market.investable, group)
             # The heads see leaves, so that their pieces need not keep or repeat the encoder's graph.
             leaf = encoding.detach()
             for part in (leaf.stocks, leaf.summary):
                 part.requires_grad_(trains_encoder)
-            for agents in _slices(group.stop, self.agents_per_head, group.start):
+            for agents in even_parts(group.start, group.stop, self.agents_per_head):
                 within = slice(agents.start - group.start, agents.stop - group.start)
                 yield agents, _of_each_agent(leaf.of(within), agents.stop - agents.start)
             if trains_encoder:
@@ -245,19 +237,22 @@ def _frozen(module: nn.Module) -> Iterator[None]:
     module.requires_grad_(True)
 
 
-def _memory_for_pieces(device: torch.device) -> tuple[int, int]:
-    """Return the bytes that the heads' and the encoders' part of an update may take at once."""
-    if device.type != "cuda":
-        return _CPU_HEAD_BYTES, _CPU_ENCODER_BYTES
-    free, _ = torch.cuda.mem_get_info(device)
-    return int(free * _CUDA_HEAD_SHARE), int(free * _CUDA_ENCODER_SHARE)
-
-
-def _slices(stop: int, length: int, start: int = 0) -> Iterator[slice]:
-    """Cut start..stop into as few pieces as `length` allows, all of about the same length."""
-    count = math.ceil((stop - start) / length)
-    edges = [start + (stop - start) * piece // count for piece in range(count + 1)]
-    yield from (slice(first, last) for first, last in pairwise(edges))
+def _piece_sizes(
+    population: Population, market: MarketTensors, config: LearningConfig, block_days: int
+) -> tuple[int, int]:
+    """Choose how many agents' heads, and how many encoders, fit in memory at once."""
+    networks, device = population.networks, market.inputs.device
+    head_memory, encoder_memory = _CPU_HEAD_BYTES, _CPU_ENCODER_BYTES
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        head_memory, encoder_memory = int(free * _CUDA_HEAD_SHARE), int(free * _CUDA_ENCODER_SHARE)
+    hidden = networks.actor.hidden.weight.shape[-1]
+    head_bytes = 16 * 4 * config.batch_size * market.tradable.shape[1] * hidden
+    encoder_days = sum(block_days + (taps - 1) * step for taps, step in networks.encoder.layers)
+    encoder_bytes = 4 * 4 * encoder_days * len(market.inputs) * networks.encoder.queries.shape[-1]
+    agents_per_head = config.micro_batch_agents or max(1, head_memory // head_bytes)
+    agents_per_encoder = config.micro_batch_agents or max(1, encoder_memory // encoder_bytes)
+    return agents_per_head, population.size if population.is_shared else agents_per_encoder
 
 
 def _by_ownership(networks: AgentNetworks, *prefixes: str) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

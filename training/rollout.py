@@ -85,42 +85,31 @@ def merge_spans(starts: list[int], days: int) -> list[tuple[int, int]]:
             unions[-1][1] = max(unions[-1][1], start + days - 1)
         else:
             unions.append([start, start + days - 1])
-    return [part for first, last in unions for part in _even_parts(first, last)]
+    # Each part pays for a context of its own.
+    parts = [even_parts(first, last + 1, _DAYS_PER_PASS) for first, last in unions]
+    return [(part.start, part.stop - 1) for cut in parts for part in cut]
 
 
-def _even_parts(first: int, last: int) -> list[tuple[int, int]]:
-    """Cut a span into as few parts of about equal length as passes allow; each part pays for a context of its own."""
-    total = last - first + 1
-    count = math.ceil(total / _DAYS_PER_PASS)
-    edges = [first + total * part // count for part in range(count + 1)]
-    return [(start, end - 1) for start, end in pairwise(edges)]
+def even_parts(start: int, stop: int, longest: int) -> list[slice]:
+    """Cut start..stop into as few parts as `longest` allows, all of about the same length."""
+    count = math.ceil((stop - start) / longest)
+    edges = [start + (stop - start) * part // count for part in range(count + 1)]
+    return [slice(first, last) for first, last in pairwise(edges)]
 
 
 @torch.no_grad()
 def encode_windows(networks: AgentNetworks, market: MarketTensors, starts: list[int], days: int) -> EncodedDays:
     """Encode every day of the windows once, for all agents."""
-    spans = merge_spans(starts, days)
-    context = networks.context_days
+    encoders, context = len(networks.encoder.queries), networks.context_days
     place = torch.full((market.days,), -1, dtype=torch.int64, device=market.inputs.device)
-    parts = []
-    total = 0
-    for first, last in spans:
-        inputs = market.inputs[:, first - context + 1 : last + 1]
-        place[first : last + 1] = torch.arange(total, total + last - first + 1, device=place.device)
-        total += last - first + 1
-        parts.append(_encode_agents(networks, inputs, market.investable))
-    return EncodedDays(
-        DayEncoding(torch.cat([p.stocks for p in parts], 1), torch.cat([p.summary for p in parts], 1)), place
-    )
-
-
-def _encode_agents(networks: AgentNetworks, inputs: Tensor, investable: Tensor) -> DayEncoding:
-    encoders = len(networks.encoder.queries)
-    parts = [
-        networks.encode_distinct(inputs, investable, slice(first, min(first + _AGENTS_PER_PASS, encoders)))
-        for first in range(0, encoders, _AGENTS_PER_PASS)
-    ]
-    return DayEncoding(torch.cat([p.stocks for p in parts]), torch.cat([p.summary for p in parts]))
+    spans, total = [], 0
+    for first, last in merge_spans(starts, days):
+        inputs, length = market.inputs[:, first - context + 1 : last + 1], last - first + 1
+        place[first : last + 1] = torch.arange(total, total + length, device=place.device)
+        total += length
+        passes = [slice(agent, agent + _AGENTS_PER_PASS) for agent in range(0, encoders, _AGENTS_PER_PASS)]
+        spans.append(DayEncoding.cat([networks.encode_distinct(inputs, market.investable, p) for p in passes], 0))
+    return EncodedDays(DayEncoding.cat(spans, 1), place)
 
 
 @torch.no_grad()

@@ -224,6 +224,7 @@ def live_tensors() -> int:
 
 
 @BOTH
+@pytest.mark.usefixtures("small_heap")
 def test_generations_allocate_nothing(representation: Representation) -> None:
     """After the first update parameters, moments and buffers stay where they are, and no tensor is left over."""
     world, population, replay = trained(representation, 4, updates=1)

@@ -144,13 +144,13 @@ def test_a_block_lies_among_the_training_days_and_any_may_be_drawn() -> None:
     last = FIRST_DAY + hindsight.rewards.shape[1] - 1
     generator, days = seeded(), set[int]()
     for _ in range(200):
-        block = hindsight.draw_block(8, (2, 5), 3, generator)
-        assert block.orders.stock.shape == (2, 5, 3) and block.day_offset.shape == (2, 5)
-        assert int(block.day_offset.min()) >= 0 and int(block.day_offset.max()) < 8
-        days |= set((block.first_day + block.day_offset).flatten().tolist())
+        first_day, day_offset, orders = hindsight.draw_block(8, (2, 5), 3, generator)
+        assert orders.stock.shape == (2, 5, 3) and day_offset.shape == (2, 5)
+        assert int(day_offset.min()) >= 0 and int(day_offset.max()) < 8
+        days |= set((first_day + day_offset).flatten().tolist())
     assert days == set(range(FIRST_DAY, last + 1))
-    whole = hindsight.draw_block(10_000, (2, 50), 3, generator)
-    assert int(whole.first_day) == FIRST_DAY and int(whole.day_offset.max()) <= last - FIRST_DAY
+    first_day, day_offset, _ = hindsight.draw_block(10_000, (2, 50), 3, generator)
+    assert int(first_day) == FIRST_DAY and int(day_offset.max()) <= last - FIRST_DAY
 
 
 def test_the_loss_is_a_mean_over_known_orders() -> None:
