@@ -29,7 +29,7 @@ class Population:
         self._learning = learning
         self.networks = AgentNetworks(size, network, context_days).to(device)
         self.targets = copy.deepcopy(self.networks).requires_grad_(False)
-        # Moments live next to the parameters with the same first dimension, so that they can follow their agent.
+        # Moments live next to the parameters with the same first dimension, so that their rows stay with their agents.
         self.actor_optimizer = torch.optim.Adam(
             self.networks.actor.parameters(), lr=learning.actor_learning_rate, fused=True
         )

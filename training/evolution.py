@@ -1,7 +1,7 @@
 """Selection, crossover and mutation as pure functions on stacked tensors, whose first dimension is the agents.
 
 A stack is a mapping from names to tensors: parameters (`networks.`), their targets (`targets.`) and optimiser moments
-(`exp_avg.`, `exp_avg_sq.`). Gathering rows of all of them makes an agent's optimiser state follow its owner.
+(`exp_avg.`, `exp_avg_sq.`). Gathering rows of all of them keeps an agent's optimiser state with its owner.
 """
 
 from __future__ import annotations

@@ -205,11 +205,11 @@ def with_noise(inputs: Tensor, std: float, generator: torch.Generator) -> Tensor
     return torch.cat((features + std * noise * mask, mask), dim=-1)
 
 
-def _of_each_agent(encoding: DayEncoding, agents: int) -> DayEncoding:
-    """Expand a shared encoding to each agent's own; only agents with finite gradients teach it."""
-    if len(encoding.stocks) == agents:
+def _of_each_agent(encoding: DayEncoding, count: int) -> DayEncoding:
+    """Expand a shared encoding to one for each agent; only gradients that are finite reach the shared one."""
+    if len(encoding.stocks) == count:
         return encoding
-    stocks, summary = encoding.stocks.expand(agents, -1, -1, -1), encoding.summary.expand(agents, -1, -1)
+    stocks, summary = encoding.stocks.expand(count, -1, -1, -1), encoding.summary.expand(count, -1, -1)
     for own in (stocks, summary):
         if own.requires_grad:
             own.register_hook(_zero_non_finite)

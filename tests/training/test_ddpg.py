@@ -216,7 +216,7 @@ def test_the_shared_encoder_learns_from_the_mean_over_agents() -> None:
 def test_gradients_are_those_of_the_losses(representation: Representation, critic: str) -> None:
     """Central differences in float64, for every parameter tensor in a random direction over all agents.
 
-    The actor's loss reads the encoder without teaching it.
+    The actor's loss reads the encoder without training it.
     """
     world, agents = random_world(), 2
     config = tiny_learning(max_gradient_norm=UNCLIPPED, batch_size=6)

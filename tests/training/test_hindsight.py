@@ -182,7 +182,7 @@ def test_any_cut_into_micro_batches_is_the_same_update(representation: Represent
             torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_only_hindsight_teaches_what_trades_earn() -> None:
+def test_only_hindsight_trains_the_value_of_trades() -> None:
     """Where no result is known, the temporal difference leaves the trades' value and the encoder alone."""
     learning = tiny_learning(critic_weight_decay=0.0, query_weight_decay=0.0)
     world, population = random_world(6), tiny_population(2, learning=learning)
@@ -203,8 +203,8 @@ def test_only_hindsight_teaches_what_trades_earn() -> None:
     assert any("cash_hidden" in name for name in moved) and any("value_hidden" in name for name in moved)
 
 
-def test_each_step_moves_what_it_teaches_and_nothing_else() -> None:
-    """Adam counts the steps of each parameter: those of hindsight for what it teaches, one for the rest."""
+def test_each_step_moves_what_it_trains_and_nothing_else() -> None:
+    """Adam counts the steps of each parameter: those of hindsight for what it trains, one for the rest."""
     world, population = random_world(6), tiny_population(2)
     config = tiny_learning(hindsight_steps=3)
     replay = fill_replay(world, population)
@@ -215,8 +215,8 @@ def test_each_step_moves_what_it_teaches_and_nothing_else() -> None:
         for name, parameter in population.networks.named_parameters():
             if parameter in optimizer.state:
                 steps.setdefault(int(optimizer.state[parameter]["step"]), set()).add(name)
-    looks_back = {name for name in steps[3] if name.startswith("encoder.") or ".order_" in name}
-    assert set(steps) == {1, 3} and steps[3] == looks_back
+    by_hindsight = {name for name in steps[3] if name.startswith("encoder.") or ".order_" in name}
+    assert set(steps) == {1, 3} and steps[3] == by_hindsight
     assert steps[1] | steps[3] == {name for name, _ in population.networks.named_parameters()}
 
 
