@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,9 @@ from training.rollout import Exploration, Recorder, Rollout, roll_out
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.errors import NonFiniteError
 from utils.runs.seeding import named_generator, random_state, set_random_state
+
+PHASES = ("evaluate", "train", "evolve", "validate", "checkpoint")
+"""Of a generation, in their order; its checkpoint is written by who drives the trainer."""
 
 
 class ERLTrainer:
@@ -68,8 +71,13 @@ class ERLTrainer:
         self.champion_generation = 0
         self.elites: list[int] = []
 
+    def run(self, generations: int) -> Iterator[dict[str, Any]]:
+        """Run up to so many generations; yield each one's record once its state is ready to be saved."""
+        while self.generation < generations:
+            yield self.run_generation()
+
     def run_generation(self) -> dict[str, Any]:
-        """Run one generation and return its record for the metrics; the state is then ready to be saved."""
+        """Run one generation and return its record for the metrics."""
         self.generation += 1
         self.log.begin(self.generation)
         with self.log.phase("evaluate"):
@@ -164,6 +172,15 @@ class ERLTrainer:
         return validation_record(
             rollout, self.validation_starts, capital, self.champion_score, self.champion_generation
         )
+
+    @property
+    def seconds(self) -> Sequence[dict[str, float]]:
+        """Seconds of the last generations by phase."""
+        return self.log.seconds
+
+    def add_seconds(self, phase: str, seconds: float) -> None:
+        """Add a phase that ran outside the trainer to the times of this generation."""
+        self.log.seconds[-1][phase] = seconds
 
     def _require_finite(self, name: str, is_finite: Tensor) -> None:
         """Stop the run, if the settings say so, where something of an agent, (A,), was not finite."""

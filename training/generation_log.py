@@ -17,7 +17,6 @@ from training.trials import trial_record
 from utils.memory.profiler import MemoryProfiler
 
 HISTORY = 1000
-PHASES = ("evaluate", "train", "evolve", "validate", "checkpoint")
 _COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
 
 
@@ -44,19 +43,13 @@ class GenerationLog:
         self.seconds.append({})
 
     @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Measure a phase of the generation."""
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure a phase, and note the memory at its end."""
         started = time.perf_counter()
         yield
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        self.seconds[-1][phase] = time.perf_counter() - started
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Measure a phase, and note the memory at its end."""
-        with self.timed(name):
-            yield
+        self.seconds[-1][name] = time.perf_counter() - started
         if self.profiler is not None:
             # Counting all objects takes about a second; the first generations show what is built up once.
             is_due = self.census_every > 0 and (self.generation <= 2 or self.generation % self.census_every == 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,9 @@ import torch
 from data.splits import Span, Splits, spaced_windows
 from data.synthetic.built_in import PlantedScores
 from training.commands.evaluate import report_training
-from training.erl_trainer import ERLTrainer
+from training.erl_trainer import PHASES, ERLTrainer
 from training.evaluation.baselines import ScoreRule
 from training.evaluation.comparison import COLUMNS, Comparison, by_policy, compare, tune_planted
-from training.generation_log import PHASES
 from training.run.market import load_market, remember_market
 from training.run.opening import load_resumed, open_run
 from training.run.trainer import build_trainer
@@ -102,12 +102,12 @@ def _train(trainer: ERLTrainer, run: RunLog, config: Config, uploads: Uploads) -
         keep=config.keep_checkpoints,
         on_written=uploads.written,
     ) as writer:
-        while trainer.generation < config.generations:
-            record = trainer.run_generation()
+        for record in trainer.run(config.generations):
             run.append(record)
             logger.info("%s", status_block(record))
-            with trainer.log.timed("checkpoint"):
-                writer.submit(trainer.generation, trainer.state_dict(), {trainer.champion_generation})
+            started = time.perf_counter()
+            writer.submit(trainer.generation, trainer.state_dict(), {trainer.champion_generation})
+            trainer.add_seconds("checkpoint", time.perf_counter() - started)
             release_free_memory()
             profiler.log_memory(GENERATION)
             uploads.report()
@@ -213,7 +213,7 @@ def _summary(trainer: ERLTrainer, config: Config, results: dict[str, Comparison]
         "environments": counts["environments"],
         "agents": counts["agents"],
         "replay_buffers": counts["replay_buffers"],
-        "seconds": {phase: [seconds.get(phase) for seconds in trainer.log.seconds] for phase in PHASES},
+        "seconds": {phase: [seconds.get(phase) for seconds in trainer.seconds] for phase in PHASES},
         "device": str(trainer.device),
         "threads": torch.get_num_threads(),
         "champion": {
