@@ -1,4 +1,4 @@
-"""What an account is made of: bars, orders, positions, the ledger of trades and its totals."""
+"""What an account is made of: bars, positions, the ledger of trades and its totals."""
 
 from __future__ import annotations
 
@@ -36,16 +36,6 @@ class Bars:
     def stocks(self) -> int:
         """Number of stocks."""
         return self.tradable.shape[1]
-
-
-@dataclass(frozen=True)
-class Orders:
-    """What is ordered at a close, best first: three (orders, lanes) tensors."""
-
-    stock: Tensor
-    coefficient: Tensor
-    """Size in stakes; 0 where nothing is ordered."""
-    target_percent: Tensor
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The account, batched over lanes: orders, fills, exits, costs and equity. The only place that knows trading rules.
+"""The trading rules: the account, batched over lanes, with its orders, fills, exits, costs and equity.
 
 All lanes move in lockstep. The ledger is the state: row `t * orders + j` (after the padding) is order j of step t, and
 since no position outlives `max_holding_days + max_days_without_bar - 1` sessions, the open positions are always among
@@ -12,9 +12,18 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from environment.ledger import EXIT_REASONS, Bars, EpisodeSummary, Ledger, Orders, Positions
+from environment.ledger import EXIT_REASONS, Bars, EpisodeSummary, Ledger, Positions
+from environment.orders import (
+    OrderLimits,
+    Orders,
+    candidate_stocks,
+    choose_orders,
+    cut_to_cash,
+    position_features,
+    target_price,
+)
 from utils.config.trader import EnvironmentConfig
-from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, MIN_TARGET_PERCENT
+from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 _TARGET_OPEN, _TARGET, _HOLDING, _NO_BAR, _EPISODE_END = range(1, len(EXIT_REASONS))
 _DUST = 1e-6
@@ -28,7 +37,8 @@ class Portfolio:
         self.bars = bars
         self.rules = rules
         self.device = bars.quotes.device
-        self.orders_per_day = min(rules.max_new_positions_per_day, bars.stocks)
+        self.limits = OrderLimits.of(rules, bars.stocks)
+        self.orders_per_day = self.limits.orders_per_day
         self.lanes = 0
         self.steps = 0
         self._rate = rules.cost_rate
@@ -39,7 +49,6 @@ class Portfolio:
         self._sessions_held = (age if rules.fill == "next_open" else age + 1)[:, None]
         self._is_due = self._sessions_held >= rules.max_holding_days
         self._after_entry_day = self._sessions_held > 1
-        self._days_held = (self._sessions_held / rules.max_holding_days).float()
         # As tensors of one byte: numbers would make the ledger's reasons eight bytes wide on the way.
         self._reasons = torch.arange(len(EXIT_REASONS), dtype=torch.int8, device=self.device).unbind()
 
@@ -85,52 +94,44 @@ class Portfolio:
 
     @property
     def is_trading(self) -> bool:
-        """Whether an order given now would be accepted."""
+        """Tell whether an order given now would be accepted."""
         return self.step_index < self.trading_steps
 
     @property
     def is_done(self) -> bool:
-        """Whether the episodes have ended."""
+        """Tell whether the episodes have ended."""
         return self.step_index >= self.steps
 
     def _open_rows(self) -> slice:
-        """Ledger rows that may still be open after the last finished step."""
+        """Return the ledger rows that may still be open after the last finished step."""
         first = max(self.step_index - 1, 0) * self.orders_per_day
         return slice(first, first + self.slots)
-
-    def held(self) -> Tensor:
-        """(lanes, stocks) bool: a position is open."""
-        held = torch.zeros(self.lanes, self.bars.stocks + 1, dtype=torch.bool, device=self.device)
-        held.scatter_(1, self._slot_stock(self._open_rows()), True)
-        return held[:, :-1]
 
     def _slot_stock(self, rows: slice) -> Tensor:
         return torch.where(self._ledger.is_open[rows], self._ledger.stock[rows], self.bars.stocks).T
 
     def candidates(self) -> Tensor:
-        """(lanes, stocks) bool: has a bar today and no open position."""
-        return self.bars.tradable[self.day] & ~self.held()
+        """Tell which stocks (lanes, stocks) have a bar today and no open position."""
+        return candidate_stocks(self.bars.tradable[self.day], self._slot_stock(self._open_rows()))
 
     def positions(self) -> Positions:
-        """Open positions at the last close, by slot."""
-        rows, book, rules = self._open_rows(), self._ledger, self.rules
-        is_open, last = book.is_open[rows], book.last_price[rows]
-        features = torch.stack(
-            (
-                is_open.float(),
-                self._days_held.expand_as(is_open),
-                (last / book.entry_price[rows] - 1).float(),
-                (book.value[rows] / (rules.initial_capital * rules.largest_order)).float(),
-                (book.target_price[rows] / last - 1).float(),
-                book.days_without_bar[rows].float() / rules.max_days_without_bar,
-            ),
-            dim=-1,
+        """Return the open positions at the last close, by slot."""
+        rows, ledger = self._open_rows(), self._ledger
+        is_open = ledger.is_open[rows]
+        features = position_features(
+            self.rules,
+            sessions_held=self._sessions_held,
+            entry_price=ledger.entry_price[rows],
+            last_price=ledger.last_price[rows],
+            target_price=ledger.target_price[rows],
+            value=ledger.value[rows],
+            days_without_bar=ledger.days_without_bar[rows],
         )
         features = torch.where(is_open[..., None], features, 0.0)
         return Positions(self._slot_stock(rows), features.transpose(0, 1))
 
     def account(self) -> Tensor:
-        """(lanes, ACCOUNT_FEATURES) float32 at the last close; in settlement the trading period left is negative."""
+        """Describe the accounts at the last close: (lanes, ACCOUNT_FEATURES) float32."""
         capital = self.rules.initial_capital
         left = (self.trading_steps - self.step_index) / max(1, self.trading_steps)
         fraction_left = torch.full_like(self.cash, left)
@@ -143,15 +144,8 @@ class Portfolio:
             action: (lanes, stocks, 2): coefficient and sale target in percent; clipped to their ranges.
         """
         coefficient = action[..., 0].clamp(0, MAX_COEFFICIENT)
-        # Multiplying by bytes is one vectorised pass; a coefficient of 0 is below the minimum and never ordered.
-        score = coefficient * self.candidates().view(torch.uint8)
-        if self.orders_per_day == 1:
-            best, stock = score.max(dim=1, keepdim=True)
-        else:
-            ranked, order = score.sort(dim=1, descending=True, stable=True)
-            best, stock = ranked[:, : self.orders_per_day], order[:, : self.orders_per_day]
+        best, stock = choose_orders(coefficient, self.candidates(), self.orders_per_day)
         target = action[..., 1].gather(1, stock).clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
-        best = torch.where(best >= MIN_COEFFICIENT, best, 0.0)
         return Orders(stock.T, best.T.double(), target.T.double())
 
     def step(self, action: Tensor) -> Tensor:
@@ -163,8 +157,7 @@ class Portfolio:
         Returns:
             (lanes,) float64 reward: change of equity in percent of the initial capital, less penalties.
         """
-        orders = self.select_orders(action) if self.is_trading else None
-        return self.step_orders(orders)
+        return self.step_orders(self.select_orders(action) if self.is_trading else None)
 
     def step_orders(self, orders: Orders | None) -> Tensor:
         """As `step`, with the orders already chosen; None orders nothing."""
@@ -180,71 +173,69 @@ class Portfolio:
         return self._book_reward()
 
     def _quotes(self, stock: Tensor) -> Tensor:
-        """(..., lanes, 3) float64 open, high and close of today for (..., lanes) stock indices."""
+        """Look up today's open, high and close of (..., lanes) stocks: (..., lanes, 3) float64."""
         rows = (self.day * self.bars.stocks + stock).reshape(-1)
         return self.bars.quotes.index_select(0, rows).view(*stock.shape, 3)
 
     def _fill(self, orders: Orders, price: Tensor) -> None:
         """Buy in rank order with the cash of the last close; an order without a price lapses."""
         wanted = torch.where(torch.isfinite(price), orders.coefficient * self.rules.stake, 0.0) * (1 + self._rate)
-        spent_before = wanted.cumsum(0) - wanted
-        outlay = torch.minimum(wanted, (self.cash - spent_before).clamp(min=0))
-        value = outlay / (1 + self._rate)
+        value = cut_to_cash(wanted, self.cash, dim=0) / (1 + self._rate)
         is_filled = value >= _DUST * self.rules.initial_capital
         value = torch.where(is_filled, value, 0.0)
         price = torch.where(is_filled, price, 1.0)
         first = self.slots + (self.step_index - 1) * self.orders_per_day
-        new, book = slice(first, first + self.orders_per_day), self._ledger
-        book.stock[new] = orders.stock
-        book.target_percent[new] = orders.target_percent
-        book.value[new] = value
-        book.shares[new] = value / price
-        book.entry_price[new] = price
-        book.last_price[new] = price
-        book.target_price[new] = price * (1 + orders.target_percent / 100)
-        book.is_open[new] = is_filled
+        new, ledger = slice(first, first + self.orders_per_day), self._ledger
+        ledger.stock[new] = orders.stock
+        ledger.target_percent[new] = orders.target_percent
+        ledger.value[new] = value
+        ledger.shares[new] = value / price
+        ledger.entry_price[new] = price
+        ledger.last_price[new] = price
+        ledger.target_price[new] = target_price(price, orders.target_percent)
+        ledger.is_open[new] = is_filled
         self.cash -= (value * (1 + self._rate)).sum(0)
 
     def _close_positions(self, *, is_last: bool) -> None:
         """Apply the exit rules to today's bars, the earliest price of the day first."""
         first = self.step_index * self.orders_per_day
-        rows, book = slice(first, first + self.slots), self._ledger
-        is_open, target, last = book.is_open[rows], book.target_price[rows], book.last_price[rows]
+        rows, ledger = slice(first, first + self.slots), self._ledger
+        is_open, target, last = ledger.is_open[rows], ledger.target_price[rows], ledger.last_price[rows]
         self.had_position[self.step_index] = is_open.any(0)
-        open_, high, close = self._quotes(book.stock[rows]).unbind(-1)
+        open_, high, close = self._quotes(ledger.stock[rows]).unbind(-1)
         # Comparisons with NaN are false: a stock without a bar passes none of these.
         has_bar = close > 0
         at_open = (open_ >= target) & self._after_entry_day
         at_target = high >= target
         at_close = has_bar & self._is_due
-        missing = torch.where(has_bar, 0, book.days_without_bar[rows] + 1)
+        missing = torch.where(has_bar, 0, ledger.days_without_bar[rows] + 1)
         is_lost = missing >= self.rules.max_days_without_bar
         price = torch.where(has_bar, close, last)
         price = torch.where(at_target, target, price)
         price = torch.where(at_open, open_, price)
         leaves = torch.ones_like(is_open) if is_last else at_target | at_open | at_close | is_lost
         leaves &= is_open
-        book.days_without_bar[rows] = missing
-        book.last_price[rows] = torch.where(is_open, price, last)
-        book.exit_step[rows] = torch.where(leaves, self.step_index + 1, book.exit_step[rows])
+        ledger.days_without_bar[rows] = missing
+        ledger.last_price[rows] = torch.where(is_open, price, last)
+        ledger.exit_step[rows] = torch.where(leaves, self.step_index + 1, ledger.exit_step[rows])
         reason = self._reasons[_EPISODE_END]
         for code, applies in ((_NO_BAR, is_lost), (_HOLDING, at_close), (_TARGET, at_target), (_TARGET_OPEN, at_open)):
             reason = torch.where(applies, self._reasons[code], reason)
-        book.reason[rows] = torch.where(leaves, reason, book.reason[rows])
-        book.is_open[rows] = is_open & ~leaves
-        worth = book.shares[rows] * price
+        ledger.reason[rows] = torch.where(leaves, reason, ledger.reason[rows])
+        ledger.is_open[rows] = is_open & ~leaves
+        worth = ledger.shares[rows] * price
         self.cash += (worth * leaves).sum(0) * (1 - self._rate)
         self._realised_loss = (
-            self._losses(book.value[rows], worth, leaves).sum(0) if self.rules.loss_multiplier > 1 else None
+            self._losses(ledger.value[rows], worth, leaves).sum(0) if self.rules.loss_multiplier > 1 else None
         )
-        torch.add(self.cash, (worth * book.is_open[rows]).sum(0), out=self.equity)
+        torch.add(self.cash, (worth * ledger.is_open[rows]).sum(0), out=self.equity)
 
     def _losses(self, value: Tensor, worth: Tensor, closed: Tensor) -> Tensor:
-        """Realised loss, net of both legs' costs, of each trade; 0 for gains and for rows not closed."""
+        """Return each trade's realised loss, net of both legs' costs; 0 for gains and for rows not closed."""
         return (-self._net(value, worth)).clamp(min=0) * closed
 
     def _net(self, value: Tensor, worth: Tensor) -> Tensor:
-        """Profit of each trade after both legs' costs."""
+        """Return each trade's profit after both legs' costs."""
         return worth - value - self._rate * (worth + value)
 
     def _book_reward(self) -> Tensor:
@@ -260,37 +251,34 @@ class Portfolio:
         return reward
 
     def ledger(self) -> Ledger:
-        """Orders of the running or finished episodes, (steps * orders, lanes) each, in the order they were given."""
+        """Return all orders of the episodes, (steps * orders, lanes) each, in the order they were given."""
         first = self.slots - self.orders_per_day
         rows = slice(first, first + self.step_index * self.orders_per_day)
         return Ledger(**{f.name: getattr(self._ledger, f.name)[rows] for f in fields(Ledger)})
 
     def entry_credited_rewards(self) -> Tensor:
-        """(steps, lanes) float64 rewards in which each trade's whole result counts at the step that ordered it.
+        """Credit each trade's whole result to the step that ordered it: (steps, lanes) float64 rewards.
 
         The sum over a finished episode equals the sum of the daily rewards; penalties stay where they fell.
         """
-        book, percent = self.ledger(), 100 / self.rules.initial_capital
-        worth = book.shares * book.last_price
-        closed = book.exit_step > 0
-        net = self._net(book.value, worth) * closed
-        net -= (self.rules.loss_multiplier - 1) * self._losses(book.value, worth, closed)
+        ledger, percent = self.ledger(), 100 / self.rules.initial_capital
+        worth, closed = ledger.shares * ledger.last_price, ledger.exit_step > 0
+        net = self._net(ledger.value, worth) * closed
+        net -= (self.rules.loss_multiplier - 1) * self._losses(ledger.value, worth, closed)
         credited = percent * net.view(self.step_index, self.orders_per_day, self.lanes).sum(1)
         return credited - self.rules.inaction_penalty * ~self.had_position[: self.step_index]
 
     def summary(self) -> EpisodeSummary:
-        """Totals of the episodes so far."""
-        book, rules, capital = self.ledger(), self.rules, self.rules.initial_capital
-        closed = book.exit_step > 0
-        worth = book.shares * book.last_price
-        trades, wins = closed.sum(0), (closed & (self._net(book.value, worth) > 0)).sum(0)
-        opened = (book.value > 0).sum(0)
+        """Sum up the episodes so far."""
+        ledger, rules, capital = self.ledger(), self.rules, self.rules.initial_capital
+        worth, closed = ledger.shares * ledger.last_price, ledger.exit_step > 0
+        trades, wins = closed.sum(0), (closed & (self._net(ledger.value, worth) > 0)).sum(0)
+        opened = (ledger.value > 0).sum(0)
         busy = self.had_position[: self.step_index].sum(0)
         profit = 100 * (self.equity - capital) / capital
+        losses = self._losses(ledger.value, worth, closed).sum(0)
         penalties = rules.inaction_penalty * (self.step_index - busy) + rules.zero_trades_penalty * (opened == 0)
-        penalties = (
-            penalties + (rules.loss_multiplier - 1) * 100 * self._losses(book.value, worth, closed).sum(0) / capital
-        )
+        penalties = penalties + (rules.loss_multiplier - 1) * 100 * losses / capital
         return EpisodeSummary(
             trades=trades,
             wins=wins,
@@ -299,7 +287,7 @@ class Portfolio:
             days_with_positions=busy,
             days_without_positions=self.step_index - busy,
             penalties=penalties,
-            costs=self._rate * (book.value + worth * closed).sum(0),
+            costs=self._rate * (ledger.value + worth * closed).sum(0),
             final_equity=self.equity.clone(),
             fitness=profit - penalties,
             profit_percent=profit,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from data.features import CLOSE, HIGH, NUM_FEATURES, OPEN, NormalizationStats, network_inputs
 from data.market import Market
-from environment.ledger import EXIT_REASONS, Bars, Ledger, Positions
+from environment.ledger import EXIT_REASONS, Bars, Positions
 from environment.portfolio import Portfolio
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, spread_positions
@@ -27,7 +27,7 @@ _PORTFOLIO_COLUMNS = 4
 def investable_bars(
     data_array: NDArray[np.float32], investable_columns: NDArray[np.int64], device: torch.device | str = "cpu"
 ) -> Bars:
-    """Bars of the investable columns of a (days, columns, 9) array."""
+    """Take the bars of the investable columns from a (days, columns, 9) array."""
     open_, high, close = (
         torch.from_numpy(data_array[:, investable_columns, f]).to(device) for f in (OPEN, HIGH, CLOSE)
     )
@@ -51,22 +51,8 @@ class VectorTradingEnvironment:
         """Trade the investable stocks of a market."""
         return cls(investable_bars(market.data_array, market.investable_columns, device), rules)
 
-    def reset(self, *, start_idx: Tensor, end_idx: Tensor, trading_end_idx: Tensor) -> None:
-        """Begin one episode a lane; the three (lanes,) tensors are day indices, `end_idx` the last day observed.
-
-        Raises:
-            ValueError: the windows differ in length, or reach beyond the data.
-        """
-        steps, trading_steps = (end_idx - start_idx).unique(), (trading_end_idx - start_idx).unique()
-        if len(steps) != 1 or len(trading_steps) != 1:
-            raise ValueError(
-                f"expected windows of equal length, got {steps.tolist()} steps and {trading_steps.tolist()} "
-                "trading steps; lanes move in lockstep"
-            )
-        self.portfolio.reset(start_idx, steps=int(steps), trading_steps=int(trading_steps))
-
     def reset_windows(self, start_idx: Tensor) -> None:
-        """Begin episodes of the configured length at the (lanes,) days `start_idx`."""
+        """Begin episodes of the configured length at the (lanes,) days `start_idx`; see `Portfolio.reset`."""
         rules = self.rules
         self.portfolio.reset(start_idx, steps=rules.episode_steps, trading_steps=rules.trading_days)
 
@@ -81,20 +67,12 @@ class VectorTradingEnvironment:
         return self.portfolio.day
 
     def observe(self) -> tuple[Positions, Tensor]:
-        """Open positions by slot, and the (lanes, 3) account, at the last close."""
+        """Return open positions by slot, and the (lanes, 3) account, at the last close."""
         return self.portfolio.positions(), self.portfolio.account()
 
     def step(self, action: Tensor) -> tuple[Tensor, bool]:
-        """One day for all lanes.
-
-        Args:
-            action: (lanes, stocks, 2): coefficient in [0, 10], sale target in [10, 50] percent.
-
-        Returns:
-            (lanes,) float64 reward in percent of the initial capital, and whether the episodes have ended.
-        """
-        reward = self.portfolio.step(action)
-        return reward, self.portfolio.is_done
+        """Live one day in all lanes, see `Portfolio.step`; return the rewards, and True once episodes have ended."""
+        return self.portfolio.step(action), self.portfolio.is_done
 
 
 class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
@@ -228,7 +206,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         }
 
     def get_episode_summary(self) -> dict[str, float]:
-        """Totals of the episode so far, see `EpisodeSummary`; once the episode is over its history is cleared."""
+        """Sum up the episode so far, see `EpisodeSummary`; once it is over its history is cleared."""
         self._require_reset()
         summary = self._portfolio.summary()
         totals = {f.name: getattr(summary, f.name).item() for f in fields(summary)}
@@ -238,7 +216,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         return totals
 
     def get_trades(self) -> list[dict[str, Any]]:
-        """The trade ledger of the episode so far, in the order of the decisions; open positions have no exit."""
+        """List the trades of the episode so far, in the order of the decisions; open positions have no exit."""
         self._require_reset()
         return trade_ledger(self._portfolio, 0)
 
@@ -248,7 +226,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
 
 
 def _checked_columns(columns: Sequence[int] | NDArray[np.int64] | None, total: int) -> NDArray[np.int64]:
-    """The investable columns as an array; all of them if None."""
+    """Return the investable columns as an array; all of them if None."""
     if columns is None:
         return np.arange(total)
     chosen = np.asarray(columns)
@@ -259,34 +237,30 @@ def _checked_columns(columns: Sequence[int] | NDArray[np.int64] | None, total: i
 
 
 def trade_ledger(portfolio: Portfolio, lane: int) -> list[dict[str, Any]]:
-    """Every trade of one lane: days as indices, prices and money in currency units, `profit` before `costs`."""
-    book = portfolio.ledger()
+    """List every trade of one lane: days as indices, prices and money in currency units, `profit` before `costs`."""
+    ledger, rate = portfolio.ledger(), portfolio.rules.cost_rate
     start = int(portfolio.day[lane]) - portfolio.step_index
     entry_lag = 1 if portfolio.rules.fill == "next_open" else 0
-    rate = portfolio.rules.cost_rate
-    return [
-        _trade(book, row, lane, start + row // portfolio.orders_per_day, entry_lag, start, rate)
-        for row in (book.value[:, lane] > 0).nonzero().flatten().tolist()
-    ]
-
-
-def _trade(
-    book: Ledger, row: int, lane: int, order_day: int, entry_lag: int, start: int, rate: float
-) -> dict[str, Any]:
-    at = {f.name: getattr(book, f.name)[row, lane].item() for f in fields(book)}
-    closed = at["exit_step"] > 0
-    worth = at["shares"] * at["last_price"]
-    return {
-        "stock": at["stock"],
-        "order_day": order_day,
-        "entry_day": order_day + entry_lag,
-        "entry_price": at["entry_price"],
-        "shares": at["shares"],
-        "value": at["value"],
-        "target_price": at["target_price"],
-        "exit_day": start + at["exit_step"] if closed else None,
-        "exit_price": at["last_price"] if closed else None,
-        "reason": EXIT_REASONS[at["reason"]] if closed else None,
-        "profit": worth - at["value"],
-        "costs": rate * (at["value"] + worth * closed),
-    }
+    trades = []
+    for row in (ledger.value[:, lane] > 0).nonzero().flatten().tolist():
+        at = {f.name: getattr(ledger, f.name)[row, lane].item() for f in fields(ledger)}
+        closed = at["exit_step"] > 0
+        order_day = start + row // portfolio.orders_per_day
+        worth = at["shares"] * at["last_price"]
+        trades.append(
+            {
+                "stock": at["stock"],
+                "order_day": order_day,
+                "entry_day": order_day + entry_lag,
+                "entry_price": at["entry_price"],
+                "shares": at["shares"],
+                "value": at["value"],
+                "target_price": at["target_price"],
+                "exit_day": start + at["exit_step"] if closed else None,
+                "exit_price": at["last_price"] if closed else None,
+                "reason": EXIT_REASONS[at["reason"]] if closed else None,
+                "profit": worth - at["value"],
+                "costs": rate * (at["value"] + worth * closed),
+            }
+        )
+    return trades

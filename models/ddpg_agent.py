@@ -53,7 +53,7 @@ class DDPGAgent:
     def act(
         self, observation: Mapping[str, NDArray[np.float32]], market: MarketTensors, day: int
     ) -> NDArray[np.float32]:
-        """Action without exploration on an observation of `TradingEnvironment`.
+        """Decide, without exploration, on an observation of `TradingEnvironment`.
 
         The history of the market is the encoder's business and is looked up: `day` is the index of the observed day
         (`info["day_index"]`). Days are encoded in blocks, each once.
@@ -101,7 +101,7 @@ class DDPGAgent:
             config, context_days = _read_metadata(path)
             agent = cls(config, context_days, device=device)
             agent.networks.load_state_dict(load_file(path, device=str(device)))
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (OSError, SafetensorError, ConfigError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"expected an agent saved by DDPGAgent.save, got {path}: {' '.join(str(error).split())}"
             ) from error

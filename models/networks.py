@@ -8,6 +8,7 @@ of the tickers does not matter.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -38,34 +39,39 @@ ALL = slice(None)
 
 @dataclass(frozen=True)
 class DayEncoding:
-    """What the networks know of the market on each of T days."""
+    """The market on each of T days, as encoded for the actor and the critics."""
 
     stocks: Tensor
     """(A, T, n, C) the investable stocks; A is 1 where all agents share an encoder."""
     summary: Tensor
     """(A, T, H) all columns, by attention."""
 
-    def at(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Encodings at the (A, B) positions along T: (A, B, n, C) and (A, B, H)."""
-        agents = torch.arange(len(position), device=position.device)[:, None]
-        stocks = self.stocks.expand(len(position), -1, -1, -1)
-        return stocks[agents, position], self.summary.expand(len(position), -1, -1)[agents, position]
+    def at(self, day_offset: Tensor) -> tuple[Tensor, Tensor]:
+        """Look up the encodings of (A, B) days, counted along T: (A, B, n, C) and (A, B, H)."""
+        agent = torch.arange(len(day_offset), device=day_offset.device)[:, None]
+        stocks = self.stocks.expand(len(day_offset), -1, -1, -1)
+        return stocks[agent, day_offset], self.summary.expand(len(day_offset), -1, -1)[agent, day_offset]
 
-    def agents(self, chosen: slice) -> DayEncoding:
-        """The encodings of some agents; what all agents share stays as it is."""
-        return self if len(self.stocks) == 1 else DayEncoding(self.stocks[chosen], self.summary[chosen])
+    def of(self, agents: Agents) -> DayEncoding:
+        """Return the encodings of some agents; one that all agents share stays as it is."""
+        return self if len(self.stocks) == 1 else DayEncoding(self.stocks[agents], self.summary[agents])
+
+    @staticmethod
+    def cat(parts: Sequence[DayEncoding], dim: int) -> DayEncoding:
+        """Join encodings of agents (dim 0) or days (dim 1)."""
+        return DayEncoding(torch.cat([p.stocks for p in parts], dim), torch.cat([p.summary for p in parts], dim))
 
     def detach(self) -> DayEncoding:
-        """The same values, cut from the graph."""
+        """Cut the values from the graph."""
         return DayEncoding(self.stocks.detach(), self.summary.detach())
 
 
 @dataclass(frozen=True)
 class StateBatch:
-    """States without their market part, whose days are `position` along the T of a `DayEncoding`."""
+    """States without their market part, which a `DayEncoding` of T days holds."""
 
-    position: Tensor
-    """(A, B) int64."""
+    day_offset: Tensor
+    """(A, B) int64 place of the state's day along T."""
     slot_stock: Tensor
     """(A, B, K) int64; n where the slot is empty."""
     slot_features: Tensor
@@ -91,10 +97,10 @@ class StackedLinear(nn.Module):
 
 
 def causal_layers(context_days: int) -> list[tuple[int, int]]:
-    """(taps, dilation) of the convolutions whose receptive field is exactly the context, the widest dilation first.
+    """Choose (taps, dilation) of the convolutions, whose receptive field is exactly the context.
 
-    The widest first: a layer computes only the days that later layers read, so that a block of T days costs
-    little more than T, not T + context, evaluations of each later layer.
+    The widest dilation comes first: a layer computes only the days that later layers read, so that a block of T days
+    costs little more than T, not T + context, evaluations of each later layer.
     """
     layers, field_days = [], 1
     while field_days * _TAPS <= context_days:
@@ -149,7 +155,7 @@ class MarketEncoder(nn.Module):
         return DayEncoding(stocks, self._summarise(columns, is_valid, agents))
 
     def _convolve(self, inputs: Tensor, agent: int) -> Tensor:
-        """(N, days, 10) to (N, T, C) with one agent's weights."""
+        """Convolve (N, days, 10) to (N, T, C) with one agent's weights."""
         x = inputs.transpose(1, 2).unsqueeze(2)  # (N, 10, 1, days), channels last in memory
         for layer, (_, dilation) in enumerate(self.layers):
             weight = self.weights[layer][agent].contiguous(memory_format=torch.channels_last)
@@ -158,7 +164,7 @@ class MarketEncoder(nn.Module):
         return x.squeeze(2).transpose(1, 2)
 
     def _summarise(self, columns: Tensor, is_valid: Tensor, agents: slice) -> Tensor:
-        """Attention of learned queries over the columns that trade: (A, N, T, C) to (A, T, H)."""
+        """Attend to the columns that trade by learned queries: (A, N, T, C) to (A, T, H)."""
         scores = torch.einsum("antc,aqc->atqn", columns, self.queries[agents])
         scores = scores.masked_fill(~is_valid[None, :, None, :], -1e9)
         mixed = torch.einsum("atqn,antc->atqc", scores.softmax(-1), columns)
@@ -231,8 +237,8 @@ class Actor(nn.Module):
 class Critic(nn.Module):
     """Q(s, orders) = state value + sum of order values.
 
-    `structured`: an order's value is its size, as the money is, times the sum of what the trade earns, whatever the
-    account, and what its cash is worth left free in this state. `plain`: size and account are inputs of one network.
+    `structured`: order value = size x (reward of the trade + change in the value of the cash). The reward does not
+    depend on the account; the value of the cash does. `plain`: size and account are inputs of one network.
     """
 
     def __init__(self, population: int, config: NetworkConfig) -> None:
@@ -262,7 +268,7 @@ class Critic(nn.Module):
         *,
         learns_trades: bool = True,
     ) -> Tensor:
-        """Value of each of m orders, each taken alone.
+        """Value each of m orders, taken alone.
 
         Args:
             stocks: (A, B, m, C) encodings of the ordered stocks.
@@ -278,7 +284,7 @@ class Critic(nn.Module):
         return cast(Tensor, size * ((earns if learns_trades else earns.detach()) + cash))
 
     def trade_value(self, stocks: Tensor, summary: Tensor, target_percent: Tensor, agents: Agents = ALL) -> Tensor:
-        """Reward that the largest order of each of m stocks earns, (A, B, m); of the structured form."""
+        """Predict the reward of the largest order of each of m stocks, (A, B, m); structured form only."""
         return self._of_order(stocks, summary, torch.zeros_like(target_percent), target_percent, agents)
 
     def _of_order(self, stocks: Tensor, state: Tensor, size: Tensor, target_percent: Tensor, agents: Agents) -> Tensor:
@@ -290,7 +296,7 @@ class Critic(nn.Module):
     def state_value(
         self, slot_stocks: Tensor, slot_features: Tensor, summary: Tensor, account: Tensor, agents: Agents = ALL
     ) -> Tensor:
-        """Value of the state itself: (A, B). Open positions, (A, B, K, C) and (A, B, K, 6), count by their size."""
+        """Value the state itself: (A, B). Open positions, (A, B, K, C) and (A, B, K, 6), count by their size."""
         slots = F.relu(self.slot(torch.cat((slot_stocks, slot_features), -1), agents))
         pooled = (slots * slot_features[..., SIZE : SIZE + 1]).sum(2)
         x = torch.cat((pooled, summary, account), -1)
@@ -309,7 +315,7 @@ class AgentNetworks(nn.Module):
         self.critics = nn.ModuleList(Critic(population, config) for _ in range(2 if config.twin_critics else 1))
 
     def each_critic(self) -> list[Critic]:
-        """The critics, one or two."""
+        """List the critics, one or two."""
         return cast(list[Critic], list(self.critics))
 
     @property
@@ -322,15 +328,15 @@ class AgentNetworks(nn.Module):
         return cast(DayEncoding, self.encoder(inputs, investable, ALL if self.is_shared else agents))
 
     def is_stacked(self, name: str) -> bool:
-        """Whether the named parameter has a first dimension of agents."""
+        """Tell whether the named parameter has a first dimension of agents."""
         return not (self.is_shared and name.startswith("encoder."))
 
 
-def gather_stocks(encoding: DayEncoding, position: Tensor, stock: Tensor) -> Tensor:
-    """Encodings (A, B, m, C) of stocks (A, B, m) at positions (A, B); zeros where the stock index is n (nothing)."""
+def gather_stocks(encoding: DayEncoding, day_offset: Tensor, stock: Tensor) -> Tensor:
+    """Look up encodings (A, B, m, C) of stocks (A, B, m) on the (A, B) days; zeros where the stock index is n."""
     agents, days, stocks, channels = encoding.stocks.shape
     flat = encoding.stocks.reshape(agents, days * stocks, channels).expand(len(stock), -1, -1)
-    row = position.unsqueeze(-1) * stocks + stock.clamp(max=stocks - 1)
+    row = day_offset.unsqueeze(-1) * stocks + stock.clamp(max=stocks - 1)
     index = row.flatten(1).unsqueeze(-1).expand(-1, -1, channels)
     found = flat.gather(1, index).view(*stock.shape, channels)
     return found * (stock < stocks).unsqueeze(-1)

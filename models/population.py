@@ -29,7 +29,7 @@ class Population:
         self._learning = learning
         self.networks = AgentNetworks(size, network, context_days).to(device)
         self.targets = copy.deepcopy(self.networks).requires_grad_(False)
-        # Moments live next to the parameters with the same first dimension, so that they can follow their agent.
+        # Moments live next to the parameters with the same first dimension, so that their rows stay with their agents.
         self.actor_optimizer = torch.optim.Adam(
             self.networks.actor.parameters(), lr=learning.actor_learning_rate, fused=True
         )
@@ -50,13 +50,17 @@ class Population:
             for group in optimizer.param_groups:
                 group["lr"] = share * rate
 
+    def count(self) -> int:
+        """Count the agents."""
+        return self.size
+
     @property
     def is_shared(self) -> bool:
         """Whether one encoder serves all agents."""
         return self.networks.is_shared
 
     def stacks(self) -> dict[str, Tensor]:
-        """Every tensor whose rows belong to agents, by name: parameters, targets and optimiser moments."""
+        """Return every tensor whose rows belong to agents, by name: parameters, targets and optimiser moments."""
         stacks: dict[str, Tensor] = {}
         for name, parameter in self.networks.named_parameters():
             if self.networks.is_stacked(name):
@@ -77,7 +81,7 @@ class Population:
             value.copy_(stacks[name])
 
     def agent(self, index: int) -> DDPGAgent:
-        """A copy of one agent that stands on its own."""
+        """Copy one agent into an object of its own."""
         agent = DDPGAgent(self.network_config, self.networks.context_days, device=self.device)
         self.copy_agent(index, agent)
         return agent
@@ -97,13 +101,13 @@ class Population:
 
     @torch.no_grad()
     def update_targets(self, tau: float) -> None:
-        """Soft update of all target networks (Lillicrap et al. 2016, algorithm 1)."""
+        """Move all target networks by a soft (Polyak) update (Lillicrap et al. 2016, algorithm 1)."""
         online: list[Tensor] = list(self.networks.parameters())
         target: list[Tensor] = list(self.targets.parameters())
         torch._foreach_lerp_(target, online, tau)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue exactly."""
+        """Return everything needed to continue exactly."""
         return {
             "networks": self.networks.state_dict(),
             "targets": self.targets.state_dict(),
@@ -120,7 +124,7 @@ class Population:
 
 
 def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Moments by the parameter's place; learning rates come from the settings."""
+    """Return moments by the parameter's place; learning rates come from the settings."""
     return {str(place): dict(state) for place, state in optimizer.state_dict()["state"].items()}
 
 

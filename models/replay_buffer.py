@@ -32,9 +32,9 @@ class TransitionBatch:
     next_slot_features: Tensor
     next_account: Tensor
 
-    def agents(self, chosen: slice) -> TransitionBatch:
-        """The transitions of some of the agents."""
-        return TransitionBatch(**{name: value[chosen] for name, value in vars(self).items()})
+    def of(self, agents: slice) -> TransitionBatch:
+        """Return the transitions of some agents."""
+        return TransitionBatch(**{name: value[agents] for name, value in vars(self).items()})
 
 
 class ReplayBuffer:
@@ -101,17 +101,17 @@ class ReplayBuffer:
         self._first_of_day[1:] = counts.cumsum(0)
 
     def sample_block(
-        self, block_days: int, agents: int, batch: int, generator: torch.Generator
+        self, block_days: int, population: int, batch: int, generator: torch.Generator
     ) -> tuple[Tensor, TransitionBatch]:
         """Draw transitions that fall into one random block of consecutive days.
 
         The block is placed around a transition drawn uniformly, so days count by how often they were visited.
 
         Returns:
-            The block's first day, a 0-dimensional int64 tensor, and the (agents, batch) transitions.
+            The block's first day, a 0-dimensional int64 tensor, and the (population, batch) transitions.
         """
         device = self._rows_by_day.device
-        draw = torch.rand(2 + agents * batch, generator=generator, device=device, dtype=torch.float64)
+        draw = torch.rand(2 + population * batch, generator=generator, device=device, dtype=torch.float64)
         # Tensors of one element: an index without dimensions would make the host wait for its value.
         anchor = self.ring.data["day"][(draw[:1] * self.size).long()].long()
         highest = max(self.first_day, self.last_day + 1 - block_days)
@@ -119,7 +119,7 @@ class ReplayBuffer:
         low = self._first_of_day[first_day]
         high = self._first_of_day[(first_day + block_days).clamp(max=self.last_day + 1)]
         place = low + (draw[2:] * (high - low)).long()
-        rows = self._rows_by_day[place].view(agents, batch)
+        rows = self._rows_by_day[place].view(population, batch)
         return first_day.squeeze(0), self._gather(rows)
 
     def _gather(self, rows: Tensor) -> TransitionBatch:
@@ -129,7 +129,7 @@ class ReplayBuffer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue exactly."""
+        """Return everything needed to continue exactly."""
         return self.ring.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -21,7 +21,6 @@ from models.population import Population
 from models.replay_buffer import ReplayBuffer, TransitionBatch
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_NETWORK
-from training.ddpg import OrderRules
 from training.learner import Learner
 from training.rollout import Exploration, Recorder, roll_out
 from utils.config.trader import Credit, EnvironmentConfig, LearningConfig, NetworkConfig, Representation
@@ -121,11 +120,6 @@ def tiny_population(
         return Population(size, tiny_network(representation, **network), learning or tiny_learning(), CONTEXT)
 
 
-def order_rules(env: VectorTradingEnvironment, temperature: float = 1.0) -> OrderRules:
-    """What the trading rules make of an action."""
-    return OrderRules.of(env.rules, env.portfolio.orders_per_day, temperature)
-
-
 def fill_replay(
     world: World,
     population: Population,
@@ -171,7 +165,7 @@ class FixedReplay:
 
     def of(self, agents: slice | Tensor) -> FixedReplay:
         """The transitions of some agents, in that order."""
-        return FixedReplay(self.first_day, self.last_day, self.block, self.batch.agents(cast(slice, agents)))
+        return FixedReplay(self.first_day, self.last_day, self.block, self.batch.of(cast(slice, agents)))
 
 
 def double(value: Tensor) -> Tensor:
@@ -199,7 +193,7 @@ def fixed_replay(replay: ReplayBuffer, agents: int, config: LearningConfig, seed
 
 def double_learner(world: World, population: Population, replay: FixedReplay, config: LearningConfig) -> Learner:
     """A learner in float64 that always sees the same transitions."""
-    return Learner(population, cast(ReplayBuffer, replay), double_tensors(world), config, order_rules(world.env))
+    return Learner(population, cast(ReplayBuffer, replay), double_tensors(world), config, world.env.portfolio.limits)
 
 
 def parameters(population: Population) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
-"""Crossover that preserves behaviour: a child learns, state by state, the better of its parents' actions.
+"""Crossover and mutation that preserve behaviour (PDERL; Bodnar, Day and Lio 2020).
 
-Proximal distilled evolutionary reinforcement learning (Bodnar, Day and Lio 2020), with the filter by both parents'
-critics, since here every agent has its own.
+A child learns, state by state, the better of its parents' actions, judged by both parents' critics, since here every
+agent has its own. A mutant's noise is scaled down where its outputs are sensitive to a weight.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 
 from data.market import MarketTensors
+from environment.orders import OrderLimits
 from models.networks import AgentNetworks, DayEncoding, StateBatch
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
-from training.ddpg import OrderRules, action_values, candidate_stocks, policy_action, relaxed_choice
-from training.evolution import Succession
-from utils.config.trader import LearningConfig
-from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT
+from training.ddpg import action_values, may_order, policy_action, relaxed_choice
+from training.evolution import Selection
+from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT
 
 _STATES = 64
 _BLOCK_DAYS = 16
 
 
 @dataclass(frozen=True)
-class Lesson:
+class DistillationBatch:
     """States of each child with the actions to learn."""
 
     stocks: Tensor
@@ -38,70 +38,99 @@ class Lesson:
 
 
 @torch.no_grad()
-def prepare_lessons(
+def distillation_batches(
     population: Population,
-    succession: Succession,
+    selection: Selection,
     replay: ReplayBuffer,
     market: MarketTensors,
-    rules: OrderRules,
+    limits: OrderLimits,
+    temperature: float,
     steps: int,
     generator: torch.Generator,
-) -> list[Lesson]:
-    """What the children are to learn, one lesson a gradient step; call it while the parents are still in place."""
-    rows = succession.is_child.nonzero().flatten()
+) -> list[DistillationBatch]:
+    """Draw a batch for each gradient step of the children; call it while the parents are still in place."""
+    rows = selection.is_child.nonzero().flatten()
     if not len(rows):
         return []
-    parents, mates = (index[rows].to(population.device) for index in (succession.parents, succession.mates))
-    return [_lesson(population.networks, parents, mates, replay, market, rules, generator) for _ in range(steps)]
+    networks = population.networks
+    parents, mates = (index[rows].to(population.device) for index in (selection.parents, selection.mates))
+
+    def draw() -> DistillationBatch:
+        encoding, day, state = _sample_states(networks, replay, market, _BLOCK_DAYS, (len(rows), _STATES), generator)
+        acted = [(agents, *policy_action(networks, encoding.of(agents), state, agents)) for agents in (parents, mates)]
+        critic, candidates, values = networks.each_critic()[0], may_order(market, day, state), []
+        for _, action, _, _ in acted:
+            judged = [
+                action_values(critic, action, stocks, summary, state.account, limits, judge)
+                for judge, _, stocks, summary in acted
+            ]
+            value = torch.stack(judged).sum(0)
+            values.append(relaxed_choice(action, value, candidates, limits.orders_per_day, temperature))
+        (_, own, stocks, summary), (_, other, _, _) = acted
+        better = torch.where((values[1] > values[0])[..., None, None], other, own)
+        return DistillationBatch(stocks, summary, state.slot_features, state.account, better)
+
+    return [draw() for _ in range(steps)]
 
 
-def _lesson(
+def distill(
+    population: Population, selection: Selection, batches: list[DistillationBatch], learning_rate: float
+) -> None:
+    """Fit the children's actors to their batches; nobody else's weights move, optimiser moments stay as inherited."""
+    children = selection.is_child.nonzero().flatten().to(population.device)
+    actor = population.networks.actor
+    # Rows without a gradient have zero moments in a fresh Adam, which leaves them as they are, bit for bit.
+    optimizer = torch.optim.Adam(actor.parameters(), lr=learning_rate)
+    scale = torch.tensor((MAX_COEFFICIENT, MAX_TARGET_PERCENT), device=population.device)
+    for batch in batches:
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            action = actor(batch.stocks, batch.summary, batch.positions, batch.account, children)
+            loss = ((action - batch.action) / scale).square().mean(dim=(1, 2, 3)).sum()
+        loss.backward()
+        optimizer.step()
+
+
+@torch.enable_grad()
+def actor_sensitivity(
+    population: Population, replay: ReplayBuffer, market: MarketTensors, states: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Measure how the outputs react to each actor weight over a batch of states, relative to its tensor's mean.
+
+    s = sqrt(sum over outputs k of (d mean_k / d weight)^2), SM-G-SUM of Lehman et al. 2018, "Safe mutations for deep
+    and recurrent neural networks through output gradients". By parameter name, shaped as the stacks.
+    """
+    shape = (population.size, min(states, _STATES))
+    encoding, _, state = _sample_states(population.networks, replay, market, 1, shape, generator)
+    action, _, _ = policy_action(population.networks, encoding, state, slice(None))
+    names, parameters = zip(*population.networks.actor.named_parameters(), strict=True)
+    squares = [torch.zeros_like(p) for p in parameters]
+    for output in range(ACTION_FEATURES):
+        mean = action[..., output].mean(dim=(1, 2)).sum()
+        gradients = torch.autograd.grad(mean, parameters, retain_graph=output + 1 < ACTION_FEATURES)
+        for square, gradient in zip(squares, gradients, strict=True):
+            square += gradient.square()
+    return {f"actor.{name}": _relative(square.sqrt()) for name, square in zip(names, squares, strict=True)}
+
+
+def _relative(sensitivity: Tensor) -> Tensor:
+    mean = sensitivity.flatten(1).mean(dim=1).view(-1, *[1] * (sensitivity.dim() - 1))
+    return sensitivity / mean.clamp(min=1e-12)
+
+
+@torch.no_grad()
+def _sample_states(
     networks: AgentNetworks,
-    parents: Tensor,
-    mates: Tensor,
     replay: ReplayBuffer,
     market: MarketTensors,
-    rules: OrderRules,
+    block_days: int,
+    shape: tuple[int, int],
     generator: torch.Generator,
-) -> Lesson:
-    first_day, batch = replay.sample_block(_BLOCK_DAYS, len(parents), _STATES, generator)
-    days = first_day + torch.arange(1 - networks.context_days, _BLOCK_DAYS, device=first_day.device)
+) -> tuple[DayEncoding, Tensor, StateBatch]:
+    """Draw (A, B) states from one block of days: encodings of the block by all agents, the states' days, the states."""
+    first_day, batch = replay.sample_block(block_days, *shape, generator)
+    days = first_day + torch.arange(1 - networks.context_days, block_days, device=first_day.device)
     inputs = market.inputs.index_select(1, days.clamp(max=market.days - 1))
     encoding = networks.encode_distinct(inputs, market.investable)
     state = StateBatch(batch.day - first_day, batch.slot_stock, batch.slot_features, batch.account)
-    candidates = candidate_stocks(market, batch.day, state)
-    views = {agents: _view(encoding, agents) for agents in (parents, mates)}
-    actions: list[Tensor] = []
-    known: dict[Tensor, tuple[Tensor, Tensor]] = {}
-    for agents, view in views.items():
-        action, stocks, summary = policy_action(networks, view, state, agents)
-        actions.append(action)
-        known[agents] = (stocks, summary)
-    worth: list[Tensor] = []
-    critic = networks.each_critic()[0]
-    for action in actions:
-        opinions = [action_values(critic, action, *known[judge], state.account, rules, judge) for judge in views]
-        worth.append(relaxed_choice(action, torch.stack(opinions).sum(0), candidates, rules))
-    chosen = torch.where((worth[1] > worth[0])[..., None, None], actions[1], actions[0])
-    return Lesson(*known[parents], state.slot_features, state.account, chosen)
-
-
-def _view(encoding: DayEncoding, agents: Tensor) -> DayEncoding:
-    """The encodings of the given agents; what all share stays as it is."""
-    return encoding if len(encoding.stocks) == 1 else DayEncoding(encoding.stocks[agents], encoding.summary[agents])
-
-
-def teach(population: Population, succession: Succession, lessons: list[Lesson], config: LearningConfig) -> None:
-    """Fit the children's actors to their lessons; nobody else's weights move, optimiser moments stay as inherited."""
-    children = succession.is_child.nonzero().flatten().to(population.device)
-    actor = population.networks.actor
-    # Rows without a gradient have zero moments in a fresh Adam, which leaves them as they are, bit for bit.
-    optimizer = torch.optim.Adam(actor.parameters(), lr=config.actor_learning_rate)
-    scale = torch.tensor((MAX_COEFFICIENT, MAX_TARGET_PERCENT), device=population.device)
-    for lesson in lessons:
-        optimizer.zero_grad()
-        with torch.enable_grad():
-            action = actor(lesson.stocks, lesson.summary, lesson.positions, lesson.account, children)
-            loss = ((action - lesson.action) / scale).square().mean(dim=(1, 2, 3)).sum()
-        loss.backward()
-        optimizer.step()
+    return encoding, batch.day, state

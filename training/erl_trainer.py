@@ -1,135 +1,101 @@
-"""The generation loop: evaluate, train by gradient, evolve, validate, checkpoint."""
+"""The generation loop: evaluate, train by gradient, evolve, validate (ERL; Khadka and Tumer 2018)."""
 
 from __future__ import annotations
 
-import logging
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from data.market import Market, MarketTensors
+from data.market import Market
 from data.splits import random_windows, spaced_windows
-from environment.trading_env import VectorTradingEnvironment, investable_bars
+from environment.trading_env import VectorTradingEnvironment
 from models.ddpg_agent import DDPGAgent
-from models.population import Population
-from models.replay_buffer import ReplayBuffer
-from training import evolution
-from training.ddpg import OrderRules, UpdateStats, mean_stats
-from training.distillation import Lesson, prepare_lessons, teach
-from training.hindsight import look_back
+from training.ddpg import mean_stats
+from training.distillation import actor_sensitivity, distill, distillation_batches
+from training.evolution import cross_average, cross_heads, elite_rows, inherit, mutate, plan_selection
+from training.generation_log import HISTORY, GenerationLog, validation_record
 from training.learner import Learner
 from training.rollout import Exploration, Recorder, Rollout, roll_out
-from training.sensitivity import actor_sensitivity
-from training.trials import trial_record
-from utils.config.trader import Config, LearningConfig
+from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.errors import NonFiniteError
-from utils.memory.profiler import get_profiler
 from utils.runs.seeding import named_generator, random_state, set_random_state
 
-logger = logging.getLogger(__name__)
-HISTORY = 1000
-_COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
 PHASES = ("evaluate", "train", "evolve", "validate", "checkpoint")
+"""Of a generation, in their order; its checkpoint is written by who drives the trainer."""
 
 
 class ERLTrainer:
-    """Owns everything that lives as long as the run: two environments, the population, the champion, the replay."""
+    """Owns all that lives as long as the run: environments, the learner with population and replay, the champion."""
 
     def __init__(
-        self, config: Config, market: Market, device: torch.device, safe_point: Callable[[], None] = lambda: None
+        self,
+        market: Market,
+        env: VectorTradingEnvironment,
+        learner: Learner,
+        evolution: EvolutionConfig,
+        evaluation: EvaluationConfig,
+        *,
+        training_starts: int,
+        seed: int,
+        log: GenerationLog,
+        safe_point: Callable[[], None] = lambda: None,
     ) -> None:
-        """Build everything; `safe_point` is called between any two steps of work and may raise to stop."""
-        self.safe_point = safe_point
-        self.config, self.market, self.device = config, market, device
-        rules = config.env
-        self.tensors = MarketTensors.of(market, device)
-        bars = investable_bars(market.data_array, market.investable_columns, device)
-        self.eval_env = VectorTradingEnvironment(bars, rules)
-        self.val_env = VectorTradingEnvironment(bars, rules)
-        context_days = config.split.context_window_days
-        self.population = Population(
-            config.evolution.population_size, config.network, config.learning, context_days, device
-        )
-        self.champion = DDPGAgent(config.network, context_days, device=device)
-        portfolio = self.eval_env.portfolio
-        train = market.splits.train
-        self.replay = ReplayBuffer(
-            config.replay.capacity,
-            first_day=train.first,
-            last_day=train.last - 1,
-            slots=portfolio.slots,
-            orders_per_day=portfolio.orders_per_day,
-            device=device,
-        )
-        order_rules = OrderRules.of(rules, portfolio.orders_per_day, config.learning.selection_temperature)
-        hindsight = look_back(bars, rules, train.first, train.last) if looks_back(config) else None
-        self.learner = Learner(self.population, self.replay, self.tensors, config.learning, order_rules, hindsight)
+        """Take the parts; `safe_point` is called between any two steps of work and may raise to stop.
+
+        Args:
+            env: agents are evaluated in it, and validated in one like it.
+            training_starts: transitions that the replay must hold before gradient steps begin.
+        """
+        self.market, self.tensors = market, learner.market
+        self.eval_env, self.val_env = env, VectorTradingEnvironment(env.portfolio.bars, env.rules)
+        self.learner, self.population, self.replay = learner, learner.population, learner.replay
+        self.device = self.population.device
+        context_days = self.population.networks.context_days
+        self.champion = DDPGAgent(self.population.network_config, context_days, device=self.device)
+        self.learning, self.evolution, self.evaluation = learner.config, evolution, evaluation
+        self.training_starts, self.seed = training_starts, seed
+        self.log, self.safe_point = log, safe_point
         self.generators = {
-            name: named_generator(config.seed, name, "cpu" if name in ("windows", "evolution") else device)
+            name: named_generator(seed, name, "cpu" if name in ("windows", "evolution") else self.device)
             for name in ("windows", "evolution", "exploration", "replay")
         }
         self.validation_starts = spaced_windows(
-            market.splits.validation, rules.episode_steps, config.evaluation.validation_windows
+            market.splits.validation, env.rules.episode_steps, evaluation.validation_windows
         )
         self.generation = 0
         self.champion_score = float("-inf")
         self.champion_generation = 0
         self.elites: list[int] = []
-        self.seconds: deque[dict[str, float]] = deque(maxlen=HISTORY)
-        self._track_memory()
 
-    def _track_memory(self) -> None:
-        profiler = get_profiler()
-        for env in (self.eval_env, self.val_env):
-            profiler.track("environments", env)
-        profiler.track("replay_buffers", self.replay)
-        profiler.track("agents", self.champion)
-        profiler.track("agents", self.population, count=self.population.size)
+    def run(self, generations: int) -> Iterator[dict[str, Any]]:
+        """Run up to so many generations; yield each one's record once its state is ready to be saved."""
+        while self.generation < generations:
+            yield self.run_generation()
 
     def run_generation(self) -> dict[str, Any]:
-        """One generation; returns its record for the metrics. The state is then ready to be saved."""
+        """Run one generation and return its record for the metrics."""
         self.generation += 1
-        self.seconds.append({})
-        with self._phase("evaluate"):
+        self.log.begin(self.generation)
+        with self.log.phase("evaluate"):
             rollout = self.evaluate()
-        self._heed_unsound("the actions or results", rollout.fitness.isfinite())
-        with self._phase("train"):
+        self._require_finite("the actions or results", rollout.fitness.isfinite())
+        with self.log.phase("train"):
             learning = self.train()
-        with self._phase("evolve"):
+        with self.log.phase("evolve"):
             self.evolve(rollout.fitness)
-        with self._phase("validate"):
+        with self.log.phase("validate"):
             validation = self.validate()
-        return self._record(rollout, learning, validation)
-
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.seconds[-1][name] = time.perf_counter() - started
-        get_profiler().log_memory(name, census=name == "evolve" and self._takes_census())
-
-    def _takes_census(self) -> bool:
-        """Counting all objects takes about a second; the first generations show what is built up once."""
-        every = self.config.census_every
-        return every > 0 and (self.generation <= 2 or self.generation % every == 0)
+        noise = exploration_noise(self.learning, self.generation)
+        return self.log.record(rollout, learning, validation, self.replay, self.training_starts, noise)
 
     def evaluate(self) -> Rollout:
         """Play all agents on the generation's windows, with and without noise; all of it fills the replay buffer."""
-        config = self.config
-        starts = random_windows(
-            self.market.splits.train,
-            config.env.episode_steps,
-            config.evaluation.fitness_windows,
-            self.generators["windows"],
-        )
+        config, steps = self.evaluation, self.eval_env.rules.episode_steps
+        starts = random_windows(self.market.splits.train, steps, config.fitness_windows, self.generators["windows"])
         recorder = Recorder()
         rollout = roll_out(
             self.eval_env,
@@ -137,75 +103,59 @@ class ERLTrainer:
             self.tensors,
             starts.to(self.device),
             exploration=Exploration(
-                exploration_noise(config.learning, self.generation),
-                config.learning.random_order_probability,
-                config.evaluation.exploration_lanes,
+                exploration_noise(self.learning, self.generation),
+                self.learning.random_order_probability,
+                config.exploration_lanes,
                 self.generators["exploration"],
             ),
             recorder=recorder,
             safe_point=self.safe_point,
         )
-        self.replay.add(recorder.transitions(self.eval_env, config.learning.credit))
+        self.replay.add(recorder.transitions(self.eval_env, self.learning.credit))
         return rollout
 
     def train(self) -> dict[str, float]:
-        """Gradient steps of all agents on the shared buffer, once it holds enough; returns mean losses and norms."""
-        if self.replay.size < max(1, self.config.replay.training_starts):
+        """Train all agents on the shared buffer, once it holds enough; return mean losses and norms."""
+        if self.replay.size < max(1, self.training_starts):
             return {}
-        self.population.scale_learning_rates(learning_rate_share(self.config.learning, self.generation))
-        steps = tqdm(range(self.config.learning.gradient_steps), desc="train", unit="step", leave=False, delay=1.0)
-        return mean_stats([self._update() for _ in steps])
-
-    def _update(self) -> UpdateStats:
-        self.safe_point()
-        stats = self.learner.update(self.generators["replay"])
-        self._heed_unsound("an update", stats.is_sound)
-        return stats
-
-    def _heed_unsound(self, what: str, is_sound: Tensor) -> None:
-        """Stop the run, if the settings say so, where something of an agent, (A,), was not finite."""
-        if self.config.learning.non_finite == "stop" and not bool(is_sound.all()):
-            raise NonFiniteError(
-                f"expected finite numbers, got {what} of {int((~is_sound).sum())} of {len(is_sound)} agents in "
-                f"generation {self.generation} that are not; lower the learning rates or mend the data, or skip what "
-                "is not finite with --resume and --learning.non-finite skip"
-            )
+        self.population.scale_learning_rates(learning_rate_share(self.learning, self.generation))
+        updates = []
+        for _ in tqdm(range(self.learning.gradient_steps), desc="train", unit="step", leave=False, delay=1.0):
+            self.safe_point()
+            updates.append(self.learner.update(self.generators["replay"]))
+            self._require_finite("an update", updates[-1].is_finite)
+        return mean_stats(updates)
 
     @torch.no_grad()
     def evolve(self, fitness: Tensor) -> None:
         """Replace the population by its elites, offspring, mutants and survivors, in place."""
-        config, generator = self.config.evolution, self.generators["evolution"]
-        succession = evolution.plan_succession(fitness.cpu(), config, generator)
-        self.elites = evolution.elite_rows(fitness.cpu(), succession)
-        sensitivity = self._sensitivity(succession) if config.mutation == "proximal" else None
+        config, learning, generator = self.evolution, self.learning, self.generators["evolution"]
+        population, replay, draws = self.population, self.replay, self.generators["replay"]
+        selection = plan_selection(fitness.cpu(), config, generator)
+        self.elites = elite_rows(fitness.cpu(), selection)
+        sensitivity = None
+        if config.mutation == "proximal":
+            own = actor_sensitivity(population, replay, self.tensors, learning.batch_size, draws)
+            sensitivity = inherit(own, selection)
         self.safe_point()
-        lessons = self._lessons(succession) if config.crossover == "distill" else []
-        stacks = self.population.stacks()
-        if config.crossover == "average":
-            heirs = evolution.cross_average(stacks, succession, generator)
-        elif config.crossover == "head":
-            heirs = evolution.cross_heads(stacks, succession)
-        else:
-            heirs = evolution.inherit(stacks, succession)
-        heirs = evolution.mutate(heirs, succession.is_mutant, config.mutation_strength, generator, sensitivity)
-        self.population.write(heirs)
-        self.safe_point()
-        if lessons:
-            teach(self.population, succession, lessons, self.config.learning)
-
-    def _sensitivity(self, succession: evolution.Succession) -> dict[str, Tensor]:
-        """Sensitivities of the next generation's actors, which are those of their parents."""
-        with torch.enable_grad():
-            own = actor_sensitivity(
-                self.population, self.replay, self.tensors, self.config.learning, self.generators["replay"]
+        batches = []
+        if config.crossover == "distill":
+            limits, temperature = self.learner.limits, learning.selection_temperature
+            steps = config.distillation_steps
+            batches = distillation_batches(
+                population, selection, replay, self.tensors, limits, temperature, steps, draws
             )
-        return {name: stack[succession.parents.to(stack.device)] for name, stack in own.items()}
-
-    def _lessons(self, succession: evolution.Succession) -> list[Lesson]:
-        steps = self.config.evolution.distillation_steps
-        return prepare_lessons(
-            self.population, succession, self.replay, self.tensors, self.learner.rules, steps, self.generators["replay"]
-        )
+        stacks = population.stacks()
+        if config.crossover == "average":
+            heirs = cross_average(stacks, selection, generator)
+        elif config.crossover == "head":
+            heirs = cross_heads(stacks, selection)
+        else:
+            heirs = inherit(stacks, selection)
+        population.write(mutate(heirs, selection.is_mutant, config.mutation_strength, generator, sensitivity))
+        self.safe_point()
+        if batches:
+            distill(population, selection, batches, learning.actor_learning_rate)
 
     def validate(self) -> dict[str, Any]:
         """Play all agents on the validation windows; the best one ever, by money, becomes the champion."""
@@ -213,77 +163,36 @@ class ERLTrainer:
         rollout = roll_out(
             self.val_env, self.population.networks, self.tensors, starts, safe_point=self.safe_point, label="validate"
         )
-        profit = rollout.profit_percent
-        self._heed_unsound("the actions on validation windows", profit.isfinite())
-        score, best = torch.where(profit.isfinite(), profit, -torch.inf).max(0)
-        if float(score) > self.champion_score:
-            self.champion_score, self.champion_generation = float(score), self.generation
-            self.population.copy_agent(int(best), self.champion)
-        return {
-            "best": float(score),
-            "best_agent": int(best),
-            "mean": float(profit.nanmean()),
-            "unsound_agents": int((~profit.isfinite()).sum()),
-            "champion": self.champion_score,
-            "champion_generation": self.champion_generation,
-            "trials": self._trials(rollout),
-        }
+        self._require_finite("the actions on validation windows", rollout.profit_percent.isfinite())
+        score, best = rollout.most_profitable()
+        if score > self.champion_score:
+            self.champion_score, self.champion_generation = score, self.generation
+            self.population.copy_agent(best, self.champion)
+        capital = self.val_env.rules.initial_capital
+        return validation_record(
+            rollout, self.validation_starts, capital, self.champion_score, self.champion_generation
+        )
 
-    def _trials(self, rollout: Rollout) -> dict[str, Any]:
-        """What each agent earned, for those who must know among how many results the champion was chosen."""
-        is_sound = rollout.profit_percent.isfinite()[:, None]
-        equity = torch.where(is_sound, rollout.equity[..., 0], torch.nan)
-        return trial_record(equity.cpu().numpy(), self.validation_starts.numpy(), self.config.env.initial_capital)
+    @property
+    def seconds(self) -> Sequence[dict[str, float]]:
+        """Seconds of the last generations by phase."""
+        return self.log.seconds
 
-    def _record(self, rollout: Rollout, learning: dict[str, float], validation: dict[str, Any]) -> dict[str, Any]:
-        """The generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
-        fitness, summary = rollout.fitness, rollout.summary
-        counts = {name: int(rollout.noise_free(getattr(summary, name)).sum()) for name in _COUNTS}
-        money = {name: float(rollout.noise_free(getattr(summary, name)).sum()) for name in ("penalties", "costs")}
-        snapshot = get_profiler().snapshots[-1]
-        return {
-            "generation": self.generation,
-            "generations": self.config.generations,
-            "replay": {
-                "size": self.replay.size,
-                "capacity": self.replay.capacity,
-                "training_starts": self.config.replay.training_starts,
-            },
-            "fitness": {
-                **_spread(fitness[fitness.isfinite()]),
-                "above_zero": int((fitness > 0).sum()),
-                "agents": self.population.size,
-                "unsound_agents": int((~fitness.isfinite()).sum()),
-            },
-            "profit_percent": float(rollout.profit_percent.nanmean()),
-            "trading": {
-                **counts,
-                **money,
-                "win_rate": counts["wins"] / counts["trades"] if counts["trades"] else 0.0,
-            },
-            "validation": validation,
-            "learning": learning or None,
-            "exploration_noise": exploration_noise(self.config.learning, self.generation),
-            "seconds": self._timing(),
-            "memory": {
-                "rss_mb": snapshot.rss_mb,
-                "uss_mb": snapshot.uss_mb,
-                "gpu_allocated_mb": snapshot.gpu_allocated_mb,
-            },
-        }
+    def add_seconds(self, phase: str, seconds: float) -> None:
+        """Add a phase that ran outside the trainer to the times of this generation."""
+        self.log.seconds[-1][phase] = seconds
 
-    def _timing(self) -> dict[str, float]:
-        """Seconds of this generation by phase, and what they say about the rest of the run.
-
-        Its checkpoint is not written yet; the averages hold those of the generations before.
-        """
-        totals = [sum(phases.values()) for phases in self.seconds]
-        average = sum(totals) / len(totals)
-        left = average * (self.config.generations - self.generation)
-        return {**self.seconds[-1], "total": totals[-1], "average": average, "left": left}
+    def _require_finite(self, name: str, is_finite: Tensor) -> None:
+        """Stop the run, if the settings say so, where something of an agent, (A,), was not finite."""
+        if self.learning.non_finite == "stop" and not bool(is_finite.all()):
+            raise NonFiniteError(
+                f"expected finite numbers, got {name} of {int((~is_finite).sum())} of {len(is_finite)} agents in "
+                f"generation {self.generation} that are not; lower the learning rates or mend the data, or skip what "
+                "is not finite with --resume and --learning.non-finite skip"
+            )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue exactly, as nested dicts of tensors and JSON values."""
+        """Return everything needed to continue exactly, as nested dicts of tensors and JSON values."""
         return {
             "population": self.population.state_dict(),
             "champion": {"networks": self.champion.networks.state_dict()},
@@ -293,7 +202,7 @@ class ERLTrainer:
                 "champion_score": self.champion_score,
                 "champion_generation": self.champion_generation,
                 "elites": self.elites,
-                "seconds": list(self.seconds),
+                "seconds": list(self.log.seconds),
             },
             "random": {
                 "named": {name: generator.get_state() for name, generator in self.generators.items()},
@@ -312,39 +221,19 @@ class ERLTrainer:
         self.champion_score = progress["champion_score"]
         self.champion_generation = progress["champion_generation"]
         self.elites = list(progress.get("elites", []))
-        self.seconds = deque(progress["seconds"], maxlen=HISTORY)
+        self.log.seconds = deque(progress["seconds"], maxlen=HISTORY)
         for name, generator in self.generators.items():
             generator.set_state(state["random"]["named"][name])
         set_random_state(state["random"]["global"])
 
 
-def _spread(fitness: Tensor) -> dict[str, float | None]:
-    """Mean, max, min and standard deviation; None where no agent has a fitness."""
-    if not len(fitness):
-        return dict.fromkeys(("mean", "max", "min", "std"))
-    return {
-        "mean": float(fitness.mean()),
-        "max": float(fitness.max()),
-        "min": float(fitness.min()),
-        "std": float(fitness.std(correction=0)),
-    }
-
-
-def looks_back(config: Config) -> bool:
-    """Whether critics learn from orders that were not given: only a structured one tells what a trade itself earns,
-    and only if rewards are credited by trade is that the same as its reward.
-    """
-    is_apart = config.network.critic == "structured" and config.learning.credit == "entry"
-    return is_apart and config.learning.hindsight_orders > 0
-
-
 def exploration_noise(config: LearningConfig, generation: int) -> float:
-    """Standard deviation of the exploration noise at a generation, counted from 1: linear, then constant."""
+    """Return the exploration noise at a generation, counted from 1: linear, then constant."""
     return _falling(config.noise_initial, config.noise_final, generation, config.noise_decay_generations)
 
 
 def learning_rate_share(config: LearningConfig, generation: int) -> float:
-    """Share of the learning rates at a generation, counted from 1: linear, then constant."""
+    """Return the share of the learning rates at a generation, counted from 1: linear, then constant."""
     return _falling(1.0, config.learning_rate_final, generation, config.learning_rate_decay_generations)
 
 

@@ -1,7 +1,7 @@
 """Selection, crossover and mutation as pure functions on stacked tensors, whose first dimension is the agents.
 
 A stack is a mapping from names to tensors: parameters (`networks.`), their targets (`targets.`) and optimiser moments
-(`exp_avg.`, `exp_avg_sq.`). Gathering rows of all of them makes an agent's optimiser state follow its owner.
+(`exp_avg.`, `exp_avg_sq.`). Gathering rows of all of them keeps an agent's optimiser state with its owner.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Stacks = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Succession:
-    """Where each agent of the next generation comes from, (P,) each."""
+class Selection:
+    """Plan of the next generation: where each agent comes from, (P,) each."""
 
     parents: Tensor
     """int64; an elite's parent is itself."""
@@ -35,7 +35,7 @@ class Succession:
 
 
 def counts(config: EvolutionConfig) -> tuple[int, int, int]:
-    """Elites, offspring and mutants for the population size: fractions rounded, at least one elite, never too many."""
+    """Count elites, offspring and mutants: fractions rounded, at least one elite, never too many."""
     size = config.population_size
     elites = min(size, max(1, round(config.elite_fraction * size)))
     offspring = min(size - elites, round(config.offspring_fraction * size))
@@ -55,14 +55,14 @@ def tournament(fitness: Tensor, winners: int, size: int, generator: torch.Genera
     return entrants.gather(1, best).squeeze(1)
 
 
-def elite_rows(fitness: Tensor, succession: Succession) -> list[int]:
-    """Rows of the elites, the fittest first."""
-    rows = succession.is_elite.nonzero().flatten()
+def elite_rows(fitness: Tensor, selection: Selection) -> list[int]:
+    """Return the rows of the elites, the fittest first."""
+    rows = selection.is_elite.nonzero().flatten()
     known = torch.where(fitness.isnan(), -torch.inf, fitness)[rows]
     return rows[known.argsort(descending=True, stable=True)].tolist()
 
 
-def plan_succession(fitness: Tensor, config: EvolutionConfig, generator: torch.Generator) -> Succession:
+def plan_selection(fitness: Tensor, config: EvolutionConfig, generator: torch.Generator) -> Selection:
     """Decide the next generation by (P,) fitness, larger is better; NaN never wins.
 
     Elites keep their rows. The rows of the others are filled with offspring, mutants and tournament winners, in the
@@ -82,38 +82,37 @@ def plan_succession(fitness: Tensor, config: EvolutionConfig, generator: torch.G
     is_elite[order[:elites]] = True
     is_mutant = torch.zeros(size, dtype=torch.bool)
     is_mutant[replaced[offspring : offspring + mutants]] = True
-    return Succession(parents, mates, is_elite, is_mutant)
+    return Selection(parents, mates, is_elite, is_mutant)
 
 
-def inherit(stacks: Stacks, succession: Succession) -> dict[str, Tensor]:
-    """Every row from its parent: networks, targets and optimiser moments together."""
-    return {name: stack[succession.parents.to(stack.device)] for name, stack in stacks.items()}
+def inherit(stacks: Stacks, selection: Selection) -> dict[str, Tensor]:
+    """Gather every row from its parent: networks, targets and optimiser moments together."""
+    return {name: stack[selection.parents.to(stack.device)] for name, stack in stacks.items()}
 
 
-def cross_heads(stacks: Stacks, succession: Succession) -> dict[str, Tensor]:
-    """As `inherit`, but children take the critics, with their optimiser state, from the mate.
+def cross_heads(stacks: Stacks, selection: Selection) -> dict[str, Tensor]:
+    """Inherit, but take a child's critics, with their optimiser state, from the mate.
 
-    The child acts exactly as its parent did and is taught by the mate's critics. Sound only where both heads read the
-    same encoder.
+    The child acts exactly as its parent did and learns from the mate's critics. Both heads must read the same encoder.
     """
     return {
-        name: stack[(succession.mates if ".critics." in name else succession.parents).to(stack.device)]
+        name: stack[(selection.mates if ".critics." in name else selection.parents).to(stack.device)]
         for name, stack in stacks.items()
     }
 
 
-def cross_average(stacks: Stacks, succession: Succession, generator: torch.Generator) -> dict[str, Tensor]:
-    """As `inherit`, but children are blends of both parents' weights, with one random share a child in [0, 1].
+def cross_average(stacks: Stacks, selection: Selection, generator: torch.Generator) -> dict[str, Tensor]:
+    """Inherit, but blend both parents' weights in a child, with one random share a child in [0, 1].
 
     Usually destroys what both parents knew (see PDERL, Bodnar et al. 2020); offered for comparison.
     """
-    share = torch.rand(len(succession.parents), generator=generator)
+    share = torch.rand(len(selection.parents), generator=generator)
     blended = {}
     for name, stack in stacks.items():
-        mine, other = (stack[rows.to(stack.device)] for rows in (succession.parents, succession.mates))
+        mine, other = (stack[rows.to(stack.device)] for rows in (selection.parents, selection.mates))
         weight = share.to(stack.device, stack.dtype).view(-1, *[1] * (stack.dim() - 1))
         # lerp(x, x, w) need not equal x in floating point; only children may change.
-        is_child = succession.is_child.to(stack.device).view(weight.shape)
+        is_child = selection.is_child.to(stack.device).view(weight.shape)
         blended[name] = torch.where(is_child, torch.lerp(mine, other, weight), mine)
     return blended
 

@@ -1,4 +1,4 @@
-"""What orders that nobody gave would have earned.
+"""Results of orders that nobody gave.
 
 Prices do not react to orders, so that once they are known the result of every order is known, not only of the few that
 were given: a market is exogenous (Sinclair et al. 2023, "Hindsight learning for MDPs with exogenous inputs"). From the
@@ -8,27 +8,27 @@ are those of the environment itself, on training days only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from environment.ledger import Bars, Orders
+from environment.ledger import Bars
+from environment.orders import Orders
 from environment.portfolio import Portfolio
-from utils.config.trader import EnvironmentConfig
+from utils.config.trader import EnvironmentConfig, LearningConfig, NetworkConfig
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 _TARGETS = 5
 """Sale targets tried, evenly spaced over their range; a critic sees its target as a number and fills the gaps."""
 _DAYS_AT_ONCE = 256
-_TRIAL_STAKE_PERCENT = 0.001
-"""So small a stake that no order of a trial is ever cut to the cash at hand."""
+_STAKE_PERCENT = 0.001
+"""So small a stake that no order is ever cut to the cash at hand."""
 
 
 @dataclass(frozen=True)
 class HindsightOrders:
-    """m orders in each of B states of A agents, and what they would have earned."""
+    """m orders in each of B states of A agents, and their results."""
 
     stock: Tensor
     """(A, B, m) int64."""
@@ -39,20 +39,9 @@ class HindsightOrders:
     is_known: Tensor
     """(A, B, m) bool."""
 
-    def agents(self, chosen: slice) -> HindsightOrders:
-        """The orders of some agents."""
-        return HindsightOrders(*(value[chosen] for value in vars(self).values()))
-
-
-@dataclass(frozen=True)
-class HindsightBatch:
-    """Orders on the days of one block."""
-
-    first_day: Tensor
-    """() int64, the block's first day."""
-    position: Tensor
-    """(A, B) int64: days since the first."""
-    orders: HindsightOrders
+    def of(self, agents: slice) -> HindsightOrders:
+        """Return the orders of some agents."""
+        return HindsightOrders(*(value[agents] for value in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -67,16 +56,19 @@ class Hindsight:
 
     def draw_block(
         self, block_days: int, shape: tuple[int, int], orders: int, generator: torch.Generator
-    ) -> HindsightBatch:
+    ) -> tuple[Tensor, Tensor, HindsightOrders]:
         """Draw a block among all training days, (A, B) of its days, and orders for each of them.
 
-        A replay buffer holds the days of the last few generations' episodes; what trades earn can be learned from all.
+        A replay buffer holds only the days of the last few generations' episodes.
+
+        Returns:
+            The block's first day, a 0-dimensional int64 tensor, the (A, B) days since then, and their orders.
         """
         device, days = self.rewards.device, self.rewards.shape[1]
         length = min(block_days, days)
-        first = torch.randint(days - length + 1, (), generator=generator, device=device) + self.first_day
-        position = torch.randint(length, shape, generator=generator, device=device)
-        return HindsightBatch(first, position, self.draw(first + position, orders, generator))
+        first_day = torch.randint(days - length + 1, (), generator=generator, device=device) + self.first_day
+        day_offset = torch.randint(length, shape, generator=generator, device=device)
+        return first_day, day_offset, self.draw(first_day + day_offset, orders, generator)
 
     def draw(self, day: Tensor, orders: int, generator: torch.Generator) -> HindsightOrders:
         """Draw `orders` uniformly random stocks and targets for each of the (A, B) days."""
@@ -92,44 +84,47 @@ class Hindsight:
 
 
 def hindsight_loss(values: list[Tensor], orders: HindsightOrders) -> Tensor:
-    """Mean squared error of each agent, (A,), over the known orders, summed over its critics' (A, B, m) values."""
+    """Return each agent's mean squared error over the known orders, (A,), summed over its critics' (A, B, m) values."""
     known = orders.is_known.flatten(1).sum(1).clamp(min=1)
     errors = torch.stack([(value - orders.reward).square() for value in values]) * orders.is_known
     return errors.flatten(2).sum((0, 2)) / known
 
 
-def look_back(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day: int) -> Hindsight:
+def uses_hindsight(network: NetworkConfig, learning: LearningConfig) -> bool:
+    """Tell whether critics learn from orders that were not given.
+
+    Only a structured critic tells apart what a trade itself earns, which is its reward only if credited by trade.
+    """
+    return network.critic == "structured" and learning.credit == "entry" and learning.hindsight_orders > 0
+
+
+def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day: int) -> Hindsight:
     """Give every order of days first_day..last_day to an account that can pay for all of them, and note its result.
 
     A result is known where the longest possible trade ends by `last_day`. Orders for stocks without a bar that day
     cannot be given; one that finds no price to be filled at earns nothing.
     """
     targets = torch.linspace(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT, _TARGETS, device=bars.quotes.device)
-    trial = replace(
+    affordable = replace(
         rules,
-        stake_percent=_TRIAL_STAKE_PERCENT,
+        stake_percent=_STAKE_PERCENT,
         max_new_positions_per_day=1,
         inaction_penalty=0.0,
         initial_capital=1.0,
     )
-    portfolio = Portfolio(bars, trial)
-    longest = portfolio.slots
-    days = last_day - first_day + 1
+    portfolio = Portfolio(bars, affordable)
+    longest, days = portfolio.slots, last_day - first_day + 1
     rewards = torch.full((_TARGETS, days, bars.stocks), torch.nan, device=bars.quotes.device)
-    for first, count in _pieces(max(0, days - longest)):
+    for first in range(0, days - longest, _DAYS_AT_ONCE):
+        count = min(_DAYS_AT_ONCE, days - longest - first)
         credited = _credited(portfolio, first_day + first, count, count + longest - 1, targets)
-        rewards[:, first : first + count] = credited * (rules.stake_percent / _TRIAL_STAKE_PERCENT)
+        rewards[:, first : first + count] = credited * (rules.stake_percent / _STAKE_PERCENT)
     rewards.masked_fill_(~bars.tradable[first_day : last_day + 1], torch.nan)
     return Hindsight(first_day, targets, rewards)
 
 
-def _pieces(days: int) -> Iterator[tuple[int, int]]:
-    for first in range(0, days, _DAYS_AT_ONCE):
-        yield first, min(_DAYS_AT_ONCE, days - first)
-
-
 def _credited(portfolio: Portfolio, first_day: int, days: int, steps: int, targets: Tensor) -> Tensor:
-    """(targets, days, stocks) rewards of the largest orders, one lane a stock and target that orders every day."""
+    """Give the largest orders every day, one lane a stock and target: (targets, days, stocks) rewards."""
     stocks = portfolio.bars.stocks
     lanes = stocks * len(targets)
     portfolio.reset(torch.full((lanes,), first_day), steps=steps, trading_steps=days)

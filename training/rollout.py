@@ -67,8 +67,13 @@ class Rollout:
     profit_percent: Tensor
     """(A,) likewise, the money without penalties."""
 
+    def most_profitable(self) -> tuple[float, int]:
+        """Return the largest profit and its agent; minus infinity where no agent's profit is finite."""
+        score, best = torch.where(self.profit_percent.isfinite(), self.profit_percent, -torch.inf).max(0)
+        return float(score), int(best)
+
     def noise_free(self, totals: Tensor) -> Tensor:
-        """(A, W) values of the noise-free lanes of an (A * W * E,) total."""
+        """Take the (A, W) values of the noise-free lanes of an (A * W * E,) total."""
         return totals.view(self.equity.shape[1:])[..., 0]
 
 
@@ -80,42 +85,31 @@ def merge_spans(starts: list[int], days: int) -> list[tuple[int, int]]:
             unions[-1][1] = max(unions[-1][1], start + days - 1)
         else:
             unions.append([start, start + days - 1])
-    return [part for first, last in unions for part in _even_parts(first, last)]
+    # Each part pays for a context of its own.
+    parts = [even_parts(first, last + 1, _DAYS_PER_PASS) for first, last in unions]
+    return [(part.start, part.stop - 1) for cut in parts for part in cut]
 
 
-def _even_parts(first: int, last: int) -> list[tuple[int, int]]:
-    """Cut a span into as few parts of about equal length as passes allow; each part pays for a context of its own."""
-    total = last - first + 1
-    count = math.ceil(total / _DAYS_PER_PASS)
-    edges = [first + total * part // count for part in range(count + 1)]
-    return [(start, end - 1) for start, end in pairwise(edges)]
+def even_parts(start: int, stop: int, longest: int) -> list[slice]:
+    """Cut start..stop into as few parts as `longest` allows, all of about the same length."""
+    count = math.ceil((stop - start) / longest)
+    edges = [start + (stop - start) * part // count for part in range(count + 1)]
+    return [slice(first, last) for first, last in pairwise(edges)]
 
 
 @torch.no_grad()
 def encode_windows(networks: AgentNetworks, market: MarketTensors, starts: list[int], days: int) -> EncodedDays:
     """Encode every day of the windows once, for all agents."""
-    spans = merge_spans(starts, days)
-    context = networks.context_days
+    encoders, context = len(networks.encoder.queries), networks.context_days
     place = torch.full((market.days,), -1, dtype=torch.int64, device=market.inputs.device)
-    parts = []
-    total = 0
-    for first, last in spans:
-        inputs = market.inputs[:, first - context + 1 : last + 1]
-        place[first : last + 1] = torch.arange(total, total + last - first + 1, device=place.device)
-        total += last - first + 1
-        parts.append(_encode_agents(networks, inputs, market.investable))
-    return EncodedDays(
-        DayEncoding(torch.cat([p.stocks for p in parts], 1), torch.cat([p.summary for p in parts], 1)), place
-    )
-
-
-def _encode_agents(networks: AgentNetworks, inputs: Tensor, investable: Tensor) -> DayEncoding:
-    encoders = len(networks.encoder.queries)
-    parts = [
-        networks.encode_distinct(inputs, investable, slice(first, min(first + _AGENTS_PER_PASS, encoders)))
-        for first in range(0, encoders, _AGENTS_PER_PASS)
-    ]
-    return DayEncoding(torch.cat([p.stocks for p in parts]), torch.cat([p.summary for p in parts]))
+    spans, total = [], 0
+    for first, last in merge_spans(starts, days):
+        inputs, length = market.inputs[:, first - context + 1 : last + 1], last - first + 1
+        place[first : last + 1] = torch.arange(total, total + length, device=place.device)
+        total += length
+        passes = [slice(agent, agent + _AGENTS_PER_PASS) for agent in range(0, encoders, _AGENTS_PER_PASS)]
+        spans.append(DayEncoding.cat([networks.encode_distinct(inputs, market.investable, p) for p in passes], 0))
+    return EncodedDays(DayEncoding.cat(spans, 1), place)
 
 
 @torch.no_grad()
@@ -135,7 +129,7 @@ def roll_out(
     Args:
         starts: (W,) first days of the windows; their length is the environment's.
         exploration: adds noisy lanes.
-        recorder: is shown every state, to make transitions of them.
+        recorder: records every state, to make transitions of them.
         safe_point: is called before every day, and may raise to stop.
     """
     agents, windows = networks.population, len(starts)
@@ -144,25 +138,25 @@ def roll_out(
     encoded = encode_windows(networks, market, starts.tolist(), steps + 1)
     env.reset_windows(starts.repeat_interleave(lanes).repeat(agents).to(market.inputs.device))
     shape = (agents, windows, lanes)
-    is_sound = torch.ones(agents, dtype=torch.bool, device=market.inputs.device)
+    is_finite = torch.ones(agents, dtype=torch.bool, device=market.inputs.device)
     for step in tqdm(range(steps), desc=label, unit="day", leave=False, delay=1.0):
         if safe_point is not None:
             safe_point()
         positions, account = env.observe()
         if recorder is not None:
-            recorder.see(positions, account)
+            recorder.record(positions, account)
         action = _act(networks, encoded, starts + step, positions, account, shape)
         # Actions that are not finite order nothing; without this an agent gone bad would pass for an idle one.
-        is_sound &= action.view(agents, -1).isfinite().all(1)
+        is_finite &= action.view(agents, -1).isfinite().all(1)
         if exploration is not None:
             action = explore(action, shape, exploration)
         env.step(action)
     if recorder is not None:
-        recorder.see(*env.observe())
+        recorder.record(*env.observe())
     summary = env.portfolio.summary()
     equity = env.portfolio.equity_curve[: steps + 1].view(steps + 1, *shape).clone()
     fitness, profit = (
-        torch.where(is_sound, total.view(shape)[..., 0].mean(1), torch.nan)
+        torch.where(is_finite, total.view(shape)[..., 0].mean(1), torch.nan)
         for total in (summary.fitness, summary.profit_percent)
     )
     return Rollout(summary, equity, fitness, profit)
@@ -176,7 +170,7 @@ def _act(
     account: Tensor,
     shape: tuple[int, int, int],
 ) -> Tensor:
-    """Noise-free actions of all lanes, (A * W * E, n, 2), on the (W,) days."""
+    """Act without noise in all lanes, (A * W * E, n, 2), on the (W,) days."""
     agents, windows, lanes = shape
     place = encoded.place[days.to(encoded.place.device)]
     day_stocks, day_summary = encoded.days.stocks[:, place], encoded.days.summary[:, place]
@@ -190,12 +184,12 @@ def _act(
 
 
 def _repeat(encoding: Tensor, agents: int, lanes: int) -> Tensor:
-    """(A or 1, W, ...) to (A, W * lanes, ...)."""
+    """Repeat (A or 1, W, ...) to (A, W * lanes, ...)."""
     return encoding.expand(agents, *encoding.shape[1:]).repeat_interleave(lanes, dim=1)
 
 
 def explore(action: Tensor, shape: tuple[int, int, int], exploration: Exploration) -> Tensor:
-    """Gaussian noise on the noisy lanes, and now and then a random order instead of the actor's.
+    """Add Gaussian noise in the noisy lanes, and now and then give a random order instead of the actor's.
 
     Noise beyond a bound is reflected, not clipped: clipping would put many stocks on the bound, where ties are decided
     by their index.
@@ -215,7 +209,7 @@ def explore(action: Tensor, shape: tuple[int, int, int], exploration: Exploratio
 
 
 def random_orders(lanes: int, stocks: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    """Actions that order one uniformly drawn stock at a uniform size and target: (lanes, stocks, 2)."""
+    """Draw actions that order one uniformly drawn stock at a uniform size and target: (lanes, stocks, 2)."""
     draw = torch.rand(lanes, 3, generator=generator, device=device)
     action = torch.zeros(lanes, stocks, ACTION_FEATURES, device=device)
     stock = (draw[:, 0] * stocks).long().clamp(max=stocks - 1)
@@ -232,12 +226,12 @@ class Recorder:
     def __init__(self) -> None:
         self._states: list[tuple[Positions, Tensor]] = []
 
-    def see(self, positions: Positions, account: Tensor) -> None:
-        """Remember the state of all lanes at a close."""
+    def record(self, positions: Positions, account: Tensor) -> None:
+        """Keep the state of all lanes at a close."""
         self._states.append((positions, account))
 
     def transitions(self, env: VectorTradingEnvironment, credit: Credit) -> dict[str, Tensor]:
-        """All transitions of the finished episodes, (steps * lanes, ...) by the replay buffer's names."""
+        """Make transitions of the finished episodes, (steps * lanes, ...) by the replay buffer's names."""
         portfolio = env.portfolio
         steps, lanes, orders = portfolio.step_index, portfolio.lanes, portfolio.orders_per_day
         state = {
@@ -266,13 +260,13 @@ class Recorder:
 
 
 def _by_step(rows: Tensor, steps: int, orders: int) -> Tensor:
-    """(steps * orders, lanes) to (steps, lanes, orders)."""
+    """Reshape (steps * orders, lanes) to (steps, lanes, orders)."""
     return rows.view(steps, orders, -1).transpose(1, 2)
 
 
 @torch.no_grad()
 def play(env: VectorTradingEnvironment, policy: Policy, starts: Tensor) -> tuple[EpisodeSummary, Tensor]:
-    """Play any policy, one lane a start: the summary and the (steps + 1, lanes) equity in currency units."""
+    """Play any policy, one lane a start; return the summary and the (steps + 1, lanes) equity in currency units."""
     env.reset_windows(starts)
     steps = env.rules.episode_steps
     for step in range(steps):

@@ -29,8 +29,8 @@ from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.evaluation.comparison import ORACLE, RULE, tune_planted
 from training.rollout import play, roll_out
+from training.run.trainer import build_trainer
 from utils.config.trader import Config, MarketKind, config_hash
-from utils.memory.profiler import reset_profiler
 from utils.runs.seeding import seed_everything
 
 logger = logging.getLogger(__name__)
@@ -63,9 +63,9 @@ class Trained:
     @property
     def environment_steps(self) -> int:
         """Steps that agents played to learn from, exploration included, validation not."""
-        config = self.trainer.config
-        lanes = config.evaluation.fitness_windows * (1 + config.evaluation.exploration_lanes)
-        return self.trainer.generation * self.trainer.population.size * lanes * config.env.episode_steps
+        trainer = self.trainer
+        lanes = trainer.evaluation.fitness_windows * (1 + trainer.evaluation.exploration_lanes)
+        return trainer.generation * trainer.population.size * lanes * trainer.eval_env.rules.episode_steps
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,8 @@ def training_market(config: Config) -> tuple[Market, PlantedScores]:
 
 def fit(config: Config, market: Market, budget: Budget) -> Trained:
     """Train a population by the trainer's own generations, at least one, until the budget is spent."""
-    reset_profiler()
     seed_everything(config.seed)
-    trainer = ERLTrainer(config, market, CPU)
+    trainer = build_trainer(config, market, CPU)
     wall, cpu = time.perf_counter(), time.process_time()
     while trainer.generation == 0 or not _is_spent(budget, trainer.generation, time.process_time() - cpu):
         record = trainer.run_generation()

@@ -41,10 +41,10 @@ _RELATIVE = (OPEN, HIGH, LOW, CLOSE)
 
 def better_than_pickers(trainer: ERLTrainer, span: Span, trials: int) -> bool:
     """The report's verdict on a trainer's champion, from windows of the span that follow one another."""
-    starts = consecutive_windows(span, trainer.config.env.episode_steps)
+    starts = consecutive_windows(span, trainer.val_env.rules.episode_steps)
     ground = Ground(trainer.market, trainer.tensors, trainer.val_env, starts)
     played = play_agent(ground, trainer.champion)
-    generator = named_generator(trainer.config.seed, "random pickers", CPU)
+    generator = named_generator(trainer.seed, "random pickers", CPU)
     pickers = play_pickers(ground, played.plan, _PICKERS, generator)
     equal = play_equal_weight(ground)
     profits = (played.track.daily_profit[0], pickers.daily_profit, equal.daily_profit[0])

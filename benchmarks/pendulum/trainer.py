@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from benchmarks.pendulum.ddpg import ControlConfig, ControlLearner, ControlReplay, Widths, pack
-from training.evolution import Succession, inherit, mutate, plan_succession
+from training.evolution import Selection, inherit, mutate, plan_selection
 from utils.config.trader import EvolutionConfig
 
 
@@ -188,16 +188,16 @@ class ControlTrainer:
 
     def _evolve(self, fitness: Tensor, config: EvolutionConfig) -> None:
         """The next generation of every experiment, from its own agents: winners' copies and mutants."""
-        plans = [plan_succession(each, config, self.generator) for each in fitness]
+        plans = [plan_selection(each, config, self.generator) for each in fitness]
         offset = (torch.arange(self.experiments) * self.loop.population).repeat_interleave(self.loop.population)
-        succession = Succession(
+        selection = Selection(
             torch.cat([plan.parents for plan in plans]) + offset,
             torch.cat([plan.mates for plan in plans]) + offset,
             torch.cat([plan.is_elite for plan in plans]),
             torch.cat([plan.is_mutant for plan in plans]),
         )
-        stacks = inherit(self.learner.stacks(), succession)
-        self.learner.write(mutate(stacks, succession.is_mutant, config.mutation_strength, self.generator))
+        stacks = inherit(self.learner.stacks(), selection)
+        self.learner.write(mutate(stacks, selection.is_mutant, config.mutation_strength, self.generator))
 
 
 def evaluate(

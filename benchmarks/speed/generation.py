@@ -8,9 +8,8 @@ import torch
 
 from benchmarks.speed.harness import MemoryGauge, Row
 from data.market import Market
-from training.erl_trainer import ERLTrainer
+from training.run.trainer import build_trainer
 from utils.config.trader import Config
-from utils.memory.profiler import reset_profiler
 
 GROUP = "generation at full scale"
 MEASURED_PHASES = ("evaluate", "train", "evolve", "validate")
@@ -29,9 +28,8 @@ class GenerationFigures:
 def measure_generation(config: Config, market: Market, device: torch.device, generations: int) -> GenerationFigures:
     """Run whole generations; the buffer must hold enough after the first for training to happen in it."""
     gauge = MemoryGauge(device)
-    reset_profiler()
     torch.manual_seed(config.seed)
-    trainer = ERLTrainer(config, market, device)
+    trainer = build_trainer(config, market, device)
     for _ in range(generations):
         record = trainer.run_generation()
     assert record["learning"] is not None, "a generation without training is no measure of one"

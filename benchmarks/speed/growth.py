@@ -13,9 +13,8 @@ import torch
 
 from benchmarks.speed.harness import MemoryGauge, Row, random_market, synchronize
 from benchmarks.speed.updates import fill_replay, random_transitions
-from training.erl_trainer import ERLTrainer
+from training.run.trainer import build_trainer
 from utils.config.trader import Config, profile_config
-from utils.memory.profiler import reset_profiler
 
 logger = logging.getLogger(__name__)
 GROUP = "growth"
@@ -78,8 +77,7 @@ def measure_workload(work: Workload, device: torch.device) -> Measured:
     config, gauge = work.config(), MemoryGauge(device)
     raw = random_market(config, work.days, work.columns, work.investable)
     started = time.perf_counter()
-    reset_profiler()
-    trainer = ERLTrainer(config, raw, device)
+    trainer = build_trainer(config, raw, device)
     synchronize(device)
     prepare = time.perf_counter() - started
     fill_replay(trainer.replay, random_transitions(config, raw, trainer.eval_env, device))

@@ -16,9 +16,7 @@ from data.splits import random_windows
 from environment.trading_env import VectorTradingEnvironment
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
-from training.ddpg import OrderRules
-from training.erl_trainer import looks_back
-from training.hindsight import look_back
+from training.hindsight import order_results, uses_hindsight
 from training.learner import Learner
 from training.rollout import Recorder, random_orders
 from utils.config.trader import Config, Representation
@@ -38,9 +36,9 @@ def random_transitions(
     recorder = Recorder()
     env.reset_windows(random_windows(market.splits.train, steps, _LANES, on_cpu).to(device))
     for _ in range(steps):
-        recorder.see(*env.observe())
+        recorder.record(*env.observe())
         env.step(random_orders(_LANES, stocks, generator, device))
-    recorder.see(*env.observe())
+    recorder.record(*env.observe())
     return recorder.transitions(env, config.learning.credit)
 
 
@@ -69,15 +67,15 @@ def learner_maker(config: Config, market: Market, device: torch.device) -> Calla
     """Makes learners of populations of any size as a run has them, all on the same full replay."""
     env = VectorTradingEnvironment.on(market, config.env, device)
     replay, tensors = random_replay(config, market, env, device), MarketTensors.of(market, device)
-    rules = OrderRules.of(config.env, env.portfolio.orders_per_day, config.learning.selection_temperature)
     train, context = market.splits.train, config.split.context_window_days
-    bars = env.portfolio.bars
-    hindsight = look_back(bars, config.env, train.first, train.last) if looks_back(config) else None
+    portfolio, hindsight = env.portfolio, None
+    if uses_hindsight(config.network, config.learning):
+        hindsight = order_results(portfolio.bars, config.env, train.first, train.last)
 
     def learner(size: int) -> Learner:
         torch.manual_seed(config.seed)
         population = Population(size, config.network, config.learning, context, device)
-        return Learner(population, replay, tensors, config.learning, rules, hindsight)
+        return Learner(population, replay, tensors, config.learning, portfolio.limits, hindsight)
 
     return learner
 

@@ -27,6 +27,7 @@ from data.splits import Span
 from data.synthetic.prices import bars_frame, synthetic_market
 from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
+from training.run.trainer import build_trainer
 from utils.config.trader import Config
 from utils.errors import ConfigError
 
@@ -197,7 +198,7 @@ def test_every_line_of_the_ablations_changes_the_profile() -> None:
 
 def test_a_population_without_evolution_keeps_everybody() -> None:
     config = study_config([*TINY, *VARIANTS["evolution off"]])
-    trainer = ERLTrainer(config, training_market(config)[0], torch.device("cpu"))
+    trainer = build_trainer(config, training_market(config)[0], torch.device("cpu"))
     before = {name: stack.clone() for name, stack in trainer.population.stacks().items()}
     rollout = trainer.evaluate()
     trainer.evolve(rollout.fitness)

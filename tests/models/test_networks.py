@@ -406,7 +406,7 @@ def test_agents_are_chosen_by_slice_and_by_index() -> None:
     networks = networks_of(4)
     inputs = market_inputs(CONTEXT + 1)
     everyone = networks.encode_distinct(inputs, INVESTABLE)
-    assert_close(networks.encode_distinct(inputs, INVESTABLE, slice(1, 3)), everyone.agents(slice(1, 3)), 0)
+    assert_close(networks.encode_distinct(inputs, INVESTABLE, slice(1, 3)), everyone.of(slice(1, 3)), 0)
     positions, account = random_state(4, 2)
     actions = networks.actor(everyone.stocks, everyone.summary, positions, account)
     for chosen in (slice(1, 3), torch.tensor([3, 0, 3])):
@@ -422,7 +422,7 @@ def test_a_shared_encoder_gives_all_agents_one_encoding() -> None:
     encoding = networks.encode_distinct(inputs, INVESTABLE)
     assert len(encoding.stocks) == len(encoding.summary) == 1
     assert_close(networks.encode_distinct(inputs, INVESTABLE, slice(1, 2)), encoding, 0)
-    assert encoding.agents(slice(1, 3)) is encoding
+    assert encoding.of(slice(1, 3)) is encoding
     stocks, summary = encoding.at(torch.tensor([[2, 0]] * 3))
     assert stocks.shape[:2] == summary.shape[:2] == (3, 2)
     for agent in range(3):

@@ -19,7 +19,6 @@ from tests.tiny import (
     double_population,
     fill_replay,
     fixed_replay,
-    order_rules,
     parameters,
     random_world,
     seeded,
@@ -28,7 +27,7 @@ from tests.tiny import (
     tiny_population,
 )
 from training.erl_trainer import learning_rate_share
-from training.evolution import cross_average, mutate, plan_succession
+from training.evolution import cross_average, mutate, plan_selection
 from training.learner import Learner
 from training.rollout import roll_out
 from utils.config.trader import EvolutionConfig, Representation
@@ -38,7 +37,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def learner_of(world: World, population: Population, replay: ReplayBuffer) -> Learner:
-    return Learner(population, replay, world.tensors, tiny_learning(), order_rules(world.env))
+    return Learner(population, replay, world.tensors, tiny_learning(), world.env.portfolio.limits)
 
 
 def trained(representation: Representation, size: int = 3, updates: int = 2) -> tuple[World, Population, ReplayBuffer]:
@@ -174,7 +173,7 @@ def test_weight_decay_shrinks_critics_and_encoder_beside_the_gradient(representa
         population = tiny_population(2, representation, learning)
         before = parameters(population)
         replay = fill_replay(world, population)
-        Learner(population, replay, world.tensors, learning, order_rules(world.env)).update(seeded())
+        Learner(population, replay, world.tensors, learning, world.env.portfolio.limits).update(seeded())
         after.append(parameters(population))
     for name, old in before.items():
         if name.startswith("networks."):
@@ -225,6 +224,7 @@ def live_tensors() -> int:
 
 
 @BOTH
+@pytest.mark.usefixtures("small_heap")
 def test_generations_allocate_nothing(representation: Representation) -> None:
     """After the first update parameters, moments and buffers stay where they are, and no tensor is left over."""
     world, population, replay = trained(representation, 4, updates=1)
@@ -234,7 +234,7 @@ def test_generations_allocate_nothing(representation: Representation) -> None:
     def generation() -> None:
         for _ in range(2):
             learner.update(generator)
-        plan = plan_succession(torch.randn(4, generator=generator), evolution_config, generator)
+        plan = plan_selection(torch.randn(4, generator=generator), evolution_config, generator)
         heirs = cross_average(population.stacks(), plan, generator)
         population.write(mutate(heirs, plan.is_mutant, 0.1, generator))
 

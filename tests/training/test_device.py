@@ -26,14 +26,13 @@ from tests.tiny import (
     FixedReplay,
     World,
     fill_replay,
-    order_rules,
     parameters,
     random_world,
     seeded,
     tiny_learning,
     tiny_population,
 )
-from training.hindsight import look_back
+from training.hindsight import order_results
 from training.learner import Learner
 from training.rollout import Exploration, Recorder, Rollout, random_orders, roll_out
 from utils.config.trader import Representation
@@ -127,8 +126,8 @@ def test_no_day_of_a_rollout_waits() -> None:
 def test_no_update_waits(representation: Representation) -> None:
     world, population = random_world(), tiny_population(3, representation)
     replay = fill_replay(world, population)
-    for hindsight in (None, look_back(world.env.portfolio.bars, world.env.rules, FIRST_DAY, replay.last_day)):
-        learner = Learner(population, replay, world.tensors, tiny_learning(), order_rules(world.env), hindsight)
+    for hindsight in (None, order_results(world.env.portfolio.bars, world.env.rules, FIRST_DAY, replay.last_day)):
+        learner = Learner(population, replay, world.tensors, tiny_learning(), world.env.portfolio.limits, hindsight)
         updates_without(NoWaiting(), learner, replay)
 
 
@@ -201,7 +200,7 @@ def test_an_update_is_the_same_on_cuda(representation: Representation) -> None:
     for played, learned, device in ((world, population, "cpu"), (there, twin, "cuda")):
         same = TransitionBatch(**{name: value.to(device) for name, value in vars(batch).items()})
         fixed: Any = FixedReplay(FIRST_DAY, replay.last_day, block.to(device), same)
-        Learner(learned, fixed, played.tensors, config, order_rules(world.env)).update(torch.Generator(device))
+        Learner(learned, fixed, played.tensors, config, world.env.portfolio.limits).update(torch.Generator(device))
     theirs = parameters(twin)
     for name, value in parameters(population).items():
         torch.testing.assert_close(theirs[name].cpu(), value, rtol=1e-3, atol=1e-5, msg=name)
@@ -241,6 +240,6 @@ def test_no_update_waits_on_cuda(representation: Representation) -> None:
         device="cuda",
     )
     replay.add({name: store[: filled.size].to("cuda") for name, store in filled.ring.data.items()})
-    for hindsight in (None, look_back(world.env.portfolio.bars, world.env.rules, FIRST_DAY, replay.last_day)):
-        learner = Learner(population, replay, world.tensors, tiny_learning(), order_rules(world.env), hindsight)
+    for hindsight in (None, order_results(world.env.portfolio.bars, world.env.rules, FIRST_DAY, replay.last_day)):
+        learner = Learner(population, replay, world.tensors, tiny_learning(), world.env.portfolio.limits, hindsight)
         updates_without(cuda_sync_is_error(), learner, replay)

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.networks import AgentNetworks
-from tests.tiny import fill_replay, random_world, seeded, tiny_learning, tiny_population
+from tests.tiny import fill_replay, random_world, seeded, tiny_population
+from training.distillation import actor_sensitivity
 from training.evolution import (
-    Succession,
+    Selection,
     counts,
     cross_average,
     cross_heads,
     inherit,
     mutate,
-    plan_succession,
+    plan_selection,
     tournament,
 )
-from training.sensitivity import actor_sensitivity
 from utils.config.trader import EvolutionConfig, Representation
 from utils.errors import ConfigError
 
@@ -59,9 +59,9 @@ def configs(draw: st.DrawFn) -> EvolutionConfig:
     )
 
 
-def succession_of(config: EvolutionConfig, seed: int) -> tuple[Tensor, Succession]:
+def selection_of(config: EvolutionConfig, seed: int) -> tuple[Tensor, Selection]:
     fitness = torch.randn(config.population_size, generator=seeded(seed))
-    return fitness, plan_succession(fitness, config, seeded(seed))
+    return fitness, plan_selection(fitness, config, seeded(seed))
 
 
 @settings(max_examples=150, deadline=None)
@@ -91,7 +91,7 @@ def test_mutant_fraction_is_validated(fraction: float) -> None:
 @given(configs(), st.integers(0, 1000))
 def test_elites_are_the_fittest_and_keep_everything(config: EvolutionConfig, seed: int) -> None:
     """Through crossover and mutation of every kind, moments and targets included, bit for bit."""
-    fitness, plan = succession_of(config, seed)
+    fitness, plan = selection_of(config, seed)
     elites, offspring, mutants = counts(config)
     assert (int(plan.is_elite.sum()), int(plan.is_mutant.sum())) == (elites, mutants)
     assert int(plan.is_child.sum()) <= offspring
@@ -108,11 +108,11 @@ def test_elites_are_the_fittest_and_keep_everything(config: EvolutionConfig, see
 @settings(max_examples=60, deadline=None)
 @given(configs(), st.integers(0, 1000))
 def test_nothing_modifies_its_input(config: EvolutionConfig, seed: int) -> None:
-    fitness, plan = succession_of(config, seed)
+    fitness, plan = selection_of(config, seed)
     stacks = small_stacks(config.population_size, seed)
     before, fitness_before = clones(stacks), fitness.clone()
     mask = plan.is_mutant.clone()
-    plan_succession(fitness, config, seeded(seed))
+    plan_selection(fitness, config, seeded(seed))
     inherit(stacks, plan)
     cross_heads(stacks, plan)
     cross_average(stacks, plan, seeded(seed))
@@ -127,7 +127,7 @@ def test_nothing_modifies_its_input(config: EvolutionConfig, seed: int) -> None:
 @given(configs(), st.integers(0, 1000))
 def test_the_generator_decides_everything(config: EvolutionConfig, seed: int) -> None:
     def next_generation() -> dict[str, Tensor]:
-        _, plan = succession_of(config, seed)
+        _, plan = selection_of(config, seed)
         heirs = cross_average(small_stacks(config.population_size), plan, seeded(seed))
         return mutate(heirs, plan.is_mutant, 0.5, seeded(seed + 1))
 
@@ -136,7 +136,7 @@ def test_the_generator_decides_everything(config: EvolutionConfig, seed: int) ->
 
 def test_a_population_of_one_stays_as_it_is() -> None:
     config = EvolutionConfig(population_size=1)
-    plan = plan_succession(torch.tensor([float("nan")]), config, seeded())
+    plan = plan_selection(torch.tensor([float("nan")]), config, seeded())
     stacks = small_stacks(1)
     assert equal(mutate(cross_average(stacks, plan, seeded()), plan.is_mutant, 1.0, seeded()), stacks)
     assert plan.is_elite.tolist() == [True]
@@ -164,7 +164,7 @@ def nan_fitness(size: int, broken: int) -> Tensor:
 def test_agents_without_a_fitness_are_no_elites(size: int, data: st.DataObject, seed: int) -> None:
     config = EvolutionConfig(population_size=size)
     broken = data.draw(st.integers(1, size - counts(config)[0]))
-    plan = plan_succession(nan_fitness(size, broken), config, seeded(seed))
+    plan = plan_selection(nan_fitness(size, broken), config, seeded(seed))
     assert not bool(plan.is_elite[size - broken :].any())
     entrants = tournament(torch.where(nan_fitness(size, broken).isnan(), -torch.inf, 1.0), 200, 60, seeded(seed))
     assert int(entrants.max()) < size - broken
@@ -173,15 +173,15 @@ def test_agents_without_a_fitness_are_no_elites(size: int, data: st.DataObject, 
 def test_agents_without_a_fitness_never_win() -> None:
     config = EvolutionConfig(population_size=16, tournament_size=2)
     for seed in range(30):
-        plan = plan_succession(nan_fitness(16, 8), config, seeded(seed))
+        plan = plan_selection(nan_fitness(16, 8), config, seeded(seed))
         assert int(plan.parents.max()) < 8 and int(plan.mates.max()) < 8
 
 
-def plan_of(parents: list[int], mates: list[int], mutants: list[int] | None = None) -> Succession:
+def plan_of(parents: list[int], mates: list[int], mutants: list[int] | None = None) -> Selection:
     size = len(parents)
     is_mutant = torch.zeros(size, dtype=torch.bool)
     is_mutant[mutants or []] = True
-    return Succession(torch.tensor(parents), torch.tensor(mates), torch.zeros(size, dtype=torch.bool), is_mutant)
+    return Selection(torch.tensor(parents), torch.tensor(mates), torch.zeros(size, dtype=torch.bool), is_mutant)
 
 
 def test_heirs_take_every_row_of_their_parent() -> None:
@@ -264,9 +264,9 @@ def actions(networks: AgentNetworks, stacks: dict[str, Tensor], inputs: tuple[Te
 def test_proximal_mutation_moves_behaviour_less() -> None:
     """At the same strength and noise: no weight moves further, and the actions move clearly less."""
     world, agents = random_world(3), 6
-    population, config = tiny_population(agents), tiny_learning()
+    population = tiny_population(agents)
     replay = fill_replay(world, population)
-    sensitivity = actor_sensitivity(population, replay, world.tensors, config, seeded(1))
+    sensitivity = actor_sensitivity(population, replay, world.tensors, 64, seeded(1))
     stacks = population.stacks()
     assert sensitivity.keys() == {n.removeprefix("networks.") for n in stacks if n.startswith("networks.actor.")}
     g = seeded(2)
@@ -295,7 +295,7 @@ def test_weights_that_cannot_matter_are_not_sensitive(representation: Representa
     replay = fill_replay(world, population)
     with torch.no_grad():
         population.networks.actor.out.weight[1] = 0
-    found = actor_sensitivity(population, replay, world.tensors, tiny_learning(), seeded())
+    found = actor_sensitivity(population, replay, world.tensors, 64, seeded())
     shapes = {f"actor.{name}": p.shape for name, p in population.networks.actor.named_parameters()}
     assert {name: value.shape for name, value in found.items()} == shapes
     assert not bool(found["actor.hidden.weight"][1].any()) and bool(found["actor.hidden.weight"][[0, 2]].any())
@@ -307,6 +307,6 @@ def test_sensitivity_leaves_the_population_alone() -> None:
     world, population = random_world(5), tiny_population(2)
     replay = fill_replay(world, population)
     before = clones(population.stacks())
-    actor_sensitivity(population, replay, world.tensors, tiny_learning(), seeded())
+    actor_sensitivity(population, replay, world.tensors, 64, seeded())
     assert equal(population.stacks(), before)
     assert all(p.grad is None for p in population.networks.parameters())

@@ -39,7 +39,7 @@ from training.evaluation.tracks import Ground, Played, play_all, simple_rules
 from training.run.saved import SavedRun, open_saved_run
 from training.trials import read_trials
 from utils.config.cli import EvaluateArguments
-from utils.config.trader import config_to_dict
+from utils.config.trader import Config, config_to_dict
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import REPORT, RunLog, write_json
 from utils.runs.seeding import named_generator
@@ -97,9 +97,8 @@ def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
     return evaluation
 
 
-def report_training(trainer: ERLTrainer, path: Path, planted: Mapping[str, ScoreRule]) -> None:
+def report_training(trainer: ERLTrainer, config: Config, path: Path, planted: Mapping[str, ScoreRule]) -> None:
     """Write the page about the champion of a finished training run, on its validation days, into its folder."""
-    config = trainer.config
     run = SavedRun(
         path=path,
         config=config,

@@ -18,6 +18,7 @@ from training.evaluation.baselines import ScoreRule
 from training.evaluation.comparison import COLUMNS, Comparison, by_policy, compare, tune_planted
 from training.run.market import load_market, remember_market
 from training.run.opening import load_resumed, open_run
+from training.run.trainer import build_trainer
 from training.run.uploads import Uploads, uploading
 from utils.cloud.store import ObjectStore
 from utils.config.trader import Config, config_hash
@@ -71,7 +72,7 @@ def run_training(
         seed_everything(config.seed)
         market, scores = load_market(config)
         market = remember_market(run.path, market, splits)
-        trainer = ERLTrainer(config, market, device, safe_point)
+        trainer = build_trainer(config, market, device, safe_point=safe_point, profiler=get_profiler())
         if config.resume is not None:
             _restore(trainer, run, config)
         uploads.begin(trainer.generation or None)
@@ -101,13 +102,12 @@ def _train(trainer: ERLTrainer, run: RunLog, config: Config, uploads: Uploads) -
         keep=config.keep_checkpoints,
         on_written=uploads.written,
     ) as writer:
-        while trainer.generation < config.generations:
-            record = trainer.run_generation()
+        for record in trainer.run(config.generations):
             run.append(record)
             logger.info("%s", status_block(record))
             started = time.perf_counter()
             writer.submit(trainer.generation, trainer.state_dict(), {trainer.champion_generation})
-            trainer.seconds[-1]["checkpoint"] = time.perf_counter() - started
+            trainer.add_seconds("checkpoint", time.perf_counter() - started)
             release_free_memory()
             profiler.log_memory(GENERATION)
             uploads.report()
@@ -132,7 +132,7 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     planted: dict[str, ScoreRule] = {}
     splits = trainer.market.splits
     if scores is not None:
-        planted = tune_planted(trainer.val_env, scores, _windows(trainer, splits.train, _TUNING_WINDOWS))
+        planted = tune_planted(trainer.val_env, scores, _windows(trainer, config, splits.train, _TUNING_WINDOWS))
     results = {"validation": _compare(trainer, config, splits.validation, planted)}
     if scores is not None:
         # The built-in market can be made anew at will, so that looking at its holdout uses nothing up.
@@ -150,16 +150,16 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     if config.census_every > 0:
         profiler.final_summary()
     _draw_progress(run, _note(config))
-    summary = _summary(trainer, results)
+    summary = _summary(trainer, config, results)
     run.write_summary(summary)
     trainer.safe_point()
-    report_training(trainer, run.path, planted)
+    report_training(trainer, config, run.path, planted)
     logger.info("champion of generation %d; results in %s", trainer.champion_generation, run.path)
     return summary
 
 
-def _windows(trainer: ERLTrainer, span: Span, count: int) -> torch.Tensor:
-    return spaced_windows(span, trainer.config.env.episode_steps, count).to(trainer.device)
+def _windows(trainer: ERLTrainer, config: Config, span: Span, count: int) -> torch.Tensor:
+    return spaced_windows(span, config.env.episode_steps, count).to(trainer.device)
 
 
 def _compare(trainer: ERLTrainer, config: Config, span: Span, planted: Mapping[str, ScoreRule]) -> Comparison:
@@ -169,7 +169,7 @@ def _compare(trainer: ERLTrainer, config: Config, span: Span, planted: Mapping[s
         trainer.val_env,
         trainer.tensors,
         trainer.market,
-        _windows(trainer, span, config.evaluation.validation_windows),
+        _windows(trainer, config, span, config.evaluation.validation_windows),
         random_pickers=config.evaluation.random_pickers,
         generator=named_generator(config.seed, "random pickers", trainer.device),
         planted=planted,
@@ -187,9 +187,9 @@ def _draw_equity(path: Path, result: Comparison, config: Config) -> None:
     )
 
 
-def _summary(trainer: ERLTrainer, results: dict[str, Comparison]) -> dict[str, Any]:
+def _summary(trainer: ERLTrainer, config: Config, results: dict[str, Comparison]) -> dict[str, Any]:
     counts = get_profiler().counts()
-    market, config = trainer.market, trainer.config
+    market = trainer.market
     ends = get_profiler().visits(GENERATION)
     return {
         "generations": trainer.generation,

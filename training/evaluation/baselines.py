@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from environment.orders import rank_stocks
 from environment.trading_env import VectorTradingEnvironment
 from training.rollout import Policy, play
 from utils.config.trader import EnvironmentConfig
@@ -40,7 +41,7 @@ class ScoreRule:
 def orders_by_score(score: Tensor, candidates: Tensor, orders_per_day: int, order: FixedOrder) -> Tensor:
     """Order the candidates with the largest (lanes, n) scores above 0; actions (lanes, n, 2)."""
     score = torch.where(candidates & (score > 0), score, 0.0)
-    best, stock = score.topk(min(orders_per_day, score.shape[1]), dim=1)
+    best, stock = rank_stocks(score, orders_per_day)
     action = torch.zeros(*score.shape, ACTION_FEATURES, device=score.device)
     action[..., 0].scatter_(1, stock, torch.where(best > 0, order.coefficient, 0.0))
     action[..., 1] = order.target_percent

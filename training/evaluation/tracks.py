@@ -12,7 +12,7 @@ from torch import Tensor
 
 from data.features import OPEN
 from data.market import Market, MarketTensors
-from environment.ledger import Orders
+from environment.orders import Orders
 from environment.trading_env import VectorTradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy

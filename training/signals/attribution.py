@@ -1,4 +1,4 @@
-"""What an order looks at most: gradient x input through encoder and actor (Shrikumar et al. 2016, arXiv 1605.01713).
+"""Attribution of an order to its inputs: gradient x input (Shrikumar et al. 2016, arXiv 1605.01713).
 
 Inputs are standardised, so that an input's product with its gradient is, to first order, what the coefficient would
 lose if the input were at its mean. A share is the sum of absolute products over a group, relative to the sum over all.
@@ -25,7 +25,7 @@ METHOD = (
 
 @dataclass(frozen=True)
 class State:
-    """What an agent sees when it decides."""
+    """The inputs of one decision."""
 
     inputs: Tensor
     """(N, context_days, 10) network inputs of the days up to the decision."""
@@ -38,7 +38,7 @@ class State:
 
 
 def act(networks: AgentNetworks, state: State) -> Tensor:
-    """(n, 2) action of a single agent, without exploration: coefficient, sale target in percent."""
+    """Return the (n, 2) action of a single agent, without exploration: coefficient, sale target in percent."""
     encoding = networks.encode_distinct(state.inputs, state.investable)
     action: Tensor = networks.actor(
         encoding.stocks, encoding.summary, state.positions[None, None], state.account[None, None]
@@ -48,12 +48,12 @@ def act(networks: AgentNetworks, state: State) -> Tensor:
 
 @dataclass(frozen=True)
 class Share:
-    """How much of an order's attribution falls on one day, column or feature."""
+    """The share of an order's attribution that falls on one day, column or feature."""
 
     name: str
     percent: float
     raises: bool
-    """Whether the group as a whole raised the coefficient."""
+    """The group as a whole raised the coefficient."""
 
     def __str__(self) -> str:
         return f"{self.name} {'+' if self.raises else '-'}{self.percent:.0f}%"
@@ -69,7 +69,7 @@ class Attribution:
 
 
 def products(networks: AgentNetworks, state: State, stocks: Sequence[int]) -> list[Tensor]:
-    """Gradient x input of each named stock's coefficient: (N, context_days, 9) each."""
+    """Return gradient x input of each named stock's coefficient: (N, context_days, 9) each."""
     inputs = state.inputs.clone().requires_grad_()
     with torch.enable_grad():
         coefficients = act(networks, dataclasses.replace(state, inputs=inputs))[:, 0]
@@ -78,14 +78,14 @@ def products(networks: AgentNetworks, state: State, stocks: Sequence[int]) -> li
 
 
 def attribution(product: Tensor, tickers: Sequence[str], dates: Sequence[str], most: int = 3) -> Attribution:
-    """The `most` important days, columns and features of one (N, days, 9) product."""
+    """Find the `most` important days, columns and features of one (N, days, 9) product."""
     names = (tickers, dates, FEATURES)
     columns, days, features = (_shares(product.movedim(axis, 0).flatten(1), names[axis], most) for axis in range(3))
     return Attribution(days, columns, features)
 
 
 def _shares(groups: Tensor, names: Sequence[str], most: int) -> list[Share]:
-    """Largest shares of (groups, any) products."""
+    """Find the largest shares of (groups, any) products."""
     weight, total = groups.abs().sum(1), groups.sum(1)
     percent = 100 * weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
     best = percent.topk(min(most, len(names))).indices.tolist()

@@ -1,9 +1,9 @@
-"""What is held already: read from a file, and put as the environment would observe it."""
+"""Open positions, read from a file and described as the environment would observe them."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from data.features import CLOSE, HIGH
 from data.market import Market
+from environment import orders
 from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
-from utils.spaces import POSITION_FEATURES
 
 COLUMNS = ("ticker", "entry_date", "entry_price", "target_percent", "shares")
 
@@ -42,11 +42,11 @@ class Holding:
     @property
     def target_price(self) -> float:
         """Price at which it is sold."""
-        return self.entry_price * (1 + self.target_percent / 100)
+        return orders.target_price(self.entry_price, self.target_percent)
 
 
 def read_holdings(path: Path, market: Market, day: int) -> list[Holding]:
-    """The positions in a CSV file with the columns of `COLUMNS`, held at the close of `day`.
+    """Read the positions in a CSV file with the columns of `COLUMNS`, held at the close of `day`.
 
     Raises:
         DataError: the file cannot be read, or a row is no position of this market at that day.
@@ -97,7 +97,7 @@ def _entry_day(text: str, where: str, market: Market, day: int) -> int:
 
 
 def session(text: str, market: Market, name: str) -> int:
-    """Index of the session with an ISO date; raises DataError, naming the nearest earlier one, if there is none."""
+    """Return the index of the session with an ISO date; DataError, naming the nearest earlier one, if there is none."""
     try:
         date = np.datetime64(text, "D")
     except ValueError:
@@ -112,25 +112,25 @@ def session(text: str, market: Market, name: str) -> int:
 
 
 def last_price(holding: Holding, market: Market, day: int) -> float:
-    """Last traded close since the entry, or the entry price if there was none."""
+    """Return the last traded close since the entry, or the entry price if there was none."""
     closes = _since_entry(holding, market, day, CLOSE)
     traded = closes[np.isfinite(closes)]
     return float(traded[-1]) if len(traded) else holding.entry_price
 
 
 def sessions_held(holding: Holding, day: int) -> int:
-    """Sessions up to `day`, the entry day being the first."""
+    """Count sessions up to `day`, the entry day being the first."""
     return day - holding.entry_day + 1
 
 
 def days_without_bar(holding: Holding, market: Market, day: int) -> int:
-    """Sessions without a bar up to `day`, at its end."""
+    """Count the last sessions up to `day` that have no bar."""
     traded = np.isfinite(_since_entry(holding, market, day, CLOSE))[::-1]
     return int(traded.argmax()) if traded.any() else len(traded)
 
 
 def target_day(holding: Holding, market: Market, day: int) -> int | None:
-    """First session up to `day` whose high reached the target."""
+    """Return the first session up to `day` whose high reached the target."""
     reached = _since_entry(holding, market, day, HIGH) >= holding.target_price
     return holding.entry_day + int(reached.argmax()) if reached.any() else None
 
@@ -140,17 +140,17 @@ def _since_entry(holding: Holding, market: Market, day: int, feature: int) -> ND
 
 
 def position_features(holdings: list[Holding], market: Market, day: int, rules: EnvironmentConfig) -> Tensor:
-    """(K, 6) float32 features of the positions, as the environment observes them at the close of `day`."""
-    largest = rules.initial_capital * rules.largest_order
-    rows = [
-        (
-            1.0,
-            sessions_held(holding, day) / rules.max_holding_days,
-            last_price(holding, market, day) / holding.entry_price - 1,
-            holding.value / largest,
-            holding.target_price / last_price(holding, market, day) - 1,
-            days_without_bar(holding, market, day) / rules.max_days_without_bar,
-        )
-        for holding in holdings
-    ]
-    return torch.tensor(rows, dtype=torch.float32).reshape(-1, POSITION_FEATURES)
+    """Describe the positions as the environment observes them at the close of `day`: (K, 6) float32."""
+
+    def each(measure: Callable[[Holding], float]) -> Tensor:
+        return torch.tensor([measure(holding) for holding in holdings], dtype=torch.float64)
+
+    return orders.position_features(
+        rules,
+        sessions_held=each(lambda holding: sessions_held(holding, day)),
+        entry_price=each(lambda holding: holding.entry_price),
+        last_price=each(lambda holding: last_price(holding, market, day)),
+        target_price=each(lambda holding: holding.target_price),
+        value=each(lambda holding: holding.value),
+        days_without_bar=each(lambda holding: days_without_bar(holding, market, day)),
+    )

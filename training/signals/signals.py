@@ -41,7 +41,7 @@ class SessionDate:
 
 @dataclass(frozen=True)
 class Order:
-    """What to buy in the next session; money in currency units."""
+    """A purchase for the next session; money in currency units."""
 
     ticker: str
     coefficient: float
@@ -61,7 +61,7 @@ class Order:
 
 @dataclass(frozen=True)
 class OpenPosition:
-    """What is held already."""
+    """A position that is held already."""
 
     ticker: str
     shares: float
@@ -77,7 +77,7 @@ class OpenPosition:
 
 @dataclass(frozen=True)
 class Signals:
-    """The state of an account at a close, and what the agent makes of it."""
+    """The state of an account at a close, and the agent's orders."""
 
     date: str
     next_session: SessionDate
@@ -101,7 +101,7 @@ class Account:
 
 
 def opening_account(capital: float, cash: float | None, holdings: list[Holding], rules: EnvironmentConfig) -> Account:
-    """The account that holds these positions; without `cash`, what the capital has left after buying them.
+    """Open an account with these positions; without `cash`, it holds the rest of the capital after buying them.
 
     Raises:
         ConfigError: the positions cost more than the capital.
@@ -116,7 +116,7 @@ def opening_account(capital: float, cash: float | None, holdings: list[Holding],
 
 
 def make_signals(agent: DDPGAgent, market: Market, day: int, rules: EnvironmentConfig, account: Account) -> Signals:
-    """What `agent` orders at the close of `day`, its trading period being as long as at an episode's start.
+    """Ask `agent` for its orders at the close of `day`, as on the first day of an episode.
 
     Raises:
         DataError: the day has no full context before it.
@@ -127,15 +127,16 @@ def make_signals(agent: DDPGAgent, market: Market, day: int, rules: EnvironmentC
             f"{market.dates[min(agent.context_days, len(market.dates)) - 1]} on, got {market.dates[day]}"
         )
     rules = dataclasses.replace(rules, initial_capital=account.capital)
-    portfolio = _portfolio(market, day, rules, account)
+    exposure = sum(holding.shares * last_price(holding, market, day) for holding in account.holdings)
+    portfolio = _portfolio(market, day, rules, account.cash, exposure)
     state = _state(agent, market, day, rules, account, portfolio)
     with torch.no_grad():
         action = act(agent.networks, state).cpu()
-    held = _held(market, account)
-    action[held, 0] = 0.0  # what is held cannot be ordered
-    able = torch.where(portfolio.candidates()[0] & ~held, action[:, 0], -torch.inf)
-    best = int(able.argmax())
-    has_candidate = bool(able[best] > -torch.inf)
+    held = np.isin(market.investable_columns, [holding.column for holding in account.holdings])
+    action[torch.from_numpy(held), 0] = -torch.inf  # such a stock cannot be ordered
+    coefficient = torch.where(portfolio.candidates()[0], action[:, 0], -torch.inf)
+    best = int(coefficient.argmax())
+    has_candidate = bool(coefficient[best] > -torch.inf)
     portfolio.step(action[None])
     tickers = [market.tickers[column] for column in market.investable_columns]
     return Signals(
@@ -143,39 +144,35 @@ def make_signals(agent: DDPGAgent, market: Market, day: int, rules: EnvironmentC
         next_session=session_date(market, day + 1),
         capital=account.capital,
         cash=account.cash,
-        equity=account.cash + _exposure(market, day, account),
+        equity=account.cash + exposure,
         orders=_orders(agent, market, day, state, action, portfolio),
         positions=[_position(holding, market, day, rules) for holding in account.holdings],
         best_candidate=tickers[best] if has_candidate else None,
-        best_coefficient=float(able[best]) if has_candidate else None,
+        best_coefficient=float(coefficient[best]) if has_candidate else None,
     )
 
 
 def session_date(market: Market, day: int) -> SessionDate:
-    """Date of a session, which may lie after the end of the data."""
+    """Return the date of a session, which may lie after the end of the data."""
     beyond = day - (len(market.dates) - 1)
     if beyond <= 0:
         return SessionDate(str(market.dates[day]), False)
     return SessionDate(str(np.busday_offset(market.dates[-1], beyond, roll="backward")), True)
 
 
-def _portfolio(market: Market, day: int, rules: EnvironmentConfig, account: Account) -> Portfolio:
-    """The environment's account at the close of `day`, before a session in which every stock opens at that close.
+def _portfolio(market: Market, day: int, rules: EnvironmentConfig, cash: float, exposure: float) -> Portfolio:
+    """Open the environment's account at the close of `day`, before a session in which every stock opens at that close.
 
-    So its own rules choose the orders and size them, whatever the data say of the days after.
+    So its own rules choose the orders and size them, without the data of the days after.
     """
     today = market.data_array[day, market.investable_columns]
     close = torch.from_numpy(today[:, CLOSE])
     open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
     portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
     portfolio.reset(torch.tensor([0]), steps=1, trading_steps=1)
-    portfolio.cash.fill_(account.cash)
-    portfolio.equity.fill_(account.cash + _exposure(market, day, account))
+    portfolio.cash.fill_(cash)
+    portfolio.equity.fill_(cash + exposure)
     return portfolio
-
-
-def _exposure(market: Market, day: int, account: Account) -> float:
-    return sum(holding.shares * last_price(holding, market, day) for holding in account.holdings)
 
 
 def _state(
@@ -191,22 +188,16 @@ def _state(
     )
 
 
-def _held(market: Market, account: Account) -> Tensor:
-    """(n,) bool: the investable stock is held."""
-    held = [holding.column for holding in account.holdings]
-    return torch.from_numpy(np.isin(market.investable_columns, held))
-
-
 def _orders(
     agent: DDPGAgent, market: Market, day: int, state: State, action: Tensor, portfolio: Portfolio
 ) -> list[Order]:
-    """The orders that the environment has filled, each with what its coefficient came from."""
+    """List the orders that the environment has filled, each with the inputs that its coefficient came from."""
     trades = trade_ledger(portfolio, 0)
     rules = portfolio.rules
     entry_day = day + trades[0]["entry_day"] if trades else day
     first = day - agent.context_days + 1
     dates = [str(date) for date in market.dates[first : day + 1]]
-    seen = products(agent.networks, state, [trade["stock"] for trade in trades])
+    attributions = products(agent.networks, state, [trade["stock"] for trade in trades])
     return [
         Order(
             ticker=market.tickers[market.investable_columns[trade["stock"]]],
@@ -219,7 +210,7 @@ def _orders(
             latest_exit=session_date(market, entry_day + rules.max_holding_days - 1),
             looks_at=attribution(product.cpu(), market.tickers, dates),
         )
-        for trade, product in zip(trades, seen, strict=True)
+        for trade, product in zip(trades, attributions, strict=True)
     ]
 
 
@@ -240,7 +231,7 @@ def _position(holding: Holding, market: Market, day: int, rules: EnvironmentConf
 
 
 def _status(holding: Holding, market: Market, day: int, rules: EnvironmentConfig) -> str:
-    """Whether an exit is due by the rules, as far as the data up to `day` tell."""
+    """Tell whether an exit is due by the rules, from the data up to `day`."""
     reached = target_day(holding, market, day)
     missing = days_without_bar(holding, market, day)
     left = rules.max_holding_days - sessions_held(holding, day)

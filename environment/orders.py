@@ -1,0 +1,106 @@
+"""The rules of orders as pure functions, shared by the account, the learner and the signals.
+
+Stocks are numbered 0..n-1. All functions work on any leading dimensions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from utils.config.trader import EnvironmentConfig
+from utils.spaces import MIN_COEFFICIENT
+
+Price = TypeVar("Price", float, Tensor)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What is ordered at a close, best first: three (orders, lanes) tensors."""
+
+    stock: Tensor
+    coefficient: Tensor
+    """Size in stakes; 0 where nothing is ordered."""
+    target_percent: Tensor
+
+
+@dataclass(frozen=True)
+class OrderLimits:
+    """How many orders a day takes, and how large the cash lets them be."""
+
+    orders_per_day: int
+    size_per_cash: float
+    """Size of the order, as a share of the largest, that all of the initial capital in cash pays for."""
+
+    @classmethod
+    def of(cls, rules: EnvironmentConfig, stocks: int) -> OrderLimits:
+        """Derive the limits of an account that trades so many stocks."""
+        orders = min(rules.max_new_positions_per_day, stocks)
+        return cls(orders, 1 / (rules.largest_order * (1 + rules.cost_rate)))
+
+    def affordable_size(self, account: Tensor) -> Tensor:
+        """Return the size that the cash of (..., 3) accounts pays for, as a share of the largest: (..., 1)."""
+        return account[..., :1] * self.size_per_cash
+
+
+def held_stocks(slot_stock: Tensor, stocks: int) -> Tensor:
+    """Tell which stocks (..., n) are held, from the stocks of (..., slots), which are n in empty slots."""
+    held = torch.zeros(*slot_stock.shape[:-1], stocks + 1, dtype=torch.bool, device=slot_stock.device)
+    return held.scatter_(-1, slot_stock, True)[..., :stocks]
+
+
+def candidate_stocks(tradable: Tensor, slot_stock: Tensor) -> Tensor:
+    """Tell which stocks (..., n) have a bar today and no open position."""
+    return tradable & ~held_stocks(slot_stock, tradable.shape[-1])
+
+
+def rank_stocks(score: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` largest of (..., n) scores, best first, and their stocks; ties go to the lower stock."""
+    if count == 1:
+        best, stock = score.max(dim=-1, keepdim=True)
+        return best, stock
+    ranked, order = score.sort(dim=-1, descending=True, stable=True)
+    return ranked[..., :count], order[..., :count]
+
+
+def choose_orders(coefficient: Tensor, is_candidate: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` largest coefficients among the candidates, 0 below the smallest order, and their stocks."""
+    # Multiplying by bytes is one vectorised pass; a coefficient of 0 is below the minimum and never ordered.
+    best, stock = rank_stocks(coefficient * is_candidate.view(torch.uint8), count)
+    return torch.where(best >= MIN_COEFFICIENT, best, 0.0), stock
+
+
+def cut_to_cash(wanted: Tensor, cash: Tensor, dim: int) -> Tensor:
+    """Cut orders, best first along `dim`, each to the cash that those before it leave; there is no leverage."""
+    spent_before = wanted.cumsum(dim) - wanted
+    return torch.minimum(wanted, (cash - spent_before).clamp(min=0))
+
+
+def target_price(entry_price: Price, target_percent: Price) -> Price:
+    """Return the price at which a position is sold."""
+    return entry_price * (1 + target_percent / 100)
+
+
+def position_features(
+    rules: EnvironmentConfig,
+    *,
+    sessions_held: Tensor,
+    entry_price: Tensor,
+    last_price: Tensor,
+    target_price: Tensor,
+    value: Tensor,
+    days_without_bar: Tensor,
+) -> Tensor:
+    """Describe open positions as networks see them, (..., POSITION_FEATURES) float32; prices and money are float64."""
+    features = (
+        torch.ones_like(last_price),
+        sessions_held / rules.max_holding_days,
+        last_price / entry_price - 1,
+        value / (rules.initial_capital * rules.largest_order),
+        target_price / last_price - 1,
+        days_without_bar / rules.max_days_without_bar,
+    )
+    return torch.stack([feature.float().expand_as(last_price) for feature in features], dim=-1)

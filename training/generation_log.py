@@ -1,0 +1,139 @@
+"""Times, memory and results of generations, in plain numbers for the metrics."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.replay_buffer import ReplayBuffer
+from training.rollout import Rollout
+from training.trials import trial_record
+from utils.memory.profiler import MemoryProfiler
+
+HISTORY = 1000
+_COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
+
+
+class GenerationLog:
+    """Measures the phases of each generation; the profiler, if there is one, notes their memory."""
+
+    def __init__(
+        self,
+        generations: int,
+        device: torch.device,
+        profiler: MemoryProfiler | None = None,
+        census_every: int = 0,
+    ) -> None:
+        """Begin a log of so many generations; every `census_every` of them the profiler counts all objects, 0 never."""
+        self.generations, self.generation = generations, 0
+        self.device = device
+        self.profiler, self.census_every = profiler, census_every
+        self.seconds: deque[dict[str, float]] = deque(maxlen=HISTORY)
+        """By phase, of the last generations."""
+
+    def begin(self, generation: int) -> None:
+        """Begin a generation."""
+        self.generation = generation
+        self.seconds.append({})
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure a phase, and note the memory at its end."""
+        started = time.perf_counter()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.seconds[-1][name] = time.perf_counter() - started
+        if self.profiler is not None:
+            # Counting all objects takes about a second; the first generations show what is built up once.
+            is_due = self.census_every > 0 and (self.generation <= 2 or self.generation % self.census_every == 0)
+            self.profiler.log_memory(name, census=name == "evolve" and is_due)
+
+    def record(
+        self,
+        rollout: Rollout,
+        learning: dict[str, float],
+        validation: dict[str, Any],
+        replay: ReplayBuffer,
+        training_starts: int,
+        exploration_noise: float,
+    ) -> dict[str, Any]:
+        """Put the generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
+        fitness = rollout.fitness
+        return {
+            "generation": self.generation,
+            "generations": self.generations,
+            "replay": {"size": replay.size, "capacity": replay.capacity, "training_starts": training_starts},
+            "fitness": {
+                **_spread(fitness[fitness.isfinite()]),
+                "above_zero": int((fitness > 0).sum()),
+                "agents": len(fitness),
+                "unsound_agents": int((~fitness.isfinite()).sum()),
+            },
+            "profit_percent": float(rollout.profit_percent.nanmean()),
+            "trading": _trading(rollout),
+            "validation": validation,
+            "learning": learning or None,
+            "exploration_noise": exploration_noise,
+            "seconds": self._timing(),
+            "memory": self._memory(),
+        }
+
+    def _timing(self) -> dict[str, float]:
+        """Return the seconds of this generation by phase, and an estimate for the rest of the run.
+
+        Its checkpoint is not written yet; the averages hold those of the generations before.
+        """
+        totals = [sum(phases.values()) for phases in self.seconds]
+        average = sum(totals) / len(totals)
+        left = average * (self.generations - self.generation)
+        return {**self.seconds[-1], "total": totals[-1], "average": average, "left": left}
+
+    def _memory(self) -> dict[str, float] | None:
+        if self.profiler is None:
+            return None
+        snapshot = self.profiler.snapshots[-1]
+        return {name: getattr(snapshot, name) for name in ("rss_mb", "uss_mb", "gpu_allocated_mb")}
+
+
+def validation_record(
+    rollout: Rollout, starts: Tensor, capital: float, champion_score: float, champion_generation: int
+) -> dict[str, Any]:
+    """Record the results on the validation windows that begin at `starts`, with each agent's own."""
+    profit = rollout.profit_percent
+    score, best = rollout.most_profitable()
+    equity = torch.where(profit.isfinite()[:, None], rollout.equity[..., 0], torch.nan)
+    return {
+        "best": score,
+        "best_agent": best,
+        "mean": float(profit.nanmean()),
+        "unsound_agents": int((~profit.isfinite()).sum()),
+        "champion": champion_score,
+        "champion_generation": champion_generation,
+        "trials": trial_record(equity.cpu().numpy(), starts.numpy(), capital),
+    }
+
+
+def _trading(rollout: Rollout) -> dict[str, float]:
+    """Sum up the noise-free episodes."""
+    counts = {name: int(rollout.noise_free(getattr(rollout.summary, name)).sum()) for name in _COUNTS}
+    money = {name: float(rollout.noise_free(getattr(rollout.summary, name)).sum()) for name in ("penalties", "costs")}
+    return {**counts, **money, "win_rate": counts["wins"] / counts["trades"] if counts["trades"] else 0.0}
+
+
+def _spread(fitness: Tensor) -> dict[str, float | None]:
+    """Return mean, max, min and standard deviation; None where no agent has a fitness."""
+    if not len(fitness):
+        return dict.fromkeys(("mean", "max", "min", "std"))
+    return {
+        "mean": float(fitness.mean()),
+        "max": float(fitness.max()),
+        "min": float(fitness.min()),
+        "std": float(fitness.std(correction=0)),
+    }
