@@ -50,10 +50,6 @@ class Population:
             for group in optimizer.param_groups:
                 group["lr"] = share * rate
 
-    def count(self) -> int:
-        """Count the agents."""
-        return self.size
-
     @property
     def is_shared(self) -> bool:
         """Whether one encoder serves all agents."""

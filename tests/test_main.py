@@ -17,6 +17,7 @@ from main import main
 from tests.tiny_run import frame, parameters, records, run
 
 pytestmark = pytest.mark.usefixtures("restore_process")
+POLICIES = {"champion", "random picker", "equal weight", "buy and hold", "60-day momentum", "5-day reversal"}
 
 
 @pytest.mark.parametrize("representation", ["independent", "shared"])
@@ -33,7 +34,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, representation: str) -> No
     assert summary["days"] == 300 and summary["columns"] == 6 and summary["features"] == 9
     assert summary["replay_size"] == 300 and summary["replay_bytes_per_transition"] <= 4096
     assert len(summary["rss_mb_per_generation"]) == 2 and all(len(v) == 2 for v in summary["seconds"].values())
-    policies = {"champion", "random picker", "equal weight", "planted rule", "oracle"}
+    policies = {*POLICIES, "planted rule", "oracle"}
     assert set(summary["champion"]["validation"]) == policies == set(summary["champion"]["holdout"])
 
 
@@ -121,7 +122,7 @@ def test_own_data_trains_and_only_listed_tickers_are_bought(tiny: Path) -> None:
     assert run(tiny, "--run", "own", "--data", str(data), "--investable", str(listed)) == 0
     summary = json.loads((tiny.parent / "runs" / "own" / "summary.json").read_text())
     assert (summary["columns"], summary["investable"], summary["synthetic"]) == (5, 2, False)
-    assert set(summary["champion"]["validation"]) == {"champion", "random picker", "equal weight"}
+    assert set(summary["champion"]["validation"]) == POLICIES and "holdout" not in summary["champion"]
 
 
 def spoil(folder: Path, kind: str) -> list[str]:

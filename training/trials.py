@@ -1,4 +1,4 @@
-"""What every agent of every generation earned on the validation days: the trials among which a champion is chosen."""
+"""Results of every agent of every generation on the validation days: the trials among which a champion is chosen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Trials:
 
 
 def trial_record(equity: Array, starts: Array, capital: float) -> dict[str, list[Any]]:
-    """The results of A agents on W windows, by agent, in plain numbers of five decimals.
+    """Return the results of A agents on W windows, by agent, in plain numbers of five decimals.
 
     Windows may overlap: a calendar day's profit is the mean over windows, as of W accounts side by side.
 
@@ -46,7 +46,7 @@ def trial_record(equity: Array, starts: Array, capital: float) -> dict[str, list
 
 
 def daily_profit(equity: Array, starts: Array, capital: float) -> Array:
-    """(days, A) profit of each calendar day from the first to the last of the windows, percent of the capital."""
+    """Return (days, A) profits of each day from the first to the last of the windows, percent of the capital."""
     steps, agents, windows = equity.shape[0] - 1, equity.shape[1], equity.shape[2]
     first = int(starts.min()) + 1
     profit = np.zeros((int(starts.max()) + steps + 1 - first, agents))
@@ -57,12 +57,12 @@ def daily_profit(equity: Array, starts: Array, capital: float) -> Array:
 
 
 def read_trials(records: Sequence[Mapping[str, Any]]) -> Trials | None:
-    """The trials in the records of metrics.jsonl, those of broken agents left out; None where none were written."""
+    """Return the trials in the records of metrics.jsonl but for those of broken agents; None where there are none."""
     found = [record["validation"]["trials"] for record in records if record["validation"].get("trials")]
     profits = [profit for trial in found for profit in trial["slice_profit"]]
     sharpes = [sharpe for trial in found for sharpe in trial["daily_sharpe"]]
     if not profits:
         return None
     slice_profit, sharpe = np.array(profits, dtype=np.float64).T, np.array(sharpes, dtype=np.float64)
-    is_sound = np.isfinite(slice_profit).all(axis=0)
-    return Trials(slice_profit[:, is_sound], sharpe[is_sound])
+    is_finite = np.isfinite(slice_profit).all(axis=0)
+    return Trials(slice_profit[:, is_finite], sharpe[is_finite])

@@ -1,4 +1,4 @@
-"""What a daily equity curve is worth: pure functions on arrays (..., days + 1), one number for each curve.
+"""Measures of daily equity curves: pure functions on arrays (..., days + 1), one number for each curve.
 
 The daily return is r_t = E_t / E_(t-1) - 1. A ratio whose denominator vanishes is undefined; it is reported as 0.0,
 which never flatters. After ruin (equity <= 0) returns are 0. A curve with fewer than two points earned nothing: 0.0.
@@ -20,7 +20,7 @@ NO_RISK = 1e-12
 
 
 def daily_returns(equity: npt.ArrayLike) -> Array:
-    """Simple returns r_t = E_t / E_(t-1) - 1, shape (..., days), as fractions."""
+    """Return simple returns r_t = E_t / E_(t-1) - 1, shape (..., days), as fractions."""
     curve = np.asarray(equity, dtype=np.float64)
     previous, current = curve[..., :-1], curve[..., 1:]
     alive = ~(previous <= 0)  # a NaN stays NaN
@@ -28,23 +28,23 @@ def daily_returns(equity: npt.ArrayLike) -> Array:
 
 
 def total_return_percent(equity: npt.ArrayLike) -> Array:
-    """100 (E_T / E_0 - 1), shape (...), percent."""
+    """Return 100 (E_T / E_0 - 1), shape (...), percent."""
     return 100.0 * (_growth(equity) - 1.0)
 
 
 def annualised_volatility_percent(equity: npt.ArrayLike) -> Array:
-    """100 sqrt(252) std(r), the sample deviation (n - 1), shape (...), percent a year."""
+    """Return 100 sqrt(252) std(r), the sample deviation (n - 1), shape (...), percent a year."""
     return 100.0 * YEAR_ROOT * _deviation(daily_returns(equity))
 
 
 def sharpe(equity: npt.ArrayLike) -> Array:
-    """sqrt(252) mean(r) / std(r), sample deviation, no risk-free rate (Sharpe 1994), shape (...)."""
+    """Return sqrt(252) mean(r) / std(r), sample deviation, no risk-free rate (Sharpe 1994), shape (...)."""
     returns = daily_returns(equity)
     return YEAR_ROOT * _ratio(_mean(returns), _deviation(returns))
 
 
 def sortino(equity: npt.ArrayLike) -> Array:
-    """sqrt(252) mean(r) / sqrt(mean(min(r, 0)^2)), target 0 (Sortino & Price 1994), shape (...).
+    """Return sqrt(252) mean(r) / sqrt(mean(min(r, 0)^2)), target 0 (Sortino & Price 1994), shape (...).
 
     The mean under the root runs over all days, gains counting as zero. Without a losing day: 0.0.
     """
@@ -54,7 +54,7 @@ def sortino(equity: npt.ArrayLike) -> Array:
 
 
 def max_drawdown_percent(equity: npt.ArrayLike) -> Array:
-    """100 max_t (1 - E_t / max_(s <= t) E_s), shape (...), percent of the peak, between 0 and 100."""
+    """Return 100 max_t (1 - E_t / max_(s <= t) E_s), shape (...), percent of the peak, between 0 and 100."""
     curve = np.maximum(np.asarray(equity, dtype=np.float64), 0.0)
     peaks = np.maximum.accumulate(curve, axis=-1)
     below = 1.0 - curve / np.where(peaks > 0, peaks, 1.0)
@@ -62,7 +62,7 @@ def max_drawdown_percent(equity: npt.ArrayLike) -> Array:
 
 
 def calmar(equity: npt.ArrayLike) -> Array:
-    """((E_T / E_0)^(252 / days) - 1) / maximum drawdown (Young 1991), shape (...). Without a drawdown: 0.0."""
+    """Return ((E_T / E_0)^(252 / days) - 1) / maximum drawdown (Young 1991), shape (...). Without a drawdown: 0.0."""
     days = max(np.shape(equity)[-1] - 1, 1)
     annual_return = _growth(equity) ** (TRADING_DAYS_PER_YEAR / days) - 1.0
     return _ratio(annual_return, max_drawdown_percent(equity) / 100.0)

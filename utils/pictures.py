@@ -1,119 +1,92 @@
-"""What people look at: pictures of a run, tables, and the status block of a generation."""
+"""Charts as PNG files, and the status block of a generation."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-import matplotlib.dates
-import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from utils.charts import Chart, tick_labels
 from utils.tables import cell as _cell
-from utils.tables import table as table
 
-# Okabe & Ito (2008): told apart with any colour vision; the first is for what the picture is about.
-BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9"
-COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
-DASHES = ("-", "--", "-.", ":")
+# Okabe & Ito (2008): told apart with any colour vision.
+BLUE, ORANGE, VERMILION = "#0072B2", "#E69F00", "#D55E00"
 GREY, INK = "#8A8A8A", "#333333"
-
-Array = npt.NDArray[np.float64]
-MemoryPoint = tuple[str, float, float, float, float]
-"""Label of a phase, seconds since the start, RSS, unique set size and GPU memory, each in MiB."""
-
-
-def draw_fitness(records: Sequence[Mapping[str, Any]], path: Path, note: str | None = None) -> None:
-    """Write a PNG of the population's fitness (mean, max, min) and the champion's validation over the generations.
-
-    `records` are those of metrics.jsonl; values are percent of the initial capital an episode, None where unknown.
-    """
-    generations = [record["generation"] for record in records]
-    mean, highest, lowest = (_column(records, "fitness", name) for name in ("mean", "max", "min"))
-    champion = _column(records, "validation", "champion")
-    with picture(path, "Fitness of the population", note) as (figure, axes):
-        axes.fill_between(generations, lowest, highest, color=BLUE, alpha=0.15, linewidth=0, label="min to max")
-        dots = _marks(len(records))
-        for edge in (highest, lowest):
-            axes.plot(generations, edge, color=BLUE, linewidth=1, alpha=0.6, **(dots if len(records) == 1 else {}))
-        axes.plot(generations, mean, color=BLUE, label="mean", **dots)
-        axes.plot(generations, champion, color=VERMILION, linestyle="--", label="champion on validation", **dots)
-        axes.set_xlabel("Generation")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
-        _percent_axis(axes, "Fitness, % of initial capital per episode")
-        outside_legend(figure, axes)
+STYLES = (
+    ("#0060a8", "-"),
+    ("#c24a00", "-"),
+    ("#007a5a", ":"),
+    ("#96509e", "-"),
+    ("#8a6500", "--"),
+    ("#2f83b3", "-"),
+    ("#a3355c", "--"),
+    ("#67717d", "-"),
+)
+"""Colour and dashes of a series by its style, those of the page in its light theme."""
 
 
-def draw_equity(
-    curves: Mapping[str, Sequence[float]],
-    dates: Sequence[Any] | None,
-    path: Path,
-    title: str,
-    bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
-    note: str | None = None,
-) -> None:
-    """Write a PNG of equity curves, each drawn as its return since its own first day in percent.
-
-    `curves` holds equity by label, what the picture is about first, one value a day; `bands` holds (lower, upper)
-    equity by label, for example percentiles of random pickers. `dates` are the days, or None for numbered days.
-    """
-    with picture(path, title, note) as (figure, axes):
-        for (label, (lower, upper)), colour in zip((bands or {}).items(), (GREY, SKY, ORANGE), strict=False):
-            days = _days(dates, len(lower))
-            axes.fill_between(days, _gain(lower), _gain(upper), color=colour, alpha=0.22, linewidth=0, label=label)
-        for index, (label, curve) in enumerate(curves.items()):
-            gain = _gain(curve)
+def draw_chart(chart: Chart, path: Path, note: str | None = None) -> None:
+    """Write a chart as PNG, with a note about the run below that of the chart."""
+    notes = "\n".join(textwrap.fill(text, 120) for text in (chart.note, note) if text)
+    # Dots at the points where they are few enough to tell apart; a single point would else be invisible.
+    dots: dict[str, Any] = {"marker": "o", "markersize": 3} if len(chart.shares) <= 30 else {}
+    with picture(path, chart.title, notes) as (figure, axes):
+        for band in chart.bands:
+            axes.fill_between(chart.shares, band.low, band.high, color=GREY, alpha=0.22, linewidth=0, label=band.label)
+            for edge in (band.low, band.high):
+                axes.plot(chart.shares, edge, color=GREY, linewidth=0.6, **dots)
+        for line in chart.lines:
+            colour, dashes = STYLES[line.style]
+            is_subject = line.style == 0
             axes.plot(
-                _days(dates, len(curve)),
-                gain,
-                color=COLOURS[index % len(COLOURS)],
-                linestyle=DASHES[index % len(DASHES)],
-                linewidth=2.2 if index == 0 else 1.5,
-                zorder=3 if index == 0 else 2,
-                label=f"{label}\n{_percent(gain[-1])}",
+                chart.shares,
+                line.values,
+                color=colour,
+                linestyle=dashes,
+                linewidth=2.2 if is_subject else 1.5,
+                zorder=3 if is_subject else 2,
+                label=f"{line.label}\n{line.end}",
+                **dots,
             )
-        _day_axis(axes, dates)
-        _percent_axis(axes, "Return since the first day, %")
-        outside_legend(figure, axes)
-
-
-def draw_memory(phases: Sequence[MemoryPoint], path: Path, note: str | None = None) -> None:
-    """Write a PNG of memory (MiB) over time: resident, unique to the process, and on the GPU where there is any."""
-    labels = [phase[0] for phase in phases]
-    values = np.array([phase[1:] for phase in phases], dtype=np.float64).reshape(-1, 4)
-    unit, divisor = _time_unit(values[-1, 0] if len(values) else 0.0)
-    times = values[:, 0] / divisor
-    with picture(path, "Memory of the process", note) as (figure, axes):
-        for index, (label, colour) in enumerate((("resident", BLUE), ("unique", GREEN), ("GPU", VERMILION)), start=1):
-            if label != "GPU" or values[:, index].any():
-                axes.plot(
-                    times,
-                    values[:, index],
-                    color=colour,
-                    linestyle=DASHES[index - 1],
-                    label=f"{label}\n{_last(values[:, index]):,.0f} MiB",
-                    **_marks(len(phases)),
-                )
-        _mark_peak(axes, times, values[:, 1], labels)
-        axes.set_ylim(0, 1.15 * values[:, 1:].max(initial=1.0))
-        axes.set_xlabel(f"Time since the start, {unit}")
-        axes.set_ylabel("Memory, MiB")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        for vertical in chart.verticals:
+            axes.axvline(
+                vertical.share,
+                color=GREY,
+                linestyle=":",
+                linewidth=0.9,
+                label=vertical.label if len(chart.verticals) == 1 else None,
+            )
+        for mark in chart.marks:
+            axes.plot(mark.share, mark.value, "o", color=STYLES[0][0], markersize=6, zorder=4)
+            axes.annotate(
+                mark.title,
+                (mark.share, mark.value),
+                xytext=(0, 8),
+                textcoords="offset points",
+                ha="right" if mark.share > 0.5 else "left",
+                fontsize=9,
+                color=INK,
+            )
+        if chart.has_zero:
+            axes.axhline(0, color=GREY, linewidth=0.9, zorder=1)
+        low, high, heights = chart.scale
+        axes.set_ylim(low, high + 0.05 * (high - low))
+        axes.set_yticks(heights, tick_labels(chart.scale))
+        axes.set_xlim(-0.02, 1.02)
+        axes.set_xticks([tick.share for tick in chart.ticks], [tick.label for tick in chart.ticks], fontsize=8.5)
         outside_legend(figure, axes)
 
 
 @contextmanager
 def picture(path: Path, title: str, note: str | None) -> Iterator[tuple[Figure, Axes]]:
-    """A figure that is written to `path` in one step. It never enters pyplot, which would keep it alive."""
+    """Open a figure that is written to `path` in one step. It never enters pyplot, which would keep it alive."""
     figure = Figure(figsize=(9, 4.8), dpi=150, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)  # type: ignore[union-attr,call-arg]
     FigureCanvasAgg(figure)
@@ -141,77 +114,14 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def outside_legend(figure: Figure, axes: Axes) -> None:
-    """The legend of an axes, to the right of it, long labels wrapped."""
+    """Put the legend of an axes to the right of it, long labels wrapped."""
     handles, labels = axes.get_legend_handles_labels()
     wrapped = ["\n".join(textwrap.fill(line, 22) for line in label.splitlines()) for label in labels]
     figure.legend(handles, wrapped, loc="outside right upper", frameon=False, fontsize=10, labelspacing=0.8)
 
 
-def _percent_axis(axes: Axes, label: str) -> None:
-    axes.set_ylabel(label)
-    axes.axhline(0, color=GREY, linewidth=0.9, zorder=1)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
-
-
-def _day_axis(axes: Axes, dates: Sequence[Any] | None) -> None:
-    if dates is None:
-        axes.set_xlabel("Trading day")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        return
-    locator = matplotlib.dates.AutoDateLocator(minticks=4, maxticks=8)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(matplotlib.dates.ConciseDateFormatter(locator))
-
-
-def _days(dates: Sequence[Any] | None, count: int) -> npt.NDArray[Any]:
-    if dates is None:
-        return np.arange(count)
-    return np.array([np.datetime64(day, "D").astype(date) for day in dates[:count]])
-
-
-def _gain(curve: Sequence[float]) -> Array:
-    values = np.asarray(curve, dtype=np.float64)
-    return np.asarray(100.0 * (values / values[0] - 1.0))
-
-
-def _mark_peak(axes: Axes, times: Array, resident: Array, labels: list[str]) -> None:
-    if not len(resident):
-        return
-    peak = int(resident.argmax())
-    is_late = times[peak] > times[-1] / 2
-    axes.annotate(
-        f"resident peak {resident[peak]:,.0f} MiB, {labels[peak]}",
-        (times[peak], resident[peak]),
-        xytext=(0, 10),
-        textcoords="offset points",
-        ha="right" if is_late else "left",
-        fontsize=9,
-        color=INK,
-    )
-    axes.plot(times[peak], resident[peak], "o", color=BLUE, markersize=6)
-
-
-def _marks(points: int) -> dict[str, Any]:
-    """Dots at the points where they are few enough to tell apart; a single point would else be invisible."""
-    return {"marker": "o", "markersize": 4} if points <= 30 else {}
-
-
-def _time_unit(seconds: float) -> tuple[str, float]:
-    if seconds < 180:
-        return "seconds", 1.0
-    return ("minutes", 60.0) if seconds < 10_800 else ("hours", 3600.0)
-
-
-def _column(records: Sequence[Mapping[str, Any]], group: str, name: str) -> Array:
-    return np.array([(record[group] or {}).get(name) for record in records], dtype=np.float64)  # None becomes NaN
-
-
-def _last(values: Array) -> float:
-    return float(values[-1]) if len(values) else math.nan
-
-
 def status_block(record: Mapping[str, Any]) -> str:
-    """The state of a run after a generation, several lines of text.
+    """Return the state of a run after a generation, several lines of text.
 
     `record` is that of metrics.jsonl with its `seconds`; results are percent of the initial capital, `win_rate` a
     share between 0 and 1, costs in currency units. What is None is shown as -.

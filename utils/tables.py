@@ -10,7 +10,7 @@ import numpy as np
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Rows as aligned text under a header: numbers to the right, floats with two decimals, what is missing as -."""
+    """Return rows as aligned text under a header, numbers to the right; see `cell`."""
     cells = [[cell(row.get(column)) for column in columns] for row in rows]
     lines = [list(columns), *cells]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
@@ -32,7 +32,7 @@ def _is_number(value: Any) -> bool:
 
 
 def cell(value: Any) -> str:
-    """A value as text: numbers with separators, floats with two decimals, what is missing as -."""
+    """Return a value as text: numbers with separators, floats with two decimals, what is missing as -."""
     if value is None or (isinstance(value, float | np.floating) and not math.isfinite(value)):
         return "-"
     if isinstance(value, float | np.floating):

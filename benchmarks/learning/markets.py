@@ -27,7 +27,7 @@ from environment.trading_env import VectorTradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import ScoreRule, score_policy
-from training.evaluation.comparison import ORACLE, RULE, tune_planted
+from training.evaluation.tracks import ORACLE, RULE, tune_planted
 from training.rollout import play, roll_out
 from training.run.trainer import build_trainer
 from utils.config.trader import Config, MarketKind, config_hash

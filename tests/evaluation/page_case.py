@@ -1,124 +1,78 @@
-"""The contents of a report at full scale: five windows of 145 sessions, ten policies, 25 generations."""
+"""An evaluation at full scale: five windows of 145 sessions, eight policies, 25 generations."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
-from training.evaluation.page.contents import (
-    METRICS,
-    Bias,
-    CostSensitivity,
-    Dates,
-    Difference,
-    EquityCurves,
-    Estimate,
-    ExitReason,
-    FitnessHistory,
-    FloatArray,
-    HoldoutLook,
-    Overfitting,
-    PolicyResult,
-    ReportContents,
-    RunFacts,
-    Trade,
-    TradedStock,
-    Verdict,
-    monthly_returns,
-)
-from utils import metrics
+from data.features import CLOSE, NUM_FEATURES, normalization_stats
+from data.market import Market
+from data.splits import Span, Splits
+from environment.ledger import EXIT_REASONS
+from training.evaluation.assessment import Evaluation
+from training.evaluation.holdout import Look
+from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, MOMENTUM, RANDOM, REVERSAL, Played, Track
+from training.trials import SLICES
+from utils.charts import Dates, FloatArray
+from utils.config.trader import Config
 
-WINDOWS, SESSIONS, CAPITAL = 5, 145, 100_000.0
-POLICIES = (
-    "champion",
-    "elite 1",
-    "elite 2",
-    "random picker",
-    "equal weight",
-    "buy and hold",
-    "60-day momentum",
-    "5-day reversal",
-)
+WINDOWS, SESSIONS, CAPITAL, PICKERS = 5, 145, 1_000_000.0, 200
 TICKERS = ("MSFT", "BRK.B", "XOM", "NVDA", "KO", "BF.B")
-REASONS: tuple[ExitReason, ...] = ("target", "time", "end", "lost")
-COSTS = (0.0, 5.0, 10.0, 25.0, 50.0)
+DRIFTS = {
+    CHAMPION: 0.0005,
+    "elite 1": 0.00046,
+    "elite 2": 0.0003,
+    RANDOM: 0.0004,
+    EQUAL: 0.00042,
+    HOLD: 0.00044,
+    MOMENTUM: 0.00055,
+    REVERSAL: 0.0001,
+}
 
 
-def report_contents(
-    *, name: str = "calm-heron-0417", tickers: tuple[str, ...] = TICKERS, seed: int = 7
-) -> ReportContents:
+def case(
+    *,
+    name: str = "calm-heron-0417",
+    tickers: tuple[str, ...] = TICKERS,
+    windows: int = WINDOWS,
+    seed: int = 7,
+    drifts: dict[str, float] = DRIFTS,
+    **changes: Any,
+) -> Evaluation:
     """Everything that a page can show, drawn from `seed`; `name` and `tickers` appear wherever a run's would."""
     generator = np.random.default_rng(seed)
-    dates = sessions("2019-01-02", WINDOWS * SESSIONS)
-    drifts = (0.0005, 0.00046, 0.0003, 0.0004, 0.00042, 0.00044, 0.00055, 0.0001)
-    curves = {policy: walk(generator, len(dates), drift) for policy, drift in zip(POLICIES, drifts, strict=True)}
-    pickers = np.stack([walk(generator, len(dates), drift) for drift in generator.normal(0.0004, 0.0003, 200)])
-    low, high = np.percentile(pickers, (5, 95), axis=0)
-    curves["random picker"] = pickers.mean(axis=0)
-    gains = {policy: float(metrics.total_return_percent(curve)) for policy, curve in curves.items()}
-    ahead = {policy: gains["champion"] - gains[policy] for policy in POLICIES[3:]}
-    return ReportContents(
-        title=f"{name} on the holdout",
-        facts=RunFacts(
-            name=name,
-            seed=seed,
-            device="cpu",
-            split="holdout",
-            first_day=str(dates[0]),
-            last_day=str(dates[-1]),
-            champion_generation=18,
-            data="us_stocks.parquet",
-            others={"Windows": f"{WINDOWS} of {SESSIONS} sessions", "Stocks": "108 of 669"},
-        ),
-        verdict=Verdict(
-            f"Not better than the random picker: the champion earned {ahead['random picker']:.1f} percentage points "
-            "more, and the 95% interval holds zero.",
-            False,
-            [Difference(policy, Estimate(gain, gain - 9.5, gain + 11.3)) for policy, gain in ahead.items()],
-            caveats=[
-                "The champion was chosen on validation windows, among 16 agents and 25 generations.",
-                "This is look 3 at the holdout.",
+    dates = sessions("2019-01-02", windows * SESSIONS + 1)
+    market = market_of(generator, tickers, dates)
+    tracks = {policy: track(generator, drift, policy, windows) for policy, drift in drifts.items()}
+    first = SESSIONS * np.arange(windows)[:, None]
+    played = Played(
+        tracks,
+        {policy: trades(generator, market) for policy in drifts if policy == CHAMPION or policy.startswith("elite")},
+        first + np.arange(SESSIONS + 1),
+        {bps: {policy: tracks[policy] for policy in (CHAMPION, RANDOM, MOMENTUM)} for bps in COSTS_BPS},
+    )
+    command = f"python main.py evaluate --run {name} --split holdout"
+    return Evaluation(
+        **{
+            "name": name,
+            "split": "holdout",
+            "config": Config(seed=seed, data=Path(f"{name}.parquet"), memory_limit_mb=20_480),
+            "market": market,
+            "played": played,
+            "trials": 400,
+            "device": "cpu",
+            "command": command,
+            "champion_generation": 18,
+            "records": records(generator, 25),
+            "looks": [
+                Look(f"2026-03-0{day}T09:14:00+00:00", command, 18, "2019-01-02", "2021-10-12", 2.4, "Not better.")
+                for day in (2, 5, 6)
             ],
-        ),
-        policies=[policy_result(policy, curve, pickers) for policy, curve in curves.items()],
-        equity=EquityCurves(
-            curves, dates, (low, high), ("random picker",), window_starts=range(0, len(dates), SESSIONS)
-        ),
-        monthly=monthly_returns(dates, curves["champion"]),
-        traded=[traded_stock(generator, ticker, dates) for ticker in tickers],
-        costs=CostSensitivity(
-            COSTS,
-            {
-                policy: [
-                    Estimate(18 - index - 0.3 * bps, 9 - index - 0.3 * bps, 27 - index - 0.3 * bps) for bps in COSTS
-                ]
-                for index, policy in enumerate(("champion", "random picker", "60-day momentum"))
-            },
-            charged_bps=10.0,
-        ),
-        overfitting=Overfitting(
-            0.731, 400, 1.42, 0.38, 12_870, "Daily returns of all agents of the last 8 generations."
-        ),
-        fitness=fitness(generator, 25),
-        memory=memory(generator, 25),
-        memory_limit_mb=20_480.0,
-        holdout_looks=[
-            HoldoutLook("2026-03-02 09:14", 11, f"main.py evaluate --run {name} --split holdout", "+2.4 % a window"),
-            HoldoutLook("2026-03-05 17:40", 18, f"main.py evaluate --run {name} --split holdout", "+3.6 % a window"),
-            HoldoutLook("2026-03-06 08:02", 18, "main.py walk-forward", "+3.1 % a window"),
-        ],
-        biases=[
-            Bias(
-                "Survivors only", "Stocks that left the market are missing. Any long policy looks better than it was."
-            ),
-            Bias("Rising years", "125-day episodes that hold one random stock paid +6.9% in these years."),
-        ],
-        settings={
-            "population_size": 16,
-            "seed": seed,
-            "env": {"cost_bps": 5.0, "slippage_bps": 5.0, "fill": "next_open"},
-            "cloud": {"uri": "gs://bucket/runs", "access_token": "ya29.SECRET"},
-        },
-        command=f"python main.py evaluate --run {name} --split holdout",
+            **changes,
+        }
     )
 
 
@@ -135,67 +89,89 @@ def walk(generator: np.random.Generator, days: int, drift: float, volatility: fl
     return np.asarray(CAPITAL * np.exp(np.cumsum(returns)))
 
 
-def policy_result(policy: str, curve: FloatArray, pickers: FloatArray) -> PolicyResult:
-    """Metrics of one curve, or means over those of the pickers; intervals are plausible, not estimated."""
-    equity = pickers if policy == "random picker" else curve
-    values = {
-        "return": float(metrics.total_return_percent(equity).mean()),
-        "volatility": float(metrics.annualised_volatility_percent(equity).mean()),
-        "sharpe": float(metrics.sharpe(equity).mean()),
-        "sortino": float(metrics.sortino(equity).mean()),
-        "calmar": float(metrics.calmar(equity).mean()),
-        "max_drawdown": float(metrics.max_drawdown_percent(equity).mean()),
-        "turnover": 11.3,
-        "exposure": 71.8,
-        "trades": 1234.0,
-        "win_rate": 54.4,
-        "holding": 13.6,
-        "costs": 2.31,
-    }
-    if policy in ("equal weight", "buy and hold"):
-        values = {key: values[key] for key in list(METRICS)[:6]}
-    width = {key: 0.4 * abs(value) + 0.1 for key, value in values.items() if key not in ("trades", "holding")}
-    return PolicyResult(
-        policy,
-        {
-            key: Estimate(value, value - width[key], value + width[key]) if key in width else Estimate(value)
-            for key, value in values.items()
-        },
+def market_of(generator: np.random.Generator, tickers: tuple[str, ...], dates: Dates) -> Market:
+    """Prices of these tickers, the first of which did not trade for two weeks."""
+    data = np.full((len(dates), len(tickers), NUM_FEATURES), np.nan, dtype=np.float32)
+    for stock in range(len(tickers)):
+        data[:, stock, CLOSE] = walk(generator, len(dates), 0.0004, 0.016) / 10_000
+    if len(dates) > 310:
+        data[300:310, 0, CLOSE] = np.nan
+    span = Span(0, len(dates) - 1)
+    stats = normalization_stats(data, len(dates))
+    return Market(data, dates, list(tickers), np.arange(len(tickers)), Splits(span, span, span), stats, 8.0)
+
+
+def track(generator: np.random.Generator, drift: float, policy: str, windows: int) -> Track:
+    """An account, or those of the random pickers, that take the windows one after the other."""
+    count = PICKERS if policy == RANDOM else 1
+    days = windows * SESSIONS + 1
+    curves = np.stack([walk(generator, days, drift + 0.0003 * generator.normal() * (count > 1)) for _ in range(count)])
+    equity = np.stack([curves[:, SESSIONS * w : SESSIONS * (w + 1) + 1] for w in range(windows)], axis=1)
+    known = np.full((count, windows), np.nan if policy in (EQUAL, HOLD) else 1.0)
+    return Track(
+        equity=CAPITAL * equity / equity[:, :, :1],
+        exposure=np.full((count, windows), 0.718),
+        trades=246 * known,
+        wins=134 * known,
+        sessions=3345 * known,
+        traded=np.full((count, windows), 1.2 * CAPITAL),
+        costs=np.full((count, windows), 0.0046 * CAPITAL),
     )
 
 
-def traded_stock(generator: np.random.Generator, ticker: str, dates: Dates) -> TradedStock:
-    """A price with a trade about every forty sessions and two weeks in which the stock did not trade."""
-    close = walk(generator, len(dates), 0.0004, 0.016) / 1000.0
-    trades = [trade_at(generator, dates, close, entry) for entry in range(12, len(dates) - 25, 43)]
-    close[300:310] = np.nan
-    return TradedStock(ticker, dates, close, trades)
+def trades(generator: np.random.Generator, market: Market) -> list[dict[str, Any]]:
+    """A trade of up to twenty sessions in every stock about every forty sessions."""
+    made = []
+    for stock in range(len(market.tickers)):
+        for entry in range(12, len(market.dates) - 25, 43):
+            leave = entry + int(generator.integers(2, 20))
+            bought, sold = (float(np.nan_to_num(market.close[day, stock], nan=50.0)) for day in (entry, leave))
+            reason = EXIT_REASONS[int(generator.integers(1, len(EXIT_REASONS)))]
+            made.append(trade(stock, entry, leave, bought, sold, reason))
+    return made
 
 
-def trade_at(generator: np.random.Generator, dates: Dates, close: FloatArray, entry: int) -> Trade:
-    """A trade of up to twenty sessions from `entry`."""
-    leave = entry + int(generator.integers(2, 20))
-    bought, sold = float(close[entry]), float(close[leave])
-    reason = REASONS[int(generator.integers(len(REASONS)))]
-    return Trade(dates[entry], bought, 1.2 * bought, dates[leave], sold, reason, 100.0 * (sold / bought - 1.0) - 0.2)
+def trade(stock: int, entry: int, leave: int, bought: float, sold: float, reason: str) -> dict[str, Any]:
+    """A trade of 1,000 in currency units that costs 2 of them."""
+    return {
+        "window": entry // SESSIONS,
+        "stock": stock,
+        "order_day": entry - 1,
+        "entry_day": entry,
+        "entry_price": bought,
+        "shares": 1000.0 / bought,
+        "value": 1000.0,
+        "target_price": 1.2 * bought,
+        "exit_day": leave,
+        "exit_price": sold,
+        "reason": reason,
+        "profit": 1000.0 * (sold / bought - 1),
+        "costs": 2.0,
+    }
 
 
-def fitness(generator: np.random.Generator, generations: int) -> FitnessHistory:
-    """A population that learns; the first generation has no champion yet."""
+def records(generator: np.random.Generator, generations: int) -> list[dict[str, Any]]:
+    """Metrics of a population that learns; memory is flat after the second generation."""
     mean = 6.0 * (1.0 - np.exp(-np.arange(generations) / 8.0)) - 1.0 + generator.normal(0, 0.4, generations)
-    spread = generator.uniform(1.5, 4.0, (2, generations))
-    validation = np.maximum.accumulate(0.7 * mean + generator.normal(0, 0.5, generations))
-    validation[0] = np.nan
-    return FitnessHistory(range(1, generations + 1), mean - spread[0], mean, mean + spread[1], validation)
+    best = np.maximum.accumulate(0.7 * mean + generator.normal(0, 0.5, generations))
+    return [record(generator, index, float(mean[index]), float(best[index])) for index in range(generations)]
 
 
-def memory(generator: np.random.Generator, generations: int) -> list[tuple[str, float, float, float, float]]:
-    """Four phases a generation; flat after the second."""
-    points, seconds = [("start", 0.0, 410.0, 380.0, 0.0)], 0.0
-    for generation in range(generations):
-        for phase, lasts in (("evaluate", 6.0), ("train", 61.0), ("evolve", 1.0), ("validate", 5.0)):
-            seconds += lasts
-            base = 1400.0 - 700.0 * 0.3**generation
-            rss = base + (80.0 if phase == "train" else 0.0) + float(generator.normal(0, 6))
-            points.append((phase, seconds, rss, rss - 60.0, 0.0))
-    return points
+def record(generator: np.random.Generator, index: int, mean: float, best: float) -> dict[str, Any]:
+    """One line of metrics.jsonl; the first generation has no champion yet."""
+    resident = 1400.0 - 700.0 * 0.3**index
+    spread: npt.NDArray[np.float64] = generator.uniform(1.5, 4.0, 2)
+    return {
+        "generation": index + 1,
+        "fitness": {"min": mean - spread[0], "mean": mean, "max": mean + spread[1]},
+        "validation": {
+            "champion": best if index else None,
+            "champion_generation": 18,
+            "trials": {
+                "slice_profit": generator.normal(0.1, 1.0, (16, SLICES)).tolist(),
+                "daily_sharpe": generator.normal(0.02, 0.05, 16).tolist(),
+            },
+        },
+        "seconds": {"total": 73.0},
+        "memory": {"rss_mb": resident, "uss_mb": resident - 60.0, "gpu_allocated_mb": None},
+    }

@@ -1,9 +1,8 @@
-"""Baselines with known answers, and the table that a champion stands in."""
+"""Baselines with known answers."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,32 +13,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from data.features import OPEN
-from data.synthetic.built_in import PlantedScores
 from environment.trading_env import VectorTradingEnvironment
 from tests.market_cases import random_panel
-from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_population, tiny_rules, trending_panel, world_of
+from tests.tiny import FIRST_DAY, World, seeded, tiny_rules, trending_panel, world_of
 from training.evaluation.baselines import (
     FixedOrder,
     ScoreRule,
     equal_weight_equity,
     orders_by_score,
-    random_picker,
     score_policy,
     tune_rule,
 )
-from training.evaluation.comparison import (
-    CHAMPION,
-    COLUMNS,
-    EQUAL,
-    ORACLE,
-    RANDOM,
-    RULE,
-    Comparison,
-    by_policy,
-    compare,
-    tune_planted,
-)
-from training.rollout import Policy, play, roll_out
+from training.rollout import Policy, play
 from utils.config.trader import EnvironmentConfig
 
 CPU = torch.device("cpu")
@@ -105,33 +90,6 @@ def watch(policy: Policy, log: list[tuple[Tensor, Tensor]]) -> Policy:
     return act
 
 
-def missing_world(orders: int = 1) -> World:
-    return random_world(11, days=60, rules=tiny_rules(max_new_positions_per_day=orders, trading_days=25))
-
-
-@pytest.mark.parametrize("orders", [1, 2, 9])
-def test_random_pickers_order_only_candidates(orders: int) -> None:
-    """Never a stock that is held or has no bar, and as many as may be bought."""
-    world = missing_world(orders)
-    log: list[tuple[Tensor, Tensor]] = []
-    play(world.env, watch(random_picker(seeded(), FixedOrder(7.0, 20.0)), log), torch.full((20,), FIRST_DAY))
-    for candidates, action in log:
-        ordered = action[..., 0] > 0
-        assert not bool((ordered & ~candidates).any())
-        assert torch.equal(ordered.sum(1), candidates.sum(1).clamp(max=world.env.portfolio.orders_per_day))
-        assert bool((action[..., 0][ordered] == 7.0).all()) and bool((action[..., 1] == 20.0).all())
-    refused = torch.stack([~candidates for candidates, _ in log])
-    assert bool(refused.any()) and not bool(refused.all())
-
-
-def test_random_pickers_draw_uniformly() -> None:
-    world, lanes = world_of(trending_panel([0.0] * 4, 30)), 4000
-    log: list[tuple[Tensor, Tensor]] = []
-    play(world.env, watch(random_picker(seeded(), FixedOrder()), log), torch.full((lanes,), FIRST_DAY))
-    counts = (log[0][1][..., 0] > 0).sum(0).double()
-    assert float(((counts - lanes / 4).square() / (lanes / 4)).sum()) < 20
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 8), st.integers(0, 1000))
 def test_the_best_scores_are_ordered(lanes: int, stocks: int, orders: int, seed: int) -> None:
@@ -171,12 +129,14 @@ def noisy_world() -> World:
     return world_of(trending_panel([0.0] * 5, 120, noise=0.02, seed=3), rules=tiny_rules(trading_days=30))
 
 
-def test_foresight_beats_random_pickers() -> None:
+def test_foresight_beats_what_knows_nothing() -> None:
     world = noisy_world()
     starts = world.starts(6)
     known, _ = play(world.env, score_policy(ScoreRule(foresight(world), 0.002), CPU), starts)
-    guessed, _ = play(world.env, random_picker(seeded(), FixedOrder()), starts.repeat(30))
-    assert float(known.profit_percent.min()) > float(guessed.profit_percent.max())
+    for seed in range(30):
+        guess = np.random.default_rng(seed).random(world.market.close.shape)
+        guessed, _ = play(world.env, score_policy(ScoreRule(guess), CPU), starts)
+        assert float(known.profit_percent.min()) > float(guessed.profit_percent.max())
 
 
 @pytest.mark.parametrize(("drift", "coefficient"), [(0.02, 10.0), (-0.02, 5.0)])
@@ -192,100 +152,3 @@ def test_a_rule_is_tuned_to_the_size_that_earns_most(drift: float, coefficient: 
     }
     profit = {choice: float(summary.profit_percent.mean()) for choice, summary in played.items()}
     assert profit[order] == max(profit.values())
-
-
-def test_who_knows_asks_for_the_cost_of_a_round_trip() -> None:
-    world = world_of(trending_panel([0.01] * 3, 40), rules=tiny_rules(cost_bps=7.0, slippage_bps=8.0))
-    scores = PlantedScores(np.ones((40, 3)), np.full((40, 3), 2.0))
-    planted = tune_planted(world.env, scores, world.starts(2))
-    assert list(planted) == [RULE, ORACLE]
-    assert all(rule.threshold == pytest.approx(0.003) for rule in planted.values())
-    assert planted[RULE].scores is scores.rule and planted[ORACLE].scores is scores.oracle
-
-
-PICKERS, WINDOWS = 7, 3
-
-
-def table(world: World, rule: ScoreRule | None, seed: int = 0, windows: int = WINDOWS) -> Comparison:
-    champion = tiny_population(3).agent(1)
-    planted = {} if rule is None else {RULE: rule, ORACLE: replace(rule, order=FixedOrder(5.0, 20.0))}
-    return compare(
-        champion,
-        world.env,
-        world.tensors,
-        world.market,
-        world.starts(windows),
-        random_pickers=PICKERS,
-        generator=seeded(seed),
-        planted=planted,
-    )
-
-
-def test_rows_and_curves_of_a_comparison_agree() -> None:
-    world = noisy_world()
-    rule = ScoreRule(foresight(world), 0.002)
-    found, capital = table(world, rule), world.env.rules.initial_capital
-    assert [row["policy"] for row in found.rows] == [CHAMPION, RULE, ORACLE, RANDOM, EQUAL]
-    assert found.curves.keys() == by_policy(found).keys() == {CHAMPION, RULE, ORACLE, RANDOM, EQUAL}
-    for row in found.rows:
-        assert tuple(row) == COLUMNS
-        curve = found.curves[row["policy"]]
-        assert curve.shape == (world.env.rules.episode_steps + 1,) and curve[0] == capital
-        # Every window starts with the same capital, so the mean return is that of the mean curve.
-        assert row["return %"] == pytest.approx(100 * (curve[-1] / capital - 1), rel=1e-9, abs=1e-9)
-        assert 0 <= row["drawdown %"] <= 100
-    low, high = found.random_band
-    assert bool((low <= high).all()) and low[0] == high[0] == capital and low[-1] < high[-1]
-
-
-def test_rows_of_a_comparison_are_what_was_played() -> None:
-    """The champion's, the planted and the equal weight's lines from episodes played apart from the table."""
-    world = noisy_world()
-    rule = ScoreRule(foresight(world), 0.002, FixedOrder(7.0, 30.0))
-    rows, starts, rules = by_policy(table(world, rule)), world.starts(WINDOWS), world.env.rules
-    champion = tiny_population(3).agent(1)
-    for name, summary in {
-        CHAMPION: roll_out(world.env, champion.networks, world.tensors, starts).summary,
-        RULE: play(world.env, score_policy(rule, CPU), starts)[0],
-        ORACLE: play(world.env, score_policy(replace(rule, order=FixedOrder(5.0, 20.0)), CPU), starts)[0],
-    }.items():
-        profits, row = summary.profit_percent.numpy(), rows[name]
-        assert row["return %"] == pytest.approx(profits.mean())
-        assert row["std error"] == pytest.approx(profits.std(ddof=1) / math.sqrt(WINDOWS))
-        assert row["trades"] == pytest.approx(float(summary.trades.double().mean()))
-        assert row["win rate %"] == pytest.approx(100 * float(summary.wins.sum() / summary.trades.sum()))
-        assert row["costs %"] == pytest.approx(100 * float(summary.costs.mean()) / rules.initial_capital)
-    open_ = world.market.data_array[:, world.market.investable_columns, OPEN]
-    equity = [equal_weight_equity(world.market.close, open_, s, rules.episode_steps, rules) for s in starts.tolist()]
-    finals = np.array([curve[-1] for curve in equity])
-    assert rows[EQUAL]["return %"] == pytest.approx(100 * (finals.mean() / rules.initial_capital - 1))
-    assert rows[EQUAL]["trades"] is None
-
-
-def test_random_band_is_between_pickers() -> None:
-    """Each picker's equity is its mean over the windows; the spread in the table is that between pickers."""
-    world = noisy_world()
-    found, starts = table(world, None, seed=4), world.starts(WINDOWS)
-    equity = play(world.env, random_picker(seeded(4), FixedOrder()), starts.repeat(PICKERS))[1].numpy()
-    pickers = [np.mean([equity[:, p * WINDOWS + w] for w in range(WINDOWS)], axis=0) for p in range(PICKERS)]
-    for bound, percentile in zip(found.random_band, (5, 95), strict=True):
-        assert bound.tolist() == pytest.approx(np.percentile(pickers, percentile, axis=0).tolist())
-    finals = [100 * (curve[-1] / curve[0] - 1) for curve in pickers]
-    assert by_policy(found)[RANDOM]["std error"] == pytest.approx(float(np.std(finals)))
-    assert RULE not in found.curves
-
-
-def test_a_comparison_without_trades_is_no_error() -> None:
-    """On one window, for a rule that never orders: no win rate, nothing paid, nothing earned."""
-    world = noisy_world()
-    idle = ScoreRule(np.zeros_like(foresight(world)), 0.002)
-    row = by_policy(table(world, idle, windows=1))[RULE]
-    assert row["trades"] == row["costs %"] == row["return %"] == row["std error"] == 0
-    assert row["win rate %"] is None
-
-
-def test_the_generator_decides_the_comparison() -> None:
-    world = noisy_world()
-    one, other = table(world, None, 3), table(world, None, 3)
-    assert one.rows == other.rows
-    assert one.random_band[0].tolist() == other.random_band[0].tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 from main import main
 from tests.tiny_run import TINY, frame, parameters, records, run
+from training.evaluation.assessment import METRICS
 from training.evaluation.holdout import LEDGER, Look, add_look, champions_looked_at, read_looks
-from training.evaluation.page.contents import METRICS
+from utils.charts import number
 from utils.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("restore_process")
@@ -42,9 +44,15 @@ def results(runs: Path, split: str) -> dict[str, Any]:
     return found
 
 
-def test_an_evaluation_leaves_report_results_trades_and_equity(runs: Path) -> None:
+@pytest.fixture(scope="module")
+def evaluated(runs: Path) -> Path:
+    """The folder of that run's evaluation on validation."""
     assert evaluate(runs) == 0
-    folder = runs / "one" / "evaluation-validation"
+    return runs / "one" / "evaluation-validation"
+
+
+def test_an_evaluation_leaves_report_results_trades_and_equity(runs: Path, evaluated: Path) -> None:
+    folder = evaluated
     found = results(runs, "validation")
     policies = found["policies"]
     assert set(policies) >= {
@@ -68,14 +76,11 @@ def test_an_evaluation_leaves_report_results_trades_and_equity(runs: Path) -> No
     assert found["verdict"]["sentence"][:40] in page and "Built-in market" in page
 
 
-def test_an_evaluation_repeats_to_the_bit(runs: Path) -> None:
-    folder = runs / "one" / "evaluation-validation"
-    kept = []
-    for _ in range(2):
-        assert evaluate(runs) == 0
-        kept.append({path.name: path.read_bytes() for path in folder.iterdir()})
-    assert kept[0] == kept[1]
-    assert set(kept[0]) == {"report.html", "results.json", "trades.csv", "trades.parquet", "equity.csv"}
+def test_an_evaluation_repeats_to_the_bit(runs: Path, evaluated: Path) -> None:
+    once = {path.name: path.read_bytes() for path in evaluated.iterdir()}
+    assert evaluate(runs) == 0
+    assert once == {path.name: path.read_bytes() for path in evaluated.iterdir()}
+    assert set(once) == {"report.html", "results.json", "trades.csv", "trades.parquet", "equity.csv"}
 
 
 def test_each_look_at_the_holdout_is_counted_and_shown(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,9 +102,15 @@ def test_each_look_at_the_holdout_is_counted_and_shown(runs: Path, capsys: pytes
     assert found["verdict"]["trials"] == 1
 
 
-def test_a_training_run_ends_with_a_report(runs: Path) -> None:
+def test_a_training_run_ends_with_the_judgement_that_its_summary_holds(runs: Path) -> None:
+    """The page and summary.json say the same, with the pickers of `evaluate`: the champion's orders, other stocks."""
     page = (runs / "one" / "report.html").read_text()
     assert "one: champion on validation" in page
+    champion = json.loads((runs / "one" / "summary.json").read_text())["champion"]
+    for row in champion["validation"].values():
+        for shown in (number(row["return %"], 1), number(row["Sharpe"], 2)):
+            assert re.search(rf">{re.escape(shown)}[ <]", page), shown
+    assert champion["validation"]["random picker"]["trades"] <= champion["validation"]["champion"]["trades"]
 
 
 @pytest.mark.parametrize(
@@ -149,16 +160,17 @@ def test_training_and_the_choice_of_the_champion_never_read_the_holdout(tmp_path
     for name, data in (("clean", clean), ("spoilt", spoilt)):
         (tmp_path / name).mkdir()
         data.to_parquet(tmp_path / name / "data.parquet")
-        train(tmp_path, "--run", name, "--data", str(tmp_path / name / "data.parquet"))
+        train(tmp_path, "--run", name, "--generations", "1", "--data", str(tmp_path / name / "data.parquet"))
     tiny = tmp_path / "tiny.toml"
     assert records(tiny, "clean") == records(tiny, "spoilt")
-    assert parameters(tiny, "clean", 2) == parameters(tiny, "spoilt", 2)
+    assert parameters(tiny, "clean", 1) == parameters(tiny, "spoilt", 1)
     assert not (tmp_path / "runs" / "clean" / LEDGER).exists()
-    for split, is_same in (("validation", True), ("holdout", False)):
-        found = []
-        for name in ("clean", "spoilt"):
-            words = ("--runs-dir", str(tmp_path / "runs"), "--run", name, "--split", split)
-            assert main(["evaluate", *words, "--random-pickers", "20"]) == 0
-            path = tmp_path / "runs" / name / f"evaluation-{split}" / "results.json"
-            found.append(json.loads(path.read_text())["policies"])
-        assert (found[0] == found[1]) == is_same
+    runs = tmp_path / "runs"
+    champions = [json.loads((runs / name / "summary.json").read_text())["champion"] for name in ("clean", "spoilt")]
+    assert champions[0] == champions[1] and "holdout" not in champions[0]
+    found = []
+    for name in ("clean", "spoilt"):
+        words = ("--runs-dir", str(runs), "--run", name, "--split", "holdout", "--random-pickers", "20")
+        assert main(["evaluate", *words]) == 0
+        found.append(json.loads((runs / name / "evaluation-holdout" / "results.json").read_text())["policies"])
+    assert found[0] != found[1]

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,23 +19,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.evaluation.page_case import SESSIONS, TICKERS, report_contents, sessions, walk
-from training.evaluation.page import axes as chart_axes
-from training.evaluation.page import svg as svg_charts
+from tests.evaluation.page_case import DRIFTS, TICKERS, case, sessions, trade, walk
+from training.evaluation import charts, statistics
+from training.evaluation.assessment import Evaluation
+from training.evaluation.folds import FoldResult
+from training.evaluation.page import svg
 from training.evaluation.page import write as html_report
-from training.evaluation.page.contents import (
-    EquityCurves,
-    Estimate,
-    Overfitting,
-    PolicyResult,
-    ReportContents,
-    RunFacts,
-    Trade,
-    TradedStock,
-    Verdict,
-    fitness_history,
-    monthly_returns,
-)
+from training.evaluation.tracks import CHAMPION
+from utils import charts as chart_axes
+from utils.charts import Chart, Line
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -95,36 +88,38 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def contents() -> ReportContents:
-    return report_contents()
+def evaluation() -> Evaluation:
+    return case()
 
 
 @pytest.fixture(scope="module")
-def page(contents: ReportContents) -> Page:
-    return Page(html_report.render(contents))
+def page(evaluation: Evaluation) -> Page:
+    return Page(html_report.render(evaluation))
 
 
-def bare(**parts: Any) -> ReportContents:
-    """A report without anything optional."""
-    facts = RunFacts("run", 1, "cpu", "validation", "2020-01-02", "2020-06-30", None, "prices.parquet")
-    return ReportContents("Report", facts, Verdict("Not better than equal weight.", False), (), **parts)
+def small(**changes: Any) -> Evaluation:
+    """An evaluation of one window that leaves out what may be missing."""
+    drifts = {name: drift for name, drift in DRIFTS.items() if not name.startswith("elite")}
+    absent = {"records": (), "looks": None, "champion_generation": None}
+    return case(**{"windows": 1, "tickers": ("ABC",), "drifts": drifts, **absent, **changes})
 
 
-def named(name: str) -> ReportContents:
-    """A report that shows `name` wherever a name can come from outside."""
-    case = report_contents(name=name, tickers=(name,))
-    return dataclasses.replace(
-        case,
-        policies=[dataclasses.replace(policy, name=f"{policy.name} {name}") for policy in case.policies],
-        equity=dataclasses.replace(
-            case.equity, curves={f"{label} {name}": curve for label, curve in case.equity.curves.items()}
-        )
-        if case.equity
-        else None,
-        memory=[(name, *point[1:]) for point in case.memory],
-        settings={name: name},
-        command=f"python main.py --run {name}",
-    )
+def without_trades(evaluation: Evaluation) -> Evaluation:
+    played = dataclasses.replace(evaluation.played, trades={name: [] for name in evaluation.played.trades})
+    return dataclasses.replace(evaluation, played=played)
+
+
+def named(name: str) -> Evaluation:
+    """An evaluation that shows `name` wherever a name can come from outside."""
+    one = small(name=name, tickers=(name,), command=f"python main.py --run {name}", device=name)
+    look = dataclasses.replace(case(windows=1).looks[0], command=name, result=name)  # type: ignore[index]
+    fold = FoldResult("fold-1", {"holdout": [name, name]}, 1, 1.0, 2.0)
+    return dataclasses.replace(one, looks=[look], folds=[fold])
+
+
+def drawn(chart: Chart) -> Page:
+    """A chart alone."""
+    return Page(str(html_report._template().environment.get_template("chart.html").module.draw(chart)))  # type: ignore[attr-defined]
 
 
 def test_the_page_loads_nothing_and_runs_its_own_script_only(page: Page) -> None:
@@ -141,31 +136,25 @@ def test_the_page_loads_nothing_and_runs_its_own_script_only(page: Page) -> None
     assert policy.startswith("default-src 'none'") and "unsafe" not in policy
 
 
+@pytest.fixture(scope="module")
+def plain() -> list[tuple[str, list[str]]]:
+    return Page(html_report.render(named("plain"))).shape()
+
+
 @pytest.mark.parametrize("name", HOSTILE)
-def test_names_are_text_and_nothing_else(name: str) -> None:
+def test_names_are_text_and_nothing_else(plain: list[tuple[str, list[str]]], name: str) -> None:
     shown = Page(html_report.render(named(name)))
-    assert shown.shape() == Page(html_report.render(named("plain"))).shape()
+    assert shown.shape() == plain
     # Parsers replace NUL and drop surrogates; everything else is shown as it is.
     said = " ".join(name.replace("\x00", "").replace("\udcff", "").split())
     for tag in ("h1", "h3", "pre", "dd"):
         assert any(said in text.replace("\x00", "").replace("\udcff", "") for _, text in shown.all(tag)), tag
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(st.text(min_size=1, max_size=30))
-def test_no_name_changes_the_shape_of_the_page(name: str) -> None:
-    case = bare(
-        settings={"name": name},
-        equity=EquityCurves({name: np.array([1.0, 2.0])}),
-        traded=[TradedStock(name, sessions("2020-01-01", 3), np.ones(3), ())],
-    )
-    plain = dataclasses.replace(
-        case,
-        settings={"name": "plain"},
-        equity=EquityCurves({"plain": np.array([1.0, 2.0])}),
-        traded=[dataclasses.replace(case.traded[0], ticker="plain")],
-    )
-    assert Page(html_report.render(case)).shape() == Page(html_report.render(plain)).shape()
+def test_no_name_changes_the_shape_of_the_page(plain: list[tuple[str, list[str]]], name: str) -> None:
+    assert Page(html_report.render(named(name))).shape() == plain
 
 
 def test_a_reader_who_listens_finds_the_way(page: Page) -> None:
@@ -186,44 +175,74 @@ def test_a_reader_who_listens_finds_the_way(page: Page) -> None:
     assert dict(page.elements)["html"] == {"lang": "en"}
 
 
-def test_the_page_says_what_it_was_given(contents: ReportContents, page: Page) -> None:
-    assert page.of_class("sentence") == [contents.verdict.sentence]
+def test_the_page_says_what_was_found(evaluation: Evaluation, page: Page) -> None:
+    assert page.of_class("sentence") == [evaluation.judgement.sentence]
     text = " ".join(page.texts[0].split())
-    champion = contents.policies[0].metrics["sharpe"]
+    champion = evaluation.policies[CHAMPION]["sharpe"]
     assert champion.value and champion.low and champion.high
-    expected = [f"{value:.2f}" for value in champion]
+    expected = [chart_axes.number(value, 2) for value in champion]
     assert f"{expected[0]} {expected[1]} to {expected[2]}" in text
-    for words in (*TICKERS, "holdout", "400 trials", "12,870 ways", "Survivors only", "25 bp", "This run has had 3"):
+    for words in (
+        *TICKERS,
+        *DRIFTS,
+        "holdout",
+        "400 trials",
+        "70 ways",
+        "Survivors only",
+        "25 bp",
+        "This run has had 3",
+    ):
         assert words in text
-    assert contents.monthly is not None
-    known = contents.monthly.percent[np.isfinite(contents.monthly.percent)]
+    monthly = html_report.monthly_returns(evaluation.dates, evaluation.curves[CHAMPION])
+    known = [value for _, months, _ in monthly for value in months if np.isfinite(value)]
     cells = [text for a, text in page.all("td") if "heat" in (a.get("class") or "")]
     assert cells == [chart_axes.number(float(value), 1, is_signed=True) for value in known]
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
 
 
 def test_what_is_missing_is_left_out_or_explained() -> None:
-    shown = Page(html_report.render(bare()))
+    shown = Page(html_report.render(without_trades(small())))
     titles = [text for _, text in shown.all("h2")]
-    assert "Equity and drawdown" not in titles and "Trades in the most traded stocks" not in titles
-    text = shown.texts[0]
-    for reason in ("No policy was evaluated", "not repeated under other costs", "Not measured", "No ledger is kept"):
-        assert reason in text
-    assert "has not been looked at" in html_report.render(bare(holdout_looks=()))
-    unknown = Overfitting(math.nan, None, None, None, None, "Too few days.")
-    assert "Too few days." in html_report.render(bare(overfitting=unknown))
+    for title in (
+        "Trades in the most traded stocks",
+        "Fitness over the generations",
+        "Memory over the phases of training",
+    ):
+        assert title not in titles
+    assert "The run did not record" in shown.texts[0] and "No ledger is kept" in shown.texts[0]
+    assert "has not been looked at" in html_report.render(small(looks=[]))
+    assert not re.search(r"\bnan\b|\bNone\b|\binf\b", shown.texts[0])
+
+
+def test_a_walk_forward_test_lists_its_folds() -> None:
+    fold = FoldResult("fold-1", {"holdout": ["2019-01-02", "2019-07-24"]}, 7, 1.234, 0.5)
+    shown = Page(html_report.render(small(split="walk-forward", folds=[fold], trials=1)))
+    assert "walk-forward test of 1 champions" in shown.all("h1")[0][1]
+    text = " ".join(shown.texts[0].split())
+    assert "tested 2019-01-02 to 2019-07-24, champion of generation 7, +1.23%" in text
+    assert "the test days chose nothing" in text
 
 
 @pytest.mark.parametrize("values", [[math.nan] * 3, [1.0], [0.0, 0.0], [5.0, math.nan, -1e12], [math.inf, 1.0]])
-def test_strange_series_still_make_a_page(values: list[float]) -> None:
-    curve = np.array(values)
-    stock = TradedStock("A", sessions("2020-01-01", len(curve)), curve, ())
+def test_strange_series_still_make_a_chart(values: list[float]) -> None:
+    series = np.array(values)
+    shares = chart_axes.even_shares(len(series))
+    shown = Chart("Title", "strange", shares, (), [""] * len(series), [Line("line", series, 0, "")])
     point = ("phase", 3.0, 100.0, 90.0, 0.0)
-    case = bare(equity=EquityCurves({"champion": curve}), traded=[stock], memory=[point])
-    with np.errstate(all="ignore"):
-        text = html_report.render(case)
-    assert Page(text).shape()
-    assert not re.search(r'="[^"]*\b(nan|inf)\b', text)
+    for chart in (shown, chart_axes.memory_chart([point]), chart_axes.memory_chart([])):
+        assert not any(
+            re.search(r"\b(nan|inf)\b", value or "") for _, a in drawn(chart).elements for value in a.values()
+        )
+
+
+def test_an_idle_champion_still_makes_a_page() -> None:
+    one = without_trades(small())
+    idle = one.played.tracks[CHAMPION]
+    none = np.zeros_like(idle.trades)
+    track = dataclasses.replace(idle, equity=np.full_like(idle.equity, 1000.0), trades=none, wins=none, sessions=none)
+    played = dataclasses.replace(one.played, tracks={**one.played.tracks, CHAMPION: track})
+    text = Page(html_report.render(dataclasses.replace(one, played=played))).texts[0]
+    assert "Not better" in text and not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
 
 
 @pytest.mark.parametrize(
@@ -237,39 +256,40 @@ def test_strange_series_still_make_a_page(values: list[float]) -> None:
     ],
 )
 def test_credentials_are_not_shown(settings_given: dict[str, Any], hidden: str) -> None:
-    assert hidden not in html_report.render(bare(settings=settings_given))
-    assert "t0ps3cret" not in html_report.render(bare(command="python main.py --cloud.token t0ps3cret --run a"))
+    assert hidden not in str(html_report.shown_settings(settings_given))
+    assert hidden not in str(html_report.shown_settings({"name": settings_given}))
 
 
-def test_the_same_contents_give_the_same_bytes(tmp_path: Path, contents: ReportContents) -> None:
+def test_credentials_in_commands_are_not_shown() -> None:
+    command = "python main.py --cloud.token t0ps3cret --run a"
+    look = dataclasses.replace(case(windows=1).looks[0], command=command)  # type: ignore[index]
+    assert "t0ps3cret" not in html_report.render(small(command=command, looks=[look]))
+
+
+def test_the_same_evaluation_gives_the_same_bytes(tmp_path: Path, evaluation: Evaluation) -> None:
     for name in ("a.html", "b.html"):
-        html_report.write_report(contents, tmp_path / name)
+        html_report.write_page(evaluation, tmp_path / name)
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"]
 
 
 def test_a_failed_write_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.html"
-    html_report.write_report(bare(), path)
+    html_report.write_page(small(), path)
     old = path.read_bytes()
 
-    def fail(path: Path, data: bytes) -> None:
-        path.write_bytes(data[:100])
+    def fail(file: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(html_report, "write_file", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
-        html_report.write_report(bare(), path)
+        html_report.write_page(small(), path)
     assert path.read_bytes() == old
-    assert [left.name for left in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_a_long_study_stays_small() -> None:
-    generator = np.random.default_rng(1)
-    dates = sessions("2008-01-01", 3781)
-    curves = {f"policy {index}": walk(generator, len(dates), 0.0003) for index in range(10)}
-    case = dataclasses.replace(report_contents(), equity=EquityCurves(curves, dates, window_starts=range(0, 3781, 145)))
-    text = html_report.render(case)
+def test_a_long_study_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "RESAMPLES", 20)
+    text = html_report.render(case(windows=26, tickers=("ABC", "DEF")))
     assert len(text.encode()) < 1_000_000
     assert "lowest and highest value" in text
 
@@ -297,14 +317,13 @@ def test_a_scale_holds_all_values_between_round_ticks(values: list[float]) -> No
     step = (scale.ticks[-1] - scale.ticks[0]) / (len(scale.ticks) - 1)
     mantissa = float(f"{step:.6e}".partition("e")[0])
     assert mantissa in (1.0, 2.0, 5.0)
-    decimals = chart_axes.tick_decimals(scale)
-    assert len({chart_axes.number(tick, decimals) for tick in scale.ticks}) == len(scale.ticks)
+    assert len(set(chart_axes.tick_labels(scale))) == len(scale.ticks)
 
 
 @given(st.lists(st.floats(0, 300), max_size=12))
 def test_labels_are_moved_apart(wanted: list[float]) -> None:
     wanted = sorted(wanted)
-    placed = chart_axes.spread(wanted, 17.0, 12.0, 274.0)
+    placed = svg.spread(wanted, 17.0, 12.0, 274.0)
     assert len(placed) == len(wanted)
     assert all(after - before >= 17.0 - 1e-9 for before, after in itertools.pairwise(placed))
     assert all(12.0 <= place <= 274.0 for place in placed)
@@ -314,7 +333,7 @@ def test_labels_are_moved_apart(wanted: list[float]) -> None:
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6000))
 def test_thinning_keeps_what_can_be_seen(seed: int, length: int) -> None:
     values = np.random.default_rng(seed).normal(size=length).cumsum()
-    kept = chart_axes.thin(values, 200)
+    kept = svg.thin(values, 200)
     assert len(kept) <= max(length if length <= 200 else 0, 202) and (np.diff(kept) > 0).all()
     assert kept[0] == 0 and kept[-1] == length - 1
     assert {int(values.argmin()), int(values.argmax())} <= set(kept.tolist())
@@ -329,22 +348,22 @@ def test_thinning_keeps_what_can_be_seen(seed: int, length: int) -> None:
 def test_thinning_keeps_gaps() -> None:
     values = np.ones(5000)
     values[2000:2100] = math.nan
-    assert np.isnan(values[chart_axes.thin(values, 200)]).any()
+    assert np.isnan(values[svg.thin(values, 200)]).any()
 
 
 @given(st.lists(finite | st.just(math.nan), min_size=1, max_size=40))
 def test_a_line_goes_through_its_values(values: list[float]) -> None:
     series = np.array(values)
-    scale = chart_axes.scale_of([series])
-    frame = svg_charts.Frame(chart_axes.even_shares(len(series)), (), [""] * len(series), scale, "a line")
-    shown = Page(str(svg_charts.chart(frame, [svg_charts.Line("line", series, 0, "")])))
-    path = next(a["d"] or "" for a, _ in shown.all("path") if "data-label" in a)
+    shares = chart_axes.even_shares(len(series))
+    chart = Chart("Title", "a line", shares, (), [""] * len(series), [Line("line", series, 0, "")], has_zero=False)
+    scale = chart.scale
+    path = svg.line_path(chart, chart.lines[0])
     points = np.array([[float(part) for part in pair.split(",")] for pair in re.findall(r"[\d.]+,[\d.]+", path)])
     known = np.flatnonzero(np.isfinite(series))
     assert len(points) == len(known)
     if len(known):
-        assert points[:, 0] == pytest.approx(1000 * frame.shares[known], abs=0.051)
-        floor, top = frame.y(scale.low), frame.y(scale.high)
+        assert points[:, 0] == pytest.approx(1000 * chart.shares[known], abs=0.051)
+        floor, top = svg.y_of(chart, scale.low), svg.y_of(chart, scale.high)
         back = scale.low + (floor - points[:, 1]) / (floor - top) * (scale.high - scale.low)
         assert back == pytest.approx(series[known], abs=1e-4 * (scale.high - scale.low))
         assert path.count("M") == 1 + int((np.diff(known) > 1).sum())
@@ -364,16 +383,21 @@ def test_date_ticks_stand_at_first_sessions() -> None:
 
 
 def test_each_trade_is_marked_where_it_was_made() -> None:
-    dates = sessions("2020-01-01", 101)
-    close = np.linspace(100.0, 200.0, 101)
-    inside = Trade(dates[25], 125.0, 150.0, dates[50], 150.0, "target", 19.8)
-    outside = dataclasses.replace(inside, entry_day=np.datetime64("2019-01-01"), entry_price=101.5)
-    shown = Page(html_report.render(bare(traded=[TradedStock("ABC", dates, close, [inside, outside])])))
+    one = small()
+    trades = [trade(0, 29, 58, 125.0, 150.0, "target_open"), trade(0, 60, 87, 100.0, 90.0, "no_bar")]
+    played = dataclasses.replace(one.played, trades={CHAMPION: trades})
+    shown = Page(html_report.render(dataclasses.replace(one, played=played)))
     uses = [a for a, _ in shown.all("use") if (a.get("x") or "").endswith("%")]
-    assert [(a["href"], a["x"]) for a in uses] == [("#mark-entry", "25.00%"), ("#mark-target", "50.00%")]
+    assert [(a["href"], a["x"]) for a in uses] == [
+        ("#mark-entry", "20.00%"),
+        ("#mark-target", "40.00%"),
+        ("#mark-entry", "41.38%"),
+        ("#mark-lost", "60.00%"),
+    ]
     titles = [text for _, text in shown.all("title")][1:]
     assert any("target 150.00" in text and "target reached" in text and "+19.8 %" in text for text in titles)
-    assert "101.50" in [text for _, text in shown.all("td")]
+    cells = [text for _, text in shown.all("td")]
+    assert "125.00" in cells and str(one.dates[58]) in cells and "stopped trading" in cells
 
 
 @settings(deadline=None, max_examples=30)
@@ -382,29 +406,23 @@ def test_monthly_returns_compound_to_the_whole(seed: int, days: int, first: Any)
     first = min(first, pd.Timestamp("2090-01-01").date())
     dates = sessions(str(first), days)
     equity = walk(np.random.default_rng(seed), days, 0.0003)
-    found = monthly_returns(dates, equity)
-    whole = np.prod(1 + found.total_percent / 100)
+    found = html_report.monthly_returns(dates, equity)
+    whole = np.prod([1 + total / 100 for _, _, total in found])
     assert whole == pytest.approx(equity[-1] / equity[0])
     ends = pd.Series(equity[1:], index=pd.DatetimeIndex(dates[1:])).groupby(lambda day: (day.year, day.month)).last()
     expected = 100 * (ends.to_numpy() / np.concatenate(([equity[0]], ends.to_numpy()[:-1])) - 1)
-    known = np.isfinite(found.percent)
-    assert found.percent[known] == pytest.approx(expected)
-    assert [(int(found.rows[row]), column + 1) for row, column in np.argwhere(known)] == list(ends.index)
+    percent = np.array([months for _, months, _ in found])
+    known = np.isfinite(percent)
+    assert percent[known] == pytest.approx(expected)
+    assert [(found[row][0], column + 1) for row, column in np.argwhere(known)] == list(ends.index)
 
 
-def test_fitness_history_reads_records() -> None:
-    record = {"generation": 1, "fitness": {"min": -1.0, "mean": None, "max": 2.0}, "validation": {"champion": None}}
-    found = fitness_history([record])
-    assert found.generations == [1] and found.lowest.tolist() == [-1.0] and found.highest.tolist() == [2.0]
-    assert np.isnan(found.mean).all() and np.isnan(found.validation).all()
-    html_report.render(bare(fitness=found))
-
-
-def test_impossible_contents_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected metrics among return"):
-        PolicyResult("champion", {"sharp": Estimate(1.0)})
-    with pytest.raises(ValueError, match="lengths"):
-        EquityCurves({"champion": np.ones(SESSIONS)}, sessions("2020-01-01", 3))
+def test_the_champions_generation_is_marked(evaluation: Evaluation) -> None:
+    chart = charts.fitness_chart(evaluation.records)
+    assert [(tick.label, tick.share) for tick in chart.verticals] == [
+        ("champion: generation 18", pytest.approx(17 / 24))
+    ]
+    assert math.isnan(chart.lines[1].values[0]) and chart.lines[1].values[-1] > 0
 
 
 def test_colours_have_enough_contrast() -> None:
@@ -413,10 +431,11 @@ def test_colours_have_enough_contrast() -> None:
         dict(re.findall(r"--(\w+): #([0-9a-f]{6})", block)) for block in re.findall(r":root \{(.*?)\}", style, re.S)
     ]
     assert len(themes) == 3
-    for theme in themes:
+    light, dark, print_only = themes
+    for theme in (light, dark, light | print_only):
         for text in ("ink", "muted", "gain", "loss"):
             assert min(contrast(theme[text], theme[ground]) for ground in ("paper", "surface")) >= 4.5, text
-        for index in range(svg_charts.STYLES):
+        for index in range(svg.STYLES):
             assert contrast(theme[f"s{index}"], theme["paper"]) >= 3.0, index
         for heat in ("gain", "loss"):
             assert contrast(theme["ink"], mixed(theme[heat], theme["paper"], 0.38)) >= 4.5

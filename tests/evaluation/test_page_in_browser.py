@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tests.evaluation.chromium import Browser, chromium, find_chromium
-from tests.evaluation.page_case import report_contents
+from tests.evaluation.page_case import case
 from tests.evaluation.test_page import HOSTILE, named
-from training.evaluation.page.write import write_report
+from training.evaluation.page.write import write_page
 
 EXECUTABLE = find_chromium()
 pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium or Chrome is installed")
@@ -48,9 +48,9 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    cases = {"plain": report_contents(), "hostile": named(" ".join(HOSTILE))}
-    for name, contents in cases.items():
-        write_report(contents, folder / f"{name}.html")
+    cases = {"plain": case(), "hostile": named(" ".join(HOSTILE))}
+    for name, evaluation in cases.items():
+        write_page(evaluation, folder / f"{name}.html")
     return {name: folder / f"{name}.html" for name in cases}
 
 
@@ -85,8 +85,7 @@ def test_nothing_wide_hides_beyond_its_box(browser: Browser, pages: dict[str, Pa
 
 @pytest.mark.parametrize("share", [0.25, 0.9])
 def test_the_readout_tells_the_curves_values(browser: Browser, pages: dict[str, Path], share: float) -> None:
-    contents = report_contents()
-    assert contents.equity is not None and contents.equity.dates is not None
+    evaluation = case()
     browser.open(pages["plain"], 1280)
     x, y = browser.evaluate(
         "(() => { const plot = document.querySelector('.plot'); plot.scrollIntoView({ behavior: 'instant' });"
@@ -94,10 +93,12 @@ def test_the_readout_tells_the_curves_values(browser: Browser, pages: dict[str, 
     )
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     words = browser.evaluate(HOVERED).replace("\N{MINUS SIGN}", "-").split("\n")
-    day = int(np.flatnonzero(contents.equity.dates == np.datetime64(words[0]))[0])
-    assert day == pytest.approx(share * (len(contents.equity.dates) - 1), abs=1.5)
+    day = int(np.flatnonzero(evaluation.dates == np.datetime64(words[0]))[0])
+    assert day == pytest.approx(share * (len(evaluation.dates) - 1), abs=1.5)
     values = [float(re.fullmatch(r"([+-]?[\d.]+) %", word)[1]) for word in words if word.endswith("%")]  # type: ignore[index]
-    gains = [100 * (curve[day] / curve[0] - 1) for curve in contents.equity.curves.values()]
+    gains = [
+        100 * (curve[day] / curve[0] - 1) for name, curve in evaluation.curves.items() if name not in evaluation.elites
+    ]
     assert values == pytest.approx(gains, abs=0.11)
     assert browser.complaints() == []
 
@@ -109,9 +110,8 @@ def test_the_readout_follows_the_keyboard(browser: Browser, pages: dict[str, Pat
     for key in ("Home", "ArrowRight", "End"):
         browser.call("Input.dispatchKeyEvent", type="keyDown", key=key)
         read.append(browser.evaluate(HOVERED).split("\n")[0])
-    equity = report_contents().equity
-    assert equity is not None and equity.dates is not None
-    assert read == [str(equity.dates[index]) for index in (0, 1, -1)]
+    dates = case().dates
+    assert read == [str(dates[index]) for index in (0, 1, -1)]
     browser.call("Input.dispatchKeyEvent", type="keyDown", key="Escape")
     assert browser.evaluate(HOVERED) is None
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
+from tests.evaluation.page_case import case
+from training.evaluation import page
+from training.evaluation.charts import equity_chart, fitness_chart
 from utils import pictures as report
+from utils.charts import even_shares, memory_chart, percent
+from utils.tables import table
 
 RECORD: dict[str, Any] = {
     "generation": 3,
@@ -94,46 +101,44 @@ def is_picture(path: Path) -> bool:
 
 @pytest.mark.parametrize("count", [1, 2, 40])
 def test_fitness_shows_each_generation(tmp_path: Path, figures: list[Figure], count: int) -> None:
-    report.draw_fitness(records(count), tmp_path / "fitness.png", note="synthetic market")
+    report.draw_chart(fitness_chart(records(count)), tmp_path / "fitness.png", "synthetic market")
     assert is_picture(tmp_path / "fitness.png")
     assert [path.name for path in tmp_path.iterdir()] == ["fitness.png"]
     generations = list(range(1, count + 1))
-    drawn = [(x, y) for x, y in lines_of(figures[0]) if len(x) == count and x == generations]
-    heights = [y for _, y in drawn]
+    heights = [y for x, y in lines_of(figures[0]) if x == even_shares(count).tolist()]
     for expected in ([0.1 * g for g in generations], generations, [-g for g in generations]):
         assert expected in heights
     champion = next(y for y in heights if math.isnan(y[0]))
     assert champion[1:] == [2.0 * g for g in generations[1:]]
-    assert "synthetic market" in texts_of(figures[0])
+    assert "synthetic market" in texts_of(figures[0]) and "without exploration noise" in texts_of(figures[0]).lower()
 
 
-@pytest.mark.parametrize("dated", [True, False])
-def test_equity_is_drawn_as_percent_of_its_start(tmp_path: Path, figures: list[Figure], dated: bool) -> None:
-    dates = np.arange(np.datetime64("2012-02-27"), np.datetime64("2012-03-01")) if dated else None
-    curves = {"champion": [200.0, 210.0, 190.0], "equal weight": [1.0, 1.0, 1.5]}
-    bands = {"random pickers": ([10.0, 9.0, 8.0], [10.0, 11.0, 12.0])}
-    report.draw_equity(curves, None if dates is None else list(dates), tmp_path / "e.png", "Validation", bands)
+def test_equity_is_drawn_as_percent_of_its_start(tmp_path: Path, figures: list[Figure]) -> None:
+    evaluation = case(windows=2)
+    report.draw_chart(equity_chart(evaluation), tmp_path / "e.png")
     assert is_picture(tmp_path / "e.png")
-    champion, equal_weight = lines_of(figures[0])[:2]
-    assert champion[1] == pytest.approx([0, 5, -5])
-    assert equal_weight[1] == pytest.approx([0, 0, 50])
-    band = figures[0].axes[0].collections[0].get_paths()[0].get_extents()
-    assert (band.ymin, band.ymax) == pytest.approx((-20, 20))
+    drawn = [y for _, y in lines_of(figures[0])]
+    low, high = evaluation.picker_band
+    for curve in (evaluation.curves["champion"], evaluation.curves["equal weight"], low, high):
+        gains = (100 * (curve / curve[0] - 1)).tolist()
+        assert any(y == pytest.approx(gains) for y in drawn if len(y) == len(gains))
     words = texts_of(figures[0])
-    for expected in ("Validation", "random pickers", "champion\n-5.00 %", "equal weight\n+50.00 %"):
+    end = 100 * (evaluation.curves["champion"][-1] / evaluation.curves["champion"][0] - 1)
+    for expected in ("Return since the first day", "random pickers, 5%", f"champion\n{percent(end)}", "2019-0"):
         assert expected in words
+    assert "elite" not in words
 
 
 def test_memory_shows_a_gpu_only_where_there_is_one(tmp_path: Path, figures: list[Figure]) -> None:
     host = [("start", 0.0, 100.0, 80.0, 0.0), ("trained", 600.0, 500.0, 90.0, 0.0), ("end", 1200.0, 300.0, 85.0, 0.0)]
-    report.draw_memory(host, tmp_path / "host.png")
-    report.draw_memory([(*point[:4], 2000.0) for point in host], tmp_path / "gpu.png")
-    report.draw_memory([], tmp_path / "empty.png")
-    assert all(is_picture(tmp_path / f"{name}.png") for name in ("host", "gpu", "empty"))
-    assert lines_of(figures[0])[:2] == [([0, 10, 20], [100, 500, 300]), ([0, 10, 20], [80, 90, 85])]
-    assert ([0, 10, 20], [2000, 2000, 2000]) in lines_of(figures[1])
+    gpu = [(*point[:4], 2000.0) for point in host]
+    for name, points in (("host", host), ("gpu", gpu), ("empty", [])):
+        report.draw_chart(memory_chart(points), tmp_path / f"{name}.png")
+        assert is_picture(tmp_path / f"{name}.png")
+    assert lines_of(figures[0])[:2] == [([0, 0.5, 1], [100, 500, 300]), ([0, 0.5, 1], [80, 90, 85])]
+    assert ([0, 0.5, 1], [2000, 2000, 2000]) in lines_of(figures[1])
     words = [texts_of(figure) for figure in figures[:2]]
-    assert "peak 500 MiB, trained" in words[0] and "minutes" in words[0]
+    assert "peak 500 MiB, trained" in words[0] and "20.0 min" in words[0]
     assert ["GPU" in word for word in words] == [False, True]
 
 
@@ -143,18 +148,23 @@ def test_a_drawn_figure_is_not_kept(tmp_path: Path) -> None:
         return sum(type(thing) is Figure for thing in gc.get_objects())
 
     before = count_figures()
-    for _ in range(3):
-        report.draw_fitness(records(3), tmp_path / "fitness.png")
+    for _ in range(2):
+        report.draw_chart(fitness_chart(records(3)), tmp_path / "fitness.png")
     assert count_figures() == before
 
 
 def test_a_failed_drawing_leaves_the_last_picture(tmp_path: Path) -> None:
-    path = tmp_path / "equity.png"
-    report.draw_equity({"champion": [1.0, 2.0]}, None, path, "Validation")
+    path, chart = tmp_path / "fitness.png", fitness_chart(records(3))
+    report.draw_chart(chart, path)
     picture = path.read_bytes()
-    with pytest.raises(ValueError, match=r"dimension|shape"):
-        report.draw_equity({"champion": [1.0, 2.0]}, [np.datetime64("2012-01-01")], path, "Validation")
+    with pytest.raises(ValueError, match="size"):
+        report.draw_chart(dataclasses.replace(chart, shares=chart.shares[:2]), path)
     assert path.read_bytes() == picture
+
+
+def test_a_picture_has_the_pages_colours() -> None:
+    light = (Path(page.__file__).parent / "page.css").read_text().partition("@media")[0]
+    assert [colour for colour, _ in report.STYLES] == re.findall(r"--s\d: (#\w+);", light)
 
 
 cells = st.none() | st.integers(-(10**9), 10**9) | st.floats() | st.text("abc d", min_size=1, max_size=9)
@@ -166,7 +176,7 @@ cells = st.none() | st.integers(-(10**9), 10**9) | st.floats() | st.text("abc d"
 )
 def test_table_columns_line_up(rows: list[dict[str, Any]]) -> None:
     columns = ["name", "a", "long header", "missing"]
-    header, rule, *lines = report.table(rows, columns).split("\n")
+    header, rule, *lines = table(rows, columns).split("\n")
     assert len(lines) == len(rows)
     starts = [index for index, char in enumerate(rule) if char == "-" and (index == 0 or rule[index - 1] == " ")]
     ends = [start + len(rule[start:].split(" ")[0]) for start in starts]
@@ -187,7 +197,7 @@ def test_table_columns_line_up(rows: list[dict[str, Any]]) -> None:
 
 def test_table_known_answer() -> None:
     rows = [{"policy": "champion", "return": 1.234, "trades": 12345}, {"policy": "random", "return": math.nan}]
-    assert report.table(rows, ["policy", "return", "trades"]) == (
+    assert table(rows, ["policy", "return", "trades"]) == (
         "policy    return  trades\n--------  ------  ------\nchampion    1.23  12,345\nrandom         -       -"
     )
 

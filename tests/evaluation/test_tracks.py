@@ -14,16 +14,21 @@ from hypothesis import strategies as st
 
 from data.features import OPEN
 from data.splits import Span, consecutive_windows
+from data.synthetic.built_in import PlantedScores
 from models.ddpg_agent import DDPGAgent
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_population, tiny_rules, trending_panel, world_of
 from training.evaluation.assessment import estimates, known_biases
 from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy
-from training.evaluation.comparison import CHAMPION, EQUAL, RANDOM
 from training.evaluation.tracks import (
+    CHAMPION,
     COSTS_BPS,
+    EQUAL,
     HOLD,
     MOMENTUM,
+    ORACLE,
+    RANDOM,
     REVERSAL,
+    RULE,
     Ground,
     Played,
     Track,
@@ -36,6 +41,7 @@ from training.evaluation.tracks import (
     play_rule,
     replay,
     simple_rules,
+    tune_planted,
 )
 from training.rollout import play, roll_out
 from utils.config.trader import Fill
@@ -88,7 +94,7 @@ def test_an_agents_track_is_what_it_played(fill: Fill) -> None:
     np.testing.assert_array_equal(track.equity[0], episodes.equity[:, 0, :, 0].numpy().T)
     assert track.trades.sum() > 5
     for window in range(WINDOWS):
-        trades = [trade for trade in found.ledger if trade["window"] == window]
+        trades = [trade for trade in found.trades if trade["window"] == window]
         closed = [t for t in trades if t["exit_day"] is not None]
         change = track.equity[0, window, -1] - track.capital
         assert sum(t["profit"] - t["costs"] for t in trades) == pytest.approx(change, abs=1e-6)
@@ -221,6 +227,15 @@ def test_simple_rules_look_back_sixty_and_five_days() -> None:
     assert track.equity[0, 0, -1] > track.capital
 
 
+def test_who_knows_asks_for_the_cost_of_a_round_trip() -> None:
+    world = world_of(trending_panel([0.01] * 3, 40), rules=tiny_rules(cost_bps=7.0, slippage_bps=8.0))
+    scores = PlantedScores(np.ones((40, 3)), np.full((40, 3), 2.0))
+    planted = tune_planted(world.env, scores, world.starts(2))
+    assert list(planted) == [RULE, ORACLE]
+    assert all(rule.threshold == pytest.approx(0.003) for rule in planted.values())
+    assert planted[RULE].scores is scores.rule and planted[ORACLE].scores is scores.oracle
+
+
 def everything(ground: Ground) -> Played:
     return play_all(ground, {CHAMPION: eager_agent()}, simple_rules(ground.market), pickers=6, generator=seeded())
 
@@ -238,7 +253,7 @@ def test_parts_joined_are_the_whole() -> None:
         np.testing.assert_allclose(joined.tracks[name].equity, whole.tracks[name].equity, rtol=1e-7)
         np.testing.assert_allclose(joined.tracks[name].exposure, whole.tracks[name].exposure, rtol=1e-6)
     assert joined.tracks[RANDOM].equity.shape == whole.tracks[RANDOM].equity.shape
-    assert [trade["window"] for trade in joined.ledgers[CHAMPION]] == [t["window"] for t in whole.ledgers[CHAMPION]]
+    assert [trade["window"] for trade in joined.trades[CHAMPION]] == [t["window"] for t in whole.trades[CHAMPION]]
     np.testing.assert_array_equal(joined.days, whole.days)
     assert list(joined.at_cost) == list(COSTS_BPS)
     np.testing.assert_allclose(joined.at_cost[25.0][CHAMPION].equity, whole.at_cost[25.0][CHAMPION].equity, rtol=1e-12)
@@ -256,11 +271,11 @@ def test_the_charged_costs_are_among_the_others() -> None:
 
 def test_survivors_are_told_from_a_market_with_deaths() -> None:
     quiet = quiet_world().market
-    names = [bias.name for bias in known_biases(quiet, is_synthetic=False, is_validation=False)]
+    names = list(known_biases(quiet, is_synthetic=False, is_validation=False))
     assert names == ["Survivors only", "Fills"]
     data = quiet.data_array.copy()
     data[-12:, 2] = np.nan
     died = dataclasses.replace(quiet, data_array=data)
-    assert [bias.name for bias in known_biases(died, is_synthetic=False, is_validation=False)] == ["Fills"]
-    built_in = [bias.name for bias in known_biases(quiet, is_synthetic=True, is_validation=True)]
+    assert list(known_biases(died, is_synthetic=False, is_validation=False)) == ["Fills"]
+    built_in = list(known_biases(quiet, is_synthetic=True, is_validation=True))
     assert built_in == ["Built-in market", "Chosen on these days", "Fills"]

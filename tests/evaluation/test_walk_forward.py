@@ -122,23 +122,22 @@ def test_the_curve_holds_every_test_day_once_and_reinvests(folder: Path) -> None
     assert "walk-forward" in page and results["verdict"]["sentence"].split(" (")[0] in page
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_training_and_validation_do_not_touch_the_test_days(folder: Path, tmp_path: Path, number: int) -> None:
-    """With every price after its last validation day corrupted, a fold becomes the same, bit for bit."""
+def test_training_and_validation_do_not_touch_the_test_days(folder: Path, tmp_path: Path) -> None:
+    """With every price after its last validation day corrupted, the first fold becomes the same, bit for bit."""
     command = ["walk-forward", "--config", str(folder / "tiny.toml"), "--data", str(folder / "data.parquet"), *FOLDS]
     arguments = parse_command([*command, "--profile", "quick"], cuda_available=False).arguments
     assert isinstance(arguments, WalkForwardArguments)
     config = arguments.settings
     dates = load_market(config)[0].dates
-    fold = make_folds(len(dates), FoldPlan(2, 2, 30, 0), config.split, config.env)[number - 1]
+    fold = make_folds(len(dates), FoldPlan(2, 2, 30, 0), config.split, config.env)[0]
     spoilt = pd.read_parquet(folder / "data.parquet")
     later = spoilt["date"].to_numpy() > dates[fold.validation.last]
     prices = ["open", "high", "low", "close"]
     spoilt.loc[later, prices] = np.random.default_rng(0).uniform(1, 1000, (int(later.sum()), 4))
     spoilt.to_parquet(tmp_path / "data.parquet")
-    config = dataclasses.replace(config, data=tmp_path / "data.parquet", runs_dir=tmp_path, run=f"fold-{number}")
+    config = dataclasses.replace(config, data=tmp_path / "data.parquet", runs_dir=tmp_path, run="fold-1")
     run_training(config, frozenset(), splits=fold)
-    mine, theirs = (path / f"fold-{number}" for path in (tmp_path, folder / "runs" / "whole"))
+    mine, theirs = (path / "fold-1" for path in (tmp_path, folder / "runs" / "whole"))
     assert records(mine) == records(theirs) and len(records(mine)) == 2
     for part in ("population", "champion"):
         states = [path / "checkpoints" / "generation-000002" / f"{part}.safetensors" for path in (mine, theirs)]

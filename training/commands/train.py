@@ -5,32 +5,34 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from data.splits import Span, Splits, spaced_windows
+from data.splits import Splits
 from data.synthetic.built_in import PlantedScores
-from training.commands.evaluate import report_training
+from training.commands.evaluate import judge_training
 from training.erl_trainer import PHASES, ERLTrainer
-from training.evaluation.baselines import ScoreRule
-from training.evaluation.comparison import COLUMNS, Comparison, by_policy, compare, tune_planted
+from training.evaluation.assessment import Evaluation, Split
+from training.evaluation.charts import equity_chart, fitness_chart
+from training.evaluation.page.write import write_page
+from training.evaluation.tables import short_rows, short_table
 from training.run.market import load_market, remember_market
 from training.run.opening import load_resumed, open_run
 from training.run.trainer import build_trainer
 from training.run.uploads import Uploads, uploading
+from utils.charts import memory_chart
 from utils.cloud.store import ObjectStore
 from utils.config.trader import Config, config_hash
 from utils.errors import MemoryLimitReached
 from utils.memory.guard import MemoryGuard, keep_freed_memory, peak_rss_mb, release_free_memory
 from utils.memory.profiler import get_profiler, reset_profiler
-from utils.pictures import draw_equity, draw_fitness, draw_memory, status_block, table
+from utils.pictures import draw_chart, status_block
 from utils.runs.checkpoint_writer import CheckpointWriter
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_lock import RunLock
-from utils.runs.run_log import CHECKPOINTS, RunLog, setup_logging
-from utils.runs.seeding import named_generator, seed_everything
+from utils.runs.run_log import CHECKPOINTS, REPORT, RunLog, setup_logging
+from utils.runs.seeding import seed_everything
 from utils.runs.stopping import SafePoint
 
 logger = logging.getLogger(__name__)
@@ -39,7 +41,6 @@ GENERATION = "generation"
 """Label of the snapshot at the end of a generation."""
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
 SURVIVORS_NOTE = "chosen on these validation windows: flattered; so is any data that holds survivors only"
-_TUNING_WINDOWS = 16
 
 
 def run_training(
@@ -123,71 +124,35 @@ def _note(config: Config) -> str:
 
 
 def _draw_progress(run: RunLog, note: str) -> None:
-    draw_fitness(run.records(), run.path / "fitness.png", note)
-    draw_memory(get_profiler().phases(), run.path / "memory.png")
+    draw_chart(fitness_chart(run.records()), run.path / "fitness.png", note)
+    draw_chart(memory_chart(get_profiler().phases()), run.path / "memory.png")
 
 
 def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedScores | None) -> dict[str, Any]:
-    """Compare the champion with its baselines, draw the pictures, write the summary."""
-    planted: dict[str, ScoreRule] = {}
-    splits = trainer.market.splits
-    if scores is not None:
-        planted = tune_planted(trainer.val_env, scores, _windows(trainer, config, splits.train, _TUNING_WINDOWS))
-    results = {"validation": _compare(trainer, config, splits.validation, planted)}
-    if scores is not None:
-        # The built-in market can be made anew at will, so that looking at its holdout uses nothing up.
-        results["holdout"] = _compare(trainer, config, splits.holdout, planted)
-    for split, result in results.items():
-        logger.info(
-            "%s windows, means of %d trading days\n%s", split, config.env.trading_days, table(result.rows, COLUMNS)
-        )
+    """Judge the champion, draw the pictures, write the summary and the page."""
+    evaluations = judge_training(trainer, config, run.path, scores)
+    for split, evaluation in evaluations.items():
+        logger.info("%s\n%s", split, short_table(evaluation))
     logger.info("note: %s", _note(config))
     trainer.safe_point()
-    _draw_equity(run.path / "equity.png", results["validation"], config)
+    validation = evaluations["validation"]
+    draw_chart(equity_chart(validation), run.path / "equity.png", _note(config))
     profiler = get_profiler()
     profiler.log_memory("end", census=config.census_every > 0)
     profiler.print_memory_growth()
     if config.census_every > 0:
         profiler.final_summary()
     _draw_progress(run, _note(config))
-    summary = _summary(trainer, config, results)
+    summary = _summary(trainer, config, evaluations)
     run.write_summary(summary)
     trainer.safe_point()
-    report_training(trainer, config, run.path, planted)
+    write_page(validation, run.path / REPORT)
+    logger.info("verdict on validation: %s", validation.judgement.sentence)
     logger.info("champion of generation %d; results in %s", trainer.champion_generation, run.path)
     return summary
 
 
-def _windows(trainer: ERLTrainer, config: Config, span: Span, count: int) -> torch.Tensor:
-    return spaced_windows(span, config.env.episode_steps, count).to(trainer.device)
-
-
-def _compare(trainer: ERLTrainer, config: Config, span: Span, planted: Mapping[str, ScoreRule]) -> Comparison:
-    trainer.safe_point()
-    return compare(
-        trainer.champion,
-        trainer.val_env,
-        trainer.tensors,
-        trainer.market,
-        _windows(trainer, config, span, config.evaluation.validation_windows),
-        random_pickers=config.evaluation.random_pickers,
-        generator=named_generator(config.seed, "random pickers", trainer.device),
-        planted=planted,
-    )
-
-
-def _draw_equity(path: Path, result: Comparison, config: Config) -> None:
-    draw_equity(
-        {name: curve.tolist() for name, curve in result.curves.items()},
-        None,
-        path,
-        "Champion and baselines on validation, mean over windows",
-        bands={"random pickers, 5 to 95 %": tuple(edge.tolist() for edge in result.random_band)},
-        note=_note(config),
-    )
-
-
-def _summary(trainer: ERLTrainer, config: Config, results: dict[str, Comparison]) -> dict[str, Any]:
+def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Evaluation]) -> dict[str, Any]:
     counts = get_profiler().counts()
     market = trainer.market
     ends = get_profiler().visits(GENERATION)
@@ -219,6 +184,6 @@ def _summary(trainer: ERLTrainer, config: Config, results: dict[str, Comparison]
         "champion": {
             "generation": trainer.champion_generation,
             "validation_return_percent": trainer.champion_score,
-            **{split: by_policy(result) for split, result in results.items()},
+            **{split: short_rows(evaluation) for split, evaluation in evaluations.items()},
         },
     }

@@ -7,35 +7,19 @@ import json
 import logging
 import shlex
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from data.market import Market
 from data.splits import Splits, consecutive_windows
 from environment.trading_env import VectorTradingEnvironment
-from training.commands.evaluate import assessment_results, planted_rules, write_tables
+from training.commands.evaluate import planted_rules
 from training.commands.train import run_training
-from training.evaluation.assessment import Assessment, assess, known_biases
-from training.evaluation.comparison import CHAMPION, RANDOM
-from training.evaluation.folds import FoldPlan, make_folds
-from training.evaluation.page.contents import Bias, Overfitting, ReportContents, RunFacts, monthly_returns
-from training.evaluation.page.write import write_report
-from training.evaluation.statistics import deflated_sharpe
-from training.evaluation.tables import (
-    cost_table,
-    luck_lines,
-    page_equity,
-    page_policies,
-    page_trades,
-    page_verdict,
-    policy_table,
-)
-from training.evaluation.tracks import Ground, Played, join, play_all, simple_rules
+from training.evaluation.assessment import Evaluation
+from training.evaluation.folds import FoldPlan, FoldResult, make_folds
+from training.evaluation.tables import log_evaluation, write_evaluation
+from training.evaluation.tracks import CHAMPION, RANDOM, Ground, join, play_all, simple_rules
 from training.run.market import MARKET, load_market, remember_market
-from training.run.saved import SavedRun, open_saved_run
+from training.run.saved import open_saved_run
 from utils import metrics
 from utils.config.cli import LATEST, WalkForwardArguments
 from utils.config.settings import flatten, nearest
@@ -45,44 +29,16 @@ from utils.runs.checkpoint import newest_whole
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.resume import MOVABLE, refuse_changes
 from utils.runs.run_lock import RunLock
-from utils.runs.run_log import CHECKPOINTS, REPORT, SUMMARY, new_folder, setup_logging, write_json
+from utils.runs.run_log import CHECKPOINTS, SUMMARY, new_folder, setup_logging
 from utils.runs.seeding import named_generator
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
 PLAN = "walk_forward.json"
-"""What a walk-forward test was asked to do, in its folder."""
-RESULTS = "results.json"
-_NO_CHOICE = "Each champion was chosen on days before its test days, so the test days chose nothing."
+"""The plan and the settings of a walk-forward test, in its folder."""
 
 
-@dataclass(frozen=True)
-class Fold:
-    """A trained fold and what its champion did on its test days."""
-
-    name: str
-    dates: dict[str, list[str]]
-    """First and last date of its training, validation and test days."""
-    champion_generation: int
-    return_percent: float
-    random_return_percent: float
-    """Mean of the random pickers'."""
-
-
-@dataclass(frozen=True)
-class WalkForward:
-    """A finished walk-forward test."""
-
-    path: Path
-    config: Config
-    market: Market
-    folds: list[Fold]
-    played: Played
-    """Champions and baselines on the test days of all folds, one window after the other."""
-    assessment: Assessment
-
-
-def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) -> WalkForward:
+def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) -> Evaluation:
     """Train every fold that is not trained yet, play each champion on its test days, and report on all of them as one.
 
     Args:
@@ -100,14 +56,14 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
         for number, fold in enumerate(splits, start=1):
             _train(path / f"fold-{number}", fold, config, explicit)
         setup_logging(path)
-        result = _test(path, splits, config)
-        _say(result)
-        _write(result)
-    return result
+        evaluation = _test(path, splits, config)
+        log_evaluation(evaluation)
+        write_evaluation(evaluation, path)
+    return evaluation
 
 
 def _open(arguments: WalkForwardArguments, explicit: frozenset[str]) -> tuple[Path, FoldPlan, Config]:
-    """The folder of a new test, or of the one to resume, with what holds for it."""
+    """Return the folder of a new test or of the one to resume, with the plan and the settings that hold for it."""
     names = [field.name for field in dataclasses.fields(FoldPlan)]
     asked, config = FoldPlan(**{name: getattr(arguments, name) for name in names}), arguments.settings
     if config.resume is None:
@@ -126,7 +82,7 @@ def _open(arguments: WalkForwardArguments, explicit: frozenset[str]) -> tuple[Pa
 
 
 def _newest(runs_dir: Path) -> str:
-    """Name of the test on which work was done last."""
+    """Return the name of the test on which work was done last."""
     tests = {
         plan.parent.name: max(file.stat().st_mtime_ns for file in (plan, *plan.parent.glob("fold-*/metrics.jsonl")))
         for plan in runs_dir.glob(f"*/{PLAN}")
@@ -149,7 +105,7 @@ def _read_plan(path: Path) -> tuple[FoldPlan, Config]:
 
 
 def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits]:
-    """The folds of the data as they were when the test began."""
+    """Return the folds of the data as they were when the test began."""
     market, _ = load_market(config)
     if (path / MARKET).is_file():
         days = remember_market(path, market).splits.holdout.last + 1
@@ -183,124 +139,26 @@ def _train(folder: Path, fold: Splits, config: Config, explicit: frozenset[str])
     run_training(own, explicit & (UNHASHED | MOVABLE), splits=fold)
 
 
-def _test(path: Path, splits: list[Splits], config: Config) -> WalkForward:
+def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
     """Play the champion of each fold on its test days, an account that reinvests going from one to the next."""
     folds, parts, device = [], [], choose_device(config.device)
     for number, fold in enumerate(splits, start=1):
         run = open_saved_run(path, f"fold-{number}", data=config.data, device=device)
-        parts.append(_play(run, fold))
-        folds.append(_fold(run, fold, parts[-1]))
-    played = join(parts)
-    charged = config.env.cost_bps + config.env.slippage_bps
-    assessment = assess(played, None, trials=1, seed=config.seed, charged_bps=charged)
-    returns = metrics.daily_returns(played.tracks[CHAMPION].stitched[0])
-    luck = Overfitting(deflated_sharpe(returns, 0.0), trials=1, expected_best_sharpe=0.0, note=_NO_CHOICE)
-    return WalkForward(path, config, run.market, folds, played, dataclasses.replace(assessment, overfitting=luck))
-
-
-def _play(run: SavedRun, fold: Splits) -> Played:
-    market, rules = run.market, run.config.env
-    starts = consecutive_windows(fold.holdout, rules.episode_steps).to(run.device)
-    ground = Ground(market, run.tensors(), VectorTradingEnvironment.on(market, rules, run.device), starts)
-    return play_all(
-        ground,
-        {CHAMPION: run.champion},
-        simple_rules(market) | planted_rules(run, ground),
-        pickers=run.config.evaluation.random_pickers,
-        generator=named_generator(run.config.seed, f"walk-forward {run.name}", run.device),
+        env = VectorTradingEnvironment.on(run.market, run.config.env, device)
+        starts = consecutive_windows(fold.holdout, run.config.env.episode_steps).to(device)
+        played = play_all(
+            Ground(run.market, run.tensors(), env, starts),
+            {CHAMPION: run.champion},
+            simple_rules(run.market) | planted_rules(run, env),
+            pickers=run.config.evaluation.random_pickers,
+            generator=named_generator(run.config.seed, f"walk-forward {run.name}", device),
+        )
+        champion, random = (
+            float(metrics.total_return_percent(played.tracks[name].stitched).mean()) for name in (CHAMPION, RANDOM)
+        )
+        folds.append(FoldResult(run.name, _dates(run.market, fold), run.champion_generation, champion, random))
+        parts.append(played)
+    again = ("python", "main.py", "walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)
+    return Evaluation(
+        path.name, "walk-forward", config, run.market, join(parts), 1, str(device), shlex.join(again), folds=folds
     )
-
-
-def _fold(run: SavedRun, fold: Splits, played: Played) -> Fold:
-    returns = {name: metrics.total_return_percent(played.tracks[name].stitched) for name in (CHAMPION, RANDOM)}
-    return Fold(
-        run.name,
-        _dates(run.market, fold),
-        run.champion_generation,
-        float(returns[CHAMPION][0]),
-        float(np.mean(returns[RANDOM])),
-    )
-
-
-def _say(result: WalkForward) -> None:
-    assessment = result.assessment
-    rows = [
-        {
-            "fold": fold.name,
-            "test days": " to ".join(fold.dates["holdout"]),
-            "champion of generation": fold.champion_generation,
-            "return %": fold.return_percent,
-            "random picker %": fold.random_return_percent,
-        }
-        for fold in result.folds
-    ]
-    for text in (table(rows, list(rows[0])), policy_table(assessment), cost_table(assessment)):
-        logger.info("test days of all folds\n%s", text)
-    for line in luck_lines(assessment):
-        logger.info("%s", line)
-    for bias in _biases(result):
-        logger.info("known bias: %s: %s", bias.name, bias.effect)
-    logger.info("verdict: %s", assessment.judgement.sentence)
-
-
-def _biases(result: WalkForward) -> list[Bias]:
-    return known_biases(result.market, is_synthetic=result.config.data is None, is_validation=False)
-
-
-def _write(result: WalkForward) -> None:
-    """Write page, results, trades and stitched equity into the test's folder."""
-    write_tables(result.played, result.market, result.path)
-    write_json(result.path / RESULTS, _results(result))
-    _write_page(result, result.path / REPORT)
-    logger.info("written to %s", result.path)
-
-
-def _results(result: WalkForward) -> dict[str, Any]:
-    return {
-        "run": result.path.name,
-        "split": "walk-forward",
-        "windows": len(result.played.days),
-        "folds": [dataclasses.asdict(fold) for fold in result.folds],
-        **assessment_results(result.assessment),
-        "known_biases": {bias.name: bias.effect for bias in _biases(result)},
-    }
-
-
-def _write_page(result: WalkForward, path: Path) -> None:
-    config, played, assessment = result.config, result.played, result.assessment
-    equity = page_equity(played, result.market)
-    assert equity.dates is not None
-    again = ["python", "main.py", "walk-forward", "--runs-dir", str(config.runs_dir), "--resume", result.path.name]
-    facts = RunFacts(
-        name=result.path.name,
-        seed=config.seed,
-        device=config.device,
-        split="walk-forward",
-        first_day=str(equity.dates[0]),
-        last_day=str(equity.dates[-1]),
-        champion_generation=None,
-        data="built-in market" if config.data is None else config.data.name,
-        others={
-            "folds": "; ".join(
-                f"{fold.name}: tested {' to '.join(fold.dates['holdout'])}, champion of generation "
-                f"{fold.champion_generation}, {fold.return_percent:+.2f}%"
-                for fold in result.folds
-            ),
-            "stocks": f"{len(result.market.investable_columns):,} of {len(result.market.tickers):,}",
-        },
-    )
-    contents = ReportContents(
-        title=f"{result.path.name}: walk-forward test of {len(result.folds)} champions",
-        facts=facts,
-        verdict=page_verdict(assessment.judgement, [_NO_CHOICE]),
-        policies=page_policies(assessment),
-        equity=equity,
-        monthly=monthly_returns(equity.dates, equity.curves[CHAMPION]),
-        traded=page_trades(played, result.market),
-        costs=assessment.costs,
-        overfitting=assessment.overfitting,
-        biases=_biases(result),
-        settings=config_to_dict(config),
-        command=shlex.join(again),
-    )
-    write_report(contents, path)

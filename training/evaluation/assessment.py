@@ -1,16 +1,19 @@
-"""What a champion is worth on some days: a table of policies with intervals, a verdict, and how much may be luck."""
+"""A judged result: measures of every policy with intervals, a verdict, and how much of it may be luck."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from data.features import CLOSE
 from data.market import Market
-from training.evaluation.comparison import EQUAL, RANDOM
-from training.evaluation.page.contents import Bias, CostSensitivity, Estimate, Overfitting
+from training.evaluation.folds import FoldResult
+from training.evaluation.holdout import Look
 from training.evaluation.statistics import (
     LEVEL,
     bootstrap_intervals,
@@ -18,12 +21,15 @@ from training.evaluation.statistics import (
     expected_best_sharpe,
     overfitting_probability,
 )
-from training.evaluation.tracks import Played, Track
+from training.evaluation.tracks import CHAMPION, EQUAL, RANDOM, Played, Track
 from training.evaluation.verdict import Judgement, verdict
-from training.trials import Trials
+from training.trials import Trials, read_trials
 from utils import metrics
+from utils.config.trader import Config
 
 Array = npt.NDArray[np.float64]
+Split = Literal["validation", "holdout", "walk-forward"]
+NO_CHOICE = "Each champion was chosen on days before its test days, so the test days chose nothing."
 CURVE_MEASURES = {
     "return": metrics.total_return_percent,
     "volatility": metrics.annualised_volatility_percent,
@@ -32,50 +38,185 @@ CURVE_MEASURES = {
     "calmar": metrics.calmar,
     "max_drawdown": metrics.max_drawdown_percent,
 }
+_BAND = (5, 95)
 _EDGES = (50 * (1 - LEVEL), 50 * (1 + LEVEL))
 _BOOTSTRAP_SEED = 1994
+_LAST_DAYS = 10
+
+
+class Estimate(NamedTuple):
+    """A number with its 95% interval; either may be unknown."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+class Metric(NamedTuple):
+    """The form in which a measure is shown."""
+
+    label: str
+    unit: str
+    decimals: int
+    meaning: str
+
+
+METRICS: dict[str, Metric] = {
+    "return": Metric("Return", "%", 1, "Change of equity over the period, after costs."),
+    "volatility": Metric("Volatility", "% a year", 1, "Sample deviation of daily returns times the root of 252."),
+    "sharpe": Metric(
+        "Sharpe", "a year", 2, "Mean over deviation of daily returns, times the root of 252; no risk-free rate."
+    ),
+    "sortino": Metric("Sortino", "a year", 2, "As Sharpe, over the root mean square of the losing days."),
+    "calmar": Metric("Calmar", "ratio", 2, "Compound yearly return over the maximum drawdown."),
+    "max_drawdown": Metric("Max drawdown", "%", 1, "Deepest fall of equity below its earlier peak."),
+    "turnover": Metric("Turnover", "times a year", 1, "Value bought and sold in a year, over twice the mean equity."),
+    "exposure": Metric("Exposure", "%", 1, "Mean share of equity that is invested."),
+    "trades": Metric("Trades", "count", 0, "Positions opened and closed; for random pickers the mean."),
+    "win_rate": Metric("Win rate", "%", 1, "Share of trades with a profit after costs."),
+    "holding": Metric("Holding", "sessions", 1, "Mean sessions from entry to exit, both counted."),
+    "costs": Metric("Costs", "% of capital", 2, "Costs and slippage paid, in percent of the initial capital."),
+}
+"""The measures of a policy, in the order of the tables' columns."""
 
 
 @dataclass(frozen=True)
-class Assessment:
-    """Results of one evaluation, the champion first in every mapping."""
+class Overfitting:
+    """The share of a result that may be the choice of the best among many."""
 
-    policies: dict[str, dict[str, Estimate]]
-    """By policy, then by the keys of `METRICS`. Intervals of one policy are bootstrapped; of random pickers, they hold
-    the middle 95% of the pickers."""
-    judgement: Judgement
-    overfitting: Overfitting
-    costs: CostSensitivity
+    deflated_sharpe: float | None = None
+    """Probability that the true Sharpe ratio is above that of the best of `trials` without skill, from 0 to 1."""
+    trials: int | None = None
+    """Agents x generations looked at."""
+    expected_best_sharpe: float | None = None
+    """Annualised Sharpe ratio that the best of `trials` without skill is expected to show."""
+    backtest_overfitting: float | None = None
+    """Probability of backtest overfitting, from 0 to 1."""
+    combinations: int | None = None
+    """Ways to halve the days behind `backtest_overfitting`."""
+    note: str = ""
+    """Why one of them is absent, or what limits them."""
 
 
-def assess(played: Played, recorded: Trials | None, *, trials: int, seed: int, charged_bps: float) -> Assessment:
-    """Judge what was played.
+@dataclass(frozen=True)
+class Evaluation:
+    """One or more champions judged on days that follow one another: the source of tables, files and the page.
 
-    Args:
-        recorded: what every agent of every generation earned on the validation days, if that was written down.
-        trials: policies looked at on these very days before the champion was chosen; 1 if these days chose nothing.
-        seed: of the bootstrap.
-        charged_bps: costs and slippage of a leg in `played`.
+    The champion comes first in every mapping by policy.
     """
-    champion = next(iter(played.tracks))
-    profit = {name: played.tracks[name].daily_profit for name in (champion, RANDOM, EQUAL)}
-    return Assessment(
-        {name: estimates(track, seed) for name, track in played.tracks.items()},
-        verdict(profit[champion][0], profit[RANDOM], profit[EQUAL][0], trials=trials),
-        _overfitting(played.tracks[champion], recorded, trials),
-        _cost_sensitivity(played, charged_bps),
-    )
+
+    name: str
+    """Name of the run or of the walk-forward test."""
+    split: Split
+    config: Config
+    market: Market
+    played: Played
+    trials: int
+    """Policies looked at on these very days before the champion was chosen; 1 if these days chose nothing."""
+    device: str
+    command: str
+    """Command line that makes this evaluation again."""
+    champion_generation: int | None = None
+    """None where there is a champion for each fold."""
+    records: Sequence[Mapping[str, Any]] = ()
+    """The run's records of metrics.jsonl up to its last generation; empty for a walk-forward test."""
+    looks: list[Look] | None = None
+    """Looks at the run's holdout, the oldest first; None where no ledger is kept."""
+    folds: Sequence[FoldResult] = ()
+
+    @cached_property
+    def policies(self) -> dict[str, dict[str, Estimate]]:
+        """Return estimates by policy, then by the keys of `METRICS`.
+
+        Intervals of one policy are bootstrapped; those of random pickers hold the middle 95% of the pickers.
+        """
+        return {name: estimates(track, self.config.seed) for name, track in self.played.tracks.items()}
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        """Return the verdict on the champion."""
+        profit = {name: self.played.tracks[name].daily_profit for name in (CHAMPION, RANDOM, EQUAL)}
+        return verdict(profit[CHAMPION][0], profit[RANDOM], profit[EQUAL][0], trials=self.trials)
+
+    @cached_property
+    def overfitting(self) -> Overfitting:
+        """Return how much the choice of the champion may have added."""
+        returns = metrics.daily_returns(self.played.tracks[CHAMPION].stitched[0])
+        return assess_overfitting(returns, read_trials(self.records), self.trials)
+
+    @cached_property
+    def cost_returns(self) -> dict[str, dict[float, float]]:
+        """Return the mean return in percent by policy, then by basis points a leg."""
+        levels = self.played.at_cost
+        names = next(iter(levels.values()))
+        return {
+            name: {
+                bps: float(metrics.total_return_percent(tracks[name].stitched).mean()) for bps, tracks in levels.items()
+            }
+            for name in names
+        }
+
+    @property
+    def elites(self) -> list[str]:
+        """Return the names of the agents that were played beside the champion."""
+        return list(self.played.trades)[1:]
+
+    @property
+    def charged_bps(self) -> float:
+        """Return costs and slippage of one leg that all other results were charged."""
+        return self.config.env.cost_bps + self.config.env.slippage_bps
+
+    @cached_property
+    def dates(self) -> npt.NDArray[np.datetime64]:
+        """Return the (W * D + 1,) days of the stitched equity."""
+        days = np.concatenate((self.played.days[:1, 0], self.played.days[:, 1:].ravel()))
+        return self.market.dates[days].astype("datetime64[D]")
+
+    @cached_property
+    def curves(self) -> dict[str, Array]:
+        """Return the (W * D + 1,) stitched equity by policy; the mean of the random pickers."""
+        return {name: track.stitched.mean(axis=0) for name, track in self.played.tracks.items()}
+
+    @cached_property
+    def picker_band(self) -> tuple[Array, Array]:
+        """Return percentiles 5 and 95 of the random pickers' stitched equity."""
+        low, high = np.percentile(self.played.tracks[RANDOM].stitched, _BAND, axis=0)
+        return low, high
+
+    @property
+    def title(self) -> str:
+        """Return the heading of the page."""
+        if self.folds:
+            return f"{self.name}: walk-forward test of {len(self.folds)} champions"
+        return f"{self.name}: champion on {self.split}"
+
+    @property
+    def caveats(self) -> list[str]:
+        """Return what a reader must know before believing the verdict."""
+        if self.split == "validation":
+            return ["The champion was chosen on these days; only the holdout, looked at once, is free of that choice."]
+        if self.split == "walk-forward":
+            return [NO_CHOICE]
+        return [f"Looks at the holdout of this run: {len(self.looks or ())}. Looks by other runs are not counted."]
+
+    @cached_property
+    def biases(self) -> dict[str, str]:
+        """Return the known biases of data and days, by name."""
+        return known_biases(
+            self.market, is_synthetic=self.config.data is None, is_validation=self.split == "validation"
+        )
 
 
 def estimates(track: Track, seed: int) -> dict[str, Estimate]:
-    """The measures of a track by the keys of `METRICS`; of many policies, their mean and range."""
+    """Estimate the measures of a track by the keys of `METRICS`; of many policies, their mean and range."""
     found = _measures(track)
     if len(track.equity) > 1:
         return {name: _range(values) for name, values in found.items()}
     generator = np.random.default_rng([seed, _BOOTSTRAP_SEED])
     intervals = bootstrap_intervals(metrics.daily_returns(track.stitched[0]), CURVE_MEASURES, generator)
     none = (None, None)
-    return {name: Estimate(_known(values[0]), *intervals.get(name, none)) for name, values in found.items()}
+    values = {name: float(values[0]) if np.isfinite(values[0]) else None for name, values in found.items()}
+    return {name: Estimate(value, *intervals.get(name, none)) for name, value in values.items()}
 
 
 def _measures(track: Track) -> dict[str, Array]:
@@ -95,10 +236,6 @@ def _measures(track: Track) -> dict[str, Array]:
     }
 
 
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
 def _range(values: Array) -> Estimate:
     known = values[np.isfinite(values)]
     if not len(known):
@@ -107,63 +244,41 @@ def _range(values: Array) -> Estimate:
     return Estimate(float(known.mean()), float(low), float(high))
 
 
-def _overfitting(champion: Track, recorded: Trials | None, trials: int) -> Overfitting:
-    if recorded is None:
+def assess_overfitting(returns: Array, recorded: Trials | None, trials: int) -> Overfitting:
+    """Assess the champion's (days,) returns by the recorded results of all agents among which it was chosen."""
+    if recorded is None and trials > 1:
         return Overfitting(trials=trials, note="The run did not record what its agents earned on validation.")
-    spread = float(recorded.daily_sharpe.std(ddof=1)) if len(recorded.daily_sharpe) > 1 else 0.0
-    best = expected_best_sharpe(spread, trials)
-    overfitted = overfitting_probability(recorded.slice_profit)
-    return Overfitting(
-        deflated_sharpe=deflated_sharpe(metrics.daily_returns(champion.stitched[0]), best),
-        trials=trials,
-        expected_best_sharpe=metrics.YEAR_ROOT * best,
-        backtest_overfitting=None if overfitted is None else overfitted[0],
-        combinations=None if overfitted is None else overfitted[1],
-        note="The probability of backtest overfitting is about the choice of the champion on the validation days."
-        if overfitted
-        else "All agents earned the same on validation: there was no choice to overfit.",
-    )
+    sharpes = np.zeros(0) if recorded is None else recorded.daily_sharpe
+    best = expected_best_sharpe(float(sharpes.std(ddof=1)) if len(sharpes) > 1 else 0.0, trials)
+    overfitted = None if recorded is None else overfitting_probability(recorded.slice_profit)
+    if overfitted is not None:
+        note = "The probability of backtest overfitting is about the choice of the champion on the validation days."
+    elif recorded is not None:
+        note = "All agents earned the same on validation: there was no choice to overfit."
+    else:
+        note = NO_CHOICE
+    probability, combinations = overfitted or (None, None)
+    deflated = deflated_sharpe(returns, best)
+    return Overfitting(deflated, trials, metrics.YEAR_ROOT * best, probability, combinations, note)
 
 
-def _cost_sensitivity(played: Played, charged_bps: float) -> CostSensitivity:
-    names = next(iter(played.at_cost.values()))
-    returns = {
-        name: [Estimate(float(_measures(tracks[name])["return"].mean())) for tracks in played.at_cost.values()]
-        for name in names
-    }
-    return CostSensitivity(list(played.at_cost), returns, charged_bps)
-
-
-def known_biases(market: Market, *, is_synthetic: bool, is_validation: bool) -> list[Bias]:
-    """What is known to be wrong with the data and the days that were used."""
-    biases = []
+def known_biases(market: Market, *, is_synthetic: bool, is_validation: bool) -> dict[str, str]:
+    """Return the known biases of the data and of the days that were used, by name."""
+    biases = {}
     if is_synthetic:
-        biases.append(Bias("Built-in market", "Its structure was planted: results say nothing about real markets."))
-    elif _all_live_to_the_end(market):
-        biases.append(
-            Bias(
-                "Survivors only",
-                f"All {len(market.tickers)} tickers trade to the last day. Stocks that failed are not in the data, "
-                "which flatters every policy that buys: the champion, random pickers and equal weight alike.",
-            )
+        biases["Built-in market"] = "Its structure was planted: results say nothing about real markets."
+    elif np.isfinite(market.data_array[-_LAST_DAYS:, :, CLOSE]).any(axis=0).all():
+        biases["Survivors only"] = (
+            f"All {len(market.tickers)} tickers trade to the last day. Stocks that failed are not in the data, "
+            "which flatters every policy that buys: the champion, random pickers and equal weight alike."
         )
     if is_validation:
-        biases.append(
-            Bias(
-                "Chosen on these days",
-                "The champion is the agent that earned most on these days: its result is flattered. The verdict allows "
-                "for that; the table and the pictures do not.",
-            )
+        biases["Chosen on these days"] = (
+            "The champion is the agent that earned most on these days: its result is flattered. The verdict allows "
+            "for that; the table and the pictures do not."
         )
-    biases.append(
-        Bias(
-            "Fills",
-            "Orders fill in full at the open, and at the sale target if the day's high reaches it, whatever their "
-            "size: market impact is not known to daily bars, which flatters large accounts.",
-        )
+    biases["Fills"] = (
+        "Orders fill in full at the open, and at the sale target if the day's high reaches it, whatever their "
+        "size: market impact is not known to daily bars, which flatters large accounts."
     )
     return biases
-
-
-def _all_live_to_the_end(market: Market, days: int = 10) -> bool:
-    return bool(np.isfinite(market.data_array[-days:, :, CLOSE]).any(axis=0).all())

@@ -1,4 +1,4 @@
-"""What a policy must beat: random pickers, the whole market held equally, and rules that know the planted structure."""
+"""Baselines that a policy must beat: the whole market held equally, and rules that order by scores."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def orders_by_score(score: Tensor, candidates: Tensor, orders_per_day: int, orde
 
 
 def score_policy(rule: ScoreRule, device: torch.device) -> Policy:
-    """Follow a rule every day."""
+    """Return the policy that orders by a rule every day."""
     table = torch.from_numpy(np.nan_to_num(rule.scores - rule.threshold, nan=-1.0)).to(device)
 
     def act(env: VectorTradingEnvironment, step: int) -> Tensor:
@@ -59,23 +59,10 @@ def score_policy(rule: ScoreRule, device: torch.device) -> Policy:
     return act
 
 
-def random_picker(generator: torch.Generator, order: FixedOrder) -> Policy:
-    """Every day, order uniformly drawn candidates."""
-
-    def act(env: VectorTradingEnvironment, step: int) -> Tensor:
-        portfolio = env.portfolio
-        candidates = portfolio.candidates()
-        # Above 0, so that every candidate may be drawn.
-        score = 1.0 - torch.rand(candidates.shape, generator=generator, device=candidates.device)
-        return orders_by_score(score, candidates, portfolio.orders_per_day, order)
-
-    return act
-
-
 def tune_rule(
     env: VectorTradingEnvironment, scores: NDArray[np.float64], threshold: float, starts: Tensor
 ) -> ScoreRule:
-    """The rule on these scores, with the size and target that earn most on the given (training) windows."""
+    """Return the rule on these scores with the size and target that earn most on the given (training) windows."""
     choices = itertools.product(_COEFFICIENTS, _TARGETS)
     grid = [ScoreRule(scores, threshold, FixedOrder(*choice)) for choice in choices]
     profits = [float(play(env, score_policy(rule, starts.device), starts)[0].profit_percent.mean()) for rule in grid]
@@ -85,7 +72,7 @@ def tune_rule(
 def equal_weight_equity(
     close: NDArray[np.float32], open_: NDArray[np.float32], start: int, steps: int, rules: EnvironmentConfig
 ) -> NDArray[np.float64]:
-    """Equity of holding every stock equally for a window: bought at the first next open, sold at the last close.
+    """Return the equity of holding every stock equally for a window: bought at the next open, sold at the last close.
 
     Args:
         close, open_: (days, n) prices, NaN without a bar.

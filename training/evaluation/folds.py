@@ -11,7 +11,7 @@ from utils.errors import DataError
 
 @dataclass(frozen=True)
 class FoldPlan:
-    """How many folds there are, and how long their parts."""
+    """The number of folds and the lengths of their parts."""
 
     folds: int
     test_windows: int
@@ -19,6 +19,19 @@ class FoldPlan:
     validation_days: int
     train_days: int
     """0: all days from the first with a full context on."""
+
+
+@dataclass(frozen=True)
+class FoldResult:
+    """A trained fold and the result of its champion on its test days."""
+
+    name: str
+    dates: dict[str, list[str]]
+    """First and last date of its training, validation and test days."""
+    champion_generation: int
+    return_percent: float
+    random_return_percent: float
+    """Mean of the random pickers'."""
 
 
 def make_folds(days: int, plan: FoldPlan, split: DataConfig, env: EnvironmentConfig) -> list[Splits]:

@@ -28,7 +28,7 @@ class Look:
 
 
 def read_looks(run: Path) -> list[Look]:
-    """Looks so far, the oldest first. Raises ConfigError for a line that is no look."""
+    """Return the looks so far, the oldest first. Raises ConfigError for a line that is no look."""
     path = run / LEDGER
     if not path.is_file():
         return []
@@ -48,7 +48,7 @@ def add_look(run: Path, look: Look) -> None:
 
 
 def champions_looked_at(looks: Sequence[Look], champion_generation: int) -> int:
-    """Different champions that the holdout has judged, the one of `champion_generation` included.
+    """Count the champions that the holdout has judged, the one of `champion_generation` included.
 
     Looking at the same champion again tells nothing new; looking at another one gives a choice.
     """

@@ -25,14 +25,14 @@ _EULER = 0.5772156649015329
 
 
 def mean_block_days(days: int) -> float:
-    """Mean length of a bootstrap block: days^(1/3), the best rate for a variance (Hall, Horowitz & Jing 1995)."""
+    """Return the mean block of a bootstrap, days^(1/3), the best rate for a variance (Hall, Horowitz & Jing 1995)."""
     return max(1.0, math.cbrt(days))
 
 
 def stationary_bootstrap(days: int, resamples: int, mean_block: float, generator: np.random.Generator) -> IntArray:
-    """Days of resampled series, (resamples, days): blocks of geometric length, around the end (Politis & Romano 1994).
+    """Draw the days of resampled series, (resamples, days), in blocks of geometric length (Politis & Romano 1994).
 
-    A day follows the one before it with probability 1 - 1 / `mean_block`, and is drawn anew otherwise.
+    A day follows the one before it, the first the last, with probability 1 - 1 / `mean_block`; else it is drawn anew.
     """
     begins = generator.random((resamples, days)) < 1.0 / mean_block
     begins[:, :1] = True
@@ -45,7 +45,7 @@ def stationary_bootstrap(days: int, resamples: int, mean_block: float, generator
 def bootstrap_intervals(
     returns: Array, measures: Mapping[str, Callable[[Array], Array]], generator: np.random.Generator
 ) -> dict[str, tuple[float, float]]:
-    """Percentile intervals of measures of an equity curve, by resampling its (days,) simple returns in blocks.
+    """Return percentile intervals of measures of an equity curve, by resampling its (days,) simple returns in blocks.
 
     A measure turns (resamples, days + 1) equity into (resamples,) values. All see the same resamples.
     """
@@ -60,7 +60,7 @@ def bootstrap_intervals(
 
 @dataclass(frozen=True)
 class MeanTest:
-    """Whether the mean of a time series is above zero, though it was chosen among `trials` for being large."""
+    """A test whether the mean of a time series, chosen among `trials` for being large, is above zero."""
 
     mean: float
     standard_error: float
@@ -105,7 +105,7 @@ def mean_test(values: Array, trials: int = 1) -> MeanTest:
 
 
 def chance_of_rank(value: float, others: Array, trials: int = 1) -> float:
-    """Chance that one of `trials` draws like the (n,) `others` reaches `value`, at most 1 (Bonferroni).
+    """Return the chance that one of `trials` draws like the (n,) `others` reaches `value`, at most 1 (Bonferroni).
 
     The rank among them, (1 + how many reach it) / (n + 1), is exact for one trial. Beyond the largest of them the tail
     of a normal law goes on, by Student's t since its mean and deviation come from `others`.
@@ -121,7 +121,7 @@ def chance_of_rank(value: float, others: Array, trials: int = 1) -> float:
 
 
 def expected_best_sharpe(deviation: float, trials: int) -> float:
-    """Sharpe ratio that the best of `trials` without skill shows on average (Bailey & Lopez de Prado 2014).
+    """Return the Sharpe ratio that the best of `trials` without skill shows on average (Bailey & Lopez de Prado 2014).
 
     `deviation` is the standard deviation of the trials' Sharpe ratios; the unit is theirs. One trial: 0.
     """
@@ -132,7 +132,7 @@ def expected_best_sharpe(deviation: float, trials: int) -> float:
 
 
 def deflated_sharpe(returns: Array, benchmark: float) -> float | None:
-    """Probability that the true Sharpe ratio is above `benchmark`, both by the day (Bailey & Lopez de Prado 2014).
+    """Return the probability of a true Sharpe ratio above `benchmark`, both by the day (Bailey & Lopez de Prado 2014).
 
     Phi((S - S0) sqrt(T - 1) / sqrt(1 - skewness S + (kurtosis - 1) / 4 S^2)), S the ratio of the (T,) returns. With
     S0 = `expected_best_sharpe` it is their deflated Sharpe ratio. None where the returns never vary.
@@ -148,13 +148,13 @@ def deflated_sharpe(returns: Array, benchmark: float) -> float | None:
 
 
 def probabilistic_sharpe(sharpe: float, benchmark: float, days: int, skewness: float, kurtosis: float) -> float:
-    """The formula of `deflated_sharpe` from moments; a normal law has kurtosis 3."""
+    """Apply the formula of `deflated_sharpe` to moments; a normal law has kurtosis 3."""
     spread = 1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2
     return float(ndtr((sharpe - benchmark) * math.sqrt(days - 1) / math.sqrt(max(spread, 1e-12))))
 
 
 def overfitting_probability(results: Array) -> tuple[float, int] | None:
-    """Probability of backtest overfitting, and the number of combinations it counts (Bailey et al. 2015).
+    """Return the probability of backtest overfitting, and the number of combinations it counts (Bailey et al. 2015).
 
     Combinatorially symmetric cross-validation: `results` are (slices, trials) profits on slices of time that do not
     overlap, an even number of them. In every choice of half the slices the best trial is found; it counts as overfitted

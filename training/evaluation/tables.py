@@ -1,49 +1,56 @@
-"""An assessment as people read it: tables of text, files of trades and equity, and the contents of the page."""
+"""An evaluation as text on the console and as files: results.json, trades, equity and the page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from data.market import Market
-from environment.ledger import EXIT_REASONS
-from training.evaluation.assessment import Assessment
-from training.evaluation.comparison import RANDOM
-from training.evaluation.page.contents import (
-    METRICS,
-    Difference,
-    EquityCurves,
-    Estimate,
-    ExitReason,
-    MemoryPoint,
-    PolicyResult,
-    Trade,
-    TradedStock,
-    Verdict,
-)
-from training.evaluation.statistics import MeanTest
-from training.evaluation.tracks import Played
-from training.evaluation.verdict import Judgement
+from training.evaluation.assessment import METRICS, Estimate, Evaluation
+from training.evaluation.page.write import write_page
+from training.evaluation.tracks import RANDOM
+from utils.runs.run_log import REPORT, write_json
 from utils.tables import table
 
-Array = npt.NDArray[np.float64]
-_TRADED_STOCKS = 6
-"""Stocks whose trades are drawn, the most traded ones."""
-_BAND = (5, 95)
+logger = logging.getLogger(__name__)
+RESULTS = "results.json"
 _TRADE_COLUMNS = [
     *("policy", "window", "ticker", "order_date", "entry_date", "entry_price", "shares", "value", "target_price"),
     *("exit_date", "exit_price", "reason", "profit", "costs"),
 ]
-_PAGE_REASONS: tuple[ExitReason, ...] = ("target", "target", "time", "lost", "end")
-_REASONS = dict(zip(EXIT_REASONS[1:], _PAGE_REASONS, strict=True))
+_SHORT = {
+    "return": "return %",
+    "sharpe": "Sharpe",
+    "max_drawdown": "drawdown %",
+    "trades": "trades",
+    "win_rate": "win rate %",
+    "costs": "costs %",
+}
+"""Columns of the short table, by measure."""
 
 
-def policy_table(assessment: Assessment) -> str:
-    """Every policy's measures, and the intervals of return and Sharpe ratio."""
+def short_rows(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
+    """Return the measures that matter most of the champion and the baselines, by policy."""
+    return {
+        name: {**{label: found[key].value for key, label in _SHORT.items()}, "return 95%": _interval(found["return"])}
+        for name, found in evaluation.policies.items()
+        if name not in evaluation.elites
+    }
+
+
+def short_table(evaluation: Evaluation) -> str:
+    """Return the champion against the baselines in one narrow table."""
+    rows = [{"policy": name, **row} for name, row in short_rows(evaluation).items()]
+    return table(rows, ("policy", *_SHORT.values(), "return 95%"))
+
+
+def policy_table(evaluation: Evaluation) -> str:
+    """Return every policy's measures, and the intervals of return and Sharpe ratio."""
     labels = {key: f"{metric.label} ({metric.unit})" for key, metric in METRICS.items()}
     rows = [
         {
@@ -52,27 +59,26 @@ def policy_table(assessment: Assessment) -> str:
             "return 95%": _interval(found["return"]),
             "Sharpe 95%": _interval(found["sharpe"]),
         }
-        for name, found in assessment.policies.items()
+        for name, found in evaluation.policies.items()
     ]
-    measures, intervals = list(METRICS)[:6], ("return 95%", "Sharpe 95%")
-    first = table(rows, ("policy", *(labels[key] for key in measures), *intervals))
-    return f"{first}\n\n{table(rows, ('policy', *(labels[key] for key in list(METRICS)[6:])))}"
+    names = list(labels.values())
+    first = table(rows, ("policy", *names[:6], "return 95%", "Sharpe 95%"))
+    return f"{first}\n\n{table(rows, ('policy', *names[6:]))}"
 
 
-def cost_table(assessment: Assessment) -> str:
-    """Return in percent under other costs a leg."""
-    costs = assessment.costs
-    labels = [f"{bps:g} bp" for bps in costs.cost_bps]
+def cost_table(evaluation: Evaluation) -> str:
+    """Return the returns in percent under other costs a leg."""
+    head = "return % at costs a leg of"
     rows = [
-        {"return % at costs a leg of": name, **dict(zip(labels, (value.value for value in values), strict=True))}
-        for name, values in costs.returns.items()
+        {head: name, **{f"{bps:g} bp": value for bps, value in by_cost.items()}}
+        for name, by_cost in evaluation.cost_returns.items()
     ]
-    return table(rows, ("return % at costs a leg of", *labels))
+    return table(rows, list(rows[0]))
 
 
-def luck_lines(assessment: Assessment) -> list[str]:
-    """What the choice among trials may have added, one sentence a line."""
-    found, judgement = assessment.overfitting, assessment.judgement
+def luck_lines(evaluation: Evaluation) -> list[str]:
+    """Say how much the choice among trials may have added, one sentence a line."""
+    found, judgement = evaluation.overfitting, evaluation.judgement
     lines = [f"more profit than {100 * judgement.share_of_pickers_beaten:.1f}% of random pickers with the same orders"]
     if found.deflated_sharpe is not None:
         best = f", which the best of {found.trials:,} trials without skill would show"
@@ -91,119 +97,106 @@ def _interval(estimate: Estimate) -> str | None:
     return f"{estimate.low:+.2f} to {estimate.high:+.2f}"
 
 
-def trade_frame(played: Played, market: Market) -> pd.DataFrame:
-    """Every trade of the agents, one row each: dates, prices and money in currency units, `profit` before `costs`."""
-    tickers = np.array(market.tickers)[market.investable_columns]
-    rows = [
-        {"policy": policy, **_dated(trade, market.dates, tickers)}
-        for policy, ledger in played.ledgers.items()
-        for trade in ledger
-    ]
+def log_evaluation(evaluation: Evaluation) -> None:
+    """Tell everything on the console."""
+    played = evaluation.played
+    logger.info(
+        "%s, %s to %s in %d windows of %d sessions, one after the other",
+        evaluation.title,
+        evaluation.dates[0],
+        evaluation.dates[-1],
+        len(played.days),
+        played.days.shape[1] - 1,
+    )
+    if evaluation.folds:
+        rows = [
+            {
+                "fold": fold.name,
+                "test days": " to ".join(fold.dates["holdout"]),
+                "champion of generation": fold.champion_generation,
+                "return %": fold.return_percent,
+                "random picker %": fold.random_return_percent,
+            }
+            for fold in evaluation.folds
+        ]
+        logger.info("%s", table(rows, list(rows[0])))
+    logger.info("%s\n\n%s", policy_table(evaluation), cost_table(evaluation))
+    for line in luck_lines(evaluation):
+        logger.info("%s", line)
+    for name, effect in evaluation.biases.items():
+        logger.info("known bias: %s: %s", name, effect)
+    if evaluation.split == "holdout":
+        logger.info("looks at the holdout of this run: %d", len(evaluation.looks or ()))
+    logger.info("verdict: %s", evaluation.judgement.sentence)
+
+
+def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
+    """Write page, results, trades and equity into a folder, each file in one step or newly made."""
+    folder.mkdir(exist_ok=True)
+    trades = trade_frame(evaluation)
+    trades.to_csv(folder / "trades.csv", index=False)
+    trades.to_parquet(folder / "trades.parquet", index=False)
+    equity_frame(evaluation).to_csv(folder / "equity.csv", index=False)
+    write_json(folder / RESULTS, results(evaluation))
+    write_page(evaluation, folder / REPORT)
+    logger.info("written to %s", folder)
+
+
+def results(evaluation: Evaluation) -> dict[str, Any]:
+    """Return what was found as JSON values; without times and looks, so that the same evaluation gives the same."""
+    judgement = evaluation.judgement
+    first, last = str(evaluation.dates[0]), str(evaluation.dates[-1])
+    champion = {"first_day": first, "last_day": last, "champion_generation": evaluation.champion_generation}
+    folds = {"folds": [dataclasses.asdict(fold) for fold in evaluation.folds]}
+    return {
+        "run": evaluation.name,
+        "split": evaluation.split,
+        "windows": len(evaluation.played.days),
+        **(folds if evaluation.folds else champion),
+        "verdict": {
+            "sentence": judgement.sentence,
+            "is_better_than_random_picker": judgement.is_better_than_pickers,
+            "is_better_than_equal_weight": judgement.is_better_than_equal_weight,
+            "trials": judgement.trials,
+            "picker_chance": judgement.picker_chance,
+            "share_of_pickers_beaten": judgement.share_of_pickers_beaten,
+            "percent_a_year": {
+                name: {"mean": test.mean, "interval": test.interval, "p_value": test.p_value}
+                for name, test in (
+                    ("over_random_picker", judgement.against_pickers),
+                    ("over_equal_weight", judgement.against_equal_weight),
+                )
+            },
+        },
+        "policies": {
+            name: {key: estimate._asdict() for key, estimate in found.items()}
+            for name, found in evaluation.policies.items()
+        },
+        "overfitting": dataclasses.asdict(evaluation.overfitting),
+        "return_percent_at_cost_bps": {
+            name: {f"{bps:g}": value for bps, value in by_cost.items()}
+            for name, by_cost in evaluation.cost_returns.items()
+        },
+        "known_biases": evaluation.biases,
+    }
+
+
+def trade_frame(evaluation: Evaluation) -> pd.DataFrame:
+    """Return every trade of the agents, one row each: dates, prices and money in currency units, `profit` before
+    `costs`."""
+    market = evaluation.market
+    dates = market.dates.astype("datetime64[D]").astype(str).tolist()
+
+    def row(policy: str, trade: Mapping[str, Any]) -> dict[str, Any]:
+        days = {f"{when}_date": dates[trade[f"{when}_day"]] for when in ("order", "entry", "exit")}
+        return {"policy": policy, **trade, **days, "ticker": market.tickers[market.investable_columns[trade["stock"]]]}
+
+    rows = [row(policy, trade) for policy, trades in evaluation.played.trades.items() for trade in trades]
     return pd.DataFrame(rows, columns=_TRADE_COLUMNS)
 
 
-def _dated(trade: Mapping[str, Any], dates: npt.NDArray[np.datetime64], tickers: npt.NDArray[Any]) -> dict[str, Any]:
-    days = {f"{when}_date": _iso(dates[trade[f"{when}_day"]]) for when in ("order", "entry", "exit")}
-    return {**trade, **days, "ticker": str(tickers[trade["stock"]])}
-
-
-def _iso(day: np.datetime64) -> str:
-    return str(day.astype("datetime64[D]"))
-
-
-def equity_frame(played: Played, market: Market) -> pd.DataFrame:
-    """Stitched equity by date, one column a policy; of random pickers the mean and percentiles 5 and 95."""
-    columns: dict[str, Any] = {"date": [_iso(day) for day in _dates(played, market)]}
-    for name, track in played.tracks.items():
-        columns[name] = track.stitched.mean(axis=0)
-    low, high = _picker_band(played)
-    return pd.DataFrame({**columns, f"{RANDOM}, 5%": low, f"{RANDOM}, 95%": high})
-
-
-def _dates(played: Played, market: Market) -> npt.NDArray[np.datetime64]:
-    """(W * D + 1,) dates of the stitched equity."""
-    days = np.concatenate((played.days[:1, 0], played.days[:, 1:].ravel()))
-    return market.dates[days]
-
-
-def _picker_band(played: Played) -> tuple[Array, Array]:
-    low, high = np.percentile(played.tracks[RANDOM].stitched, _BAND, axis=0)
-    return low, high
-
-
-def page_equity(played: Played, market: Market) -> EquityCurves:
-    """The stitched curves of the page: the champion and the baselines, without the elites, which crowd it."""
-    steps = played.days.shape[1] - 1
-    crowd = list(played.ledgers)[1:]
-    return EquityCurves(
-        {name: track.stitched.mean(axis=0) for name, track in played.tracks.items() if name not in crowd},
-        _dates(played, market).astype("datetime64[D]"),
-        _picker_band(played),
-        window_starts=[steps * window for window in range(len(played.days))],
-    )
-
-
-def page_policies(assessment: Assessment) -> list[PolicyResult]:
-    """The lines of the page's table."""
-    return [PolicyResult(name, found) for name, found in assessment.policies.items()]
-
-
-def page_verdict(judgement: Judgement, caveats: Sequence[str]) -> Verdict:
-    """The banner of the page."""
-    return Verdict(
-        judgement.sentence,
-        judgement.is_better,
-        [
-            Difference("random pickers with the same orders", _difference(judgement.against_pickers)),
-            Difference("equal weight", _difference(judgement.against_equal_weight)),
-        ],
-        "percent of the initial capital a year",
-        caveats,
-    )
-
-
-def _difference(test: MeanTest) -> Estimate:
-    return Estimate(test.mean, *test.interval)
-
-
-def page_trades(played: Played, market: Market) -> list[TradedStock]:
-    """The champion's trades in the stocks that it traded most, with their prices over all days played."""
-    ledger = next(iter(played.ledgers.values()))
-    counts = np.bincount([int(str(trade["stock"])) for trade in ledger], minlength=len(market.investable_columns))
-    most = [stock for stock in np.argsort(-counts, kind="stable")[:_TRADED_STOCKS].tolist() if counts[stock]]
-    first, last = int(played.days.min()), int(played.days.max())
-    dates = market.dates.astype("datetime64[D]")
-    return [
-        TradedStock(
-            market.tickers[market.investable_columns[stock]],
-            dates[first : last + 1],
-            market.close[first : last + 1, stock].astype(np.float64),
-            [_page_trade(trade, dates) for trade in ledger if trade["stock"] == stock],
-        )
-        for stock in most
-    ]
-
-
-def _page_trade(trade: Mapping[str, Any], dates: npt.NDArray[np.datetime64]) -> Trade:
-    return Trade(
-        entry_day=dates[trade["entry_day"]],
-        entry_price=trade["entry_price"],
-        target_price=trade["target_price"],
-        exit_day=dates[trade["exit_day"]],
-        exit_price=trade["exit_price"],
-        reason=_REASONS[trade["reason"]],
-        return_percent=100 * (trade["profit"] - trade["costs"]) / trade["value"],
-    )
-
-
-def page_memory(records: Sequence[Mapping[str, Any]]) -> list[MemoryPoint]:
-    """Memory at the end of each generation, by the records of metrics.jsonl; times add up over resumed runs."""
-    seconds = np.cumsum([record["seconds"]["total"] for record in records]).tolist()
-    return [
-        (
-            f"generation {record['generation']}",
-            after,
-            *(record["memory"][f"{kind}_mb"] or 0.0 for kind in ("rss", "uss", "gpu_allocated")),
-        )
-        for record, after in zip(records, seconds, strict=True)
-    ]
+def equity_frame(evaluation: Evaluation) -> pd.DataFrame:
+    """Return stitched equity by date, one column a policy; of random pickers the mean and percentiles 5 and 95."""
+    low, high = evaluation.picker_band
+    bands = {f"{RANDOM}, 5%": low, f"{RANDOM}, 95%": high}
+    return pd.DataFrame({"date": np.datetime_as_string(evaluation.dates), **evaluation.curves, **bands})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +13,17 @@ from torch import Tensor
 
 from data.features import OPEN
 from data.market import Market, MarketTensors
+from data.synthetic.built_in import PlantedScores
 from environment.orders import Orders
 from environment.trading_env import VectorTradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
-from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy
-from training.evaluation.comparison import EQUAL, RANDOM
-from training.rollout import Policy, play, roll_out
+from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy, tune_rule
+from training.rollout import roll_out
 from utils.config.trader import EnvironmentConfig
 
 Array = npt.NDArray[np.float64]
-HOLD = "buy and hold"
+CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
+RULE, ORACLE = "planted rule", "oracle"
 MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"
 COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
 """A leg, commission and slippage together."""
@@ -50,18 +52,18 @@ class Track:
 
     @property
     def capital(self) -> float:
-        """The initial capital."""
+        """Return the initial capital."""
         return float(self.equity[0, 0, 0])
 
     @property
     def daily_profit(self) -> Array:
-        """(P, W * D) percent of the initial capital; sums, since each window begins anew."""
+        """Return (P, W * D) percent of the initial capital; sums, since each window begins anew."""
         profit = 100 / self.capital * np.diff(self.equity, axis=2)
         return profit.reshape(len(profit), -1)
 
     @property
     def stitched(self) -> Array:
-        """(P, W * D + 1) equity of one account that takes the windows one after the other and reinvests."""
+        """Return the (P, W * D + 1) equity of one account that takes the windows one after the other and reinvests."""
         growth = self.equity / self.equity[:, :, :1]
         before = np.cumprod(np.concatenate((np.ones((len(growth), 1)), growth[:, :-1, -1]), axis=1), axis=1)
         days = (before[..., None] * growth[..., 1:]).reshape(len(growth), -1)
@@ -70,7 +72,7 @@ class Track:
 
 @dataclass(frozen=True)
 class OrderPlan:
-    """What a policy bought: (steps, orders a day, windows) each."""
+    """The purchases of a policy: (steps, orders a day, windows) each."""
 
     stock: Tensor
     coefficient: Tensor
@@ -80,7 +82,7 @@ class OrderPlan:
 
 @dataclass(frozen=True)
 class Ground:
-    """Where policies are compared: a market, its windows, and the trading rules."""
+    """A market, its windows and the trading rules under which policies are compared."""
 
     market: Market
     tensors: MarketTensors
@@ -89,18 +91,18 @@ class Ground:
     """(W,) first days of windows of the rules' length, on the environment's device."""
 
     def at_cost(self, cost_bps: float) -> Ground:
-        """The same ground with these costs a leg, in place of commission and slippage."""
+        """Return the same ground with these costs a leg, in place of commission and slippage."""
         rules = replace(self.env.rules, cost_bps=cost_bps, slippage_bps=0.0)
         return replace(self, env=VectorTradingEnvironment(self.env.portfolio.bars, rules))
 
 
 @dataclass(frozen=True)
 class AgentTrack:
-    """An agent's account, its trades and when it bought."""
+    """An agent's account, its trades and its purchases."""
 
     track: Track
     """Of one policy."""
-    ledger: list[dict[str, object]]
+    trades: list[dict[str, Any]]
     """Every trade, see `trade_ledger`, with its `window`."""
     plan: OrderPlan
 
@@ -110,17 +112,16 @@ def play_agent(ground: Ground, agent: DDPGAgent) -> AgentTrack:
     env = ground.env
     meter = _ExposureMeter(env)
     roll_out(env, agent.networks, ground.tensors, ground.starts, safe_point=meter.read, label="assess")
-    ledger = [
+    trades = [
         {"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env.portfolio, window)
     ]
-    return AgentTrack(_account(env, meter, 1), ledger, _order_plan(env))
+    return AgentTrack(_account(env, meter, 1), trades, _order_plan(env))
 
 
 def play_rule(ground: Ground, rule: ScoreRule) -> Track:
     """Play a rule under the agents' limits and costs."""
-    meter = _ExposureMeter(ground.env)
-    play(ground.env, _metered(score_policy(rule, ground.starts.device), meter), ground.starts)
-    return _account(ground.env, meter, 1)
+    policy = score_policy(rule, ground.starts.device)
+    return _play_days(ground, 1, lambda step: ground.env.step(policy(ground.env, step)))
 
 
 def play_pickers(ground: Ground, plan: OrderPlan, pickers: int, generator: torch.Generator) -> Track:
@@ -142,18 +143,28 @@ def replay(ground: Ground, plan: OrderPlan) -> Track:
 
 
 def _play_plan(ground: Ground, plan: OrderPlan, copies: int, choose: Callable[[Orders], Orders]) -> Track:
+    def order(step: int) -> None:
+        planned = (plan.stock[step], plan.coefficient[step], plan.target_percent[step])
+        is_ordering = bool((planned[1] > 0).any())
+        orders = choose(Orders(*(part.repeat(1, copies) for part in planned))) if is_ordering else None
+        ground.env.portfolio.step_orders(orders)
+
+    return _play_days(ground, copies, order)
+
+
+def _play_days(ground: Ground, policies: int, act: Callable[[int], object]) -> Track:
+    """Play all windows for so many policies; `act` orders on each day and ends it."""
     env = ground.env
-    env.reset_windows(ground.starts.repeat(copies))
+    env.reset_windows(ground.starts.repeat(policies))
     meter = _ExposureMeter(env)
-    for day in zip(plan.stock, plan.coefficient, plan.target_percent, strict=True):
+    for step in range(env.rules.episode_steps):
         meter.read()
-        is_ordering = bool((day[1] > 0).any())
-        env.portfolio.step_orders(choose(Orders(*(part.repeat(1, copies) for part in day))) if is_ordering else None)
-    return _account(env, meter, copies)
+        act(step)
+    return _account(env, meter, policies)
 
 
 def _draw(candidates: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """`count` distinct uniformly drawn candidates of each lane, (count, lanes), and whether there were as many."""
+    """Draw `count` distinct candidates of each lane uniformly: (count, lanes), and whether there were as many."""
     # Above 0, so that every candidate may be drawn.
     score = (1.0 - torch.rand(candidates.shape, generator=generator, device=candidates.device)) * candidates
     best, stock = score.topk(count, dim=1)
@@ -162,28 +173,30 @@ def _draw(candidates: Tensor, count: int, generator: torch.Generator) -> tuple[T
 
 def play_equal_weight(ground: Ground) -> Track:
     """Hold every stock equally: bought at each window's first open, sold at its last close."""
-    market, rules = ground.market, ground.env.rules
-    open_ = market.data_array[:, market.investable_columns, OPEN]
-    curves = [
-        equal_weight_equity(market.close, open_, start, rules.episode_steps, rules) for start in ground.starts.tolist()
-    ]
+    rules = ground.env.rules
+    curves = [_hold(ground, start, rules.episode_steps) for start in ground.starts.tolist()]
     return _held(np.stack(curves), rules, np.ones((2, len(curves))))
 
 
 def play_buy_and_hold(ground: Ground) -> Track:
     """Buy every stock equally at the first open of all windows, sell at the last close of all."""
-    market, rules, windows = ground.market, ground.env.rules, len(ground.starts)
-    open_ = market.data_array[:, market.investable_columns, OPEN]
+    rules, windows = ground.env.rules, len(ground.starts)
     steps = windows * rules.episode_steps
-    whole = equal_weight_equity(market.close, open_, int(ground.starts[0]), steps, rules)
+    whole = _hold(ground, int(ground.starts[0]), steps)
     parts = np.stack([whole[first : first + rules.episode_steps + 1] for first in range(0, steps, rules.episode_steps)])
     legs = np.zeros((2, windows))
     legs[0, 0] = legs[1, -1] = 1
     return _held(rules.initial_capital * parts / parts[:, :1], rules, legs)
 
 
+def _hold(ground: Ground, start: int, steps: int) -> Array:
+    market = ground.market
+    open_ = market.data_array[:, market.investable_columns, OPEN]
+    return equal_weight_equity(market.close, open_, start, steps, ground.env.rules)
+
+
 def _held(equity: Array, rules: EnvironmentConfig, legs: Array) -> Track:
-    """The track of one invested account from (W, D + 1) equity; (2, W) `legs` are 1 where it is bought and sold."""
+    """Return the track of one invested account from (W, D + 1) equity; (2, W) `legs` are 1 at purchase and sale."""
     rate = rules.cost_rate
     bought, sold = legs[0] * equity[:, 0] / (1 + rate), legs[1] * equity[:, -1] / (1 - rate)
     none = np.full((1, len(equity)), np.nan)
@@ -213,13 +226,26 @@ def _change(log_close: Array, days: int) -> Array:
     return change
 
 
+def tune_planted(env: VectorTradingEnvironment, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
+    """Give the rule and the oracle, by name, their best fixed size and target on (training) windows.
+
+    They know what is planted: their scores are the expected returns of a trade, and what would earn less than a round
+    trip costs is not ordered.
+    """
+    round_trip = 2 * env.rules.cost_rate
+    return {
+        name: tune_rule(env, known, round_trip, starts)
+        for name, known in ((RULE, scores.rule), (ORACLE, scores.oracle))
+    }
+
+
 @dataclass(frozen=True)
 class Played:
-    """Everything that an assessment compares, by policy."""
+    """The accounts of all policies that are compared, by policy."""
 
     tracks: Mapping[str, Track]
     """The champion first; the random pickers are the one track of many policies."""
-    ledgers: Mapping[str, list[dict[str, object]]]
+    trades: Mapping[str, list[dict[str, Any]]]
     """Trades of the agents."""
     days: npt.NDArray[np.int64]
     """(W, D + 1) day indices of the windows."""
@@ -230,59 +256,51 @@ class Played:
 def play_all(
     ground: Ground,
     agents: Mapping[str, DDPGAgent],
-    rules: Mapping[str, ScoreRule],
+    score_rules: Mapping[str, ScoreRule],
     *,
     pickers: int,
     generator: torch.Generator,
 ) -> Played:
-    """Play the agents, the champion first, and all baselines."""
+    """Play the agents, the champion first, and all baselines; and again under other costs, without the elites."""
     played = {name: play_agent(ground, agent) for name, agent in agents.items()}
-    champion = next(iter(played.values()))
+    champion, plan = next(iter(agents)), next(iter(played.values())).plan
     tracks = {name: one.track for name, one in played.items()}
-    tracks[RANDOM] = play_pickers(ground, champion.plan, pickers, generator)
-    tracks |= {EQUAL: play_equal_weight(ground), HOLD: play_buy_and_hold(ground)}
-    tracks |= {name: play_rule(ground, rule) for name, rule in rules.items()}
+    tracks |= _play_baselines(ground, plan, score_rules, pickers, generator)
+    at_cost = {}
+    for bps in COSTS_BPS:
+        other = ground.at_cost(bps)
+        baselines = _play_baselines(other, plan, score_rules, min(pickers, _PICKERS_AT_COST), generator)
+        at_cost[bps] = {champion: replay(other, plan), **baselines}
     days = ground.starts.cpu().numpy()[:, None] + np.arange(ground.env.rules.episode_steps + 1)
-    some = min(pickers, _PICKERS_AT_COST)
-    at_cost = {
-        bps: _play_at_cost(ground.at_cost(bps), next(iter(agents)), champion.plan, rules, some, generator)
-        for bps in COSTS_BPS
-    }
-    return Played(tracks, {name: one.ledger for name, one in played.items()}, days, at_cost)
+    return Played(tracks, {name: one.trades for name, one in played.items()}, days, at_cost)
 
 
-def _play_at_cost(
-    ground: Ground,
-    champion: str,
-    plan: OrderPlan,
-    rules: Mapping[str, ScoreRule],
-    pickers: int,
-    generator: torch.Generator,
+def _play_baselines(
+    ground: Ground, plan: OrderPlan, score_rules: Mapping[str, ScoreRule], pickers: int, generator: torch.Generator
 ) -> dict[str, Track]:
     return {
-        champion: replay(ground, plan),
         RANDOM: play_pickers(ground, plan, pickers, generator),
         EQUAL: play_equal_weight(ground),
         HOLD: play_buy_and_hold(ground),
-        **{name: play_rule(ground, rule) for name, rule in rules.items()},
+        **{name: play_rule(ground, rule) for name, rule in score_rules.items()},
     }
 
 
 def join(parts: Sequence[Played]) -> Played:
-    """What was played on windows that follow one another, perhaps by another champion each, as one."""
+    """Join what was played on windows that follow one another, perhaps by another champion each."""
     names = [name for name in parts[0].tracks if all(name in part.tracks for part in parts)]
     tracks = {name: _joined([part.tracks[name] for part in parts]) for name in names}
     at_cost = {
         bps: {name: _joined([part.at_cost[bps][name] for part in parts]) for name in levels if name in tracks}
         for bps, levels in parts[0].at_cost.items()
     }
-    ledgers: dict[str, list[dict[str, object]]] = {name: [] for name in parts[0].ledgers if name in tracks}
+    trades: dict[str, list[dict[str, Any]]] = {name: [] for name in parts[0].trades if name in tracks}
     windows = 0
     for part in parts:
-        for name, ledger in ledgers.items():
-            ledger += [{**trade, "window": windows + int(str(trade["window"]))} for trade in part.ledgers[name]]
+        for name, made in trades.items():
+            made += [{**trade, "window": windows + trade["window"]} for trade in part.trades[name]]
         windows += len(part.days)
-    return Played(tracks, ledgers, np.concatenate([part.days for part in parts]), at_cost)
+    return Played(tracks, trades, np.concatenate([part.days for part in parts]), at_cost)
 
 
 def _joined(tracks: Sequence[Track]) -> Track:
@@ -304,16 +322,8 @@ class _ExposureMeter:
         self._total = self._total + (equity - self._portfolio.cash) / equity.clamp(min=1e-9)
 
     def mean(self) -> Tensor:
-        """(lanes,) mean over the days of the finished episodes."""
+        """Return the (lanes,) mean over the days of the finished episodes."""
         return self._total / self._portfolio.steps  # type: ignore[return-value]
-
-
-def _metered(policy: Policy, meter: _ExposureMeter) -> Policy:
-    def act(env: VectorTradingEnvironment, step: int) -> Tensor:
-        meter.read()
-        return policy(env, step)
-
-    return act
 
 
 def _order_plan(env: VectorTradingEnvironment) -> OrderPlan:
@@ -325,7 +335,7 @@ def _order_plan(env: VectorTradingEnvironment) -> OrderPlan:
 
 
 def _account(env: VectorTradingEnvironment, meter: _ExposureMeter, policies: int) -> Track:
-    """The finished episodes of (policies * windows) lanes, policy by policy."""
+    """Return the finished episodes of (policies * windows) lanes, policy by policy."""
     portfolio, summary = env.portfolio, env.portfolio.summary()
     book = portfolio.ledger()
     closed = book.exit_step > 0

@@ -1,4 +1,4 @@
-"""Whether a champion is better than picking at random, and than holding everything equally, in one sentence."""
+"""The verdict on a champion: is it better than picking at random, and than holding everything equally?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TAIL = (1 - LEVEL) / 2
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the daily profits say. Differences are in percent of the initial capital a year."""
+    """The verdict of daily profits. Differences are in percent of the initial capital a year."""
 
     against_pickers: MeanTest
     """The champion's daily profits less the mean of the random pickers'."""
@@ -32,7 +32,7 @@ class Judgement:
 
     @property
     def is_better(self) -> bool:
-        """Better than the random picker and than equal weight."""
+        """Tell whether the champion is better than the random picker and than equal weight."""
         return self.is_better_than_pickers and self.is_better_than_equal_weight
 
 

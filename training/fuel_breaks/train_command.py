@@ -14,9 +14,10 @@ from training.fuel_breaks.config import FuelBreakRunConfig, run_hash
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
 from training.fuel_breaks.run import GENERATED, load_tiles, open_run, remember_landscape
+from utils.charts import memory_chart
 from utils.memory.guard import MemoryGuard, peak_rss_mb, release_free_memory
 from utils.memory.profiler import get_profiler, reset_profiler
-from utils.pictures import draw_memory
+from utils.pictures import draw_chart
 from utils.runs.checkpoint_writer import CheckpointWriter
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.resume import load_under
@@ -109,7 +110,7 @@ def _note(config: FuelBreakRunConfig) -> str | None:
 
 def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dict[str, Any]:
     profiler = get_profiler()
-    draw_memory(profiler.phases(), run.path / "memory.png")
+    draw_chart(memory_chart(profiler.phases()), run.path / "memory.png")
     trend = profiler.trend(GENERATION).get("rss_mb")
     summary = {
         "generations": trainer.generation,

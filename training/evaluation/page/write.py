@@ -1,16 +1,14 @@
 """One self-contained page about an evaluation: text and tables from a template, charts as inline SVG.
 
 The page loads nothing, runs one short script of its own and stores nothing; a content security policy with the hashes
-of that script and of the style sheet forbids everything else. The same contents give the same bytes.
+of that script and of the style sheet forbids everything else. The same evaluation gives the same bytes.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import math
-import os
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -21,12 +19,17 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from training.evaluation.page.axes import number
-from training.evaluation.page.charts import EXIT_WORDS, charts_of, forest_of
-from training.evaluation.page.contents import METRICS, Estimate, ReportContents
+from training.evaluation import charts
+from training.evaluation.assessment import METRICS, Estimate, Evaluation
+from training.evaluation.page import svg
+from training.evaluation.tracks import CHAMPION
+from utils.charts import Dates, FloatArray, memory_chart, number, scale_of, tick_labels
 from utils.config.settings import flatten
-from utils.runs.durable import fsync_directory, write_file
+from utils.config.trader import config_to_dict
+from utils.metrics import daily_returns
+from utils.runs.run_log import write_atomically
 
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 NOT_SHOWN = "(not shown)"
 _HERE = Path(__file__).parent
 _MAX_HEAT = 4
@@ -38,35 +41,47 @@ _SECRET_VALUE = re.compile(
 )
 
 
-def write_report(contents: ReportContents, path: Path) -> None:
+def write_page(evaluation: Evaluation, path: Path) -> None:
     """Write the page in one step: `path` holds the old page or the whole new one. OSError where that fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        # A name from a foreign file system may hold bytes that are no text.
-        write_file(temporary, render(contents).encode("utf-8", errors="replace"))
-        temporary.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    fsync_directory(path.parent)
+    # A name from a foreign file system may hold bytes that are no text.
+    write_atomically(path, render(evaluation).encode("utf-8", errors="replace").decode())
 
 
-def render(contents: ReportContents) -> str:
-    """The page as HTML text."""
+def render(evaluation: Evaluation) -> str:
+    """Return the page as HTML text."""
     style, script = ((_HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    records, limit = evaluation.records, evaluation.config.memory_limit_mb or None
+    judgement = evaluation.judgement
+    differences = {
+        name: Estimate(test.mean, *test.interval)
+        for name, test in (
+            ("random pickers with the same orders", judgement.against_pickers),
+            ("equal weight", judgement.against_equal_weight),
+        )
+    }
+    monthly = monthly_returns(evaluation.dates, evaluation.curves[CHAMPION])
+    scale = scale_of([np.array(list(differences.values()), dtype=np.float64)], include=(0.0,))
     return _template().render(
-        report=contents,
+        report=evaluation,
         style=Markup(style),
         script=Markup(script),
         policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}",
         metrics=METRICS,
-        shown_metrics=[key for key in METRICS if any(key in policy.metrics for policy in contents.policies)],
-        exit_words=EXIT_WORDS,
-        settings=_shown_settings(contents.settings),
-        command=_SECRET_VALUE.sub(NOT_SHOWN, contents.command),
-        charts=charts_of(contents),
-        forest=forest_of(contents),
+        facts=_facts(evaluation),
+        forest=[(name, found, svg.interval_bar(found, scale)) for name, found in differences.items()],
+        champion=evaluation.policies[CHAMPION],
+        equity=charts.equity_chart(evaluation),
+        drawdown=charts.drawdown_chart(evaluation),
+        monthly=monthly,
+        largest_month=float(np.nanmax(np.abs([percent for _, percent, _ in monthly]), initial=0.0)),
+        months=MONTHS,
+        traded=charts.traded_stocks(evaluation),
+        exit_words=charts.EXIT_WORDS,
+        costs=charts.cost_chart(evaluation),
+        fitness=charts.fitness_chart(records) if records else None,
+        memory=memory_chart(charts.memory_points(records), limit) if records else None,
+        settings=shown_settings(config_to_dict(evaluation.config)),
+        command=_SECRET_VALUE.sub(NOT_SHOWN, evaluation.command),
     )
 
 
@@ -79,16 +94,71 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals |= {
+        "styles": svg.STYLES,
+        "max_points": svg.MAX_POINTS,
+        "top": svg.TOP,
+        "bottom": svg.BOTTOM,
+        "width": svg.WIDTH,
+        "y_of": svg.y_of,
+        "line_path": svg.line_path,
+        "band_points": svg.band_points,
+        "end_labels": svg.end_labels,
+        "readout_shares": svg.readout_shares,
+        "tick_labels": tick_labels,
+    }
     environment.filters |= {
+        "fixed": lambda value, decimals: f"{value:.{decimals}f}",
         "number": number,
         "signed": lambda value, decimals: number(value, decimals, is_signed=True),
         "interval": interval_text,
         "heat": heat_level,
-        "largest": lambda values: float(np.abs(values[np.isfinite(values)]).max(initial=0.0)),
         "redacted": lambda text: _SECRET_VALUE.sub(NOT_SHOWN, text),
         "share": lambda value: number(None if value is None else 100 * value, 1),
     }
     return environment.get_template("page.html")
+
+
+def _facts(evaluation: Evaluation) -> dict[str, str]:
+    """Say what was judged, and on what."""
+    config, market, played = evaluation.config, evaluation.market, evaluation.played
+    facts = {
+        "Run": evaluation.name,
+        "Split": evaluation.split,
+        "Days": f"{evaluation.dates[0]} to {evaluation.dates[-1]}",
+    }
+    if evaluation.champion_generation is not None:
+        facts["Champion"] = f"of generation {evaluation.champion_generation}"
+    facts |= {
+        "Data": "built-in market" if config.data is None else config.data.name,
+        "Windows": f"{len(played.days)} of {played.days.shape[1] - 1} sessions, one after the other",
+        "Stocks": f"{len(market.investable_columns):,} of {len(market.tickers):,}",
+    }
+    if evaluation.records:
+        facts["Generations"] = str(evaluation.records[-1]["generation"])
+    for fold in evaluation.folds:
+        tested, champion = " to ".join(fold.dates["holdout"]), f"champion of generation {fold.champion_generation}"
+        facts[fold.name] = f"tested {tested}, {champion}, {fold.return_percent:+.2f}%"
+    facts |= {"Seed": str(config.seed), "Device": evaluation.device}
+    return facts
+
+
+def monthly_returns(dates: Dates, equity: FloatArray) -> list[tuple[int, FloatArray, float]]:
+    """Return each year with its returns in percent by month, from month's end to month's end, and compounded.
+
+    `dates` and `equity` are (T,); the first value is the equity before the first return. A month without days is NaN.
+    """
+    growth = np.ones(len(equity))
+    growth[1:] = 1.0 + daily_returns(equity)
+    months = dates.astype("datetime64[M]").astype(np.int64)
+    years = range(int(months[1:].min(initial=months[-1]) // 12), int(months[-1] // 12) + 1)
+    percent = np.full((len(years), 12), np.nan)
+    for month in np.unique(months[1:]):
+        inside = months == month
+        inside[0] = False
+        percent[month // 12 - years[0], month % 12] = 100.0 * (np.prod(growth[inside]) - 1.0)
+    total = 100.0 * (np.prod(1.0 + np.nan_to_num(percent) / 100.0, axis=1) - 1.0)
+    return [(1970 + year, row, float(whole)) for year, row, whole in zip(years, percent, total, strict=True)]
 
 
 def _hash(text: str) -> str:
@@ -98,7 +168,7 @@ def _hash(text: str) -> str:
 
 
 def interval_text(estimate: Estimate, decimals: int, is_signed: bool = False) -> str:
-    """ "low to high", or nothing where the interval is not known."""
+    """Return "low to high", or nothing where the interval is not known."""
     bounds = [bound for bound in (estimate.low, estimate.high) if bound is not None and math.isfinite(bound)]
     if len(bounds) < 2:
         return ""
@@ -107,15 +177,15 @@ def interval_text(estimate: Estimate, decimals: int, is_signed: bool = False) ->
 
 
 def heat_level(percent: float, largest: float) -> str:
-    """The CSS class of a cell: `gain` or `loss` and 1 to 4 by its size beside the largest."""
+    """Return the CSS classes of a cell: `gain` or `loss` and a heat of 1 to 4 by its size beside the largest."""
     if not math.isfinite(percent) or not percent or not largest:
         return ""
     level = math.ceil(_MAX_HEAT * min(abs(percent) / largest, 1.0))
     return f"{'gain' if percent > 0 else 'loss'} heat{level}"
 
 
-def _shown_settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Flat names and values, without what looks like a credential."""
+def shown_settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return flat names and values, without what looks like a credential."""
     return [
         (name, NOT_SHOWN if _SECRET_NAME.search(name) else _SECRET_VALUE.sub(NOT_SHOWN, str(value)))
         for name, value in flatten(settings).items()

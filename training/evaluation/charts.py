@@ -1,0 +1,263 @@
+"""The charts of an evaluation: what is drawn, in which units, and the text for a reader who cannot see it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from environment.ledger import EXIT_REASONS
+from training.evaluation.assessment import Evaluation
+from utils.charts import (
+    Band,
+    Chart,
+    Dates,
+    FloatArray,
+    Line,
+    Mark,
+    MemoryPoint,
+    Segment,
+    Tick,
+    date_ticks,
+    even_shares,
+    last_known,
+    lines_of,
+    number,
+    number_ticks,
+    percent,
+)
+
+EXIT_WORDS = {
+    "target": "target reached",
+    "time": "longest holding time",
+    "end": "end of the episode",
+    "lost": "stopped trading",
+}
+"""Why a position was sold, by the page's symbol for it."""
+_SYMBOLS = dict(zip(EXIT_REASONS[1:], ("target", "target", "time", "lost", "end"), strict=True))
+_PRICE_STYLE = 7
+_TRADED_STOCKS = 6
+"""Stocks whose trades are drawn, the most traded ones."""
+
+
+class Trade(NamedTuple):
+    """A finished trade of the champion as the page shows it."""
+
+    entry_date: str
+    entry_price: float
+    target_price: float
+    exit_date: str
+    exit_price: float
+    exit: str
+    """A key of `EXIT_WORDS`."""
+    return_percent: float
+    """After costs, of the value bought."""
+    shares: tuple[float, float]
+    """Where entry and exit are along the chart's width."""
+
+    @property
+    def outcome(self) -> str:
+        """Return the kind of the marks."""
+        return "gain" if self.return_percent > 0 else "loss"
+
+
+class TradedStock(NamedTuple):
+    """The price of a stock and the champion's trades in it."""
+
+    ticker: str
+    trades: list[Trade]
+    chart: Chart
+
+
+def equity_chart(evaluation: Evaluation) -> Chart:
+    """Draw the returns of all policies but the elites, which would crowd it."""
+    gains = {label: _gain_percent(curve) for label, curve in _shown_curves(evaluation).items()}
+    lines = lines_of(gains, [percent(values[-1]) for values in gains.values()])
+    low, high = (_gain_percent(edge) for edge in evaluation.picker_band)
+    ends = ", ".join(f"{line.label} {line.end}" for line in lines)
+    windows = " Dotted vertical lines: a new window begins." if len(evaluation.played.days) > 1 else ""
+    return Chart(
+        title="Return since the first day, %",
+        note=f"After costs.{windows}",
+        description=f"Return since the first day in percent. At the end: {ends}.",
+        lines=lines,
+        bands=[Band("random pickers, 5% to 95%", low, high)],
+        height=340,
+        **_days(evaluation),
+    )
+
+
+def drawdown_chart(evaluation: Evaluation) -> Chart:
+    """Draw the fall of the same policies' equity below its earlier peak."""
+    falls = {label: _drawdown_percent(curve) for label, curve in _shown_curves(evaluation).items()}
+    lines = lines_of(falls, [percent(np.nanmin(values, initial=0.0)) for values in falls.values()])
+    deepest = ", ".join(f"{line.label} {line.end}" for line in lines)
+    return Chart(
+        title="Drawdown, %",
+        note="Fall below the earlier peak; the numbers beside the names are the deepest.",
+        description=f"Fall below the earlier peak in percent. Deepest: {deepest}.",
+        lines=lines,
+        y_ticks=4,
+        height=220,
+        **_days(evaluation),
+    )
+
+
+def _shown_curves(evaluation: Evaluation) -> dict[str, FloatArray]:
+    return {name: curve for name, curve in evaluation.curves.items() if name not in evaluation.elites}
+
+
+def _days(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the parts that charts over the stitched days share."""
+    dates, windows = evaluation.dates, len(evaluation.played.days)
+    return {
+        "shares": even_shares(len(dates)),
+        "ticks": date_ticks(dates),
+        "labels": [str(day) for day in dates],
+        "verticals": [Tick(window / windows, f"window {window + 1} begins") for window in range(1, windows)],
+        "unit": "%",
+        "is_signed": True,
+    }
+
+
+def _gain_percent(equity: FloatArray) -> FloatArray:
+    return np.asarray(100.0 * (equity / equity[0] - 1.0))
+
+
+def _drawdown_percent(equity: FloatArray) -> FloatArray:
+    peak = np.fmax.accumulate(equity)
+    return np.asarray(100.0 * (equity / np.where(peak > 0, peak, math.nan) - 1.0))
+
+
+def traded_stocks(evaluation: Evaluation) -> list[TradedStock]:
+    """Draw the champion's trades in the stocks that it traded most, with their prices over all days played."""
+    market, days = evaluation.market, evaluation.played.days
+    made = next(iter(evaluation.played.trades.values()))
+    counts = np.bincount([trade["stock"] for trade in made], minlength=len(market.investable_columns))
+    most = [stock for stock in np.argsort(-counts, kind="stable")[:_TRADED_STOCKS].tolist() if counts[stock]]
+    first, last = int(days.min()), int(days.max())
+    dates = market.dates.astype("datetime64[D]")
+    shown = []
+    for stock in most:
+        ticker = market.tickers[market.investable_columns[stock]]
+        trades = [_trade(trade, dates, first, last) for trade in made if trade["stock"] == stock]
+        close = market.close[first : last + 1, stock].astype(np.float64)
+        shown.append(TradedStock(ticker, trades, _price_chart(ticker, dates[first : last + 1], close, trades)))
+    return shown
+
+
+def _trade(trade: Mapping[str, Any], dates: Dates, first: int, last: int) -> Trade:
+    entry, leave = trade["entry_day"], trade["exit_day"]
+    return Trade(
+        str(dates[entry]),
+        trade["entry_price"],
+        trade["target_price"],
+        str(dates[leave]),
+        trade["exit_price"],
+        _SYMBOLS[trade["reason"]],
+        100 * (trade["profit"] - trade["costs"]) / trade["value"],
+        ((entry - first) / (last - first), (leave - first) / (last - first)),
+    )
+
+
+def _price_chart(ticker: str, dates: Dates, close: FloatArray, trades: Sequence[Trade]) -> Chart:
+    return Chart(
+        title=ticker,
+        note=f"Closing price; {len(trades)} trades.",
+        description=f"Closing price of {ticker} with {len(trades)} trades; the table below lists them.",
+        shares=even_shares(len(dates)),
+        ticks=date_ticks(dates),
+        labels=[str(day) for day in dates],
+        lines=[Line("close", close, _PRICE_STYLE, number(float(close[-1]), 2))],
+        segments=[
+            Segment((trade.shares[0], trade.entry_price), (trade.shares[1], trade.exit_price), trade.outcome)
+            for trade in trades
+        ],
+        marks=[mark for trade in trades for mark in _marks(trade)],
+        decimals=2,
+        has_zero=False,
+    )
+
+
+def _marks(trade: Trade) -> tuple[Mark, Mark]:
+    bought = f"bought {trade.entry_date} at {number(trade.entry_price, 2)}, target {number(trade.target_price, 2)}"
+    sold = f"sold {trade.exit_date} at {number(trade.exit_price, 2)}: {EXIT_WORDS[trade.exit]}"
+    title = f"{bought}; {sold}; {percent(trade.return_percent)}"
+    return (
+        Mark(trade.shares[0], trade.entry_price, "mark-entry", "entry", title),
+        Mark(trade.shares[1], trade.exit_price, f"mark-{trade.exit}", trade.outcome, title),
+    )
+
+
+def cost_chart(evaluation: Evaluation) -> Chart:
+    """Draw the return of each policy by costs a leg."""
+    returns, charged = evaluation.cost_returns, evaluation.charged_bps
+    costs = list(next(iter(returns.values())))
+    series = {policy: np.array(list(by_cost.values())) for policy, by_cost in returns.items()}
+    lowest, span = min(costs), max(costs) - min(costs)
+    shares = (np.array(costs) - lowest) / span
+    names = [f"{number(cost, 0)} bp" for cost in costs]
+    own = (charged - lowest) / span
+    return Chart(
+        title="Return under other costs, %",
+        note="Costs and slippage of one leg in basis points of the value traded. This report was charged "
+        f"{number(charged, 1)}.",
+        description="Return in percent by cost a leg; the table below holds the numbers.",
+        shares=shares,
+        ticks=[Tick(float(share), name) for share, name in zip(shares, names, strict=True)],
+        labels=[f"{name} a leg" for name in names],
+        lines=lines_of(series, [percent(values[-1]) for values in series.values()]),
+        verticals=[Tick(own, "charged in this report")] if 0 <= own <= 1 else [],
+        unit="%",
+        is_signed=True,
+    )
+
+
+def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
+    """Draw the population's fitness and the champion's validation result from the records of metrics.jsonl."""
+    lowest, mean, highest = (_column(records, "fitness", name) for name in ("min", "mean", "max"))
+    series = {"population mean": mean, "validation result": _column(records, "validation", "champion")}
+    lines = lines_of(series, [percent(last_known(values)) for values in series.values()])
+    ends = ", ".join(f"{line.label} {line.end}" for line in lines)
+    generations = [int(record["generation"]) for record in records]
+    champion = records[-1]["validation"]["champion_generation"]
+    shares = even_shares(len(generations))
+    chosen = [
+        Tick(float(share), f"champion: generation {generation}")
+        for share, generation in zip(shares, generations, strict=True)
+        if generation == champion
+    ]
+    return Chart(
+        title="Fitness by generation, % of the initial capital an episode",
+        note="Without exploration noise, with penalties. The dotted vertical line marks the champion's generation; its "
+        "validation result is from other windows than the population's fitness.",
+        description=f"Fitness of the population in percent by generation. Last: {ends}.",
+        shares=shares,
+        ticks=number_ticks(generations),
+        labels=[f"generation {generation}" for generation in generations],
+        lines=lines,
+        bands=[Band("population, lowest to highest", lowest, highest)],
+        verticals=chosen,
+        unit="%",
+        is_signed=True,
+        height=280,
+    )
+
+
+def _column(records: Sequence[Mapping[str, Any]], group: str, name: str) -> FloatArray:
+    return np.array([record[group][name] for record in records], dtype=np.float64)  # None becomes NaN
+
+
+def memory_points(records: Sequence[Mapping[str, Any]]) -> list[MemoryPoint]:
+    """Return memory at the end of each generation from the records; times add up over resumed runs."""
+    seconds = np.cumsum([record["seconds"]["total"] for record in records]).tolist()
+    return [
+        (
+            f"generation {record['generation']}",
+            after,
+            *(record["memory"][f"{kind}_mb"] or 0.0 for kind in ("rss", "uss", "gpu_allocated")),
+        )
+        for record, after in zip(records, seconds, strict=True)
+    ]

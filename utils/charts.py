@@ -1,0 +1,228 @@
+"""Charts as data: series, bands and axes, from which a page draws SVG and `utils.pictures` a PNG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+Dates = npt.NDArray[np.datetime64]
+MemoryPoint = tuple[str, float, float, float, float]
+"""Label of a phase, seconds since the start, RSS, unique set size and GPU memory, each in MiB."""
+
+DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
+_CLOSE_LABELS = 0.1
+_MAX_TICKS = 10
+_NICE = ((1, 1.5), (2, 3.2), (5, 7.0), (10, math.inf))
+"""A factor of a power of ten and the step below which it is nearest."""
+_MONTH_STEPS = (1, 2, 3, 6, 12, 24, 60, 120, 240)
+
+
+class Scale(NamedTuple):
+    """The y axis: its range and where its grid lines are."""
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+
+
+class Tick(NamedTuple):
+    """A label of the x axis at a share (0 to 1) of its width."""
+
+    share: float
+    label: str
+
+
+class Line(NamedTuple):
+    """A series, one value a position of its chart; NaN leaves a gap."""
+
+    label: str
+    values: FloatArray
+    style: int
+    """Number of its colour and dashes; 0 is for the subject of the chart."""
+    end: str
+    """Text after the label, usually the last value."""
+
+
+class Band(NamedTuple):
+    """A shaded range of values."""
+
+    label: str
+    low: FloatArray
+    high: FloatArray
+
+
+class Mark(NamedTuple):
+    """A symbol at a share of the width and a value."""
+
+    share: float
+    value: float
+    symbol: str
+    kind: str
+    title: str
+
+
+class Segment(NamedTuple):
+    """A straight line between two points (share, value)."""
+
+    start: tuple[float, float]
+    end: tuple[float, float]
+    kind: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Series over one x axis."""
+
+    title: str
+    description: str
+    """Text for a reader who cannot see the chart."""
+    shares: FloatArray
+    """(T,) ascending, 0 to 1: where each value is along x."""
+    ticks: Sequence[Tick]
+    labels: Sequence[str]
+    """(T,) names of the positions, for the readout."""
+    lines: Sequence[Line]
+    bands: Sequence[Band] = ()
+    verticals: Sequence[Tick] = ()
+    """Labelled vertical lines."""
+    segments: Sequence[Segment] = ()
+    marks: Sequence[Mark] = ()
+    note: str = ""
+    unit: str = ""
+    decimals: int = 1
+    is_signed: bool = False
+    has_zero: bool = True
+    """Whether the y axis reaches 0 whatever the values."""
+    y_ticks: int = 5
+    height: int = 240
+
+    @cached_property
+    def scale(self) -> Scale:
+        """The y axis that holds everything drawn."""
+        edges = (edge for band in self.bands for edge in (band.low, band.high))
+        points = np.array([end[1] for segment in self.segments for end in (segment.start, segment.end)])
+        series = (*(line.values for line in self.lines), *edges, points)
+        return scale_of(series, include=(0.0,) if self.has_zero else (), ticks=self.y_ticks)
+
+
+def number(value: float | None, decimals: int, *, is_signed: bool = False) -> str:
+    """Write a number with thousands separators and a true minus; a dash for None, NaN and infinities."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    rounded = round(value, decimals) + 0.0  # + 0.0 makes a negative zero positive.
+    text = f"{rounded:+,.{decimals}f}" if is_signed and rounded else f"{rounded:,.{decimals}f}"
+    return text.replace("-", MINUS)
+
+
+def percent(value: float) -> str:
+    """Write a signed percentage with one decimal."""
+    return number(float(value), 1, is_signed=True) + " %"
+
+
+def last_known(values: FloatArray) -> float:
+    """Return the last finite value, NaN where there is none."""
+    known = values[np.isfinite(values)]
+    return float(known[-1]) if known.size else math.nan
+
+
+def lines_of(series: Mapping[str, FloatArray], ends: Iterable[str]) -> list[Line]:
+    """Return one line for each series, each in a style of its own."""
+    rows = zip(series.items(), ends, strict=True)
+    return [Line(label, values, style, end) for style, ((label, values), end) in enumerate(rows)]
+
+
+def scale_of(series: Iterable[FloatArray], *, include: Sequence[float] = (), ticks: int = 5) -> Scale:
+    """Return a range that holds all finite values, with about so many ticks at 1, 2 or 5 times a power of ten."""
+    values = np.concatenate([np.ravel(part) for part in (*series, np.array(include, dtype=np.float64))])
+    values = values[np.isfinite(values)]
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+    # Values that differ by rounding only would give a step that vanishes beside them.
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        room = max(abs(low), abs(high), 1.0) / 2
+        low, high = low - room, high + room
+    step = _nice_step((high - low) / ticks)
+    room = 0.02 * (high - low)
+    first, last = math.ceil((low - room) / step), math.floor((high + room) / step)
+    return Scale(low - room, high + room, tuple(index * step for index in range(first, last + 1)))
+
+
+def _nice_step(rough: float) -> float:
+    power: float = 10.0 ** math.floor(math.log10(rough))
+    return power * next(factor for factor, limit in _NICE if rough < limit * power)
+
+
+def tick_labels(scale: Scale) -> list[str]:
+    """Write the ticks with as many digits as tell neighbours apart."""
+    step = scale.ticks[1] - scale.ticks[0] if len(scale.ticks) > 1 else 0.1
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    return [number(tick, decimals) for tick in scale.ticks]
+
+
+def even_shares(count: int) -> FloatArray:
+    """Return (count,) positions of values at equal distances; the middle for a single one."""
+    return np.linspace(0.0, 1.0, count) if count > 1 else np.full(count, 0.5)
+
+
+def number_ticks(values: Sequence[int]) -> list[Tick]:
+    """Return ticks at round ones of consecutive integers, evenly spread."""
+    shares = even_shares(len(values))
+    step = max(1, math.ceil(_nice_step(max(len(values), 1) / _MAX_TICKS)))
+    return [Tick(float(share), str(value)) for share, value in zip(shares, values, strict=True) if value % step == 0]
+
+
+def date_ticks(dates: Dates) -> list[Tick]:
+    """Return ticks at the first session of months or years; at the first and last session if there is no such day."""
+    months = dates.astype("datetime64[M]").astype(np.int64)
+    shares = even_shares(len(dates))
+    for step in _MONTH_STEPS:
+        periods = months // step
+        places = [int(place) + 1 for place in np.flatnonzero(np.diff(periods))]
+        if len(places) <= _MAX_TICKS:
+            break
+    if len(places) < 2:
+        return [Tick(float(shares[place]), str(dates[place])) for place in sorted({0, len(dates) - 1})]
+    # A period may begin within one that has no session; the label names the period of the session.
+    labels = (str(dates[place].astype("datetime64[M]" if step < 12 else "datetime64[Y]")) for place in places)
+    return _apart([Tick(float(shares[place]), label) for place, label in zip(places, labels, strict=True)])
+
+
+def _apart(ticks: list[Tick]) -> list[Tick]:
+    kept: list[Tick] = []
+    for tick in ticks:
+        if not kept or tick.share - kept[-1].share >= _CLOSE_LABELS:
+            kept.append(tick)
+    return kept
+
+
+def memory_chart(points: Sequence[MemoryPoint], limit_mb: float | None = None) -> Chart:
+    """Draw memory over time: resident, unique to the process, and on the GPU where there is any."""
+    values = np.array([point[1:] for point in points], dtype=np.float64).reshape(-1, 4)
+    first, last = (values[0, 0], values[-1, 0]) if len(values) else (0.0, 0.0)
+    unit, seconds = ("s", 1.0) if last < 120 else ("min", 60.0) if last < 7200 else ("h", 3600.0)
+    series = {"resident": values[:, 1], "unique": values[:, 2], "GPU": values[:, 3]}
+    series = {label: sizes for label, sizes in series.items() if label != "GPU" or sizes.any()}
+    span = max(float(last - first), 1e-9)
+    shares = (values[:, 0] - first) / span
+    times = np.unique(np.linspace(first, last, 5))
+    peak = int(np.argmax(values[:, 1])) if len(values) else None
+    title = "" if peak is None else f"resident peak {number(values[peak, 1], 0)} MiB, {points[peak][0]}"
+    limit = "" if limit_mb is None else f" The limit was {number(limit_mb, 0)} MiB."
+    return Chart(
+        title="Memory of the process, MiB",
+        note=f"At the end of each phase.{limit}",
+        description=f"Memory of the process in MiB over time. Peak {number(values[:, 1].max(initial=0.0), 0)} MiB.",
+        shares=shares,
+        ticks=[Tick(float((time - first) / span), f"{number(time / seconds, 1)} {unit}") for time in times],
+        labels=[f"{point[0]}, {number(point[1] / seconds, 1)} {unit}" for point in points],
+        lines=lines_of(series, [f"{number(last_known(sizes), 0)} MiB" for sizes in series.values()]),
+        marks=[] if peak is None else [Mark(float(shares[peak]), float(values[peak, 1]), "mark-target", "peak", title)],
+        unit=" MiB",
+        decimals=0,
+    )
