@@ -119,6 +119,10 @@ class ERLTrainer:
         self.seconds[-1][name] = time.perf_counter() - started
         get_profiler().log_memory(name, census=name == "evolve" and self._takes_census())
 
+    def add_seconds(self, phase: str, seconds: float) -> None:
+        """Add a phase that ran outside the trainer to the times of this generation."""
+        self.seconds[-1][phase] = seconds
+
     def _takes_census(self) -> bool:
         """Counting all objects takes about a second; the first generations show what is built up once."""
         every = self.config.census_every

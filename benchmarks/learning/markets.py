@@ -29,7 +29,8 @@ from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.evaluation.comparison import ORACLE, RULE, tune_planted
 from training.rollout import play, roll_out
-from utils.config.trader import Config, MarketKind, config_hash
+from utils.config.settings import settings_hash
+from utils.config.trader import UNHASHED, Config, MarketKind
 from utils.memory.profiler import reset_profiler
 from utils.runs.seeding import seed_everything
 
@@ -207,7 +208,7 @@ def market_jobs(
             **asdict(budget),
             "paths": paths,
             "windows": windows,
-            "settings": config_hash(own)[:16],
+            "settings": settings_hash(own, UNHASHED)[:16],
         }
         jobs.append(Job(key, partial(market_job, own, budget, paths, windows)))
     return jobs

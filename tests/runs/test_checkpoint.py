@@ -34,6 +34,8 @@ from utils.runs import checkpoint as module
 from utils.runs import durable
 from utils.runs.checkpoint import (
     collect_orphans,
+    generation_name,
+    generation_of,
     list_checkpoints,
     load_checkpoint,
     load_latest,
@@ -299,7 +301,9 @@ def record_of(data: bytes) -> dict[str, Any]:
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-@pytest.mark.parametrize("name", ["../secret.json", "/etc/passwd", "a/b.json", "..", "a.pkl", "a.json/../b.json", ""])
+@pytest.mark.parametrize(
+    "name", ["../secret.json", "/etc/passwd", "a/b.json", "..", "a.pkl", "a.json/../b.json", "", "C:a", "a\\b"]
+)
 def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     path = save(tmp_path, 1)
     (tmp_path / "secret.json").write_text("{}")
@@ -311,13 +315,18 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: 
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("schema", module.SCHEMA + 1, f"expected schema {module.SCHEMA} or older, got {module.SCHEMA + 1}"),
-        ("schema", 0, "the older 0, from which no migration is known"),
-        ("schema", "1", "expected a schema number"),
-        ("generation", "1", "expected a generation"),
-        ("run_id", 5, "expected texts"),
+        ("schema", module.SCHEMA + 1, f"expected a checkpoint of schema {module.SCHEMA}, got {module.SCHEMA + 1}"),
+        ("schema", module.SCHEMA - 1, f"got {module.SCHEMA - 1}; use the version that wrote it"),
+        ("schema", str(module.SCHEMA), "expected a checkpoint of schema"),
+        ("schema", float(module.SCHEMA), "expected a checkpoint of schema"),
+        ("generation", "1", "expected generation as int, got '1'"),
+        ("generation", True, "expected generation as int, got True"),
+        ("run_id", 5, "expected run_id as str, got 5"),
         ("files", [], "expected fields"),
         ("files", {"a.json": {"size": 1}}, "expected fields"),
+        ("files", {"a.json": {"size": 1e9, "sha256": ""}}, "expected size as int"),
+        ("files", {"a.json": {"size": True, "sha256": ""}}, "expected size as int"),
+        ("files", {"a.json": {"size": 1, "sha256": None}}, "expected sha256 as str"),
         ("files", {"a.json": {"size": -1, "sha256": ""}}, "expected the size of a.json"),
         ("files", {"a.json": {"size": 1, "sha256": ""}}, "expected pairs"),
         ("more", 1, "expected fields"),
@@ -330,12 +339,21 @@ def test_a_manifest_with_impossible_fields_is_refused(tmp_path: Path, field: str
         load_checkpoint(path)
 
 
-def test_an_older_schema_is_migrated_where_the_way_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = save(tmp_path, 1)
-    older = module.SCHEMA - 1
-    reseal(path, lambda body: body.update(schema=older))
-    monkeypatch.setitem(module.MIGRATIONS, older, lambda state: {**state, "added": {"x": 1}})
-    assert load_checkpoint(path).state["added"] == {"x": 1}
+@pytest.mark.parametrize("data", [b"[" * 100_000, b"\xff", b"[]", b"cos\nsystem\n(S'false'\ntR."])
+def test_a_manifest_that_is_no_manifest_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "manifest.json").write_bytes(data)
+    with pytest.raises(CheckpointError, match="is not one"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "generation"),
+    [("generation-000012", 12), ("generation-1234567", 1234567), ("generation-0000012", None), ("generation-12", None)]
+    + [(name, None) for name in ("generation-00001x", "x-generation-000001", f"generation-1{'0' * 15}", "../x")],
+)
+def test_one_rule_names_the_folders(name: str, generation: int | None) -> None:
+    assert generation_of(name) == generation
+    assert generation is None or generation_name(generation) == name
 
 
 def test_nothing_longer_than_the_manifest_says_is_read(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from benchmarks.faults.proxy import FaultProxy, emulator, running
 from main import main
 from tests.tiny_run import TINY, frame, parameters, records, run
 from training.erl_trainer import ERLTrainer
-from utils.cloud.restore import newest_generation
+from utils.cloud.restore import complete_generations
 from utils.cloud.store import TEMPORARY, LocalStore
 from utils.cloud.sync import CloudSync
 from utils.runs.checkpoint import list_checkpoints
@@ -95,7 +95,7 @@ def test_a_run_whose_disk_is_lost_goes_on(
     assert run(tiny, "--resume", *(["cut"] if named else []), "--generations", "4") == 0
     whole_run(tiny, monkeypatch)
     assert_like_whole(tiny, "cut")
-    assert newest_generation(LocalStore(volume), "cut") == 4
+    assert complete_generations(LocalStore(volume), "cut")[-1] == 4
 
 
 def test_a_run_whose_checkpoints_rotted_takes_the_clouds(
@@ -120,7 +120,7 @@ def test_a_run_that_went_on_elsewhere_is_fetched(
     shutil.move(tiny.parent / "old", folder)
     capsys.readouterr()
     assert run(tiny, "--resume", "cut", "--generations", "4") == 0
-    assert "resumed after generation 3 of 4" in capsys.readouterr().err
+    assert "resumed after generation 3" in capsys.readouterr().err
     whole_run(tiny, monkeypatch)
     assert_like_whole(tiny, "cut")
 
@@ -195,7 +195,7 @@ def test_a_volume_that_vanishes_ends_in_exit_code_1(
     assert (tiny.parent / "runs" / "one" / "summary.json").is_file()
     (tiny.parent / "gone").rename(volume)
     assert run(tiny, "--resume", "one") == 0
-    assert newest_generation(LocalStore(volume), "one") == 2
+    assert complete_generations(LocalStore(volume), "one")[-1] == 2
 
 
 def test_a_run_on_disk_goes_on_while_the_cloud_is_out_of_reach(

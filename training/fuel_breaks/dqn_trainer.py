@@ -186,6 +186,7 @@ class DQNTrainer:
             getattr(self, name).load_state_dict(values)
         optimizer = dict(state["optimizer"])
         self.optimizer.load_state_dict(optimizer | {"state": {int(k): v for k, v in optimizer["state"].items()}})
+        logger.info("burning the states of the replay again")
         self.replay.load_state_dict(state["replay"], self.watch.safe_point)
         progress = state["progress"]
         for name in _PROGRESS:

@@ -13,10 +13,10 @@ from data.market import Market, MarketTensors
 from data.synthetic.built_in import PlantedScores
 from models.ddpg_agent import DDPGAgent
 from training.run.market import MARKET, load_market, pinned
-from utils.config.trader import Config, config_from_dict
+from utils.config.settings import settings_hash
+from utils.config.trader import UNHASHED, Config
 from utils.errors import ConfigError
-from utils.runs.checkpoint import load_latest
-from utils.runs.run_log import CHECKPOINTS, RunLog, latest_run
+from utils.runs.run_log import RunLog, latest_run
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,8 @@ def open_saved_run(
         DataError: the data cannot be read, or its past is not the one that the run knew.
     """
     run = RunLog.open(runs_dir, latest_run(runs_dir) if name is None else name)
-    config = config_from_dict(run.config())
-    checkpoint = load_latest(run.path / CHECKPOINTS, run_id=run.name)
-    if checkpoint is None:
-        raise ConfigError(f"expected a complete generation in {run.path}, got none; train it further with --resume")
+    config = run.settings(Config)
+    checkpoint = run.newest_checkpoint(settings_hash(config, UNHASHED))
     progress = checkpoint.state["progress"]
     if progress["champion_generation"] == 0:
         raise ConfigError(f"expected a champion in {run.path}, got agents without a finite result only; train it again")
