@@ -21,7 +21,6 @@ from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from training.fuel_breaks.baselines import adaptive, downstream_value
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.dqn_update import double_dqn_target, follow, value_loss
-from training.fuel_breaks.memory_watch import MemoryWatch
 from training.fuel_breaks.policies import (
     PERCENT_PER_UNIT,
     action_values,
@@ -36,6 +35,7 @@ from training.fuel_breaks.replay import Batch, FuelBreakReplay, centre_by_group,
 from training.fuel_breaks.validation import Validation, spaced
 from utils.memory.profiler import get_profiler
 from utils.runs.seeding import named_generator
+from utils.runs.stopping import PeriodicChecks
 
 logger = logging.getLogger(__name__)
 _MAX_SCENARIO_SEED = 2**31
@@ -56,7 +56,8 @@ class DQNTrainer:
     ) -> None:
         self.config, self.device = config, device
         learning, bounds = config.learning, config.bounds
-        self.watch = MemoryWatch(bounds, safe_point)
+        every = {"episodes": bounds.check_every_episodes, "environment_steps": bounds.check_every_environment_steps}
+        self.checks = PeriodicChecks(safe_point, every | {"training_steps": bounds.check_every_training_steps})
         self.env = VectorFuelBreakEnvironment(train, config.env)
         self.validation = Validation(spaced(validation, config.validation_tiles), config.env, safe_point)
         self.symmetry = build_symmetry(config.tiles.tile_cells).to(device)
@@ -133,13 +134,13 @@ class DQNTrainer:
             rewards.append(env.step(actions[-1])[1])
             exposures.append(list(env.exposures))
             self.step_times.append(time.monotonic() - begun)
-            self.watch.environment_steps(learning.lanes)
+            self.checks.add("environment_steps", learning.lanes)
         masks.append(np.packbits(env.cleared, axis=1))
         self._store(np.stack(masks), np.stack(actions), np.stack(rewards), np.stack(is_open), exposures)
         self.returns.extend(np.sum(rewards, axis=0)[~demonstrates].tolist())
         self.episodes += learning.lanes
         self.collection_times.append(time.monotonic() - started)
-        self.watch.episodes(learning.lanes)
+        self.checks.add("episodes", learning.lanes, release_memory=True)
 
     def learn(self) -> None:
         """The gradient steps that the episodes played so far are due."""
@@ -148,7 +149,7 @@ class DQNTrainer:
         while self.updates < due:
             self.losses.append(self.update(self.replay.sample(learning.batch_size, self.generator)))
             self.updates += 1
-            self.watch.training_steps(1)
+            self.checks.add("training_steps", 1)
 
     def update(self, batch: Batch) -> float:
         """One gradient step on a batch; returns its loss."""
@@ -187,7 +188,7 @@ class DQNTrainer:
         optimizer = dict(state["optimizer"])
         self.optimizer.load_state_dict(optimizer | {"state": {int(k): v for k, v in optimizer["state"].items()}})
         logger.info("burning the states of the replay again")
-        self.replay.load_state_dict(state["replay"], self.watch.safe_point)
+        self.replay.load_state_dict(state["replay"], self.checks.safe_point)
         progress = state["progress"]
         for name in _PROGRESS:
             setattr(self, name, progress[name])
@@ -295,7 +296,7 @@ class DQNTrainer:
                 "store_bytes": self.replay.store_bytes,
                 "histories": {name: len(getattr(self, name)) for name in _HISTORIES},
             },
-            "memory": self.watch.record(),
+            "memory": self.checks.record(),
         }
 
 

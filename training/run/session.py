@@ -25,6 +25,7 @@ from utils.memory.profiler import get_profiler, reset_profiler
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.checkpoint_writer import CheckpointWriter
 from utils.runs.devices import choose_device, choose_threads
+from utils.runs.durable import remove_leftovers
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS, RunLog, latest_run, setup_logging
 from utils.runs.seeding import seed_everything
@@ -194,6 +195,7 @@ def open_session(
         safe_point = stack.enter_context(SafePoint(MemoryGuard(settings.memory_limit_mb or None)))
         sync = None if store is None else stack.enter_context(CloudSync(store, run.path))
         setup_logging(run.path)
+        remove_leftovers(run.path / CHECKPOINTS)
         logger.info("run %s, seed %d", run.path, settings.seed)
         device = choose_device(settings.device)
         choose_threads(settings.threads)

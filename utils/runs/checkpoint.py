@@ -30,7 +30,7 @@ import safetensors.torch
 from torch import Tensor
 
 from utils.errors import CheckpointError
-from utils.runs.durable import collect, fsync_file, new_directory, remove_directory, write_file
+from utils.runs.durable import fsync_file, new_directory, remove_directory, write_file
 from utils.runs.state_tree import flatten, unflatten
 
 log = logging.getLogger(__name__)
@@ -138,10 +138,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
 def load_latest(root: Path, *, run_id: str | None = None) -> Checkpoint | None:
     """Return the checkpoint of the highest generation that verifies and belongs to `run_id` (None: to any run).
 
-    Bad ones are logged, with the reason, and left in place. Leftovers of dead writers are collected first, so that an
-    interrupted replacement is found. None if there is no usable checkpoint.
+    Bad ones are logged, with the reason, and left in place. None if there is no usable checkpoint.
     """
-    collect_orphans(root)
     for path in reversed(list_checkpoints(root).values()):
         try:
             checkpoint = load_checkpoint(path)
@@ -156,7 +154,6 @@ def load_latest(root: Path, *, run_id: str | None = None) -> Checkpoint | None:
 
 def newest_whole(root: Path, *, run_id: str) -> int | None:
     """Return the highest generation that verifies and belongs to `run_id`, not parsed; None if there is none."""
-    collect_orphans(root)
     for generation, path in reversed(list_checkpoints(root).items()):
         with contextlib.suppress(CheckpointError):
             if verify_checkpoint(path).run_id == run_id:
@@ -215,11 +212,6 @@ def prune_checkpoints(
     except OSError as error:
         raise CheckpointError(f"cannot remove a checkpoint from {root}: {error.strerror or error}") from error
     return removed
-
-
-def collect_orphans(root: Path) -> list[Path]:
-    """Remove what writers that died while saving or deleting left in `root`; a live writer's work is left alone."""
-    return collect(root, _is_whole)
 
 
 def _encode(key: str, part: Mapping[str, Any]) -> tuple[dict[str, Tensor], bytes]:

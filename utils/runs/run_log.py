@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from utils.config.settings import flatten, from_dict, nearest
 from utils.errors import ConfigError
-from utils.runs.checkpoint import Checkpoint, collect_orphans, list_checkpoints, load_latest
+from utils.runs.checkpoint import Checkpoint, list_checkpoints, load_latest
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -94,10 +94,10 @@ class RunLog:
 
     def is_stopped_at_first(self) -> bool:
         """Return whether the run was stopped before its first generation was complete, so that it begins anew."""
-        root = self.path / CHECKPOINTS
-        collect_orphans(root)
         # A checkpoint is written while the next generation is trained: its record may be there before it.
-        return not list_checkpoints(root) and all(record["generation"] <= 2 for record in self.records())
+        return not list_checkpoints(self.path / CHECKPOINTS) and all(
+            record["generation"] <= 2 for record in self.records()
+        )
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one generation's record (with `generation`) to metrics.jsonl and its numbers to TensorBoard.
