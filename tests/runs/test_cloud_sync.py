@@ -24,12 +24,7 @@ from utils.cloud import sync as sync_module
 from utils.cloud.restore import newest_run, require_new_run, restore_latest, restore_run
 from utils.cloud.settings import CloudSettings, cloud_settings, open_store
 from utils.cloud.store import LocalStore, ObjectStore, RetryPolicy, is_safe, safe_name
-from utils.cloud.sync import (
-    WAITING_GENERATIONS,
-    CloudSync,
-    UploadStatus,
-    list_generations,
-)
+from utils.cloud.sync import CloudSync, UploadStatus, list_generations
 from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError
 from utils.runs.checkpoint import load_checkpoint, prune_checkpoints, save_checkpoint, verify_checkpoint
 
@@ -396,21 +391,6 @@ class GatedStore(LocalStore):
         self.reached.set()
         assert self.gate.wait(LONG)
         super().put(name, source, if_absent=if_absent)
-
-
-def test_a_full_queue_drops_the_oldest_and_never_waits(run: Path, tmp_path: Path) -> None:
-    store = GatedStore(tmp_path / "volume")
-    newest = WAITING_GENERATIONS + 4
-    with CloudSync(store, run) as sync:
-        sync.submit_generation(checkpoint(run, 1))
-        assert store.reached.wait(LONG)
-        for generation in range(2, newest + 1):
-            sync.submit_generation(checkpoint(run, generation))
-        assert sync.status() == UploadStatus(5 * (WAITING_GENERATIONS + 1), 0, 0)
-        store.gate.set()
-        assert sync.drain(LONG).failed == 0
-    complete = [number for number, files in list_generations(store, RUN).items() if "manifest.json" in files]
-    assert complete == [1, *range(newest - WAITING_GENERATIONS + 1, newest + 1)]
 
 
 def test_a_generation_on_its_way_outlives_its_removal_from_disk(run: Path, tmp_path: Path) -> None:

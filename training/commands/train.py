@@ -16,7 +16,7 @@ from training.erl_trainer import PHASES, ERLTrainer
 from training.evaluation.baselines import ScoreRule
 from training.evaluation.comparison import COLUMNS, Comparison, by_policy, compare, tune_planted
 from training.run.market import MARKET, load_market, remember_market
-from training.run.session import GENERATION, Files, Session, open_session
+from training.run.session import GENERATION, Session, open_session
 from utils.cloud.store import ObjectStore
 from utils.config.trader import UNHASHED, Config
 from utils.memory.guard import keep_freed_memory, peak_rss_mb
@@ -27,7 +27,7 @@ from utils.runs.seeding import named_generator
 
 logger = logging.getLogger(__name__)
 BASELINE = "baseline"
-FILES = Files((MARKET,), (SUMMARY, REPORT, "fitness.png", "equity.png", "memory.png"))
+RESULTS = (SUMMARY, REPORT, "fitness.png", "equity.png", "memory.png")
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
 SURVIVORS_NOTE = "chosen on these validation windows: flattered; so is any data that holds survivors only"
 _TUNING_WINDOWS = 16
@@ -48,7 +48,7 @@ def run_training(
         NonFiniteError: an update or a result was not finite, at which the settings let the run stop.
         ConfigError, CloudError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
-    with open_session(config, explicit, UNHASHED, store=store, files=FILES) as session:
+    with open_session(config, explicit, UNHASHED, store=store, files=(MARKET,), results=RESULTS) as session:
         config = session.settings
         logger.info("profile %s", config.profile)
         keep_freed_memory()

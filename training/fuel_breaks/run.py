@@ -68,7 +68,7 @@ class SavedAgent:
 
     @property
     def policy(self) -> Policy:
-        """The greedy policy of the network."""
+        """Return the greedy policy of the network."""
         symmetry = build_symmetry(self.config.tiles.tile_cells).to(self.device)
         return greedy(self.network, self.device, symmetry if self.config.learning.symmetry else None)
 

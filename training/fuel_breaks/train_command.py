@@ -128,7 +128,7 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
 
 
 def status_lines(record: Mapping[str, Any]) -> str:
-    """The state of a run after a generation, several lines of text; `record` is that of metrics.jsonl."""
+    """Return the state of a run after a generation as lines of text; `record` is that of metrics.jsonl."""
     validation, buffers, memory = record["validation"], record["buffers"], record["memory"]
     checks = ", ".join(f"{count:,} of {work.replace('_', ' ')}" for work, count in memory["checks"].items())
     histories = ", ".join(f"{name.replace('_', ' ')} {size:,}" for name, size in buffers["histories"].items())

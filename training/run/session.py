@@ -76,16 +76,6 @@ class Trainer(Protocol):
 
 
 @dataclass(frozen=True)
-class Files:
-    """Names of files in a run's folder that are uploaded besides its settings, metrics and checkpoints."""
-
-    begun: tuple[str, ...] = ()
-    """Small ones, written before the first generation, that a restored run needs."""
-    results: tuple[str, ...] = ()
-    """Those written at the end."""
-
-
-@dataclass(frozen=True)
 class Session(Generic[Settings]):
     """An open run that this process alone writes to."""
 
@@ -95,7 +85,8 @@ class Session(Generic[Settings]):
     device: torch.device
     safe_point: SafePoint
     _hash: str
-    _files: Files
+    _files: tuple[str, ...]
+    _results: tuple[str, ...]
     _sync: CloudSync | None
 
     def restore(self, trainer: Trainer) -> bool:
@@ -111,7 +102,7 @@ class Session(Generic[Settings]):
             logger.info("no generation of %s is complete: it begins anew", self.run.path)
         if self.settings.resume is not None:
             self.run.truncate_to(trainer.generation)
-        self._upload(CONFIG, *self._files.begun)
+        self._upload(CONFIG, *self._files)
         if is_resumed:
             self._upload_checkpoint(list_checkpoints(self.run.path / CHECKPOINTS)[trainer.generation])
         return is_resumed
@@ -162,7 +153,7 @@ class Session(Generic[Settings]):
     def _finish_uploads(self) -> None:
         """Upload the results and wait until everything is stored. Raises CloudError, naming what is missing."""
         if self._sync is not None:
-            self._upload(CONFIG, METRICS, *self._files.begun, *self._files.results)
+            self._upload(CONFIG, METRICS, *self._files, *self._results)
             logger.info("%s", self._sync.drain(DRAIN_SECONDS, self.safe_point))
 
 
@@ -173,7 +164,8 @@ def open_session(
     free: frozenset[str],
     *,
     store: ObjectStore | None = None,
-    files: Files = Files(),
+    files: tuple[str, ...] = (),
+    results: tuple[str, ...] = (),
 ) -> Iterator[Session[Settings]]:
     """Open the run that the settings ask for, and hold it while the block runs.
 
@@ -181,6 +173,8 @@ def open_session(
         explicit: dotted names of the settings that the user gave, for a resumed run to honour or refuse.
         free: settings that leave results as they are, which a resumed run may change.
         store: where the run is kept besides the disk.
+        files: names of small files, written before the first generation, that are kept there too.
+        results: names of files, written at the end, that are kept there too.
 
     Raises:
         ConfigError: there is no such run, its name is taken, settings differ that may not, or the store is not there.
@@ -188,7 +182,7 @@ def open_session(
         StopRequested, MemoryLimitReached: the run stopped at a safe point; its last complete generation is on disk.
         CheckpointError: no checkpoint can be written.
     """
-    run, settings = open_run(settings, explicit, free, store, files.begun)
+    run, settings = open_run(settings, explicit, free, store, files)
     with contextlib.ExitStack() as stack:
         stack.enter_context(run)
         stack.enter_context(RunLock(run.path))
@@ -201,7 +195,7 @@ def open_session(
         choose_threads(settings.threads)
         reset_profiler()
         seed_everything(settings.seed)
-        session = Session(run, settings, device, safe_point, settings_hash(settings, free), files, sync)
+        session = Session(run, settings, device, safe_point, settings_hash(settings, free), files, results, sync)
         try:
             yield session
         except MemoryLimitReached:

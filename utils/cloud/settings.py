@@ -1,4 +1,4 @@
-"""Where a run's files go besides the disk, as the environment says."""
+"""The store of a run's files besides the disk, as the environment names it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 @dataclass(frozen=True)
 class CloudSettings:
-    """Where a run's files go: a bucket's name, or the path of a mounted folder. Credentials are not kept here."""
+    """A bucket's name, or the path of a mounted folder, for a run's files. Credentials are not kept here."""
 
     provider: Literal["gcs", "local"]
     bucket: str

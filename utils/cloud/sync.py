@@ -23,7 +23,6 @@ from utils.runs.run_log import CHECKPOINTS, CONFIG
 log = logging.getLogger(__name__)
 
 UPLOAD_THREADS = 4
-WAITING_GENERATIONS = 8
 STOP_GRACE_SECONDS = 2.0
 """How long after a signal uploads may go on: a rented machine is gone 5 s after it."""
 ERROR_GRACE_SECONDS = 60.0
@@ -103,27 +102,22 @@ class CloudSync:
             self._changed.notify_all()
 
     def submit_generation(self, path: Path) -> None:
-        """Upload a checkpoint directory of the folder; one that is in the store already costs a look only.
-
-        Of more than WAITING_GENERATIONS that wait, the oldest is dropped: newer ones supersede it.
-        """
+        """Upload a checkpoint directory of the folder; one that is in the store already costs a look only."""
         try:
             objects = len(os.listdir(path))
         except FileNotFoundError:
             return
         with self._changed:
             self._waiting[path] = _Job(path, objects, generation_of(path.name))
-            for job in self._waiting_generations()[:-WAITING_GENERATIONS]:
-                self._drop(job)
             self._changed.notify_all()
 
     def prune(self, keep: Collection[int]) -> None:
-        """From now on keep these generations only, here as on disk; others go once one of these is in the store."""
+        """Keep these generations only from now on, as on disk; others go once one of these is in the store."""
         with self._changed:
             self._kept, self._prune_due = frozenset(keep), True
-            for job in self._waiting_generations():
-                if self._is_superseded(job):
-                    self._drop(job)
+            for job in filter(self._is_superseded, list(self._waiting.values())):
+                log.info("generation %d is not uploaded: newer ones supersede it", job.generation)
+                del self._waiting[job.path]
             self._failed = {path: job for path, job in self._failed.items() if not self._is_superseded(job)}
             self._changed.notify_all()
 
@@ -177,11 +171,6 @@ class CloudSync:
     def _unfinished(self) -> list[_Job]:
         return [*([] if self._active is None else [self._active]), *self._waiting.values()]
 
-    def _waiting_generations(self) -> list[_Job]:
-        """Return the checkpoints that wait, lowest generation first."""
-        waiting = [(job.generation, job) for job in self._waiting.values() if job.generation is not None]
-        return [job for _, job in sorted(waiting, key=lambda pair: pair[0])]
-
     def _is_superseded(self, job: _Job) -> bool:
         return job.generation is not None and self._kept is not None and job.generation not in self._kept
 
@@ -190,10 +179,6 @@ class CloudSync:
 
     def _name(self, path: Path) -> str:
         return f"{self._folder.name}/{path.relative_to(self._folder).as_posix()}"
-
-    def _drop(self, job: _Job) -> None:
-        log.info("generation %d is not uploaded: newer ones supersede it", job.generation)
-        del self._waiting[job.path]
 
     def _wait_idle(self, deadline: float, tick: Callable[[], None] = lambda: None) -> None:
         while (left := deadline - time.monotonic()) > 0:
@@ -217,10 +202,12 @@ class CloudSync:
 
     def _next(self) -> _Job | None:
         """Return what to upload now; None if retention is due, which keeps pace with uploads that lag behind."""
-        files = [job for job in self._waiting.values() if job.generation is None]
-        if not files and self._prune_due:
+        job = next((job for job in self._waiting.values() if job.generation is None), None)
+        if job is None and self._prune_due:
             return None
-        return self._waiting.pop((files[:1] or self._waiting_generations()[-1:])[0].path)
+        return self._waiting.pop(
+            job.path if job else max(self._waiting.values(), key=lambda job: job.generation or 0).path
+        )
 
     def _upload(self, job: _Job) -> None:
         failure = ""

@@ -5,7 +5,7 @@
         <key>.safetensors         the tensors of state[key], under dotted names
         <key>.json                the rest of state[key], with {"$tensor": name} where a tensor was
 
-What state means is the caller's business. Nothing is ever unpickled.
+The caller gives the state its meaning. Nothing is ever unpickled.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def remove_directory(path: Path) -> None:
     doomed = _marked(path, "del")
     os.rename(path, doomed)
     fsync_directory(path.parent)
-    # What cannot be deleted now is a leftover.
+    # If it cannot be deleted now, it stays as a leftover.
     shutil.rmtree(doomed, ignore_errors=True)
 
 

@@ -36,7 +36,7 @@ class RunLog:
 
     @classmethod
     def create(cls, runs_dir: Path, name: str | None, config: Mapping[str, Any]) -> RunLog:
-        """A new run with its settings written down; without a name it is called by date and time.
+        """Make a new run with its settings written down; without a name it is called by date and time.
 
         Raises ConfigError if a run of that name has begun already or nothing can be written there.
         """
@@ -44,7 +44,7 @@ class RunLog:
 
     @classmethod
     def open(cls, runs_dir: Path, name: str) -> RunLog:
-        """The run of that name, to be continued. Raises ConfigError if there is none."""
+        """Return the run of that name, to be continued. Raises ConfigError if there is none."""
         path = runs_dir / name
         if not (path / CONFIG).is_file():
             runs = [folder.name for folder in _run_folders(runs_dir)]
@@ -60,7 +60,7 @@ class RunLog:
 
     @property
     def name(self) -> str:
-        """Name of the run's folder."""
+        """Return the name of the run's folder."""
         return self.path.name
 
     def settings(self, kind: type[Settings]) -> Settings:
@@ -113,7 +113,7 @@ class RunLog:
         self._write_events(plain)
 
     def records(self) -> list[dict[str, Any]]:
-        """Every whole record of metrics.jsonl, in order; a last line that was cut short is left out.
+        """Return every whole record of metrics.jsonl, in order; a last line that was cut short is left out.
 
         Raises ConfigError if an earlier line is not a record.
         """
@@ -154,7 +154,7 @@ class RunLog:
 
 
 def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[str, Any]) -> Path:
-    """A new folder with a JSON file in it that says what it is; without a name it is called by date and time.
+    """Make a new folder with a JSON file that says what it is; without a name it is called by date and time.
 
     Raises ConfigError if there is a folder of that name with something in it, or nothing can be written there.
     """
@@ -214,7 +214,7 @@ class _ConsoleHandler(logging.Handler):
 
 
 class _RunHandler(logging.FileHandler):
-    """The handler of a run's log file, told from handlers that others set up."""
+    """A handler of a run's log file, told from handlers that others set up."""
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
@@ -262,7 +262,7 @@ def _run_folders(runs_dir: Path) -> list[Path]:
 
 
 def _ordered(value: Any) -> Any:
-    """Mappings with sorted keys at every depth, `generation` first."""
+    """Return mappings with sorted keys at every depth, `generation` first."""
     if isinstance(value, Mapping):
         keys = sorted(value, key=lambda key: (key != "generation", key))
         return {key: _ordered(value[key]) for key in keys}
@@ -270,7 +270,7 @@ def _ordered(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON holds it: arrays and tensors as lists, their scalars as numbers, non-finite numbers as None."""
+    """Return the value as JSON holds it: arrays and tensors as lists, scalars as numbers, non-finite ones as None."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 def flatten(tree: Mapping[str, Any]) -> tuple[dict[str, Tensor], Any]:
-    """Part a nested state into tensors by dotted name and the rest as JSON values; `unflatten` joins them.
+    """Split a nested state into tensors by dotted name and the rest as JSON values; `unflatten` joins them.
 
     The state holds mappings with string keys, lists, tuples, tensors, numpy arrays and JSON scalars. The tensors are
     contiguous, on the CPU, share no memory with one another and are, where that takes no copy, the caller's memory.
@@ -37,7 +37,7 @@ def flatten(tree: Mapping[str, Any]) -> tuple[dict[str, Tensor], Any]:
 
 
 def unflatten(tensors: Mapping[str, Tensor], rest: Any) -> dict[str, Any]:
-    """Join what `flatten` parted: dicts, lists, tuples, tensors and JSON scalars.
+    """Join the parts that `flatten` made: dicts, lists, tuples, tensors and JSON scalars.
 
     Raises ValueError if the two do not belong together.
     """
@@ -126,7 +126,7 @@ def _from_numpy(array: Array, name: str) -> Tensor:
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, copied where an earlier one lies in the same memory, which safetensors refuses."""
+    """Return the tensors, copied where an earlier one lies in the same memory, which safetensors refuses."""
     seen: set[int] = set()
     apart = {}
     for name, tensor in tensors.items():

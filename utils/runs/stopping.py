@@ -22,7 +22,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class SafePoint:
-    """Call it between two steps of work: it raises if the run should stop there.
+    """A call between two steps of work, which raises if the run should stop there.
 
     As a context manager it takes over SIGTERM and SIGINT. The first signal is noted and heeded at the next safe point;
     a second one ends the process at once, which harms nothing, since files are published by one rename.
@@ -61,7 +61,7 @@ class SafePoint:
 
 
 class PeriodicChecks:
-    """Calls a safe point after so many units of each kind of work, and counts what that did."""
+    """Calls of a safe point after so many units of each kind of work, counted."""
 
     def __init__(self, safe_point: Callable[[], None], every: Mapping[str, int]) -> None:
         self.safe_point = safe_point
