@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from benchmarks.faults import harness
 from main import main
 from tests.fuel_breaks.dqn_cases import TINY as TINY_FUEL_BREAKS
-from tests.tiny_run import parameters, records, run, unjudged
+from tests.tiny_run import frame, parameters, records, run, unjudged
 from training.erl_trainer import ERLTrainer
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 
@@ -109,3 +110,19 @@ def test_fuel_breaks_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert harness.records(cut) == harness.records(whole)
     last = "checkpoints/generation-000002/networks.safetensors"
     assert (cut / last).read_bytes() == (whole / last).read_bytes()
+
+
+def test_a_fold_begins_anew_on_its_own_days(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped before the fold had written down its market."""
+    frame(300, 4).to_parquet(tiny.parent / "data.parquet")
+    runs = ["--runs-dir", str(tiny.parent / "runs")]
+    plan = ["--folds", "1", "--test-windows", "1", "--validation-days", "30", "--generations", "1"]
+    data = ["--data", str(tiny.parent / "data.parquet"), "--profile", "quick", "--config", str(tiny)]
+    with monkeypatch.context() as patch:
+        patch.setattr("training.commands.train.load_market", interrupt)
+        assert main(["walk-forward", *data, *plan, *runs, "--run", "walk"]) == INTERRUPTED
+    walk = tiny.parent / "runs" / "walk"
+    assert [path.name for path in (walk / "fold-1").glob("*.json")] == ["config.json"]
+    assert main(["walk-forward", *runs, "--resume"]) == 0
+    markets = [json.loads((folder / "market.json").read_text()) for folder in (walk, walk / "fold-1")]
+    assert markets[0]["splits"] == markets[1]["splits"]
