@@ -208,6 +208,20 @@ def test_a_resumed_run_refuses_other_settings(whole: Path, capsys: pytest.Captur
     assert "env.cost_bps = 5.0" in shown and "9.0" in shown
 
 
+@pytest.mark.parametrize(
+    "words", ["--resume", "--resume old", "evaluate --run old", "signals --run old", "fuel-breaks train --resume old"]
+)
+def test_a_run_of_another_version_gets_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.json").write_text('{"seed": 1, "a_setting_that_went": 2}')
+    assert main([*words.split(), "--runs-dir", str(tmp_path)]) == 2
+    shown = capsys.readouterr().err
+    errors = [line for line in shown.splitlines() if " INFO " not in line]
+    assert len(errors) == 1 and "expected settings of this version" in errors[0] and "a_setting_that_went" in errors[0]
+
+
 def test_prepare_makes_a_file_that_trains(tiny: Path) -> None:
     folder = tiny.parent / "csv"
     folder.mkdir()

@@ -94,18 +94,21 @@ class Session(Generic[Settings]):
 
         A run that was stopped in its first generation begins anew. Raises ConfigError where no generation is usable.
         """
-        is_resumed = self.settings.resume is not None and not self.run.is_stopped_at_first()
-        if is_resumed:
+        is_resumed = self.settings.resume is not None
+        has_generation = is_resumed and not self.run.is_stopped_at_first()
+        if has_generation:
             trainer.load_state_dict(self.run.newest_checkpoint(self._hash).state)
             logger.info("resumed after generation %d", trainer.generation)
-        elif self.settings.resume is not None:
+        elif is_resumed:
             logger.info("no generation of %s is complete: it begins anew", self.run.path)
-        if self.settings.resume is not None:
+        if is_resumed:
             self.run.truncate_to(trainer.generation)
         self._upload(CONFIG, *self._files)
-        if is_resumed:
-            self._upload_checkpoint(list_checkpoints(self.run.path / CHECKPOINTS)[trainer.generation])
-        return is_resumed
+        if has_generation and self._sync is not None:
+            # Nothing is pruned yet: a restored disk holds fewer generations than the store.
+            self._upload(METRICS)
+            self._sync.submit_generation(list_checkpoints(self.run.path / CHECKPOINTS)[trainer.generation])
+        return has_generation
 
     def train(
         self,

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import glob
 import io
+import itertools
 import os
 import random
 import secrets
@@ -108,7 +109,7 @@ class Retrier:
         deadline = started + (seconds or self.policy.deadline_s)
         wait = self.policy.first_wait_s
         reason = ""
-        for number in range(1, 1 << 30):
+        for number in itertools.count(1):
             try:
                 self.keep_going(deadline)
                 return attempt(deadline)
@@ -123,7 +124,7 @@ class Retrier:
                         f"cannot {what}: {reason} (gave up after {number} attempts, {passed:.1f} s)"
                     ) from None
                 wait = min(2 * wait, self.policy.longest_wait_s)
-        raise AssertionError("the deadline passes first")
+        raise AssertionError("unreachable")
 
     def keep_going(self, deadline: float) -> None:
         """Raises UnavailableError once the store is cancelled or the deadline has passed."""

@@ -57,7 +57,7 @@ class _Superseded(Exception):
 
 
 class CloudSync:
-    """Uploads what is in a run's folder, under the folder's name, in threads of its own.
+    """Uploads of a run's files, under the name of its folder, in threads of their own.
 
     Nothing but `drain` waits. Checkpoints are read from their immutable directories, newest first, and stay readable
     while they are uploaded even if retention removes them; `manifest.json` goes last. Other files go before the
@@ -66,7 +66,7 @@ class CloudSync:
     """
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
-        """Raises ConfigError for a folder whose name no store should hold."""
+        """Start the threads. Raises ConfigError for a folder whose name no store should hold."""
         if not is_safe(folder.name):
             raise ConfigError(
                 f"expected a run's name without colons and backslashes, got {folder.name!r}; choose another"
