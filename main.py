@@ -40,7 +40,7 @@ RESUME_HINT = "the last complete generation is saved: continue with python main.
 # What a command alone needs is imported when it runs: so the others, and --help, start quickly.
 def _train(command: Command) -> None:
     from training.commands.train import run_training
-    from training.run.uploads import open_cloud
+    from utils.cloud.settings import open_cloud
 
     run_training(command.config, command.explicit, store=open_cloud())
 

@@ -14,15 +14,25 @@ import pytest
 import torch
 
 from main import main
-from tests.tiny_run import frame, parameters, records, run
+from tests.tiny_run import TINY, frame, parameters, records, run, unjudged
+from training.erl_trainer import ERLTrainer
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 POLICIES = {"champion", "random picker", "equal weight", "buy and hold", "60-day momentum", "5-day reversal"}
 
 
-@pytest.mark.parametrize("representation", ["independent", "shared"])
-def test_a_run_leaves_what_people_look_at(tiny: Path, representation: str) -> None:
-    assert run(tiny, "--run", "one", "--representation", representation) == 0
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The settings file beside which a run `whole` of three generations lies."""
+    path = tmp_path_factory.mktemp("whole") / "tiny.toml"
+    path.write_text(TINY)
+    with unjudged():
+        assert run(path, "--run", "whole", "--generations", "3") == 0
+    return path
+
+
+def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tiny, "--run", "one") == 0
     folder = tiny.parent / "runs" / "one"
     for name in ("fitness.png", "equity.png", "memory.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
@@ -36,10 +46,6 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, representation: str) -> No
     assert len(summary["rss_mb_per_generation"]) == 2 and all(len(v) == 2 for v in summary["seconds"].values())
     policies = {*POLICIES, "planted rule", "oracle"}
     assert set(summary["champion"]["validation"]) == policies == set(summary["champion"]["holdout"])
-
-
-def test_the_console_tells_what_is_going_on(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tiny, "--run", "one") == 0
     shown = capsys.readouterr().err
     for text in (
         "built-in synthetic market; its results say nothing about real markets",
@@ -57,40 +63,41 @@ def test_the_console_tells_what_is_going_on(tiny: Path, capsys: pytest.CaptureFi
     assert waiting < shown.index("Generation 2 of 2") < shown.index("champion of generation")
 
 
-def test_the_same_seed_gives_the_same_metrics(tiny: Path) -> None:
-    for name in ("one", "two"):
-        assert run(tiny, "--run", name) == 0
-    assert run(tiny, "--run", "other", "--seed", "1") == 0
-    assert records(tiny, "one") == records(tiny, "two")
-    assert parameters(tiny, "one", 2) == parameters(tiny, "two", 2)
-    assert records(tiny, "one") != records(tiny, "other")
+def test_the_same_seed_gives_the_same_metrics(tiny: Path, whole: Path) -> None:
+    with unjudged():
+        assert run(tiny, "--run", "again", "--generations", "3") == 0
+        assert run(tiny, "--run", "other", "--generations", "1", "--seed", "1") == 0
+    assert records(tiny, "again") == records(whole, "whole")
+    assert parameters(tiny, "again", 3) == parameters(whole, "whole", 3)
+    assert records(tiny, "other")[0]["fitness"] != records(whole, "whole")[0]["fitness"]
 
 
-@pytest.mark.parametrize("representation", ["independent", "shared"])
-def test_resuming_gives_the_run_that_was_never_interrupted(tiny: Path, representation: str) -> None:
-    flags = ("--representation", representation)
-    assert run(tiny, "--run", "whole", "--generations", "4", *flags) == 0
-    assert run(tiny, "--run", "parts", "--generations", "2", *flags) == 0
-    assert run(tiny, "--resume", "parts", "--generations", "4") == 0
-    assert [r | {"generations": 4} for r in records(tiny, "parts")] == records(tiny, "whole")
-    assert parameters(tiny, "parts", 4) == parameters(tiny, "whole", 4)
+def test_resuming_gives_the_run_that_was_never_interrupted(tiny: Path, whole: Path) -> None:
+    """The record of a generation whose checkpoint was never completed, and a torn line, are dropped."""
+    with unjudged():
+        assert run(tiny, "--run", "parts", "--generations", "2") == 0
+        with (tiny.parent / "runs" / "parts" / "metrics.jsonl").open("a") as file:
+            file.write('{"generation": 3, "fitness": {}}\n{"generation": 4, "fit')
+        assert run(tiny, "--resume", "--generations", "3") == 0
+    assert [r | {"generations": 3} for r in records(tiny, "parts")] == records(whole, "whole")
+    assert parameters(tiny, "parts", 3) == parameters(whole, "whole", 3)
+
+
+def test_resuming_a_shared_encoder_ends_in_the_same_judgement(tiny: Path) -> None:
+    flags = ("--representation", "shared")
+    assert run(tiny, "--run", "whole", "--generations", "2", *flags) == 0
+    with unjudged():
+        assert run(tiny, "--run", "parts", "--generations", "1", *flags) == 0
+    assert run(tiny, "--resume", "parts", "--generations", "2") == 0
+    assert [r | {"generations": 2} for r in records(tiny, "parts")] == records(tiny, "whole")
+    assert parameters(tiny, "parts", 2) == parameters(tiny, "whole", 2)
     ends = [json.loads((tiny.parent / "runs" / n / "summary.json").read_text())["champion"] for n in ("parts", "whole")]
     assert ends[0] == ends[1]
 
 
-def test_a_run_killed_between_metrics_and_checkpoint_repeats_its_generation(tiny: Path) -> None:
-    """The record of a generation whose checkpoint was never completed, and a torn line, are dropped."""
-    assert run(tiny, "--run", "whole", "--generations", "3") == 0
-    assert run(tiny, "--run", "killed", "--generations", "2") == 0
-    with (tiny.parent / "runs" / "killed" / "metrics.jsonl").open("a") as file:
-        file.write('{"generation": 3, "fitness": {}}\n{"generation": 4, "fit')
-    assert run(tiny, "--resume", "--generations", "3") == 0
-    assert [r | {"generations": 3} for r in records(tiny, "killed")] == records(tiny, "whole")
-
-
-def test_interrupting_keeps_the_last_complete_generation(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from training.erl_trainer import ERLTrainer
-
+def test_interrupting_keeps_the_last_complete_generation(
+    tiny: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     evolve = ERLTrainer.evolve
 
     def interrupted(self: ERLTrainer, fitness: torch.Tensor) -> None:
@@ -98,21 +105,22 @@ def test_interrupting_keeps_the_last_complete_generation(tiny: Path, monkeypatch
             raise KeyboardInterrupt
         evolve(self, fitness)
 
-    assert run(tiny, "--run", "whole") == 0
     with monkeypatch.context() as patch:
         patch.setattr(ERLTrainer, "evolve", interrupted)
-        assert run(tiny, "--run", "cut") == 130
+        assert run(tiny, "--run", "cut", "--generations", "3") == 130
     assert len(records(tiny, "cut")) == 1
-    assert run(tiny, "--resume", "cut") == 0
-    assert records(tiny, "cut") == records(tiny, "whole")
-    assert parameters(tiny, "cut", 2) == parameters(tiny, "whole", 2)
+    with unjudged():
+        assert run(tiny, "--resume", "cut", "--generations", "3") == 0
+    assert records(tiny, "cut") == records(whole, "whole")
+    assert parameters(tiny, "cut", 3) == parameters(whole, "whole", 3)
 
 
 def test_the_champions_checkpoint_is_never_pruned(tiny: Path) -> None:
-    assert run(tiny, "--run", "one", "--generations", "5", "--keep-checkpoints", "1") == 0
-    summary = json.loads((tiny.parent / "runs" / "one" / "summary.json").read_text())
+    with unjudged():
+        assert run(tiny, "--run", "one", "--generations", "4", "--keep-checkpoints", "1") == 0
+    champion = records(tiny, "one")[-1]["validation"]["champion_generation"]
     left = {int(p.name[-6:]) for p in (tiny.parent / "runs" / "one" / "checkpoints").glob("generation-*")}
-    assert left == {5, summary["champion"]["generation"]}
+    assert left == {4, champion}
 
 
 def test_own_data_trains_and_only_listed_tickers_are_bought(tiny: Path) -> None:
@@ -195,12 +203,24 @@ def test_bad_settings_get_one_line_and_exit_code_2(
     assert len(shown) == 1 and says in shown[0] and "expected" in shown[0]
 
 
-def test_a_resumed_run_refuses_other_settings(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tiny, "--run", "one") == 0
-    capsys.readouterr()
-    assert run(tiny, "--resume", "one", "--env.cost-bps", "9") == 2
+def test_a_resumed_run_refuses_other_settings(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(whole, "--resume", "whole", "--env.cost-bps", "9") == 2
     shown = capsys.readouterr().err
     assert "env.cost_bps = 5.0" in shown and "9.0" in shown
+
+
+@pytest.mark.parametrize(
+    "words", ["--resume", "--resume old", "evaluate --run old", "signals --run old", "fuel-breaks train --resume old"]
+)
+def test_a_run_of_another_version_gets_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.json").write_text('{"seed": 1, "a_setting_that_went": 2}')
+    assert main([*words.split(), "--runs-dir", str(tmp_path)]) == 2
+    shown = capsys.readouterr().err
+    errors = [line for line in shown.splitlines() if " INFO " not in line]
+    assert len(errors) == 1 and "expected settings of this version" in errors[0] and "a_setting_that_went" in errors[0]
 
 
 def test_prepare_makes_a_file_that_trains(tiny: Path) -> None:
@@ -210,5 +230,6 @@ def test_prepare_makes_a_file_that_trains(tiny: Path) -> None:
         rows.drop(columns="ticker").to_csv(folder / f"{ticker}.csv", index=False)
     target = tiny.parent / "made.parquet"
     assert main(["prepare", str(folder), str(target)]) == 0
-    assert run(tiny, "--run", "made", "--data", str(target), "--generations", "1") == 0
+    with unjudged():
+        assert run(tiny, "--run", "made", "--data", str(target), "--generations", "1") == 0
     assert main(["prepare", str(tiny.parent / "nowhere"), str(target)]) == 2

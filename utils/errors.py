@@ -30,10 +30,6 @@ class CheckpointError(ProgramError):
     """A checkpoint that cannot be written, or cannot be trusted."""
 
 
-class StateError(ProgramError):
-    """A state that has no form as tensors and JSON, or such a form that belongs to no state."""
-
-
 class NonFiniteError(ProgramError):
     """Numbers that are not finite, where the settings let the run stop at them."""
 

@@ -17,12 +17,12 @@ import torch
 from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, outcome, run_beside, run_here
 from benchmarks.faults.proxy import FaultProxy, Kind, Request, emulator, running
 from benchmarks.faults.whole_run import GENERATIONS, STOP_SECONDS
-from training.run import uploads
+from utils.cloud import settings as cloud_settings
 from utils.cloud.restore import restore_latest
 from utils.cloud.settings import CloudSettings, open_store
 from utils.cloud.store import ObjectStore, RetryPolicy
 from utils.cloud.sync import CloudSync
-from utils.runs.checkpoint import save_checkpoint, verify_checkpoint
+from utils.runs.checkpoint import save_checkpoint
 
 BUCKET = "the-bucket"
 FAST = RetryPolicy(first_wait_s=0.02, longest_wait_s=0.1, deadline_s=30.0, timeout_s=1.0, check_s=3.0)
@@ -105,7 +105,7 @@ def hasty() -> Iterator[None]:
     def open_hastily(settings: CloudSettings) -> ObjectStore:
         return open_store(settings, HASTY)
 
-    with mock.patch.object(uploads, "open_store", open_hastily):
+    with mock.patch.object(cloud_settings, "open_store", open_hastily):
         yield
 
 
@@ -128,7 +128,7 @@ def _comes_back(run: Path, numbers: int) -> bool:
     with CloudSync(store, run) as sync:
         sync.submit_generation(path)
         status = sync.drain(60.0)
-    found = restore_latest(store, run.name, run / "restored", verify_checkpoint)
+    found = restore_latest(store, run.name, run / "restored")
     if found is None or status.failed or status.pending:
         return False
     return {item.name: item.read_bytes() for item in path.iterdir()} == {

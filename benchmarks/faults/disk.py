@@ -19,6 +19,7 @@ from benchmarks.faults.harness import Ended, Row, checkpoints_of, flags, folder,
 from benchmarks.speed.harness import told_less
 from utils.errors import CheckpointError
 from utils.runs.checkpoint import list_checkpoints, load_checkpoint, load_latest, save_checkpoint
+from utils.runs.durable import remove_leftovers
 
 PAGE = 4096
 ROT = ("bit flips", "truncations", "zeroed pages")
@@ -60,6 +61,7 @@ def kill_while_saving(count: int) -> Row:
     with folder() as root:
         for _ in range(count):
             reported = _killed_after(root, last + 1, rng.uniform(0, 0.05))
+            remove_leftovers(root)
             last = max(list_checkpoints(root), default=0)
             lost += not (last >= reported and is_whole(root, last))
             orphans += sum(path.name.startswith(".") for path in root.iterdir())

@@ -23,11 +23,12 @@ from scipy import stats
 
 from benchmarks.learning.study import Job, Record, run_study
 from training.fuel_breaks.arguments import FuelBreakTrainArguments
-from training.fuel_breaks.config import FuelBreakRunConfig, run_hash
+from training.fuel_breaks.config import FREE_SETTINGS, FuelBreakRunConfig
 from training.fuel_breaks.evaluate_command import AGENT, judge, paired_lead
 from training.fuel_breaks.run import open_agent
 from training.fuel_breaks.train_command import run_training
 from utils.config.cli import parse_command
+from utils.config.settings import settings_hash
 from utils.runs.run_log import setup_logging
 
 logger = logging.getLogger("benchmarks.learning.fuel_breaks")
@@ -95,7 +96,7 @@ def main() -> None:
     seeds = [replace(config, seed=seed, run=f"seed-{seed}") for seed in range(arguments.seeds)]
     jobs = [
         Job(
-            {"seed": own.seed, "minutes": own.minutes, "settings": run_hash(own)},
+            {"seed": own.seed, "minutes": own.minutes, "settings": settings_hash(own, FREE_SETTINGS)},
             partial(learn, own, arguments.scenario_seeds),
         )
         for own in seeds

@@ -30,7 +30,8 @@ from training.evaluation.baselines import ScoreRule, score_policy
 from training.evaluation.tracks import ORACLE, RULE, tune_planted
 from training.rollout import play, roll_out
 from training.run.trainer import build_trainer
-from utils.config.trader import Config, MarketKind, config_hash
+from utils.config.settings import settings_hash
+from utils.config.trader import UNHASHED, Config, MarketKind
 from utils.runs.seeding import seed_everything
 
 logger = logging.getLogger(__name__)
@@ -206,7 +207,7 @@ def market_jobs(
             **asdict(budget),
             "paths": paths,
             "windows": windows,
-            "settings": config_hash(own)[:16],
+            "settings": settings_hash(own, UNHASHED)[:16],
         }
         jobs.append(Job(key, partial(market_job, own, budget, paths, windows)))
     return jobs

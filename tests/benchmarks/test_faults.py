@@ -50,8 +50,8 @@ CLOUD_CASES: dict[str, Callable[[], Row]] = {
 @pytest.fixture(autouse=True)
 def a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """How fast a run stops is for the benchmark to say; here it only has to stop, whatever it waits for."""
-    for module in ("fault_cases_run", "fault_cases_cloud"):
-        monkeypatch.setattr(f"benchmarks.{module}.STOP_SECONDS", 120.0)
+    for module in ("whole_run", "cloud"):
+        monkeypatch.setattr(f"benchmarks.faults.{module}.STOP_SECONDS", 120.0)
 
 
 def assert_holds(rows: list[Row]) -> None:

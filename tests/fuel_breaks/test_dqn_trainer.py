@@ -22,9 +22,9 @@ from tests.fuel_breaks.run_cases import (
 from training.fuel_breaks.baselines import place, reduction_percent
 from training.fuel_breaks.config import BoundsConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
-from training.fuel_breaks.memory_watch import MemoryWatch
 from training.fuel_breaks.policies import greedy
 from utils.runs.state_tree import flatten
+from utils.runs.stopping import PeriodicChecks
 
 CLOCKS = ("seconds", "step_times", "collection_times")
 
@@ -101,14 +101,14 @@ def test_the_bounds_default_to_those_of_the_system_replaced() -> None:
 
 def test_memory_is_checked_as_often_as_set() -> None:
     calls: list[int] = []
-    watch = MemoryWatch(BoundsConfig(), lambda: calls.append(1))
+    checks = PeriodicChecks(lambda: calls.append(1), {"episodes": 10, "environment_steps": 50, "training_steps": 100})
     for _ in range(25):
-        watch.environment_steps(16)
-        watch.training_steps(10)
-        watch.episodes(1)
-    assert watch.checks == {"episodes": 2, "environment_steps": 8, "training_steps": 2}
+        checks.add("environment_steps", 16)
+        checks.add("training_steps", 10)
+        checks.add("episodes", 1, release_memory=True)
+    assert checks.counts == {"episodes": 2, "environment_steps": 8, "training_steps": 2}
     assert len(calls) == 12
-    record = watch.record()
+    record = checks.record()
     assert record["rss_mb"] > 0 and record["gpu_allocated_mb"] >= 0 and record["freed_mb"] >= 0
 
 

@@ -31,9 +31,9 @@ from torch import Tensor
 
 from utils.errors import CheckpointError
 from utils.runs import checkpoint as module
-from utils.runs import durable
 from utils.runs.checkpoint import (
-    collect_orphans,
+    generation_name,
+    generation_of,
     list_checkpoints,
     load_checkpoint,
     load_latest,
@@ -42,6 +42,7 @@ from utils.runs.checkpoint import (
     save_checkpoint,
     verify_checkpoint,
 )
+from utils.runs.durable import remove_leftovers
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])
@@ -299,7 +300,9 @@ def record_of(data: bytes) -> dict[str, Any]:
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-@pytest.mark.parametrize("name", ["../secret.json", "/etc/passwd", "a/b.json", "..", "a.pkl", "a.json/../b.json", ""])
+@pytest.mark.parametrize(
+    "name", ["../secret.json", "/etc/passwd", "a/b.json", "..", "a.pkl", "a.json/../b.json", "", "C:a", "a\\b"]
+)
 def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     path = save(tmp_path, 1)
     (tmp_path / "secret.json").write_text("{}")
@@ -311,13 +314,18 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path: Path, name: 
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("schema", module.SCHEMA + 1, f"expected schema {module.SCHEMA} or older, got {module.SCHEMA + 1}"),
-        ("schema", 0, "the older 0, from which no migration is known"),
-        ("schema", "1", "expected a schema number"),
-        ("generation", "1", "expected a generation"),
-        ("run_id", 5, "expected texts"),
+        ("schema", module.SCHEMA + 1, f"expected a checkpoint of schema {module.SCHEMA}, got {module.SCHEMA + 1}"),
+        ("schema", module.SCHEMA - 1, f"got {module.SCHEMA - 1}; use the version that wrote it"),
+        ("schema", str(module.SCHEMA), "expected a checkpoint of schema"),
+        ("schema", float(module.SCHEMA), "expected a checkpoint of schema"),
+        ("generation", "1", "expected generation as int, got '1'"),
+        ("generation", True, "expected generation as int, got True"),
+        ("run_id", 5, "expected run_id as str, got 5"),
         ("files", [], "expected fields"),
         ("files", {"a.json": {"size": 1}}, "expected fields"),
+        ("files", {"a.json": {"size": 1e9, "sha256": ""}}, "expected size as int"),
+        ("files", {"a.json": {"size": True, "sha256": ""}}, "expected size as int"),
+        ("files", {"a.json": {"size": 1, "sha256": None}}, "expected sha256 as str"),
         ("files", {"a.json": {"size": -1, "sha256": ""}}, "expected the size of a.json"),
         ("files", {"a.json": {"size": 1, "sha256": ""}}, "expected pairs"),
         ("more", 1, "expected fields"),
@@ -330,12 +338,21 @@ def test_a_manifest_with_impossible_fields_is_refused(tmp_path: Path, field: str
         load_checkpoint(path)
 
 
-def test_an_older_schema_is_migrated_where_the_way_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = save(tmp_path, 1)
-    older = module.SCHEMA - 1
-    reseal(path, lambda body: body.update(schema=older))
-    monkeypatch.setitem(module.MIGRATIONS, older, lambda state: {**state, "added": {"x": 1}})
-    assert load_checkpoint(path).state["added"] == {"x": 1}
+@pytest.mark.parametrize("data", [b"[" * 100_000, b"\xff", b"[]", b"cos\nsystem\n(S'false'\ntR."])
+def test_a_manifest_that_is_no_manifest_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "manifest.json").write_bytes(data)
+    with pytest.raises(CheckpointError, match="is not one"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "generation"),
+    [("generation-000012", 12), ("generation-1234567", 1234567), ("generation-0000012", None), ("generation-12", None)]
+    + [(name, None) for name in ("generation-00001x", "x-generation-000001", f"generation-1{'0' * 15}", "../x")],
+)
+def test_one_rule_names_the_folders(name: str, generation: int | None) -> None:
+    assert generation_of(name) == generation
+    assert generation is None or generation_name(generation) == name
 
 
 def test_nothing_longer_than_the_manifest_says_is_read(tmp_path: Path) -> None:
@@ -529,22 +546,6 @@ def test_a_full_disk_leaves_the_old_checkpoints_and_no_rest(
     verify_checkpoint(tmp_path / "generation-000001")
 
 
-def test_a_replacement_that_fails_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(tmp_path, 2)
-    rename = os.rename
-
-    def failing(source: Path, target: Path) -> None:
-        if source.name.startswith(".tmp-"):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", failing)
-    with pytest.raises(CheckpointError, match="cannot save"):
-        save(tmp_path, 2, small_state(22))
-    assert os.listdir(tmp_path) == ["generation-000002"]
-    assert bits(load_checkpoint(tmp_path / "generation-000002").state) == bits(small_state(2))
-
-
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:1000]))
@@ -591,36 +592,16 @@ def die_at(function: str, calls_before: int, action: Callable[..., Any], *argume
     assert process.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(
-    ("function", "calls_before", "expected"),
-    [
-        ("write", 2, 2),  # Half written: the old one stays.
-        ("rename", 0, 2),  # Before the old one is moved aside.
-        ("rename", 1, 22),  # Neither has the name: the new one is whole and takes it.
-        ("rename", 2, 22),  # The new one has the name, the old one waits to be deleted.
-        ("rmdir", 0, 22),  # The old one is half deleted.
-    ],
-)
-def test_a_death_while_replacing_never_loses_both(
-    tmp_path: Path, function: str, calls_before: int, expected: int
-) -> None:
+@pytest.mark.parametrize(("function", "calls_before"), [("write", 2), ("rename", 0), ("rename", 1), ("rmdir", 0)])
+def test_a_death_while_replacing_leaves_the_generation_before(tmp_path: Path, function: str, calls_before: int) -> None:
+    save(tmp_path, 1)
     save(tmp_path, 2)
     die_at(function, calls_before, save, tmp_path, 2, small_state(22))
     latest = load_latest(tmp_path)
-    assert latest is not None and latest.generation == 2
-    assert bits(latest.state) == bits(small_state(expected))
-    assert os.listdir(tmp_path) == ["generation-000002"]
-
-
-def test_a_replacement_that_is_not_whole_is_undone(tmp_path: Path) -> None:
-    save(tmp_path, 2)
-    die_at("rename", 1, save, tmp_path, 2, small_state(22))
-    [new] = tmp_path.glob(".tmp-*")
-    damage_file(new)
-    [aside] = tmp_path.glob(".old-*")
-    assert collect_orphans(tmp_path) == [aside, new]
-    assert bits(load_checkpoint(tmp_path / "generation-000002").state) == bits(small_state(2))
-    assert os.listdir(tmp_path) == ["generation-000002"]
+    assert latest is not None
+    assert bits(latest.state) in [bits(small_state(mark)) for mark in (1, 2)]
+    assert remove_leftovers(tmp_path)
+    assert {"generation-000001"} <= set(os.listdir(tmp_path)) <= {"generation-000001", "generation-000002"}
 
 
 def test_a_death_while_pruning_leaves_only_whole_checkpoints(tmp_path: Path) -> None:
@@ -629,7 +610,7 @@ def test_a_death_while_pruning_leaves_only_whole_checkpoints(tmp_path: Path) -> 
     die_at("rmdir", 0, prune_checkpoints, tmp_path, 1)
     for path in list_checkpoints(tmp_path).values():
         verify_checkpoint(path)
-    collect_orphans(tmp_path)
+    remove_leftovers(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["generation-000002", "generation-000003"]
 
 
@@ -652,7 +633,7 @@ def test_a_kill_at_any_moment_loses_no_generation_that_was_saved(tmp_path: Path)
         process.join()
         while receiver.poll():
             saved.append(receiver.recv())
-        collect_orphans(root)
+        remove_leftovers(root)
         assert all(name.startswith("generation-") for name in os.listdir(root))
         latest = load_latest(root)
         assert latest is not None and latest.generation >= saved[-1]
@@ -661,52 +642,13 @@ def test_a_kill_at_any_moment_loses_no_generation_that_was_saved(tmp_path: Path)
             verify_checkpoint(path)
 
 
-def save_and_wait_before_the_rename(root: Path, progress: Connection) -> None:
-    def wait(*_: Any) -> None:
-        progress.send("busy")
-        time.sleep(600)
-
-    os.rename = wait  # type: ignore[assignment]
-    save(root, 1)
-
-
-def test_a_live_writers_directory_is_left_alone_until_it_dies(tmp_path: Path) -> None:
-    receiver, sender = PROCESSES.Pipe(duplex=False)
-    process = start(save_and_wait_before_the_rename, tmp_path, sender)
-    assert receiver.recv() == "busy"
-    [busy] = tmp_path.iterdir()
-    assert collect_orphans(tmp_path) == [] and busy.exists()
-    process.kill()
-    process.join()
-    assert collect_orphans(tmp_path) == [busy] and not busy.exists()
-
-
-def test_a_recycled_process_id_is_not_taken_for_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "_process_start", lambda pid: "an earlier start")
-    orphan = durable._marked(tmp_path / "generation-000001", "tmp")
-    orphan.mkdir()
-    assert collect_orphans(tmp_path) == []
-    monkeypatch.undo()
-    assert collect_orphans(tmp_path) == [orphan]
-
-
-def test_another_hosts_directory_is_left_until_it_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "another host")
-    foreign = durable._marked(tmp_path / "generation-000001", "tmp")
-    monkeypatch.undo()
-    foreign.mkdir()
-    assert collect_orphans(tmp_path) == []
-    monkeypatch.setattr(durable, "FOREIGN_GRACE_SECONDS", -1.0)
-    assert collect_orphans(tmp_path) == [foreign]
-
-
-def test_only_directories_of_this_kind_are_collected(tmp_path: Path) -> None:
-    for name in (".tmp-notes", ".git", "tmp-generation-000001-1-" + "0" * 24):
+def test_only_directories_of_this_kind_are_leftovers(tmp_path: Path) -> None:
+    for name in (".tmp-notes", ".git", "tmp-generation-000001-" + "0" * 16):
         (tmp_path / name).mkdir()
-    (tmp_path / (".tmp-generation-000001-1-" + "0" * 24)).write_text("a file")
+    (tmp_path / (".tmp-generation-000001-" + "0" * 16)).write_text("a file")
     before = sorted(os.listdir(tmp_path))
-    assert collect_orphans(tmp_path) == [] and sorted(os.listdir(tmp_path)) == before
-    assert collect_orphans(tmp_path / "absent") == []
+    assert remove_leftovers(tmp_path) == [] and sorted(os.listdir(tmp_path)) == before
+    assert remove_leftovers(tmp_path / "absent") == []
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

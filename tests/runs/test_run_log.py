@@ -20,7 +20,10 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
+from utils.config.settings import to_dict
+from utils.config.trader import Config, EnvironmentConfig
 from utils.errors import ConfigError
+from utils.runs.checkpoint import save_checkpoint
 from utils.runs.run_log import RunLog, latest_run, setup_logging, write_json
 
 floats = st.floats() | st.floats(width=32)
@@ -121,10 +124,39 @@ def test_a_broken_line_in_the_middle_is_refused(tmp_path: Path) -> None:
 
 
 def test_config_is_written_and_read(tmp_path: Path) -> None:
-    config = {"seed": 3, "env": {"cost_bps": 5.0}, "data": None}
-    log = RunLog.create(tmp_path / "runs", "a", config)
-    assert RunLog.open(tmp_path / "runs", "a").config() == config
+    config = Config(seed=3, env=EnvironmentConfig(cost_bps=7.0))
+    log = RunLog.create(tmp_path / "runs", "a", to_dict(config))
+    assert RunLog.open(tmp_path / "runs", "a").settings(Config) == config
     assert (log.name, log.path) == ("a", tmp_path / "runs" / "a")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"old_setting": 1}', '{"seed": "x"}', "[" * 100_000])
+def test_settings_that_this_version_cannot_read_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    log = RunLog.create(tmp_path, "a", {})
+    (log.path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"expected settings of this version in .*config\.json, got: [^\n]*$"):
+        log.settings(Config)
+
+
+def test_a_checkpoint_of_other_settings_or_another_version_is_refused(tmp_path: Path) -> None:
+    log = RunLog.create(tmp_path, "a", {})
+    path = save_checkpoint(log.path / "checkpoints", 1, {"part": {"x": 1}}, run_id="a", config_hash="one")
+    assert log.newest_checkpoint("one").generation == 1
+    with pytest.raises(ConfigError, match=r"expected the settings that .* began with, got others"):
+        log.newest_checkpoint("two")
+    assert not log.is_stopped_at_first()
+    (path / "part.json").write_text("damaged")
+    assert not log.is_stopped_at_first()
+    with pytest.raises(ConfigError, match="expected a complete generation of this version"):
+        log.newest_checkpoint("one")
+
+
+def test_a_run_without_a_checkpoint_was_stopped_at_first_unless_its_records_say_otherwise(tmp_path: Path) -> None:
+    log = RunLog.create(tmp_path, "a", {})
+    for generation in (1, 2, 3):
+        assert log.is_stopped_at_first()
+        log.append({"generation": generation})
+    assert not log.is_stopped_at_first()
 
 
 def test_runs_without_a_name_never_share_a_folder(tmp_path: Path) -> None:
@@ -172,12 +204,17 @@ def test_latest_run_is_the_one_written_last(
             written = log.path / "checkpoints" / "generation_0001"
             written.mkdir(parents=True)
         os.utime(written, ns=(10**18, 10**18 + age))
-    RunLog.create(runs, "not-begun", {})
-    assert latest_run(runs) == order[-1]
+        os.utime(log.path / "config.json", ns=(0, 0))
+    only_begun = RunLog.create(runs, "only-begun", {})
+    os.utime(only_begun.path / "config.json", ns=(0, 0))
+    assert latest_run(runs) == order[-1] == latest_run(runs, to_resume=True)
+    os.utime(only_begun.path / "config.json", ns=(10**18, 10**18 + len(order)))
+    assert (latest_run(runs), latest_run(runs, to_resume=True)) == (order[-1], "only-begun")
 
 
 def test_latest_run_needs_one_that_got_somewhere(tmp_path: Path) -> None:
-    RunLog.create(tmp_path, "not-begun", {})
+    RunLog.create(tmp_path, "only-begun", {})
+    assert latest_run(tmp_path, to_resume=True) == "only-begun"
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ConfigError, match="expected a run to resume"):
             latest_run(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from data.splits import Span, Splits
 from main import main
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, market_of, panel_frame
-from tests.tiny_run import TINY, frame, records
+from tests.tiny_run import TINY, frame, records, unjudged
 from tests.tiny_run import run as train
 from training.run.saved import open_saved_run
 from utils.errors import ConfigError, DataError
@@ -105,6 +106,12 @@ def test_other_splits_get_their_own_normalisation() -> None:
     cut[61:] *= 3  # what comes after the training days does not enter
     assert (split_market(market(cut), splits).stats.mean == parted.stats.mean).all()
     assert not (parted.stats.mean == whole.stats.mean).all()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def judge_nothing() -> Iterator[None]:
+    with unjudged():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +18,44 @@ import pytest
 import torch
 
 from main import main
-from tests.tiny_run import parameters, records, run
+from tests.tiny_run import TINY, parameters, records, run, unjudged
 from training.erl_trainer import ERLTrainer
 from utils.errors import CheckpointError, ConfigError, MemoryLimitReached, StopRequested
 from utils.memory.guard import MemoryGuard, MemoryStatus
-from utils.runs.checkpoint import list_checkpoints
+from utils.runs.checkpoint import list_checkpoints, load_checkpoint
 from utils.runs.checkpoint_writer import CheckpointWriter, snapshot
 from utils.runs.run_lock import STALE_SECONDS, RunLock
 from utils.runs.stopping import SafePoint
 
 ROOT = Path(__file__).parents[2]
+GENERATIONS = 3
+LENGTH = ("--generations", str(GENERATIONS))
 
 
-def whole_run(tiny: Path, generations: int = 3) -> None:
-    assert run(tiny, "--run", "whole", "--generations", str(generations)) == 0
+@dataclass(frozen=True)
+class Whole:
+    """Records and last tensors of a run that nothing stopped."""
+
+    records: list[dict[str, Any]]
+    parameters: bytes
+
+    def assert_like(self, tiny: Path, name: str) -> None:
+        assert records(tiny, name) == self.records
+        assert parameters(tiny, name, GENERATIONS) == self.parameters
 
 
-def assert_like_whole(tiny: Path, name: str, generations: int = 3) -> None:
-    assert records(tiny, name) == records(tiny, "whole")
-    assert parameters(tiny, name, generations) == parameters(tiny, "whole", generations)
+@pytest.fixture(scope="module", autouse=True)
+def judge_nothing() -> Iterator[None]:
+    with unjudged():
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    tiny = tmp_path_factory.mktemp("whole") / "tiny.toml"
+    tiny.write_text(TINY)
+    assert run(tiny, "--run", "whole", *LENGTH) == 0
+    return Whole(records(tiny, "whole"), parameters(tiny, "whole", GENERATIONS))
 
 
 def signalling(method: Callable[..., Any], number: int) -> Callable[..., Any]:
@@ -49,22 +69,29 @@ def signalling(method: Callable[..., Any], number: int) -> Callable[..., Any]:
     return met
 
 
-@pytest.mark.parametrize("phase", ["evaluate", "train", "evolve", "validate", "state_dict"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [
+        ("evaluate", signal.SIGTERM),
+        ("train", signal.SIGINT),
+        ("evolve", signal.SIGTERM),
+        ("validate", signal.SIGINT),
+        ("state_dict", signal.SIGTERM),
+    ],
+)
 def test_a_signal_in_any_phase_stops_and_resumes_exactly(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, phase: str, number: signal.Signals
+    tiny: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch, phase: str, number: signal.Signals
 ) -> None:
-    whole_run(tiny)
     handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
     with monkeypatch.context() as patch:
         patch.setattr(ERLTrainer, phase, signalling(getattr(ERLTrainer, phase), number))
-        assert run(tiny, "--run", "cut", "--generations", "3") == 128 + number
+        assert run(tiny, "--run", "cut", *LENGTH) == 128 + number
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
     saved = list_checkpoints(tiny.parent / "runs" / "cut" / "checkpoints")
     assert max(saved) == (2 if phase in ("validate", "state_dict") and 2 in saved else 1)
     assert not (tiny.parent / "runs" / "cut" / "lock").exists()
-    assert run(tiny, "--resume", "cut", "--generations", "3") == 0
-    assert_like_whole(tiny, "cut")
+    assert run(tiny, "--resume", "cut", *LENGTH) == 0
+    whole.assert_like(tiny, "cut")
 
 
 def test_a_second_signal_ends_the_process_at_once() -> None:
@@ -93,23 +120,34 @@ def test_a_safe_point_raises_what_happened() -> None:
         SafePoint(MemoryGuard(1.0))()
 
 
-def test_a_killed_run_resumes_exactly(tiny: Path) -> None:
-    """kill -9 as soon as the first checkpoint is there, wherever the run then is."""
-    whole_run(tiny)
+def settings_are_there(folder: Path) -> bool:
+    return (folder / "market.json").exists()
+
+
+def a_checkpoint_is_there(folder: Path) -> bool:
+    return bool(list_checkpoints(folder / "checkpoints"))
+
+
+@pytest.mark.parametrize("is_time", [settings_are_there, a_checkpoint_is_there])
+def test_a_killed_run_resumes_exactly(tiny: Path, whole: Whole, is_time: Callable[[Path], bool]) -> None:
+    """kill -9 in the first generation, or as soon as the first checkpoint is there, wherever the run then is."""
     command = [sys.executable, str(ROOT / "main.py"), "--config", str(tiny), "--profile", "quick", "--run", "killed"]
-    command += ["--runs-dir", str(tiny.parent / "runs"), "--generations", "3"]
+    command += ["--runs-dir", str(tiny.parent / "runs"), *LENGTH]
+    folder = tiny.parent / "runs" / "killed"
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None and not list_checkpoints(tiny.parent / "runs" / "killed" / "checkpoints"):
+        while process.poll() is None and not is_time(folder):
             time.sleep(0.01)
         process.kill()
-    assert run(tiny, "--resume", "killed", "--generations", "3") == 0
-    assert_like_whole(tiny, "killed")
-    left = [path.name for path in (tiny.parent / "runs" / "killed" / "checkpoints").iterdir()]
+    assert (folder / "lock").exists()
+    assert run(tiny, "--resume", *LENGTH) == 0
+    whole.assert_like(tiny, "killed")
+    left = [path.name for path in (folder / "checkpoints").iterdir()]
     assert all(name.startswith("generation-") for name in left)
 
 
-def test_the_memory_limit_stops_the_run_with_its_state_saved(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole_run(tiny)
+def test_the_memory_limit_stops_the_run_with_its_state_saved(
+    tiny: Path, whole: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept: list[torch.Tensor] = []
 
     def leaking(self: ERLTrainer) -> dict[str, Any]:
@@ -124,11 +162,11 @@ def test_the_memory_limit_stops_the_run_with_its_state_saved(tiny: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(ERLTrainer, "validate", leaking)
         patch.setattr(MemoryGuard, "check", check)
-        assert run(tiny, "--run", "cut", "--generations", "3") == 3
+        assert run(tiny, "--run", "cut", *LENGTH) == 3
     kept.clear()
     assert len(list_checkpoints(tiny.parent / "runs" / "cut" / "checkpoints")) == 1
-    assert run(tiny, "--resume", "cut", "--generations", "3") == 0
-    assert_like_whole(tiny, "cut")
+    assert run(tiny, "--resume", "cut", *LENGTH) == 0
+    whole.assert_like(tiny, "cut")
 
 
 def test_a_tiny_memory_limit_is_said_in_one_line(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,15 +176,15 @@ def test_a_tiny_memory_limit_is_said_in_one_line(tiny: Path, capsys: pytest.Capt
 
 
 def test_a_run_in_use_is_refused(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole_run(tiny)
-    before = (tiny.parent / "runs" / "whole" / "metrics.jsonl").read_bytes()
+    assert run(tiny, "--run", "one", "--generations", "1") == 0
+    before = (tiny.parent / "runs" / "one" / "metrics.jsonl").read_bytes()
     capsys.readouterr()
-    with RunLock(tiny.parent / "runs" / "whole"):
-        assert run(tiny, "--resume", "whole", "--generations", "4") == 2
+    with RunLock(tiny.parent / "runs" / "one"):
+        assert run(tiny, "--resume", "one", "--generations", "2") == 2
     shown = capsys.readouterr().err
     assert f"process {os.getpid()} on {socket.gethostname()}" in shown and "Traceback" not in shown
-    assert (tiny.parent / "runs" / "whole" / "metrics.jsonl").read_bytes() == before
-    assert run(tiny, "--resume", "whole", "--generations", "4") == 0
+    assert (tiny.parent / "runs" / "one" / "metrics.jsonl").read_bytes() == before
+    assert run(tiny, "--resume", "one", "--generations", "2") == 0
 
 
 def test_a_lock_of_another_host_counts_while_it_is_renewed(tmp_path: Path) -> None:
@@ -176,8 +214,6 @@ def test_the_writer_saves_what_the_state_was(tmp_path: Path) -> None:
             tensor += 1
             writer.submit(generation, {"part": {"tensor": tensor, "list": [tensor, 3]}}, {1})
             tensor.mul_(1.0)
-    from utils.runs.checkpoint import load_checkpoint
-
     saved = list_checkpoints(tmp_path)
     assert list(saved) == [1, 4, 5]
     for generation, path in saved.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,28 +16,20 @@ from training.evaluation.assessment import Evaluation, Split
 from training.evaluation.charts import equity_chart, fitness_chart
 from training.evaluation.page.write import write_page
 from training.evaluation.tables import short_rows, short_table
-from training.run.market import load_market, remember_market
-from training.run.opening import load_resumed, open_run
+from training.run.market import MARKET, load_market, remember_market
+from training.run.session import GENERATION, Session, open_session
 from training.run.trainer import build_trainer
-from training.run.uploads import Uploads, uploading
 from utils.charts import memory_chart
 from utils.cloud.store import ObjectStore
-from utils.config.trader import Config, config_hash
-from utils.errors import MemoryLimitReached
-from utils.memory.guard import MemoryGuard, keep_freed_memory, peak_rss_mb, release_free_memory
-from utils.memory.profiler import get_profiler, reset_profiler
+from utils.config.trader import UNHASHED, Config
+from utils.memory.guard import keep_freed_memory, peak_rss_mb
+from utils.memory.profiler import get_profiler
 from utils.pictures import draw_chart, status_block
-from utils.runs.checkpoint_writer import CheckpointWriter
-from utils.runs.devices import choose_device, choose_threads
-from utils.runs.run_lock import RunLock
-from utils.runs.run_log import CHECKPOINTS, REPORT, RunLog, setup_logging
-from utils.runs.seeding import seed_everything
-from utils.runs.stopping import SafePoint
+from utils.runs.run_log import REPORT, SUMMARY, RunLog
 
 logger = logging.getLogger(__name__)
 BASELINE = "baseline"
-GENERATION = "generation"
-"""Label of the snapshot at the end of a generation."""
+RESULTS = (SUMMARY, REPORT, "fitness.png", "equity.png", "memory.png")
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
 SURVIVORS_NOTE = "chosen on these validation windows: flattered; so is any data that holds survivors only"
 
@@ -46,7 +37,7 @@ SURVIVORS_NOTE = "chosen on these validation windows: flattered; so is any data 
 def run_training(
     config: Config, explicit: frozenset[str], splits: Splits | None = None, store: ObjectStore | None = None
 ) -> dict[str, Any]:
-    """Train, or continue a run, to its last generation; returns what `summary.json` holds.
+    """Train, or continue a run, to its last generation; return the contents of `summary.json`.
 
     Args:
         explicit: dotted names of the settings that the user gave, for a resumed run to honour or refuse.
@@ -54,69 +45,37 @@ def run_training(
         store: where the run is kept besides the disk.
 
     Raises:
-        ConfigError, DataError: the user asked for what cannot be done.
-        StopRequested, MemoryLimitReached: the run stopped at a safe point; its last complete generation is on disk.
-        CheckpointError: no checkpoint can be written.
-        CloudError: the run is done, but not all of it could be stored; or it cannot be fetched.
+        DataError: the data cannot be used, or are not those that the run knew.
         NonFiniteError: an update or a result was not finite, at which the settings let the run stop.
+        ConfigError, CloudError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
-    run, config = open_run(config, explicit, store)
-    guard = MemoryGuard(config.memory_limit_mb or None)
-    with run, RunLock(run.path), SafePoint(guard) as safe_point, uploading(store, run.path) as uploads:
-        setup_logging(run.path)
-        logger.info("run %s, profile %s, seed %d", run.path, config.profile, config.seed)
-        device = choose_device(config.device)
-        choose_threads(config.threads)
+    with open_session(config, explicit, UNHASHED, store=store, files=(MARKET,), results=RESULTS) as session:
+        config = session.settings
+        logger.info("profile %s", config.profile)
         keep_freed_memory()
-        reset_profiler()
         get_profiler().log_memory(BASELINE, census=config.census_every > 0)
-        seed_everything(config.seed)
         market, scores = load_market(config)
-        market = remember_market(run.path, market, splits)
-        trainer = build_trainer(config, market, device, safe_point=safe_point, profiler=get_profiler())
-        if config.resume is not None:
-            _restore(trainer, run, config)
-        uploads.begin(trainer.generation or None)
+        market = remember_market(session.run.path, market, splits)
+        trainer = build_trainer(config, market, session.device, safe_point=session.safe_point, profiler=get_profiler())
+        session.restore(trainer)
         get_profiler().log_memory("start", show_objects=config.census_every > 0)
-        try:
-            _train(trainer, run, config, uploads)
-            summary = _finish(trainer, run, config, scores)
-        except MemoryLimitReached:
-            get_profiler().log_memory("memory limit", show_objects=True)
-            raise
-        uploads.finish(safe_point)
-        return summary
+        _train(session, trainer)
+        return _finish(trainer, session.run, config, scores)
 
 
-def _restore(trainer: ERLTrainer, run: RunLog, config: Config) -> None:
-    trainer.load_state_dict(load_resumed(run, config).state)
-    run.truncate_to(trainer.generation)
-    logger.info("resumed after generation %d of %d", trainer.generation, config.generations)
+def _train(session: Session[Config], trainer: ERLTrainer) -> None:
+    config, run = session.settings, session.run
 
+    def report(record: Mapping[str, Any], checkpoint_seconds: float) -> None:
+        trainer.add_seconds("checkpoint", checkpoint_seconds)
+        logger.info("%s", status_block(record))
+        logger.info("%s", get_profiler().trend_table("evolve"))
+        for leak in get_profiler().find_leaks("evolve"):
+            logger.warning("%s", leak)
+        if trainer.generation % config.plot_every == 0:
+            _draw_progress(run, _note(config))
 
-def _train(trainer: ERLTrainer, run: RunLog, config: Config, uploads: Uploads) -> None:
-    profiler = get_profiler()
-    with CheckpointWriter(
-        run.path / CHECKPOINTS,
-        run_id=run.name,
-        config_hash=config_hash(config),
-        keep=config.keep_checkpoints,
-        on_written=uploads.written,
-    ) as writer:
-        for record in trainer.run(config.generations):
-            run.append(record)
-            logger.info("%s", status_block(record))
-            started = time.perf_counter()
-            writer.submit(trainer.generation, trainer.state_dict(), {trainer.champion_generation})
-            trainer.add_seconds("checkpoint", time.perf_counter() - started)
-            release_free_memory()
-            profiler.log_memory(GENERATION)
-            uploads.report()
-            logger.info("%s", profiler.trend_table("evolve"))
-            for leak in profiler.find_leaks("evolve"):
-                logger.warning("%s", leak)
-            if trainer.generation % config.plot_every == 0 or trainer.generation == config.generations:
-                _draw_progress(run, _note(config))
+    session.train(trainer, trainer.run(config.generations), report, lambda: {trainer.champion_generation})
 
 
 def _note(config: Config) -> str:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import logging
 import shlex
-import shutil
 from pathlib import Path
 
 from data.market import Market
@@ -21,15 +20,13 @@ from training.evaluation.tracks import CHAMPION, RANDOM, Ground, join, play_all,
 from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import open_saved_run
 from utils import metrics
-from utils.config.cli import LATEST, WalkForwardArguments
-from utils.config.settings import flatten, nearest
-from utils.config.trader import UNHASHED, Config, config_from_dict, config_to_dict, replace_settings
+from utils.config.cli import WalkForwardArguments
+from utils.config.settings import LATEST, nearest, settings_to_resume
+from utils.config.trader import UNHASHED, Config, config_from_dict, config_to_dict
 from utils.errors import ConfigError
-from utils.runs.checkpoint import newest_whole
 from utils.runs.devices import choose_device, choose_threads
-from utils.runs.resume import MOVABLE, refuse_changes
 from utils.runs.run_lock import RunLock
-from utils.runs.run_log import CHECKPOINTS, SUMMARY, new_folder, setup_logging
+from utils.runs.run_log import CONFIG, SUMMARY, new_folder, setup_logging
 from utils.runs.seeding import named_generator
 from utils.tables import table
 
@@ -77,8 +74,7 @@ def _open(arguments: WalkForwardArguments, explicit: frozenset[str]) -> tuple[Pa
                 f"expected --{name.replace('_', '-')} {getattr(plan, name)}, with which {path} began, got "
                 f"{getattr(asked, name)}; leave it out, or start a new test without --resume"
             )
-    refuse_changes(flatten(config_to_dict(began)), flatten(config_to_dict(config)), explicit, UNHASHED)
-    return path, plan, replace_settings(began, config, (explicit & (UNHASHED | MOVABLE)) | {"resume", "runs_dir"})
+    return path, plan, settings_to_resume(began, config, explicit, UNHASHED)
 
 
 def _newest(runs_dir: Path) -> str:
@@ -131,12 +127,10 @@ def _train(folder: Path, fold: Splits, config: Config, explicit: frozenset[str])
     """Train a fold to its last generation, from where it stopped; nothing happens where it is done."""
     if (folder / SUMMARY).is_file():
         return
-    is_begun = newest_whole(folder / CHECKPOINTS, run_id=folder.name) is not None
-    if not is_begun and folder.exists():
-        shutil.rmtree(folder)  # stopped in its first generation, of which nothing can be used
+    is_begun = (folder / CONFIG).is_file()
     run, resume = (None, folder.name) if is_begun else (folder.name, None)
     own = dataclasses.replace(config, runs_dir=folder.parent, run=run, resume=resume)
-    run_training(own, explicit & (UNHASHED | MOVABLE), splits=fold)
+    run_training(own, explicit, splits=fold)
 
 
 def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from data.fuel_breaks.config import TileConfig
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from models.fuel_breaks.q_network import QNetworkConfig
-from utils.config.settings import flatten, require, settings_hash, to_dict
+from utils.config.settings import require
 from utils.config.trader import DEVICES, FLAT, is_folder_name
 
 
@@ -159,10 +159,3 @@ FREE_SETTINGS = frozenset(
     | {"env.cached_states", "env.cached_episodes"}
 )
 """Settings that leave the result of a generation as it is, up to rounding; a resumed run may change them."""
-
-
-def run_hash(config: FuelBreakRunConfig) -> str:
-    """Sha256 (hex) over the settings that shape results; of the landscape only the name counts."""
-    values: dict[str, Any] = flatten(to_dict(config))
-    name = config.landscape and config.landscape.name
-    return settings_hash({**{key: v for key, v in values.items() if key not in FREE_SETTINGS}, "landscape": name})

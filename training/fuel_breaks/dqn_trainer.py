@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import time
 from collections import deque
@@ -20,7 +21,6 @@ from environment.fuel_breaks.burn_state import Exposure
 from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnvironment
 from training.fuel_breaks.baselines import adaptive, downstream_value
 from training.fuel_breaks.config import FuelBreakRunConfig
-from training.fuel_breaks.memory_watch import MemoryWatch
 from training.fuel_breaks.policies import (
     PERCENT_PER_UNIT,
     action_values,
@@ -35,7 +35,9 @@ from training.fuel_breaks.replay import Batch, Replay, centre_by_group, n_step_s
 from training.fuel_breaks.validation import Judge, spaced
 from utils.memory.profiler import get_profiler
 from utils.runs.seeding import named_generator
+from utils.runs.stopping import PeriodicChecks
 
+logger = logging.getLogger(__name__)
 _INPUT_TILES = 32
 _PROGRESS = ("generation", "episodes", "updates", "seconds", "best_generation", "best_score", "heuristic_score")
 _NETWORKS = ("online", "target", "best")
@@ -86,7 +88,8 @@ class DQNTrainer:
     ) -> None:
         self.config, self.device = config, device
         learning, bounds = config.learning, config.bounds
-        self.watch = MemoryWatch(bounds, safe_point)
+        every = {"episodes": bounds.check_every_episodes, "environment_steps": bounds.check_every_environment_steps}
+        self.checks = PeriodicChecks(safe_point, every | {"training_steps": bounds.check_every_training_steps})
         self.env = VectorFuelBreakEnvironment(train, config.env)
         chosen = spaced(len(validation), config.validation_tiles)
         self.validation = Judge([validation[tile] for tile in chosen], config.env, safe_point)
@@ -169,13 +172,13 @@ class DQNTrainer:
             rewards.append(env.step(actions[-1]))
             exposures.append(list(env.exposures))
             self.histories["step_times"].append(time.monotonic() - begun)
-            self.watch.environment_steps(learning.lanes)
+            self.checks.add("environment_steps", learning.lanes)
         masks.append(np.packbits(env.cleared, axis=1))
         self._store(np.stack(masks), np.stack(actions), np.stack(rewards), np.stack(is_open), exposures)
         self.histories["returns"].extend(np.sum(rewards, axis=0)[~self.demonstrates].tolist())
         self.episodes += learning.lanes
         self.histories["collection_times"].append(time.monotonic() - started)
-        self.watch.episodes(learning.lanes)
+        self.checks.add("episodes", learning.lanes, release_memory=True)
 
     def learn(self) -> None:
         """Take the gradient steps that are due after the episodes played so far."""
@@ -184,7 +187,7 @@ class DQNTrainer:
         while self.updates < due:
             self.histories["losses"].append(self.update(self.replay.sample(learning.batch_size, self.generator)))
             self.updates += 1
-            self.watch.training_steps(1)
+            self.checks.add("training_steps", 1)
 
     def update(self, batch: Batch) -> float:
         """Take one gradient step on a batch; returns its loss."""
@@ -230,7 +233,8 @@ class DQNTrainer:
             getattr(self, name).load_state_dict(state["networks"][name])
         by_number = {int(key): value for key, value in optimizer["state"].items()}
         self.optimizer.load_state_dict({**optimizer, "state": by_number})
-        self.replay.load_state_dict(state["replay"], self.watch.safe_point)
+        logger.info("burning the states of the replay again")
+        self.replay.load_state_dict(state["replay"], self.checks.safe_point)
         for name in _PROGRESS:
             setattr(self, name, progress[name])
         for name, values in self.histories.items():
@@ -321,5 +325,5 @@ class DQNTrainer:
                 "store_bytes": self.replay.store_bytes,
                 "histories": {name: len(values) for name, values in self.histories.items()},
             },
-            "memory": self.watch.record(),
+            "memory": self.checks.record(),
         }

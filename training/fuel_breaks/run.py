@@ -1,14 +1,12 @@
-"""A run of the fuel-break experiment: its tiles, and how it is begun, continued and opened to be judged."""
+"""A run of the fuel-break experiment: its tiles, and its best network, opened to be judged."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,13 +14,10 @@ from data.fuel_breaks.landscape import Landscape, Tile, TileSplits, cut_tiles, l
 from data.fuel_breaks.terrain import generated_landscape
 from models.fuel_breaks.q_network import QNetwork
 from training.fuel_breaks.baselines import Policy
-from training.fuel_breaks.config import FREE_SETTINGS, FuelBreakRunConfig, run_hash
+from training.fuel_breaks.config import FREE_SETTINGS, FuelBreakRunConfig
 from training.fuel_breaks.policies import build_network, build_symmetry, greedy
-from utils.config.cli import LATEST
-from utils.config.settings import flatten, from_dict, nest, to_dict
+from utils.config.settings import settings_hash
 from utils.errors import DataError
-from utils.runs.checkpoint import Checkpoint
-from utils.runs.resume import MOVABLE, load_under, refuse_changes
 from utils.runs.run_log import RunLog, latest_run, write_json
 
 logger = logging.getLogger(__name__)
@@ -30,28 +25,8 @@ LANDSCAPE = "landscape.json"
 GENERATED = "generated terrain: the result says nothing about a real place"
 
 
-def open_run(config: FuelBreakRunConfig, explicit: frozenset[str]) -> tuple[RunLog, FuelBreakRunConfig]:
-    """A new run, or the one to resume, with the settings that hold for it.
-
-    Args:
-        explicit: dotted names of the settings that the user gave, for a resumed run to honour or refuse.
-
-    Raises:
-        ConfigError: there is no such run, its name is taken, or settings differ that may not.
-    """
-    if config.resume is None:
-        return RunLog.create(config.runs_dir, config.run, to_dict(config)), config
-    name = latest_run(config.runs_dir) if config.resume == LATEST else config.resume
-    run = RunLog.open(config.runs_dir, name)
-    began = flatten(to_dict(from_dict(run.config(), FuelBreakRunConfig)))
-    now = flatten(to_dict(config))
-    refuse_changes(began, now, explicit, FREE_SETTINGS)
-    taken = (explicit & (FREE_SETTINGS | MOVABLE)) | {"resume", "runs_dir"}
-    return run, from_dict(nest({**began, **{key: now[key] for key in taken if key in now}}), FuelBreakRunConfig)
-
-
 def load_tiles(config: FuelBreakRunConfig) -> tuple[Landscape, TileSplits]:
-    """The landscape of a run and its tiles by split. Raises DataError where it cannot be read or is too small."""
+    """Return the landscape of a run and its tiles by split. Raises DataError if it cannot be read or is too small."""
     path = config.landscape
     landscape = generated_landscape(config.terrain_seed) if path is None else load_landscape(path)
     splits = split_tiles(cut_tiles(landscape, config.tiles), config.tiles)
@@ -61,10 +36,7 @@ def load_tiles(config: FuelBreakRunConfig) -> tuple[Landscape, TileSplits]:
 
 
 def remember_landscape(run_path: Path, landscape: Landscape) -> None:
-    """Write down what a new run learns from; of a run that goes on, see that the landscape is the same.
-
-    Raises DataError where it is another one.
-    """
+    """Write down the landscape of a new run. Raises DataError for a run that began on another one."""
     path, digest = run_path / LANDSCAPE, _digest(landscape)
     if not path.exists():
         write_json(path, {"sha256": digest, "shape": landscape.shape, "cell_size_m": landscape.cell_size_m})
@@ -96,37 +68,30 @@ class SavedAgent:
 
     @property
     def policy(self) -> Policy:
-        """What the network would clear."""
+        """Return the greedy policy of the network."""
         symmetry = build_symmetry(self.config.tiles.tile_cells).to(self.device)
         return greedy(self.network, self.device, symmetry if self.config.learning.symmetry else None)
 
     def tiles(self, split: str) -> tuple[Tile, ...]:
-        """The tiles of a split."""
+        """Return the tiles of a split."""
         tiles: tuple[Tile, ...] = getattr(self.splits, split)
         return tiles
 
 
 def open_agent(runs_dir: Path, name: str | None, device: torch.device) -> SavedAgent:
-    """The best network of the named run, or of the newest one.
+    """Open the best network of the named run, or of the newest one.
 
     Raises ConfigError where there is no such run or it has no complete generation, DataError where its landscape cannot
     be read or has changed.
     """
     run = RunLog.open(runs_dir, latest_run(runs_dir) if name is None else name)
-    config = from_dict(run.config(), FuelBreakRunConfig)
-    checkpoint = load_under(run, run_hash(config))
+    config = run.settings(FuelBreakRunConfig)
+    state = run.newest_checkpoint(settings_hash(config, FREE_SETTINGS)).state
     landscape, splits = load_tiles(config)
     remember_landscape(run.path, landscape)
-    return _agent(run, config, splits, checkpoint, device)
-
-
-def _agent(
-    run: RunLog, config: FuelBreakRunConfig, splits: TileSplits, checkpoint: Checkpoint, device: torch.device
-) -> SavedAgent:
-    networks, progress = checkpoint.state["networks"], checkpoint.state["progress"]
+    progress = state["progress"]
     network = build_network(config.network).to(device)
-    best: Mapping[str, Any] = networks["best"]
-    network.load_state_dict(best)
+    network.load_state_dict(state["networks"]["best"])
     generation = int(progress["best_generation"])
     logger.info("run %s: network of generation %d, %s episodes", run.path, generation, f"{progress['episodes']:,}")
     return SavedAgent(run, config, splits, network.eval(), generation, int(progress["episodes"]), device)

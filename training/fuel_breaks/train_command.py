@@ -5,98 +5,81 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from training.fuel_breaks.config import FuelBreakRunConfig, run_hash
+from training.fuel_breaks.config import FREE_SETTINGS, FuelBreakRunConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
-from training.fuel_breaks.run import GENERATED, load_tiles, open_run, remember_landscape
+from training.fuel_breaks.run import GENERATED, load_tiles, remember_landscape
+from training.run.session import GENERATION, Session, open_session
 from utils.charts import memory_chart
-from utils.memory.guard import MemoryGuard, peak_rss_mb, release_free_memory
-from utils.memory.profiler import get_profiler, reset_profiler
+from utils.memory.guard import peak_rss_mb
+from utils.memory.profiler import get_profiler
 from utils.pictures import draw_chart
-from utils.runs.checkpoint_writer import CheckpointWriter
-from utils.runs.devices import choose_device, choose_threads
-from utils.runs.resume import load_under
-from utils.runs.run_lock import RunLock
-from utils.runs.run_log import CHECKPOINTS, RunLog, setup_logging
-from utils.runs.seeding import seed_everything
-from utils.runs.stopping import SafePoint
+from utils.runs.run_log import RunLog
 
 logger = logging.getLogger(__name__)
-GENERATION = "generation"
 Clock = Callable[[], float]
 
 
 def run_training(config: FuelBreakRunConfig, explicit: frozenset[str], clock: Clock = time.monotonic) -> dict[str, Any]:
-    """Train, or continue a run, until its minutes or episodes are spent; returns what `summary.json` holds.
+    """Train, or continue a run, until its minutes or episodes are spent; return the contents of `summary.json`.
 
     Args:
         explicit: dotted names of the settings that the user gave, for a resumed run to honour or refuse.
         clock: seconds by which the minutes are counted; `time.process_time` counts those of the processor.
 
     Raises:
-        ConfigError, DataError: the user asked for what cannot be done.
-        StopRequested, MemoryLimitReached: the run stopped at a safe point; its last complete generation is on disk.
-        CheckpointError: no checkpoint can be written.
+        DataError: the landscape cannot be used, or is not the one that the run learned from.
+        ConfigError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
     # Of a new run before its folder is made: a landscape that cannot be used leaves nothing behind.
     ground = load_tiles(config) if config.resume is None else None
-    run, config = open_run(config, explicit)
-    with run, RunLock(run.path), SafePoint(MemoryGuard(config.memory_limit_mb or None)) as safe_point:
-        setup_logging(run.path)
-        logger.info("run %s, seed %d", run.path, config.seed)
-        device = choose_device(config.device)
-        choose_threads(config.threads)
-        reset_profiler()
-        seed_everything(config.seed)
+    with open_session(config, explicit, FREE_SETTINGS) as session:
+        config = session.settings
         landscape, splits = ground or load_tiles(config)
-        remember_landscape(run.path, landscape)
-        trainer = DQNTrainer(config, splits.train, splits.validation, device, safe_point)
-        _begin(trainer, run, config)
+        remember_landscape(session.run.path, landscape)
+        trainer = DQNTrainer(config, splits.train, splits.validation, session.device, session.safe_point)
+        if not session.restore(trainer):
+            trainer.begin()
+            _log_untrained(trainer)
         get_profiler().log_memory("start")
-        _train(trainer, run, config, clock)
-        return _finish(trainer, run, config)
+        _train(session, trainer, clock)
+        return _finish(trainer, session.run, config)
 
 
-def _begin(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> None:
-    if config.resume is not None:
-        logger.info("burning the states of the replay again")
-        trainer.load_state_dict(load_under(run, run_hash(config)).state)
-        run.truncate_to(trainer.generation)
-        logger.info("resumed after generation %d, %s episodes", trainer.generation, f"{trainer.episodes:,}")
-        return
-    trainer.begin()
-    parameters = sum(parameter.numel() for parameter in trainer.online.parameters())
+def _log_untrained(trainer: DQNTrainer) -> None:
     logger.info(
         "network of %s parameters; on %d validation tiles the untrained one reduces the burned area by %.2f %%, the "
         "adaptive downstream value by %.2f %%",
-        f"{parameters:,}",
+        f"{_parameter_count(trainer):,}",
         len(trainer.validation.tiles),
         trainer.best_score,
         trainer.heuristic_score,
     )
 
 
-def _train(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig, clock: Clock) -> None:
-    profiler = get_profiler()
-    with CheckpointWriter(
-        run.path / CHECKPOINTS, run_id=run.name, config_hash=run_hash(config), keep=config.keep_checkpoints
-    ) as writer:
+def _parameter_count(trainer: DQNTrainer) -> int:
+    return sum(parameter.numel() for parameter in trainer.online.parameters())
+
+
+def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer, clock: Clock) -> None:
+    config, run = session.settings, session.run
+
+    def records() -> Iterator[dict[str, Any]]:
         while not _is_done(trainer, config):
-            record = trainer.run_generation(clock)
-            # A figure and its pixels refer to each other: without a collection every picture would stay for long.
-            gc.collect()
-            release_free_memory()
-            # Before the checkpoint, whose copy of the state comes and goes with the thread that writes it.
-            profiler.log_memory(GENERATION)
-            run.append(record)
-            logger.info("%s", status_lines(record))
-            writer.submit(trainer.generation, trainer.state_dict(), set())
-            draw_learning(run.records(), run.path / "learning.png", _note(config))
+            yield trainer.run_generation(clock)
+
+    def report(record: Mapping[str, Any], _: float) -> None:
+        logger.info("%s", status_lines(record))
+        draw_learning(run.records(), run.path / "learning.png", _note(config))
+        # A figure and its pixels refer to each other: without a collection every picture would stay for long.
+        gc.collect()
+
+    session.train(trainer, records(), report)
 
 
 def _is_done(trainer: DQNTrainer, config: FuelBreakRunConfig) -> bool:
@@ -117,7 +100,7 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
         "episodes": trainer.episodes,
         "updates": trainer.updates,
         "minutes": trainer.seconds / 60,
-        "parameters": sum(parameter.numel() for parameter in trainer.online.parameters()),
+        "parameters": _parameter_count(trainer),
         "validation": {
             "tiles": len(trainer.validation.tiles),
             "best": trainer.best_score,
@@ -146,7 +129,7 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
 
 
 def status_lines(record: Mapping[str, Any]) -> str:
-    """The state of a run after a generation, several lines of text; `record` is that of metrics.jsonl."""
+    """Return the state of a run after a generation as lines of text; `record` is that of metrics.jsonl."""
     validation, buffers, memory = record["validation"], record["buffers"], record["memory"]
     checks = ", ".join(f"{count:,} of {work.replace('_', ' ')}" for work, count in memory["checks"].items())
     histories = ", ".join(f"{name.replace('_', ' ')} {size:,}" for name, size in buffers["histories"].items())

@@ -19,11 +19,11 @@ from utils.runs.run_log import write_json
 
 logger = logging.getLogger(__name__)
 MARKET = "market.json"
-"""What a run remembers of its market, in its folder."""
+"""Name of the file in a run's folder that describes its market."""
 
 
 def load_market(config: Config) -> tuple[Market, PlantedScores | None]:
-    """The market of the data file, or the built-in one with the scores of who knows what is planted in it."""
+    """Return the market of the data file, or the built-in one with the scores of its planted pattern."""
     if config.data is not None:
         loader = StockDataLoader(config.data, config=config.split, investable=config.investable)
         loader.load_and_prepare()
@@ -37,7 +37,7 @@ def load_market(config: Config) -> tuple[Market, PlantedScores | None]:
 
 
 def remember_market(path: Path, market: Market, splits: Splits | None = None) -> Market:
-    """Write down what the run in `path` sees, or hold `market` to what is written there already.
+    """Write down the market of a new run in `path`; of one that began, return `market` as that run knew it.
 
     Args:
         splits: days of a run that does not divide them by the configured fractions.
@@ -54,7 +54,7 @@ def remember_market(path: Path, market: Market, splits: Splits | None = None) ->
 
 
 def pinned(path: Path, market: Market) -> Market:
-    """The market as the run in `path` knew it. Raises DataError, see `pin_market`, or for a damaged record."""
+    """Return the market as the run in `path` knew it. Raises DataError, see `pin_market`, or for a damaged record."""
     return pin_market(market, read_record(_read_json(path / MARKET), str(path / MARKET)))
 
 

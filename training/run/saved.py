@@ -13,15 +13,15 @@ from data.market import Market, MarketTensors
 from data.synthetic.built_in import PlantedScores
 from models.ddpg_agent import DDPGAgent
 from training.run.market import MARKET, load_market, pinned
-from utils.config.trader import Config, config_from_dict
+from utils.config.settings import settings_hash
+from utils.config.trader import UNHASHED, Config
 from utils.errors import ConfigError
-from utils.runs.checkpoint import load_latest
-from utils.runs.run_log import CHECKPOINTS, RunLog, latest_run
+from utils.runs.run_log import RunLog, latest_run
 
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What a run left, on one device."""
+    """The settings, market and agents of a run, on one device."""
 
     path: Path
     """The run's folder."""
@@ -30,7 +30,7 @@ class SavedRun:
     market: Market
     """Its market, with the splits and the normalisation of its training, on data that may have grown since."""
     planted_scores: PlantedScores | None
-    """Of who knows what is planted in the built-in market; None on data from a file."""
+    """Scores of the built-in market's planted pattern; None on data from a file."""
     device: torch.device
     generation: int
     champion: DDPGAgent
@@ -42,11 +42,11 @@ class SavedRun:
 
     @property
     def name(self) -> str:
-        """Name of the run's folder."""
+        """Return the name of the run's folder."""
         return self.path.name
 
     def tensors(self) -> MarketTensors:
-        """The market's network inputs on the run's device; made anew at each call."""
+        """Return the market's network inputs on the run's device, made anew at each call."""
         return MarketTensors.of(self.market, self.device)
 
 
@@ -63,10 +63,8 @@ def open_saved_run(
         DataError: the data cannot be read, or its past is not the one that the run knew.
     """
     run = RunLog.open(runs_dir, latest_run(runs_dir) if name is None else name)
-    config = config_from_dict(run.config())
-    checkpoint = load_latest(run.path / CHECKPOINTS, run_id=run.name)
-    if checkpoint is None:
-        raise ConfigError(f"expected a complete generation in {run.path}, got none; train it further with --resume")
+    config = run.settings(Config)
+    checkpoint = run.newest_checkpoint(settings_hash(config, UNHASHED))
     progress = checkpoint.state["progress"]
     if progress["champion_generation"] == 0:
         raise ConfigError(f"expected a champion in {run.path}, got agents without a finite result only; train it again")
@@ -97,7 +95,7 @@ def _own_market(path: Path, config: Config, data: Path | None) -> tuple[Market, 
 
 
 def _agent(config: Config, state: dict[str, Tensor], row: int, device: torch.device | str) -> DDPGAgent:
-    """The agent in one row of a stack of networks; what the agents share has one row."""
+    """Return the agent in one row of a stack of networks; tensors that the agents share have one row."""
     agent = DDPGAgent(config.network, config.split.context_window_days, device=device)
     rows = {name: value[row if len(value) > 1 else 0][None] for name, value in state.items()}
     agent.networks.load_state_dict(rows)

@@ -85,7 +85,7 @@ class GcsStore:
         return f"GcsStore({self._name!r})"
 
     def check(self) -> bool:
-        """Whether the bucket can be reached; one that cannot is logged only, since uploads will go on trying.
+        """Return whether the bucket can be reached; one that cannot is logged only, since uploads will go on trying.
 
         Raises ConfigError for a bucket that is not there and for credentials that do not open it.
         """
@@ -299,7 +299,7 @@ def _crc32c(blob: Any) -> int:
 
 
 def _passes(error: BaseException) -> bool:
-    """Whether asking again may help."""
+    """Return whether asking again may help."""
     if isinstance(error, RetryError):
         return error.cause is None or _passes(error.cause)
     if isinstance(error, GoogleAPICallError):
@@ -320,7 +320,7 @@ def _code(error: GoogleAPICallError) -> int:
 
 
 def _translated(error: Exception) -> CloudError:
-    """The error in words of our own: the library's may quote addresses, headers and keys."""
+    """Return the error in words of our own: the library's may quote addresses, headers and keys."""
     return (UnavailableError if _passes(error) else CloudError)(_words(error))
 
 

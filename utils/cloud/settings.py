@@ -1,7 +1,8 @@
-"""Where a run's files go besides the disk, as the environment says."""
+"""The store of a run's files besides the disk, as the environment names it."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -12,12 +13,13 @@ from typing import Literal
 from utils.cloud.store import LocalStore, ObjectStore, RetryPolicy
 from utils.errors import ConfigError
 
+logger = logging.getLogger(__name__)
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
 @dataclass(frozen=True)
 class CloudSettings:
-    """Where a run's files go: a bucket's name, or the path of a mounted folder. Credentials are not kept here."""
+    """A bucket's name, or the path of a mounted folder, for a run's files. Credentials are not kept here."""
 
     provider: Literal["gcs", "local"]
     bucket: str
@@ -25,7 +27,7 @@ class CloudSettings:
 
 
 def cloud_settings(environ: Mapping[str, str]) -> CloudSettings | None:
-    """What CLOUD_PROVIDER, CLOUD_BUCKET and CLOUD_PROJECT ask for; None if CLOUD_PROVIDER is unset or empty.
+    """Return what CLOUD_PROVIDER, CLOUD_BUCKET and CLOUD_PROJECT ask for; None if CLOUD_PROVIDER is unset or empty.
 
     Raises ConfigError for values that cannot work.
     """
@@ -52,10 +54,19 @@ def cloud_settings(environ: Mapping[str, str]) -> CloudSettings | None:
 
 
 def open_store(settings: CloudSettings, policy: RetryPolicy | None = None) -> ObjectStore:
-    """The store that the settings name; ConfigError if credentials are missing. Call `check` on it at start-up."""
+    """Return the store that the settings name; ConfigError if credentials are missing. `check` tells if it is there."""
     if settings.provider == "local":
         return LocalStore(Path(settings.bucket), policy)
     # Imported late: it takes a second, and most runs do without.
     from utils.cloud.gcs import GcsStore
 
     return GcsStore(settings.bucket, settings.project, policy)
+
+
+def open_cloud(environ: Mapping[str, str] = os.environ) -> ObjectStore | None:
+    """Return the store that the environment names; None, and no uploads, where CLOUD_PROVIDER is unset."""
+    settings = cloud_settings(environ)
+    if settings is None:
+        return None
+    logger.info("cloud: uploads go to %s %s", settings.provider, settings.bucket)
+    return open_store(settings)

@@ -1,4 +1,4 @@
-"""Where a run's files are kept off the machine: what a store can do, how it retries, and a store on a folder."""
+"""Stores of a run's files off the machine: their interface, their retries, and one on a mounted folder."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import errno
 import glob
 import io
+import itertools
 import os
 import random
 import secrets
@@ -27,7 +28,7 @@ READ_BYTES = 1 << 20
 TEMPORARY = ".tmp-"
 
 Source = bytes | Path | BinaryIO
-"""What to store: bytes, or a file by its path or open at any position."""
+"""Bytes to store, or a file by its path or open at any position."""
 
 Result = TypeVar("Result")
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR}
@@ -36,7 +37,7 @@ _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """What a listing tells of an object: its size in bytes and the time it was stored (seconds since 1970)."""
+    """An object in a listing: its size in bytes and the time it was stored (seconds since 1970)."""
 
     name: str
     size: int
@@ -50,7 +51,7 @@ class ObjectStore(Protocol):
     """Named objects of bytes. Each call retries what may pass, and raises CloudError when it gives up."""
 
     def check(self) -> bool:
-        """Whether the store can be reached now.
+        """Return whether the store can be reached now.
 
         Raises ConfigError, at once, if it is not there or its owner refuses what a run needs.
         """
@@ -59,13 +60,13 @@ class ObjectStore(Protocol):
         """Store an object and compare its checksum; with `if_absent`, ConflictError where another content has it."""
 
     def holds(self, name: str, source: Source) -> bool:
-        """Whether the object exists with this content, judged by size and crc32c."""
+        """Return whether the object exists with this content, judged by size and crc32c."""
 
     def get(self, name: str, target: Path, limit: int) -> None:
         """Fetch an object into a new, fsynced file of at most `limit` bytes. MissingError, DamagedError if larger."""
 
     def list(self, prefix: str) -> Listing:
-        """The objects whose name begins so, sorted by name; names that no run would write are left out."""
+        """Return the objects whose name begins so, sorted by name; names that no run would write are left out."""
 
     def delete(self, name: str) -> None:
         """Remove an object; nothing happens where there is none."""
@@ -76,7 +77,7 @@ class ObjectStore(Protocol):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long to insist, in seconds.
+    """Times and waits of retries, in seconds.
 
     A wait doubles from `first_wait_s` to `longest_wait_s`, of which a random half to whole is waited; a call gives up
     after `deadline_s`, at start-up after `check_s`; the transfer of an object may take longer by its size over
@@ -103,17 +104,17 @@ class Retrier:
         self.cancelled = threading.Event()
 
     def run(self, what: str, attempt: Callable[[float], Result], seconds: float | None = None) -> Result:
-        """Result of `attempt(deadline)`, the deadline in time.monotonic(); UnavailableError when it gives up."""
+        """Return the result of `attempt(deadline)`, in time.monotonic(); UnavailableError when it gives up."""
         started = time.monotonic()
         deadline = started + (seconds or self.policy.deadline_s)
         wait = self.policy.first_wait_s
         reason = ""
-        for number in range(1, 1 << 30):
+        for number in itertools.count(1):
             try:
                 self.keep_going(deadline)
                 return attempt(deadline)
             except UnavailableError as error:
-                # What went wrong before the time was over tells more than that it is.
+                # An earlier reason tells more than that the time is over.
                 reason = reason if reason and isinstance(error, LateError) else str(error)
                 pause = wait * random.uniform(0.5, 1.0)
                 # The cause is dropped: what libraries say may hold a session's address, which is a key to it.
@@ -123,7 +124,7 @@ class Retrier:
                         f"cannot {what}: {reason} (gave up after {number} attempts, {passed:.1f} s)"
                     ) from None
                 wait = min(2 * wait, self.policy.longest_wait_s)
-        raise AssertionError("the deadline passes first")
+        raise AssertionError("unreachable")
 
     def keep_going(self, deadline: float) -> None:
         """Raises UnavailableError once the store is cancelled or the deadline has passed."""
@@ -134,7 +135,7 @@ class Retrier:
 
 
 def safe_name(name: str) -> str:
-    """The object's name if it stays within a folder when used as a path below it; DamagedError if it may not."""
+    """Return the object's name if it stays within a folder when used as a path below it; DamagedError if it may not."""
     plain = name.isprintable() and "\\" not in name and ":" not in name and len(name) <= 1024
     if not plain or any(part in ("", ".", "..") for part in name.split("/")):
         raise DamagedError(f"expected an object name that is a plain relative path, got {name!r}")
@@ -142,7 +143,7 @@ def safe_name(name: str) -> str:
 
 
 def is_safe(name: str) -> bool:
-    """Whether `safe_name` accepts the name."""
+    """Return whether `safe_name` accepts the name."""
     with contextlib.suppress(DamagedError):
         return safe_name(name) == name
     return False
@@ -150,7 +151,7 @@ def is_safe(name: str) -> bool:
 
 @contextlib.contextmanager
 def opened(source: Source) -> Iterator[BinaryIO]:
-    """The source as a file at its beginning; one that came open stays open."""
+    """Give the source as a file at its beginning; one that came open stays open."""
     if isinstance(source, bytes):
         yield io.BytesIO(source)
     elif isinstance(source, Path):
@@ -162,7 +163,7 @@ def opened(source: Source) -> Iterator[BinaryIO]:
 
 
 def checksum(file: BinaryIO, copy_to: BinaryIO | None = None) -> tuple[int, int]:
-    """Size and crc32c of what is left of the file, which is copied on the way if so wished."""
+    """Return size and crc32c of the rest of the file, which is copied on the way if so wished."""
     size = crc = 0
     while chunk := file.read(READ_BYTES):
         crc = google_crc32c.extend(crc, chunk)
@@ -173,14 +174,14 @@ def checksum(file: BinaryIO, copy_to: BinaryIO | None = None) -> tuple[int, int]
 
 
 def source_checksum(source: Source) -> tuple[int, int]:
-    """Size and crc32c of a source."""
+    """Return size and crc32c of a source."""
     with opened(source) as file:
         return checksum(file)
 
 
 @contextlib.contextmanager
 def new_file(target: Path) -> Iterator[BinaryIO]:
-    """A new file, fsynced if the block succeeds and removed if it fails."""
+    """Give a new file, fsynced if the block succeeds and removed if it fails."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     try:
         with open(descriptor, "wb") as file:
@@ -203,7 +204,7 @@ class LocalStore:
         return f"LocalStore({str(self._root)!r})"
 
     def check(self) -> bool:
-        """True; raises ConfigError if the folder is not there or cannot be written to."""
+        """Return True; raise ConfigError if the folder is not there or cannot be written to."""
         if not self._root.is_dir():
             raise ConfigError(f"expected CLOUD_BUCKET to be a mounted folder, got {str(self._root)!r}; mount it first")
         probe = self._root / f"{TEMPORARY}{secrets.token_hex(8)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -18,14 +17,12 @@ from tqdm import tqdm
 
 from utils.cloud.store import ObjectStore, is_safe
 from utils.errors import CloudError, ConfigError, StopRequested
+from utils.runs.checkpoint import MANIFEST, generation_of
 from utils.runs.run_log import CHECKPOINTS, CONFIG
 
 log = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
-GENERATION_NAME = re.compile(r"generation-([0-9]{6,15})")
 UPLOAD_THREADS = 4
-WAITING_GENERATIONS = 8
 STOP_GRACE_SECONDS = 2.0
 """How long after a signal uploads may go on: a rented machine is gone 5 s after it."""
 ERROR_GRACE_SECONDS = 60.0
@@ -34,7 +31,7 @@ ERROR_GRACE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class UploadStatus:
-    """Objects that wait or are on their way, that were stored, and that are missing in the store after a failure."""
+    """Numbers of objects that wait or are on their way, that were stored, and that failed to be."""
 
     pending: int
     done: int
@@ -50,6 +47,7 @@ class _Job:
 
     path: Path
     objects: int
+    generation: int | None = None
     stored: int = 0
     reason: str = ""
 
@@ -59,7 +57,7 @@ class _Superseded(Exception):
 
 
 class CloudSync:
-    """Uploads what is in a run's folder, under the folder's name, in threads of its own.
+    """Uploads of a run's files, under the name of its folder, in threads of their own.
 
     Nothing but `drain` waits. Checkpoints are read from their immutable directories, newest first, and stay readable
     while they are uploaded even if retention removes them; `manifest.json` goes last. Other files go before the
@@ -68,15 +66,14 @@ class CloudSync:
     """
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
-        """Raises ConfigError for a folder whose name no store should hold."""
+        """Start the threads. Raises ConfigError for a folder whose name no store should hold."""
         if not is_safe(folder.name):
             raise ConfigError(
                 f"expected a run's name without colons and backslashes, got {folder.name!r}; choose another"
             )
         self._store, self._folder = store, folder
         self._changed = threading.Condition()
-        self._files: dict[Path, _Job] = {}
-        self._generations: dict[int, _Job] = {}
+        self._waiting: dict[Path, _Job] = {}
         self._failed: dict[Path, _Job] = {}
         self._active: _Job | None = None
         self._kept: frozenset[int] | None = None
@@ -101,46 +98,40 @@ class CloudSync:
         with self._changed:
             for path in paths:
                 if path.is_file():
-                    self._files[path] = _Job(path, 1)
+                    self._waiting[path] = _Job(path, 1)
             self._changed.notify_all()
 
     def submit_generation(self, path: Path) -> None:
-        """Upload a checkpoint directory of the folder; one that is in the store already costs a look only.
-
-        Of more than WAITING_GENERATIONS that wait, the oldest is dropped: newer ones supersede it.
-        """
+        """Upload a checkpoint directory of the folder; one that is in the store already costs a look only."""
         try:
             objects = len(os.listdir(path))
         except FileNotFoundError:
             return
         with self._changed:
-            self._generations[_generation(path)] = _Job(path, objects)
-            while len(self._generations) > WAITING_GENERATIONS:
-                self._drop(min(self._generations))
+            self._waiting[path] = _Job(path, objects, generation_of(path.name))
             self._changed.notify_all()
 
     def prune(self, keep: Collection[int]) -> None:
-        """From now on keep these generations only, here as on disk; others go once one of these is in the store."""
+        """Keep these generations only from now on, as on disk; others go once one of these is in the store."""
         with self._changed:
             self._kept, self._prune_due = frozenset(keep), True
-            for generation in [number for number in self._generations if number not in self._kept]:
-                self._drop(generation)
-            failed = [path for path in self._failed if _is_generation(path) and _generation(path) not in self._kept]
-            for path in failed:
-                del self._failed[path]
+            for job in filter(self._is_superseded, list(self._waiting.values())):
+                log.info("generation %d is not uploaded: newer ones supersede it", job.generation)
+                del self._waiting[job.path]
+            self._failed = {path: job for path, job in self._failed.items() if not self._is_superseded(job)}
             self._changed.notify_all()
 
     def status(self) -> UploadStatus:
-        """Counts of objects at this moment."""
+        """Return the counts of objects at this moment."""
         with self._changed:
-            pending = sum(job.objects - job.stored for job in self._waiting())
+            pending = sum(job.objects - job.stored for job in self._unfinished())
             failed = sum(job.objects - job.stored for job in self._failed.values())
             return UploadStatus(pending, self._done, failed)
 
     def missing(self) -> list[str]:
-        """What failed or is not uploaded yet, with the reason."""
+        """Return the names of what failed or is not uploaded yet, with the reason."""
         with self._changed:
-            jobs = [*self._failed.values(), *self._waiting()]
+            jobs = [*self._failed.values(), *self._unfinished()]
             return [f"{self._name(job.path)} ({job.reason or 'not uploaded in time'})" for job in jobs]
 
     def drain(self, seconds: float, safe_point: Callable[[], None] = lambda: None) -> UploadStatus:
@@ -150,11 +141,8 @@ class CloudSync:
         meanwhile, and what it raises ends the waiting.
         """
         with self._changed:
-            for path, job in self._failed.items():
-                if _is_generation(path):
-                    self._generations.setdefault(_generation(path), _Job(path, job.objects))
-                else:
-                    self._files.setdefault(path, _Job(path, 1))
+            again = {path: _Job(path, job.objects, job.generation) for path, job in self._failed.items()}
+            self._waiting = again | self._waiting
             self._failed.clear()
             self._changed.notify_all()
         with tqdm(desc="Uploading", unit="file", leave=False, delay=0.5) as bar:
@@ -180,19 +168,17 @@ class CloudSync:
                 self._store.cancel()
             self._changed.notify_all()
 
-    def _waiting(self) -> list[_Job]:
-        active = [] if self._active is None else [self._active]
-        return [*active, *self._files.values(), *self._generations.values()]
+    def _unfinished(self) -> list[_Job]:
+        return [*([] if self._active is None else [self._active]), *self._waiting.values()]
+
+    def _is_superseded(self, job: _Job) -> bool:
+        return job.generation is not None and self._kept is not None and job.generation not in self._kept
 
     def _is_busy(self) -> bool:
-        return self._prune_due or bool(self._waiting())
+        return self._prune_due or bool(self._unfinished())
 
     def _name(self, path: Path) -> str:
         return f"{self._folder.name}/{path.relative_to(self._folder).as_posix()}"
-
-    def _drop(self, generation: int) -> None:
-        log.info("generation %d is not uploaded: newer ones supersede it", generation)
-        del self._generations[generation]
 
     def _wait_idle(self, deadline: float, tick: Callable[[], None] = lambda: None) -> None:
         while (left := deadline - time.monotonic()) > 0:
@@ -215,16 +201,19 @@ class CloudSync:
                 self._upload(job)
 
     def _next(self) -> _Job | None:
-        """What to upload now; None if retention is due, which keeps pace with uploads that lag behind."""
-        if self._files:
-            return self._files.pop(next(iter(self._files)))
-        return None if self._prune_due else self._generations.pop(max(self._generations))
+        """Return what to upload now; None if retention is due, which keeps pace with uploads that lag behind."""
+        job = next((job for job in self._waiting.values() if job.generation is None), None)
+        if job is None and self._prune_due:
+            return None
+        return self._waiting.pop(
+            job.path if job else max(self._waiting.values(), key=lambda job: job.generation or 0).path
+        )
 
     def _upload(self, job: _Job) -> None:
         failure = ""
         try:
             self._claim_name()
-            if _is_generation(job.path):
+            if job.generation is not None:
                 self._upload_generation(job)
             else:
                 # A copy in memory: the file may grow while it is sent.
@@ -239,10 +228,9 @@ class CloudSync:
         with self._changed:
             self._active = None
             self._failed.pop(job.path, None)
-            superseded = _is_generation(job.path) and self._kept is not None and _generation(job.path) not in self._kept
             # Older generations may go now that a newer one is stored.
-            self._prune_due |= _is_generation(job.path) and not failure and self._kept is not None
-            if failure and not superseded:
+            self._prune_due |= job.generation is not None and not failure and self._kept is not None
+            if failure and not self._is_superseded(job):
                 job.reason = failure
                 self._failed[job.path] = job
             self._changed.notify_all()
@@ -299,13 +287,13 @@ class CloudSync:
 
 
 def list_generations(store: ObjectStore, run: str) -> dict[int, dict[str, str]]:
-    """Objects of each generation of a run, complete or not: generation -> file name -> object name."""
+    """Return the objects of each generation of a run, complete or not: generation -> file name -> object name."""
     base = f"{run}/{CHECKPOINTS}/"
     found: dict[int, dict[str, str]] = {}
     for info in store.list(base):
         folder, _, name = info.name.removeprefix(base).partition("/")
-        if (named := GENERATION_NAME.fullmatch(folder)) and name and f"{int(named[1]):06d}" == named[1]:
-            found.setdefault(int(named[1]), {})[name] = info.name
+        if name and (generation := generation_of(folder)) is not None:
+            found.setdefault(generation, {})[name] = info.name
     return {generation: found[generation] for generation in sorted(found)}
 
 
@@ -364,14 +352,3 @@ def _end_of_grace(error: BaseException) -> float:
     if isinstance(error, StopRequested):
         return error.asked_at + STOP_GRACE_SECONDS
     return time.monotonic() + (0.0 if isinstance(error, KeyboardInterrupt) else ERROR_GRACE_SECONDS)
-
-
-def _generation(path: Path) -> int:
-    named = GENERATION_NAME.fullmatch(path.name)
-    if named is None:
-        raise ValueError(f"expected a checkpoint directory, got {path.name!r}")
-    return int(named[1])
-
-
-def _is_generation(path: Path) -> bool:
-    return GENERATION_NAME.fullmatch(path.name) is not None

@@ -20,12 +20,22 @@ from training.fuel_breaks.arguments import (
     FuelBreakShowArguments,
     FuelBreakTrainArguments,
 )
-from utils.config.settings import checked, describe, flatten, from_dict, nearest, nest, require, setting_types, to_dict
+from utils.config.settings import (
+    LATEST,
+    checked,
+    describe,
+    flatten,
+    from_dict,
+    nearest,
+    nest,
+    require,
+    setting_types,
+    to_dict,
+)
 from utils.config.trader import DEVICES, FLAT, Config, Profile, profile_config
 from utils.errors import ConfigError
 
 DEFAULT_DATA = Path("data/stock_data.parquet")
-LATEST = "latest"
 """What --resume without a name means: the newest run."""
 IF_BARE = {"resume": LATEST}
 """Settings whose flag may come without a value, and what it then means."""

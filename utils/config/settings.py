@@ -8,13 +8,15 @@ import hashlib
 import json
 import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from utils.errors import ConfigError
 
 Built = TypeVar("Built")
+LATEST = "latest"
+"""Value of `resume` that stands for the newest run."""
 
 
 def require(holds: bool, rule: str, came: object) -> None:
@@ -59,9 +61,49 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def settings_hash(values: Mapping[str, Any]) -> str:
-    """Sha256 (hex) of settings by name, whatever their order."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def leaves(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the values of a config dataclass by dotted name."""
+    found: dict[str, Any] = {}
+    for name in setting_types(type(settings)):
+        value = getattr(settings, name)
+        found.update(leaves(value, f"{prefix}{name}.") if dataclasses.is_dataclass(value) else {prefix + name: value})
+    return found
+
+
+def settings_hash(settings: Any, free: Collection[str]) -> str:
+    """Return the sha256 (hex) of the settings that shape results: all but the `free` ones.
+
+    Two runs with the same hash may continue one another. Of a file only the name counts, as it may lie elsewhere.
+    """
+    # Through from_dict, so that a float setting given as an integer (5 for 5.0) hashes alike.
+    values = leaves(from_dict(to_dict(settings), type(settings)))
+    counted = {name: _file_name(value) for name, value in values.items() if name not in free}
+    return hashlib.sha256(json.dumps(counted, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _file_name(value: Any) -> Any:
+    return value.name if isinstance(value, Path) else value
+
+
+def settings_to_resume(began: Built, now: Built, explicit: frozenset[str], free: frozenset[str]) -> Built:
+    """Return the settings that a run began with, changed where `now` may change them.
+
+    Args:
+        explicit: dotted names of the settings that the user gave now.
+        free: settings that leave results as they are. A file may also lie elsewhere, under the same name.
+
+    Raises:
+        ConfigError: the user gave another setting than the run began with.
+    """
+    before, after = leaves(began), leaves(now)
+    for name in sorted(explicit - free):
+        if _file_name(before[name]) != _file_name(after[name]):
+            raise ConfigError(
+                f"expected {name} = {_plain(before[name])!r}, with which the run began, got {_plain(after[name])!r}; "
+                "leave it out, or start a new run without --resume"
+            )
+    taken = {name: value for name, value in after.items() if name in explicit or name in ("resume", "runs_dir")}
+    return from_dict(nest({**before, **taken}), type(began))
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from utils.config.settings import flatten, from_dict, nest, require, settings_hash, to_dict
+from utils.config.settings import from_dict, require, to_dict
 from utils.config.trading_rules import EnvironmentConfig as EnvironmentConfig
 from utils.config.trading_rules import Fill as Fill
 from utils.errors import ConfigError as ConfigError
@@ -373,22 +373,3 @@ def config_from_dict(values: Mapping[str, Any]) -> Config:
     Raises ConfigError for a name that is no setting, a value of the wrong type or one that breaks a rule.
     """
     return from_dict(values, Config)
-
-
-def config_hash(config: Config) -> str:
-    """Sha256 (hex) over the settings that shape results; two runs with the same hash may continue one another.
-
-    Of the data and investable files only the names count: a run can move to a machine that keeps them elsewhere.
-    """
-    # Through from_dict, so that a float setting given as an integer (5 for 5.0) hashes alike.
-    canonical = flatten(config_to_dict(config_from_dict(config_to_dict(config))))
-    values = {name: value for name, value in canonical.items() if name not in UNHASHED}
-    for name in ("data", "investable"):
-        values[name] = values[name] and Path(values[name]).name
-    return settings_hash(values)
-
-
-def replace_settings(config: Config, source: Config, names: Collection[str]) -> Config:
-    """`config` with the settings called `names` (dotted) taken from `source`, validated together."""
-    taken = {name: value for name, value in flatten(config_to_dict(source)).items() if name in names}
-    return config_from_dict(nest({**flatten(config_to_dict(config)), **taken}))

@@ -5,7 +5,7 @@
         <key>.safetensors         the tensors of state[key], under dotted names
         <key>.json                the rest of state[key], with {"$tensor": name} where a tensor was
 
-What state means is the caller's business. Nothing is ever unpickled.
+The caller gives the state its meaning. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import re
 import shutil
 import stat
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,29 +30,27 @@ import safetensors.torch
 from torch import Tensor
 
 from utils.errors import CheckpointError
-from utils.runs.durable import collect, fsync_file, new_directory, remove_directory, write_file
+from utils.runs.durable import fsync_file, new_directory, remove_directory, write_file
 from utils.runs.state_tree import flatten, unflatten
 
 log = logging.getLogger(__name__)
 
 State = dict[str, dict[str, Any]]
 
-SCHEMA = 2
-MIGRATIONS: dict[int, Callable[[State], State]] = {}
-"""Turns a state written under a schema into one of the next schema."""
-
+SCHEMA = 3
+"""Counts the versions of what a state holds; no version reads another's."""
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 
 _KEY = re.compile(r"[a-z][a-z0-9_]*")
 _FILE_NAME = re.compile(r"[a-z][a-z0-9_]*\.(json|safetensors)")
-_GENERATION_NAME = re.compile(r"generation-([0-9]{6,})")
+_GENERATION_NAME = re.compile(r"generation-([0-9]{6,15})")
 _UNPARSABLE = (safetensors.SafetensorError, struct.error, AssertionError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What the manifest knows of a file: its size in bytes and its sha256 (hex)."""
+    """A file's size in bytes and its sha256 (hex)."""
 
     size: int
     sha256: str
@@ -60,7 +58,7 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself; `created` is the time in UTC (ISO 8601)."""
+    """A checkpoint's description of itself; `created` is the time in UTC (ISO 8601)."""
 
     schema: int
     run_id: str
@@ -80,10 +78,21 @@ class Checkpoint:
     state: State
 
 
+def generation_name(generation: int) -> str:
+    """Return the name of a generation's checkpoint directory."""
+    return f"generation-{generation:06d}"
+
+
+def generation_of(name: str) -> int | None:
+    """Return the generation whose checkpoint directory has this name; None for any other name."""
+    named = _GENERATION_NAME.fullmatch(name)
+    return int(named[1]) if named and name == generation_name(int(named[1])) else None
+
+
 def save_checkpoint(
     root: Path, generation: int, state: Mapping[str, Mapping[str, Any]], *, run_id: str, config_hash: str
 ) -> Path:
-    """Write a generation's state as `root/generation-NNNNNN`, durably and all or nothing; returns that directory.
+    """Write a generation's state as `root/generation-NNNNNN`, durably and all or nothing; return that directory.
 
     The state maps names to nested mappings with string keys, lists, tuples, tensors on any device, numpy arrays and
     JSON scalars; inf and nan are allowed. Mappings come back as dicts, tuples as tuples, numpy arrays as tensors, numpy
@@ -93,7 +102,7 @@ def save_checkpoint(
     """
     _require(generation >= 0, f"expected a generation >= 0, got {generation}")
     parts = {key: _encode(key, part) for key, part in state.items()}
-    path = root / _directory_name(generation)
+    path = root / generation_name(generation)
     try:
         with new_directory(path) as temporary:
             files: dict[str, FileRecord] = {}
@@ -113,9 +122,9 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint in a directory, its tensors on the CPU; every byte is verified before anything is parsed.
+    """Return the checkpoint in a directory, its tensors on the CPU; every byte is verified before anything is parsed.
 
-    Raises CheckpointError for anything missing, added, changed or made up, and for a schema that is not understood.
+    Raises CheckpointError for anything missing, added, changed or made up, and for another version's schema.
     """
     manifest = read_manifest(path)
     files = dict(_verified_files(path, manifest))
@@ -123,18 +132,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
     for key in [name.removesuffix(".json") for name in manifest.files if name.endswith(".json")]:
         # Popped, so that the bytes of a part are released once it is parsed.
         state[key] = _decode(key, files.pop(f"{key}.safetensors"), files.pop(f"{key}.json"))
-    for schema in range(manifest.schema, SCHEMA):
-        state = MIGRATIONS[schema](state)
     return Checkpoint(manifest.generation, manifest.run_id, manifest.config_hash, state)
 
 
 def load_latest(root: Path, *, run_id: str | None = None) -> Checkpoint | None:
-    """The checkpoint of the highest generation that verifies and belongs to `run_id` (None: to any run).
+    """Return the checkpoint of the highest generation that verifies and belongs to `run_id` (None: to any run).
 
-    Bad ones are logged, with the reason, and left in place. What dead writers left is collected first, so that an
-    interrupted replacement is found. None if there is no usable checkpoint.
+    Bad ones are logged, with the reason, and left in place. None if there is no usable checkpoint.
     """
-    collect_orphans(root)
     for path in reversed(list_checkpoints(root).values()):
         try:
             checkpoint = load_checkpoint(path)
@@ -148,8 +153,7 @@ def load_latest(root: Path, *, run_id: str | None = None) -> Checkpoint | None:
 
 
 def newest_whole(root: Path, *, run_id: str) -> int | None:
-    """The highest generation that verifies and belongs to `run_id`, read but not parsed; None if there is none."""
-    collect_orphans(root)
+    """Return the highest generation that verifies and belongs to `run_id`, not parsed; None if there is none."""
     for generation, path in reversed(list_checkpoints(root).items()):
         with contextlib.suppress(CheckpointError):
             if verify_checkpoint(path).run_id == run_id:
@@ -166,26 +170,24 @@ def verify_checkpoint(path: Path) -> Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of a checkpoint directory, verified by its seal; the other files are not read.
+    """Return the manifest of a checkpoint directory, verified by its seal; the other files are not read.
 
-    Raises CheckpointError if it is damaged, names impossible files or has a schema that is not understood.
+    Raises CheckpointError if it is damaged, names impossible files or has another version's schema.
     """
     manifest = _manifest(_unseal(_read(path / MANIFEST, limit=MAX_MANIFEST_BYTES)))
-    named = _GENERATION_NAME.fullmatch(path.name)
     _require(
-        named is None or int(named[1]) == manifest.generation,
+        generation_of(path.name) in (None, manifest.generation),
         f"expected generation {manifest.generation} by {MANIFEST}, got the directory {path.name}",
     )
     return manifest
 
 
 def list_checkpoints(root: Path) -> dict[int, Path]:
-    """Checkpoint directories by generation, lowest first, good or bad; empty if `root` does not exist."""
+    """Return checkpoint directories by generation, lowest first, good or bad; empty if `root` does not exist."""
     if not root.is_dir():
         return {}
-    named = ((_GENERATION_NAME.fullmatch(path.name), path) for path in root.iterdir() if path.is_dir())
-    found = {int(name[1]): path for name, path in named if name and path.name == _directory_name(int(name[1]))}
-    return {generation: found[generation] for generation in sorted(found)}
+    named = ((generation_of(path.name), path) for path in root.iterdir() if path.is_dir())
+    return dict(sorted((generation, path) for generation, path in named if generation is not None))
 
 
 def prune_checkpoints(
@@ -210,11 +212,6 @@ def prune_checkpoints(
     except OSError as error:
         raise CheckpointError(f"cannot remove a checkpoint from {root}: {error.strerror or error}") from error
     return removed
-
-
-def collect_orphans(root: Path) -> list[Path]:
-    """Remove what writers that died while saving or deleting left in `root`; a live writer's work is left alone."""
-    return collect(root, _is_whole)
 
 
 def _encode(key: str, part: Mapping[str, Any]) -> tuple[dict[str, Tensor], bytes]:
@@ -258,41 +255,30 @@ def _canonical(body: Mapping[str, Any]) -> bytes:
 
 
 def _manifest(body: dict[str, Any]) -> Manifest:
+    """Return the manifest with these fields, each of its type. Raises CheckpointError for any others."""
     schema = body.get("schema")
-    _require(type(schema) is int, f"expected a schema number in {MANIFEST}, got {schema!r}")
-    _require_schema(int(schema))  # type: ignore[arg-type]
+    _require(
+        type(schema) is int and schema == SCHEMA,
+        f"expected a checkpoint of schema {SCHEMA}, got {schema!r}; use the version that wrote it",
+    )
     try:
         files = {name: FileRecord(**record) for name, record in body["files"].items()}
         manifest = Manifest(**{**body, "files": files})
     except (AttributeError, KeyError, TypeError) as error:
         raise CheckpointError(f"{MANIFEST} has not the expected fields: {error}") from error
-    _require_types(manifest)
-    return manifest
-
-
-def _require_schema(schema: int) -> None:
-    _require(
-        schema <= SCHEMA,
-        f"expected schema {SCHEMA} or older, got {schema}; use the newer version that wrote it",
-    )
-    _require(
-        all(older in MIGRATIONS for older in range(schema, SCHEMA)),
-        f"expected schema {SCHEMA}, got the older {schema}, from which no migration is known",
-    )
-
-
-def _require_types(manifest: Manifest) -> None:
-    texts = (manifest.run_id, manifest.config_hash, manifest.created)
-    _require(all(isinstance(text, str) for text in texts), f"expected texts in {MANIFEST}, got {texts!r}")
-    _require(type(manifest.generation) is int, f"expected a generation in {MANIFEST}, got {manifest.generation!r}")
-    for name, record in manifest.files.items():
+    for part in (manifest, *files.values()):
+        for name, value in vars(part).items():
+            kind = type(part).__annotations__[name]
+            _require(name == "files" or type(value).__name__ == kind, f"expected {name} as {kind}, got {value!r}")
+    for name, record in files.items():
         _require(_FILE_NAME.fullmatch(name) is not None, f"expected a plain file name in {MANIFEST}, got {name!r}")
-        _require(type(record.size) is int and record.size >= 0, f"expected the size of {name}, got {record.size!r}")
-    keys = {name.partition(".")[0] for name in manifest.files}
+        _require(record.size >= 0, f"expected the size of {name}, got {record.size}")
+    keys = {name.partition(".")[0] for name in files}
     _require(
-        manifest.files.keys() == {f"{key}{suffix}" for key in keys for suffix in (".json", ".safetensors")},
-        f"expected pairs of .json and .safetensors files in {MANIFEST}, got {sorted(manifest.files)}",
+        files.keys() == {f"{key}{suffix}" for key in keys for suffix in (".json", ".safetensors")},
+        f"expected pairs of .json and .safetensors files in {MANIFEST}, got {sorted(files)}",
     )
+    return manifest
 
 
 def _verified_files(path: Path, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
@@ -340,10 +326,6 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> FileRecord:
     fsync_file(path)
     with path.open("rb") as file:
         return FileRecord(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
-
-
-def _directory_name(generation: int) -> str:
-    return f"generation-{generation:06d}"
 
 
 def _free_bytes(root: Path) -> int:

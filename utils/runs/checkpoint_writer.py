@@ -12,14 +12,14 @@ from torch import Tensor
 from utils.runs.checkpoint import prune_checkpoints, save_checkpoint, verify_checkpoint
 
 Written = Callable[[Path], None]
-"""Is told, in the writing thread, the directory of each checkpoint that has been read back."""
+"""Takes, in the writing thread, the directory of each checkpoint that has been read back."""
 
 
 class CheckpointWriter:
     """Writes one checkpoint at a time; use it in a `with` block, whose end waits for the last one.
 
-    A second checkpoint waits for the first, so that at most one copy of the state is held. What went wrong in the
-    thread is raised by the next call: CheckpointError.
+    A second checkpoint waits for the first, so that at most one copy of the state is held. The next call raises
+    what went wrong in the thread: CheckpointError.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class CheckpointWriter:
 
 
 def snapshot(state: Any) -> Any:
-    """A copy of nested state that later training does not change; tensors come to the CPU."""
+    """Return a copy of nested state that later training does not change; tensors come to the CPU."""
     if isinstance(state, Tensor):
         return state.detach().to("cpu", copy=True)
     if isinstance(state, Mapping):

@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the CUDA device where there is one."""
+    """Return the device of that name; `auto` is the CUDA device where there is one."""
     device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
     label = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     logger.info("device: %s (%s)", device, label)

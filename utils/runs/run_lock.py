@@ -21,7 +21,7 @@ STALE_SECONDS = 90.0
 
 
 class RunLock:
-    """Held by the one process that writes into a run's folder; use it in a `with` block.
+    """A lock held by the one process that writes into a run's folder; use it in a `with` block.
 
     On one machine the operating system's file lock decides, which ends with its process. Machines that share a volume
     need not share such locks, so the owner also renews the file's time, and another host's lock is stale once that
@@ -58,7 +58,7 @@ class RunLock:
             self._descriptor = None
 
     def _locked_file(self) -> int:
-        """Descriptor of the lock file, locked."""
+        """Return the descriptor of the lock file, locked."""
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             try:

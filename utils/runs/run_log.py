@@ -10,18 +10,20 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tqdm import tqdm
 
-from utils.config.settings import flatten, nearest
+from utils.config.settings import flatten, from_dict, nearest
 from utils.errors import ConfigError
+from utils.runs.checkpoint import Checkpoint, list_checkpoints, load_latest
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 CONFIG, METRICS, SUMMARY, LOG, REPORT = "config.json", "metrics.jsonl", "summary.json", "run.log", "report.html"
 CHECKPOINTS, EVENTS = "checkpoints", "tensorboard"
+Settings = TypeVar("Settings")
 
 
 class RunLog:
@@ -34,7 +36,7 @@ class RunLog:
 
     @classmethod
     def create(cls, runs_dir: Path, name: str | None, config: Mapping[str, Any]) -> RunLog:
-        """A new run with its settings written down; without a name it is called by date and time.
+        """Make a new run with its settings written down; without a name it is called by date and time.
 
         Raises ConfigError if a run of that name has begun already or nothing can be written there.
         """
@@ -42,7 +44,7 @@ class RunLog:
 
     @classmethod
     def open(cls, runs_dir: Path, name: str) -> RunLog:
-        """The run of that name, to be continued. Raises ConfigError if there is none."""
+        """Return the run of that name, to be continued. Raises ConfigError if there is none."""
         path = runs_dir / name
         if not (path / CONFIG).is_file():
             runs = [folder.name for folder in _run_folders(runs_dir)]
@@ -58,15 +60,44 @@ class RunLog:
 
     @property
     def name(self) -> str:
-        """Name of the run's folder."""
+        """Return the name of the run's folder."""
         return self.path.name
 
-    def config(self) -> dict[str, Any]:
-        """The settings that the run began with. Raises ConfigError if they cannot be read."""
+    def settings(self, kind: type[Settings]) -> Settings:
+        """Return the settings that the run began with. Raises ConfigError if this version cannot read them."""
+        path = self.path / CONFIG
         try:
-            return dict(json.loads((self.path / CONFIG).read_text(encoding="utf-8")))
-        except (OSError, RecursionError, TypeError, ValueError) as error:
-            raise ConfigError(f"expected the settings of a run in {self.path / CONFIG}, got: {error}") from None
+            return from_dict(json.loads(path.read_text(encoding="utf-8")), kind)
+        except (ConfigError, OSError, RecursionError, ValueError) as error:
+            raise ConfigError(
+                f"expected settings of this version in {path}, got: {error}; use the version that the run began with, "
+                "or start a new run"
+            ) from None
+
+    def newest_checkpoint(self, settings_hash: str) -> Checkpoint:
+        """Return the run's newest usable checkpoint, which must have been made under settings of this hash.
+
+        Raises ConfigError for other settings, and where there is no usable checkpoint.
+        """
+        checkpoint = load_latest(self.path / CHECKPOINTS, run_id=self.name)
+        if checkpoint is None:
+            raise ConfigError(
+                f"expected a complete generation of this version in {self.path}, got none; train it further with "
+                f"--resume {self.name}, or start a new run"
+            )
+        if checkpoint.config_hash != settings_hash:
+            raise ConfigError(
+                f"expected the settings that {self.path} began with, got others: its {CONFIG} was changed, or another "
+                "version wrote it; mend it, or start a new run"
+            )
+        return checkpoint
+
+    def is_stopped_at_first(self) -> bool:
+        """Return whether the run was stopped before its first generation was complete, so that it begins anew."""
+        # A checkpoint is written while the next generation is trained: its record may be there before it.
+        return not list_checkpoints(self.path / CHECKPOINTS) and all(
+            record["generation"] <= 2 for record in self.records()
+        )
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one generation's record (with `generation`) to metrics.jsonl and its numbers to TensorBoard.
@@ -82,7 +113,7 @@ class RunLog:
         self._write_events(plain)
 
     def records(self) -> list[dict[str, Any]]:
-        """Every whole record of metrics.jsonl, in order; a last line that was cut short is left out.
+        """Return every whole record of metrics.jsonl, in order; a last line that was cut short is left out.
 
         Raises ConfigError if an earlier line is not a record.
         """
@@ -123,7 +154,7 @@ class RunLog:
 
 
 def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[str, Any]) -> Path:
-    """A new folder with a JSON file in it that says what it is; without a name it is called by date and time.
+    """Make a new folder with a JSON file that says what it is; without a name it is called by date and time.
 
     Raises ConfigError if there is a folder of that name with something in it, or nothing can be written there.
     """
@@ -137,12 +168,21 @@ def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[st
     return path
 
 
-def latest_run(runs_dir: Path) -> str:
-    """Name of the run whose metrics or checkpoints were written last. Raises ConfigError if no run got that far."""
-    runs = [(activity, path.name) for path in _run_folders(runs_dir) if (activity := _last_activity(path))]
-    if not runs:
+def latest_run(runs_dir: Path, *, to_resume: bool = False) -> str:
+    """Return the name of the run that was written to last, of those with a record or a checkpoint.
+
+    One `to_resume` may also have begun only. Raises ConfigError if there is none.
+    """
+    files = (METRICS, f"{CHECKPOINTS}/*", *([CONFIG] if to_resume else []))
+    written = [
+        (path.stat().st_mtime_ns, run.name)
+        for run in _run_folders(runs_dir)
+        for pattern in files
+        for path in run.glob(pattern)
+    ]
+    if not written:
         raise ConfigError(f"expected a run to resume in {runs_dir}, got none; start one without --resume")
-    return max(runs)[1]
+    return max(written)[1]
 
 
 def setup_logging(run_path: Path | None = None, level: int = logging.INFO) -> None:
@@ -174,7 +214,7 @@ class _ConsoleHandler(logging.Handler):
 
 
 class _RunHandler(logging.FileHandler):
-    """The handler of a run's log file, told from handlers that others set up."""
+    """A handler of a run's log file, told from handlers that others set up."""
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
@@ -195,7 +235,8 @@ def write_atomically(path: Path, text: str) -> None:
 def _named_folder(runs_dir: Path, name: str) -> Path:
     path = runs_dir / name
     path.mkdir(parents=True, exist_ok=True)
-    if any(path.iterdir()):
+    # Hidden files are leftovers of a process that was killed before it had written what the folder is.
+    if any(not item.name.startswith(".") for item in path.iterdir()):
         raise ConfigError(
             f"expected a new name for --run, got {name!r}, which is in {runs_dir} already;"
             f" continue it with --resume {name} or choose another name"
@@ -220,14 +261,8 @@ def _run_folders(runs_dir: Path) -> list[Path]:
     return sorted(path.parent for path in runs_dir.glob(f"*/{CONFIG}"))
 
 
-def _last_activity(run: Path) -> int:
-    """Time (nanoseconds) at which metrics or a checkpoint were last written; 0 if neither was."""
-    written = [*run.glob(METRICS), *run.glob(f"{CHECKPOINTS}/*")]
-    return max((path.stat().st_mtime_ns for path in written), default=0)
-
-
 def _ordered(value: Any) -> Any:
-    """Mappings with sorted keys at every depth, `generation` first."""
+    """Return mappings with sorted keys at every depth, `generation` first."""
     if isinstance(value, Mapping):
         keys = sorted(value, key=lambda key: (key != "generation", key))
         return {key: _ordered(value[key]) for key in keys}
@@ -235,7 +270,7 @@ def _ordered(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON holds it: arrays and tensors as lists, their scalars as numbers, non-finite numbers as None."""
+    """Return the value as JSON holds it: arrays and tensors as lists, scalars as numbers, non-finite ones as None."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):

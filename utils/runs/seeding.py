@@ -20,7 +20,7 @@ def seed_everything(seed: int) -> None:
 
 
 def named_generator(seed: int, name: str, device: str | torch.device = "cpu") -> torch.Generator:
-    """A torch generator of its own for one purpose.
+    """Return a torch generator of its own for one purpose.
 
     The stream is a function of (seed, name) alone, the same on every platform: drawing from one name, or adding a
     new one, leaves the others as they are.
@@ -35,7 +35,7 @@ def named_generator(seed: int, name: str, device: str | torch.device = "cpu") ->
 
 
 def random_state() -> dict[str, Any]:
-    """The state of the global generators as JSON values and uint8 tensors, so that no pickle is needed to save it."""
+    """Return the state of the global generators as JSON values and uint8 tensors, to be saved without pickle."""
     version, words, gauss_next = random.getstate()
     state = np.random.get_state(legacy=False)
     assert isinstance(state, dict) and state["bit_generator"] == "MT19937"

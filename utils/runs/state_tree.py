@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from utils.errors import StateError
-
 DTYPES = frozenset(
     {torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64}
     | {torch.int8, torch.int16, torch.int32, torch.int64}
@@ -27,11 +25,11 @@ Array = np.ndarray[Any, Any]
 
 
 def flatten(tree: Mapping[str, Any]) -> tuple[dict[str, Tensor], Any]:
-    """Part a nested state into tensors by dotted name and the rest as JSON values; `unflatten` joins them.
+    """Split a nested state into tensors by dotted name and the rest as JSON values; `unflatten` joins them.
 
     The state holds mappings with string keys, lists, tuples, tensors, numpy arrays and JSON scalars. The tensors are
     contiguous, on the CPU, share no memory with one another and are, where that takes no copy, the caller's memory.
-    Raises StateError for anything else.
+    Raises ValueError for anything else.
     """
     tensors: dict[str, Tensor] = {}
     rest = _flatten(tree, "", tensors)
@@ -39,9 +37,9 @@ def flatten(tree: Mapping[str, Any]) -> tuple[dict[str, Tensor], Any]:
 
 
 def unflatten(tensors: Mapping[str, Tensor], rest: Any) -> dict[str, Any]:
-    """Join what `flatten` parted: dicts, lists, tuples, tensors and JSON scalars.
+    """Join the parts that `flatten` made: dicts, lists, tuples, tensors and JSON scalars.
 
-    Raises StateError if the two do not belong together.
+    Raises ValueError if the two do not belong together.
     """
     unused = dict(tensors)
     tree = _unflatten(rest, unused)
@@ -66,7 +64,7 @@ def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
             return [_flatten(item, _joined(name, str(place)), tensors) for place, item in enumerate(value)]
         case None | bool() | int() | float() | str():
             return value
-    raise StateError(
+    raise ValueError(
         f"expected mappings, lists, tensors or JSON scalars, got {type(value).__name__} at {name!r}; convert it first"
     )
 
@@ -124,11 +122,11 @@ def _from_numpy(array: Array, name: str) -> Tensor:
         # A copy in native byte order: torch takes neither foreign orders nor read-only memory.
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
     except TypeError as error:
-        raise StateError(f"expected numbers, got an array of {array.dtype} at {name!r}; convert it first") from error
+        raise ValueError(f"expected numbers, got an array of {array.dtype} at {name!r}; convert it first") from error
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, copied where an earlier one lies in the same memory, which safetensors refuses."""
+    """Return the tensors, copied where an earlier one lies in the same memory, which safetensors refuses."""
     seen: set[int] = set()
     apart = {}
     for name, tensor in tensors.items():
@@ -140,4 +138,4 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _require(holds: bool, message: str) -> None:
     if not holds:
-        raise StateError(message)
+        raise ValueError(message)

@@ -7,18 +7,22 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
+import psutil
+
 from utils.errors import MemoryLimitReached, StopRequested
-from utils.memory.guard import MemoryGuard
+from utils.memory.guard import MB, MemoryGuard, release_free_memory
+from utils.memory.profiler import gpu_memory
 
 logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class SafePoint:
-    """Call it between two steps of work: it raises if the run should stop there.
+    """A call between two steps of work, which raises if the run should stop there.
 
     As a context manager it takes over SIGTERM and SIGINT. The first signal is noted and heeded at the next safe point;
     a second one ends the process at once, which harms nothing, since files are published by one rename.
@@ -54,3 +58,39 @@ class SafePoint:
         self._signal, self._asked_at = number, time.monotonic()
         # A handler may interrupt a logging call; writing directly cannot deadlock on its lock.
         os.write(2, b"stopping at the next safe point; once more to stop at once\n")
+
+
+class PeriodicChecks:
+    """Calls of a safe point after so many units of each kind of work, counted."""
+
+    def __init__(self, safe_point: Callable[[], None], every: Mapping[str, int]) -> None:
+        self.safe_point = safe_point
+        self.counts = dict.fromkeys(every, 0)
+        self.freed_mb = 0.0
+        self._every = every
+        self._since = dict.fromkeys(every, 0)
+        self._process = psutil.Process()
+
+    def add(self, work: str, units: int, *, release_memory: bool = False) -> None:
+        """Count work done; where a check is due, make it, and give free memory back to the system if asked to."""
+        self._since[work] += units
+        if self._since[work] < self._every[work]:
+            return
+        self._since[work] %= self._every[work]
+        self.counts[work] += 1
+        self.safe_point()
+        if release_memory:
+            before = self._process.memory_info().rss
+            release_free_memory()
+            self.freed_mb += max(0, before - self._process.memory_info().rss) / MB
+
+    def record(self) -> dict[str, Any]:
+        """Return the memory in use now (MiB), the checks made, and the memory that they gave back."""
+        allocated, reserved = gpu_memory()
+        return {
+            "rss_mb": self._process.memory_info().rss / MB,
+            "gpu_allocated_mb": allocated / MB,
+            "gpu_reserved_mb": reserved / MB,
+            "checks": dict(self.counts),
+            "freed_mb": self.freed_mb,
+        }

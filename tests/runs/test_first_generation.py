@@ -1,0 +1,128 @@
+"""Runs that were stopped before their first generation was complete: `--resume` begins them anew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.faults import harness
+from main import main
+from tests.fuel_breaks.run_cases import TINY as TINY_FUEL_BREAKS
+from tests.tiny_run import frame, parameters, records, run, unjudged
+from training.erl_trainer import ERLTrainer
+from training.fuel_breaks.dqn_trainer import DQNTrainer
+
+INTERRUPTED = 130
+
+
+@pytest.fixture(autouse=True)
+def judge_nothing() -> Iterator[None]:
+    with unjudged():
+        yield
+
+
+@pytest.fixture
+def volume(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tiny.parent / "volume"
+    path.mkdir()
+    monkeypatch.setenv("CLOUD_PROVIDER", "local")
+    monkeypatch.setenv("CLOUD_BUCKET", str(path))
+    return path
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def cut_in_its_first_generation(tiny: Path, monkeypatch: pytest.MonkeyPatch, method: str = "evolve") -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(ERLTrainer, method, interrupt)
+        assert run(tiny, "--run", "cut", "--seed", "7", "--generations", "1") == INTERRUPTED
+    assert not (tiny.parent / "runs" / "cut" / "checkpoints").exists()
+
+
+def assert_like_whole(tiny: Path) -> None:
+    assert run(tiny, "--run", "whole", "--seed", "7", "--generations", "1") == 0
+    assert records(tiny, "cut") == records(tiny, "whole")
+    assert parameters(tiny, "cut", 1) == parameters(tiny, "whole", 1)
+
+
+def test_it_begins_anew_from_its_own_settings(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tiny, "--run", "earlier", "--generations", "1") == 0
+    cut_in_its_first_generation(tiny, monkeypatch)
+    assert run(tiny, "--run", "cut") == 2
+    assert "continue it with --resume cut" in capsys.readouterr().err
+    assert run(tiny, "--resume", "cut", "--seed", "8") == 2
+    (tiny.parent / "runs" / "cut" / "metrics.jsonl").write_text('{"generation": 1}\n{"gener')
+    assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume"]) == 0
+    assert "it begins anew" in capsys.readouterr().err
+    assert_like_whole(tiny)
+
+
+def test_it_begins_anew_from_the_cloud(tiny: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_in_its_first_generation(tiny, monkeypatch)
+    shutil.rmtree(tiny.parent / "runs")
+    assert {path.name for path in (volume / "cut").iterdir()} == {"config.json", "market.json"}
+    assert run(tiny, "--resume", "--generations", "1") == 0
+    assert_like_whole(tiny)
+
+
+def test_it_begins_anew_where_the_cloud_knows_it_no_better(
+    tiny: Path, volume: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_in_its_first_generation(tiny, monkeypatch)
+    shutil.rmtree(volume / "cut")
+    assert run(tiny, "--resume", "cut", "--generations", "1") == 0
+    assert_like_whole(tiny)
+
+
+def test_a_run_whose_checkpoints_are_damaged_does_not_begin_anew(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tiny, "--run", "one", "--generations", "1") == 0
+    folder = tiny.parent / "runs" / "one"
+    before = (folder / "metrics.jsonl").read_bytes()
+    (folder / "checkpoints" / "generation-000001" / "replay.json").write_text("{}")
+    capsys.readouterr()
+    assert run(tiny, "--resume", "one") == 2
+    shown = capsys.readouterr().err
+    assert "expected a complete generation of this version" in shown and "Traceback" not in shown
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_fuel_breaks_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.toml").write_text(TINY_FUEL_BREAKS)
+    train = ["fuel-breaks", "train", "--config", "tiny.toml", "--run"]
+    with monkeypatch.context() as patch:
+        patch.setattr(DQNTrainer, "learn", interrupt)
+        assert main([*train, "cut", "--seed", "7"]) == INTERRUPTED
+    assert main(["fuel-breaks", "train", "--resume"]) == 0
+    assert main([*train, "whole", "--seed", "7"]) == 0
+    cut, whole = (tmp_path / "runs" / "fuel-breaks" / name for name in ("cut", "whole"))
+    assert harness.records(cut) == harness.records(whole)
+    last = "checkpoints/generation-000002/networks.safetensors"
+    assert (cut / last).read_bytes() == (whole / last).read_bytes()
+
+
+def test_a_fold_begins_anew_on_its_own_days(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped before the fold had written down its market."""
+    frame(300, 4).to_parquet(tiny.parent / "data.parquet")
+    runs = ["--runs-dir", str(tiny.parent / "runs")]
+    plan = ["--folds", "1", "--test-windows", "1", "--validation-days", "30", "--generations", "1"]
+    data = ["--data", str(tiny.parent / "data.parquet"), "--profile", "quick", "--config", str(tiny)]
+    with monkeypatch.context() as patch:
+        patch.setattr("training.commands.train.load_market", interrupt)
+        assert main(["walk-forward", *data, *plan, *runs, "--run", "walk"]) == INTERRUPTED
+    walk = tiny.parent / "runs" / "walk"
+    assert [path.name for path in (walk / "fold-1").glob("*.json")] == ["config.json"]
+    assert main(["walk-forward", *runs, "--resume"]) == 0
+    markets = [json.loads((folder / "market.json").read_text()) for folder in (walk, walk / "fold-1")]
+    assert markets[0]["splits"] == markets[1]["splits"]
