@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MIN_COEFFICIENT, MAX_COEFFICIENT = 1.0, 10.0
 """An order's size in stakes; below the minimum nothing is ordered."""

@@ -18,6 +18,7 @@ from scipy import stats
 from benchmarks.learning.fuel_breaks import compare, memory_growth
 from main import main
 from tests.fuel_breaks.dqn_cases import TINY
+from training.commands.table import COMMANDS
 from training.fuel_breaks.config import FuelBreakRunConfig, run_hash
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.evaluate_command import paired_lead
@@ -140,7 +141,7 @@ def test_mistakes_on_a_run(folder: Path, caplog: pytest.LogCaptureFixture) -> No
 
 def test_settings_come_from_flags_over_the_file(folder: Path) -> None:
     words = ["fuel-breaks", "--config", "tiny.toml", "--lanes", "8", "--env.moisture.dead-1h-percent", "6"]
-    command = parse_command(words, cuda_available=False)
+    command = parse_command(words, COMMANDS)
     settings: Any = command.arguments
     assert command.name == "fuel-breaks train"
     assert (settings.settings.learning.lanes, settings.settings.env.moisture.dead_1h_percent) == (8, 6.0)
@@ -192,7 +193,7 @@ def test_benchmark_compares_means_over_seeds(folder: Path) -> None:
     assert result["network_by_seed"] == [5.0, 7.0] and result["tiles"] == 3
     assert result["reduction_percent"] == {"network": 6.0, "random": 2.0}
     assert result["lead"]["random"]["mean"] == 4.0
-    arguments: Any = parse_command(["fuel-breaks", "--config", "tiny.toml"], cuda_available=False).arguments
+    arguments: Any = parse_command(["fuel-breaks", "--config", "tiny.toml"], COMMANDS).arguments
     growth = memory_growth(arguments.settings, 192)
     assert growth["episodes"] == 192 and "mb_per_100_episodes_past_60" in growth
     assert "mb_per_100_episodes_past_600" not in growth

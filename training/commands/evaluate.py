@@ -16,6 +16,7 @@ from torch import Tensor
 from data.market import Market
 from data.splits import Span, consecutive_windows, spaced_windows
 from environment.trading_env import VectorTradingEnvironment
+from training.commands.arguments import EvaluateArguments
 from training.erl_trainer import ERLTrainer
 from training.evaluation.assessment import Assessment, assess, known_biases
 from training.evaluation.baselines import ScoreRule
@@ -38,7 +39,6 @@ from training.evaluation.tables import (
 from training.evaluation.tracks import Ground, Played, play_all, simple_rules
 from training.run.saved import SavedRun, open_saved_run
 from training.trials import read_trials
-from utils.config.cli import EvaluateArguments
 from utils.config.trader import config_to_dict
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import REPORT, RunLog, write_json

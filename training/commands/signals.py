@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from training.commands.arguments import SignalsArguments
 from training.run.saved import SavedRun, open_saved_run
 from training.signals.attribution import METHOD, Attribution
 from training.signals.holdings import read_holdings, session
 from training.signals.signals import OpenPosition, Order, Signals, make_signals, opening_account
-from utils.config.cli import SignalsArguments
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_atomically, write_json

@@ -12,13 +12,14 @@ import torch
 
 from data.splits import Span, Splits, spaced_windows
 from data.synthetic.built_in import PlantedScores
+from training.commands.arguments import TrainArguments
 from training.commands.evaluate import report_training
 from training.erl_trainer import PHASES, ERLTrainer
 from training.evaluation.baselines import ScoreRule
 from training.evaluation.comparison import COLUMNS, Comparison, by_policy, compare, tune_planted
 from training.run.market import load_market, remember_market
 from training.run.opening import load_resumed, open_run
-from training.run.uploads import Uploads, uploading
+from training.run.uploads import Uploads, open_cloud, uploading
 from utils.cloud.store import ObjectStore
 from utils.config.trader import Config, config_hash
 from utils.errors import MemoryLimitReached
@@ -39,6 +40,11 @@ GENERATION = "generation"
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
 SURVIVORS_NOTE = "chosen on these validation windows: flattered; so is any data that holds survivors only"
 _TUNING_WINDOWS = 16
+
+
+def run_train(arguments: TrainArguments, explicit: frozenset[str]) -> None:
+    """Run the command `train`, with the cloud that the environment names."""
+    run_training(arguments.settings, explicit, store=open_cloud())
 
 
 def run_training(

@@ -16,6 +16,7 @@ import numpy as np
 from data.market import Market
 from data.splits import Splits, consecutive_windows
 from environment.trading_env import VectorTradingEnvironment
+from training.commands.arguments import WalkForwardArguments
 from training.commands.evaluate import assessment_results, planted_rules, write_tables
 from training.commands.train import run_training
 from training.evaluation.assessment import Assessment, assess, known_biases
@@ -37,7 +38,7 @@ from training.evaluation.tracks import Ground, Played, join, play_all, simple_ru
 from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import SavedRun, open_saved_run
 from utils import metrics
-from utils.config.cli import LATEST, WalkForwardArguments
+from utils.config.cli import LATEST
 from utils.config.settings import flatten, nearest
 from utils.config.trader import UNHASHED, Config, config_from_dict, config_to_dict, replace_settings
 from utils.errors import ConfigError

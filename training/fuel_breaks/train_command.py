@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from training.fuel_breaks.arguments import FuelBreakTrainArguments
 from training.fuel_breaks.config import FuelBreakRunConfig, run_hash
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
@@ -28,6 +29,11 @@ from utils.runs.stopping import SafePoint
 logger = logging.getLogger(__name__)
 GENERATION = "generation"
 Clock = Callable[[], float]
+
+
+def run_train(arguments: FuelBreakTrainArguments, explicit: frozenset[str]) -> None:
+    """Run the command `fuel-breaks train`."""
+    run_training(arguments.settings, explicit)
 
 
 def run_training(config: FuelBreakRunConfig, explicit: frozenset[str], clock: Clock = time.monotonic) -> dict[str, Any]:
