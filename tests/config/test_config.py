@@ -15,18 +15,25 @@ from hypothesis import strategies as st
 
 from training.commands.arguments import PrepareArguments, TrainArguments
 from training.commands.table import COMMANDS
-from utils.config.cli import LATEST, ParsedCommand, arguments_of, flags_of, parse_command
-from utils.config.settings import flatten, nearest, nest, setting_help, settings_of
+from utils.config.cli import ParsedCommand, arguments_of, flags_of, parse_command
+from utils.config.settings import (
+    LATEST,
+    flatten,
+    nearest,
+    nest,
+    setting_help,
+    settings_hash,
+    settings_of,
+    settings_to_resume,
+)
 from utils.config.trader import (
+    UNHASHED,
     Config,
     EnvironmentConfig,
-    LearningConfig,
     NetworkConfig,
     config_from_dict,
-    config_hash,
     config_to_dict,
     profile_config,
-    replace_settings,
 )
 from utils.errors import ConfigError
 
@@ -325,26 +332,31 @@ def test_hash_changes_with_what_shapes_results_and_nothing_else() -> None:
     for name, value in flat.items():
         other = config_from_dict(nest({**flat, name: changed(value, settings_of(Config)[name].kind)}))
         assert other != base
-        assert (config_hash(other) == config_hash(base)) == (name in free), name
+        assert (settings_hash(other, UNHASHED) == settings_hash(base, UNHASHED)) == (name in free), name
 
 
 def test_hash_ignores_folders_of_files_and_how_a_number_is_written() -> None:
     def hash_of(data: str) -> str:
-        return config_hash(Config(data=Path(data)))
+        return settings_hash(Config(data=Path(data)), UNHASHED)
 
     assert hash_of("/a/bars.parquet") == hash_of("b/bars.parquet") != hash_of("b/other.parquet")
-    assert config_hash(Config(env=EnvironmentConfig(cost_bps=5))) == config_hash(Config())
+    assert settings_hash(Config(env=EnvironmentConfig(cost_bps=5)), UNHASHED) == settings_hash(Config(), UNHASHED)
 
 
 def test_full_profile_is_the_defaults() -> None:
     assert dataclasses.replace(profile_config("full"), profile=Config().profile) == Config()
 
 
-def test_replace_settings_takes_the_named_ones_only() -> None:
-    saved = Config(generations=3, seed=5, learning=LearningConfig(gamma=0.5, tau=0.1))
-    now = Config(generations=9, seed=6, learning=LearningConfig(gamma=0.7, tau=0.2))
-    merged = replace_settings(saved, now, {"generations", "learning.tau"})
-    assert merged == Config(generations=9, seed=5, learning=LearningConfig(gamma=0.5, tau=0.2))
+def test_a_resumed_run_takes_free_settings_and_moved_files_only() -> None:
+    saved = Config(generations=3, seed=5, data=Path("here/bars.parquet"))
+    now = Config(generations=9, seed=6, threads=2, data=Path("there/bars.parquet"), resume="one")
+    merged = settings_to_resume(saved, now, frozenset({"generations", "data"}), UNHASHED)
+    assert merged == dataclasses.replace(now, seed=5, threads=0)
+    for name, changed_to in {"seed": 6, "data": Path("here/other.parquet")}.items():
+        other = dataclasses.replace(saved, **{name: changed_to})
+        with pytest.raises(ConfigError, match=f"expected {name} = .*with which the run began"):
+            settings_to_resume(saved, other, frozenset({name}), UNHASHED)
+        assert settings_to_resume(saved, other, frozenset(), UNHASHED) == saved
 
 
 @given(st.lists(st.text("abcd.-", min_size=1), min_size=1, unique=True))

@@ -145,4 +145,8 @@ class FuelBreakRunConfig:
 
 
 FREE_SETTINGS = free_settings(FuelBreakRunConfig)
-run_hash = settings_hash
+
+
+def run_hash(config: FuelBreakRunConfig) -> str:
+    """Return the hash under which runs may continue one another."""
+    return settings_hash(config, FREE_SETTINGS)

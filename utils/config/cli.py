@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from utils.config.kinds import Mark
+from utils.config.settings import LATEST as LATEST
 from utils.config.settings import (
     Setting,
     alternatives,
@@ -35,8 +36,6 @@ from utils.config.settings import (
 from utils.errors import ConfigError
 
 DEFAULT_COMMAND = "train"
-LATEST = "latest"
-"""Value of `--resume` without a name: the newest run."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from utils.config.kinds import Help, Mark, Rule
 from utils.errors import ConfigError
 
 Built = TypeVar("Built")
+LATEST = "latest"
+"""Value of `resume` that stands for the newest run."""
 
 
 @dataclass(frozen=True)
@@ -183,39 +185,49 @@ def _fits(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
-def with_settings(settings: Built, values: Mapping[str, Any]) -> Built:
-    """Return a config dataclass with the settings in `values`, by dotted name, changed and validated together."""
-    return from_dict(nest({**flatten(to_dict(settings)), **values}), type(settings))
-
-
-def replace_settings(settings: Built, source: Built, names: Collection[str]) -> Built:
-    """Return `settings` with those called `names` (dotted) taken from `source`, validated together."""
-    return with_settings(settings, {name: v for name, v in flatten(to_dict(source)).items() if name in names})
-
-
 def free_settings(kind: type) -> frozenset[str]:
-    """Return dotted names of the settings that a resumed run may change."""
+    """Return dotted names of the settings that leave results as they are, so that a resumed run may change them."""
     return frozenset(name for name, setting in settings_of(kind).items() if Mark.FREE in setting.notes)
 
 
-def settings_hash(settings: Any) -> str:
-    """Return the SHA-256 (hex) of the settings that shape results; runs of one hash may continue one another.
+def settings_hash(settings: Any, free: Collection[str]) -> str:
+    """Return the SHA-256 (hex) of all settings but the `free` ones; runs of one hash may continue one another.
 
     Of files only the names count: a run can move to a machine that keeps them elsewhere.
     """
-    free, values = free_settings(type(settings)), {}
-    for name, value in flatten(to_dict(settings)).items():
-        kinds = alternatives(settings_of(type(settings))[name].kind)
-        if name not in free:
-            # A float that was given as an integer (5 for 5.0) hashes alike.
-            values[name] = (
-                Path(value).name
-                if value and Path in kinds
-                else float(value)
-                if value is not None and float in kinds
-                else value
-            )
+    values = {name: value for name, value in _comparable(settings).items() if name not in free}
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def settings_to_resume(began: Built, now: Built, explicit: frozenset[str], free: frozenset[str]) -> Built:
+    """Return the settings that a run began with, changed where `now` may change them.
+
+    Args:
+        explicit: dotted names of the settings that the user gave now.
+        free: settings that leave results as they are. A file may also lie elsewhere, under the same name.
+
+    Raises:
+        ConfigError: the user gave another setting than the run began with.
+    """
+    before, after = flatten(to_dict(began)), flatten(to_dict(now))
+    for name in sorted(explicit - free):
+        if _comparable(began)[name] != _comparable(now)[name]:
+            raise ConfigError(
+                f"expected {name} = {before[name]!r}, with which the run began, got {after[name]!r}; "
+                "leave it out, or start a new run without --resume"
+            )
+    taken = {name: value for name, value in after.items() if name in explicit | {"resume", "runs_dir"}}
+    return from_dict(nest({**before, **taken}), type(began))
+
+
+def _comparable(settings: Any) -> dict[str, Any]:
+    """Return settings by dotted name, the same for what means the same: 5 for 5.0, a file by its name alone."""
+    values, known = flatten(to_dict(settings)), settings_of(type(settings))
+    for name, value in values.items():
+        kinds = alternatives(known[name].kind)
+        if value is not None and (Path in kinds or float in kinds):
+            values[name] = Path(value).name if Path in kinds else float(value)
+    return values
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,8 +27,16 @@ from utils.config.kinds import (
     has_cuda,
     limits,
 )
-from utils.config.settings import checked_dataclass, free_settings, from_dict, require, settings_hash, to_dict
-from utils.config.settings import replace_settings as replace_settings
+from utils.config.settings import (
+    checked_dataclass,
+    flatten,
+    free_settings,
+    from_dict,
+    nest,
+    require,
+    settings_hash,
+    to_dict,
+)
 from utils.spaces import MAX_COEFFICIENT
 
 Representation = Literal["independent", "shared"]
@@ -340,9 +348,19 @@ def default_config(stated: Mapping[str, Any]) -> Config:
 
 UNHASHED = free_settings(Config)
 config_to_dict = to_dict
-config_hash = settings_hash
 
 
 def config_from_dict(values: Mapping[str, Any]) -> Config:
     """Return the config that nested dicts describe; raises ConfigError for what is no setting or breaks a rule."""
     return from_dict(values, Config)
+
+
+def config_hash(config: Config) -> str:
+    """Return the hash under which runs may continue one another."""
+    return settings_hash(config, UNHASHED)
+
+
+def replace_settings(config: Config, source: Config, names: Collection[str]) -> Config:
+    """Return `config` with the settings called `names` (dotted) taken from `source`, validated together."""
+    taken = {name: value for name, value in flatten(to_dict(source)).items() if name in names}
+    return from_dict(nest({**flatten(to_dict(config)), **taken}), Config)
