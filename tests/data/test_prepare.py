@@ -266,7 +266,7 @@ TITLES = {
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 def test_any_style_of_csv_is_read_back_exactly(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("styles")
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
