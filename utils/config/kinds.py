@@ -18,7 +18,8 @@ class Rule:
 
     words: str
     """What is expected; {} stands for the setting's name."""
-    holds: Callable[[Any], bool]
+    holds: Callable[[Any], object]
+    """Returns something true for a value that keeps the rule."""
     of_machine: bool = False
     """Checked by the command line alone: the run may have begun on another machine, where the value was right."""
 
@@ -63,18 +64,6 @@ def _number(text: str) -> float:
     return float(base) ** int(exponent or 1)
 
 
-def _is_folder_name(name: str) -> bool:
-    return name not in ("", ".", "..") and re.search(r"[/\\\0]", name) is None
-
-
-def _is_device(name: str) -> bool:
-    return re.fullmatch(r"auto|cpu|cuda(:\d+)?", name) is not None
-
-
-def _is_device_here(name: str) -> bool:
-    return not name.startswith("cuda") or has_cuda()
-
-
 def has_cuda() -> bool:
     """Return whether there is a CUDA device; imports torch, which takes a second."""
     import torch
@@ -90,11 +79,15 @@ Share = Annotated[float, limits("0 <= {} <= 1")]
 PositiveShare = Annotated[float, limits("0 < {} <= 1")]
 InnerShare = Annotated[float, limits("0 < {} < 1")]
 InputFile = Annotated[Path, Rule("an existing file for --{}", Path.is_file, of_machine=True)]
-FolderName = Annotated[str, Rule("{} to be a plain folder name", _is_folder_name)]
+FolderName = Annotated[str, Rule("{} to be a plain folder name", re.compile(r"(?!\.{1,2}\Z)[^/\\\0]+").fullmatch)]
 Device = Annotated[
     str,
-    Rule("device to be auto, cpu, cuda or cuda:N", _is_device),
-    Rule("--device cpu or auto on a machine without CUDA", _is_device_here, of_machine=True),
+    Rule("device to be auto, cpu, cuda or cuda:N", re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch),
+    Rule(
+        "--device cpu or auto on a machine without CUDA",
+        lambda name: not name.startswith("cuda") or has_cuda(),
+        of_machine=True,
+    ),
     Help("Device of tensor operations; `auto` is CUDA where there is one."),
     Mark.FREE,
 ]

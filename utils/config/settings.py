@@ -90,7 +90,7 @@ def setting_help(kind: type) -> dict[str, str]:
     return {**by_type, **texts}
 
 
-def require(holds: bool, rule: str, value: object) -> None:
+def require(holds: object, rule: str, value: object) -> None:
     """Raise ConfigError unless the rule holds."""
     if not holds:
         raise ConfigError(f"expected {rule}, got {str(value) if isinstance(value, Path) else value!r}")
