@@ -157,10 +157,14 @@ def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]
     if rest:
         raise ConfigError(f"expected a flag (such as --help), got {rest[0]!r}")
     values = {key: value for key, value in vars(given).items() if value is not None}
-    for item in dataclasses.fields(commands[name].arguments):
-        if item.default is item.default_factory is dataclasses.MISSING and item.name not in values:
-            raise ConfigError(f"expected {item.name.upper()}, got nothing; see --help")
+    for item in _required(commands[name].arguments) - values.keys():
+        raise ConfigError(f"expected {item.upper()}, got nothing; see --help")
     return values
+
+
+def _required(kind: type[Any]) -> set[str]:
+    every = dataclasses.fields(kind)
+    return {item.name for item in every if item.default is item.default_factory is dataclasses.MISSING}
 
 
 def _spelled(word: str) -> str:
@@ -179,7 +183,8 @@ def _parser(name: str, commands: Mapping[str, Command], wants_help: bool) -> arg
     """Return the parser of a command; what it reads holds only what was given."""
     kind = commands[name].arguments
     known = arguments_of(kind)
-    places = [key.upper() for key, setting in known.items() if Mark.POSITIONAL in setting.notes]
+    by_place = [key for key, setting in known.items() if Mark.POSITIONAL in setting.notes]
+    places = [key.upper() if key in _required(kind) else f"[{key.upper()}]" for key in by_place]
     parser = argparse.ArgumentParser(
         usage=" ".join([_program(name), "[-h]" if places else "[flags]", *places]),
         description=_wrapped(str(kind.__doc__)),
