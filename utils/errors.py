@@ -11,7 +11,7 @@ class ProgramError(Exception):
 
     exit_code = 1
     is_resumable = False
-    """Whether a run that ends with it goes on as it is from its last complete generation."""
+    """A run that ends with it can go on as it is from its last complete generation."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))

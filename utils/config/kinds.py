@@ -17,7 +17,7 @@ class Rule:
     """A rule that every value of a setting keeps."""
 
     words: str
-    """What is expected; {} stands for the setting's name."""
+    """The expectation as it is told; {} stands for the setting's name."""
     holds: Callable[[Any], object]
     """Returns something true for a value that keeps the rule."""
     of_machine: bool = False
