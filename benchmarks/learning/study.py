@@ -43,8 +43,9 @@ def study_config(words: Sequence[str]) -> Config:
 
     Raises ConfigError for a flag that main.py does not know.
     """
-    settings: Config = parse_command(["--profile", "quick", *words], COMMANDS).arguments.settings
-    return replace(settings, data=None)
+    command = parse_command(["--profile", "quick", *words], COMMANDS)
+    config: Config = command.arguments.settings
+    return config if "data" in command.explicit else replace(config, data=None)
 
 
 @dataclass(frozen=True)
