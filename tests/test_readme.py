@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,23 +15,38 @@ from tests.tiny_run import TINY, frame
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^python main\.py(?! fuel-breaks).*$", README, flags=re.MULTILINE)
-OWN_FLAGS = (["prepare"], ["evaluate"], ["signals"])
-"""Commands that take no settings."""
-CI = (Path(__file__).parent.parent / ".ci" / "run").read_text(encoding="utf-8")
+SMALL = {
+    "prepare": [],
+    "evaluate": ["--random-pickers", "20"],
+    "signals": [],
+    "walk-forward": ["--config", "run.toml", "--generations", "1", "--folds", "1", "--validation-days", "30"],
+}
+"""Flags that make a command quick."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with every file that the README's commands name, and a run of one generation."""
+    folder = tmp_path_factory.mktemp("readme")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        data = frame(300, 4)
+        data.to_parquet("prices.parquet")
+        Path("tickers.txt").write_text("T1\nT2\n")
+        Path("run.toml").write_text(TINY)
+        Path("held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\nT1,2011-02-24,20,20,10\n")
+        (folder / "folder_of_csv_files").mkdir()
+        for ticker, rows in data.groupby("ticker"):
+            rows.drop(columns="ticker").to_csv(f"folder_of_csv_files/{ticker}.csv", index=False)
+        assert main(["--config", "run.toml", "--run", "NAME", "--data", "prices.parquet", "--generations", "1"]) == 0
+    return folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with every file that the README's commands name."""
+def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that folder, to work in."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    data = frame(300, 4)
-    data.to_parquet("prices.parquet")
-    Path("tickers.txt").write_text("T1\nT2\n")
-    Path("run.toml").write_text(TINY)
-    Path("held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\nT1,2011-02-24,20,20,10\n")
-    (tmp_path / "folder_of_csv_files").mkdir()
-    for ticker, rows in data.groupby("ticker"):
-        rows.drop(columns="ticker").to_csv(f"folder_of_csv_files/{ticker}.csv", index=False)
     return tmp_path
 
 
@@ -42,15 +58,8 @@ def test_commands(folder: Path, command: str) -> None:
             main(arguments)
         assert left.value.code == 0
         return
-    small = [] if arguments[:1] in OWN_FLAGS or "--config" in arguments else ["--config", "run.toml"]
-    if arguments[:1] in (["evaluate"], ["signals"]):
-        assert main(["--config", "run.toml", "--run", "NAME", "--data", "prices.parquet", "--generations", "1"]) == 0
-    if arguments[:1] == ["walk-forward"]:
-        small += ["--folds", "2", "--validation-days", "30"]
-    if "--resume" in arguments:
-        assert main(["--config", "run.toml", "--run", "NAME", "--generations", "1"]) == 0
-        small = ["--generations", "2"]
-    assert main([*arguments, *small]) == 0
+    train = ["--generations", "2"] if "--resume" in arguments else ["--config", "run.toml", "--generations", "1"]
+    assert main([*arguments, *SMALL.get(" ".join(arguments[:1]), train)]) == 0
 
 
 def test_the_commands_are_there() -> None:

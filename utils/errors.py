@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import time
 
 
 class ProgramError(Exception):
     """An error whose message says in one line what was expected, what came and what to do."""
 
     exit_code = 1
+    is_resumable = False
+    """A run that ends with it can go on as it is from its last complete generation."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
@@ -24,6 +27,12 @@ class DataError(ProgramError):
     """Data that cannot be used."""
 
     exit_code = 2
+
+
+class FileError(ProgramError):
+    """A file that cannot be read or written, where nothing else says so."""
+
+    is_resumable = True
 
 
 class CheckpointError(ProgramError):
@@ -62,12 +71,22 @@ class MemoryLimitReached(ProgramError):
     """The process came too close to the memory that it may use; raised at a safe point."""
 
     exit_code = 3
+    is_resumable = True
 
 
 class StopRequested(ProgramError):
     """A signal asked the run to stop, at a time of time.monotonic(); raised at a safe point."""
 
+    is_resumable = True
+
     def __init__(self, signal_number: int, asked_at: float) -> None:
         super().__init__(f"stopped by {signal.Signals(signal_number).name}")
         self.exit_code = 128 + signal_number
         self.asked_at = asked_at
+
+
+def as_program_error(error: OSError | KeyboardInterrupt) -> ProgramError:
+    """Return the program's own error for one of Python's."""
+    if isinstance(error, KeyboardInterrupt):
+        return StopRequested(signal.SIGINT, time.monotonic())
+    return FileError(f"expected files that can be read and written, got: {error}")

@@ -1,10 +1,10 @@
-"""The interface of environment and networks: the ranges of an action and the layout of an account's state."""
+"""What environment and networks agree on: the ranges of an action and the layout of an account's state."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the settings need the ranges, and the command line starts without torch
+if TYPE_CHECKING:
     from torch import Tensor
 
 MIN_COEFFICIENT, MAX_COEFFICIENT = 1.0, 10.0
@@ -16,18 +16,18 @@ ACTION_FEATURES = 2
 POSITION_FEATURES = 6
 """Held, days held / maximum, unrealised return, size / maximum, distance to target, days without bar / maximum."""
 SIZE = 3
-"""Index of a position's size among its features."""
+"""The place of a position's size among its features."""
 ACCOUNT_FEATURES = 3
 """Cash and exposure as fractions of the initial capital, fraction of the trading period left.
 
-The last is negative in settlement, where the time until the forced close decides rewards too.
+The last is negative in settlement: how long until the forced close decides rewards too.
 """
 TRADING_LEFT = 2
-"""Index of the fraction of the trading period left among the account's features."""
+"""The place of the fraction of the trading period left in the account."""
 
 
 def spread_positions(slot_stock: Tensor, slot_features: Tensor, stocks: int) -> Tensor:
-    """Spread open positions from slots to stocks: (..., K) and (..., K, 6) to (..., stocks, 6), 0 where none is held.
+    """Open positions from slots to stocks: (..., K) and (..., K, 6) to (..., stocks, 6), 0 where nothing is held.
 
     The stock index of an empty slot is `stocks`.
     """

@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from scipy import stats
 
 from benchmarks.learning.study import Job, Record, run_study
-from training.fuel_breaks.arguments import FuelBreakTrainArguments
-from training.fuel_breaks.config import FREE_SETTINGS, FuelBreakRunConfig
+from training.commands.table import COMMANDS
+from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.evaluate_command import AGENT, judge, paired_lead
 from training.fuel_breaks.run import open_agent
 from training.fuel_breaks.train_command import run_training
@@ -91,12 +91,11 @@ def main() -> None:
     arguments, words = parser.parse_known_args()
     setup_logging()
     words = ["--minutes", "15", "--threads", "1", "--device", "cpu", *words]
-    command = parse_command(["fuel-breaks", "train", *words], cuda_available=False)
-    config = cast(FuelBreakTrainArguments, command.arguments).settings
+    config: FuelBreakRunConfig = parse_command(["fuel-breaks", "train", *words], COMMANDS).arguments.settings
     seeds = [replace(config, seed=seed, run=f"seed-{seed}") for seed in range(arguments.seeds)]
     jobs = [
         Job(
-            {"seed": own.seed, "minutes": own.minutes, "settings": settings_hash(own, FREE_SETTINGS)},
+            {"seed": own.seed, "minutes": own.minutes, "settings": settings_hash(own)},
             partial(learn, own, arguments.scenario_seeds),
         )
         for own in seeds

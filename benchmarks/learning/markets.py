@@ -31,7 +31,7 @@ from training.evaluation.tracks import ORACLE, RULE, tune_planted
 from training.rollout import play, roll_out
 from training.run.trainer import build_trainer
 from utils.config.settings import settings_hash
-from utils.config.trader import UNHASHED, Config, MarketKind
+from utils.config.trader import Config, MarketKind
 from utils.runs.seeding import seed_everything
 
 logger = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ def market_jobs(
             **asdict(budget),
             "paths": paths,
             "windows": windows,
-            "settings": settings_hash(own, UNHASHED)[:16],
+            "settings": settings_hash(own)[:16],
         }
         jobs.append(Job(key, partial(market_job, own, budget, paths, windows)))
     return jobs

@@ -27,7 +27,7 @@ from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import Ground, play_agent, play_equal_weight, play_pickers
 from training.evaluation.verdict import verdict
 from utils.config.settings import settings_hash
-from utils.config.trader import UNHASHED, Config
+from utils.config.trader import Config
 from utils.errors import DataError
 from utils.runs.seeding import named_generator
 
@@ -127,7 +127,7 @@ def null_jobs(kind: str, config: Config, seeds: Sequence[int], budget: Budget) -
     jobs = []
     for seed in seeds:
         own = replace(config, seed=seed, census_every=0)
-        key = {"null": kind, "seed": seed, **asdict(budget), "settings": settings_hash(own, UNHASHED)[:16]}
+        key = {"null": kind, "seed": seed, **asdict(budget), "settings": settings_hash(own)[:16]}
         jobs.append(Job(key, partial(null_run, kind, own, budget)))
     return jobs
 

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ import torch
 from scipy import stats
 
 from benchmarks.speed.harness import told_less
+from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
 from utils.config.trader import Config
 
 Record = dict[str, Any]
-_NO_FILE = Path("no data file")
 _CONFIDENCE = 0.95
 
 
@@ -43,7 +43,9 @@ def study_config(words: Sequence[str]) -> Config:
 
     Raises ConfigError for a flag that main.py does not know.
     """
-    return parse_command(["--profile", "quick", *words], cuda_available=False, default_data=_NO_FILE).config
+    command = parse_command(["--profile", "quick", *words], COMMANDS)
+    config: Config = command.arguments.settings
+    return config if "data" in command.explicit else replace(config, data=None)
 
 
 @dataclass(frozen=True)

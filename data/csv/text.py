@@ -18,21 +18,25 @@ NO_DAY = np.iinfo(np.int32).min
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _TIME = r"(?:\.0|,?[ T].*)?"
-_YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})" + _TIME)
-_COMPACT = re.compile(r"(\d{4})(\d{2})(\d{2})" + _TIME)
+_FORMS = [
+    re.compile(form + _TIME)
+    for form in (
+        r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})",
+        r"(?P<year>\d{4})(?P<month>\d{2})(?P<day>\d{2})",
+        r"(?P<day>\d{1,2})[-/. ]+(?P<month>[A-Za-z]{3,9})[-/., ]+(?P<year>\d{4}|\d{2})",
+        r"(?P<month>[A-Za-z]{3,9})[-/. ]+(?P<day>\d{1,2})[-/., ]+(?P<year>\d{4})",
+    )
+]
 _NUMERIC = re.compile(r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4}|\d{2})" + _TIME)
-_DAY_MONTH_NAME = re.compile(r"(\d{1,2})[-/. ]+([A-Za-z]{3,9})[-/., ]+(\d{4}|\d{2})" + _TIME)
-_MONTH_NAME_DAY = re.compile(r"([A-Za-z]{3,9})[-/. ]+(\d{1,2})[-/., ]+(\d{4})" + _TIME)
-_UNIX_SECONDS = re.compile(r"(\d{9,10})(?:\.0)?")
-_UNIX_MILLISECONDS = re.compile(r"(\d{12,13})(?:\.0)?")
+_UNIX = re.compile(r"(\d{9,10}|\d{12,13})(?:\.0)?")
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
 
 
 def resolve_days(texts: Sequence[str]) -> tuple[Int32Array, str | None]:
-    """Days since 1970-01-01 (texts,) of one file's dates, `NO_DAY` for what is no date.
+    """Return days since 1970-01-01 (texts,) of one file's dates, `NO_DAY` for what is no date.
 
-    Whether day or month comes first is decided once for all of them. Where none of them settles it, the month is taken
-    first, and one such date is returned too.
+    Day or month first is decided once for all of them. Where none of them settles it, the month is taken first, and one
+    such date is returned too.
     """
     numeric = [match for text in texts if (match := _NUMERIC.fullmatch(text))]
     first_beyond = sum(int(match[1]) > 12 for match in numeric)
@@ -43,25 +47,21 @@ def resolve_days(texts: Sequence[str]) -> tuple[Int32Array, str | None]:
 
 
 def parse_day(text: str, *, day_first: bool = False, either_order: bool = False) -> int | None:
-    """Days since 1970-01-01, or None if the text is no date; `either_order` also takes day and month the other way.
+    """Return days since 1970-01-01, or None if the text is no date; `either_order` takes day and month both ways.
 
     Understood are 2014-11-30, 20141130, 11/30/2014 (30/11/2014 with `day_first`), 30-Nov-2014, Nov 30, 2014, all with
     or without a time of day, and Unix time in seconds or milliseconds (UTC).
     """
-    if match := _UNIX_MILLISECONDS.fullmatch(text):
-        return int(match[1]) // 86_400_000
-    if match := _UNIX_SECONDS.fullmatch(text):
-        return int(match[1]) // 86_400
-    if match := _YEAR_FIRST.fullmatch(text) or _COMPACT.fullmatch(text):
-        return _day_number(match[1], match[2], match[3])
-    if match := _DAY_MONTH_NAME.fullmatch(text):
-        return _day_number(match[3], match[2], match[1])
-    if match := _MONTH_NAME_DAY.fullmatch(text):
-        return _day_number(match[3], match[1], match[2])
+    if match := _UNIX.fullmatch(text):
+        return int(match[1]) // (86_400 if len(match[1]) <= 10 else 86_400_000)
+    for form in _FORMS:
+        if match := form.fullmatch(text):
+            return _day_number(**match.groupdict())
     if match := _NUMERIC.fullmatch(text):
-        month, day = (match[2], match[1]) if day_first else (match[1], match[2])
-        number = _day_number(match[3], month, day)
-        return _day_number(match[3], day, month) if number is None and either_order else number
+        first, second, year = match.groups()
+        month, day = (second, first) if day_first else (first, second)
+        number = _day_number(year, month, day)
+        return _day_number(year, day, month) if number is None and either_order else number
     return None
 
 
@@ -75,7 +75,7 @@ def _day_number(year: str, month: str, day: str) -> int | None:
 
 
 def numbers(texts: Sequence[str], separator: str) -> Float64Array:
-    """Values (texts,) of a column in a file whose fields are set apart by `separator`, NaN for what is no number."""
+    """Return values (texts,) of a column whose file has fields set apart by `separator`, NaN for what is no number."""
     try:
         return np.array([float(text) for text in texts])
     except ValueError:
@@ -83,12 +83,12 @@ def numbers(texts: Sequence[str], separator: str) -> Float64Array:
 
 
 def is_number(text: str, separator: str) -> bool:
-    """Whether the text is a number, dollar signs and commas allowed."""
+    """Return whether the text is a number, dollar signs and commas allowed."""
     return not np.isnan(_number(text, separator))
 
 
 def _number(text: str, separator: str) -> float:
-    """Value of one number: a comma sets thousands apart or is decimal, as the digits and the separator tell."""
+    """Return the value of a number: a comma sets thousands apart or is decimal, as digits and separator tell."""
     text = text.strip().lstrip("$")
     if "," in text:
         thousands = _THOUSANDS.fullmatch(text) and ("." in text or separator != ";")

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.grid_symmetry import SYMMETRIES, GridSymmetry
-from utils.config.settings import require
 
 _MIN_DEVIATION = 0.05
 """Of an input channel: one that hardly varies is not blown up."""
-
-
-@dataclass(frozen=True)
-class QNetworkConfig:
-    """The fully convolutional dueling network."""
-
-    width: int = 24
-    """Feature maps of each layer."""
-    dilations: int = 3
-    """3 x 3 layers after the first, each reaching twice as far as the one before: 1, 2, 4, ... cells."""
-    downstream_prior: bool = True
-    """Advantages start as a learned multiple of the downstream value, which the network then corrects."""
-
-    def __post_init__(self) -> None:
-        require(1 <= self.width <= 512, "1 <= width <= 512", self.width)
-        require(0 <= self.dilations <= 5, "0 <= dilations <= 5", self.dilations)
 
 
 class QNetwork(nn.Module):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from tests.tiny_run import TINY, frame, run
+from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
 from utils.errors import ConfigError, DataError
 
@@ -65,7 +66,7 @@ def test_spoilt_settings(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "spoilt.toml"
     path.write_text(TINY[:start] + junk + TINY[start + len(junk) :], encoding="utf-8", errors="replace")
     try:
-        parse_command(["--config", str(path), "--profile", "quick"], cuda_available=False, default_data=tmp_path / "no")
+        parse_command(["--config", str(path), "--profile", "quick"], COMMANDS)
     except ConfigError as error:
         assert "expected" in str(error) and len(str(error).splitlines()) == 1
 

@@ -18,11 +18,13 @@ from benchmarks.faults.harness import records
 from data.splits import Span, consecutive_windows
 from main import main
 from tests.tiny_run import TINY, frame
+from training.commands.arguments import WalkForwardArguments
+from training.commands.table import COMMANDS
 from training.commands.train import run_training
 from training.erl_trainer import ERLTrainer
 from training.evaluation.folds import FoldPlan, make_folds
 from training.run.market import load_market
-from utils.config.cli import WalkForwardArguments, parse_command
+from utils.config.cli import parse_command
 from utils.config.trader import DataConfig, EnvironmentConfig
 from utils.errors import DataError
 
@@ -125,7 +127,7 @@ def test_the_curve_holds_every_test_day_once_and_reinvests(folder: Path) -> None
 def test_training_and_validation_do_not_touch_the_test_days(folder: Path, tmp_path: Path) -> None:
     """With every price after its last validation day corrupted, the first fold becomes the same, bit for bit."""
     command = ["walk-forward", "--config", str(folder / "tiny.toml"), "--data", str(folder / "data.parquet"), *FOLDS]
-    arguments = parse_command([*command, "--profile", "quick"], cuda_available=False).arguments
+    arguments = parse_command([*command, "--profile", "quick"], COMMANDS).arguments
     assert isinstance(arguments, WalkForwardArguments)
     config = arguments.settings
     dates = load_market(config)[0].dates

@@ -11,7 +11,7 @@ import torch
 from data.fuel_breaks.config import TileConfig
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
-from models.fuel_breaks.q_network import QNetworkConfig
+from models.fuel_breaks.config import QNetworkConfig
 from tests.fuel_breaks.fire_cases import GRASS, WATER, flat_landscape, small_config, small_tiles
 from training.fuel_breaks.config import BoundsConfig, DQNConfig, FuelBreakRunConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer

@@ -21,7 +21,8 @@ from benchmarks.learning.fuel_breaks import compare, memory_growth
 from data.fuel_breaks.terrain import generated_landscape
 from main import main
 from tests.fuel_breaks.run_cases import TINY
-from training.fuel_breaks.config import FREE_SETTINGS, FuelBreakRunConfig
+from training.commands.table import COMMANDS
+from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.evaluate_command import paired_lead
 from utils.config.cli import parse_command
@@ -174,7 +175,7 @@ def test_mistakes_on_a_run(trained_folder: Path, caplog: pytest.LogCaptureFixtur
 
 def test_settings_come_from_flags_over_the_file(folder: Path) -> None:
     words = ["fuel-breaks", "--config", "tiny.toml", "--lanes", "8", "--env.moisture.dead-1h-percent", "6"]
-    command = parse_command(words, cuda_available=False)
+    command = parse_command(words, COMMANDS)
     settings: Any = command.arguments
     assert command.name == "fuel-breaks train"
     assert (settings.settings.learning.lanes, settings.settings.env.moisture.dead_1h_percent) == (8, 6.0)
@@ -198,7 +199,7 @@ def test_the_hash_counts_what_shapes_results() -> None:
         return from_dict(nest({**flatten(to_dict(base)), **values}), FuelBreakRunConfig)
 
     def hash_of(**values: Any) -> str:
-        return settings_hash(changed(**values), FREE_SETTINGS)
+        return settings_hash(changed(**values))
 
     for same in ({"minutes": 3.0}, {"runs_dir": "x"}, {"env.cached_states": 9}, {"device": "cpu"}):
         assert hash_of(**same) == hash_of()

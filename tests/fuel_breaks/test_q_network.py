@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from data.fuel_breaks.landscape import Landscape
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment, static_channels
+from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.grid_symmetry import SYMMETRIES, CompassChannels, GridSymmetry
-from models.fuel_breaks.q_network import QNetwork, QNetworkConfig, symmetric_values
+from models.fuel_breaks.q_network import QNetwork, symmetric_values
 from tests.fuel_breaks.fire_cases import random_landscape, rotated, small_config, small_tiles
 from training.fuel_breaks.baselines import adaptive, downstream_value, place
 from training.fuel_breaks.dqn_trainer import double_dqn_target, soft_update, value_loss

@@ -22,10 +22,11 @@ from models.ddpg_agent import DDPGAgent
 from tests.small_market import TINY_NETWORK, TINY_RULES, environment_of, random_action, small_market
 from tests.tiny_run import TINY, frame
 from tests.tiny_run import run as train
+from training.commands.table import COMMANDS
 from training.signals.attribution import State, act, attribution, products
 from training.signals.holdings import Holding, position_features, read_holdings, session
 from training.signals.signals import Account, Signals, make_signals, opening_account
-from utils.config.cli import COMMANDS, flags_of
+from utils.config.cli import arguments_of, flags_of
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
 
@@ -302,5 +303,6 @@ def test_help_names_every_flag_of_a_command(name: str, capsys: pytest.CaptureFix
         main([name, "--help"])
     assert left.value.code == 0
     shown = capsys.readouterr().out
-    flags = [flag for flag in flags_of(COMMANDS[name]) if "." not in flag and not flag.startswith("--no-")]
+    known = arguments_of(COMMANDS[name].arguments)
+    flags = [flag for key, setting in known.items() if "." not in key for flag in flags_of(key, setting)]
     assert len(flags) >= 7 and all(re.search(rf"{flag}\b", shown) for flag in flags)

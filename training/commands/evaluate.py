@@ -12,6 +12,7 @@ from data.market import MarketTensors
 from data.splits import consecutive_windows, spaced_windows
 from data.synthetic.built_in import PlantedScores
 from environment.trading_env import VectorTradingEnvironment
+from training.commands.arguments import EvaluateArguments
 from training.erl_trainer import ERLTrainer
 from training.evaluation.assessment import Evaluation, Split
 from training.evaluation.baselines import ScoreRule
@@ -19,7 +20,6 @@ from training.evaluation.holdout import Look, add_look, champions_looked_at, rea
 from training.evaluation.tables import log_evaluation, write_evaluation
 from training.evaluation.tracks import CHAMPION, Ground, play_all, simple_rules, tune_planted
 from training.run.saved import SavedRun, open_saved_run
-from utils.config.cli import EvaluateArguments
 from utils.config.trader import Config
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import RunLog

@@ -1,4 +1,4 @@
-"""The command `signals`: opens a run, asks its champion for tomorrow's orders, and shows and writes them."""
+"""The command `signals`: the champion's orders for the next session, shown and written."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ import csv
 import dataclasses
 import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from training.commands.arguments import SignalsArguments
 from training.run.saved import SavedRun, open_saved_run
 from training.signals.attribution import METHOD, Attribution
 from training.signals.holdings import read_holdings, session
 from training.signals.signals import OpenPosition, Order, Signals, make_signals, opening_account
-from utils.config.cli import SignalsArguments
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_atomically, write_json
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
-_ORDER_COLUMNS = ("ticker", "coefficient", "value", "% of capital", "close", "target %", "target price", "latest exit")
-_POSITION_COLUMNS = ("ticker", "shares", "bought", "price", "close", "gain %", "target price", "latest exit", "status")
 
 
 def run_signals(arguments: SignalsArguments) -> Signals:
@@ -50,7 +48,7 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     return signals
 
 
-def _write(path: Path, flag: str, write: Any) -> None:
+def _write(path: Path, flag: str, write: Callable[[Path], None]) -> None:
     try:
         write(path)
     except OSError as error:
@@ -66,55 +64,56 @@ def _summary(run: SavedRun, signals: Signals) -> str:
 
 
 def _tables(signals: Signals) -> list[str]:
-    texts = ["orders\n" + table([_order_row(order) for order in signals.orders], _ORDER_COLUMNS)]
-    if not signals.orders:
+    if signals.orders:
+        texts = [_titled("orders", [_order_row(order) for order in signals.orders])]
+    else:
         best = signals.best_coefficient
         nearest = "nothing can be ordered" if best is None else f"the largest is {signals.best_candidate} at {best:.2f}"
         texts = [f"no order: {nearest}, and below a coefficient of 1, or without cash, nothing is ordered"]
-    texts += [f"{order.ticker} looks at most at {_looks_at(order.looks_at)}" for order in signals.orders]
+    texts += [f"{order.ticker} looks at most at {_shares(order.looks_at)}" for order in signals.orders]
     if signals.positions:
-        texts.append(
-            "open positions\n" + table([_position_row(position) for position in signals.positions], _POSITION_COLUMNS)
-        )
+        texts.append(_titled("open positions", [_position_row(position) for position in signals.positions]))
     return texts
 
 
+def _titled(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    return f"{title}\n{table(rows, tuple(rows[0]))}"
+
+
 def _order_row(order: Order) -> dict[str, Any]:
-    values = (
-        order.ticker,
-        order.coefficient,
-        order.value,
-        order.percent_of_capital,
-        order.close,
-        order.target_percent,
-        order.target_price,
-        str(order.latest_exit),
-    )
-    return dict(zip(_ORDER_COLUMNS, values, strict=True))
+    return {
+        "ticker": order.ticker,
+        "coefficient": order.coefficient,
+        "value": order.value,
+        "% of capital": order.percent_of_capital,
+        "close": order.close,
+        "target %": order.target_percent,
+        "target price": order.target_price,
+        "latest exit": str(order.latest_exit),
+    }
 
 
 def _position_row(position: OpenPosition) -> dict[str, Any]:
-    values = (
-        position.ticker,
-        position.shares,
-        position.entry_date,
-        position.entry_price,
-        position.close,
-        position.unrealised_percent,
-        position.target_price,
-        str(position.latest_exit),
-        position.status,
-    )
-    return dict(zip(_POSITION_COLUMNS, values, strict=True))
+    return {
+        "ticker": position.ticker,
+        "shares": position.shares,
+        "bought": position.entry_date,
+        "price": position.entry_price,
+        "close": position.close,
+        "gain %": position.unrealised_percent,
+        "target price": position.target_price,
+        "latest exit": str(position.latest_exit),
+        "status": position.status,
+    }
 
 
-def _looks_at(seen: Attribution) -> str:
-    groups = {field.name: getattr(seen, field.name) for field in dataclasses.fields(seen)}
+def _shares(attribution: Attribution) -> str:
+    groups = {field.name: getattr(attribution, field.name) for field in dataclasses.fields(attribution)}
     return "; ".join(f"{name} {', '.join(map(str, shares))}" for name, shares in groups.items())
 
 
 def orders_csv(signals: Signals) -> str:
-    """One line an order, numbers in full; `looks_at` is text."""
+    """Return one line an order, numbers in full; `looks_at` is text."""
     text = io.StringIO()
     names = [field.name for field in dataclasses.fields(Order)]
     writer = csv.writer(text, lineterminator="\n")
@@ -122,12 +121,12 @@ def orders_csv(signals: Signals) -> str:
     for order in signals.orders:
         values = [getattr(order, name) for name in names[:-2]]
         leaves = order.latest_exit
-        writer.writerow([signals.date, *values, leaves.date, leaves.is_estimate, _looks_at(order.looks_at)])
+        writer.writerow([signals.date, *values, leaves.date, leaves.is_estimate, _shares(order.looks_at)])
     return text.getvalue()
 
 
 def orders_json(run: SavedRun, signals: Signals, notes: Sequence[str]) -> Mapping[str, Any]:
-    """Everything that the command knows, as JSON values."""
+    """Return all that the command shows, as JSON values."""
     return {
         "run": run.name,
         "champion_generation": run.champion_generation,

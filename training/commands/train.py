@@ -10,6 +10,7 @@ import torch
 
 from data.splits import Splits
 from data.synthetic.built_in import PlantedScores
+from training.commands.arguments import TrainArguments
 from training.commands.evaluate import judge_training
 from training.erl_trainer import PHASES, ERLTrainer
 from training.evaluation.assessment import Evaluation, Split
@@ -20,8 +21,9 @@ from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
 from training.run.trainer import build_trainer
 from utils.charts import memory_chart
+from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
-from utils.config.trader import UNHASHED, Config
+from utils.config.trader import Config
 from utils.memory.guard import keep_freed_memory, peak_rss_mb
 from utils.memory.profiler import get_profiler
 from utils.pictures import draw_chart, status_block
@@ -32,6 +34,11 @@ BASELINE = "baseline"
 RESULTS = (SUMMARY, REPORT, "fitness.png", "equity.png", "memory.png")
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
 SURVIVORS_NOTE = "chosen on these validation windows: flattered; so is any data that holds survivors only"
+
+
+def run_train(arguments: TrainArguments, explicit: frozenset[str]) -> None:
+    """Run the command `train`, with the cloud that the environment names."""
+    run_training(arguments.settings, explicit, store=open_cloud())
 
 
 def run_training(
@@ -49,7 +56,7 @@ def run_training(
         NonFiniteError: an update or a result was not finite, at which the settings let the run stop.
         ConfigError, CloudError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
-    with open_session(config, explicit, UNHASHED, store=store, files=(MARKET,), results=RESULTS) as session:
+    with open_session(config, explicit, store=store, files=(MARKET,), results=RESULTS) as session:
         config = session.settings
         logger.info("profile %s", config.profile)
         keep_freed_memory()

@@ -11,6 +11,7 @@ from pathlib import Path
 from data.market import Market
 from data.splits import Splits, consecutive_windows
 from environment.trading_env import VectorTradingEnvironment
+from training.commands.arguments import WalkForwardArguments
 from training.commands.evaluate import planted_rules
 from training.commands.train import run_training
 from training.evaluation.assessment import Evaluation
@@ -20,9 +21,8 @@ from training.evaluation.tracks import CHAMPION, RANDOM, Ground, join, play_all,
 from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import open_saved_run
 from utils import metrics
-from utils.config.cli import WalkForwardArguments
-from utils.config.settings import LATEST, nearest, settings_to_resume
-from utils.config.trader import UNHASHED, Config, config_from_dict, config_to_dict
+from utils.config.settings import LATEST, from_dict, nearest, settings_to_resume, to_dict
+from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_lock import RunLock
@@ -64,7 +64,7 @@ def _open(arguments: WalkForwardArguments, explicit: frozenset[str]) -> tuple[Pa
     names = [field.name for field in dataclasses.fields(FoldPlan)]
     asked, config = FoldPlan(**{name: getattr(arguments, name) for name in names}), arguments.settings
     if config.resume is None:
-        contents = {"plan": dataclasses.asdict(asked), "settings": config_to_dict(config)}
+        contents = {"plan": dataclasses.asdict(asked), "settings": to_dict(config)}
         return new_folder(config.runs_dir, config.run, PLAN, contents), asked, config
     path = config.runs_dir / (_newest(config.runs_dir) if config.resume == LATEST else config.resume)
     plan, began = _read_plan(path)
@@ -74,7 +74,7 @@ def _open(arguments: WalkForwardArguments, explicit: frozenset[str]) -> tuple[Pa
                 f"expected --{name.replace('_', '-')} {getattr(plan, name)}, with which {path} began, got "
                 f"{getattr(asked, name)}; leave it out, or start a new test without --resume"
             )
-    return path, plan, settings_to_resume(began, config, explicit, UNHASHED)
+    return path, plan, settings_to_resume(began, config, explicit)
 
 
 def _newest(runs_dir: Path) -> str:
@@ -95,7 +95,7 @@ def _read_plan(path: Path) -> tuple[FoldPlan, Config]:
         raise ConfigError(f"expected a walk-forward test in {path.parent}, got {path.name!r}; {advice}")
     try:
         contents = json.loads((path / PLAN).read_text(encoding="utf-8"))
-        return FoldPlan(**contents["plan"]), config_from_dict(contents["settings"])
+        return FoldPlan(**contents["plan"]), from_dict(contents["settings"], Config)
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"expected the plan of a walk-forward test in {path / PLAN}, got: {error}") from None
 

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
+from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.grid_symmetry import CompassChannels, GridSymmetry
-from models.fuel_breaks.q_network import QNetwork, QNetworkConfig, symmetric_values
+from models.fuel_breaks.q_network import QNetwork, symmetric_values
 from training.fuel_breaks.baselines import Policy
 
 DOWNSTREAM = CHANNELS.index("downstream_value")

@@ -14,7 +14,7 @@ from data.fuel_breaks.landscape import Landscape, Tile, TileSplits, cut_tiles, l
 from data.fuel_breaks.terrain import generated_landscape
 from models.fuel_breaks.q_network import QNetwork
 from training.fuel_breaks.baselines import Policy
-from training.fuel_breaks.config import FREE_SETTINGS, FuelBreakRunConfig
+from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.policies import build_network, build_symmetry, greedy
 from utils.config.settings import settings_hash
 from utils.errors import DataError
@@ -86,7 +86,7 @@ def open_agent(runs_dir: Path, name: str | None, device: torch.device) -> SavedA
     """
     run = RunLog.open(runs_dir, latest_run(runs_dir) if name is None else name)
     config = run.settings(FuelBreakRunConfig)
-    state = run.newest_checkpoint(settings_hash(config, FREE_SETTINGS)).state
+    state = run.newest_checkpoint(settings_hash(config)).state
     landscape, splits = load_tiles(config)
     remember_landscape(run.path, landscape)
     progress = state["progress"]

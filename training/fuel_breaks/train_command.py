@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from training.fuel_breaks.config import FREE_SETTINGS, FuelBreakRunConfig
+from training.fuel_breaks.arguments import FuelBreakTrainArguments
+from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
 from training.fuel_breaks.run import GENERATED, load_tiles, remember_landscape
@@ -23,6 +24,11 @@ from utils.runs.run_log import RunLog
 
 logger = logging.getLogger(__name__)
 Clock = Callable[[], float]
+
+
+def run_train(arguments: FuelBreakTrainArguments, explicit: frozenset[str]) -> None:
+    """Run the command `fuel-breaks train`."""
+    run_training(arguments.settings, explicit)
 
 
 def run_training(config: FuelBreakRunConfig, explicit: frozenset[str], clock: Clock = time.monotonic) -> dict[str, Any]:
@@ -38,7 +44,7 @@ def run_training(config: FuelBreakRunConfig, explicit: frozenset[str], clock: Cl
     """
     # Of a new run before its folder is made: a landscape that cannot be used leaves nothing behind.
     ground = load_tiles(config) if config.resume is None else None
-    with open_session(config, explicit, FREE_SETTINGS) as session:
+    with open_session(config, explicit) as session:
         config = session.settings
         landscape, splits = ground or load_tiles(config)
         remember_landscape(session.run.path, landscape)

@@ -14,7 +14,7 @@ from data.synthetic.built_in import PlantedScores
 from models.ddpg_agent import DDPGAgent
 from training.run.market import MARKET, load_market, pinned
 from utils.config.settings import settings_hash
-from utils.config.trader import UNHASHED, Config
+from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.runs.run_log import RunLog, latest_run
 
@@ -64,7 +64,7 @@ def open_saved_run(
     """
     run = RunLog.open(runs_dir, latest_run(runs_dir) if name is None else name)
     config = run.settings(Config)
-    checkpoint = run.newest_checkpoint(settings_hash(config, UNHASHED))
+    checkpoint = run.newest_checkpoint(settings_hash(config))
     progress = checkpoint.state["progress"]
     if progress["champion_generation"] == 0:
         raise ConfigError(f"expected a champion in {run.path}, got agents without a finite result only; train it again")

@@ -164,7 +164,6 @@ class Session(Generic[Settings]):
 def open_session(
     settings: Settings,
     explicit: frozenset[str],
-    free: frozenset[str],
     *,
     store: ObjectStore | None = None,
     files: tuple[str, ...] = (),
@@ -174,7 +173,6 @@ def open_session(
 
     Args:
         explicit: dotted names of the settings that the user gave, for a resumed run to honour or refuse.
-        free: settings that leave results as they are, which a resumed run may change.
         store: where the run is kept besides the disk.
         files: names of small files, written before the first generation, that are kept there too.
         results: names of files, written at the end, that are kept there too.
@@ -185,7 +183,7 @@ def open_session(
         StopRequested, MemoryLimitReached: the run stopped at a safe point; its last complete generation is on disk.
         CheckpointError: no checkpoint can be written.
     """
-    run, settings = open_run(settings, explicit, free, store, files)
+    run, settings = open_run(settings, explicit, store, files)
     with contextlib.ExitStack() as stack:
         stack.enter_context(run)
         stack.enter_context(RunLock(run.path))
@@ -198,7 +196,7 @@ def open_session(
         choose_threads(settings.threads)
         reset_profiler()
         seed_everything(settings.seed)
-        session = Session(run, settings, device, safe_point, settings_hash(settings, free), files, results, sync)
+        session = Session(run, settings, device, safe_point, settings_hash(settings), files, results, sync)
         try:
             yield session
         except MemoryLimitReached:
@@ -210,7 +208,6 @@ def open_session(
 def open_run(
     settings: Settings,
     explicit: frozenset[str],
-    free: frozenset[str],
     store: ObjectStore | None = None,
     files: Collection[str] = (),
 ) -> tuple[RunLog, Settings]:
@@ -230,7 +227,7 @@ def open_run(
     if store is not None:
         fetch_newer(store, settings.runs_dir / name, files, is_reached=is_reached)
     run = RunLog.open(settings.runs_dir, name)
-    return run, settings_to_resume(run.settings(type(settings)), settings, explicit, free)
+    return run, settings_to_resume(run.settings(type(settings)), settings, explicit)
 
 
 def _newest_name(runs_dir: Path, store: ObjectStore | None) -> str:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import hashlib
+import inspect
 import json
 import math
+import sys
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
+from utils.config.kinds import Help, Mark, Rule
 from utils.errors import ConfigError
 
 Built = TypeVar("Built")
@@ -19,112 +25,118 @@ LATEST = "latest"
 """Value of `resume` that stands for the newest run."""
 
 
-def require(holds: bool, rule: str, came: object) -> None:
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a config dataclass."""
+
+    kind: Any
+    """Its type, without annotations."""
+    owner: type
+    """The dataclass that it is a field of."""
+    notes: tuple[Any, ...]
+    """Its annotations: rules, marks, help."""
+
+    @property
+    def rules(self) -> list[Rule]:
+        """Rules that its values keep."""
+        return [note for note in self.notes if isinstance(note, Rule)]
+
+
+_found: dict[type, dict[str, Setting]] = {}
+
+
+def settings_of(kind: type) -> dict[str, Setting]:
+    """Return every setting of a config dataclass by its dotted name, those of nested dataclasses included."""
+    if kind not in _found:
+        found, hints = _found.setdefault(kind, {}), get_type_hints(kind, include_extras=True)
+        for name, bare in setting_types(kind).items():
+            if dataclasses.is_dataclass(bare):
+                found |= {f"{name}.{inner}": own for inner, own in settings_of(bare).items()}  # type: ignore[arg-type]
+            else:
+                found[name] = Setting(bare, kind, tuple(_notes(hints[name])))
+    return _found[kind]
+
+
+def setting_types(kind: type) -> dict[str, Any]:
+    """Return names and types of a config dataclass's fields, in order, without annotations."""
+    hints = get_type_hints(kind)
+    return {item.name: hints[item.name] for item in dataclasses.fields(kind)}
+
+
+def _notes(hint: Any) -> list[Any]:
+    parts = get_args(hint) if get_origin(hint) in (Annotated, Union, types.UnionType) else ()
+    own = [part for part in parts if isinstance(part, Rule | Mark | Help)]
+    return own + [note for part in parts for note in _notes(part)]
+
+
+def setting_help(kind: type) -> dict[str, str]:
+    """Return the docstrings below the fields of a dataclass, by name; where there is none, the help of its type."""
+    (body,) = (
+        node.body
+        for node in ast.parse(inspect.getsource(sys.modules[kind.__module__])).body
+        if isinstance(node, ast.ClassDef) and node.name == kind.__name__
+    )
+    texts = {}
+    for item, after in pairwise(body):
+        match item, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                texts[name] = " ".join(text.split())
+    by_type = {
+        name: note.text
+        for name, setting in settings_of(kind).items()
+        for note in setting.notes
+        if isinstance(note, Help)
+    }
+    return {**by_type, **texts}
+
+
+def require(holds: object, rule: str, value: object) -> None:
     """Raise ConfigError unless the rule holds."""
     if not holds:
-        raise ConfigError(f"expected {rule}, got {came!r}")
+        raise ConfigError(f"expected {rule}, got {str(value) if isinstance(value, Path) else value!r}")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def checked_dataclass(kind: type[Built]) -> type[Built]:
+    """Make a frozen dataclass that is checked where it is built: the rules of its types, then its `__post_init__`."""
+    own = getattr(kind, "__post_init__", None)
+
+    def check(settings: Any) -> None:
+        check_rules(settings)
+        if own is not None:
+            own(settings)
+
+    kind.__post_init__ = check  # type: ignore[attr-defined]
+    return dataclass(frozen=True)(kind)
+
+
+def check_rules(settings: Any, *, of_machine: bool = False) -> None:
+    """Raise ConfigError if a setting of a config dataclass breaks a rule of its type."""
+    known = settings_of(type(settings))
+    for name, value in vars(settings).items():
+        if dataclasses.is_dataclass(value):
+            check_rules(value, of_machine=of_machine)
+        elif value is not None:
+            for rule in known[name].rules:
+                if rule.of_machine == of_machine:
+                    require(rule.holds(value), rule.words.format(name.replace("_", "-")), value)
 
 
 def to_dict(settings: Any) -> dict[str, Any]:
-    """A config dataclass as nested dicts of JSON values; paths become strings with forward slashes."""
-    return {name: _plain(getattr(settings, name)) for name in setting_types(type(settings))}
+    """Return a config dataclass as nested dicts of JSON values; paths become strings with forward slashes."""
+
+    def plain(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: value.as_posix() if isinstance(value, Path) else value for name, value in items}
+
+    return dataclasses.asdict(settings, dict_factory=plain)
 
 
 def from_dict(values: Mapping[str, Any], kind: type[Built]) -> Built:
-    """The config dataclass that nested dicts describe; what they leave out takes its defaults.
+    """Return the config dataclass that nested dicts describe; what they leave out takes its defaults.
 
     Raises ConfigError for a name that is no setting, a value of the wrong type or one that breaks a rule.
     """
     return _build(values, kind, "")
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
-    """Nested dicts as one dict from joined names to values."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat.update(flatten(value, f"{prefix}{name}{separator}", separator))
-        else:
-            flat[prefix + name] = value
-    return flat
-
-
-def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """One dict from dotted names to values as nested dicts."""
-    nested: dict[str, Any] = {}
-    for name, value in flat.items():
-        *concerns, last = name.split(".")
-        table = nested
-        for concern in concerns:
-            table = table.setdefault(concern, {})
-        table[last] = value
-    return nested
-
-
-def leaves(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the values of a config dataclass by dotted name."""
-    found: dict[str, Any] = {}
-    for name in setting_types(type(settings)):
-        value = getattr(settings, name)
-        found.update(leaves(value, f"{prefix}{name}.") if dataclasses.is_dataclass(value) else {prefix + name: value})
-    return found
-
-
-def settings_hash(settings: Any, free: Collection[str]) -> str:
-    """Return the sha256 (hex) of the settings that shape results: all but the `free` ones.
-
-    Two runs with the same hash may continue one another. Of a file only the name counts, as it may lie elsewhere.
-    """
-    # Through from_dict, so that a float setting given as an integer (5 for 5.0) hashes alike.
-    values = leaves(from_dict(to_dict(settings), type(settings)))
-    counted = {name: _file_name(value) for name, value in values.items() if name not in free}
-    return hashlib.sha256(json.dumps(counted, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _file_name(value: Any) -> Any:
-    return value.name if isinstance(value, Path) else value
-
-
-def settings_to_resume(began: Built, now: Built, explicit: frozenset[str], free: frozenset[str]) -> Built:
-    """Return the settings that a run began with, changed where `now` may change them.
-
-    Args:
-        explicit: dotted names of the settings that the user gave now.
-        free: settings that leave results as they are. A file may also lie elsewhere, under the same name.
-
-    Raises:
-        ConfigError: the user gave another setting than the run began with.
-    """
-    before, after = leaves(began), leaves(now)
-    for name in sorted(explicit - free):
-        if _file_name(before[name]) != _file_name(after[name]):
-            raise ConfigError(
-                f"expected {name} = {_plain(before[name])!r}, with which the run began, got {_plain(after[name])!r}; "
-                "leave it out, or start a new run without --resume"
-            )
-    taken = {name: value for name, value in after.items() if name in explicit or name in ("resume", "runs_dir")}
-    return from_dict(nest({**before, **taken}), type(began))
-
-
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """The valid name most like `name`, as a whole or by its part after the last dot."""
-
-    def likeness(candidate: str) -> float:
-        whole = difflib.SequenceMatcher(None, name, candidate).ratio()
-        last = difflib.SequenceMatcher(None, _last_part(name), _last_part(candidate)).ratio()
-        return max(whole, last)
-
-    return max(valid, key=likeness)
-
-
-def _last_part(name: str) -> str:
-    return name.lstrip("-").rsplit(".", 1)[-1]
-
-
-def setting_types(kind: type) -> dict[str, Any]:
-    """Names and types of a config dataclass's fields, in order, markers for the command line taken off."""
-    hints = get_type_hints(kind)
-    return {item.name: hints[item.name] for item in dataclasses.fields(kind)}
 
 
 def _build(values: Any, kind: type[Built], prefix: str) -> Built:
@@ -139,10 +151,10 @@ def _build(values: Any, kind: type[Built], prefix: str) -> Built:
 
 
 def checked(value: Any, kind: Any, name: str) -> Any:
-    """`value` (as JSON or TOML hold it) as the type of setting `name`; ConfigError where it is not one."""
+    """Return `value`, as JSON or TOML hold it, as the type of setting `name`; ConfigError where it is not one."""
     if dataclasses.is_dataclass(kind):
         return _build(value, kind, f"{name}.")  # type: ignore[arg-type]
-    for choice in _alternatives(kind):
+    for choice in alternatives(kind):
         if _fits(value, choice):
             return choice(value) if choice in (float, Path) else value
     message = f"expected {describe(kind)} for {name}, got {value!r}"
@@ -152,13 +164,14 @@ def checked(value: Any, kind: Any, name: str) -> Any:
 
 
 def describe(kind: Any) -> str:
-    """What a setting of this type may be, in words."""
+    """Return in words what a setting of this type may be."""
     words = {int: "an integer", float: "a finite number", bool: "true or false", str: "a name", Path: "a path"}
-    choices = [choice for choice in _alternatives(kind) if choice is not type(None)]
+    choices = [choice for choice in alternatives(kind) if choice is not type(None)]
     return " or ".join(" or ".join(get_args(choice)) or words[choice] for choice in choices)
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the type itself."""
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
@@ -172,7 +185,85 @@ def _fits(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return to_dict(value)
-    return value.as_posix() if isinstance(value, Path) else value
+def free_settings(kind: type) -> frozenset[str]:
+    """Return dotted names of the settings that leave results as they are, so that a resumed run may change them."""
+    return frozenset(name for name, setting in settings_of(kind).items() if Mark.FREE in setting.notes)
+
+
+def settings_hash(settings: Any) -> str:
+    """Return the SHA-256 (hex) of all settings that shape results; runs of one hash may continue one another.
+
+    Of files only the names count: a run can move to a machine that keeps them elsewhere.
+    """
+    free = free_settings(type(settings))
+    values = {name: value for name, value in _comparable(settings).items() if name not in free}
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def settings_to_resume(began: Built, now: Built, explicit: frozenset[str]) -> Built:
+    """Return the settings that a run began with, changed where `now` may change them.
+
+    Args:
+        explicit: dotted names of the settings that the user gave now.
+            Those that shape results may not differ; a file may lie elsewhere, under the same name.
+
+    Raises:
+        ConfigError: the user gave another setting than the run began with.
+    """
+    before, after = flatten(to_dict(began)), flatten(to_dict(now))
+    for name in sorted(explicit - free_settings(type(began))):
+        if _comparable(began)[name] != _comparable(now)[name]:
+            raise ConfigError(
+                f"expected {name} = {before[name]!r}, with which the run began, got {after[name]!r}; "
+                "leave it out, or start a new run without --resume"
+            )
+    taken = {name: value for name, value in after.items() if name in explicit | {"resume", "runs_dir"}}
+    return from_dict(nest({**before, **taken}), type(began))
+
+
+def _comparable(settings: Any) -> dict[str, Any]:
+    """Return settings by dotted name, the same for what means the same: 5 for 5.0, a file by its name alone."""
+    values, known = flatten(to_dict(settings)), settings_of(type(settings))
+    for name, value in values.items():
+        kinds = alternatives(known[name].kind)
+        if value is not None and (Path in kinds or float in kinds):
+            values[name] = Path(value).name if Path in kinds else float(value)
+    return values
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
+    """Return nested dicts as one dict from joined names to values."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{name}{separator}", separator))
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one dict from dotted names to values as nested dicts."""
+    nested: dict[str, Any] = {}
+    for name, value in flat.items():
+        *concerns, last = name.split(".")
+        table = nested
+        for concern in concerns:
+            table = table.setdefault(concern, {})
+        table[last] = value
+    return nested
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Return the valid name most like `name`, as a whole or by its part after the last dot."""
+
+    def likeness(candidate: str) -> float:
+        whole = difflib.SequenceMatcher(None, name, candidate).ratio()
+        last = difflib.SequenceMatcher(None, _last_part(name), _last_part(candidate)).ratio()
+        return max(whole, last)
+
+    return max(valid, key=likeness)
+
+
+def _last_part(name: str) -> str:
+    return name.lstrip("-").rsplit(".", 1)[-1]

@@ -24,8 +24,7 @@ from training.evaluation.assessment import METRICS, Estimate, Evaluation
 from training.evaluation.page import svg
 from training.evaluation.tracks import CHAMPION
 from utils.charts import Dates, FloatArray, memory_chart, number, scale_of, tick_labels
-from utils.config.settings import flatten
-from utils.config.trader import config_to_dict
+from utils.config.settings import flatten, to_dict
 from utils.metrics import daily_returns
 from utils.runs.run_log import write_atomically
 
@@ -80,7 +79,7 @@ def render(evaluation: Evaluation) -> str:
         costs=charts.cost_chart(evaluation),
         fitness=charts.fitness_chart(records) if records else None,
         memory=memory_chart(charts.memory_points(records), limit) if records else None,
-        settings=shown_settings(config_to_dict(evaluation.config)),
+        settings=shown_settings(to_dict(evaluation.config)),
         command=_SECRET_VALUE.sub(NOT_SHOWN, evaluation.command),
     )
 

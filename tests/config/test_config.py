@@ -1,4 +1,4 @@
-"""Settings and the command line: precedence, names, refusals; tyro's own parser is the oracle."""
+"""Settings and the command line: precedence, names, refusals, and the list of all flags."""
 
 from __future__ import annotations
 
@@ -7,61 +7,82 @@ import json
 import re
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
+from unittest import mock
 
 import pytest
-import tyro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from utils.config.cli import Command, PrepareArguments, TrainArguments, flags_of, parse_command
-from utils.config.settings import LATEST, flatten, nearest, nest, settings_hash, settings_to_resume
+from training.commands.arguments import PrepareArguments, TrainArguments
+from training.commands.table import COMMANDS
+from utils.config.cli import ParsedCommand, arguments_of, flags_of, parse_command
+from utils.config.settings import (
+    LATEST,
+    flatten,
+    from_dict,
+    nearest,
+    nest,
+    setting_help,
+    settings_hash,
+    settings_of,
+    settings_to_resume,
+    to_dict,
+)
 from utils.config.trader import (
-    UNHASHED,
     Config,
     EnvironmentConfig,
     NetworkConfig,
-    config_from_dict,
-    config_to_dict,
     profile_config,
 )
 from utils.errors import ConfigError
 
 NOT_THERE = Path("no-such-folder/stock_data.parquet")
 
-fractions = st.floats(0, 0.37)
-FLAG_VALUES: dict[str, st.SearchStrategy[str]] = {
-    "--generations": st.integers(1, 10**6).map(str),
-    "--seed": st.integers(0, 2**63 - 1).map(str),
-    "--population-size": st.integers(1, 64).map(str),
-    "--gradient-steps": st.integers(0, 100).map(str),
-    "--representation": st.sampled_from(["independent", "shared"]),
-    "--device": st.sampled_from(["auto", "cpu"]),
-    "--runs-dir": st.sampled_from(["runs", "/tmp/other", "a b"]),
-    "--run": st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True).filter(lambda name: name != "none"),
-    "--env.cost-bps": st.floats(0, 9999).map(repr),
-    "--env.fill": st.sampled_from(["next_open", "same_close"]),
-    "--learning.gamma": st.floats(0, 1).map(repr),
-    "--learning.credit": st.sampled_from(["entry", "daily"]),
-    "--evolution.elite-fraction": fractions.map(repr),
-    "--evolution.offspring-fraction": fractions.map(repr),
-    "--replay.capacity": st.integers(10_000, 10**7).map(str),
-    "--synthetic.days": st.integers(2, 10**4).map(str),
+FLAG_VALUES: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
+    "--generations": ("generations", st.integers(1, 10**6)),
+    "--seed": ("seed", st.integers(0, 2**63 - 1)),
+    "--population-size": ("evolution.population_size", st.integers(1, 64)),
+    "--learning.gradient_steps": ("learning.gradient_steps", st.integers(0, 100)),
+    "--representation": ("network.representation", st.sampled_from(["independent", "shared"])),
+    "--device": ("device", st.sampled_from(["auto", "cpu"])),
+    "--runs-dir": ("runs_dir", st.sampled_from(["runs", "/tmp/other", "a b"])),
+    "--run": ("run", st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)),
+    "--env.cost-bps": ("env.cost_bps", st.floats(0, 9999)),
+    "--env.fill": ("env.fill", st.sampled_from(["next_open", "same_close"])),
+    "--learning.gamma": ("learning.gamma", st.floats(0, 1)),
+    "--evolution.elite-fraction": ("evolution.elite_fraction", st.floats(0, 0.37)),
+    "--evolution.offspring-fraction": ("evolution.offspring_fraction", st.floats(0, 0.37)),
+    "--replay.capacity": ("replay.capacity", st.integers(10_000, 10**7)),
 }
+"""A setting and its values by flag."""
 
 
 @st.composite
-def command_lines(draw: st.DrawFn) -> list[str]:
-    names = draw(st.lists(st.sampled_from(sorted(FLAG_VALUES)), unique=True))
+def command_lines(draw: st.DrawFn) -> tuple[list[str], dict[str, Any]]:
+    """Words and the settings, by dotted name, that they mean."""
     words: list[str] = []
-    for name in names:
-        value = draw(FLAG_VALUES[name])
-        words += [f"{name}={value}"] if draw(st.booleans()) else [name, value]
-    switch = draw(st.sampled_from([[], ["--network.twin-critics"], ["--network.no-twin-critics"]]))
-    return words + switch
+    meant: dict[str, Any] = {}
+    for flag in draw(st.lists(st.sampled_from(sorted(FLAG_VALUES)), unique=True)):
+        name, values = FLAG_VALUES[flag]
+        meant[name] = draw(values)
+        words += [f"{flag}={meant[name]}"] if draw(st.booleans()) else [flag, str(meant[name])]
+    if draw(st.booleans()):
+        meant["network.twin_critics"] = draw(st.booleans())
+        words.append("--network.twin-critics" if meant["network.twin_critics"] else "--network.no-twin-critics")
+    return words, meant
 
 
-def parse(*argv: str, cuda: bool = False, default_data: Path = NOT_THERE) -> Command:
-    return parse_command(argv, cuda_available=cuda, default_data=default_data)
+def parse(*argv: str, cuda: bool = False, default_data: Path = NOT_THERE) -> ParsedCommand:
+    with (
+        mock.patch("torch.cuda.is_available", return_value=cuda),
+        mock.patch("utils.config.trader.DEFAULT_DATA", default_data),
+    ):
+        return parse_command(argv, COMMANDS)
+
+
+def settings_from(*argv: str, **options: Any) -> Config:
+    settings: Config = parse(*argv, **options).arguments.settings
+    return settings
 
 
 def refusal(*argv: str, **options: Any) -> str:
@@ -73,27 +94,47 @@ def refusal(*argv: str, **options: Any) -> str:
     return message
 
 
-@settings(max_examples=15, deadline=None)
 @given(command_lines())
-def test_flags_mean_what_tyro_takes_them_to_mean(words: list[str]) -> None:
-    oracle = tyro.cli(TrainArguments, args=words, default=TrainArguments(settings=profile_config("quick")))
+def test_flags_set_what_they_name_and_nothing_else(line: tuple[list[str], dict[str, Any]]) -> None:
+    words, meant = line
     command = parse(*words)
-    assert command.config == oracle.settings
-    assert len(command.explicit) == sum(word.startswith("--") for word in words)
-    untouched = flatten(config_to_dict(profile_config("quick")))
-    for name, value in flatten(config_to_dict(command.config)).items():
-        assert name in command.explicit or value == untouched[name]
+    assert command.explicit == meant.keys()
+    assert flatten(to_dict(command.arguments.settings)) == flatten(to_dict(profile_config("quick"))) | meant
+
+
+def all_flags(name: str) -> set[str]:
+    return {flag for key, own in arguments_of(COMMANDS[name].arguments).items() for flag in flags_of(key, own)}
+
+
+def test_a_new_flag_is_a_decision() -> None:
+    """The flags of all commands are those listed in the files flags.txt of the tests."""
+    listed: dict[str, set[str]] = {}
+    for path in Path(__file__).parents[1].glob("*/flags.txt"):
+        for entry in re.split(r"\n(?! )", path.read_text().strip()):
+            name, _, flags = entry.partition(":")
+            listed[name] = set(flags.split())
+    assert {name: all_flags(name) for name in COMMANDS} == listed
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_every_argument_has_a_help_that_says_what_it_is(command: Any) -> None:
+    for name, setting in settings_of(command.arguments).items():
+        assert setting_help(setting.owner)[name.rpartition(".")[2]].endswith((".", ". ")), name
 
 
 def test_help_names_every_setting_and_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse("--seed", "3", "--help")
     assert caught.value.code == 0
-    shown = set(re.findall(r"(?m)^\W (?:-h, )?(--[a-z][a-z.-]+)(?:, (--[a-z][a-z.-]+))?", capsys.readouterr().out))
-    flags = flags_of(TrainArguments)
+    out = capsys.readouterr().out
+    shown = set(re.findall(r"(?m)^  (?:-h, )?(--[a-z][a-z.-]+)(?:, (--[a-z][a-z.-]+))?", out))
+    flags = all_flags("train")
     long_spellings = {name for name in flags if "." in name and f"--{name.rpartition('.')[2]}" in flags}
     assert {"--evolution.population-size", "--learning.gradient-steps", "--network.representation"} <= long_spellings
-    assert {name for pair in shown for name in pair if name} - {"--help"} == set(flags) - long_spellings
+    assert {name for pair in shown for name in pair if name} - {"--help"} == flags - long_spellings
+    assert "Agents of the population. (INT >= 1; default: 16)" in out
+    assert "(INT >= 2; default: 504; quick: 64)" in " ".join(out.split())
+    assert all(f"\n  {name} " in out for name in COMMANDS)
 
 
 def test_prepare_help_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,32 +145,32 @@ def test_prepare_help_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_setting_has_a_flag() -> None:
-    reached = {flag.setting for flag in flags_of(TrainArguments).values()}
-    assert reached == {*flatten(config_to_dict(Config())), "config"}
+    assert arguments_of(TrainArguments).keys() == {*flatten(to_dict(Config())), "config"}
 
 
 def test_no_words_train_with_the_quick_profile() -> None:
     command = parse()
     assert command.name == "train"
-    assert command.config == profile_config("quick")
+    assert command.arguments.settings == profile_config("quick")
     assert command.explicit == frozenset()
 
 
 def test_profile_follows_what_is_there(tmp_path: Path) -> None:
     data = tmp_path / "bars.parquet"
     data.touch()
-    assert parse(cuda=True).config == profile_config("full")
-    assert parse("--data", str(data)).config.profile == "full"
-    by_default = parse(default_data=data)
-    assert (by_default.config.profile, by_default.config.data, by_default.explicit) == ("full", data, frozenset())
-    assert parse("--profile", "quick", cuda=True).config == profile_config("quick")
+    assert settings_from(cuda=True) == profile_config("full")
+    assert settings_from("--data", str(data)).profile == "full"
+    by_default = settings_from(default_data=data)
+    assert (by_default.profile, by_default.data) == ("full", data)
+    assert parse(default_data=data).explicit == frozenset()
+    assert settings_from("--profile", "quick", cuda=True) == profile_config("quick")
 
 
 def test_named_data_wins_over_the_default_file(tmp_path: Path) -> None:
     named, default = tmp_path / "named.parquet", tmp_path / "default.parquet"
     named.touch()
     default.touch()
-    assert parse("--data", str(named), default_data=default).config.data == named
+    assert settings_from("--data", str(named), default_data=default).data == named
     missing = str(tmp_path / "missing.parquet")
     assert missing in refusal("--data", missing, default_data=default)
     assert missing in refusal("--investable", missing, default_data=default)
@@ -139,9 +180,10 @@ def test_flags_override_toml_which_overrides_the_profile(tmp_path: Path) -> None
     path = tmp_path / "run.toml"
     path.write_text('generations = 7\nprofile = "full"\n[env]\ncost-bps = 2\nslippage_bps = 3.5\n')
     command = parse("--config", str(path), "--env.cost-bps", "9")
-    assert command.config.generations == 7
-    assert command.config.network == profile_config("full").network
-    assert (command.config.env.cost_bps, command.config.env.slippage_bps) == (9.0, 3.5)
+    config = command.arguments.settings
+    assert config.generations == 7
+    assert config.network == profile_config("full").network
+    assert (config.env.cost_bps, config.env.slippage_bps) == (9.0, 3.5)
     assert command.explicit == {"generations", "profile", "env.cost_bps", "env.slippage_bps"}
 
 
@@ -149,7 +191,7 @@ def test_toml_and_flags_are_validated_together(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("[split]\ntrain_fraction = 0.9\n")
     assert "train-fraction + validation-fraction <= 1" in refusal("--config", str(path))
-    config = parse("--config", str(path), "--split.validation-fraction", "0.05").config
+    config = settings_from("--config", str(path), "--split.validation-fraction", "0.05")
     assert (config.split.train_fraction, config.split.validation_fraction) == (0.9, 0.05)
 
 
@@ -189,7 +231,7 @@ def test_toml_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -
         ("--generations ten", "an integer for --generations, got 'ten'"),
         ("--seed 1.5", "an integer for --seed, got '1.5'"),
         ("--seed", "an integer after --seed, got nothing"),
-        ("--seed --run x", "an integer after --seed, got --run"),
+        ("--seed --run x", "an integer after --seed, got nothing"),
         ("--seed -1", "0 <= seed < 2^63, got -1"),
         ("--env.cost-bps=cheap", "a finite number for --env.cost-bps, got 'cheap'"),
         ("--env.cost-bps nan", "a finite number for --env.cost-bps"),
@@ -228,13 +270,13 @@ def test_command_line_is_refused_in_one_line(line: str, expected: str) -> None:
     ],
 )
 def test_resume_takes_a_name_or_none(line: str, resume: str, generations: int) -> None:
-    config = parse(*line.split()).config
+    config = settings_from(*line.split())
     assert (config.resume, config.generations) == (resume, generations)
 
 
 def test_the_last_of_a_repeated_flag_counts() -> None:
     command = parse("--population-size", "4", "--evolution.population_size", "8", "--seed=2")
-    assert command.config.evolution.population_size == 8
+    assert command.arguments.settings.evolution.population_size == 8
     assert command.explicit == {"evolution.population_size", "seed"}
 
 
@@ -243,18 +285,18 @@ def test_prepare_takes_a_source_and_a_target() -> None:
     assert parse("prepare", "csv", "out.parquet").arguments == PrepareArguments(Path("csv"), Path("out.parquet"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(command_lines())
-def test_dict_form_survives_json(words: list[str]) -> None:
-    config = parse(*words).config
-    assert config_from_dict(json.loads(json.dumps(config_to_dict(config)))) == config
+def test_dict_form_survives_json(line: tuple[list[str], dict[str, Any]]) -> None:
+    config = settings_from(*line[0])
+    assert from_dict(json.loads(json.dumps(to_dict(config))), Config) == config
 
 
 def test_dict_form_refuses_what_is_no_setting() -> None:
     with pytest.raises(ConfigError, match=r"'env\.cost_bp'; the nearest is 'env\.cost_bps'"):
-        config_from_dict({"env": {"cost_bp": 1.0}})
+        from_dict({"env": {"cost_bp": 1.0}}, Config)
     with pytest.raises(ConfigError, match="a table of settings for env, got 3"):
-        config_from_dict({"env": 3})
+        from_dict({"env": 3}, Config)
 
 
 @given(
@@ -284,20 +326,19 @@ def test_hash_changes_with_what_shapes_results_and_nothing_else() -> None:
     base = Config(network=NetworkConfig(representation="shared"))
     free = {"profile", "generations", "device", "run", "resume", "runs_dir", "keep_checkpoints", "plot_every"}
     free |= {"threads", "census_every", "memory_limit_mb", "learning.micro_batch_agents", "learning.non_finite"}
-    flat = flatten(config_to_dict(base))
-    kinds = {flag.setting: flag.kind for flag in flags_of(TrainArguments).values()}
+    flat = flatten(to_dict(base))
     for name, value in flat.items():
-        other = config_from_dict(nest({**flat, name: changed(value, kinds[name])}))
+        other = from_dict(nest({**flat, name: changed(value, settings_of(Config)[name].kind)}), Config)
         assert other != base
-        assert (settings_hash(other, UNHASHED) == settings_hash(base, UNHASHED)) == (name in free), name
+        assert (settings_hash(other) == settings_hash(base)) == (name in free), name
 
 
 def test_hash_ignores_folders_of_files_and_how_a_number_is_written() -> None:
     def hash_of(data: str) -> str:
-        return settings_hash(Config(data=Path(data)), UNHASHED)
+        return settings_hash(Config(data=Path(data)))
 
     assert hash_of("/a/bars.parquet") == hash_of("b/bars.parquet") != hash_of("b/other.parquet")
-    assert settings_hash(Config(env=EnvironmentConfig(cost_bps=5)), UNHASHED) == settings_hash(Config(), UNHASHED)
+    assert settings_hash(Config(env=EnvironmentConfig(cost_bps=5))) == settings_hash(Config())
 
 
 def test_full_profile_is_the_defaults() -> None:
@@ -307,13 +348,13 @@ def test_full_profile_is_the_defaults() -> None:
 def test_a_resumed_run_takes_free_settings_and_moved_files_only() -> None:
     saved = Config(generations=3, seed=5, data=Path("here/bars.parquet"))
     now = Config(generations=9, seed=6, threads=2, data=Path("there/bars.parquet"), resume="one")
-    merged = settings_to_resume(saved, now, frozenset({"generations", "data"}), UNHASHED)
+    merged = settings_to_resume(saved, now, frozenset({"generations", "data"}))
     assert merged == dataclasses.replace(now, seed=5, threads=0)
     for name, changed_to in {"seed": 6, "data": Path("here/other.parquet")}.items():
         other = dataclasses.replace(saved, **{name: changed_to})
         with pytest.raises(ConfigError, match=f"expected {name} = .*with which the run began"):
-            settings_to_resume(saved, other, frozenset({name}), UNHASHED)
-        assert settings_to_resume(saved, other, frozenset(), UNHASHED) == saved
+            settings_to_resume(saved, other, frozenset({name}))
+        assert settings_to_resume(saved, other, frozenset()) == saved
 
 
 @given(st.lists(st.text("abcd.-", min_size=1), min_size=1, unique=True))

@@ -1,0 +1,101 @@
+"""Arguments of the trader's commands."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from utils.config.kinds import (
+    Device,
+    InputFile,
+    Mark,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    RunsFolder,
+    SavedRunName,
+    SettingsFile,
+    Threads,
+)
+from utils.config.settings import checked_dataclass
+from utils.config.trader import DEFAULT_DATA, Config
+
+
+@checked_dataclass
+class TrainArguments:
+    """Train a population of trading agents by evolutionary reinforcement learning."""
+
+    settings: Config = field(default_factory=Config)
+    config: SettingsFile = None
+
+
+@checked_dataclass
+class PrepareArguments:
+    """Turn CSV files of daily bars into one validated parquet file."""
+
+    source: Annotated[Path, Mark.POSITIONAL]
+    """Folder with one CSV file a ticker, or one long CSV file with a ticker column."""
+    target: Annotated[Path, Mark.POSITIONAL] = DEFAULT_DATA
+    """Parquet file to write."""
+
+
+@checked_dataclass
+class EvaluateArguments:
+    """Judge the champion of a run, and each elite, against baselines; writes a report into the run's folder."""
+
+    run: SavedRunName = None
+    split: Literal["validation", "holdout"] = "validation"
+    """Days on which it is judged; each use of the holdout is counted."""
+    data: InputFile | None = None
+    """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
+    runs_dir: RunsFolder = Path("runs")
+    random_pickers: PositiveInt = 1000
+    """Random pickers that the champion is compared with."""
+    device: Device = "auto"
+    threads: Threads = 0
+
+
+@checked_dataclass
+class SignalsArguments:
+    """Give tomorrow's orders by the champion of a run, and what each depends on most."""
+
+    run: SavedRunName = None
+    date: str | None = None
+    """Session whose close decides, as 2014-11-10; default: the last one of the data."""
+    data: InputFile | None = None
+    """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
+    positions: InputFile | None = None
+    """CSV file of what is held now: ticker,entry_date,entry_price,target_percent,shares; default: nothing."""
+    capital: PositiveFloat | None = None
+    """Money that the account began with, to which sizes refer; default: the run's initial capital."""
+    cash: NonNegativeFloat | None = None
+    """Money not invested; default: the capital less what the held positions cost."""
+    csv: Path | None = None
+    """CSV file to write the orders to."""
+    json: Path | None = None
+    """JSON file to write everything to."""
+    runs_dir: RunsFolder = Path("runs")
+    device: Device = "cpu"
+    threads: Threads = 0
+
+
+@checked_dataclass
+class WalkForwardArguments:
+    """Train, validate and test again and again, each time later: one equity curve of days that no champion has seen.
+
+    Each fold is a training run in runs/NAME/fold-K, whose test days follow its validation days; --run, --resume and all
+    settings of a training run apply.
+    """
+
+    settings: Config = field(default_factory=Config)
+    config: SettingsFile = None
+    folds: PositiveInt = 4
+    """Times that a population is trained; the test days of the last one end with the data."""
+    test_windows: PositiveInt = 2
+    """Episodes on a fold's test days, each beginning where the one before it ended."""
+    validation_days: PositiveInt = 290
+    """Days before a fold's test days (less a purge) on which its champion is chosen."""
+    train_days: NonNegativeInt = 0
+    """Days before a fold's validation days (less a purge) on which it trains; 0 takes all of them."""

@@ -1,0 +1,33 @@
+"""The table of commands: `main.py` knows these."""
+
+from __future__ import annotations
+
+from training.commands.arguments import (
+    EvaluateArguments,
+    PrepareArguments,
+    SignalsArguments,
+    TrainArguments,
+    WalkForwardArguments,
+)
+from training.fuel_breaks.arguments import (
+    FuelBreakEvaluateArguments,
+    FuelBreakShowArguments,
+    FuelBreakTrainArguments,
+)
+from utils.config.cli import Command
+from utils.config.trader import default_config, profile_config
+
+PROFILES = {"quick": profile_config("quick")}
+COMMANDS = {
+    "train": Command(TrainArguments, "training.commands.train:run_train", default_config, PROFILES),
+    "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),
+    "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation"),
+    "signals": Command(SignalsArguments, "training.commands.signals:run_signals"),
+    "walk-forward": Command(
+        WalkForwardArguments, "training.commands.walk_forward:run_walk_forward", default_config, PROFILES
+    ),
+    "fuel-breaks train": Command(FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train"),
+    "fuel-breaks evaluate": Command(FuelBreakEvaluateArguments, "training.fuel_breaks.evaluate_command:run_evaluation"),
+    "fuel-breaks show": Command(FuelBreakShowArguments, "training.fuel_breaks.show_command:run_show"),
+}
+"""A command by its name, a word or two; the function is imported only when the command runs."""

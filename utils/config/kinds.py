@@ -1,0 +1,116 @@
+"""Kinds of settings: types with the rule that their values keep, written once for check, message and help."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+from typing import Annotated, Any
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule that every value of a setting keeps."""
+
+    words: str
+    """The expectation as it is told; {} stands for the setting's name."""
+    holds: Callable[[Any], object]
+    """Returns something true for a value that keeps the rule."""
+    of_machine: bool = False
+    """Checked by the command line alone: the run may have begun on another machine, where the value was right."""
+
+
+@dataclass(frozen=True)
+class Help:
+    """Help of a setting that has no docstring of its own."""
+
+    text: str
+
+
+class Mark(Enum):
+    """Properties of a setting besides its type."""
+
+    SHORT = auto()
+    """Its flag is known without the name of its concern, too: --population-size."""
+    FREE = auto()
+    """It leaves the result of a generation as it is, up to rounding, so that a resumed run may change it."""
+    POSITIONAL = auto()
+    """It is given by its place on the command line, without a flag."""
+    NEWEST_IF_BARE = auto()
+    """Its flag may come without a value and then means the newest run."""
+
+
+_COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+def limits(words: str) -> Rule:
+    """Return the rule of a finite number that is written as `{} >= 1`, `0 < {} <= 1` or `{} < 2^31`."""
+    terms, comparisons = words.split()[::2], [_COMPARISONS[word] for word in words.split()[1::2]]
+
+    def holds(value: float) -> bool:
+        numbers = [value if term == "{}" else _number(term) for term in terms]
+        pairs = zip(comparisons, numbers, numbers[1:], strict=False)
+        return math.isfinite(value) and all(compare(left, right) for compare, left, right in pairs)
+
+    return Rule(words, holds)
+
+
+def _number(text: str) -> float:
+    base, _, exponent = text.partition("^")
+    return float(base) ** int(exponent or 1)
+
+
+def has_cuda() -> bool:
+    """Return whether there is a CUDA device; imports torch, which takes a second."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+PositiveInt = Annotated[int, limits("{} >= 1")]
+NonNegativeInt = Annotated[int, limits("{} >= 0")]
+PositiveFloat = Annotated[float, limits("{} > 0")]
+NonNegativeFloat = Annotated[float, limits("{} >= 0")]
+Share = Annotated[float, limits("0 <= {} <= 1")]
+PositiveShare = Annotated[float, limits("0 < {} <= 1")]
+InnerShare = Annotated[float, limits("0 < {} < 1")]
+InputFile = Annotated[Path, Rule("an existing file for --{}", Path.is_file, of_machine=True)]
+FolderName = Annotated[str, Rule("{} to be a plain folder name", re.compile(r"(?!\.{1,2}\Z)[^/\\\0]+").fullmatch)]
+Device = Annotated[
+    str,
+    Rule("device to be auto, cpu, cuda or cuda:N", re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch),
+    Rule(
+        "--device cpu or auto on a machine without CUDA",
+        lambda name: not name.startswith("cuda") or has_cuda(),
+        of_machine=True,
+    ),
+    Help("Device of tensor operations; `auto` is CUDA where there is one."),
+    Mark.FREE,
+]
+Threads = Annotated[
+    NonNegativeInt, Help("CPU threads of tensor operations; 0 leaves torch's choice, one a physical core."), Mark.FREE
+]
+RunName = Annotated[
+    FolderName | None, Help("Name of the run's folder; default: a new one by date and time."), Mark.FREE
+]
+SavedRunName = Annotated[FolderName | None, Help("Name of the run; default: the newest one.")]
+ResumedRunName = Annotated[
+    FolderName | None,
+    Help("Continue the named run, or the newest one if no name is given."),
+    Mark.NEWEST_IF_BARE,
+    Mark.FREE,
+]
+RunsFolder = Annotated[Path, Help("Folder of all runs."), Mark.FREE]
+MemoryLimit = Annotated[
+    NonNegativeFloat,
+    Help("Resident memory (MiB) at which the run stops by itself; 0 takes 90% of what machine and cgroup allow."),
+    Mark.FREE,
+]
+SettingsFile = Annotated[
+    Path | None,
+    Help("TOML file of settings, tables named as the concerns (for example [env] cost_bps = 5.0); flags override it."),
+]
