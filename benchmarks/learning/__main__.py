@@ -26,8 +26,8 @@ from torch import Tensor
 
 from benchmarks.learning import markets as learning_markets
 from benchmarks.learning import null as learning_null
-from benchmarks.pendulum.ddpg import ControlConfig
-from benchmarks.pendulum.trainer import ControlTrainer, LoopConfig, evaluate, make_environments, spaces
+from benchmarks.pendulum.agents import DDPGConfig
+from benchmarks.pendulum.trainer import FlatEnvironments, LoopConfig, Trainer, evaluate
 from utils.config.trader import EvolutionConfig
 from utils.errors import ConfigError
 
@@ -58,12 +58,12 @@ def pendulum(arguments: argparse.Namespace) -> dict[str, Any]:
         if arguments.only and arguments.only not in name:
             continue
         started = time.perf_counter()
-        trainer = ControlTrainer(
-            arguments.environment, arguments.seeds, loop, ControlConfig(), arguments.first_seed, arguments.device
+        trainer = Trainer(
+            arguments.environment, arguments.seeds, loop, DDPGConfig(), arguments.first_seed, arguments.device
         )
         trained = trainer.run()
         seconds = time.perf_counter() - started
-        returns = evaluate(trained.learner, arguments.environment, arguments.episodes, FIRST_TEST_SEED)
+        returns = evaluate(trained.agents, arguments.environment, arguments.episodes, FIRST_TEST_SEED)
         results[name] = summarise(returns[trained.champions], trained.fitness, loop) | {"seconds": seconds}
         print(_line(name, results[name]), flush=True)
     return results
@@ -118,13 +118,12 @@ def _run_pendulum(arguments: argparse.Namespace, words: Sequence[str]) -> None:
 def _require_flat(name: str) -> None:
     """Raise ConfigError unless Gymnasium knows the environment and it can be learned."""
     try:
-        environments = make_environments(name, 1)
-        spaces(environments)
+        environments = FlatEnvironments(name, 1)
     except (gymnasium.error.Error, ValueError) as error:
         raise ConfigError(
             f"expected an environment with flat observations and actions, got {name!r}: {error}"
         ) from None
-    environments.close()
+    environments.lanes.close()
 
 
 def main(words: Sequence[str] | None = None) -> None:
