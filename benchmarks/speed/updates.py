@@ -1,10 +1,9 @@
-"""Rows of `benchmarks.speed`: updates of a whole population against one agent's, and against Stable-Baselines3."""
+"""Rows of `benchmarks.speed`: updates of a whole population against one agent's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import get_args
 
 import torch
@@ -24,7 +23,6 @@ from training.rollout import Recorder, random_orders
 from utils.config.trader import Config, Representation
 
 GROUP = "population update"
-PENDULUM_GROUP = "agent-updates a core, Pendulum shapes, one thread"
 POPULATIONS = (1, 4, 16, 64)
 _LANES = 64
 
@@ -114,21 +112,3 @@ def update_rows(
             speed_up = size / populations[0] * taken[populations[0]] / seconds
             rows.append(Row(GROUP, label, seconds, "s", speed_up, f"{size} x one agent's update / ours"))
     return rows
-
-
-def pendulum_rows(seconds: float) -> tuple[list[Row], float | None, float | None]:
-    """Rows of `benchmarks.pendulum.updates`, and population 16 against Stable-Baselines3 and the limit.
-
-    Where the module or Stable-Baselines3 is missing, one row says so.
-    """
-    try:
-        figures = import_module("benchmarks.pendulum.updates").measure_updates(seconds)
-    except ImportError as error:
-        return [Row(PENDULUM_GROUP, "all of it", None, "", note=f"not measured: {error}")], None, None
-    rates: dict[str, float] = figures["agent_updates_per_second"]
-    reference = rates["Stable-Baselines3"]
-    rows = [
-        Row(PENDULUM_GROUP, name, rate, "agent-updates/s", rate / reference, "against Stable-Baselines3")
-        for name, rate in rates.items()
-    ]
-    return rows, figures["agent_updates_ratio_sb3"], figures["agent_updates_share_of_limit"]
