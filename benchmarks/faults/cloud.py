@@ -14,9 +14,9 @@ from unittest import mock
 
 import torch
 
-from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, outcome, run_beside, run_here
+from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, outcome, run_beside, run_here, whole_run
 from benchmarks.faults.proxy import FaultProxy, Kind, Request, emulator, running
-from benchmarks.faults.whole_run import GENERATIONS, STOP_SECONDS
+from benchmarks.faults.whole_run import STOP_SECONDS
 from training.run import uploads
 from utils.cloud.restore import restore_latest
 from utils.cloud.settings import CloudSettings, open_store
@@ -136,14 +136,14 @@ def _comes_back(run: Path, numbers: int) -> bool:
     }
 
 
-def endless_503() -> Row:
+def endless_503(generations: int) -> Row:
     """A bucket that never takes anything: from the start, or from the first upload on."""
     right = 0
     for matches in (is_upload, lambda _: True):
         with bucket() as proxy, folder() as runs, hasty():
             proxy.inject("status", matches, FOR_EVER)
-            ended = run_here(*flags(runs), "--run", "one", *GENERATIONS)
-            is_whole = (runs / "one" / "summary.json").is_file() and max(checkpoints_of(runs, "one")) == 3
+            ended = run_here(*flags(runs), "--run", "one", "--generations", str(generations))
+            is_whole = (runs / "one" / "summary.json").is_file() and max(checkpoints_of(runs, "one")) == generations
             right += ended.code == 1 and is_whole and "missing in the cloud: one/" in ended.shown
     measured = f"{right} trained to the end, exit 1, what is missing named"
     return Row("cloud: endless 503", 2, "training finishes, exit code 1", measured, right == 2)
@@ -168,20 +168,18 @@ def _fails_at_start(runs: Path, says: str) -> bool:
     return ended.code == 2 and ended.is_clear and says in ended.shown and not (runs / "one").exists()
 
 
-def empty_disk() -> Row:
+def empty_disk(generations: int) -> Row:
     """kill -9, the disk lost, --resume from the bucket, compared with the run that was never interrupted."""
     with bucket(), folder() as runs:
-        words = [*flags(runs), "--generations", "6"]
-        with mock.patch.dict(os.environ, {"CLOUD_PROVIDER": "", "CLOUD_BUCKET": ""}):
-            run_here(*words, "--run", "whole")
+        words = [*flags(runs), "--generations", str(generations)]
         process = run_beside(*words, "--run", "lost")
-        while process.poll() is None and max(checkpoints_of(runs, "lost"), default=0) < 4:
+        while process.poll() is None and max(checkpoints_of(runs, "lost"), default=0) < generations - 2:
             time.sleep(0.01)
         process.kill()
         process.communicate()
         shutil.rmtree(runs / "lost")
         ended = run_here(*words, "--resume", "lost")
-        is_same = ended.code == 0 and outcome(runs, "lost") == outcome(runs, "whole")
+        is_same = ended.code == 0 and outcome(runs, "lost") == whole_run(generations).outcome
     measured = "bit-identical" if is_same else f"OTHERWISE, exit {ended.code}"
     return Row("cloud: kill -9, disk lost, --resume from the bucket", 1, "bit-identical", measured, is_same)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.faults.harness import Ended, Row, checkpoints_of, flags, folder, run_beside, run_here
+from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, run_here, whole_run
 from benchmarks.speed.harness import told_less
 from utils.errors import CheckpointError
 from utils.runs.checkpoint import list_checkpoints, load_checkpoint, load_latest, save_checkpoint
@@ -153,29 +153,28 @@ def order_of_calls() -> Row:
     return Row("order of system calls of a save", 1, must_be, measured, is_ok)
 
 
-def full_disk() -> Row:
-    """A run whose disk, a tmpfs, holds two of its checkpoints of about 1 MB, not three."""
+def full_disk(generations: int) -> Row:
+    """Run on a disk, a tmpfs, that holds two of its checkpoints and what else it writes, not three."""
     test, must_be = "disk full while saving (small tmpfs)", "stops: one clear error, exit 1; last one whole, no rest"
     with folder() as root:
         settings = flags(root)
         disk = root / "disk"
         disk.mkdir()
-        run_here(*settings, "--run", "sample", "--generations", "1")
-        size = sum(path.stat().st_size for path in checkpoints_of(root, "sample")[1].iterdir())
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={int(2.6 * size + 300_000)}", "tmpfs", str(disk)]
+        size = whole_run(generations).checkpoint_bytes
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={int(2.5 * size + 100_000)}", "tmpfs", str(disk)]
         if subprocess.run(mount, capture_output=True).returncode:
             return Row(test, 1, must_be, "mounting a tmpfs is not allowed here", None)
         try:
-            process = run_beside(*settings, "--runs-dir", str(disk), "--run", "full", "--generations", "6")
-            shown = process.communicate()[1]
+            ended = run_here(*settings, "--runs-dir", str(disk), "--run", "full", "--generations", str(generations))
             kept = checkpoints_of(disk, "full")
             found = load_latest(disk / "full" / "checkpoints")
             rest = [path.name for path in (disk / "full" / "checkpoints").iterdir() if path.name.startswith(".")]
         finally:
-            subprocess.run(["umount", str(disk)], check=True)
+            # Lazily, for this process still has the log of the run open.
+            subprocess.run(["umount", "--lazy", str(disk)], check=True)
     is_whole_last = found is not None and found.generation == max(kept)
-    is_ok = process.returncode == 1 and Ended(1, shown).says("are free") and is_whole_last and not rest
-    measured = f"exit {process.returncode}, generations {list(kept)} whole, {len(rest)} left over"
+    is_ok = ended.code == 1 and ended.says("are free") and is_whole_last and not rest
+    measured = f"exit {ended.code}, generations {list(kept)} whole, {len(rest)} left over"
     return Row(test, 1, must_be, measured, is_ok)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from main import main as program
 from utils.runs.checkpoint import list_checkpoints
@@ -122,6 +125,24 @@ def run_beside(*words: str, fault: dict[str, Any] | None = None) -> subprocess.P
 def checkpoints_of(runs: Path, name: str) -> dict[int, Path]:
     """Checkpoints of a run by generation."""
     return list_checkpoints(runs / name / "checkpoints")
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """A run of the program that nothing interrupted."""
+
+    outcome: tuple[bytes, list[dict[str, Any]]]
+    checkpoint_bytes: int
+
+
+@cache
+def whole_run(generations: int, settings: str = SMALL_RUN) -> WholeRun:
+    """Run the program without a fault and without a cloud; the rows that compare with it share it."""
+    with folder() as runs, mock.patch.dict(os.environ, {"CLOUD_PROVIDER": "", "CLOUD_BUCKET": ""}):
+        ended = run_here(*flags(runs, settings), "--generations", str(generations), "--run", "whole")
+        assert ended.code == 0, ended.shown
+        last = max(checkpoints_of(runs, "whole").items())[1]
+        return WholeRun(outcome(runs, "whole"), sum(path.stat().st_size for path in last.iterdir()))
 
 
 def outcome(runs: Path, name: str) -> tuple[bytes, list[dict[str, Any]]]:
