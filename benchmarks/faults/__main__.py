@@ -35,7 +35,7 @@ LINE = "| {:<66} | {:>5} | {:<58} | {:<84} | {:<12} |"
 
 
 def rows(share: float) -> Iterator[Row]:
-    """All tests, with their counts scaled by `share`; below a half, stopping is not timed at the quick profile."""
+    """Run all tests, with their counts scaled by `share`; below a half, stopping is timed on a small run only."""
 
     def times(count: int) -> int:
         return max(1, round(count * share))
@@ -61,7 +61,7 @@ def rows(share: float) -> Iterator[Row]:
 
 
 def line(row: Row) -> str:
-    """A row of the table."""
+    """Format a row of the table."""
     return LINE.format(row.test, row.count, row.must_be, row.measured, VERDICTS[row.is_ok])
 
 

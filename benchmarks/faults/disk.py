@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, run_here, whole_run
-from benchmarks.speed.harness import told_less
+from benchmarks.speed.harness import log_level
 from utils.errors import CheckpointError
 from utils.runs.checkpoint import list_checkpoints, load_checkpoint, load_latest, save_checkpoint
 
@@ -25,7 +25,7 @@ ROT = ("bit flips", "truncations", "zeroed pages")
 
 
 def state_of(generation: int) -> dict[str, dict[str, Any]]:
-    """A state of about 2 MB that tells its generation."""
+    """Make a state of about 2 MB that holds its generation."""
     generator = torch.Generator().manual_seed(generation)
     return {"part": {"generation": generation, "tensor": torch.randn(500_000, generator=generator)}}
 
@@ -36,7 +36,7 @@ def save(root: Path, generation: int) -> Path:
 
 
 def is_whole(root: Path, generation: int) -> bool:
-    """Whether the newest usable checkpoint is that generation's, with its content."""
+    """Return whether the newest usable checkpoint is that generation's, with its content."""
     found = load_latest(root)
     if found is None or found.generation != generation:
         return False
@@ -55,7 +55,7 @@ def save_for_ever(root: Path, first: int, progress: Any) -> None:
 
 
 def kill_while_saving(count: int) -> Row:
-    """kill -9 at a random moment of saving, then load."""
+    """Kill at a random moment of saving, then load."""
     rng, lost, orphans, last = random.Random(1), 0, 0, 0
     with folder() as root:
         for _ in range(count):
@@ -71,7 +71,7 @@ def kill_while_saving(count: int) -> Row:
 
 
 def _killed_after(root: Path, first: int, seconds: float) -> int:
-    """Kill a process that saves, some time after its first report; the last generation that it reported."""
+    """Kill a process that saves, some time after its first report; return the last generation that it reported."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=save_for_ever, args=(root, first, sender))
@@ -106,7 +106,7 @@ def rot(kind: str, count: int) -> Row:
     """Damage one file of the newest checkpoint; the one before it must be used."""
     rng, detected = random.Random(kind), 0
     # Else a warning for each of hundreds of rotten files.
-    with folder() as root, told_less("utils.runs.checkpoint", logging.ERROR):
+    with folder() as root, log_level("utils.runs.checkpoint", logging.ERROR):
         save(root, 1)
         newest = save(root, 2)
         files = sorted(newest.iterdir())
@@ -126,7 +126,7 @@ def rot(kind: str, count: int) -> Row:
 
 
 def order_of_calls() -> Row:
-    """System calls of one save, recorded in the process."""
+    """Record the system calls of one save."""
     calls: list[str] = []
     real_fsync, real_rename = os.fsync, os.rename
 
@@ -189,7 +189,7 @@ class Bomb:
 
 
 def pickle_bomb() -> Row:
-    """A pickle in place of a checkpoint's file."""
+    """Load a checkpoint with a pickle in place of a file."""
     with folder() as root:
         path = save(root, 1)
         torch.save({"x": Bomb(root / "mark")}, path / "part.safetensors")

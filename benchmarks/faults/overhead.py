@@ -1,4 +1,4 @@
-"""What checkpoints and uploads add to a generation, measured within one run."""
+"""Time that checkpoints and uploads add to a generation, measured within one run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARM_UP = 4
 
 @contextmanager
 def every_other() -> Iterator[None]:
-    """Checkpoints after even generations only; what they cost in the background falls into the generation after."""
+    """Write checkpoints after even generations only; their background work falls into the generation after."""
     submit = CheckpointWriter.submit
 
     def submit_even(self: CheckpointWriter, generation: int, state: Mapping[str, Any], always_keep: set[int]) -> None:

@@ -32,7 +32,7 @@ LEAK_LIMIT_MB = 1600
 
 
 def kill_and_resume(count: int, generations: int) -> Row:
-    """kill -9 at a random moment of a run, resume, compare with the run that was never interrupted."""
+    """Kill a run at a random moment, resume it, and compare with the run that was never interrupted."""
     rng, same, killed = random.Random(2), 0, 0
     with folder() as runs:
         settings = [*flags(runs), "--generations", str(generations)]
@@ -53,7 +53,7 @@ def kill_and_resume(count: int, generations: int) -> Row:
 
 
 def sigterm(generations: int, phases: tuple[str, ...] = (*PHASES, SAVING), settings: str = QUICK_RUN) -> Row:
-    """SIGTERM in each phase of generation 2, timed until the process is gone, then resumed and compared."""
+    """Send SIGTERM in each phase of generation 2, time the end of the process, then resume and compare."""
     slowest, right = 0.0, 0
     with folder() as runs:
         words = [*flags(runs, settings), "--generations", str(generations)]
@@ -69,7 +69,7 @@ def sigterm(generations: int, phases: tuple[str, ...] = (*PHASES, SAVING), setti
 
 
 def _signalled(runs: Path, words: list[str], phase: str) -> tuple[int, float]:
-    """Exit code, and seconds from the signal to the end of the process."""
+    """Return the exit code, and the seconds from the signal to the end of the process."""
     marker = runs / f"{phase}.marker"
     fault = {"kind": "pause", "phase": phase, "generation": 2, "marker": str(marker)}
     process = run_beside(*words, "--run", phase, fault=fault)
@@ -83,7 +83,7 @@ def _signalled(runs: Path, words: list[str], phase: str) -> tuple[int, float]:
 
 
 def leak(generations: int) -> Row:
-    """A leak under a limit that some generations of it stay below, whatever the libraries need."""
+    """Leak memory under a limit that the first generations stay below, whatever the libraries need."""
     with folder() as runs:
         words = [*flags(runs), "--generations", str(generations)]
         limit = ["--memory-limit-mb", str(LEAK_LIMIT_MB)]
@@ -101,7 +101,7 @@ def leak(generations: int) -> Row:
 
 
 def non_finite_numbers(generations: int, kinds: tuple[str, ...] = ("loss", "reward", "actions")) -> list[Row]:
-    """NaN in generation 2: skipped and counted, or the run stops, as the settings say."""
+    """Put NaN into generation 2: it is skipped and counted, or the run stops, as the settings say."""
     return [_skipped(generations, kinds), _stopped(generations, kinds)]
 
 
@@ -136,7 +136,7 @@ def _stopped(generations: int, kinds: tuple[str, ...]) -> Row:
 
 
 def _left_out(record: dict[str, Any]) -> int:
-    """Updates that were left out, and agents without a result, in a generation."""
+    """Count the updates that were left out, and the agents without a result, in a generation."""
     learning = record["learning"] or {}
     without_result = record["fitness"]["unsound_agents"] + record["validation"]["unsound_agents"]
     return int(learning.get("skipped_updates", 0)) + int(without_result)

@@ -37,7 +37,7 @@ FIRST_TEST_SEED = 1_000_000
 
 
 def pendulum_loops(population: int, steps: int, updates_per_step: float) -> dict[str, LoopConfig]:
-    """The three methods; an agent of a population updates `updates_per_step` times as often as it acts."""
+    """Return the three methods; an agent of a population updates `updates_per_step` times as often as it acts."""
     single = LoopConfig(environment_steps=steps)
     many = replace(single, population=population, fitness_lanes=1, updates_per_step=updates_per_step)
     # Most are elites and tournaments small: were all copies of one agent, what spoils it would spoil all.
@@ -52,7 +52,7 @@ def pendulum_loops(population: int, steps: int, updates_per_step: float) -> dict
 
 
 def pendulum(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Mean return of the last evaluation, over seeds, of each method."""
+    """Train and evaluate each method; return its figures."""
     results: dict[str, Any] = {}
     for name, loop in pendulum_loops(arguments.population, arguments.steps, arguments.updates_per_step).items():
         if arguments.only and arguments.only not in name:
@@ -70,7 +70,7 @@ def pendulum(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def summarise(returns: Tensor, fitness: Tensor, loop: LoopConfig) -> dict[str, Any]:
-    """Figures of one method from the (seeds, episodes) returns of its champions and its learning curve."""
+    """Compute a method's figures from the (seeds, episodes) returns of its champions and its learning curve."""
     by_seed = returns.mean(1)
     return {
         "mean_return": by_seed.mean().item(),
@@ -127,7 +127,7 @@ def _require_flat(name: str) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run the study that is asked for, print its table, write its figures."""
+    """Run the named study, print its table, write its figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     _add_pendulum(commands)

@@ -1,4 +1,4 @@
-"""How fast the system is: `python -m benchmarks.speed [--scale quick|full] [--json FILE]`.
+"""Speed of the system: `python -m benchmarks.speed [--scale quick|full] [--json FILE]`.
 
 One run, one table: every figure stands beside its reference, measured in the same run on the same machine. `quick`
 takes a few minutes on 2 cores that are otherwise idle: where other work takes one of two cores, tensor operations on
@@ -58,7 +58,7 @@ _WHOLE_WINDOW = next(iter(NAIVE_FORMS))
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured."""
+    """Amounts of what is measured."""
 
     generations: int
     naive: NaiveSample
@@ -94,7 +94,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Job:
-    """What to measure, and on which prices."""
+    """Settings, prices and device of a measurement."""
 
     scale: Scale
     config: Config
@@ -170,7 +170,7 @@ _SECTIONS: dict[str, Callable[[Job, Report], None]] = {
 
 
 def full_market(config: Config, data: Path | None, investable: Path | None) -> Market:
-    """The file's prices, or as many random ones."""
+    """Load the file's prices, or draw as many random ones."""
     if data is None:
         return random_market(config, FULL_DAYS, FULL_COLUMNS, FULL_INVESTABLE)
     loader = StockDataLoader(data, config=config.split, investable=investable)
@@ -179,7 +179,7 @@ def full_market(config: Config, data: Path | None, investable: Path | None) -> M
 
 
 def versions() -> dict[str, str | None]:
-    """Of the packages that decide the figures; None where one is missing."""
+    """Return the versions of the packages that decide the figures; None where one is missing."""
     found: dict[str, str | None] = {}
     for package in PACKAGES:
         try:
@@ -190,7 +190,7 @@ def versions() -> dict[str, str | None]:
 
 
 def run(scale: str, sections: tuple[str, ...], data: Path | None, investable: Path | None) -> dict[str, Any]:
-    """Measure on the CPU and, where there is one, on the CUDA device: everything that the JSON file holds."""
+    """Measure on the CPU and, where there is one, on the CUDA device; return all that the JSON file holds."""
     config = full_scale("shared")
     market = full_market(config, data, investable)
     on_cpu = measure(Job(SCALES[scale], config, market, CPU), sections)
@@ -212,7 +212,7 @@ def run(scale: str, sections: tuple[str, ...], data: Path | None, investable: Pa
 
 
 def table(results: dict[str, Any]) -> str:
-    """The rows by group, each with its ratio and what the ratio is."""
+    """Format the rows by group, each with its ratio and what the ratio is."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     packages = ", ".join(f"{name} {found or 'missing'}" for name, found in results["versions"].items())
     device = results["device"]

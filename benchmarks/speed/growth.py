@@ -35,7 +35,7 @@ class Workload:
     investable: int = 16
 
     def config(self) -> Config:
-        """Settings of this size; windows, batch and gradient steps are the same for every size."""
+        """Return settings of this size; windows, batch and gradient steps are the same for every size."""
         config = profile_config("full")
         return replace(
             config,
@@ -64,7 +64,7 @@ class Measured:
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
-    """Slope of the least-squares line through (log size, log value): 1 is proportional, 0 is flat.
+    """Return the slope of the least-squares line through (log size, log value): 1 is proportional, 0 is flat.
 
     None where a value is not positive.
     """
@@ -89,14 +89,14 @@ def measure_workload(work: Workload, device: torch.device) -> Measured:
 
 
 def time_of(dimension: str) -> Callable[[Measured], float]:
-    """Days are read once, when the market is prepared; of the rest a generation's time is what grows."""
+    """Return the time that grows: with days also that of preparing the market, which reads them once."""
     if dimension == "days":
         return lambda point: point.prepare_seconds + point.generation_seconds
     return lambda point: point.generation_seconds
 
 
 def growth_rows(device: torch.device, base: Workload | None = None) -> tuple[list[Row], dict[str, float | None]]:
-    """Two rows for each dimension, time and memory, with the exponents; and the exponents of time."""
+    """Return two rows for each dimension, time and memory, with the exponents; and the exponents of time."""
     base = base or Workload()
     rows: list[Row] = []
     exponents: dict[str, float | None] = {}

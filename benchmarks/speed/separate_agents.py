@@ -176,7 +176,7 @@ def separate_agents_rows(config: Config, market: Market, *, repeats: int) -> tup
 
 
 def _seconds(update: Callable[[torch.Generator], object]) -> float:
-    """Processor time of an update: other processes then cost only the caches."""
+    """Return the processor time of an update: other processes then cost only the caches."""
     generator = torch.Generator().manual_seed(0)
     started = time.process_time()
     update(generator)

@@ -30,7 +30,7 @@ _LANES = 64
 def random_transitions(
     config: Config, market: Market, env: VectorTradingEnvironment, device: torch.device
 ) -> dict[str, Tensor]:
-    """Transitions of whole training episodes in which every lane orders at random; the same ones every time."""
+    """Play whole training episodes in which every lane orders at random; return the same transitions every time."""
     generator, on_cpu = torch.Generator(device).manual_seed(0), torch.Generator().manual_seed(0)
     steps, stocks = config.env.episode_steps, len(market.investable_columns)
     recorder = Recorder()
@@ -43,7 +43,7 @@ def random_transitions(
 
 
 def random_replay(config: Config, market: Market, env: VectorTradingEnvironment, device: torch.device) -> ReplayBuffer:
-    """A full replay buffer of random episodes."""
+    """Make a full replay buffer of random episodes."""
     train, portfolio = market.splits.train, env.portfolio
     replay = ReplayBuffer(
         config.replay.capacity,
@@ -64,7 +64,7 @@ def fill_replay(replay: ReplayBuffer, transitions: dict[str, Tensor]) -> None:
 
 
 def learner_maker(config: Config, market: Market, device: torch.device) -> Callable[[int], Learner]:
-    """Makes learners of populations of any size as a run has them, all on the same full replay."""
+    """Return a maker of learners of populations of any size as a run has them, all on the same full replay."""
     env = VectorTradingEnvironment.on(market, config.env, device)
     replay, tensors = random_replay(config, market, env, device), MarketTensors.of(market, device)
     rules = OrderRules.of(config.env, env.portfolio.orders_per_day, config.learning.selection_temperature)
@@ -83,7 +83,7 @@ def learner_maker(config: Config, market: Market, device: torch.device) -> Calla
 def update_seconds(
     config: Config, market: Market, device: torch.device, populations: Sequence[int], *, repeats: int
 ) -> dict[int, float]:
-    """Seconds of one update of each population, all on the same full replay."""
+    """Time one update of each population, all on the same full replay: seconds."""
     learner_of = learner_maker(config, market, device)
 
     def seconds(size: int) -> float:
@@ -102,7 +102,7 @@ def update_rows(
     populations: Sequence[int] = POPULATIONS,
     repeats: int = 3,
 ) -> list[Row]:
-    """A row for each representation and population: seconds, and speed-up over as many updates of one agent."""
+    """Return a row for each representation and population: seconds, and speed-up over updates one by one."""
     rows = []
     for representation in get_args(Representation):
         chosen = replace(config, network=replace(config.network, representation=representation))

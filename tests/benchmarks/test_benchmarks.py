@@ -48,7 +48,7 @@ def tiny_config(context_days: int = 20, representation: Representation = "indepe
     )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(2, 70), st.sampled_from(get_args(Representation)), st.integers(0, 5))
 def test_naive_forms_give_the_populations_actions(context: int, representation: Representation, seed: int) -> None:
     config = tiny_config(context, representation)

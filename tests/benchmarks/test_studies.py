@@ -6,6 +6,7 @@ import json
 import math
 import tempfile
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.learning import __main__ as learning
-from benchmarks.learning import ablations
+from benchmarks.learning import ablations, study
 from benchmarks.learning import markets as learning_markets
 from benchmarks.learning import null as learning_null
 from benchmarks.learning.ablations import VARIANTS
@@ -60,9 +61,9 @@ def test_a_stopped_study_goes_on_where_it_was(tmp_path: Path) -> None:
     def jobs(numbers: range) -> list[Job]:
         return [Job({"number": number}, partial(count_calls, log, number)) for number in numbers]
 
-    study = run_study(jobs(range(5)), path)
-    assert [next(study)["square"] for _ in range(3)] == [0, 1, 4]
-    study.close()
+    begun = run_study(jobs(range(5)), path)
+    assert [next(begun)["square"] for _ in range(3)] == [0, 1, 4]
+    begun.close()
     with path.open("a") as file:
         file.write('{"number": 3, "squ')  # the machine went down in the middle of a line
     records = list(run_study(jobs(range(6)), path))
@@ -79,7 +80,9 @@ def test_results_without_a_file_are_not_kept() -> None:
     assert log == [2, 2]
 
 
-def test_workers_give_the_same_results(tmp_path: Path) -> None:
+def test_workers_give_the_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Processes that are forked need not import everything once more.
+    monkeypatch.setattr(study, "get_context", lambda _: get_context("fork"))
     jobs = [Job({"number": number}, partial(dict, half=number / 2)) for number in range(3)]
     found = sorted(run_study(jobs, tmp_path / "results.jsonl", workers=2), key=lambda record: record["number"])
     assert found == [{"number": n, "half": n / 2} for n in range(3)]
