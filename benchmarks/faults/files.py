@@ -38,7 +38,7 @@ SETTINGS = (
     "\0",
 )
 RECORDS = (b"", b"{", b"[1]", b"\xff\xfe", b'{"generations": 0}')
-"""What may stand in place of the settings of a run that is to be resumed."""
+"""Contents in place of the settings of a run that is to be resumed."""
 
 
 def malformed_files() -> Row:

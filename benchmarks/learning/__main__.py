@@ -1,13 +1,13 @@
-"""Does it learn: `python -m benchmarks.learning pendulum|markets|null [--seeds N] [--json FILE]`.
+"""Studies of learning: `python -m benchmarks.learning pendulum|markets|null [--seeds N] [--json FILE]`.
 
 `pendulum`: DDPG, a population and a population with evolution on Gymnasium's Pendulum-v1, at equal environment steps.
 All seeds run side by side, each with its own replay. Published for DDPG after 20,000 steps: -152 +- 94 (RL Baselines3
 Zoo). `--environment` takes another one with flat observations and actions, for longer studies: `InvertedPendulum-v5`,
 `HalfCheetah-v5` (pip install "gymnasium[mujoco]").
 
-`markets`: what a population learns of planted markets, see `benchmarks.learning.markets`. `null`: how often it is
-praised where nothing can be learned, see `benchmarks.learning.null`. Both take settings of main.py as further flags, do
-their jobs one by one, append each result to the JSON lines of --json, and go on from there when started again.
+`markets`: profits on unseen paths of planted markets, see `benchmarks.learning.markets`. `null`: how often a champion
+is praised where nothing can be learned, see `benchmarks.learning.null`. Both take settings of main.py as further flags,
+do their jobs one by one, append each result to the JSON lines of --json, and go on from there when started again.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     chosen = [variant for variant in VARIANTS if variant == BASE or variant in (arguments.only or VARIANTS)]
-    # All lines are made before any work, so that a wrong flag is told at once.
+    # All lines are made before any work, so that a wrong flag is an error at once.
     jobs = {variant: ablation_jobs(variant, arguments, words) for variant in chosen}
     print(HEADER, flush=True)
     base: list[Record] = []

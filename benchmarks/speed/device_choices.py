@@ -97,7 +97,7 @@ def measure(profile: str, device: torch.device, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="What bfloat16 and torch.compile gain on the device at hand.")
+    parser = argparse.ArgumentParser(description="Gains of bfloat16 and torch.compile on the device at hand.")
     parser.add_argument("--profile", choices=tuple(PROFILES), default="quick")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--rounds", type=int, default=5)

@@ -117,5 +117,7 @@ def growth_rows(device: torch.device, base: Workload | None = None) -> tuple[lis
 def _row(name: str, sizes: Sequence[int], values: Sequence[float], unit: str) -> Row:
     steps = ", ".join(f"{size}: {value:.3g}" for size, value in zip(sizes, values, strict=True))
     slope = exponent(sizes, values)
-    told = "none" if slope is None or not math.isfinite(slope) else f"{slope:.2f}"
-    return Row(GROUP, name, values[-1], unit, values[-1] / values[0], "largest / smallest", f"exponent {told}; {steps}")
+    fitted = "none" if slope is None or not math.isfinite(slope) else f"{slope:.2f}"
+    return Row(
+        GROUP, name, values[-1], unit, values[-1] / values[0], "largest / smallest", f"exponent {fitted}; {steps}"
+    )

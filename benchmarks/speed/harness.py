@@ -102,13 +102,13 @@ def seconds_of(work: Callable[[], object], device: torch.device = CPU, *, repeat
 @contextmanager
 def log_level(name: str, level: int) -> Iterator[None]:
     """Let a logger pass only records of that level or above."""
-    words = logging.getLogger(name)
-    before = words.level
-    words.setLevel(level)
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
     try:
         yield
     finally:
-        words.setLevel(before)
+        logger.setLevel(before)
 
 
 class MemoryGauge:

@@ -95,16 +95,16 @@ class SeparateAgents:
         learner, config = self.learner, self.learner.config
         shape = (len(self.agents), config.batch_size)
         first_day, batch = learner.replay.sample_block(learner.block_days, *shape, generator)
-        looks = []
+        blocks = []
         for _ in range(config.hindsight_steps):
             known = self.hindsight.draw_block(learner.block_days, shape, config.hindsight_orders, generator)
             clean = self._inputs(known.first_day, learner.block_days)
-            looks.append((known, with_noise(clean, config.input_noise, generator)))
+            blocks.append((known, with_noise(clean, config.input_noise, generator)))
         inputs = self._inputs(first_day, learner.block_days + 1)
         for index, agent in enumerate(self.agents):
             own = slice(index, index + 1)
-            for known, noisy in looks:
-                self._learn_hindsight(agent, own, known, noisy, batch.agents(own) if known is looks[-1][0] else None)
+            for known, noisy in blocks:
+                self._learn_hindsight(agent, own, known, noisy, batch.agents(own) if known is blocks[-1][0] else None)
             self._learn_transitions(agent, first_day, inputs, batch.agents(own))
             soft_update(agent.targets, agent.networks, config.tau)
 
