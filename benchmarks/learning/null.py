@@ -32,7 +32,7 @@ from utils.runs.seeding import named_generator
 
 Array = npt.NDArray[np.float64]
 Judge = Callable[[ERLTrainer, Span, int], bool]
-"""Whether the champion is said to be better than the random picker on a span of days, after so many trials."""
+"""Returns whether a champion is called better than the random picker on a span of days, after so many trials."""
 PERMUTED = "real prices, days permuted"
 RUNS, GENERATIONS = 20, 5
 _PICKERS = 1000

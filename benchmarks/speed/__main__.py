@@ -68,7 +68,7 @@ class Scale:
     paired_updates: int
     """Updates of the learner and of separate agents, taken in turn."""
     is_update_full: bool
-    """Whether updates are also measured at full scale."""
+    """Measures updates at full scale as well."""
 
 
 SCALES = {
