@@ -95,12 +95,9 @@ class Population:
         """Where the parameters live."""
         return self.networks.encoder.queries.device
 
-    @torch.no_grad()
     def update_targets(self, tau: float) -> None:
-        """Move all target networks by a soft (Polyak) update (Lillicrap et al. 2016, algorithm 1)."""
-        online: list[Tensor] = list(self.networks.parameters())
-        target: list[Tensor] = list(self.targets.parameters())
-        torch._foreach_lerp_(target, online, tau)
+        """Move all target networks by a soft (Polyak) update."""
+        soft_update(self.targets, self.networks, tau)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue exactly."""
@@ -117,6 +114,14 @@ class Population:
         self.targets.load_state_dict(state["targets"])
         _load_optimizer_state(self.actor_optimizer, state["actor_optimizer"])
         _load_optimizer_state(self.critic_optimizer, state["critic_optimizer"])
+
+
+@torch.no_grad()
+def soft_update(targets: nn.Module, networks: nn.Module, tau: float) -> None:
+    """Move target networks by the share `tau` towards the networks (Lillicrap et al. 2016, algorithm 1)."""
+    online: list[Tensor] = list(networks.parameters())
+    behind: list[Tensor] = list(targets.parameters())
+    torch._foreach_lerp_(behind, online, tau)
 
 
 def _optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -23,17 +23,19 @@ from benchmarks.faults.cloud import (
 )
 from benchmarks.faults.disk import ROT, full_disk, kill_while_saving, order_of_calls, pickle_bomb, rot
 from benchmarks.faults.files import malformed_files
-from benchmarks.faults.harness import SMALL_RUN, Row
+from benchmarks.faults.harness import QUICK_RUN, SMALL_RUN, Row
 from benchmarks.faults.overhead import added_time
 from benchmarks.faults.whole_run import kill_and_resume, leak, non_finite_numbers, sigterm
 from benchmarks.speed.main_job import machine
 
+GENERATIONS = 6
+"""Of a small run that a fault meets."""
 VERDICTS = {True: "ok", False: "FAIL", None: "not measured"}
 LINE = "| {:<66} | {:>5} | {:<58} | {:<84} | {:<12} |"
 
 
 def rows(share: float) -> Iterator[Row]:
-    """All tests, with their counts scaled by `share`; below a half, stopping is not timed at the quick profile."""
+    """Run all tests, with their counts scaled by `share`; below a half, stopping is timed on a small run only."""
 
     def times(count: int) -> int:
         return max(1, round(count * share))
@@ -42,24 +44,24 @@ def rows(share: float) -> Iterator[Row]:
     yield order_of_calls()
     for kind in ROT:
         yield rot(kind, times(200))
-    yield full_disk()
-    yield kill_and_resume(times(10))
+    yield full_disk(GENERATIONS)
+    yield kill_and_resume(times(10), GENERATIONS)
     yield pickle_bomb()
     for fault in RECOVERED:
         yield recovered(fault, times(5))
-    yield endless_503()
+    yield endless_503(GENERATIONS)
     yield closed_doors()
-    yield empty_disk()
+    yield empty_disk(GENERATIONS)
     yield sigterm_while_stalled()
-    yield from non_finite_numbers()
-    yield sigterm() if share >= 0.5 else sigterm(settings=SMALL_RUN)
-    yield leak()
+    yield from non_finite_numbers(GENERATIONS)
+    yield sigterm(3, settings=QUICK_RUN if share >= 0.5 else SMALL_RUN)
+    yield leak(GENERATIONS)
     yield malformed_files()
     yield added_time(max(8, times(44)))
 
 
 def line(row: Row) -> str:
-    """A row of the table."""
+    """Format a row of the table."""
     return LINE.format(row.test, row.count, row.must_be, row.measured, VERDICTS[row.is_ok])
 
 

@@ -76,7 +76,7 @@ def leaking(megabytes: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def non_finite(kind: str, generation: int) -> Iterator[None]:
-    """NaN in a generation: in the first agent's `loss`, in every other `reward`, or in the first agent's `actions`."""
+    """Put NaN into a generation: the first agent's `loss`, every other `reward`, or the first agent's `actions`."""
     loss, transitions = critic_loss, Recorder.transitions
     evaluate, evolve = ERLTrainer.evaluate, ERLTrainer.evolve
     now: list[int] = []
@@ -115,7 +115,7 @@ FAULTS: dict[str, Callable[..., contextlib.AbstractContextManager[None]]] = {"pa
 
 
 def main() -> int:
-    """Run the program with the fault; its exit code."""
+    """Run the program with the fault; return its exit code."""
     fault = json.loads(sys.argv[1])
     with FAULTS[fault.pop("kind")](**fault):
         return program(sys.argv[2:])

@@ -14,9 +14,9 @@ from unittest import mock
 
 import torch
 
-from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, outcome, run_beside, run_here
+from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, outcome, run_beside, run_here, whole_run
 from benchmarks.faults.proxy import FaultProxy, Kind, Request, emulator, running
-from benchmarks.faults.whole_run import GENERATIONS, STOP_SECONDS
+from benchmarks.faults.whole_run import STOP_SECONDS
 from utils.cloud import settings as cloud_settings
 from utils.cloud.restore import restore_latest
 from utils.cloud.settings import CloudSettings, open_store
@@ -36,7 +36,7 @@ FOR_EVER = float("inf")
 
 @dataclass(frozen=True)
 class CloudFault:
-    """What goes wrong, how often, on which requests; a download meets it on the way back."""
+    """A fault of the cloud, how often it occurs, and on which requests; a download meets it on the way back."""
 
     test: str
     kind: Kind
@@ -47,27 +47,27 @@ class CloudFault:
 
 
 def is_upload(request: Request) -> bool:
-    """Whether a request sends an object or a part of one."""
+    """Return whether a request sends an object or a part of one."""
     return request.method in ("POST", "PUT")
 
 
 def is_tensors(request: Request) -> bool:
-    """Whether a request sends a checkpoint's tensors."""
+    """Return whether a request sends a checkpoint's tensors."""
     return is_upload(request) and request.name.endswith("part.safetensors")
 
 
 def is_second_part(request: Request) -> bool:
-    """Whether a request sends a later part of a resumable upload."""
+    """Return whether a request sends a later part of a resumable upload."""
     return request.method == "PUT" and not request.content_range.startswith("bytes 0-")
 
 
 def is_download(request: Request) -> bool:
-    """Whether a request fetches an object's content."""
+    """Return whether a request fetches an object's content."""
     return request.method == "GET" and "alt=media" in request.path
 
 
 def is_manifest(request: Request) -> bool:
-    """Whether a request sends a manifest."""
+    """Return whether a request sends a manifest."""
     return is_upload(request) and request.name.endswith("manifest.json")
 
 
@@ -84,7 +84,7 @@ RECOVERED = (
 
 @contextlib.contextmanager
 def bucket() -> Iterator[FaultProxy]:
-    """An empty bucket behind a proxy, to which the environment points the client and the program."""
+    """Make an empty bucket behind a proxy, and point the client and the program to it by the environment."""
     with emulator(BUCKET) as upstream:
         proxy = FaultProxy(upstream)
         with running(proxy) as port:
@@ -100,7 +100,7 @@ def bucket() -> Iterator[FaultProxy]:
 
 @contextlib.contextmanager
 def hasty() -> Iterator[None]:
-    """The program gives up on the cloud soon."""
+    """Let the program give up on the cloud soon."""
 
     def open_hastily(settings: CloudSettings) -> ObjectStore:
         return open_store(settings, HASTY)
@@ -110,7 +110,7 @@ def hasty() -> Iterator[None]:
 
 
 def recovered(fault: CloudFault, times: int = 1) -> Row:
-    """A fault that passes: what is stored, and what comes back, has the right bytes."""
+    """Meet a fault that passes; the stored and the fetched bytes must be right."""
     right = 0
     for _ in range(times):
         with bucket() as proxy, folder() as root:
@@ -121,7 +121,7 @@ def recovered(fault: CloudFault, times: int = 1) -> Row:
 
 
 def _comes_back(run: Path, numbers: int) -> bool:
-    """Whether a checkpoint that is uploaded and fetched again is what it was."""
+    """Upload a checkpoint and fetch it again; return whether its bytes are the same."""
     weights = torch.randn(numbers, generator=torch.Generator().manual_seed(0))
     path = save_checkpoint(run / "checkpoints", 1, {"part": {"weights": weights}}, run_id=run.name, config_hash="none")
     store = open_store(CloudSettings("gcs", BUCKET), FAST)
@@ -136,21 +136,21 @@ def _comes_back(run: Path, numbers: int) -> bool:
     }
 
 
-def endless_503() -> Row:
-    """A bucket that never takes anything: from the start, or from the first upload on."""
+def endless_503(generations: int) -> Row:
+    """Train with a bucket that never takes anything: from the start, or from the first upload on."""
     right = 0
     for matches in (is_upload, lambda _: True):
         with bucket() as proxy, folder() as runs, hasty():
             proxy.inject("status", matches, FOR_EVER)
-            ended = run_here(*flags(runs), "--run", "one", *GENERATIONS)
-            is_whole = (runs / "one" / "summary.json").is_file() and max(checkpoints_of(runs, "one")) == 3
+            ended = run_here(*flags(runs), "--run", "one", "--generations", str(generations))
+            is_whole = (runs / "one" / "summary.json").is_file() and max(checkpoints_of(runs, "one")) == generations
             right += ended.code == 1 and is_whole and "missing in the cloud: one/" in ended.shown
     measured = f"{right} trained to the end, exit 1, what is missing named"
     return Row("cloud: endless 503", 2, "training finishes, exit code 1", measured, right == 2)
 
 
 def closed_doors() -> Row:
-    """401, 403 and 404 from the bucket, and a bucket that is not there."""
+    """Start with 401, 403 and 404 from the bucket, and with a bucket that does not exist."""
     right = 0
     cases = {401: "credentials are not accepted", 403: "may not do this", 404: "no such bucket"}
     for code, says in cases.items():
@@ -168,26 +168,24 @@ def _fails_at_start(runs: Path, says: str) -> bool:
     return ended.code == 2 and ended.is_clear and says in ended.shown and not (runs / "one").exists()
 
 
-def empty_disk() -> Row:
-    """kill -9, the disk lost, --resume from the bucket, compared with the run that was never interrupted."""
+def empty_disk(generations: int) -> Row:
+    """Kill a run, lose its disk, resume from the bucket, and compare with the run that was never interrupted."""
     with bucket(), folder() as runs:
-        words = [*flags(runs), "--generations", "6"]
-        with mock.patch.dict(os.environ, {"CLOUD_PROVIDER": "", "CLOUD_BUCKET": ""}):
-            run_here(*words, "--run", "whole")
+        words = [*flags(runs), "--generations", str(generations)]
         process = run_beside(*words, "--run", "lost")
-        while process.poll() is None and max(checkpoints_of(runs, "lost"), default=0) < 4:
+        while process.poll() is None and max(checkpoints_of(runs, "lost"), default=0) < generations - 2:
             time.sleep(0.01)
         process.kill()
         process.communicate()
         shutil.rmtree(runs / "lost")
         ended = run_here(*words, "--resume", "lost")
-        is_same = ended.code == 0 and outcome(runs, "lost") == outcome(runs, "whole")
+        is_same = ended.code == 0 and outcome(runs, "lost") == whole_run(generations).outcome
     measured = "bit-identical" if is_same else f"OTHERWISE, exit {ended.code}"
     return Row("cloud: kill -9, disk lost, --resume from the bucket", 1, "bit-identical", measured, is_same)
 
 
 def sigterm_while_stalled() -> Row:
-    """SIGTERM while an upload hangs: the box is gone soon, so the run must not wait."""
+    """Send SIGTERM while an upload hangs: the machine is gone soon, so the run must not wait."""
     with bucket() as proxy, folder() as runs:
         stalled = proxy.inject("stall", is_tensors_of_run, FOR_EVER)
         process = run_beside(*flags(runs), "--run", "one", "--generations", "100")
@@ -205,5 +203,5 @@ def sigterm_while_stalled() -> Row:
 
 
 def is_tensors_of_run(request: Request) -> bool:
-    """Whether a request sends tensors of the program's checkpoint."""
+    """Return whether a request sends tensors of the program's checkpoint."""
     return is_upload(request) and request.name.endswith(".safetensors")

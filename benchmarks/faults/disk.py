@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.faults.harness import Ended, Row, checkpoints_of, flags, folder, run_beside, run_here
-from benchmarks.speed.harness import told_less
+from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, run_here, whole_run
+from benchmarks.speed.harness import log_level
 from utils.errors import CheckpointError
 from utils.runs.checkpoint import list_checkpoints, load_checkpoint, load_latest, save_checkpoint
 from utils.runs.durable import remove_leftovers
@@ -26,7 +26,7 @@ ROT = ("bit flips", "truncations", "zeroed pages")
 
 
 def state_of(generation: int) -> dict[str, dict[str, Any]]:
-    """A state of about 2 MB that tells its generation."""
+    """Make a state of about 2 MB that holds its generation."""
     generator = torch.Generator().manual_seed(generation)
     return {"part": {"generation": generation, "tensor": torch.randn(500_000, generator=generator)}}
 
@@ -37,7 +37,7 @@ def save(root: Path, generation: int) -> Path:
 
 
 def is_whole(root: Path, generation: int) -> bool:
-    """Whether the newest usable checkpoint is that generation's, with its content."""
+    """Return whether the newest usable checkpoint is that generation's, with its content."""
     found = load_latest(root)
     if found is None or found.generation != generation:
         return False
@@ -56,7 +56,7 @@ def save_for_ever(root: Path, first: int, progress: Any) -> None:
 
 
 def kill_while_saving(count: int) -> Row:
-    """kill -9 at a random moment of saving, then load."""
+    """Kill at a random moment of saving, then load."""
     rng, lost, orphans, last = random.Random(1), 0, 0, 0
     with folder() as root:
         for _ in range(count):
@@ -73,7 +73,7 @@ def kill_while_saving(count: int) -> Row:
 
 
 def _killed_after(root: Path, first: int, seconds: float) -> int:
-    """Kill a process that saves, some time after its first report; the last generation that it reported."""
+    """Kill a process that saves, some time after its first report; return the last generation that it reported."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=save_for_ever, args=(root, first, sender))
@@ -108,7 +108,7 @@ def rot(kind: str, count: int) -> Row:
     """Damage one file of the newest checkpoint; the one before it must be used."""
     rng, detected = random.Random(kind), 0
     # Else a warning for each of hundreds of rotten files.
-    with folder() as root, told_less("utils.runs.checkpoint", logging.ERROR):
+    with folder() as root, log_level("utils.runs.checkpoint", logging.ERROR):
         save(root, 1)
         newest = save(root, 2)
         files = sorted(newest.iterdir())
@@ -128,7 +128,7 @@ def rot(kind: str, count: int) -> Row:
 
 
 def order_of_calls() -> Row:
-    """System calls of one save, recorded in the process."""
+    """Record the system calls of one save."""
     calls: list[str] = []
     real_fsync, real_rename = os.fsync, os.rename
 
@@ -155,29 +155,28 @@ def order_of_calls() -> Row:
     return Row("order of system calls of a save", 1, must_be, measured, is_ok)
 
 
-def full_disk() -> Row:
-    """A run whose disk, a tmpfs, holds two of its checkpoints of about 1 MB, not three."""
+def full_disk(generations: int) -> Row:
+    """Run on a disk, a tmpfs, that holds two of its checkpoints and what else it writes, not three."""
     test, must_be = "disk full while saving (small tmpfs)", "stops: one clear error, exit 1; last one whole, no rest"
     with folder() as root:
         settings = flags(root)
         disk = root / "disk"
         disk.mkdir()
-        run_here(*settings, "--run", "sample", "--generations", "1")
-        size = sum(path.stat().st_size for path in checkpoints_of(root, "sample")[1].iterdir())
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={int(2.6 * size + 300_000)}", "tmpfs", str(disk)]
+        size = whole_run(generations).checkpoint_bytes
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={int(2.5 * size + 100_000)}", "tmpfs", str(disk)]
         if subprocess.run(mount, capture_output=True).returncode:
             return Row(test, 1, must_be, "mounting a tmpfs is not allowed here", None)
         try:
-            process = run_beside(*settings, "--runs-dir", str(disk), "--run", "full", "--generations", "6")
-            shown = process.communicate()[1]
+            ended = run_here(*settings, "--runs-dir", str(disk), "--run", "full", "--generations", str(generations))
             kept = checkpoints_of(disk, "full")
             found = load_latest(disk / "full" / "checkpoints")
             rest = [path.name for path in (disk / "full" / "checkpoints").iterdir() if path.name.startswith(".")]
         finally:
-            subprocess.run(["umount", str(disk)], check=True)
+            # Lazily, for this process still has the log of the run open.
+            subprocess.run(["umount", "--lazy", str(disk)], check=True)
     is_whole_last = found is not None and found.generation == max(kept)
-    is_ok = process.returncode == 1 and Ended(1, shown).says("are free") and is_whole_last and not rest
-    measured = f"exit {process.returncode}, generations {list(kept)} whole, {len(rest)} left over"
+    is_ok = ended.code == 1 and ended.says("are free") and is_whole_last and not rest
+    measured = f"exit {ended.code}, generations {list(kept)} whole, {len(rest)} left over"
     return Row(test, 1, must_be, measured, is_ok)
 
 
@@ -192,7 +191,7 @@ class Bomb:
 
 
 def pickle_bomb() -> Row:
-    """A pickle in place of a checkpoint's file."""
+    """Load a checkpoint with a pickle in place of a file."""
     with folder() as root:
         path = save(root, 1)
         torch.save({"x": Bomb(root / "mark")}, path / "part.safetensors")

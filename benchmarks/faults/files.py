@@ -38,11 +38,11 @@ SETTINGS = (
     "\0",
 )
 RECORDS = (b"", b"{", b"[1]", b"\xff\xfe", b'{"generations": 0}')
-"""What may stand in place of the settings of a run that is to be resumed."""
+"""Contents in place of the settings of a run that is to be resumed."""
 
 
 def malformed_files() -> Row:
-    """Spoilt parquet files, settings files and records of a run."""
+    """Start with spoilt parquet files, settings files and records of a run."""
     with folder() as root:
         ended = [*_parquet(root), *_settings(root), *_records(root)]
     clear = sum(item.code == 2 and item.is_clear for item in ended)

@@ -1,17 +1,20 @@
-"""What the tests of faults share: a row of their table, a run of seconds, the program in and beside this process."""
+"""Shared parts of the tests of faults: a row of their table, a short run, the program in and beside this process."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from main import main as program
 from utils.runs.checkpoint import list_checkpoints
@@ -73,31 +76,31 @@ class Row:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run of the program ended, and what it showed."""
+    """Exit code and output of a run of the program."""
 
     code: int
     shown: str
 
     def says(self, text: str) -> bool:
-        """Whether exactly one error was told, in one line with this in it, and no traceback."""
+        """Return whether the output has exactly one error, in one line with this text, and no traceback."""
         errors = [line for line in self.shown.splitlines() if " ERROR " in line]
         return len(errors) == 1 and text in errors[0] and "Traceback" not in self.shown
 
     @property
     def is_clear(self) -> bool:
-        """Whether the one error says what was expected."""
+        """Return whether the one error names what was expected."""
         return self.says("expected")
 
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """A temporary folder."""
+    """Make a temporary folder."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 
 
 def flags(runs: Path, settings: str = SMALL_RUN) -> list[str]:
-    """Flags of a run with these settings (TOML) below `runs`."""
+    """Write settings (TOML) and return the flags of a run with them below `runs`."""
     path = runs / "settings.toml"
     path.write_text(settings)
     return ["--config", str(path), "--profile", "quick", "--runs-dir", str(runs)]
@@ -120,23 +123,41 @@ def run_beside(*words: str, fault: dict[str, Any] | None = None) -> subprocess.P
 
 
 def checkpoints_of(runs: Path, name: str) -> dict[int, Path]:
-    """Checkpoints of a run by generation."""
+    """Return the checkpoints of a run by generation."""
     return list_checkpoints(runs / name / "checkpoints")
 
 
+@dataclass(frozen=True)
+class WholeRun:
+    """A run of the program that nothing interrupted."""
+
+    outcome: tuple[bytes, list[dict[str, Any]]]
+    checkpoint_bytes: int
+
+
+@cache
+def whole_run(generations: int, settings: str = SMALL_RUN) -> WholeRun:
+    """Run the program without a fault and without a cloud; the rows that compare with it share it."""
+    with folder() as runs, mock.patch.dict(os.environ, {"CLOUD_PROVIDER": "", "CLOUD_BUCKET": ""}):
+        ended = run_here(*flags(runs, settings), "--generations", str(generations), "--run", "whole")
+        assert ended.code == 0, ended.shown
+        last = max(checkpoints_of(runs, "whole").items())[1]
+        return WholeRun(outcome(runs, "whole"), sum(path.stat().st_size for path in last.iterdir()))
+
+
 def outcome(runs: Path, name: str) -> tuple[bytes, list[dict[str, Any]]]:
-    """Tensors of the last checkpoint, and the metrics but for what may differ between equal runs."""
+    """Return the tensors of the last checkpoint, and the metrics but for fields that may differ between equal runs."""
     last = max(checkpoints_of(runs, name).items())[1]
     return tensors(last), records(runs / name)
 
 
 def tensors(checkpoint: Path) -> bytes:
-    """All tensors of a checkpoint, as their files hold them."""
+    """Return all tensors of a checkpoint, as their files hold them."""
     parts = ("population", "champion", "replay", "random")
     return b"".join((checkpoint / f"{part}.safetensors").read_bytes() for part in parts)
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    """The metrics of a run, but for what may differ between equal runs."""
+    """Return the metrics of a run, but for fields that may differ between equal runs."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [{key: value for key, value in json.loads(line).items() if key not in VOLATILE} for line in lines]

@@ -1,4 +1,4 @@
-"""What checkpoints and uploads add to a generation, measured within one run."""
+"""Time that checkpoints and uploads add to a generation, measured within one run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARM_UP = 4
 
 @contextmanager
 def every_other() -> Iterator[None]:
-    """Checkpoints after even generations only; what they cost in the background falls into the generation after."""
+    """Write checkpoints after even generations only; their background work falls into the generation after."""
     submit = CheckpointWriter.submit
 
     def submit_even(self: CheckpointWriter, generation: int, state: Mapping[str, Any], always_keep: set[int]) -> None:
@@ -33,7 +33,7 @@ def every_other() -> Iterator[None]:
         yield
 
 
-def added_time(generations: int, settings: str = QUICK_RUN) -> Row:
+def added_time(generations: int, settings: str = QUICK_RUN, warm_up: int = WARM_UP) -> Row:
     """Run with a checkpoint, uploaded to a folder, after every other generation, and compare neighbours.
 
     The time added is what the copy of the state takes between generations, and by how much a generation is slower while
@@ -48,7 +48,7 @@ def added_time(generations: int, settings: str = QUICK_RUN) -> Row:
         ):
             ended = run_here(*words)
         assert ended.code == 0, ended.shown
-        copied, slowed, error, alone = _seconds(runs / "one", generations)
+        copied, slowed, error, alone = _seconds(runs / "one", range(warm_up, generations, 2))
     share = (copied + slowed) / alone
     measured = (
         f"{share:.1%}: {copied:.3f} s between generations, {slowed:+.3f} +- {error:.3f} s beside the next, "
@@ -58,12 +58,14 @@ def added_time(generations: int, settings: str = QUICK_RUN) -> Row:
     return Row("time added by checkpoints and uploads", generations, must_be, measured, share < LARGEST_SHARE)
 
 
-def _seconds(run: Path, generations: int) -> tuple[float, float, float, float]:
-    """Of a generation: the copy of the state, what writing adds to the next, its standard error, what it is alone."""
+def _seconds(run: Path, undisturbed: range) -> tuple[float, float, float, float]:
+    """Return seconds of a generation: the copy of the state, the time that writing adds to the next, its standard
+    error, and those of the `undisturbed` generations, beside which nothing is written.
+    """
     lines = (run / "metrics.jsonl").read_text().splitlines()
     totals = {record["generation"]: record["seconds"]["total"] for record in map(json.loads, lines)}
     copies = json.loads((run / "summary.json").read_text())["seconds"]["checkpoint"]
-    pairs = [(number + 1, number) for number in range(WARM_UP, generations, 2) if number + 1 in totals]
+    pairs = [(number + 1, number) for number in undisturbed if number + 1 in totals]
     copied = statistics.median(copies[number - 1] for _, number in pairs)
     added = [totals[beside] - totals[alone] for beside, alone in pairs]
     # Of a median of normal errors: 1.25 times that of their mean.

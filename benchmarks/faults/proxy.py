@@ -26,7 +26,7 @@ Kind = Literal["status", "reset", "stall", "lost_ack", "truncate", "shorten", "c
 
 @dataclass(frozen=True)
 class Request:
-    """What came in: the object's name is the one in the address or in the metadata of an upload, if any."""
+    """A request; the object's name is the one in the address or in the metadata of an upload, if any."""
 
     method: str
     path: str
@@ -36,7 +36,7 @@ class Request:
 
 @dataclass
 class Fault:
-    """What goes wrong `times` times, with requests that match.
+    """A fault that befalls `times` of the requests that match.
 
     `status` answers with `code`, `reset` closes before the request is passed on, `stall` says nothing until the proxy
     stops, `lost_ack` passes it on and closes without an answer, `truncate` closes in the middle of the answer's body,
@@ -52,7 +52,7 @@ class Fault:
 
 @dataclass
 class FaultProxy:
-    """Forwards to an upstream port on loopback.
+    """A server that forwards to an upstream port on loopback.
 
     `requests` is what came in, with the status that was answered. Of `lies` the keys are replaced in JSON answers: by
     names, say, that the emulator would not store.
@@ -74,7 +74,7 @@ class FaultProxy:
         return fault
 
     def due(self, request: Request) -> Fault | None:
-        """The fault that this request meets."""
+        """Return the fault that this request meets."""
         with self.lock:
             for fault in self.faults:
                 if fault.seen < fault.times and fault.matches(request):
@@ -108,7 +108,7 @@ class FaultProxy:
 
 @contextlib.contextmanager
 def running(proxy: FaultProxy) -> Iterator[int]:
-    """The proxy in threads of its own; yields its port."""
+    """Run the proxy in threads of its own; yield its port."""
     handler = type("Handler", (_Handler,), {"proxy": proxy})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
@@ -124,7 +124,7 @@ def running(proxy: FaultProxy) -> Iterator[int]:
 
 @contextlib.contextmanager
 def emulator(*buckets: str) -> Iterator[int]:
-    """A storage emulator in memory with these buckets; yields its port."""
+    """Run a storage emulator in memory with these buckets; yield its port."""
     from gcp_storage_emulator.handlers.buckets import create_bucket
     from gcp_storage_emulator.server import create_server
 

@@ -23,21 +23,19 @@ from benchmarks.faults.harness import (
     records,
     run_beside,
     run_here,
+    whole_run,
 )
 
 STOP_SECONDS = 5.0
-GENERATIONS = ("--generations", "3")
 LEAK_MB = 400
 LEAK_LIMIT_MB = 1600
 
 
-def kill_and_resume(count: int, generations: int = 6) -> Row:
-    """kill -9 at a random moment of a run, resume, compare with the run that was never interrupted."""
+def kill_and_resume(count: int, generations: int) -> Row:
+    """Kill a run at a random moment, resume it, and compare with the run that was never interrupted."""
     rng, same, killed = random.Random(2), 0, 0
     with folder() as runs:
         settings = [*flags(runs), "--generations", str(generations)]
-        run_here(*settings, "--run", "whole")
-        whole = outcome(runs, "whole")
         for attempt in range(count):
             name = f"killed{attempt}"
             process = run_beside(*settings, "--run", name)
@@ -49,23 +47,21 @@ def kill_and_resume(count: int, generations: int = 6) -> Row:
             process.kill()
             process.communicate()
             run_here(*settings, "--resume", name)
-            same += outcome(runs, name) == whole
+            same += outcome(runs, name) == whole_run(generations).outcome
     measured = f"{same} bit-identical ({killed} were still running when killed)"
     return Row("kill -9 and resume at random generations", count, "bit-identical", measured, same == count)
 
 
-def sigterm(phases: tuple[str, ...] = (*PHASES, SAVING), settings: str = QUICK_RUN) -> Row:
-    """SIGTERM in each phase of generation 2, timed until the process is gone, then resumed and compared."""
+def sigterm(generations: int, phases: tuple[str, ...] = (*PHASES, SAVING), settings: str = QUICK_RUN) -> Row:
+    """Send SIGTERM in each phase of generation 2, time the end of the process, then resume and compare."""
     slowest, right = 0.0, 0
     with folder() as runs:
-        words = [*flags(runs, settings), *GENERATIONS]
-        run_here(*words, "--run", "whole")
-        whole = outcome(runs, "whole")
+        words = [*flags(runs, settings), "--generations", str(generations)]
         for phase in phases:
             code, seconds = _signalled(runs, words, phase)
             slowest = max(slowest, seconds)
             run_here(*words, "--resume", phase)
-            right += code == 128 + signal.SIGTERM and outcome(runs, phase) == whole
+            right += code == 128 + signal.SIGTERM and outcome(runs, phase) == whole_run(generations, settings).outcome
     profile = "quick profile" if settings == QUICK_RUN else "small run"
     measured = f"slowest {slowest:.1f} s, {right} exit 143 and resume bit-identical ({profile})"
     test, must_be = f"SIGTERM during {', '.join(phases)}", f"stops within {STOP_SECONDS:.0f} s, resumes exactly"
@@ -73,7 +69,7 @@ def sigterm(phases: tuple[str, ...] = (*PHASES, SAVING), settings: str = QUICK_R
 
 
 def _signalled(runs: Path, words: list[str], phase: str) -> tuple[int, float]:
-    """Exit code, and seconds from the signal to the end of the process."""
+    """Return the exit code, and the seconds from the signal to the end of the process."""
     marker = runs / f"{phase}.marker"
     fault = {"kind": "pause", "phase": phase, "generation": 2, "marker": str(marker)}
     process = run_beside(*words, "--run", phase, fault=fault)
@@ -86,69 +82,67 @@ def _signalled(runs: Path, words: list[str], phase: str) -> tuple[int, float]:
     return process.returncode, time.perf_counter() - started
 
 
-def leak() -> Row:
-    """A leak under a limit that some generations of it stay below, whatever the libraries need."""
+def leak(generations: int) -> Row:
+    """Leak memory under a limit that the first generations stay below, whatever the libraries need."""
     with folder() as runs:
-        words = [*flags(runs), "--generations", "8"]
-        run_here(*words, "--run", "whole")
+        words = [*flags(runs), "--generations", str(generations)]
         limit = ["--memory-limit-mb", str(LEAK_LIMIT_MB)]
         process = run_beside(*words, *limit, "--run", "leak", fault={"kind": "leak", "megabytes": LEAK_MB})
         shown = process.communicate()[1]
         saved = max(checkpoints_of(runs, "leak"), default=0)
         # The limit was for the leaking process: this one may need more.
         run_here(*words, "--resume", "leak", "--memory-limit-mb", "0")
-        is_same = outcome(runs, "leak") == outcome(runs, "whole")
+        is_same = outcome(runs, "leak") == whole_run(generations).outcome
     names_it = "exceeds the limit" in shown and f"{LEAK_MB}.0  tensor" in shown
-    is_ok = process.returncode == 3 and 1 <= saved < 8 and names_it and is_same
+    is_ok = process.returncode == 3 and 1 <= saved < generations and names_it and is_same
     exact = "bit-identically" if is_same else "OTHERWISE"
     measured = f"exit {process.returncode} with generation {saved} saved, object named: {names_it}, resumes {exact}"
     return Row("injected leak under a low memory limit", 1, "stops with a checkpoint, exit 3; resumes", measured, is_ok)
 
 
-def non_finite_numbers(kinds: tuple[str, ...] = ("loss", "reward", "actions")) -> list[Row]:
-    """NaN in generation 2: skipped and counted, or the run stops, as the settings say."""
-    return [_skipped(kinds), _stopped(kinds)]
+def non_finite_numbers(generations: int, kinds: tuple[str, ...] = ("loss", "reward", "actions")) -> list[Row]:
+    """Put NaN into generation 2: it is skipped and counted, or the run stops, as the settings say."""
+    return [_skipped(generations, kinds), _stopped(generations, kinds)]
 
 
-def _skipped(kinds: tuple[str, ...]) -> Row:
+def _skipped(generations: int, kinds: tuple[str, ...]) -> Row:
     right, skipped = 0, 0
     with folder() as runs:
-        words = [*flags(runs), *GENERATIONS]
+        words = [*flags(runs), "--generations", str(generations)]
         for kind in kinds:
             with non_finite(kind, generation=2):
                 ended = run_here(*words, "--run", kind)
             lost = [_left_out(record) for record in records(runs / kind)]
             skipped += sum(lost)
-            right += ended.code == 0 and lost[0] == 0 < sum(lost) and _is_champion_sound(runs, kind)
+            right += ended.code == 0 and lost[0] == 0 < sum(lost) and _is_champion_finite(runs, kind)
     measured = f"{right} runs go on, {skipped} updates and agents left out and counted, every champion finite"
     test, must_be = f"NaN in a {', '.join(kinds)}; skip", "left out, counted, never champion"
     return Row(test, len(kinds), must_be, measured, right == len(kinds))
 
 
-def _stopped(kinds: tuple[str, ...]) -> Row:
+def _stopped(generations: int, kinds: tuple[str, ...]) -> Row:
     right = 0
     with folder() as runs:
-        words = [*flags(runs), *GENERATIONS]
-        run_here(*words, "--run", "whole")
+        words = [*flags(runs), "--generations", str(generations)]
         for kind in kinds:
             with non_finite(kind, generation=2):
                 ended = run_here(*words, "--run", kind, "--learning.non-finite", "stop")
             is_told = ended.code == 1 and ended.is_clear and list(checkpoints_of(runs, kind)) == [1]
             run_here(*words, "--resume", kind)
-            right += is_told and outcome(runs, kind) == outcome(runs, "whole")
+            right += is_told and outcome(runs, kind) == whole_run(generations).outcome
     measured = f"{right} exit 1 with one clear error, generation 1 saved, and resume bit-identically without the fault"
     test, must_be = f"NaN in a {', '.join(kinds)}; stop", "stops, exit 1, last generation saved"
     return Row(test, len(kinds), must_be, measured, right == len(kinds))
 
 
 def _left_out(record: dict[str, Any]) -> int:
-    """Updates that were left out, and agents without a result, in a generation."""
+    """Count the updates that were left out, and the agents without a result, in a generation."""
     learning = record["learning"] or {}
-    unsound = record["fitness"]["unsound_agents"] + record["validation"]["unsound_agents"]
-    return int(learning.get("skipped_updates", 0)) + int(unsound)
+    without_result = record["fitness"]["unsound_agents"] + record["validation"]["unsound_agents"]
+    return int(learning.get("skipped_updates", 0)) + int(without_result)
 
 
-def _is_champion_sound(runs: Path, name: str) -> bool:
+def _is_champion_finite(runs: Path, name: str) -> bool:
     last = max(checkpoints_of(runs, name).items())[1]
     networks = load_file(last / "champion.safetensors")
     score = json.loads((runs / name / "summary.json").read_text())["champion"]["validation_return_percent"]

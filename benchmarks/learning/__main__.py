@@ -1,13 +1,13 @@
-"""Does it learn: `python -m benchmarks.learning pendulum|markets|null [--seeds N] [--json FILE]`.
+"""Studies of learning: `python -m benchmarks.learning pendulum|markets|null [--seeds N] [--json FILE]`.
 
 `pendulum`: DDPG, a population and a population with evolution on Gymnasium's Pendulum-v1, at equal environment steps.
 All seeds run side by side, each with its own replay. Published for DDPG after 20,000 steps: -152 +- 94 (RL Baselines3
 Zoo). `--environment` takes another one with flat observations and actions, for longer studies: `InvertedPendulum-v5`,
 `HalfCheetah-v5` (pip install "gymnasium[mujoco]").
 
-`markets`: what a population learns of planted markets, see `benchmarks.learning.markets`. `null`: how often it is
-praised where nothing can be learned, see `benchmarks.learning.null`. Both take settings of main.py as further flags, do
-their jobs one by one, append each result to the JSON lines of --json, and go on from there when started again.
+`markets`: profits on unseen paths of planted markets, see `benchmarks.learning.markets`. `null`: how often a champion
+is praised where nothing can be learned, see `benchmarks.learning.null`. Both take settings of main.py as further flags,
+do their jobs one by one, append each result to the JSON lines of --json, and go on from there when started again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from torch import Tensor
 
 from benchmarks.learning import markets as learning_markets
 from benchmarks.learning import null as learning_null
-from benchmarks.pendulum.ddpg import ControlConfig
-from benchmarks.pendulum.trainer import ControlTrainer, LoopConfig, evaluate, make_environments, spaces
+from benchmarks.pendulum.agents import DDPGConfig
+from benchmarks.pendulum.trainer import FlatEnvironments, LoopConfig, Trainer, evaluate
 from utils.config.trader import EvolutionConfig
 from utils.errors import ConfigError
 
@@ -37,7 +37,7 @@ FIRST_TEST_SEED = 1_000_000
 
 
 def pendulum_loops(population: int, steps: int, updates_per_step: float) -> dict[str, LoopConfig]:
-    """The three methods; an agent of a population updates `updates_per_step` times as often as it acts."""
+    """Return the three methods; an agent of a population updates `updates_per_step` times as often as it acts."""
     single = LoopConfig(environment_steps=steps)
     many = replace(single, population=population, fitness_lanes=1, updates_per_step=updates_per_step)
     # Most are elites and tournaments small: were all copies of one agent, what spoils it would spoil all.
@@ -52,25 +52,25 @@ def pendulum_loops(population: int, steps: int, updates_per_step: float) -> dict
 
 
 def pendulum(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Mean return of the last evaluation, over seeds, of each method."""
+    """Train and evaluate each method; return its figures."""
     results: dict[str, Any] = {}
     for name, loop in pendulum_loops(arguments.population, arguments.steps, arguments.updates_per_step).items():
         if arguments.only and arguments.only not in name:
             continue
         started = time.perf_counter()
-        trainer = ControlTrainer(
-            arguments.environment, arguments.seeds, loop, ControlConfig(), arguments.first_seed, arguments.device
+        trainer = Trainer(
+            arguments.environment, arguments.seeds, loop, DDPGConfig(), arguments.first_seed, arguments.device
         )
         trained = trainer.run()
         seconds = time.perf_counter() - started
-        returns = evaluate(trained.learner, arguments.environment, arguments.episodes, FIRST_TEST_SEED)
+        returns = evaluate(trained.agents, arguments.environment, arguments.episodes, FIRST_TEST_SEED)
         results[name] = summarise(returns[trained.champions], trained.fitness, loop) | {"seconds": seconds}
         print(_line(name, results[name]), flush=True)
     return results
 
 
 def summarise(returns: Tensor, fitness: Tensor, loop: LoopConfig) -> dict[str, Any]:
-    """Figures of one method from the (seeds, episodes) returns of its champions and its learning curve."""
+    """Compute a method's figures from the (seeds, episodes) returns of its champions and its learning curve."""
     by_seed = returns.mean(1)
     return {
         "mean_return": by_seed.mean().item(),
@@ -118,17 +118,16 @@ def _run_pendulum(arguments: argparse.Namespace, words: Sequence[str]) -> None:
 def _require_flat(name: str) -> None:
     """Raise ConfigError unless Gymnasium knows the environment and it can be learned."""
     try:
-        environments = make_environments(name, 1)
-        spaces(environments)
+        environments = FlatEnvironments(name, 1)
     except (gymnasium.error.Error, ValueError) as error:
         raise ConfigError(
             f"expected an environment with flat observations and actions, got {name!r}: {error}"
         ) from None
-    environments.close()
+    environments.lanes.close()
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run the study that is asked for, print its table, write its figures."""
+    """Run the named study, print its table, write its figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     _add_pendulum(commands)

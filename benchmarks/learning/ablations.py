@@ -1,4 +1,4 @@
-"""What each part is worth: `python -m benchmarks.learning.ablations [--minutes M] [--seeds N] [--json FILE]`.
+"""The worth of each part: `python -m benchmarks.learning.ablations [--minutes M] [--seeds N] [--json FILE]`.
 
 One table on the momentum market: each line changes one thing of the quick profile, trains for the same CPU time, and
 plays the champion on unseen paths as `benchmarks.learning.markets` does. Its share of the simple rule's profit stands
@@ -53,14 +53,14 @@ _SEEDS, _GENERATIONS = 5, 20
 
 
 def ablation_jobs(variant: str, arguments: argparse.Namespace, words: Sequence[str]) -> list[Job]:
-    """One job a seed of a line of the table."""
+    """Make a job for each seed of a line of the table."""
     config = study_config([*words, *VARIANTS[variant]])
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     return market_jobs(config, seeds, budget_of(arguments), arguments.paths, arguments.windows, variant=variant)
 
 
 def line(variant: str, records: Sequence[Record], base: Sequence[Record]) -> str:
-    """Share of the rule's profit, its difference from the first line over the seeds of both, and what it took."""
+    """Format the share of the rule's profit, its difference from the first line by seed, and the time it took."""
     share, half = mean_interval(_shares(records))
     beside = {record["seed"]: record["of_rule"] for record in base if record["of_rule"] is not None}
     pairs = [
@@ -83,7 +83,7 @@ HEADER = f"{'':<26} {'seeds':>5} {'of the rule':>15} {'to first line':>15} {'CPU
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Do what is not done yet of the lines that are asked for, and print them."""
+    """Run the jobs of the chosen lines that have no result yet, and print the lines."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     chosen = [variant for variant in VARIANTS if variant == BASE or variant in (arguments.only or VARIANTS)]
-    # All lines are made before any work, so that a wrong flag is told at once.
+    # All lines are made before any work, so that a wrong flag is an error at once.
     jobs = {variant: ablation_jobs(variant, arguments, words) for variant in chosen}
     print(HEADER, flush=True)
     base: list[Record] = []

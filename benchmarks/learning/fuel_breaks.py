@@ -1,4 +1,4 @@
-"""What the fuel-break network learns on test tiles, over seeds, and how its memory behaves.
+"""Results of the fuel-break network on test tiles, over seeds, and the growth of its memory.
 
 `python -m benchmarks.learning.fuel_breaks [--landscape FILE.npz] [--seeds 3] [--minutes 15] [--json FILE]
 [--workers N] [--runs-dir FOLDER] [--memory-episodes 1200] [SETTINGS]`. Minutes are the processor's, on one thread.
@@ -48,7 +48,7 @@ def learn(config: FuelBreakRunConfig, scenario_seeds: int) -> Record:
 
 
 def compare(records: Sequence[Record]) -> Record:
-    """Means over seeds and tiles, and the network's leads over tiles, each tile's the mean over seeds."""
+    """Compute means over seeds and tiles, and the network's leads over tiles, each tile's the mean over seeds."""
     names = records[0]["reduction_percent"]
     means = {name: np.mean([record["reduction_percent"][name] for record in records], axis=0) for name in names}
     by_seed = [float(np.mean(record["reduction_percent"][AGENT])) for record in records]
@@ -61,7 +61,7 @@ def compare(records: Sequence[Record]) -> Record:
 
 
 def memory_growth(config: FuelBreakRunConfig, episodes: int) -> Record:
-    """Growth of resident memory, MiB per 100 episodes, past the 60th and the 600th episode.
+    """Return the growth of resident memory, MiB per 100 episodes, past the 60th and the 600th episode.
 
     Theil-Sen slopes with their 95% intervals, over generations of 64 episodes, with few validation tiles.
     """

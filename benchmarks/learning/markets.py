@@ -1,4 +1,4 @@
-"""What a population learns of a planted market: the champion's profit on paths that nothing was trained on.
+"""Profit on unseen paths of planted markets: `python -m benchmarks.learning markets [--seeds N] [--json FILE]`.
 
 Each seed trains on a path of its own. The champion is chosen on that path's validation windows; it, the rule and the
 oracle are then played on the same windows of fresh paths of the same law, with the training path's normalisation.
@@ -47,7 +47,7 @@ _TUNING_WINDOWS = 32
 
 @dataclass(frozen=True)
 class Budget:
-    """When training ends: after CPU minutes or generations, whichever comes first; None is no limit."""
+    """Limits of a training, CPU minutes or generations, whichever comes first; None is no limit."""
 
     cpu_minutes: float | None = None
     generations: int | None = None
@@ -55,7 +55,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished training and what it took."""
+    """A finished training and the time it took."""
 
     trainer: ERLTrainer
     wall_seconds: float
@@ -63,7 +63,7 @@ class Trained:
 
     @property
     def environment_steps(self) -> int:
-        """Steps that agents played to learn from, exploration included, validation not."""
+        """Return the steps that agents played to learn from, exploration included, validation not."""
         trainer = self.trainer
         lanes = trainer.evaluation.fitness_windows * (1 + trainer.evaluation.exploration_lanes)
         return trainer.generation * trainer.population.size * lanes * trainer.eval_env.rules.episode_steps
@@ -78,7 +78,7 @@ class Profits:
     oracle: NDArray[np.float64]
 
     def shares(self) -> Record:
-        """Mean profits, the champion's as a share of the rule's and of the oracle's, and the error of the first.
+        """Return mean profits, the champion's as a share of the rule's and of the oracle's, and the error of the first.
 
         A share is None where the other earns nothing. `standard_error` is that of the champion's mean over windows.
         """
@@ -94,7 +94,7 @@ class Profits:
 
 
 def training_market(config: Config) -> tuple[Market, PlantedScores]:
-    """The path that a seed trains on; seed 0's is that of `python main.py`."""
+    """Return the path that a seed trains on; seed 0's is that of `python main.py`."""
     return built_in_market(config.synthetic, config.split, config.env, seed=MARKET_SEED + config.seed)
 
 
@@ -129,7 +129,7 @@ def evaluate_on_unseen(
     windows: int = WINDOWS_PER_PATH,
     training: tuple[Market, PlantedScores] | None = None,
 ) -> Record:
-    """Profit of a champion on unseen paths beside the rule's and the oracle's; see `Profits.shares`.
+    """Measure a champion's profit on unseen paths beside the rule's and the oracle's; see `Profits.shares`.
 
     Args:
         config: the run's settings; they say what it trained on.
@@ -153,7 +153,7 @@ def unseen_profits(
 
 
 def tuned(market: Market, scores: PlantedScores, config: Config) -> dict[str, ScoreRule]:
-    """Rule and oracle with the fixed size and target that earn most on training windows."""
+    """Return rule and oracle with the fixed size and target that earn most on training windows."""
     env = VectorTradingEnvironment.on(market, config.env)
     starts = spaced_windows(market.splits.train, config.env.episode_steps, _TUNING_WINDOWS)
     return tune_planted(env, scores, starts)
@@ -178,7 +178,7 @@ def _profits_on_path(
 
 
 def market_job(config: Config, budget: Budget, paths: int, windows: int) -> Record:
-    """Train one seed and measure its champion: plain numbers for the file of results."""
+    """Train one seed and measure its champion; return plain numbers for the file of results."""
     market, scores = training_market(config)
     trained = fit(config, market, budget)
     trainer = trained.trainer
@@ -197,7 +197,7 @@ def market_job(config: Config, budget: Budget, paths: int, windows: int) -> Reco
 def market_jobs(
     config: Config, seeds: Sequence[int], budget: Budget, paths: int, windows: int, **labels: Any
 ) -> list[Job]:
-    """One job a seed; its key holds the labels, the seed, the budget, the windows and the hash of the settings."""
+    """Make a job a seed; its key holds the labels, seed, budget, windows and the hash of the settings."""
     jobs = []
     for seed in seeds:
         own = replace(config, seed=seed, census_every=0)
@@ -214,7 +214,7 @@ def market_jobs(
 
 
 def table_row(name: str, records: Sequence[Record]) -> str:
-    """One line: mean shares with their 95% intervals over seeds, profits, and what training took."""
+    """Format mean shares with their 95% intervals over seeds, profits, and the time of training."""
     rule_share, oracle_share = (
         mean_interval([record[name] for record in records if record[name] is not None])
         for name in ("of_rule", "of_oracle")
@@ -227,7 +227,7 @@ def table_row(name: str, records: Sequence[Record]) -> str:
 
 
 def budget_of(arguments: argparse.Namespace) -> Budget:
-    """The budget that the flags of a study ask for."""
+    """Return the budget that the flags of a study ask for."""
     if arguments.minutes is None and arguments.generations is None:
         return Budget(None, arguments.default_generations)
     return Budget(arguments.minutes, arguments.generations)

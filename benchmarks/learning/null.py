@@ -1,4 +1,4 @@
-"""How often a champion is praised where nothing can be learned.
+"""Praise where nothing can be learned: `python -m benchmarks.learning null [--runs N] [--data FILE] [--json FILE]`.
 
 Two null markets: the martingale, and the real prices of --data with their days in random order. Each run draws a market
 of its own, trains briefly on it as on any other, and asks for the verdict that a report would give: on the holdout,
@@ -33,7 +33,7 @@ from utils.runs.seeding import named_generator
 
 Array = npt.NDArray[np.float64]
 Judge = Callable[[ERLTrainer, Span, int], bool]
-"""Whether the champion is said to be better than the random picker on a span of days, after so many trials."""
+"""Returns whether a champion is called better than the random picker on a span of days, after so many trials."""
 PERMUTED = "real prices, days permuted"
 RUNS, GENERATIONS = 20, 5
 _PICKERS = 1000
@@ -41,7 +41,7 @@ _RELATIVE = (OPEN, HIGH, LOW, CLOSE)
 
 
 def better_than_pickers(trainer: ERLTrainer, span: Span, trials: int) -> bool:
-    """The report's verdict on a trainer's champion, from windows of the span that follow one another."""
+    """Return the report's verdict on a trainer's champion, from windows of the span that follow one another."""
     starts = consecutive_windows(span, trainer.val_env.rules.episode_steps)
     ground = Ground(trainer.market, trainer.tensors, trainer.val_env, starts)
     played = play_agent(ground, trainer.champion)
@@ -53,7 +53,7 @@ def better_than_pickers(trainer: ERLTrainer, span: Span, trials: int) -> bool:
 
 
 def permuted_market(config: Config) -> Market:
-    """The real prices of `config.data`, the days' returns in an order drawn by `config.seed`.
+    """Build the market of `config.data` with the days' returns in an order drawn by `config.seed`.
 
     Only the stocks that may be bought are kept, and of them those with a bar on every day. A day keeps its
     cross-section and the shape of its bars. Each stock's mean return is made 0: else one that did well in all years
@@ -102,12 +102,12 @@ def _frame(bars: Array, dates: npt.NDArray[np.datetime64], tickers: Sequence[str
 
 
 def null_market(kind: str, config: Config) -> Market:
-    """The market of one run: another one for each seed."""
+    """Return the market of one run: another one for each seed."""
     return training_market(config)[0] if kind == MARTINGALE else permuted_market(config)
 
 
 def null_run(kind: str, config: Config, budget: Budget, judge: Judge = better_than_pickers) -> Record:
-    """Train on a null market and hear the verdicts on its holdout and on its validation days."""
+    """Train on a null market; return the verdicts on its holdout and on its validation days."""
     trained = fit(config, null_market(kind, config), budget)
     trainer = trained.trainer
     splits, tried = trainer.market.splits, trainer.population.size * trainer.generation
@@ -123,7 +123,7 @@ def null_run(kind: str, config: Config, budget: Budget, judge: Judge = better_th
 
 
 def null_jobs(kind: str, config: Config, seeds: Sequence[int], budget: Budget) -> list[Job]:
-    """One job a run."""
+    """Make a job for each run."""
     jobs = []
     for seed in seeds:
         own = replace(config, seed=seed, census_every=0)

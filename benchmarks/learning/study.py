@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from benchmarks.speed.harness import told_less
+from benchmarks.speed.harness import log_level
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
 from utils.config.trader import Config
@@ -39,7 +39,7 @@ def add_study_flags(parser: argparse.ArgumentParser, count: str, seeds: int, gen
 
 
 def study_config(words: Sequence[str]) -> Config:
-    """Settings of the quick profile on the built-in market, overridden by the flags of main.py in `words`.
+    """Parse settings: the quick profile on the built-in market, overridden by the flags of main.py in `words`.
 
     Raises ConfigError for a flag that main.py does not know.
     """
@@ -50,14 +50,14 @@ def study_config(words: Sequence[str]) -> Config:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done: `key` names it in the file of results, `task` does it and returns plain numbers."""
+    """A task that returns plain numbers, and the key that names it in the file of results."""
 
     key: Mapping[str, Any]
     task: Callable[[], Record]
 
 
 def run_study(jobs: Sequence[Job], path: Path | None, workers: int = 1) -> Iterator[Record]:
-    """Do the jobs whose results `path` does not hold yet; yields all results, those on disk first.
+    """Do the jobs whose results `path` does not hold yet; yield all results, those on disk first.
 
     A result is its key and what the task returned; it is appended to `path` (JSON lines) as soon as it is there. A last
     line that a stop cut short counts as not done. More than one worker takes a process each; tasks must then pickle.
@@ -89,18 +89,18 @@ def _results(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Record]]:
 
 
 def _alone(task: Callable[[], Record]) -> Record:
-    """Do a task on one thread, for others may run beside it, without a word on each market that is loaded."""
+    """Do a task on one thread, for others may run beside it, and without a log line for each market."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with told_less("data", logging.WARNING):
+        with log_level("data", logging.WARNING):
             return task()
     finally:
         torch.set_num_threads(threads)
 
 
 def read_results(path: Path | None) -> list[Record]:
-    """The whole lines of a file of results; none where there is no file."""
+    """Read the whole lines of a file of results; none where there is no file."""
     if path is None or not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -108,7 +108,7 @@ def read_results(path: Path | None) -> list[Record]:
 
 
 def append_result(path: Path, record: Record) -> None:
-    """Add one line and see it to the disk; half a line that a crash left is cut off first."""
+    """Add one line and sync it to the disk; half a line that a crash left is cut off first."""
     with path.open("ab+") as file:
         file.seek(0)
         whole = file.read().rfind(b"\n") + 1
@@ -119,7 +119,7 @@ def append_result(path: Path, record: Record) -> None:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95% confidence interval by Student's t; NaN where one value tells no spread."""
+    """Return the mean and half the width of its 95% interval by Student's t; NaN where there is one value."""
     if len(values) < 2:
         return float(np.mean(values)) if values else math.nan, math.nan
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))

@@ -1,4 +1,4 @@
-"""How fast the system is: `python -m benchmarks.speed [--scale quick|full] [--json FILE]`.
+"""Speed of the system: `python -m benchmarks.speed [--scale quick|full] [--json FILE]`.
 
 One run, one table: every figure stands beside its reference, measured in the same run on the same machine. `quick`
 takes a few minutes on 2 cores that are otherwise idle: where other work takes one of two cores, tensor operations on
@@ -43,35 +43,37 @@ from benchmarks.speed.harness import (
     random_market,
 )
 from benchmarks.speed.main_job import machine
-from benchmarks.speed.updates import pendulum_rows, update_rows
+from benchmarks.speed.separate_agents import separate_agents_rows
+from benchmarks.speed.updates import update_rows
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from utils.config.trader import Config
+from utils.config.trader import Config, profile_config
 
 logger = logging.getLogger("benchmarks.speed")
-SECTIONS = ("generation", "evaluation", "update", "pendulum", "environment", "growth")
-PACKAGES = ("torch", "numpy", "stable-baselines3", "gymnasium")
+SECTIONS = ("generation", "evaluation", "update", "separate-agents", "environment", "growth")
+PACKAGES = ("torch", "numpy", "gymnasium")
 _NO_DEVICE = "no CUDA device: its rows are open"
 _WHOLE_WINDOW = next(iter(NAIVE_FORMS))
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured."""
+    """Amounts of what is measured."""
 
     generations: int
     naive: NaiveSample
     """Of the naive form at full scale."""
     lanes: tuple[int, ...]
     lane_seconds: float
-    update_seconds: float
+    paired_updates: int
+    """Updates of the learner and of separate agents, taken in turn."""
     is_update_full: bool
-    """Whether updates are also measured at full scale."""
+    """Measures updates at full scale as well."""
 
 
 SCALES = {
-    "quick": Scale(1, NaiveSample((0, 15), 2), (1, 16, 256, 4096), 0.5, 3.0, False),
-    "full": Scale(2, NaiveSample((0, 5, 10, 15), 4), (1, 4, 16, 64, 256, 1024, 4096), 2.0, 10.0, True),
+    "quick": Scale(1, NaiveSample((0, 15), 2), (1, 16, 256, 4096), 0.5, 9, False),
+    "full": Scale(2, NaiveSample((0, 5, 10, 15), 4), (1, 4, 16, 64, 256, 1024, 4096), 2.0, 41, True),
 }
 
 
@@ -82,8 +84,7 @@ class Report:
         self.rows: list[Row] = []
         self.figures: dict[str, Any] = {
             "population_evaluation_ratio": None,
-            "agent_updates_ratio_sb3": None,
-            "agent_updates_share_of_limit": None,
+            "separate_agents_ratio": None,
             "lane_steps_per_second": None,
             "generation_seconds": None,
             "growth_exponents": dict.fromkeys(DIMENSIONS),
@@ -93,7 +94,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Job:
-    """What to measure, and on which prices."""
+    """Settings, prices and device of a measurement."""
 
     scale: Scale
     config: Config
@@ -135,12 +136,15 @@ def _measure_updates(job: Job, report: Report) -> None:
         report.rows += update_rows("full scale", job.config, job.market, job.device, repeats=2)
 
 
-def _measure_pendulum(job: Job, report: Report) -> None:
+def _measure_separate_agents(job: Job, report: Report) -> None:
     if job.device != CPU:
         return
-    rows, ratio, share = pendulum_rows(job.scale.update_seconds)
+    config = profile_config("quick")
+    stocks = config.synthetic.stocks
+    market = random_market(config, config.synthetic.days, stocks, stocks)
+    rows, ratio = separate_agents_rows(config, market, repeats=job.scale.paired_updates)
     report.rows += rows
-    report.figures["agent_updates_ratio_sb3"], report.figures["agent_updates_share_of_limit"] = ratio, share
+    report.figures["separate_agents_ratio"] = ratio
 
 
 def _measure_environment(job: Job, report: Report) -> None:
@@ -159,14 +163,14 @@ _SECTIONS: dict[str, Callable[[Job, Report], None]] = {
     "generation": _measure_generation,
     "evaluation": _measure_evaluation,
     "update": _measure_updates,
-    "pendulum": _measure_pendulum,
+    "separate-agents": _measure_separate_agents,
     "environment": _measure_environment,
     "growth": _measure_growth,
 }
 
 
 def full_market(config: Config, data: Path | None, investable: Path | None) -> Market:
-    """The file's prices, or as many random ones."""
+    """Load the file's prices, or draw as many random ones."""
     if data is None:
         return random_market(config, FULL_DAYS, FULL_COLUMNS, FULL_INVESTABLE)
     loader = StockDataLoader(data, config=config.split, investable=investable)
@@ -175,7 +179,7 @@ def full_market(config: Config, data: Path | None, investable: Path | None) -> M
 
 
 def versions() -> dict[str, str | None]:
-    """Of the packages that decide the figures; None where one is missing."""
+    """Return the versions of the packages that decide the figures; None where one is missing."""
     found: dict[str, str | None] = {}
     for package in PACKAGES:
         try:
@@ -186,7 +190,7 @@ def versions() -> dict[str, str | None]:
 
 
 def run(scale: str, sections: tuple[str, ...], data: Path | None, investable: Path | None) -> dict[str, Any]:
-    """Measure on the CPU and, where there is one, on the CUDA device: everything that the JSON file holds."""
+    """Measure on the CPU and, where there is one, on the CUDA device; return all that the JSON file holds."""
     config = full_scale("shared")
     market = full_market(config, data, investable)
     on_cpu = measure(Job(SCALES[scale], config, market, CPU), sections)
@@ -208,7 +212,7 @@ def run(scale: str, sections: tuple[str, ...], data: Path | None, investable: Pa
 
 
 def table(results: dict[str, Any]) -> str:
-    """The rows by group, each with its ratio and what the ratio is."""
+    """Format the rows by group, each with its ratio and what the ratio is."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     packages = ", ".join(f"{name} {found or 'missing'}" for name, found in results["versions"].items())
     device = results["device"]

@@ -1,4 +1,4 @@
-"""What pays on the device at hand: `python -m benchmarks.speed.device_choices [--profile quick|full] [--json FILE]`.
+"""Choices by device: `python -m benchmarks.speed.device_choices [--profile quick|full] [--json FILE]`.
 
 bfloat16 against float32 in the encoder's convolutions, and torch.compile (with CUDA graphs on a CUDA device) against
 eager operations in the heads of an update. Both forms of a pair take turns in one process.
@@ -37,7 +37,7 @@ PROFILES: dict[str, tuple[Config, tuple[int, int, int]]] = {
 
 
 def in_turns(forms: Mapping[str, Callable[[], object]], device: torch.device, rounds: int) -> dict[str, float]:
-    """Median seconds of each form, one of each a round after a round to warm up."""
+    """Return the median seconds of each form, one of each a round after a round to warm up."""
     taken: dict[str, list[float]] = {name: [] for name in forms}
     for _ in range(rounds + 1):
         for name, work in forms.items():
@@ -46,7 +46,7 @@ def in_turns(forms: Mapping[str, Callable[[], object]], device: torch.device, ro
 
 
 def precisions(config: Config, market: Market, device: torch.device, rounds: int) -> dict[str, float]:
-    """Seconds to encode a block of days and to send a gradient back through it, by precision."""
+    """Time the encoding of a block of days and the gradient through it, by precision: seconds."""
     context = config.split.context_window_days
     tensors = MarketTensors.of(market, device)
     inputs = tensors.inputs[:, : context - 1 + config.learning.block_days]
@@ -64,7 +64,7 @@ def precisions(config: Config, market: Market, device: torch.device, rounds: int
 
 
 def compilation(config: Config, market: Market, device: torch.device, rounds: int) -> dict[str, float]:
-    """Seconds of an update of all agents, eager and with its heads compiled, and those that compiling took."""
+    """Time an update of all agents, eager and with its heads compiled, and the compiling: seconds."""
     learner = learner_maker(config, market, device)(config.evolution.population_size)
     generator = torch.Generator(device).manual_seed(0)
     mode = "reduce-overhead" if device.type == "cuda" else "default"
@@ -83,7 +83,7 @@ def compilation(config: Config, market: Market, device: torch.device, rounds: in
 
 
 def measure(profile: str, device: torch.device, rounds: int) -> dict[str, Any]:
-    """Both comparisons at the sizes of a profile."""
+    """Make both comparisons at the sizes of a profile."""
     config, (days, columns, investable) = PROFILES[profile]
     market = random_market(config, days, columns, investable)
     return {
@@ -97,7 +97,7 @@ def measure(profile: str, device: torch.device, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="What bfloat16 and torch.compile gain on the device at hand.")
+    parser = argparse.ArgumentParser(description="Gains of bfloat16 and torch.compile on the device at hand.")
     parser.add_argument("--profile", choices=tuple(PROFILES), default="quick")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--rounds", type=int, default=5)

@@ -34,7 +34,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 def random_actions(lanes: int, stocks: int, device: torch.device) -> torch.Tensor:
-    """(sets, lanes, stocks, 2) uniform in the action space: every lane orders on every day that its cash allows."""
+    """Draw (sets, lanes, stocks, 2) uniform actions: every lane orders on every day that its cash allows."""
     draw = torch.rand(_ACTION_SETS, lanes, stocks, 2, device=device)
     draw[..., 0] *= MAX_COEFFICIENT
     draw[..., 1] = MIN_TARGET_PERCENT + draw[..., 1] * (MAX_TARGET_PERCENT - MIN_TARGET_PERCENT)
@@ -42,7 +42,7 @@ def random_actions(lanes: int, stocks: int, device: torch.device) -> torch.Tenso
 
 
 def lane_steps_per_second(portfolio: Portfolio, lanes: int, first_days: torch.Tensor, seconds: float) -> float:
-    """Whole episodes, resets included, until `seconds` have passed; the best of them, for other work only slows down.
+    """Play whole episodes, resets included, for `seconds`; return the best rate, for other work only slows down.
 
     The actions are drawn beforehand.
     """
@@ -61,7 +61,7 @@ def lane_steps_per_second(portfolio: Portfolio, lanes: int, first_days: torch.Te
 
 
 def portfolio_of(config: Config, stocks: int, device: torch.device) -> tuple[Portfolio, torch.Tensor]:
-    """A portfolio on a random market, and 4,096 random first days."""
+    """Make a portfolio on a random market, and 4,096 random first days."""
     market = random_market(config, _DAYS, stocks, stocks)
     bars = investable_bars(market.data_array, market.investable_columns, device)
     span, generator = market.splits.train, torch.Generator().manual_seed(0)
@@ -71,7 +71,7 @@ def portfolio_of(config: Config, stocks: int, device: torch.device) -> tuple[Por
 def environment_rows(
     config: Config, device: torch.device, lanes: Sequence[int], seconds: float
 ) -> tuple[list[Row], float]:
-    """A row for each number of stocks and lanes, and the headline's lane-steps a second."""
+    """Return a row for each number of stocks and lanes, and the headline's lane-steps a second."""
     rows, headline = [], 0.0
     for stocks in STOCKS:
         portfolio, first_days = portfolio_of(config, stocks, device)
@@ -89,7 +89,7 @@ def environment_rows(
 
 
 def headline_speeds(portfolio: Portfolio, first_days: torch.Tensor, seconds: float) -> dict[int, float]:
-    """Lane-steps a second at the headline's size on one thread and on two."""
+    """Measure lane-steps a second at the headline's size on one thread and on two."""
     speeds = {}
     for count in (1, HEADLINE_THREADS):
         with threads(count):

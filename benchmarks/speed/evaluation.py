@@ -54,20 +54,20 @@ class EvaluationFigures:
     agent_days: int
 
     def ratio(self, form: str) -> float | None:
-        """How many times as long the naive form takes; None where it does not act alike."""
+        """Return how many times as long the naive form takes; None where it does not act alike."""
         if self.difference[form] > TOLERANCE:
             return None
         return self.naive_day_seconds[form] * self.agent_days / self.seconds
 
 
 def tenth_scale() -> tuple[Config, Market]:
-    """67 columns, 2 agents with encoders of their own, the whole context and the whole episode."""
+    """Return 67 columns and 2 agents with encoders of their own, the whole context and the whole episode."""
     config = Config(evolution=EvolutionConfig(population_size=2))
     return config, random_market(config, 1400, 67, 11)
 
 
 def independent(config: Config) -> Config:
-    """The same settings with an encoder for each agent."""
+    """Return the same settings with an encoder for each agent."""
     return replace(config, network=replace(config.network, representation="independent"))
 
 
@@ -105,7 +105,7 @@ def _measure_naive(
     encode: Encode,
     actions: Tensor,
 ) -> tuple[float, float]:
-    """Seconds of an agent-day, median over agents, and the largest difference of actions."""
+    """Return the seconds of an agent-day, median over agents, and the largest difference of actions."""
     play_naive(population.agent(0), env, raw, start, 1, encode)
     seconds, difference = [], 0.0
     for index in sample.agents:
@@ -116,7 +116,7 @@ def _measure_naive(
 
 
 def evaluation_rows(name: str, figures: EvaluationFigures, is_extrapolated: bool) -> list[Row]:
-    """The population's row, and one for each naive form with what it costs against the population's."""
+    """Return the population's row, and one for each naive form with its cost against the population's."""
     rows = [
         Row(GROUP, f"{name}: one pass for the population", figures.seconds, "s", 1.0, "itself", "one window, no noise")
     ]

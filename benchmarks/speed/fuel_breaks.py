@@ -1,4 +1,4 @@
-"""Fire spread against FlamMap, fires a second, and what the baselines achieve on real ground.
+"""Fire spread against FlamMap, fires a second, and the baselines' results on real ground.
 
 `python -m benchmarks.speed.fuel_breaks [--landscape FILE.npz] [--split validation|test] [--json FILE]`. Without a
 landscape the built-in one is used and FlamMap's rows are left open; with one, the file must also hold what FlamMap
@@ -50,7 +50,7 @@ class SpreadError:
 
 
 def spread_errors(path: Path) -> list[SpreadError]:
-    """Head-fire rates against FlamMap's on surface-fire cells: all of them, then by fuel model."""
+    """Compare head-fire rates with FlamMap's on surface-fire cells: all of them, then by fuel model."""
     landscape = load_landscape(path)
     with np.load(path) as stored:
         expected = stored["flammap_spread_rate_ch_hr"].astype(np.float64)
@@ -75,7 +75,7 @@ def _calm_rate_ch_hr(landscape: Landscape) -> NDArray[np.float64]:
 
 
 def cpu_seconds(work: Any, seconds: float = 2.0) -> float:
-    """Processor seconds of one call of `work`, over as many calls as take about the stated time."""
+    """Return processor seconds of one call of `work`, over as many calls as take about the stated time."""
     work()
     calls, started, until = 0, time.process_time(), time.process_time() + seconds
     while time.process_time() < until:
@@ -85,7 +85,7 @@ def cpu_seconds(work: Any, seconds: float = 2.0) -> float:
 
 
 def speed_figures(tiles: tuple[Tile, ...], config: FuelBreakConfig) -> dict[str, float]:
-    """Fires and environment steps a second of one core, on up to 16 tiles with the planning fires of the settings."""
+    """Count fires and environment steps a second of one core, on up to 16 tiles with the settings' planning fires."""
     simulator = FireSimulator(tiles[:16], config, "planning")
     hazards = [simulator.hazard(tile, 0) for tile in range(len(simulator.tiles))]
     fires = sum(len(hazard.ignition_cells) for hazard in hazards)
@@ -101,7 +101,7 @@ def speed_figures(tiles: tuple[Tile, ...], config: FuelBreakConfig) -> dict[str,
 
 
 def baseline_table(tiles: tuple[Tile, ...], seeds: int, config: FuelBreakConfig) -> dict[str, dict[str, float]]:
-    """Mean reduction of the burned area in percent over tiles, and its standard error, by baseline."""
+    """Return the mean reduction of the burned area in percent over tiles, and its standard error, by baseline."""
     table = {}
     for name, policy in baselines().items():
         reduction = evaluate(policy, tiles, range(seeds), config)
@@ -112,7 +112,7 @@ def baseline_table(tiles: tuple[Tile, ...], seeds: int, config: FuelBreakConfig)
 
 
 def run(path: Path | None, split: str, seeds: int, max_tiles: int) -> dict[str, Any]:
-    """Everything that the JSON file holds."""
+    """Measure everything that the JSON file holds."""
     config, tile_config = FuelBreakConfig(), TileConfig()
     landscape = load_landscape(path) if path else generated_landscape(0)
     tiles: tuple[Tile, ...] = getattr(split_tiles(cut_tiles(landscape, tile_config), tile_config), split)

@@ -38,7 +38,7 @@ def measure_generation(config: Config, market: Market, device: torch.device, gen
 
 
 def generation_rows(name: str, figures: GenerationFigures) -> list[Row]:
-    """A row a phase, with its share of the time, and one for memory."""
+    """Return a row a phase, with its share of the time, and one for memory."""
     total = figures.seconds["total"]
     rows = [
         Row(GROUP, f"{name}: {phase}", seconds, "s", seconds / total, "share of the generation")

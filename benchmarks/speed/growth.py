@@ -34,7 +34,7 @@ class Workload:
     investable: int = 16
 
     def config(self) -> Config:
-        """Settings of this size; windows, batch and gradient steps are the same for every size."""
+        """Return settings of this size; windows, batch and gradient steps are the same for every size."""
         config = profile_config("full")
         return replace(
             config,
@@ -63,7 +63,7 @@ class Measured:
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
-    """Slope of the least-squares line through (log size, log value): 1 is proportional, 0 is flat.
+    """Return the slope of the least-squares line through (log size, log value): 1 is proportional, 0 is flat.
 
     None where a value is not positive.
     """
@@ -87,14 +87,14 @@ def measure_workload(work: Workload, device: torch.device) -> Measured:
 
 
 def time_of(dimension: str) -> Callable[[Measured], float]:
-    """Days are read once, when the market is prepared; of the rest a generation's time is what grows."""
+    """Return the time that grows: with days also that of preparing the market, which reads them once."""
     if dimension == "days":
         return lambda point: point.prepare_seconds + point.generation_seconds
     return lambda point: point.generation_seconds
 
 
 def growth_rows(device: torch.device, base: Workload | None = None) -> tuple[list[Row], dict[str, float | None]]:
-    """Two rows for each dimension, time and memory, with the exponents; and the exponents of time."""
+    """Return two rows for each dimension, time and memory, with the exponents; and the exponents of time."""
     base = base or Workload()
     rows: list[Row] = []
     exponents: dict[str, float | None] = {}
@@ -115,5 +115,7 @@ def growth_rows(device: torch.device, base: Workload | None = None) -> tuple[lis
 def _row(name: str, sizes: Sequence[int], values: Sequence[float], unit: str) -> Row:
     steps = ", ".join(f"{size}: {value:.3g}" for size, value in zip(sizes, values, strict=True))
     slope = exponent(sizes, values)
-    told = "none" if slope is None or not math.isfinite(slope) else f"{slope:.2f}"
-    return Row(GROUP, name, values[-1], unit, values[-1] / values[0], "largest / smallest", f"exponent {told}; {steps}")
+    fitted = "none" if slope is None or not math.isfinite(slope) else f"{slope:.2f}"
+    return Row(
+        GROUP, name, values[-1], unit, values[-1] / values[0], "largest / smallest", f"exponent {fitted}; {steps}"
+    )

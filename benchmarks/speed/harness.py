@@ -1,4 +1,4 @@
-"""What the rows of `benchmarks.speed` share: random markets of a stated size, a clock, a memory gauge, and the row."""
+"""Shared parts of `benchmarks.speed`: random markets of a stated size, a clock, a memory gauge, and the row."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Row:
 
 
 def random_market(config: Config, days: int, columns: int, investable: int, seed: int = 0) -> Market:
-    """A market of independent random walks with real indicators and one bar in a hundred missing.
+    """Draw a market of independent random walks with real indicators and one bar in a hundred missing.
 
     `investable` columns, evenly spaced, may be bought.
     """
@@ -69,7 +69,7 @@ def random_market(config: Config, days: int, columns: int, investable: int, seed
 
 
 def full_scale(representation: Representation, population: int = 16) -> Config:
-    """The `full` profile's settings, but for the representation and counts of live objects, no part of the work."""
+    """Return the `full` profile's settings, without counts of live objects, which are no part of the work."""
     config = profile_config("full")
     return replace(
         config,
@@ -86,7 +86,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def seconds_of(work: Callable[[], object], device: torch.device = CPU, *, repeats: int = 3, warm_up: int = 1) -> float:
-    """Median wall-clock seconds of `work`, the device's queue empty before and after."""
+    """Return median wall-clock seconds of `work`, the device's queue empty before and after."""
     for _ in range(warm_up):
         work()
     taken = []
@@ -100,15 +100,15 @@ def seconds_of(work: Callable[[], object], device: torch.device = CPU, *, repeat
 
 
 @contextmanager
-def told_less(name: str, level: int) -> Iterator[None]:
-    """Let a logger say only what is of that level or above."""
-    words = logging.getLogger(name)
-    before = words.level
-    words.setLevel(level)
+def log_level(name: str, level: int) -> Iterator[None]:
+    """Let a logger pass only records of that level or above."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
     try:
         yield
     finally:
-        words.setLevel(before)
+        logger.setLevel(before)
 
 
 class MemoryGauge:
@@ -126,11 +126,11 @@ class MemoryGauge:
         self.start_mb = self.peak_mb()
 
     def peak_mb(self) -> float:
-        """Peak so far; where the system cannot forget an older peak, that of the process's whole life."""
+        """Return the peak so far; where the system cannot forget an older peak, that of the process's whole life."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / MB
         return peak_rss_mb()
 
     def rise_mb(self) -> float:
-        """How far the peak rose above what was in use at the start."""
+        """Return how far the peak rose above the memory in use at the start."""
         return self.peak_mb() - self.start_mb

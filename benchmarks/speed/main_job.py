@@ -37,7 +37,7 @@ FLAT_FROM = 2
 
 
 def machine() -> str:
-    """Processor, cores, GPU and versions."""
+    """Return processor, cores, GPU and versions."""
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text() if cpuinfo.exists() else ""
     names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
@@ -47,14 +47,14 @@ def machine() -> str:
 
 
 def measure_load(data: Path) -> dict[str, Any]:
-    """Seconds and peak memory of loading and preparing the file."""
+    """Measure seconds and peak memory of loading and preparing the file."""
     command = [sys.executable, "-c", LOAD, str(data.resolve())]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     return dict(json.loads(done.stdout))
 
 
 def measure_run(*flags: str) -> dict[str, Any]:
-    """Run main.py in a folder of its own; its summary, with the seconds that the whole process took."""
+    """Run main.py in a folder of its own; return its summary, with the seconds of the whole process."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(ROOT / "main.py"), "--runs-dir", folder, "--run", "measured", *flags]
         started = time.perf_counter()
@@ -65,25 +65,25 @@ def measure_run(*flags: str) -> dict[str, Any]:
 
 
 def growth_mb(values: list[float]) -> float:
-    """Theil-Sen slope of memory a generation, MiB, after the first generations."""
+    """Return the Theil-Sen slope of memory a generation, MiB, after the first generations."""
     return theil_sen(values[FLAT_FROM:])
 
 
 def full_scale(data: list[str], representation: Representation) -> dict[str, Any]:
-    """Two generations of the full profile on the CPU."""
+    """Run two generations of the full profile on the CPU."""
     flags = ("--profile", "full", "--device", "cpu", "--generations", "2", "--representation", representation)
     return measure_run(*data, *flags)
 
 
 def rows_of_data(data: Path, investable: Path | None) -> dict[str, Any]:
-    """Everything that needs a data file."""
+    """Measure everything that needs a data file."""
     flags = ["--data", str(data.resolve())] + (["--investable", str(investable.resolve())] if investable else [])
     runs = {representation: full_scale(flags, representation) for representation in get_args(Representation)}
     return {"load": measure_load(data), **runs}
 
 
 def table(results: dict[str, Any]) -> list[tuple[str, str]]:
-    """The figures as lines of text."""
+    """Format the figures as lines of text."""
     quick = results["quick"]
     lines = [
         ("machine", results["machine"]),

@@ -27,7 +27,7 @@ Encode = Callable[[MarketEncoder, Tensor, Tensor], DayEncoding]
 
 @dataclass(frozen=True)
 class RawMarket:
-    """What windows are copied from: features before they are standardised."""
+    """Features before they are standardised, from which windows are copied."""
 
     features: Tensor
     """(days, columns, 9) float32, NaN where there is no value."""
@@ -40,7 +40,7 @@ class RawMarket:
 
     @classmethod
     def of(cls, market: Market, device: torch.device) -> RawMarket:
-        """The stationary features of a market, on a device."""
+        """Compute the stationary features of a market, on a device."""
         return cls(
             torch.from_numpy(stationary_inputs(market.data_array)).to(device),
             torch.from_numpy(np.isfinite(market.data_array[..., 1])).to(device),
@@ -60,7 +60,7 @@ class RawMarket:
 
 
 def encode_whole_window(encoder: MarketEncoder, window: Tensor, investable: Tensor) -> DayEncoding:
-    """The standard causal convolution stack, padded on the left: every layer computes every day of the window.
+    """Apply the standard causal convolutions, padded on the left: every layer computes every day of the window.
 
     Padding never reaches the last day, whose receptive field is exactly the window.
     """
@@ -78,14 +78,14 @@ def encode_whole_window(encoder: MarketEncoder, window: Tensor, investable: Tens
 
 
 def encode_last_day(encoder: MarketEncoder, window: Tensor, investable: Tensor) -> DayEncoding:
-    """Only what the last day's encoding depends on: each layer computes the days that the next one reads."""
+    """Encode the last day from what it depends on: each layer computes the days that the next one reads."""
     encoding: DayEncoding = encoder(window, investable)
     return encoding
 
 
 @dataclass(frozen=True)
 class NaiveEpisode:
-    """One agent's actions on consecutive days, and what they cost."""
+    """One agent's actions on consecutive days, and the seconds they took."""
 
     actions: Tensor
     """(days, stocks, 2)."""
@@ -115,21 +115,21 @@ def play_naive(
 
 
 def largest_difference(one: Tensor, other: Tensor) -> float:
-    """Largest absolute difference of two sets of actions: coefficients in [0, 10], targets in [10, 50] percent."""
+    """Return the largest difference of two sets of actions: coefficients in [0, 10], targets in [10, 50] percent."""
     return float((one - other).abs().max())
 
 
 class WatchedEnvironment(VectorTradingEnvironment):
-    """Remembers the actions it was given since the last reset, so that two ways of acting can be compared."""
+    """An environment that keeps the actions since the last reset, so that two ways of acting can be compared."""
 
     actions: list[Tensor]
 
     def reset_windows(self, start_idx: Tensor) -> None:
-        """As its parent, and forget the actions."""
+        """Reset as the parent does, and forget the actions."""
         self.actions = []
         super().reset_windows(start_idx)
 
     def step(self, action: Tensor) -> tuple[Tensor, bool]:
-        """As its parent, and keep the action."""
+        """Step as the parent does, and keep the action."""
         self.actions.append(action.clone())
         return super().step(action)

@@ -1,10 +1,9 @@
-"""Rows of `benchmarks.speed`: updates of a whole population against one agent's, and against Stable-Baselines3."""
+"""Rows of `benchmarks.speed`: updates of a whole population against one agent's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import get_args
 
 import torch
@@ -22,7 +21,6 @@ from training.rollout import Recorder, random_orders
 from utils.config.trader import Config, Representation
 
 GROUP = "population update"
-PENDULUM_GROUP = "agent-updates a core, Pendulum shapes, one thread"
 POPULATIONS = (1, 4, 16, 64)
 _LANES = 64
 
@@ -30,7 +28,7 @@ _LANES = 64
 def random_transitions(
     config: Config, market: Market, env: VectorTradingEnvironment, device: torch.device
 ) -> dict[str, Tensor]:
-    """Transitions of whole training episodes in which every lane orders at random; the same ones every time."""
+    """Play whole training episodes in which every lane orders at random; return the same transitions every time."""
     generator, on_cpu = torch.Generator(device).manual_seed(0), torch.Generator().manual_seed(0)
     steps, stocks = config.env.episode_steps, len(market.investable_columns)
     recorder = Recorder()
@@ -43,7 +41,7 @@ def random_transitions(
 
 
 def random_replay(config: Config, market: Market, env: VectorTradingEnvironment, device: torch.device) -> ReplayBuffer:
-    """A full replay buffer of random episodes."""
+    """Make a full replay buffer of random episodes."""
     train, portfolio = market.splits.train, env.portfolio
     replay = ReplayBuffer(
         config.replay.capacity,
@@ -64,7 +62,7 @@ def fill_replay(replay: ReplayBuffer, transitions: dict[str, Tensor]) -> None:
 
 
 def learner_maker(config: Config, market: Market, device: torch.device) -> Callable[[int], Learner]:
-    """Makes learners of populations of any size as a run has them, all on the same full replay."""
+    """Return a maker of learners of populations of any size as a run has them, all on the same full replay."""
     env = VectorTradingEnvironment.on(market, config.env, device)
     replay, tensors = random_replay(config, market, env, device), MarketTensors.of(market, device)
     train, context = market.splits.train, config.split.context_window_days
@@ -83,7 +81,7 @@ def learner_maker(config: Config, market: Market, device: torch.device) -> Calla
 def update_seconds(
     config: Config, market: Market, device: torch.device, populations: Sequence[int], *, repeats: int
 ) -> dict[int, float]:
-    """Seconds of one update of each population, all on the same full replay."""
+    """Time one update of each population, all on the same full replay: seconds."""
     learner_of = learner_maker(config, market, device)
 
     def seconds(size: int) -> float:
@@ -102,7 +100,7 @@ def update_rows(
     populations: Sequence[int] = POPULATIONS,
     repeats: int = 3,
 ) -> list[Row]:
-    """A row for each representation and population: seconds, and speed-up over as many updates of one agent."""
+    """Return a row for each representation and population: seconds, and speed-up over updates one by one."""
     rows = []
     for representation in get_args(Representation):
         chosen = replace(config, network=replace(config.network, representation=representation))
@@ -112,21 +110,3 @@ def update_rows(
             speed_up = size / populations[0] * taken[populations[0]] / seconds
             rows.append(Row(GROUP, label, seconds, "s", speed_up, f"{size} x one agent's update / ours"))
     return rows
-
-
-def pendulum_rows(seconds: float) -> tuple[list[Row], float | None, float | None]:
-    """Rows of `benchmarks.pendulum.updates`, and population 16 against Stable-Baselines3 and the limit.
-
-    Where the module or Stable-Baselines3 is missing, one row says so.
-    """
-    try:
-        figures = import_module("benchmarks.pendulum.updates").measure_updates(seconds)
-    except ImportError as error:
-        return [Row(PENDULUM_GROUP, "all of it", None, "", note=f"not measured: {error}")], None, None
-    rates: dict[str, float] = figures["agent_updates_per_second"]
-    reference = rates["Stable-Baselines3"]
-    rows = [
-        Row(PENDULUM_GROUP, name, rate, "agent-updates/s", rate / reference, "against Stable-Baselines3")
-        for name, rate in rates.items()
-    ]
-    return rows, figures["agent_updates_ratio_sb3"], figures["agent_updates_share_of_limit"]

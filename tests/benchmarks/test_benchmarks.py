@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
@@ -14,12 +13,13 @@ from hypothesis import strategies as st
 
 from benchmarks.speed import __main__ as speed
 from benchmarks.speed import device_choices, environment
-from benchmarks.speed import updates as agent_updates
 from benchmarks.speed.environment import lane_steps_per_second, portfolio_of
 from benchmarks.speed.evaluation import NAIVE_FORMS, TOLERANCE, NaiveSample, evaluation_rows, measure_evaluation
 from benchmarks.speed.generation import generation_rows, measure_generation
 from benchmarks.speed.growth import DIMENSIONS, Workload, exponent, measure_workload
 from benchmarks.speed.harness import CPU, MemoryGauge, random_market
+from benchmarks.speed.separate_agents import SeparateAgents, separate_agents_rows
+from benchmarks.speed.updates import learner_maker, update_rows
 from utils.config.trader import (
     Config,
     DataConfig,
@@ -48,7 +48,7 @@ def tiny_config(context_days: int = 20, representation: Representation = "indepe
     )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(2, 70), st.sampled_from(get_args(Representation)), st.integers(0, 5))
 def test_naive_forms_give_the_populations_actions(context: int, representation: Representation, seed: int) -> None:
     config = tiny_config(context, representation)
@@ -117,9 +117,7 @@ def test_phases_add_up_to_the_generation() -> None:
 
 def test_update_rows_compare_with_as_many_single_updates() -> None:
     config = tiny_config()
-    rows = agent_updates.update_rows(
-        "tiny", config, random_market(config, 200, 5, 3), CPU, populations=(1, 2), repeats=1
-    )
+    rows = update_rows("tiny", config, random_market(config, 200, 5, 3), CPU, populations=(1, 2), repeats=1)
     assert len(rows) == 2 * len(get_args(Representation))
     for single, double in zip(rows[::2], rows[1::2], strict=True):
         assert single.ratio == 1
@@ -156,21 +154,40 @@ def test_gauge_sees_memory_that_was_given_back() -> None:
     assert gauge.rise_mb() >= 100
 
 
-def test_missing_module_leaves_its_rows_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "benchmarks.pendulum.updates", None)
-    rows, ratio, share = agent_updates.pendulum_rows(1.0)
-    assert ratio is None
-    assert share is None
-    assert [row.value for row in rows] == [None]
-    assert "not measured" in rows[0].note
+def test_separate_agents_end_with_the_learners_parameters() -> None:
+    """Networks and targets, by the same updates of the same batches, drawn by the same random numbers."""
+    config = tiny_config()
+    make = learner_maker(config, random_market(config, 200, 5, 3), CPU)
+    learner, separate = make(3), SeparateAgents(make(3))
+    before = learner.population.networks.actor.out.weight.clone()
+    generators = [torch.Generator().manual_seed(1) for _ in range(2)]
+    for _ in range(3):
+        learner.update(generators[0])
+        separate.update(generators[1])
+    assert generators[0].get_state().equal(generators[1].get_state())
+    assert (learner.population.networks.actor.out.weight != before).any()
+    for index, agent in enumerate(separate.agents):
+        for stacked, own in (
+            (learner.population.networks, agent.networks),
+            (learner.population.targets, agent.targets),
+        ):
+            plain = {name: p.mT if name.endswith("weight") else p for name, p in own.named_parameters()}
+            for name, row in {name: p[index] for name, p in stacked.named_parameters()}.items():
+                torch.testing.assert_close(plain[name].view(row.shape), row, rtol=0, atol=1e-5)
+
+
+def test_separate_agents_are_timed_against_the_learner() -> None:
+    config = tiny_config()
+    rows, ratio = separate_agents_rows(config, random_market(config, 200, 5, 3), repeats=1)
+    assert rows[0].ratio == ratio and rows[0].value and rows[1].value
+    assert ratio == pytest.approx(rows[1].value / rows[0].value)
 
 
 def test_report_holds_every_key_and_leaves_what_was_not_measured_open() -> None:
     figures = speed.Report().figures
     assert set(figures) == {
         "population_evaluation_ratio",
-        "agent_updates_ratio_sb3",
-        "agent_updates_share_of_limit",
+        "separate_agents_ratio",
         "lane_steps_per_second",
         "generation_seconds",
         "growth_exponents",

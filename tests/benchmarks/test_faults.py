@@ -27,22 +27,24 @@ from benchmarks.faults.whole_run import kill_and_resume, leak, non_finite_number
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+GENERATIONS = 4
+"""So few that the uninterrupted run, which the rows share, is short, and so many that a fault lies within."""
 CASES: dict[str, Callable[[], list[Row]]] = {
     "kill -9 while saving": lambda: [kill_while_saving(1)],
     "order of calls": lambda: [order_of_calls()],
     "rot": lambda: [rot(kind, 5) for kind in ROT],
-    "full disk": lambda: [full_disk()],
-    "kill and resume": lambda: [kill_and_resume(1, generations=4)],
+    "full disk": lambda: [full_disk(GENERATIONS)],
+    "kill and resume": lambda: [kill_and_resume(1, GENERATIONS)],
     "pickle bomb": lambda: [pickle_bomb()],
-    "SIGTERM": lambda: [sigterm(("train",), SMALL_RUN)],
-    "leak": lambda: [leak()],
-    "not finite": lambda: non_finite_numbers(("loss",)),
+    "SIGTERM": lambda: [sigterm(GENERATIONS, ("train",), SMALL_RUN)],
+    "leak": lambda: [leak(GENERATIONS)],
+    "not finite": lambda: non_finite_numbers(GENERATIONS, ("loss",)),
     "malformed": lambda: [malformed_files()],
 }
 CLOUD_CASES: dict[str, Callable[[], Row]] = {
-    "endless 503": endless_503,
+    "endless 503": lambda: endless_503(1),
     "closed doors": closed_doors,
-    "empty disk": empty_disk,
+    "empty disk": lambda: empty_disk(GENERATIONS),
     "SIGTERM while stalled": sigterm_while_stalled,
 }
 
@@ -80,7 +82,7 @@ def test_a_fault_that_passes(fault: object) -> None:
 
 def test_the_share_of_time_is_measured() -> None:
     """Of a run of milliseconds the share itself means nothing."""
-    row = added_time(8, SMALL_RUN)
+    row = added_time(5, SMALL_RUN, warm_up=2)
     assert re.match(r"-?[\d.]+%: \d\.\d{3} s between generations", row.measured)
 
 
