@@ -8,7 +8,7 @@ import sys
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
 from utils.errors import ProgramError, StopRequested, as_program_error
-from utils.runs.run_log import setup_logging
+from utils.runs.console import setup_logging
 
 logger = logging.getLogger("main")
 

@@ -120,11 +120,11 @@ class StockDataLoader:
         self.investable_columns = _investable_columns(self._investable, self.tickers)
         bars, self.quality = _repair(bars, self.config.max_bad_row_share)
         self.data_array = _dense_features(bars, len(self.dates), self.tickers)
-        logger.info("Loaded: %d days, %d stocks, %d features", *self.data_array.shape)
-        logger.info(self.quality.line())
+        logger.debug("Loaded: %d days, %d stocks, %d features", *self.data_array.shape)
+        logger.debug(self.quality.line())
         last_days = bars.day[np.append(np.diff(bars.column) != 0, True)]
         if self._frame is None and (last_days == len(self.dates) - 1).all():
-            logger.info("No ticker stops early: probably survivors only, so results are flattered")
+            logger.debug("No ticker stops early: probably survivors only, so results are flattered")
 
     def compute_normalization_stats(self, last_day: int | None = None) -> NormalizationStats:
         """Return mean and standard deviation of the stationary inputs over days 0 to `last_day`, inclusive.
@@ -328,7 +328,7 @@ def _dense_features(bars: _Bars, days: int, tickers: Sequence[str]) -> Float32Ar
     """Return features (days, columns, 9) float32, computed on each ticker's own bars and put back on their days."""
     data_array = np.full((days, len(tickers), NUM_FEATURES), np.nan, dtype=np.float32)
     edges = np.searchsorted(bars.column, np.arange(len(tickers) + 1))
-    for column in tqdm(range(len(tickers)), desc="Loading stocks", unit="stock"):
+    for column in tqdm(range(len(tickers)), desc="Loading stocks", unit="stock", leave=False, disable=None, delay=1.0):
         own = slice(edges[column], edges[column + 1])
         prices = bars.prices[:, own]
         data_array[bars.day[own], column] = compute_features(

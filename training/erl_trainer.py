@@ -120,7 +120,9 @@ class ERLTrainer:
             return {}
         self.population.scale_learning_rates(learning_rate_share(self.learning, self.generation))
         updates = []
-        for _ in tqdm(range(self.learning.gradient_steps), desc="train", unit="step", leave=False, delay=1.0):
+        for _ in tqdm(
+            range(self.learning.gradient_steps), desc="train", unit="step", leave=False, disable=None, delay=1.0
+        ):
             self.safe_point()
             updates.append(self.learner.update(self.generators["replay"]))
             self._require_finite("an update", updates[-1].is_finite)

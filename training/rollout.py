@@ -139,7 +139,7 @@ def roll_out(
     env.reset_windows(starts.repeat_interleave(lanes).repeat(agents).to(market.inputs.device))
     shape = (agents, windows, lanes)
     is_finite = torch.ones(agents, dtype=torch.bool, device=market.inputs.device)
-    for step in tqdm(range(steps), desc=label, unit="day", leave=False, delay=1.0):
+    for step in tqdm(range(steps), desc=label, unit="day", leave=False, disable=None, delay=1.0):
         if safe_point is not None:
             safe_point()
         positions, account = env.observe()

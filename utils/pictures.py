@@ -1,10 +1,9 @@
-"""Charts as PNG files, and the status block of a generation."""
+"""Charts as PNG files."""
 
 from __future__ import annotations
 
-import math
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from utils.charts import Chart, tick_labels
-from utils.tables import cell as _cell
 
 # Okabe & Ito (2008): told apart with any colour vision.
 BLUE, ORANGE, VERMILION = "#0072B2", "#E69F00", "#D55E00"
@@ -118,86 +116,3 @@ def outside_legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     wrapped = ["\n".join(textwrap.fill(line, 22) for line in label.splitlines()) for label in labels]
     figure.legend(handles, wrapped, loc="outside right upper", frameon=False, fontsize=10, labelspacing=0.8)
-
-
-def status_block(record: Mapping[str, Any]) -> str:
-    """Return the state of a run after a generation, several lines of text.
-
-    `record` is that of metrics.jsonl with its `seconds`; results are percent of the initial capital, `win_rate` a
-    share between 0 and 1, costs in currency units. What is None is shown as -.
-    """
-    lines = {
-        "Replay": _replay_line(record["replay"]),
-        "Time": _time_line(record["seconds"]),
-        "Fitness": _fitness_line(record["fitness"]),
-        "Trades": _trades_line(record["trading"]),
-        "Days": _days_line(record["trading"]),
-        "Validation": _validation_line(record["validation"]),
-        "Learning": _learning_line(record.get("learning")),
-    }
-    head = f"Generation {record['generation']} of {record['generations']}"
-    return "\n".join([head, *(f"  {name:<11} {line}" for name, line in lines.items())])
-
-
-def _replay_line(replay: Mapping[str, Any]) -> str:
-    missing = max(replay["training_starts"] - replay["size"], 0)
-    ready = "ready" if missing == 0 else f"not ready, {missing:,} missing"
-    return f"{replay['size']:,} / {replay['capacity']:,} transitions, {ready}"
-
-
-def _time_line(seconds: Mapping[str, Any]) -> str:
-    names = ("evaluate", "train", "evolve", "validate", "checkpoint")
-    phases = ", ".join(f"{name} {_duration(seconds.get(name))}" for name in names)
-    total, average, left = (_duration(seconds.get(name)) for name in ("total", "average", "left"))
-    return f"{total}, average {average}, left {left} ({phases})"
-
-
-def _fitness_line(fitness: Mapping[str, Any]) -> str:
-    spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))
-    above = f"{fitness['above_zero']} of {fitness['agents']} agents above zero"
-    return f"{spread}, std {_percent(fitness['std'], signed=False)}, {above}"
-
-
-def _trades_line(trading: Mapping[str, Any]) -> str:
-    win_rate = trading["win_rate"]
-    rate = _percent(None if win_rate is None else 100 * win_rate, signed=False)
-    counts = f"{trading['trades']:,} trades, {trading['wins']:,} wins, {trading['losses']:,} losses, win rate {rate}"
-    return f"{counts}, {trading['positions_opened']:,} positions opened"
-
-
-def _days_line(trading: Mapping[str, Any]) -> str:
-    days = f"{trading['days_with_positions']:,} with positions, {trading['days_without_positions']:,} without"
-    return f"{days}; costs {_cell(trading['costs'])}, penalties {_cell(trading['penalties'])}"
-
-
-def _validation_line(validation: Mapping[str, Any]) -> str:
-    since = validation["champion_generation"]
-    origin = "" if since is None else f" (of generation {since})"
-    return f"best agent {_percent(validation['best'])}, champion {_percent(validation['champion'])}{origin}"
-
-
-def _learning_line(learning: Mapping[str, Any] | None) -> str:
-    if learning is None:
-        return "not begun"
-    names = ("critic_loss", "actor_loss", "gradient_norm_actor", "gradient_norm_critic")
-    values = ", ".join(f"{name.replace('_', ' ')} {_short(learning[name])}" for name in names)
-    return f"{values}, skipped updates {learning['skipped_updates']:,}"
-
-
-def _percent(value: float | None, signed: bool = True) -> str:
-    if value is None or not math.isfinite(value):
-        return "-"
-    return f"{value:+.2f} %" if signed else f"{value:.2f} %"
-
-
-def _short(value: float | None) -> str:
-    return "-" if value is None or not math.isfinite(value) else f"{value:.4g}"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None or not math.isfinite(seconds):
-        return "-"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s"

@@ -83,7 +83,7 @@ class Ended:
 
     def says(self, text: str) -> bool:
         """Return whether the output has exactly one error, in one line with this text, and no traceback."""
-        errors = [line for line in self.shown.splitlines() if " ERROR " in line]
+        errors = [line for line in self.shown.splitlines() if line.startswith("ERROR ")]
         return len(errors) == 1 and text in errors[0] and "Traceback" not in self.shown
 
     @property

@@ -29,7 +29,7 @@ from training.fuel_breaks.run import open_agent
 from training.fuel_breaks.train_command import run_training
 from utils.config.cli import parse_command
 from utils.config.settings import settings_hash
-from utils.runs.run_log import setup_logging
+from utils.runs.console import setup_logging
 
 logger = logging.getLogger("benchmarks.learning.fuel_breaks")
 _WARM_UP_EPISODES = 60

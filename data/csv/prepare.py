@@ -99,7 +99,7 @@ def prepare(source: Path, target: Path) -> PrepareSummary:
     tickers: dict[str, int] = {}
     parts: list[pd.DataFrame] = []
     layouts = _layouts(source, summary)
-    for path, layout in tqdm(layouts.items(), desc="Reading files", unit="file"):
+    for path, layout in tqdm(layouts.items(), desc="Reading files", unit="file", leave=False, disable=None, delay=1.0):
         try:
             parts.append(_read_file(path, layout, tickers, summary))
         except (_UnusableFileError, OSError) as reason:

@@ -325,7 +325,14 @@ def test_hash_changes_with_what_shapes_results_and_nothing_else() -> None:
     # With a shared representation every crossover is allowed.
     base = Config(network=NetworkConfig(representation="shared"))
     free = {"profile", "generations", "device", "run", "resume", "runs_dir", "keep_checkpoints", "plot_every"}
-    free |= {"threads", "census_every", "memory_limit_mb", "learning.micro_batch_agents", "learning.non_finite"}
+    free |= {
+        "threads",
+        "verbose",
+        "census_every",
+        "memory_limit_mb",
+        "learning.micro_batch_agents",
+        "learning.non_finite",
+    }
     flat = flatten(to_dict(base))
     for name, value in flat.items():
         other = from_dict(nest({**flat, name: changed(value, settings_of(Config)[name].kind)}), Config)

@@ -19,47 +19,12 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from tests.evaluation.page_case import case
+from tests.runs.test_console import RECORD
 from training.evaluation import page
 from training.evaluation.charts import equity_chart, fitness_chart
 from utils import pictures as report
 from utils.charts import even_shares, memory_chart, percent
 from utils.tables import table
-
-RECORD: dict[str, Any] = {
-    "generation": 3,
-    "generations": 25,
-    "replay": {"size": 8120, "capacity": 50_000, "training_starts": 10_000},
-    "seconds": {
-        "evaluate": 20.12,
-        "train": None,
-        "evolve": 0.1,
-        "validate": 5.0,
-        "checkpoint": 1.0,
-        "total": 46.2,
-        "average": 100.4,
-        "left": 7600.0,
-    },
-    "fitness": {"mean": 1.234, "max": 3.2, "min": -2.1, "std": 1.1, "above_zero": 9, "agents": 16},
-    "trading": {
-        "trades": 1600,
-        "wins": 900,
-        "losses": 700,
-        "win_rate": 0.5625,
-        "positions_opened": 1601,
-        "days_with_positions": 2300,
-        "days_without_positions": 20,
-        "costs": 12_345.678,
-        "penalties": 0.0,
-    },
-    "validation": {"best": 1.5, "champion": 2.25, "champion_generation": 2},
-    "learning": {
-        "critic_loss": 0.25,
-        "actor_loss": -4.5,
-        "gradient_norm_actor": 0.5,
-        "gradient_norm_critic": 12.5,
-        "skipped_updates": 1,
-    },
-}
 
 
 @pytest.fixture
@@ -200,41 +165,3 @@ def test_table_known_answer() -> None:
     assert table(rows, ["policy", "return", "trades"]) == (
         "policy    return  trades\n--------  ------  ------\nchampion    1.23  12,345\nrandom         -       -"
     )
-
-
-def test_status_block_says_everything() -> None:
-    block = report.status_block(RECORD)
-    for expected in (
-        "Generation 3 of 25",
-        "8,120 / 50,000 transitions, not ready, 1,880 missing",
-        "46.2 s, average 1 min 40 s, left 2 h 06 min",
-        "evaluate 20.1 s, train -, evolve 0.1 s",
-        "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
-        "1,600 trades, 900 wins, 700 losses, win rate 56.25 %, 1,601 positions opened",
-        "2,300 with positions, 20 without; costs 12,345.68, penalties 0.00",
-        "best agent +1.50 %, champion +2.25 % (of generation 2)",
-        "critic loss 0.25, actor loss -4.5, gradient norm actor 0.5, gradient norm critic 12.5, skipped updates 1",
-    ):
-        assert expected in block
-
-
-@given(size=st.integers(0, 100), starts=st.integers(0, 100))
-def test_status_block_counts_what_is_missing(size: int, starts: int) -> None:
-    replay = {"size": size, "capacity": 100, "training_starts": starts}
-    line = next(line for line in report.status_block({**RECORD, "replay": replay}).split("\n") if "Replay" in line)
-    assert line.endswith(", ready" if size >= starts else f", not ready, {starts - size} missing")
-
-
-def test_status_block_before_anything_is_known() -> None:
-    unknown = {
-        **RECORD,
-        "learning": None,
-        "seconds": dict.fromkeys(RECORD["seconds"]),
-        "fitness": {**RECORD["fitness"], "mean": None, "std": math.nan},
-        "trading": {**RECORD["trading"], "win_rate": None},
-        "validation": dict.fromkeys(RECORD["validation"]),
-    }
-    block = report.status_block(unknown)
-    assert "not begun" in block
-    assert "best agent -, champion -\n" in block
-    assert "None" not in block and "nan" not in block

@@ -188,7 +188,7 @@ def test_mistakes_get_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], says: str
 ) -> None:
     assert walk(folder, *flags) == 2
-    shown = [line for line in capsys.readouterr().err.splitlines() if " ERROR " in line]
+    shown = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR ")]
     assert len(shown) == 1 and says in shown[0]
 
 

@@ -244,7 +244,7 @@ def test_trend_growth_and_phases_of_a_known_series(
 ) -> None:
     assert profiler.growth() == {}
     free_measures += [100, 500, 10, 12, 14, 16]
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.DEBUG):
         for _ in range(6):
             profiler.log_memory("evolve")
         profiler.print_memory_growth()
@@ -277,7 +277,7 @@ def test_summary_line_tells_slope_and_verdict(
     for _ in sizes:
         profiler.log_memory("generation")
     line = profiler.summary_line()
-    assert line.startswith(f"memory: resident {sizes[-1]:,.0f} MB, peak ")
+    assert line.startswith(f"resident {sizes[-1]:,.0f} MB, peak ")
     assert line.endswith(f"MB, {expected}")
 
 

@@ -24,7 +24,8 @@ from utils.config.settings import to_dict
 from utils.config.trader import Config, EnvironmentConfig
 from utils.errors import ConfigError
 from utils.runs.checkpoint import save_checkpoint
-from utils.runs.run_log import RunLog, latest_run, setup_logging, write_json
+from utils.runs.console import setup_logging
+from utils.runs.run_log import RunLog, latest_run, write_json
 
 floats = st.floats() | st.floats(width=32)
 values = st.recursive(

@@ -189,7 +189,7 @@ def test_resuming_holds_the_run_to_its_market(folder: Path, tmp_path: Path, caps
     spoilt.loc[50:60, ["open", "high", "low", "close"]] *= 1.5
     spoilt.to_parquet(data)
     assert main(resume) == 2
-    shown = [line for line in capsys.readouterr().err.splitlines() if " ERROR " in line]
+    shown = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR ")]
     assert len(shown) == 1 and "expected the prices up to" in shown[0]
     shutil.copy(folder / "all.parquet", data)
     assert main(resume) == 0

@@ -270,7 +270,7 @@ def test_mistakes_get_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], says: str
 ) -> None:
     assert command(folder, *flags)[0] == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if " ERROR " in line]
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR ")]
     assert len(errors) == 1 and says in errors[0]
 
 

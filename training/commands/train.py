@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from data.splits import Splits
 from data.synthetic.built_in import PlantedScores
@@ -19,6 +20,7 @@ from training.evaluation.page.write import write_page
 from training.evaluation.tables import short_rows, short_table
 from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
+from training.run.status import opening_lines, result_block, status_block
 from training.run.trainer import build_trainer
 from utils.charts import memory_chart
 from utils.cloud.settings import open_cloud
@@ -26,7 +28,8 @@ from utils.cloud.store import ObjectStore
 from utils.config.trader import Config
 from utils.memory.guard import keep_freed_memory, peak_rss_mb
 from utils.memory.profiler import get_profiler
-from utils.pictures import draw_chart, status_block
+from utils.pictures import draw_chart
+from utils.runs.checkpoint import generation_name
 from utils.runs.run_log import REPORT, SUMMARY, RunLog
 
 logger = logging.getLogger(__name__)
@@ -58,12 +61,12 @@ def run_training(
     """
     with open_session(config, explicit, store=store, files=(MARKET,), results=RESULTS) as session:
         config = session.settings
-        logger.info("profile %s", config.profile)
         keep_freed_memory()
         get_profiler().log_memory(BASELINE, census=config.census_every > 0)
         market, scores = load_market(config)
         market = remember_market(session.run.path, market, splits)
         trainer = build_trainer(config, market, session.device, safe_point=session.safe_point, profiler=get_profiler())
+        logger.info("%s", opening_lines(config, market, session.device, session.run.path))
         session.restore(trainer)
         get_profiler().log_memory("start", show_objects=config.census_every > 0)
         _train(session, trainer)
@@ -75,14 +78,22 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
 
     def report(record: Mapping[str, Any], checkpoint_seconds: float) -> None:
         trainer.add_seconds("checkpoint", checkpoint_seconds)
-        logger.info("%s", status_block(record))
-        logger.info("%s", get_profiler().trend_table("evolve"))
+        logger.info("%s", status_block(record, get_profiler().summary_line()))
+        logger.debug("%s", get_profiler().trend_table("evolve"))
         for leak in get_profiler().find_leaks("evolve"):
             logger.warning("%s", leak)
         if trainer.generation % config.plot_every == 0:
             _draw_progress(run, _note(config))
 
-    session.train(trainer, trainer.run(config.generations), report, lambda: {trainer.champion_generation})
+    records = tqdm(
+        trainer.run(config.generations),
+        desc="training",
+        unit="generation",
+        initial=trainer.generation,
+        total=config.generations,
+        disable=None,
+    )
+    session.train(trainer, records, report, lambda: {trainer.champion_generation})
 
 
 def _note(config: Config) -> str:
@@ -96,10 +107,10 @@ def _draw_progress(run: RunLog, note: str) -> None:
 
 def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedScores | None) -> dict[str, Any]:
     """Judge the champion, draw the pictures, write the summary and the page."""
+    logger.info("judging the champion against its baselines")
     evaluations = judge_training(trainer, config, run.path, scores)
     for split, evaluation in evaluations.items():
-        logger.info("%s\n%s", split, short_table(evaluation))
-    logger.info("note: %s", _note(config))
+        logger.debug("%s\n%s", split, short_table(evaluation))
     trainer.safe_point()
     validation = evaluations["validation"]
     draw_chart(equity_chart(validation), run.path / "equity.png", _note(config))
@@ -113,8 +124,7 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     run.write_summary(summary)
     trainer.safe_point()
     write_page(validation, run.path / REPORT)
-    logger.info("verdict on validation: %s", validation.judgement.sentence)
-    logger.info("champion of generation %d; results in %s", trainer.champion_generation, run.path)
+    logger.info("%s", result_block(validation, _note(config), run.path, generation_name(trainer.generation)))
     return summary
 
 

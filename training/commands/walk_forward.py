@@ -24,9 +24,10 @@ from utils import metrics
 from utils.config.settings import LATEST, from_dict, nearest, settings_to_resume, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError
+from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_lock import RunLock
-from utils.runs.run_log import CONFIG, SUMMARY, new_folder, setup_logging
+from utils.runs.run_log import CONFIG, SUMMARY, new_folder
 from utils.runs.seeding import named_generator
 from utils.tables import table
 
@@ -47,12 +48,12 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
     """
     path, plan, config = _open(arguments, explicit)
     with RunLock(path):
-        setup_logging(path)
+        setup_logging(path, verbose=config.verbose)
         choose_threads(config.threads)
         splits = _remembered_folds(path, plan, config)
         for number, fold in enumerate(splits, start=1):
             _train(path / f"fold-{number}", fold, config, explicit)
-        setup_logging(path)
+        setup_logging(path, verbose=config.verbose)
         evaluation = _test(path, splits, config)
         log_evaluation(evaluation)
         write_evaluation(evaluation, path)

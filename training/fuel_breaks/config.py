@@ -23,6 +23,7 @@ from utils.config.kinds import (
     RunsFolder,
     Share,
     Threads,
+    Verbose,
     limits,
 )
 from utils.config.settings import checked_dataclass, require
@@ -129,6 +130,7 @@ class FuelBreakRunConfig:
     """Newest generations whose checkpoints stay on disk; each holds the best network so far."""
     memory_limit_mb: MemoryLimit = 0.0
     threads: Threads = 0
+    verbose: Verbose = False
     tiles: TileConfig = field(default_factory=TileConfig)
     env: FuelBreakConfig = field(default_factory=_learning_environment)
     network: QNetworkConfig = field(default_factory=QNetworkConfig)

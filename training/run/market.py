@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from utils.config.trader import Config
 from utils.errors import DataError
 from utils.runs.run_log import write_json
 
-logger = logging.getLogger(__name__)
 MARKET = "market.json"
 """Name of the file in a run's folder that describes its market."""
 
@@ -32,7 +30,6 @@ def load_market(config: Config) -> tuple[Market, PlantedScores | None]:
         raise DataError(
             "expected --data with --investable, got none; the built-in market says itself what may be bought"
         )
-    logger.warning("no data file: the built-in synthetic market; its results say nothing about real markets")
     return built_in_market(config.synthetic, config.split, config.env)
 
 

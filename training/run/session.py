@@ -24,10 +24,11 @@ from utils.memory.guard import MemoryGuard, release_free_memory
 from utils.memory.profiler import get_profiler, reset_profiler
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.checkpoint_writer import CheckpointWriter
+from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.durable import remove_leftovers
 from utils.runs.run_lock import RunLock
-from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS, RunLog, latest_run, setup_logging
+from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS, RunLog, latest_run
 from utils.runs.seeding import seed_everything
 from utils.runs.stopping import SafePoint
 
@@ -53,6 +54,8 @@ class RunSettings(Protocol):
     def device(self) -> str: ...
     @property
     def threads(self) -> int: ...
+    @property
+    def verbose(self) -> bool: ...
     @property
     def memory_limit_mb(self) -> float: ...
     @property
@@ -189,9 +192,9 @@ def open_session(
         stack.enter_context(RunLock(run.path))
         safe_point = stack.enter_context(SafePoint(MemoryGuard(settings.memory_limit_mb or None)))
         sync = None if store is None else stack.enter_context(CloudSync(store, run.path))
-        setup_logging(run.path)
+        setup_logging(run.path, verbose=settings.verbose)
         remove_leftovers(run.path / CHECKPOINTS)
-        logger.info("run %s, seed %d", run.path, settings.seed)
+        logger.debug("run %s, seed %d", run.path, settings.seed)
         device = choose_device(settings.device)
         choose_threads(settings.threads)
         reset_profiler()

@@ -165,7 +165,7 @@ def _fetch_generation(store: ObjectStore, base: str, target: Path, generation: i
     needed, free = sum(record.size for record in manifest.files.values()), shutil.disk_usage(target).free
     if needed > free:
         raise ConfigError(f"expected {needed} bytes of free disk to restore {base}, got {free}; free some")
-    with tqdm(total=needed, desc="Restoring", unit="B", unit_scale=True, leave=False, delay=0.5) as bar:
+    with tqdm(total=needed, desc="Restoring", unit="B", unit_scale=True, leave=False, disable=None, delay=0.5) as bar:
         for name, record in manifest.files.items():
             store.get(f"{base}/{name}", target / name, record.size)
             bar.update(record.size)

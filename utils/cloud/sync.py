@@ -145,7 +145,7 @@ class CloudSync:
             self._waiting = again | self._waiting
             self._failed.clear()
             self._changed.notify_all()
-        with tqdm(desc="Uploading", unit="file", leave=False, delay=0.5) as bar:
+        with tqdm(desc="Uploading", unit="file", leave=False, disable=None, delay=0.5) as bar:
 
             def tick() -> None:
                 safe_point()

@@ -91,6 +91,7 @@ Device = Annotated[
     Help("Device of tensor operations; `auto` is CUDA where there is one."),
     Mark.FREE,
 ]
+Verbose = Annotated[bool, Mark.FREE, Help("Show every message of the run's log on the console.")]
 Threads = Annotated[
     NonNegativeInt, Help("CPU threads of tensor operations; 0 leaves torch's choice, one a physical core."), Mark.FREE
 ]

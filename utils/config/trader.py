@@ -24,6 +24,7 @@ from utils.config.kinds import (
     RunsFolder,
     Share,
     Threads,
+    Verbose,
     has_cuda,
     limits,
 )
@@ -301,6 +302,7 @@ class Config:
     """Generations between two counts of all live objects, by which leaks are named; 0 counts none."""
     memory_limit_mb: MemoryLimit = 0.0
     threads: Threads = 0
+    verbose: Verbose = False
     split: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)

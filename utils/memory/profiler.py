@@ -113,9 +113,9 @@ class MemoryProfiler:
             snapshot = replace(snapshot, counts=snapshot.counts | counted.counts, causes=causes)
         self.baseline = self.baseline or snapshot
         self.snapshots.append(snapshot)
-        logger.info("%s", _snapshot_line(snapshot, previous))
+        logger.debug("%s", _snapshot_line(snapshot, previous))
         if show_objects:
-            logger.info("largest objects\n%s", large_object_table(largest_objects(heap)))
+            logger.debug("largest objects\n%s", large_object_table(largest_objects(heap)))
         return snapshot
 
     def visits(self, label: str) -> list[Snapshot]:
@@ -133,7 +133,7 @@ class MemoryProfiler:
     def print_memory_growth(self) -> None:
         """Log the change of every measure since the baseline."""
         rows = [f"  {name:<18} {_amount(name, value, sign=True)}" for name, value in self.growth().items()]
-        logger.info("memory growth since the baseline\n%s", "\n".join(rows))
+        logger.debug("memory growth since the baseline\n%s", "\n".join(rows))
 
     def trend(self, label: str) -> dict[str, float]:
         """Return the Theil-Sen slope of each measure per visit of `label` after the warm-up; none below two visits."""
@@ -179,7 +179,7 @@ class MemoryProfiler:
         named`; with fewer than three visits after the warm-up `too early to tell`.
         """
         now = self.snapshots[-1]
-        parts = [f"memory: resident {now.rss_mb:,.0f} MB", f"peak {peak_rss_mb():,.0f} MB"]
+        parts = [f"resident {now.rss_mb:,.0f} MB", f"peak {peak_rss_mb():,.0f} MB"]
         if now.gpu_reserved_mb:
             parts.append(f"GPU {now.gpu_reserved_mb:,.0f} MB")
         slope = self.trend(label).get("rss_mb")
@@ -206,7 +206,7 @@ class MemoryProfiler:
         large = largest_objects(scan_heap(ignore=OWN_TYPES), min_mb)
         parts += [f"objects of {min_mb:g} MB and more\n{large_object_table(large)}"] if large else []
         summary = "\n".join(parts)
-        logger.info("%s", summary)
+        logger.debug("%s", summary)
         return summary
 
     def _labels(self) -> list[str]:

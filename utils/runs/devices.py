@@ -13,8 +13,8 @@ def choose_device(name: str) -> torch.device:
     """Return the device of that name; `auto` is the CUDA device where there is one."""
     device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
     label = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    logger.info("device: %s (%s)", device, label)
-    logger.info("torch.compile, CUDA graphs: off (measure them with `python -m benchmarks.speed.device_choices`)")
+    logger.debug("device: %s (%s)", device, label)
+    logger.debug("torch.compile, CUDA graphs: off (measure them with `python -m benchmarks.speed.device_choices`)")
     return device
 
 
@@ -22,4 +22,4 @@ def choose_threads(wanted: int) -> None:
     """Set the CPU threads of tensor operations; 0 leaves torch's choice, one a physical core."""
     if wanted:
         torch.set_num_threads(wanted)
-    logger.info("CPU threads: %d", torch.get_num_threads())
+    logger.debug("CPU threads: %d", torch.get_num_threads())

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from tqdm import tqdm
 
 from utils.config.settings import flatten, from_dict, nearest
 from utils.errors import ConfigError
@@ -21,7 +17,7 @@ from utils.runs.checkpoint import Checkpoint, list_checkpoints, load_latest
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-CONFIG, METRICS, SUMMARY, LOG, REPORT = "config.json", "metrics.jsonl", "summary.json", "run.log", "report.html"
+CONFIG, METRICS, SUMMARY, REPORT = "config.json", "metrics.jsonl", "summary.json", "report.html"
 CHECKPOINTS, EVENTS = "checkpoints", "tensorboard"
 Settings = TypeVar("Settings")
 
@@ -183,38 +179,6 @@ def latest_run(runs_dir: Path, *, to_resume: bool = False) -> str:
     if not written:
         raise ConfigError(f"expected a run to resume in {runs_dir}, got none; start one without --resume")
     return max(written)[1]
-
-
-def setup_logging(run_path: Path | None = None, level: int = logging.INFO) -> None:
-    """Log to standard error, above any progress bar, and into the run's folder if given.
-
-    A later call replaces what an earlier one set up.
-    """
-    root = logging.getLogger()
-    root.setLevel(level)
-    for earlier in [handler for handler in root.handlers if isinstance(handler, _ConsoleHandler | _RunHandler)]:
-        root.removeHandler(earlier)
-        earlier.close()
-    handlers: list[logging.Handler] = [_ConsoleHandler()]
-    if run_path is not None:
-        handlers.append(_RunHandler(run_path / LOG, encoding="utf-8"))
-    for handler in handlers:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-        root.addHandler(handler)
-
-
-class _ConsoleHandler(logging.Handler):
-    """Writes through tqdm, which redraws its bars below the message."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            tqdm.write(self.format(record), file=sys.stderr)
-        except Exception:  # logging must not stop a run; logging's own handlers do the same
-            self.handleError(record)
-
-
-class _RunHandler(logging.FileHandler):
-    """A handler of a run's log file, told from handlers that others set up."""
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

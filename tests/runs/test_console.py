@@ -1,0 +1,150 @@
+"""What a run says on the console: the block of a generation, details left out, text as wide as the terminal."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from main import main
+from training.run.status import status_block
+from utils.runs.console import ConsoleHandler, wrapped
+
+RECORD: dict[str, Any] = {
+    "generation": 3,
+    "generations": 25,
+    "replay": {"size": 8120, "capacity": 50_000, "training_starts": 10_000},
+    "seconds": {
+        "evaluate": 20.12,
+        "train": None,
+        "evolve": 0.1,
+        "validate": 5.0,
+        "checkpoint": 1.0,
+        "total": 46.2,
+        "average": 100.4,
+        "left": 7600.0,
+    },
+    "fitness": {"mean": 1.234, "max": 3.2, "min": -2.1, "std": 1.1, "above_zero": 9, "agents": 16},
+    "trading": {
+        "trades": 1600,
+        "wins": 900,
+        "losses": 700,
+        "win_rate": 0.5625,
+        "positions_opened": 1601,
+        "days_with_positions": 2300,
+        "days_without_positions": 20,
+        "costs": 12_345.678,
+        "penalties": 0.0,
+    },
+    "validation": {"best": 1.5, "champion": 2.25, "champion_generation": 2},
+    "learning": {
+        "critic_loss": 0.25,
+        "actor_loss": -4.5,
+        "gradient_norm_actor": 0.5,
+        "gradient_norm_critic": 12.5,
+        "skipped_updates": 1,
+    },
+}
+
+
+def test_status_block_says_everything() -> None:
+    block = status_block(RECORD, "resident 1 MB")
+    for expected in (
+        "Generation 3 of 25",
+        "8,120 / 50,000 transitions, not ready, 1,880 missing",
+        "46.2 s, average 1 min 40 s, left 2 h 06 min",
+        "evaluate 20.1 s, train -, evolve 0.1 s",
+        "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
+        "1,600 trades, 900 wins, 700 losses, win rate 56.25 %, 1,601 positions opened",
+        "2,300 with positions, 20 without; costs 12,345.68, penalties 0.00",
+        "best agent +1.50 %, champion +2.25 % (of generation 2)",
+        "Memory      resident 1 MB",
+        "critic loss 0.25, actor loss -4.5, gradient norm actor 0.5, gradient norm critic 12.5, skipped updates 1",
+    ):
+        assert expected in block
+
+
+@given(size=st.integers(0, 100), starts=st.integers(0, 100))
+def test_status_block_counts_what_is_missing(size: int, starts: int) -> None:
+    replay = {"size": size, "capacity": 100, "training_starts": starts}
+    line = next(line for line in status_block({**RECORD, "replay": replay}, "").split("\n") if "Replay" in line)
+    assert line.endswith(", ready" if size >= starts else f", not ready, {starts - size} missing")
+
+
+def test_status_block_before_anything_is_known() -> None:
+    unknown = {
+        **RECORD,
+        "learning": None,
+        "seconds": dict.fromkeys(RECORD["seconds"]),
+        "fitness": {**RECORD["fitness"], "mean": None, "std": math.nan},
+        "trading": {**RECORD["trading"], "win_rate": None},
+        "validation": dict.fromkeys(RECORD["validation"]),
+    }
+    block = status_block(unknown, "")
+    assert "not begun" in block
+    assert "best agent -, champion -\n" in block
+    assert "None" not in block and "nan" not in block
+
+
+TABLE = "champion            49.48    4.68        2.91  356.00"
+
+
+@given(st.text("ab ", max_size=200), st.integers(20, 90))
+def test_wrapped_text_keeps_its_words_and_its_label(text: str, width: int) -> None:
+    line = f"  Label       {text.strip()}".rstrip()
+    lines = wrapped(" ".join(line.split()) if len(line.split()) < 2 else line, width).split("\n")
+    assert " ".join(" ".join(lines).split()) == " ".join(line.split())
+    assert all(part.startswith(" " * 14) for part in lines[1:])
+
+
+def test_rows_of_a_table_stay_whole() -> None:
+    assert wrapped(TABLE, 20) == TABLE
+
+
+def handled(level: int, text: str, columns: int | None, monkeypatch: pytest.MonkeyPatch, **environ: str) -> str:
+    """Return what the console shows of a message, on a terminal of so many columns or in a pipe."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: columns is not None, raising=False)
+    for name, value in {"COLUMNS": str(columns or 80), **environ}.items():
+        monkeypatch.setitem(os.environ, name, value)
+    return ConsoleHandler().format(logging.LogRecord("main", level, "", 0, "%s", (text,), None))
+
+
+def test_a_terminal_gets_width_and_colour_and_a_pipe_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = f"Generation 1\n  Fitness     {'word ' * 30}".rstrip()
+    assert handled(logging.INFO, text, None, monkeypatch) == text
+    shown = handled(logging.INFO, text, 60, monkeypatch).split("\n")
+    assert shown[0] == "\033[1mGeneration 1\033[0m" and max(map(len, shown[1:])) <= 60
+    assert handled(logging.WARNING, "mind", 60, monkeypatch) == "\033[33mWARNING mind\033[0m"
+    assert handled(logging.ERROR, "no", 60, monkeypatch, NO_COLOR="1") == "ERROR no"
+
+
+@pytest.mark.parametrize("flags", [[], ["--verbose"]])
+def test_details_go_to_the_log_and_on_request_to_the_console(
+    tiny: Path, flags: list[str], capsys: pytest.CaptureFixture[str], restore_process: None
+) -> None:
+    runs = tiny.parent / "runs"
+    command = ["--config", str(tiny), "--runs-dir", str(runs), "--run", "one", "--generations", "1", *flags]
+    assert main(command) == 0
+    shown, log = capsys.readouterr().err, (runs / "one" / "run.log").read_text()
+    assert "CPU threads" in log and ("CPU threads" in shown) == bool(flags)
+    assert shown.count("Generation 1 of 1") == shown.count("Memory      resident") == 1
+    ending = shown[shown.index("Result of the champion") :]
+    for word in (
+        "champion",
+        "random picker",
+        "Verdict",
+        "report.html",
+        "generation-000001",
+        "--split holdout",
+        "signals",
+    ):
+        assert word in ending
+    if not flags:
+        assert max(map(len, shown[shown.index("policy") :].split("\n")[:5])) <= 80

@@ -1,0 +1,99 @@
+"""What the console says of a run: where it begins, each generation, how it ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data.market import Market
+from training.evaluation.assessment import Evaluation
+from training.evaluation.tables import short_table
+from utils.config.trader import Config
+from utils.tables import cell
+
+
+def opening_lines(config: Config, market: Market, device: object, path: Path) -> str:
+    """Return the line at the start of a run: market, days, stocks, device and where results go."""
+    planted = f"built-in market ({config.synthetic.kind}; it says nothing about real ones)"
+    source = planted if config.data is None else config.data.name
+    days, columns = market.data_array.shape[:2]
+    return (
+        f"{source}: {days:,} days to {market.dates[-1]}, {len(market.investable_columns):,} of {columns:,} columns "
+        f"investable; {config.profile} profile on {device}; results in {path}"
+    )
+
+
+def status_block(record: Mapping[str, Any], memory: str) -> str:
+    """Return the state of a run after a generation, several lines of text.
+
+    `record` is that of metrics.jsonl with its `seconds`; results are percent of the initial capital, `win_rate` a
+    share between 0 and 1, costs in currency units. What is None is shown as -. `memory` is one line.
+    """
+    replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
+    trading, validation, learning = record["trading"], record["validation"], record.get("learning")
+    missing = max(replay["training_starts"] - replay["size"], 0)
+    total, average, left = (_duration(seconds.get(name)) for name in ("total", "average", "left"))
+    phases = ("evaluate", "train", "evolve", "validate", "checkpoint")
+    spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))
+    win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]
+    since = validation["champion_generation"]
+    lines = {
+        "Replay": f"{replay['size']:,} / {replay['capacity']:,} transitions, "
+        + ("ready" if missing == 0 else f"not ready, {missing:,} missing"),
+        "Time": f"{total}, average {average}, left {left} "
+        f"({', '.join(f'{name} {_duration(seconds.get(name))}' for name in phases)})",
+        "Fitness": f"{spread}, std {_percent(fitness['std'], signed=False)}, {fitness['above_zero']} of "
+        f"{fitness['agents']} agents above zero",
+        "Trades": f"{trading['trades']:,} trades, {trading['wins']:,} wins, {trading['losses']:,} losses, win rate "
+        f"{_percent(win_rate, signed=False)}, {trading['positions_opened']:,} positions opened",
+        "Days": f"{trading['days_with_positions']:,} with positions, {trading['days_without_positions']:,} without; "
+        f"costs {cell(trading['costs'])}, penalties {cell(trading['penalties'])}",
+        "Validation": f"best agent {_percent(validation['best'])}, champion {_percent(validation['champion'])}"
+        + ("" if since is None else f" (of generation {since})"),
+        "Learning": "not begun" if learning is None else _learning(learning),
+        "Memory": memory,
+    }
+    head = f"Generation {record['generation']} of {record['generations']}"
+    return "\n".join([head, *(f"  {name:<11} {line}" for name, line in lines.items())])
+
+
+def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str) -> str:
+    """Return the end of a run: champion against baselines, the verdict, where things are, and commands to try next."""
+    run = f"--run {path.name}" + ("" if path.parent == Path("runs") else f" --runs-dir {path.parent}")
+    lines = {
+        "Verdict": evaluation.judgement.sentence,
+        "Note": note,
+        "Report": path / "report.html",
+        "Checkpoint": path / "checkpoints" / checkpoint,
+        "Next": f"python main.py evaluate {run} --split holdout",
+        "": f"python main.py signals {run}",
+    }
+    head = f"Result of the champion of generation {evaluation.champion_generation} on {evaluation.split} days"
+    return "\n".join([head, short_table(evaluation), *(f"  {name:<11} {line}" for name, line in lines.items())])
+
+
+def _learning(learning: Mapping[str, Any]) -> str:
+    names = ("critic_loss", "actor_loss", "gradient_norm_actor", "gradient_norm_critic")
+    measures = ", ".join(f"{name.replace('_', ' ')} {_short(learning[name])}" for name in names)
+    return f"{measures}, skipped updates {learning['skipped_updates']:,}"
+
+
+def _percent(value: float | None, signed: bool = True) -> str:
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:+.2f} %" if signed else f"{value:.2f} %"
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.4g}"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s"

@@ -1,0 +1,75 @@
+"""What the program says: plain lines on the terminal, as wide as it is and coloured; all of it in the run's log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+
+from tqdm import tqdm
+
+LOG = "run.log"
+PACKAGES = ("data", "environment", "models", "training", "utils", "main")
+"""Loggers of the program, whose details go to the run's log; libraries keep theirs to themselves."""
+_COLOURS = {logging.WARNING: "33", logging.ERROR: "31"}
+_BOLD = "1"
+_LABEL = re.compile(r"\s+\S+\s{2,}")
+
+
+def setup_logging(run_path: Path | None = None, *, verbose: bool = False) -> None:
+    """Show the program's messages on the console, details only if `verbose`; in a run's folder write all of them.
+
+    A later call replaces what an earlier one set up.
+    """
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    for earlier in [handler for handler in root.handlers if isinstance(handler, ConsoleHandler | _RunHandler)]:
+        root.removeHandler(earlier)
+        earlier.close()
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(logging.DEBUG)
+    console = ConsoleHandler(logging.DEBUG if verbose else logging.INFO)
+    root.addHandler(console)
+    if run_path is not None:
+        file = _RunHandler(run_path / LOG, encoding="utf-8")
+        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+        root.addHandler(file)
+
+
+class ConsoleHandler(logging.Handler):
+    """Writes messages to standard error through tqdm, which redraws its bars below them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one message."""
+        try:
+            tqdm.write(self.format(record), file=sys.stderr)
+        except Exception:  # logging must not stop a run; logging's own handlers do the same
+            self.handleError(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the message, wrapped and coloured if a terminal shows it; warnings and errors say that they are."""
+        text = record.getMessage() if record.levelno < logging.WARNING else f"{record.levelname} {record.getMessage()}"
+        if not sys.stderr.isatty():
+            return text
+        width = shutil.get_terminal_size().columns
+        first, *others = [wrapped(line, width) for line in text.split("\n")]
+        code = _COLOURS.get(record.levelno, _BOLD if others else "")
+        if code and "NO_COLOR" not in os.environ:
+            first = f"\033[{code}m{first}\033[0m"
+        return "\n".join([first, *others])
+
+
+def wrapped(line: str, width: int) -> str:
+    """Wrap a line of text below its first word, if that is a label; rows of a table stay whole."""
+    if len(line) <= width or len(re.findall(r"\S\s{2,}", line)) > 1:
+        return line
+    label = _LABEL.match(line)
+    return textwrap.fill(line, width, subsequent_indent=" " * (label.end() if label else 0), break_long_words=False)
+
+
+class _RunHandler(logging.FileHandler):
+    """A handler of a run's log file, told from handlers that others set up."""
