@@ -119,12 +119,9 @@ def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *
         if newest is not None and newest <= above:
             return
         make_directory(folder)
-        limits = {name: MAX_SMALL_BYTES for name in files}
-        if newest is not None:
-            limits = {METRICS: MAX_METRICS_BYTES} | limits
-        for name, limit in limits.items():
+        for name in (*([METRICS] if newest is not None else []), *files):
             try:
-                store.get(f"{run}/{name}", folder / name, limit)
+                store.get(f"{run}/{name}", folder / name, MAX_METRICS_BYTES if name == METRICS else MAX_SMALL_BYTES)
             except MissingError:
                 log.warning("the cloud has no %s of run %s", name, run)
         if newest is not None and restore_latest(store, run, folder / CHECKPOINTS, above=above) is None:

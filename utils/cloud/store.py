@@ -179,19 +179,17 @@ class ObjectStore(ABC):
             raise UnavailableError("the deadline has passed")
 
 
-def safe_name(name: str) -> str:
-    """Return the object's name if it stays within a folder when used as a path below it; DamagedError if it may not."""
+def is_safe(name: str) -> bool:
+    """Return whether an object's name stays within a folder when used as a path below it."""
     plain = name.isprintable() and "\\" not in name and ":" not in name and len(name) <= 1024
-    if not plain or any(part in ("", ".", "..") for part in name.split("/")):
+    return plain and not any(part in ("", ".", "..") for part in name.split("/"))
+
+
+def safe_name(name: str) -> str:
+    """Return the object's name if it is safe; raise DamagedError if it is not."""
+    if not is_safe(name):
         raise DamagedError(f"expected an object name that is a plain relative path, got {name!r}")
     return name
-
-
-def is_safe(name: str) -> bool:
-    """Return whether `safe_name` accepts the name."""
-    with contextlib.suppress(DamagedError):
-        return safe_name(name) == name
-    return False
 
 
 def checksum(file: BinaryIO) -> Content:

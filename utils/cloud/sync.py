@@ -108,8 +108,9 @@ class CloudSync:
 
             def tick() -> None:
                 safe_point()
-                bar.total = len(self._unfinished()) + self._done
-                bar.update(self._done - bar.n)
+                with self._changed:
+                    bar.total = len(self._unfinished()) + self._done
+                    bar.update(self._done - bar.n)
 
             self._wait_idle(time.monotonic() + seconds, tick)
         if missing := self.missing():
@@ -207,16 +208,23 @@ class CloudSync:
                 if f"{base}/{name}" not in stored or not self._store.holds(f"{base}/{name}", file):
                     self._store.put(f"{base}/{name}", file)
             self._store.put(f"{base}/{MANIFEST}", manifest, if_absent=True)
-        self._prune()
+        try:
+            self._prune()
+        except CloudError as error:  # what stays costs room only; the next time it goes
+            log.warning("old generations stay in the cloud: %s", error)
 
     def _prune(self) -> None:
-        if self._kept is None:
+        """Delete generations that are not kept, unless none that is kept is complete."""
+        kept, run = self._kept, self._folder.name
+        if kept is None:
             return
-        try:
-            prune_generations(self._store, self._folder.name, self._kept)
-        except Exception as error:  # what stays costs room only; the next time it goes
-            reason = str(error) if isinstance(error, CloudError) else type(error).__name__
-            log.warning("old generations stay in the cloud: %s", reason)
+        generations = list_generations(self._store, run)
+        if not any(MANIFEST in generations.get(generation, ()) for generation in kept):
+            return
+        for generation in sorted(generations.keys() - kept):
+            # The manifest first, so that what is left is never taken for whole.
+            for name in sorted(generations[generation], key=lambda name: (name != MANIFEST, name)):
+                self._store.delete(f"{run}/{CHECKPOINTS}/{generation_name(generation)}/{name}")
 
 
 def list_generations(store: ObjectStore, run: str) -> dict[int, set[str]]:
@@ -227,19 +235,6 @@ def list_generations(store: ObjectStore, run: str) -> dict[int, set[str]]:
         if file and (generation := generation_of(folder)) is not None:
             found.setdefault(generation, set()).add(file)
     return found
-
-
-def prune_generations(store: ObjectStore, run: str, keep: Collection[int]) -> None:
-    """Delete a run's generations except those to keep; manifest first, so that what is left is never taken for whole.
-
-    Deletes nothing unless one to keep is complete.
-    """
-    generations = list_generations(store, run)
-    if not any(MANIFEST in generations.get(generation, ()) for generation in keep):
-        return
-    for generation in sorted(generations.keys() - set(keep)):
-        for name in sorted(generations[generation], key=lambda name: (name != MANIFEST, name)):
-            store.delete(f"{run}/{CHECKPOINTS}/{generation_name(generation)}/{name}")
 
 
 def _end_of_grace(error: BaseException) -> float:
