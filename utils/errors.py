@@ -51,10 +51,6 @@ class UnavailableError(CloudError):
     """An operation that the store may do when asked again."""
 
 
-class LateError(UnavailableError):
-    """An operation whose time is over."""
-
-
 class MissingError(CloudError):
     """An object that is not there."""
 

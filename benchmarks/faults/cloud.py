@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -17,10 +18,9 @@ import torch
 from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, outcome, run_beside, run_here, whole_run
 from benchmarks.faults.proxy import FaultProxy, Kind, Request, emulator, running
 from benchmarks.faults.whole_run import STOP_SECONDS
-from utils.cloud import settings as cloud_settings
 from utils.cloud.restore import restore_latest
-from utils.cloud.settings import CloudSettings, open_store
-from utils.cloud.store import ObjectStore, RetryPolicy
+from utils.cloud.settings import open_cloud
+from utils.cloud.store import RetryPolicy
 from utils.cloud.sync import CloudSync
 from utils.runs.checkpoint import save_checkpoint
 
@@ -101,11 +101,7 @@ def bucket() -> Iterator[FaultProxy]:
 @contextlib.contextmanager
 def hasty() -> Iterator[None]:
     """Let the program give up on the cloud soon."""
-
-    def open_hastily(settings: CloudSettings) -> ObjectStore:
-        return open_store(settings, HASTY)
-
-    with mock.patch.object(cloud_settings, "open_store", open_hastily):
+    with mock.patch("training.commands.train.open_cloud", partial(open_cloud, policy=HASTY)):
         yield
 
 
@@ -124,14 +120,13 @@ def _comes_back(run: Path, numbers: int) -> bool:
     """Upload a checkpoint and fetch it again; return whether its bytes are the same."""
     weights = torch.randn(numbers, generator=torch.Generator().manual_seed(0))
     path = save_checkpoint(run / "checkpoints", 1, {"part": {"weights": weights}}, run_id=run.name, config_hash="none")
-    store = open_store(CloudSettings("gcs", BUCKET), FAST)
+    store = open_cloud(policy=FAST)
+    assert store is not None
     with CloudSync(store, run) as sync:
         sync.submit_generation(path)
-        status = sync.drain(60.0)
+        sync.drain(60.0)
     found = restore_latest(store, run.name, run / "restored")
-    if found is None or status.failed or status.pending:
-        return False
-    return {item.name: item.read_bytes() for item in path.iterdir()} == {
+    return found is not None and {item.name: item.read_bytes() for item in path.iterdir()} == {
         item.name: item.read_bytes() for item in found.iterdir()
     }
 

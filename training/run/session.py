@@ -153,8 +153,7 @@ class Session(Generic[Settings]):
         """Upload a checkpoint that has been verified, the metrics up to it, and the retention that it brought."""
         if self._sync is not None:
             self._upload(METRICS)
-            self._sync.submit_generation(path)
-            self._sync.prune(list_checkpoints(path.parent))
+            self._sync.submit_generation(path, keep=list_checkpoints(path.parent))
 
     def _finish_uploads(self) -> None:
         """Upload the results and wait until everything is stored. Raises CloudError, naming what is missing."""

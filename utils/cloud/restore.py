@@ -30,7 +30,7 @@ from utils.runs.checkpoint import (
     read_manifest,
     verify_checkpoint,
 )
-from utils.runs.durable import fsync_directory, make_directory, new_directory
+from utils.runs.durable import make_directory, new_directory
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS
 
@@ -42,11 +42,11 @@ MAX_METRICS_BYTES = 1 << 28
 def newest_run(store: ObjectStore) -> str:
     """Return the name of the run that began or completed a generation last; ConfigError if the store has none."""
     marked = []
-    for info in store.list(""):
-        run, *path = info.name.split("/")
+    for name, stored in store.list("").items():
+        run, *path = name.split("/")
         is_generation = len(path) == 3 and (path[0], path[2]) == (CHECKPOINTS, MANIFEST)
         if path == [CONFIG] or (is_generation and generation_of(path[1]) is not None):
-            marked.append((info.updated, run))
+            marked.append((stored, run))
     if not marked:
         raise ConfigError("expected a run to resume here or in the cloud, got none; start one without --resume")
     return max(marked)[1]
@@ -68,7 +68,7 @@ def claim_name(store: ObjectStore, folder: Path) -> None:
     """
     try:
         require_new_run(store, folder.name)
-        store.put(f"{folder.name}/{CONFIG}", folder / CONFIG, if_absent=True)
+        store.put(f"{folder.name}/{CONFIG}", (folder / CONFIG).read_bytes(), if_absent=True)
     except ConflictError:
         raise ConfigError(
             f"expected a new name, got {folder.name!r}, which is in the cloud already; give --run"
@@ -85,7 +85,6 @@ def fetch_newer(store: ObjectStore, folder: Path, files: Collection[str], *, is_
     """
     is_here = (folder / CONFIG).is_file()
     here = newest_whole(folder / CHECKPOINTS, run_id=folder.name) if is_here else None
-    is_new = not folder.exists()
     make_directory(folder)
     try:
         with RunLock(folder):
@@ -96,9 +95,8 @@ def fetch_newer(store: ObjectStore, folder: Path, files: Collection[str], *, is_
             raise
         log.warning("%s; going on from generation %d, which is here", error, here)
     finally:
-        if is_new:
-            with contextlib.suppress(OSError):  # it holds what came
-                folder.rmdir()
+        with contextlib.suppress(OSError):  # it is not empty
+            folder.rmdir()
 
 
 def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *, above: int = -1) -> None:
@@ -120,12 +118,16 @@ def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *
         newest = max(complete_generations(store, run), default=None)
         if newest is not None and newest <= above:
             return
+        make_directory(folder)
         for name in (*([METRICS] if newest is not None else []), *files):
-            _fetch_if_there(store, folder, name)
+            try:
+                store.get(f"{run}/{name}", folder / name, MAX_METRICS_BYTES if name == METRICS else MAX_SMALL_BYTES)
+            except MissingError:
+                log.warning("the cloud has no %s of run %s", name, run)
         if newest is not None and restore_latest(store, run, folder / CHECKPOINTS, above=above) is None:
             raise ConfigError(f"expected a usable generation of {run!r} in the cloud, got none; start a new run")
         if not (folder / CONFIG).is_file():
-            _replace(store, f"{run}/{CONFIG}", folder / CONFIG, MAX_SMALL_BYTES)
+            store.get(f"{run}/{CONFIG}", folder / CONFIG, MAX_SMALL_BYTES)
     except (DamagedError, MissingError) as error:
         raise ConfigError(f"expected a run to resume in the cloud, got {run!r}: {error}") from None
     except OSError as error:
@@ -135,7 +137,7 @@ def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *
 
 def complete_generations(store: ObjectStore, run: str) -> list[int]:
     """Return the numbers of a run's complete generations, not verified yet, lowest first."""
-    return [number for number, objects in list_generations(store, safe_name(run)).items() if MANIFEST in objects]
+    return sorted(number for number, files in list_generations(store, safe_name(run)).items() if MANIFEST in files)
 
 
 def restore_latest(store: ObjectStore, run: str, target_root: Path, *, above: int = -1) -> Path | None:
@@ -170,20 +172,3 @@ def _fetch_generation(store: ObjectStore, base: str, target: Path, generation: i
             store.get(f"{base}/{name}", target / name, record.size)
             bar.update(record.size)
     verify_checkpoint(target)
-
-
-def _fetch_if_there(store: ObjectStore, folder: Path, name: str) -> None:
-    try:
-        limit = MAX_METRICS_BYTES if name == METRICS else MAX_SMALL_BYTES
-        _replace(store, f"{folder.name}/{name}", folder / name, limit)
-    except MissingError:
-        log.warning("the cloud has no %s of run %s", name, folder.name)
-
-
-def _replace(store: ObjectStore, name: str, target: Path, limit: int) -> None:
-    make_directory(target.parent)
-    temporary = target.with_name(f".{target.name}.cloud")
-    temporary.unlink(missing_ok=True)
-    store.get(name, temporary, limit)
-    temporary.replace(target)
-    fsync_directory(target.parent)

@@ -6,9 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from utils.cloud.store import LocalStore, ObjectStore, RetryPolicy
 from utils.errors import ConfigError
@@ -17,19 +15,10 @@ logger = logging.getLogger(__name__)
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
-@dataclass(frozen=True)
-class CloudSettings:
-    """A bucket's name, or the path of a mounted folder, for a run's files. Credentials are not kept here."""
+def open_cloud(environ: Mapping[str, str] = os.environ, policy: RetryPolicy | None = None) -> ObjectStore | None:
+    """Return the store that CLOUD_PROVIDER, CLOUD_BUCKET and CLOUD_PROJECT name; None without CLOUD_PROVIDER.
 
-    provider: Literal["gcs", "local"]
-    bucket: str
-    project: str | None = None
-
-
-def cloud_settings(environ: Mapping[str, str]) -> CloudSettings | None:
-    """Return what CLOUD_PROVIDER, CLOUD_BUCKET and CLOUD_PROJECT ask for; None if CLOUD_PROVIDER is unset or empty.
-
-    Raises ConfigError for values that cannot work.
+    Raises ConfigError for values that cannot work and for credentials that are missing. `check` tells if it is there.
     """
     provider, bucket, project = (environ.get(f"CLOUD_{name}", "").strip() for name in ("PROVIDER", "BUCKET", "PROJECT"))
     if not provider:
@@ -43,30 +32,16 @@ def cloud_settings(environ: Mapping[str, str]) -> CloudSettings | None:
     if provider == "local":
         if not Path(bucket).is_absolute():
             raise ConfigError(f"expected CLOUD_BUCKET to be the absolute path of a mounted folder, got {bucket!r}")
-        return CloudSettings("local", bucket)
+        logger.info("cloud: uploads go to the folder %s", bucket)
+        return LocalStore(Path(bucket), policy)
     if not _BUCKET_NAME.fullmatch(bucket):
         raise ConfigError(f"expected CLOUD_BUCKET to be a bucket's name (without gs:// or a path), got {bucket!r}")
     # The value is not shown: people put the key itself there.
     key = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if key and not os.access(key, os.R_OK):
         raise ConfigError("expected GOOGLE_APPLICATION_CREDENTIALS to be the path of a readable file, got another text")
-    return CloudSettings("gcs", bucket, project or None)
-
-
-def open_store(settings: CloudSettings, policy: RetryPolicy | None = None) -> ObjectStore:
-    """Return the store that the settings name; ConfigError if credentials are missing. `check` tells if it is there."""
-    if settings.provider == "local":
-        return LocalStore(Path(settings.bucket), policy)
+    logger.info("cloud: uploads go to the bucket %s", bucket)
     # Imported late: it takes a second, and most runs do without.
     from utils.cloud.gcs import GcsStore
 
-    return GcsStore(settings.bucket, settings.project, policy)
-
-
-def open_cloud(environ: Mapping[str, str] = os.environ) -> ObjectStore | None:
-    """Return the store that the environment names; None, and no uploads, where CLOUD_PROVIDER is unset."""
-    settings = cloud_settings(environ)
-    if settings is None:
-        return None
-    logger.info("cloud: uploads go to %s %s", settings.provider, settings.bucket)
-    return open_store(settings)
+    return GcsStore(bucket, project or None, policy)

@@ -1,4 +1,4 @@
-"""Stores of a run's files off the machine: their interface, their retries, and one on a mounted folder."""
+"""Stores of a run's files off the machine: their interface with its retries, and one on a mounted folder."""
 
 from __future__ import annotations
 
@@ -6,73 +6,34 @@ import contextlib
 import errno
 import glob
 import io
-import itertools
 import os
 import random
 import secrets
+import shutil
 import stat
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, TypeVar
 
 import google_crc32c
 
-from utils.config.settings import require
-from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, LateError, MissingError, UnavailableError
+from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError, UnavailableError
 from utils.runs.durable import fsync_directory, make_directory
 
 READ_BYTES = 1 << 20
 TEMPORARY = ".tmp-"
 
-Source = bytes | Path | BinaryIO
-"""Bytes to store, or a file by its path or open at any position."""
+Source = bytes | BinaryIO
+"""Bytes to store, or a file open at any position."""
+Content = tuple[int, int]
+"""Size and crc32c of an object, by which contents are compared."""
 
 Result = TypeVar("Result")
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR}
-_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
-
-
-@dataclass(frozen=True)
-class ObjectInfo:
-    """An object in a listing: its size in bytes and the time it was stored (seconds since 1970)."""
-
-    name: str
-    size: int
-    updated: float
-
-
-Listing = list[ObjectInfo]
-
-
-class ObjectStore(Protocol):
-    """Named objects of bytes. Each call retries what may pass, and raises CloudError when it gives up."""
-
-    def check(self) -> bool:
-        """Return whether the store can be reached now.
-
-        Raises ConfigError, at once, if it is not there or its owner refuses what a run needs.
-        """
-
-    def put(self, name: str, source: Source, *, if_absent: bool = False) -> None:
-        """Store an object and compare its checksum; with `if_absent`, ConflictError where another content has it."""
-
-    def holds(self, name: str, source: Source) -> bool:
-        """Return whether the object exists with this content, judged by size and crc32c."""
-
-    def get(self, name: str, target: Path, limit: int) -> None:
-        """Fetch an object into a new, fsynced file of at most `limit` bytes. MissingError, DamagedError if larger."""
-
-    def list(self, prefix: str) -> Listing:
-        """Return the objects whose name begins so, sorted by name; names that no run would write are left out."""
-
-    def delete(self, name: str) -> None:
-        """Remove an object; nothing happens where there is none."""
-
-    def cancel(self) -> None:
-        """Make calls in other threads give up soon, and later ones at once."""
 
 
 @dataclass(frozen=True)
@@ -91,114 +52,182 @@ class RetryPolicy:
     check_s: float = 30.0
     slow_bytes_per_s: float = 1 << 18
 
-    def __post_init__(self) -> None:
-        for name, seconds in vars(self).items():
-            require(seconds > 0, f"{name} > 0", seconds)
 
+class ObjectStore(ABC):
+    """Named objects of bytes. Each call retries what may pass, and raises CloudError when it gives up."""
 
-class Retrier:
-    """Repeats what is unavailable until it works, the deadline passes or the store is cancelled."""
+    def __init__(self, policy: RetryPolicy | None = None) -> None:
+        self.policy = policy or RetryPolicy()
+        self._cancelled = threading.Event()
 
-    def __init__(self, policy: RetryPolicy) -> None:
-        self.policy = policy
-        self.cancelled = threading.Event()
+    @abstractmethod
+    def check(self) -> bool:
+        """Return whether the store can be reached now.
 
-    def run(self, what: str, attempt: Callable[[float], Result], seconds: float | None = None) -> Result:
+        Raises ConfigError, at once, if it is not there or its owner refuses what a run needs.
+        """
+
+    def put(self, name: str, source: Source, *, if_absent: bool = False) -> None:
+        """Store an object and compare its checksum; with `if_absent`, ConflictError where another content has it."""
+        safe_name(name)
+        file = _rewound(source)
+        content = checksum(file)
+
+        def attempt(deadline: float) -> None:
+            try:
+                stored = self._put(name, _rewound(file), content[0], if_absent, deadline)
+            except FileExistsError:
+                # Perhaps by an earlier attempt of ours whose answer was lost.
+                if self._content(name) != content:
+                    raise ConflictError(
+                        f"{name} exists with other content; does another run write under the same name?"
+                    ) from None
+                return
+            if stored != content:
+                raise UnavailableError("what is stored differs from what was sent")
+
+        self._retry(f"store {name}", attempt, content[0])
+
+    def holds(self, name: str, source: Source) -> bool:
+        """Return whether the object exists with this content."""
+        safe_name(name)
+        content = checksum(_rewound(source))
+        return self._retry(f"look at {name}", lambda _: self._content(name) == content)
+
+    def get(self, name: str, target: Path, limit: int) -> None:
+        """Fetch an object into a file of at most `limit` bytes. MissingError; DamagedError if it is larger."""
+        safe_name(name)
+
+        def attempt(deadline: float) -> None:
+            with new_file(target) as file:
+                self._get(name, file, limit, deadline)
+
+        self._retry(f"fetch {name}", attempt, limit)
+
+    def list(self, prefix: str) -> dict[str, float]:
+        """Return the objects below a prefix, which ends in a slash or is empty: sorted names -> time stored (s, UTC).
+
+        Names that no run would write are left out.
+        """
+        found = self._retry(f"list {prefix}", lambda _: dict(self._list(prefix)))
+        return {name: found[name] for name in sorted(found) if is_safe(name)}
+
+    def delete(self, name: str) -> None:
+        """Remove an object; nothing happens where there is none."""
+        safe_name(name)
+        self._retry(f"delete {name}", lambda _: self._delete(name))
+
+    def cancel(self) -> None:
+        """Make calls in other threads give up soon, and later ones at once."""
+        self._cancelled.set()
+
+    @abstractmethod
+    def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool, deadline: float) -> Content | None:
+        """Store a file's bytes; return what is stored then. FileExistsError if the object must not be there, but is."""
+
+    @abstractmethod
+    def _content(self, name: str) -> Content | None:
+        """Return what the object holds; None if it does not exist."""
+
+    @abstractmethod
+    def _get(self, name: str, file: BinaryIO, limit: int, deadline: float) -> None:
+        """Write an object into a file."""
+
+    @abstractmethod
+    def _list(self, prefix: str) -> Iterator[tuple[str, float]]:
+        """Give names and times of objects."""
+
+    @abstractmethod
+    def _delete(self, name: str) -> None:
+        """Remove an object."""
+
+    @abstractmethod
+    def _translated(self, error: Exception) -> CloudError:
+        """Return UnavailableError for what may pass, CloudError for the rest, in words that hold nothing secret."""
+
+    def _retry(
+        self, what: str, attempt: Callable[[float], Result], size: int = 0, seconds: float | None = None
+    ) -> Result:
         """Return the result of `attempt(deadline)`, in time.monotonic(); UnavailableError when it gives up."""
         started = time.monotonic()
-        deadline = started + (seconds or self.policy.deadline_s)
-        wait = self.policy.first_wait_s
-        reason = ""
-        for number in itertools.count(1):
+        deadline = started + (seconds or self.policy.deadline_s + size / self.policy.slow_bytes_per_s)
+        wait, attempts, reason = self.policy.first_wait_s, 0, ""
+        while True:
+            attempts += 1
             try:
-                self.keep_going(deadline)
+                self._keep_going(deadline)
                 return attempt(deadline)
-            except UnavailableError as error:
-                # An earlier reason tells more than that the time is over.
-                reason = reason if reason and isinstance(error, LateError) else str(error)
-                pause = wait * random.uniform(0.5, 1.0)
-                # The cause is dropped: what libraries say may hold a session's address, which is a key to it.
-                if time.monotonic() + pause > deadline or self.cancelled.wait(pause):
-                    passed = time.monotonic() - started
-                    raise UnavailableError(
-                        f"cannot {what}: {reason} (gave up after {number} attempts, {passed:.1f} s)"
-                    ) from None
-                wait = min(2 * wait, self.policy.longest_wait_s)
-        raise AssertionError("unreachable")
+            except Exception as caught:
+                error = caught if isinstance(caught, CloudError) else self._translated(caught)
+            # Raised out here, without its cause: what libraries say may hold a session's address, which is a key to it.
+            if not isinstance(error, UnavailableError):
+                raise CloudError(f"cannot {what}: {error}") if type(error) is CloudError else error
+            now = time.monotonic()
+            # An earlier reason tells more than that the time is over.
+            reason = reason if reason and now > deadline else str(error)
+            pause = wait * random.uniform(0.5, 1.0)
+            if now + pause > deadline or self._cancelled.wait(pause):
+                passed = time.monotonic() - started
+                raise UnavailableError(f"cannot {what}: {reason} (gave up after {attempts} attempts, {passed:.1f} s)")
+            wait = min(2 * wait, self.policy.longest_wait_s)
 
-    def keep_going(self, deadline: float) -> None:
-        """Raises UnavailableError once the store is cancelled or the deadline has passed."""
-        if self.cancelled.is_set():
+    def _keep_going(self, deadline: float) -> None:
+        """Raise UnavailableError once the store is cancelled or the deadline has passed."""
+        if self._cancelled.is_set():
             raise UnavailableError("cancelled")
         if time.monotonic() > deadline:
-            raise LateError("the deadline has passed")
+            raise UnavailableError("the deadline has passed")
+
+
+def is_safe(name: str) -> bool:
+    """Return whether an object's name stays within a folder when used as a path below it."""
+    plain = name.isprintable() and "\\" not in name and ":" not in name and len(name) <= 1024
+    return plain and not any(part in ("", ".", "..") for part in name.split("/"))
 
 
 def safe_name(name: str) -> str:
-    """Return the object's name if it stays within a folder when used as a path below it; DamagedError if it may not."""
-    plain = name.isprintable() and "\\" not in name and ":" not in name and len(name) <= 1024
-    if not plain or any(part in ("", ".", "..") for part in name.split("/")):
+    """Return the object's name if it is safe; raise DamagedError if it is not."""
+    if not is_safe(name):
         raise DamagedError(f"expected an object name that is a plain relative path, got {name!r}")
     return name
 
 
-def is_safe(name: str) -> bool:
-    """Return whether `safe_name` accepts the name."""
-    with contextlib.suppress(DamagedError):
-        return safe_name(name) == name
-    return False
-
-
-@contextlib.contextmanager
-def opened(source: Source) -> Iterator[BinaryIO]:
-    """Give the source as a file at its beginning; one that came open stays open."""
-    if isinstance(source, bytes):
-        yield io.BytesIO(source)
-    elif isinstance(source, Path):
-        with source.open("rb") as file:
-            yield file
-    else:
-        source.seek(0)
-        yield source
-
-
-def checksum(file: BinaryIO, copy_to: BinaryIO | None = None) -> tuple[int, int]:
-    """Return size and crc32c of the rest of the file, which is copied on the way if so wished."""
+def checksum(file: BinaryIO) -> Content:
+    """Return size and crc32c of the rest of a file."""
     size = crc = 0
     while chunk := file.read(READ_BYTES):
         crc = google_crc32c.extend(crc, chunk)
         size += len(chunk)
-        if copy_to is not None:
-            copy_to.write(chunk)
     return size, crc
 
 
-def source_checksum(source: Source) -> tuple[int, int]:
-    """Return size and crc32c of a source."""
-    with opened(source) as file:
-        return checksum(file)
-
-
 @contextlib.contextmanager
-def new_file(target: Path) -> Iterator[BinaryIO]:
-    """Give a new file, fsynced if the block succeeds and removed if it fails."""
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+def new_file(path: Path, *, if_absent: bool = False) -> Iterator[BinaryIO]:
+    """Give a file that is fsynced and takes this name if the block succeeds; with `if_absent`, FileExistsError."""
+    # Each file has one writer: what another left under its name died with it.
+    for left in path.parent.glob(f"{TEMPORARY}{glob.escape(path.name)}-*"):
+        left.unlink(missing_ok=True)
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(8)}")
     try:
-        with open(descriptor, "wb") as file:
+        with temporary.open("x+b") as file:
             yield file
             file.flush()
-            os.fsync(descriptor)
-    except BaseException:
-        target.unlink(missing_ok=True)
-        raise
+            os.fsync(file.fileno())
+        if if_absent:
+            _publish_first(temporary, path)
+        else:
+            temporary.replace(path)
+        fsync_directory(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
-class LocalStore:
+class LocalStore(ObjectStore):
     """Objects as files below a mounted folder, each published by one rename."""
 
     def __init__(self, root: Path, policy: RetryPolicy | None = None) -> None:
+        super().__init__(policy)
         self._root = root
-        self._retrier = Retrier(policy or RetryPolicy())
 
     def __repr__(self) -> str:
         return f"LocalStore({str(self._root)!r})"
@@ -217,119 +246,72 @@ class LocalStore:
             ) from None
         return True
 
-    def put(self, name: str, source: Source, *, if_absent: bool = False) -> None:
-        """See ObjectStore."""
-        self._run(f"store {name}", lambda: self._put(self._path(name), source, if_absent))
-
-    def holds(self, name: str, source: Source) -> bool:
-        """See ObjectStore."""
-        path = self._path(name)
-        return self._run(f"look at {name}", lambda: path.is_file() and source_checksum(path) == source_checksum(source))
-
-    def get(self, name: str, target: Path, limit: int) -> None:
-        """See ObjectStore."""
-        self._run(f"fetch {name}", lambda: self._get(self._path(name), target, limit))
-
-    def list(self, prefix: str) -> Listing:
-        """See ObjectStore."""
-        return self._run(f"list {prefix}", lambda: self._list(prefix))
-
-    def delete(self, name: str) -> None:
-        """See ObjectStore."""
-        self._run(f"delete {name}", lambda: self._delete(self._path(name)))
-
-    def cancel(self) -> None:
-        """See ObjectStore."""
-        self._retrier.cancelled.set()
-
-    def _run(self, what: str, action: Callable[[], Result]) -> Result:
-        def attempt(_: float) -> Result:
-            try:
-                return action()
-            except OSError as error:
-                kind = CloudError if error.errno in _REFUSED else UnavailableError
-                raise kind(f"cannot {what}: {error.strerror or type(error).__name__}") from None
-
-        return self._retrier.run(what, attempt)
-
-    def _path(self, name: str) -> Path:
-        return self._root / safe_name(name)
-
-    def _put(self, path: Path, source: Source, if_absent: bool) -> None:
+    def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool, deadline: float) -> Content | None:
         # Created one by one below the root only: a volume that is not mounted must not be made up.
         if not self._root.is_dir():
             raise UnavailableError(f"{self._root} is not mounted")
+        path = self._root / name
         make_directory(path.parent)
-        # A run has one writer: what another left under this object's name died with it.
-        for left in path.parent.glob(f"{TEMPORARY}{glob.escape(path.name)}-*"):
-            left.unlink(missing_ok=True)
-        temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(8)}")
-        try:
-            with opened(source) as file, new_file(temporary) as copy:
-                sent = checksum(file, copy)
-            _publish(temporary, path, if_absent, sent)
-        finally:
-            temporary.unlink(missing_ok=True)
-        fsync_directory(path.parent)
-        if source_checksum(path) != sent:
-            raise UnavailableError("what is stored differs from what was sent")
+        with new_file(path, if_absent=if_absent) as copy:
+            shutil.copyfileobj(file, copy, READ_BYTES)
+        return self._content(name)
 
-    def _get(self, path: Path, target: Path, limit: int) -> None:
+    def _content(self, name: str) -> Content | None:
+        try:
+            with (self._root / name).open("rb") as file:
+                return checksum(file)
+        except FileNotFoundError:
+            return None
+
+    def _get(self, name: str, file: BinaryIO, limit: int, deadline: float) -> None:
+        path = self._root / name
         try:
             status = path.lstat()
         except FileNotFoundError:
-            raise MissingError(f"no object {path.relative_to(self._root)}") from None
+            raise MissingError(f"no object {name}") from None
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
             raise DamagedError(f"expected a file of at most {limit} bytes, got {status.st_size}: {path.name}")
-        with path.open("rb") as file, new_file(target) as copy:
-            size, _ = checksum(file, copy)
-            if size != status.st_size:
-                raise UnavailableError(f"expected {status.st_size} bytes, got {size}")
+        with path.open("rb") as source:
+            shutil.copyfileobj(source, file, READ_BYTES)
+        if file.tell() != status.st_size:
+            raise UnavailableError(f"expected {status.st_size} bytes, got {file.tell()}")
 
-    def _list(self, prefix: str) -> Listing:
-        folder = self._root / safe_name(prefix.rpartition("/")[0]) if "/" in prefix else self._root
-        found = []
-        for path in sorted(folder.rglob("*")):
-            name = path.relative_to(self._root).as_posix()
-            if not name.startswith(prefix) or path.name.startswith(TEMPORARY) or not is_safe(name):
-                continue
+    def _list(self, prefix: str) -> Iterator[tuple[str, float]]:
+        folder = self._root / safe_name(prefix.removesuffix("/")) if prefix else self._root
+        for path in folder.rglob("*"):
             # A file may vanish while its neighbours are read.
             with contextlib.suppress(FileNotFoundError):
                 status = path.lstat()
-                if stat.S_ISREG(status.st_mode):
-                    found.append(ObjectInfo(name, status.st_size, status.st_mtime))
-        return found
+                if stat.S_ISREG(status.st_mode) and not path.name.startswith(TEMPORARY):
+                    yield path.relative_to(self._root).as_posix(), status.st_mtime
 
-    def _delete(self, path: Path) -> None:
+    def _delete(self, name: str) -> None:
+        path = self._root / name
         path.unlink(missing_ok=True)
-        if path.parent == self._root or not path.parent.is_dir():
-            return
-        left = list(path.parent.iterdir())
-        if all(item.name.startswith(TEMPORARY) for item in left):
-            for item in left:
-                item.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # another object may have come meanwhile
-                path.parent.rmdir()
+        folder = path.parent
+        is_below = folder != self._root and folder.is_dir()
+        if is_below and all(left.name.startswith(TEMPORARY) for left in folder.iterdir()):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _translated(self, error: Exception) -> CloudError:
+        if isinstance(error, OSError) and error.errno not in _REFUSED:
+            return UnavailableError(error.strerror or type(error).__name__)
+        return CloudError(getattr(error, "strerror", None) or type(error).__name__)
 
 
-def _publish(temporary: Path, path: Path, if_absent: bool, sent: tuple[int, int]) -> None:
-    if not if_absent:
-        temporary.replace(path)
-        return
+def _rewound(source: Source) -> BinaryIO:
+    file = io.BytesIO(source) if isinstance(source, bytes) else source
+    file.seek(0)
+    return file
+
+
+def _publish_first(temporary: Path, path: Path) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        _require_same(path, sent)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
+        raise
+    except OSError:
         # Volumes without links (FAT, many network mounts) leave a short time in which another writer may come between.
         if path.exists():
-            _require_same(path, sent)
-        else:
-            temporary.replace(path)
-
-
-def _require_same(path: Path, sent: tuple[int, int]) -> None:
-    if source_checksum(path) != sent:
-        raise ConflictError(f"{path.name} exists with other content; does another run write under the same name?")
+            raise FileExistsError from None
+        temporary.replace(path)
