@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def cpu_seconds(work: Any, seconds: float = 2.0) -> float:
     return (time.process_time() - started) / calls
 
 
-def speed_figures(tiles: tuple[Tile, ...], config: FuelBreakConfig) -> dict[str, float]:
+def speed_figures(tiles: Sequence[Tile], config: FuelBreakConfig) -> dict[str, float]:
     """Count fires and environment steps a second of one core, on up to 16 tiles with the settings' planning fires."""
     simulator = FireSimulator(tiles[:16], config, "planning")
     hazards = [simulator.hazard(tile, 0) for tile in range(len(simulator.tiles))]
@@ -100,7 +101,7 @@ def speed_figures(tiles: tuple[Tile, ...], config: FuelBreakConfig) -> dict[str,
     }
 
 
-def baseline_table(tiles: tuple[Tile, ...], seeds: int, config: FuelBreakConfig) -> dict[str, dict[str, float]]:
+def baseline_table(tiles: Sequence[Tile], seeds: int, config: FuelBreakConfig) -> dict[str, dict[str, float]]:
     """Return the mean reduction of the burned area in percent over tiles, and its standard error, by baseline."""
     table = {}
     for name, policy in baselines().items():
@@ -115,8 +116,8 @@ def run(path: Path | None, split: str, seeds: int, max_tiles: int) -> dict[str, 
     """Measure everything that the JSON file holds."""
     config, tile_config = FuelBreakConfig(), TileConfig()
     landscape = load_landscape(path) if path else generated_landscape(0)
-    tiles: tuple[Tile, ...] = getattr(split_tiles(cut_tiles(landscape, tile_config), tile_config), split)
-    chosen = tuple(tiles[tile] for tile in spaced(len(tiles), max_tiles))
+    tiles = split_tiles(cut_tiles(landscape, tile_config), tile_config)[split]
+    chosen = [tiles[tile] for tile in spaced(len(tiles), max_tiles)]
     errors = spread_errors(path) if path else []
     for error in errors:
         logger.info(

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Landscape, Tile
-from environment.fuel_breaks.bounded_cache import BoundedCache
 from environment.fuel_breaks.config import FuelBreakConfig
+from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fire_spread import (
     BoolArray,
     Float64Array,
+    Int32Array,
     Purpose,
-    ScenarioSet,
     SpreadTrees,
     arrival_minutes,
     downstream_cells,
@@ -40,18 +41,21 @@ class Exposure:
 
 
 class Hazard:
-    """A scenario set on a tile: F fires under W winds, and the time each step takes before anything is cleared."""
+    """F fires under W winds on a tile, and the time each step takes before anything is cleared."""
 
-    def __init__(self, landscape: Landscape, scenarios: ScenarioSet, config: FuelBreakConfig) -> None:
+    def __init__(
+        self, landscape: Landscape, winds: Sequence[Wind], ignition_cells: Int32Array, config: FuelBreakConfig
+    ) -> None:
+        """Take the winds and, (W, ignitions a wind), the cells in which fires start."""
         self.grid = spread_grid(*landscape.shape)
         self.burnable = landscape.burnable.ravel()
         """(cells,)"""
-        self.winds = scenarios.winds
-        self.minutes = travel_minutes(landscape, self.winds, config.moisture)
+        self.winds = winds
+        self.minutes = travel_minutes(landscape, winds, config.moisture)
         """(W, E)"""
-        self.ignition_cells = scenarios.ignition_cells.ravel()
+        self.ignition_cells = ignition_cells.ravel()
         """(F,)"""
-        self.wind_of_fire = np.repeat(np.arange(len(self.winds)), scenarios.ignition_cells.shape[1])
+        self.wind_of_fire = np.repeat(np.arange(len(winds)), ignition_cells.shape[1])
         """(F,)"""
         self.duration_minutes = config.scenarios.duration_minutes
 
@@ -146,26 +150,23 @@ class FireSimulator:
 
     def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig, purpose: Purpose) -> None:
         self.tiles = tuple(tiles)
-        self.config = config
-        self._purpose: Purpose = purpose
-        self._hazards: BoundedCache[tuple[int, int], Hazard] = BoundedCache(config.cached_episodes)
-        self._exposures: BoundedCache[tuple[int, int, bytes], Exposure] = BoundedCache(config.cached_states)
+        self._cached_states = config.cached_states
+        self._exposures: OrderedDict[tuple[int, int, bytes], Exposure] = OrderedDict()
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns of a tile."""
-        return self.tiles[0].landscape.shape
+        @lru_cache(config.cached_episodes)
+        def hazard(tile: int, scenario_seed: int) -> Hazard:
+            landscape = tiles[tile].landscape
+            drawn = draw_scenarios(landscape.burnable.ravel(), config.scenarios, purpose, scenario_seed)
+            return Hazard(landscape, *drawn, config)
 
-    def hazard(self, tile: int, scenario_seed: int) -> Hazard:
-        """Return the scenario set of a seed on a tile."""
-        return self._hazards.get((tile, scenario_seed), lambda: self._build(tile, scenario_seed))
+        self.hazard = hazard
+        """Returns the fires of a seed on a tile."""
 
     def exposure(self, tile: int, scenario_seed: int, state: TracedBurnState) -> Exposure:
-        """Return the exposure of a state, from the cache where one like it was reached before."""
+        """Return the exposure of a state, the very one of the last `cached_states` that were used, if it is there."""
         key = (tile, scenario_seed, np.packbits(state.cleared).tobytes())
-        return self._exposures.get(key, state.exposure)
-
-    def _build(self, tile: int, scenario_seed: int) -> Hazard:
-        landscape = self.tiles[tile].landscape
-        drawn = draw_scenarios(landscape.burnable.ravel(), self.config.scenarios, self._purpose, scenario_seed)
-        return Hazard(landscape, drawn, self.config)
+        exposure = self._exposures.pop(key, None) or state.exposure()
+        self._exposures[key] = exposure
+        if len(self._exposures) > self._cached_states:
+            self._exposures.popitem(last=False)
+        return exposure

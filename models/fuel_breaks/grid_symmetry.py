@@ -16,11 +16,11 @@ SYMMETRIES = 8
 class CompassChannels:
     """Channels of a map that point along the compass; a turn leaves the others' values as they are."""
 
-    directions: Sequence[int] = ()
+    directions: Sequence[int]
     """Eight channels, one a direction: north first, then clockwise; or none."""
-    east: int | None = None
+    east: int
     """The east component of a vector (the sine of its bearing)."""
-    north: int | None = None
+    north: int
     """The north component (the cosine)."""
 
 
@@ -76,11 +76,9 @@ def _channel_map(channels: int, compass: CompassChannels, symmetry: int) -> tupl
         # A vector that now points to a bearing pointed that much further clockwise before the counterclockwise turns.
         before = (bearing + 2 * turns) % 8
         source[channel] = compass.directions[(-before) % 8 if is_mirrored else before]
-    if compass.east is not None and compass.north is not None:
-        for channel, unit in ((compass.east, (1, 0)), (compass.north, (0, 1))):
-            east, north = unit
-            for _ in range(turns):  # the turn undone: clockwise, north becomes east
-                east, north = north, -east
-            source[channel] = compass.east if east else compass.north
-            sign[channel] = float(-east if is_mirrored else east) if east else float(north)
+    for channel, east, north in ((compass.east, 1, 0), (compass.north, 0, 1)):
+        for _ in range(turns):  # the turn undone: clockwise, north becomes east
+            east, north = north, -east
+        source[channel] = compass.east if east else compass.north
+        sign[channel] = float(-east if is_mirrored else east) if east else float(north)
     return source, sign

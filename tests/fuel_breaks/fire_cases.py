@@ -84,5 +84,5 @@ def observe_anew(
     observations = []
     for tile, mask, seed in zip(tiles.tolist(), cleared, scenario_seeds.tolist(), strict=True):
         exposure = TracedBurnState(env.planning.hazard(tile, seed), mask).exposure()
-        observations.append(env.observer.render(tile, mask, exposure))
+        observations.append(env.render(tile, mask, exposure))
     return np.stack(observations)

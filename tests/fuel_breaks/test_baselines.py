@@ -12,7 +12,6 @@ from environment.fuel_breaks.burn_state import Hazard, TracedBurnState
 from environment.fuel_breaks.config import ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import Wind
-from environment.fuel_breaks.fire_spread import ScenarioSet
 from tests.fuel_breaks.fire_cases import WATER, flat_landscape, small_config, small_tiles
 from training.fuel_breaks.baselines import (
     adaptive,
@@ -34,8 +33,8 @@ NAMES = list(baselines())
 
 def corridor(cells: int, ignitions: list[int], **values: Any) -> TracedBurnState:
     config = small_config(scenarios=ScenarioConfig(duration_minutes=1e6))
-    scenarios = ScenarioSet((Wind(0, 0),), np.array([ignitions], dtype=np.int32))
-    return TracedBurnState(Hazard(flat_landscape(1, cells, **values), scenarios, config))
+    landscape = flat_landscape(1, cells, **values)
+    return TracedBurnState(Hazard(landscape, [Wind(0, 0)], np.array([ignitions], dtype=np.int32), config))
 
 
 def test_scores_of_a_corridor() -> None:

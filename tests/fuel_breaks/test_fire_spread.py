@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,8 +15,7 @@ from environment.fuel_breaks.burn_state import BurnState, Hazard, TracedBurnStat
 from environment.fuel_breaks.config import FuelMoisture, ScenarioConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
 from environment.fuel_breaks.fire_spread import (
-    PURPOSES,
-    ScenarioSet,
+    Purpose,
     arrival_minutes,
     draw_scenarios,
     spread_grid,
@@ -62,7 +63,7 @@ def burn(
 
 def hazard_of(landscape: Landscape, winds: list[Wind], ignitions: list[list[int]], duration: float) -> Hazard:
     config = small_config(scenarios=ScenarioConfig(duration_minutes=duration))
-    return Hazard(landscape, ScenarioSet(tuple(winds), np.array(ignitions, dtype=np.int32)), config)
+    return Hazard(landscape, winds, np.array(ignitions, dtype=np.int32), config)
 
 
 @settings(max_examples=25)
@@ -157,8 +158,8 @@ def test_a_shorter_fire_is_the_beginning_of_a_longer_one() -> None:
 
 def random_hazard(seed: int, rows: int = 8, columns: int = 7) -> Hazard:
     landscape = random_landscape(rows, columns, seed)
-    scenarios = draw_scenarios(landscape.burnable.ravel(), small_config().scenarios, "planning", seed)
-    return Hazard(landscape, scenarios, small_config())
+    drawn = draw_scenarios(landscape.burnable.ravel(), small_config().scenarios, "planning", seed)
+    return Hazard(landscape, *drawn, small_config())
 
 
 @settings(max_examples=30)
@@ -236,21 +237,20 @@ def test_scenarios(seed: int, winds: int, ignitions: int) -> None:
     config = ScenarioConfig(
         winds, planning_ignitions_per_wind=ignitions, reward_ignitions_per_wind=ignitions, min_wind_km_h=3
     )
-    drawn = draw_scenarios(burnable, config, "planning", seed)
-    again = draw_scenarios(burnable, config, "planning", seed)
-    assert drawn.winds == again.winds and (drawn.ignition_cells == again.ignition_cells).all()
-    assert drawn.ignition_cells.shape == (winds, ignitions) and burnable[drawn.ignition_cells].all()
-    counts = np.bincount(drawn.ignition_cells.ravel(), minlength=50)[burnable]
+    drawn, cells = draw_scenarios(burnable, config, "planning", seed)
+    again, same_cells = draw_scenarios(burnable, config, "planning", seed)
+    assert drawn == again and (cells == same_cells).all()
+    assert cells.shape == (winds, ignitions) and burnable[cells].all()
+    counts = np.bincount(cells.ravel(), minlength=50)[burnable]
     assert counts.max() - counts.min() <= 1
-    assert all(3 <= wind.speed_km_h <= config.max_wind_km_h for wind in drawn.winds)
-    bearings = np.sort([wind.from_degrees for wind in drawn.winds])
+    assert all(3 <= wind.speed_km_h <= config.max_wind_km_h for wind in drawn)
+    bearings = np.sort([wind.from_degrees for wind in drawn])
     np.testing.assert_allclose(np.diff(bearings), 360 / winds)
-    assert draw_scenarios(burnable, config, "reward", seed).winds != drawn.winds
-    assert draw_scenarios(burnable, config, "planning", seed + 1).winds != drawn.winds
+    assert draw_scenarios(burnable, config, "reward", seed)[0] != drawn
+    assert draw_scenarios(burnable, config, "planning", seed + 1)[0] != drawn
 
 
 def test_every_purpose_has_ignitions() -> None:
-    for purpose in PURPOSES:
-        drawn = draw_scenarios(np.ones(400, dtype=bool), ScenarioConfig(), purpose, 0)
-        assert drawn.ignition_cells.shape[0] == 8
-    assert draw_scenarios(np.ones(400, dtype=bool), ScenarioConfig(), "reward", 0).ignition_cells.size == 40
+    for purpose, ignitions in (("planning", 40), ("reward", 5), ("judging", 25)):
+        cells = draw_scenarios(np.ones(400, dtype=bool), ScenarioConfig(), cast(Purpose, purpose), 0)[1]
+        assert cells.shape == (8, ignitions)

@@ -93,7 +93,7 @@ def random_cells(generator: np.random.Generator) -> Policy:
     """Clear uniformly drawn legal cells."""
 
     def choose(env: VectorFuelBreakEnvironment) -> NDArray[np.int64]:
-        draws = generator.random((len(env.states), env.observer.cells))
+        draws = generator.random((len(env.states), env.cells))
         return np.array([best_legal(own, state) for own, state in zip(draws, env.states, strict=True)])
 
     return choose
