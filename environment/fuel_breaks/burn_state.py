@@ -82,16 +82,16 @@ class BurnState:
     """The fires of a hazard under the breaks made so far.
 
     Clearing a cell changes only fires that burn it, so only these are computed again: exactly what computing all of
-    them would give.
+    them would give. Their trees are traced when they are asked for.
     """
 
     def __init__(self, hazard: Hazard, cleared: BoolArray | None = None) -> None:
         self.hazard = hazard
-        self.cleared = np.zeros(hazard.grid.cells, dtype=np.bool_)
-        if cleared is not None:
-            self.cleared |= cleared
+        self.cleared = np.zeros(hazard.grid.cells, dtype=np.bool_) if cleared is None else cleared.copy()
         self.arrival = hazard.burn(self.cleared)
         """(F, cells) minutes."""
+        self._downstream = np.zeros(self.arrival.shape, dtype=np.int32)
+        self._is_traced = np.zeros(len(self.arrival), dtype=np.bool_)
 
     @property
     def burned_cells(self) -> int:
@@ -102,12 +102,12 @@ class BurnState:
         """Return the (cells,) that may be cleared: burnable and not cleared yet."""
         return self.hazard.burnable & ~self.cleared
 
-    def clear(self, cell: int) -> NDArray[np.int64]:
-        """Clear a cell and bring the fires up to date; returns those that changed."""
+    def clear(self, cell: int) -> None:
+        """Clear a cell and bring the fires up to date."""
         self.cleared[cell] = True
         changed = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
         self.arrival[changed] = self.hazard.burn(self.cleared, changed)
-        return changed
+        self._is_traced[changed] = False
 
     def trees(self, fires: NDArray[np.int64] | None = None) -> SpreadTrees:
         """Return the spread trees of some fires (n,), by default all."""
@@ -115,21 +115,15 @@ class BurnState:
         hazard = self.hazard
         return spread_trees(hazard.grid, hazard.minutes, hazard.wind_of_fire[fires], self.arrival[fires])
 
-
-class TracedBurnState(BurnState):
-    """A burn state that also counts the cells that burn by way of each cell."""
-
-    def __init__(self, hazard: Hazard, cleared: BoolArray | None = None) -> None:
-        super().__init__(hazard, cleared)
-        self.downstream = np.zeros(self.arrival.shape, dtype=np.int32)
+    @property
+    def downstream(self) -> Int32Array:
         """(F, cells) burned cells whose fire came through the cell, itself included."""
-        self._trace(np.arange(len(self.arrival)))
-
-    def clear(self, cell: int) -> NDArray[np.int64]:
-        """Clear a cell and bring the fires and their trees up to date; returns the fires that changed."""
-        changed = super().clear(cell)
-        self._trace(changed)
-        return changed
+        fires = np.flatnonzero(~self._is_traced)
+        trees = self.trees(fires)
+        self._downstream[fires] = 0
+        self._downstream[fires[trees.fire], trees.cell] = downstream_cells(trees)
+        self._is_traced[fires] = True
+        return self._downstream
 
     def exposure(self) -> Exposure:
         """Sum the damage over fires, in the smallest types that hold the sums."""
@@ -138,11 +132,6 @@ class TracedBurnState(BurnState):
             self.downstream.sum(axis=0).astype(np.min_scalar_type(self.arrival.size)),
             self.hazard.start_burned_cells,
         )
-
-    def _trace(self, fires: NDArray[np.int64]) -> None:
-        trees = self.trees(fires)
-        self.downstream[fires] = 0
-        self.downstream[fires[trees.fire], trees.cell] = downstream_cells(trees)
 
 
 class FireSimulator:
@@ -162,7 +151,7 @@ class FireSimulator:
         self.hazard = hazard
         """Returns the fires of a seed on a tile."""
 
-    def exposure(self, tile: int, scenario_seed: int, state: TracedBurnState) -> Exposure:
+    def exposure(self, tile: int, scenario_seed: int, state: BurnState) -> Exposure:
         """Return the exposure of a state, the very one of the last `cached_states` that were used, if it is there."""
         key = (tile, scenario_seed, np.packbits(state.cleared).tobytes())
         exposure = self._exposures.pop(key, None) or state.exposure()

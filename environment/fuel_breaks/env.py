@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Landscape, Tile
-from environment.fuel_breaks.burn_state import BurnState, Exposure, FireSimulator, TracedBurnState
+from environment.fuel_breaks.burn_state import BurnState, Exposure, FireSimulator
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
-from environment.fuel_breaks.fire_spread import BoolArray
+from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
 
 Float32Array = NDArray[np.float32]
-Float64Array = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
 IntegerArray = Sequence[int] | Int64Array
 
@@ -84,7 +83,7 @@ class VectorFuelBreakEnvironment:
         """(lanes,) indices into the list of tiles."""
         self.scenario_seeds = np.zeros(0, dtype=np.int64)
         """(lanes,)"""
-        self.states: list[TracedBurnState] = []
+        self.states: list[BurnState] = []
         """Planning fires of each lane."""
         self.exposures: list[Exposure] = []
         self._rewarded: list[BurnState] = []
@@ -104,7 +103,7 @@ class VectorFuelBreakEnvironment:
         """Begin one episode a lane, (lanes,) of each argument."""
         self.tiles, self.scenario_seeds = np.asarray(tiles, np.int64), np.asarray(scenario_seeds, np.int64)
         lanes = list(zip(self.tiles.tolist(), self.scenario_seeds.tolist(), strict=True))
-        self.states = [TracedBurnState(self.planning.hazard(*lane)) for lane in lanes]
+        self.states = [BurnState(self.planning.hazard(*lane)) for lane in lanes]
         self._rewarded = [BurnState(self.rewarding.hazard(*lane)) for lane in lanes]
         self.exposures = [self.planning.exposure(*lane, s) for lane, s in zip(lanes, self.states, strict=True)]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.burn_state import BurnState, FireSimulator, TracedBurnState
+from environment.fuel_breaks.burn_state import BurnState, FireSimulator
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
 from tests.fuel_breaks.fire_cases import WATER, flat_landscape, observe_anew, small_config, small_tiles
 from training.fuel_breaks.baselines import reduction_percent
@@ -164,7 +164,7 @@ def test_caches_are_bounded() -> None:
     simulator = FireSimulator(small_tiles(), small_config(cached_states=2, cached_episodes=2), "planning")
     hazards = {tile: simulator.hazard(tile, 0) for tile in (0, 1, 0, 2)}
     assert simulator.hazard(0, 0) is hazards[0] and simulator.hazard(1, 0) is not hazards[1]
-    states = [TracedBurnState(simulator.hazard(0, 0)) for _ in range(3)]
+    states = [BurnState(simulator.hazard(0, 0)) for _ in range(3)]
     for state, cell in zip(states, np.flatnonzero(states[0].legal()), strict=False):
         state.clear(int(cell))
     first, second, again, _ = (simulator.exposure(0, 0, states[number]) for number in (0, 1, 0, 2))

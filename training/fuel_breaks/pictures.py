@@ -166,21 +166,17 @@ def draw_fire(
     figure = _figure(9.6, 5.2, title, note, dpi=80)
     left, right = figure.subplots(1, 2)
     sides = []
-    for axes, name, arrival in (
-        (left, "without breaks", without),
-        (right, "with the network's breaks", with_breaks),
-    ):
+    star: dict[str, Any] = {"marker": "*", "color": ORANGE, "markeredgecolor": INK}
+    for axes, name, arrival in ((left, "without breaks", without), (right, "with the network's breaks", with_breaks)):
         _ground(axes, landscape)
         row, column = np.unravel_index(int(arrival.argmin()), arrival.shape)
-        axes.plot(
-            column, row, marker="*", color=ORANGE, markersize=13, markeredgecolor=INK, markeredgewidth=0.8, zorder=6
-        )
+        axes.plot(column, row, markersize=13, markeredgewidth=0.8, zorder=6, **star)
         sides.append((axes, name, arrival, axes.imshow(np.zeros((*arrival.shape, 4)), interpolation="nearest")))
     _breaks(right, cleared)
     _north_and_scale(left, landscape)
     _wind_arrow(right, judging.winds[judging.wind_of_fire[fire]])
     handles: list[Any] = [
-        Line2D([], [], linestyle="", marker="*", color=ORANGE, markeredgecolor=INK, markersize=11, label="ignition"),
+        Line2D([], [], linestyle="", markersize=11, label="ignition", **star),
         Patch(color=VERMILION, label=f"reached in the last {_FRONT_MINUTES:.0f} min"),
         Patch(color=_BURNED, label="burned"),
         _break_handle(),
@@ -257,17 +253,8 @@ def _north_and_scale(axes: Axes, landscape: Landscape, colour: str = INK) -> Non
     backing = _BACKING if colour == INK else {**_BACKING, "facecolor": "#00000088"}
     text: dict[str, Any] = {"color": colour, "bbox": backing, "ha": "center", "zorder": 8}
     arrow = {"arrowstyle": "-|>", "color": colour, "lw": 1.4}
-    axes.annotate(
-        "N",
-        (0.94, 0.965),
-        (0.94, 0.81),
-        "axes fraction",
-        arrowprops=arrow,
-        va="center",
-        fontsize=10,
-        weight="bold",
-        **text,
-    )
+    letter: dict[str, Any] = {"va": "center", "fontsize": 10, "weight": "bold", **text}
+    axes.annotate("N", (0.94, 0.965), (0.94, 0.81), "axes fraction", arrowprops=arrow, **letter)
     rows, columns = landscape.shape
     width = columns * landscape.cell_size_m
     metres = next((m for m in (50, 100, 200, 500, 1000, 2000, 5000) if m >= width / 5), 10_000)

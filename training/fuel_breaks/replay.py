@@ -11,7 +11,7 @@ import torch
 from scipy.signal import lfilter
 from torch import Tensor
 
-from environment.fuel_breaks.burn_state import Exposure, TracedBurnState
+from environment.fuel_breaks.burn_state import BurnState, Exposure
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
 from utils.tensor_ring import TensorRing
@@ -149,7 +149,7 @@ class Replay:
     def _burn_again(self, rows: Sequence[int]) -> list[Exposure]:
         data, first = self.ring.data, rows[0]
         hazard = self._env.planning.hazard(int(data["tile"][first]), int(data["scenario_seed"][first]))
-        state = TracedBurnState(hazard, self._unpacked(data["cleared"][first]))
+        state = BurnState(hazard, self._unpacked(data["cleared"][first]))
         exposures = [state.exposure()]
         for row in rows:
             state.clear(int(data["action"][row]))

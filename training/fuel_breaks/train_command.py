@@ -26,12 +26,9 @@ logger = logging.getLogger(__name__)
 Clock = Callable[[], float]
 
 
-def run_train(arguments: FuelBreakTrainArguments, explicit: frozenset[str]) -> None:
-    """Run the command `fuel-breaks train`."""
-    run_training(arguments.settings, explicit)
-
-
-def run_training(config: FuelBreakRunConfig, explicit: frozenset[str], clock: Clock = time.monotonic) -> dict[str, Any]:
+def run_train(
+    arguments: FuelBreakTrainArguments, explicit: frozenset[str], clock: Clock = time.monotonic
+) -> dict[str, Any]:
     """Train, or continue a run, until its minutes or episodes are spent; return the contents of `summary.json`.
 
     Args:
@@ -42,6 +39,7 @@ def run_training(config: FuelBreakRunConfig, explicit: frozenset[str], clock: Cl
         DataError: the landscape cannot be used, or is not the one that the run learned from.
         ConfigError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
+    config = arguments.settings
     # Of a new run before its folder is made: a landscape that cannot be used leaves nothing behind.
     ground = load_tiles(config) if config.resume is None else None
     with open_session(config, explicit) as session:
