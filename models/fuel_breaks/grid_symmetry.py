@@ -36,7 +36,8 @@ class GridSymmetry(nn.Module):
         super().__init__()
         sources, signs = zip(*(_channel_map(channels, compass, k) for k in range(SYMMETRIES)), strict=True)
         cells = torch.arange(side * side).view(side, side)
-        moved = torch.stack([_move(cells, k).reshape(-1) for k in range(SYMMETRIES)])
+        mirrored = (cells, cells.flip(1))
+        moved = torch.stack([torch.rot90(mirrored[k // 4], k % 4).reshape(-1) for k in range(SYMMETRIES)])
         self.register_buffer("source_channel", torch.tensor(sources), persistent=False)
         self.register_buffer("sign", torch.tensor(signs), persistent=False)
         self.register_buffer("source_cell", moved, persistent=False)
@@ -61,11 +62,6 @@ class GridSymmetry(nn.Module):
     def action(self, actions: Tensor, symmetry: int) -> Tensor:
         """Return the numbers on the turned ground of the cells numbered `actions` (n,)."""
         return self.target_cell[symmetry][actions]
-
-
-def _move(grid: Tensor, symmetry: int) -> Tensor:
-    mirrored = grid.flip(1) if symmetry >= 4 else grid
-    return torch.rot90(mirrored, symmetry % 4)
 
 
 def _channel_map(channels: int, compass: CompassChannels, symmetry: int) -> tuple[list[int], list[float]]:

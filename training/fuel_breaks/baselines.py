@@ -78,13 +78,10 @@ def static(score: Score) -> Policy:
     """Clear the best cells by a score of the fires on the unbroken tile."""
     known: WeakKeyDictionary[Hazard, Float64Array] = WeakKeyDictionary()
 
-    def best(state: BurnState) -> int:
-        if state.hazard not in known:
-            known[state.hazard] = score(BurnState(state.hazard))
-        return best_legal(known[state.hazard], state)
-
     def choose(env: VectorFuelBreakEnvironment) -> NDArray[np.int64]:
-        return np.array([best(state) for state in env.states])
+        for hazard in {state.hazard for state in env.states}.difference(known):
+            known[hazard] = score(BurnState(hazard))
+        return np.array([best_legal(known[state.hazard], state) for state in env.states])
 
     return choose
 

@@ -88,7 +88,9 @@ class DQNTrainer:
         self.validation = Judge([validation[tile] for tile in chosen], config.env, safe_point)
         self.symmetry = build_symmetry(config.tiles.tile_cells).to(device)
         self.online = build_network(config.network).to(device)
-        self.online.fit_inputs(self._first_observations())
+        inputs = spaced(len(train), _INPUT_TILES)
+        self.env.reset(inputs, [0] * len(inputs))
+        self.online.fit_inputs(torch.from_numpy(self.env.observe()).to(device))
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.best = copy.deepcopy(self.target)
         """The network of the best validation so far."""
@@ -236,11 +238,6 @@ class DQNTrainer:
             values.clear()
             values.extend(progress[name])
         self.generator.set_state(progress["generator"])
-
-    def _first_observations(self) -> Tensor:
-        tiles = spaced(len(self.env.planning.tiles), _INPUT_TILES)
-        self.env.reset(tiles, [0] * len(tiles))
-        return torch.from_numpy(self.env.observe()).to(self.device)
 
     def _choose(self) -> NDArray[np.int64]:
         env, legal, generator = self.env, self.env.action_masks(), self.generator

@@ -97,11 +97,7 @@ class Replay:
         for store in self._exposures.values():
             # Written once, so that all pages are there from the start and the process does not grow as it fills.
             store.view(np.uint8).fill(0)
-
-    @property
-    def store_bytes(self) -> int:
-        """Storage of the exposures."""
-        return sum(store.nbytes for store in self._exposures.values())
+        self.store_bytes = sum(store.nbytes for store in self._exposures.values())
 
     def add_episode(self, transitions: Mapping[str, Tensor], exposures: Sequence[Exposure]) -> None:
         """Append the (steps, ...) transitions of one episode, and the exposures of its (steps + 1) states."""
