@@ -23,10 +23,11 @@ from scipy import stats
 
 from benchmarks.learning.study import Job, Record, run_study
 from training.commands.table import COMMANDS
+from training.fuel_breaks.arguments import FuelBreakTrainArguments
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.evaluate_command import AGENT, judge, paired_lead
 from training.fuel_breaks.run import open_agent
-from training.fuel_breaks.train_command import run_training
+from training.fuel_breaks.train_command import run_train
 from utils.config.cli import parse_command
 from utils.config.settings import settings_hash
 from utils.runs.console import setup_logging
@@ -38,7 +39,7 @@ _MEMORY_GENERATION = 64
 
 def learn(config: FuelBreakRunConfig, scenario_seeds: int) -> Record:
     """Train one seed by processor time and judge its best network, and every baseline, on all test tiles."""
-    summary = run_training(config, frozenset(), clock=time.process_time)
+    summary = run_train(FuelBreakTrainArguments(config), frozenset(), clock=time.process_time)
     agent = open_agent(config.runs_dir, config.run, torch.device("cpu"))
     reductions = judge(agent, "test", 0, scenario_seeds)
     return {
@@ -68,7 +69,7 @@ def memory_growth(config: FuelBreakRunConfig, episodes: int) -> Record:
     small = replace(
         config, run="memory", minutes=0.0, episodes=episodes, generation_episodes=_MEMORY_GENERATION, validation_tiles=4
     )
-    own = run_training(small, frozenset())["rss_mb_per_generation"]
+    own = run_train(FuelBreakTrainArguments(small), frozenset())["rss_mb_per_generation"]
     played = _MEMORY_GENERATION * (1 + np.arange(len(own)))
     growth = {}
     for first in (_WARM_UP_EPISODES, 600):

@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from data.fuel_breaks.config import TileConfig
 from data.fuel_breaks.fuel_models import FUEL_MODELS
 from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, load_landscape, split_tiles
 from data.fuel_breaks.terrain import generated_landscape
-from environment.fuel_breaks.burn_state import FireSimulator, TracedBurnState
+from environment.fuel_breaks.burn_state import BurnState, FireSimulator
 from environment.fuel_breaks.config import FuelBreakConfig, FuelMoisture
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import CHAINS_PER_HOUR_PER_METRE_PER_MINUTE, Wind, surface_fire
@@ -84,23 +85,24 @@ def cpu_seconds(work: Any, seconds: float = 2.0) -> float:
     return (time.process_time() - started) / calls
 
 
-def speed_figures(tiles: tuple[Tile, ...], config: FuelBreakConfig) -> dict[str, float]:
+def speed_figures(tiles: Sequence[Tile], config: FuelBreakConfig) -> dict[str, float]:
     """Count fires and environment steps a second of one core, on up to 16 tiles with the settings' planning fires."""
     simulator = FireSimulator(tiles[:16], config, "planning")
     hazards = [simulator.hazard(tile, 0) for tile in range(len(simulator.tiles))]
     fires = sum(len(hazard.ignition_cells) for hazard in hazards)
     env = VectorFuelBreakEnvironment(simulator.tiles, config)
     lanes, nothing = range(len(hazards)), np.zeros(hazards[0].grid.cells, dtype=np.bool_)
+    traced = cpu_seconds(lambda: [BurnState(hazard).downstream for hazard in hazards])
     episode_seconds = cpu_seconds(lambda: place(adaptive(downstream_value), env, lanes, 0))
     return {
         "mean_burned_cells": sum(hazard.start_burned_cells for hazard in hazards) / fires,
         "fires_per_second": fires / cpu_seconds(lambda: [hazard.burn(nothing) for hazard in hazards]),
-        "fires_with_trees_per_second": fires / cpu_seconds(lambda: [TracedBurnState(hazard) for hazard in hazards]),
+        "fires_with_trees_per_second": fires / traced,
         "steps_per_second": len(hazards) * config.budget_cells / episode_seconds,
     }
 
 
-def baseline_table(tiles: tuple[Tile, ...], seeds: int, config: FuelBreakConfig) -> dict[str, dict[str, float]]:
+def baseline_table(tiles: Sequence[Tile], seeds: int, config: FuelBreakConfig) -> dict[str, dict[str, float]]:
     """Return the mean reduction of the burned area in percent over tiles, and its standard error, by baseline."""
     table = {}
     for name, policy in baselines().items():
@@ -115,8 +117,8 @@ def run(path: Path | None, split: str, seeds: int, max_tiles: int) -> dict[str, 
     """Measure everything that the JSON file holds."""
     config, tile_config = FuelBreakConfig(), TileConfig()
     landscape = load_landscape(path) if path else generated_landscape(0)
-    tiles: tuple[Tile, ...] = getattr(split_tiles(cut_tiles(landscape, tile_config), tile_config), split)
-    chosen = tuple(tiles[tile] for tile in spaced(len(tiles), max_tiles))
+    tiles = split_tiles(cut_tiles(landscape, tile_config), tile_config)[split]
+    chosen = [tiles[tile] for tile in spaced(len(tiles), max_tiles)]
     errors = spread_errors(path) if path else []
     for error in errors:
         logger.info(

@@ -29,11 +29,6 @@ class FuelModel:
     """Moisture of dead fuel at which the fire stops."""
     heat_btu_lb: float = 8000.0
 
-    @property
-    def load_tons_acre(self) -> tuple[float, ...]:
-        """The five loads: 1 h, 10 h, 100 h, herbaceous, woody."""
-        return (self.load_1h, self.load_10h, self.load_100h, self.load_herbaceous, self.load_woody)
-
 
 FUEL_MODELS = {
     101: FuelModel("GR1", 0.10, 0.00, 0.00, 0.30, 0.00, 2200, 2000, 0, 0.4, 15),

@@ -78,15 +78,6 @@ class Tile:
     landscape: Landscape
 
 
-@dataclass(frozen=True)
-class TileSplits:
-    """Tiles by use, each split a contiguous part of the landscape."""
-
-    train: tuple[Tile, ...]
-    validation: tuple[Tile, ...]
-    test: tuple[Tile, ...]
-
-
 def load_landscape(path: Path) -> Landscape:
     """Read a landscape from an `.npz` file or a folder of GeoTIFF bands.
 
@@ -116,7 +107,6 @@ def _read_geotiffs(folder: Path) -> dict[str, NDArray[Any]]:
             f"expected rasterio for the GeoTIFF bands in {folder}, got no such package; pip install rasterio"
         ) from None
     bands: dict[str, NDArray[Any]] = {}
-    valid: NDArray[np.bool_] | None = None
     for name in RANGES:
         path = folder / f"{name}.tif"
         if not path.is_file():
@@ -124,23 +114,18 @@ def _read_geotiffs(folder: Path) -> dict[str, NDArray[Any]]:
                 f"expected the band {path.name} in {folder}, got {sorted(p.name for p in folder.iterdir())}"
             )
         with rasterio.open(path) as source:
-            bands[name], has_data = source.read(1), source.read_masks(1) > 0
-            if valid is not None and valid.shape != has_data.shape:
-                raise DataError(f"expected bands of one shape in {folder}, got {has_data.shape} in {path.name}")
-            valid = has_data if valid is None else valid & has_data
+            bands[name] = source.read(1, masked=True)
             width, height = source.res
             if not np.isclose(width, height, rtol=1e-3):
                 raise DataError(
                     f"expected square cells in {path}, got {width:g} x {height:g}; project it to a metric grid"
                 )
             bands["cell_size_m"] = np.array(float(width))
-    assert valid is not None
-    bands["valid"] = valid
     return bands
 
 
 def landscape_from_bands(stored: Mapping[str, NDArray[Any]], source: str) -> Landscape:
-    """Build a landscape from stored bands; `source` is named in messages.
+    """Build a landscape from stored bands, in which masked cells are not valid; `source` is named in messages.
 
     Raises:
         DataError: as in `load_landscape`.
@@ -156,6 +141,8 @@ def landscape_from_bands(stored: Mapping[str, NDArray[Any]], source: str) -> Lan
     cell_size_m = float(stored.get("cell_size_m", DEFAULT_CELL_SIZE_M))
     if not 1 <= cell_size_m <= 1000:
         raise DataError(f"expected cells of 1 to 1000 m in {source}, got {cell_size_m:g}; give a metric grid")
+    for name in RANGES:
+        valid = valid & ~np.ma.getmaskarray(stored[name])
     bands = {name: _checked_band(name, stored[name], valid, source) for name in RANGES}
     fuel = bands.pop("fuel_model")
     is_known = np.isin(fuel, [*FUEL_MODELS, *UNBURNABLE_FUEL_MODELS])
@@ -176,7 +163,7 @@ def landscape_from_bands(stored: Mapping[str, NDArray[Any]], source: str) -> Lan
 def _checked_band(name: str, stored: NDArray[Any], valid: NDArray[np.bool_], source: str) -> Float32Array:
     """Return a band as float32, 0 where the cell is not valid. Raises DataError where a value is out of its range."""
     low, high = RANGES[name]
-    values = np.where(valid, stored.astype(np.float32), np.float32(0))
+    values = np.where(valid, np.asarray(stored, np.float32), np.float32(0))
     is_wrong = valid & ~((values >= low) & (values <= high))
     if is_wrong.any():
         raise DataError(
@@ -216,8 +203,8 @@ def cut_tiles(landscape: Landscape, config: TileConfig) -> list[Tile]:
     return [tile for tile in tiles if tile.landscape.burnable.mean() >= config.min_burnable_share]
 
 
-def split_tiles(tiles: Sequence[Tile], config: TileConfig) -> TileSplits:
-    """Divide tiles from north to south: training, validation, test, with rows of tiles left out between them.
+def split_tiles(tiles: Sequence[Tile], config: TileConfig) -> dict[str, list[Tile]]:
+    """Divide tiles from north to south into `train`, `validation` and `test`, with rows of tiles left out in between.
 
     Neighbouring tiles share terrain and vegetation, so tiles drawn at random would be judged on what was trained on.
 
@@ -229,13 +216,12 @@ def split_tiles(tiles: Sequence[Tile], config: TileConfig) -> TileSplits:
     gap = config.buffer_rows * config.tile_cells
     # Each cut lies where the share of tiles north of it is reached; whole rows of tiles stay together.
     cuts = [starts[min(int(end * len(starts)), len(starts) - 1)] for end in ends] if starts else [0, 0]
-    splits = TileSplits(
-        train=tuple(tile for tile in tiles if tile.row < cuts[0]),
-        validation=tuple(tile for tile in tiles if cuts[0] + gap <= tile.row < cuts[1]),
-        test=tuple(tile for tile in tiles if tile.row >= cuts[1] + gap),
-    )
-    empty = [name for name, part in vars(splits).items() if not part]
-    if empty:
+    splits = {
+        "train": [tile for tile in tiles if tile.row < cuts[0]],
+        "validation": [tile for tile in tiles if cuts[0] + gap <= tile.row < cuts[1]],
+        "test": [tile for tile in tiles if tile.row >= cuts[1] + gap],
+    }
+    if empty := [name for name, part in splits.items() if not part]:
         raise DataError(
             f"expected tiles for training, validation and test, got none for {', '.join(empty)} ({len(tiles)} in all); "
             "give a larger landscape, or lower min-burnable-share or buffer-rows"

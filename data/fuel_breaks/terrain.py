@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from data.fuel_breaks.fuel_models import WATER_FUEL_MODEL
 from data.fuel_breaks.landscape import DEFAULT_CELL_SIZE_M, Landscape, landscape_from_bands, slope_and_aspect
@@ -50,6 +51,4 @@ def _fractal(rows: int, columns: int, roughness: float, generator: np.random.Gen
     frequency[0, 0] = np.inf
     noise = np.fft.rfft2(generator.standard_normal((size, size))) * frequency**-roughness
     field = np.fft.irfft2(noise, s=(size, size))[:rows, :columns]
-    ranks = np.empty(field.size)
-    ranks[np.argsort(field, axis=None, kind="stable")] = np.arange(field.size) / field.size
-    return ranks.reshape(rows, columns)
+    return np.asarray((rankdata(field, "ordinal") - 1).reshape(rows, columns) / field.size)

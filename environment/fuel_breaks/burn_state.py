@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Landscape, Tile
-from environment.fuel_breaks.bounded_cache import BoundedCache
 from environment.fuel_breaks.config import FuelBreakConfig
+from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fire_spread import (
     BoolArray,
     Float64Array,
+    Int32Array,
     Purpose,
-    ScenarioSet,
     SpreadTrees,
     arrival_minutes,
     downstream_cells,
@@ -40,18 +41,21 @@ class Exposure:
 
 
 class Hazard:
-    """A scenario set on a tile: F fires under W winds, and the time each step takes before anything is cleared."""
+    """F fires under W winds on a tile, and the time each step takes before anything is cleared."""
 
-    def __init__(self, landscape: Landscape, scenarios: ScenarioSet, config: FuelBreakConfig) -> None:
+    def __init__(
+        self, landscape: Landscape, winds: Sequence[Wind], ignition_cells: Int32Array, config: FuelBreakConfig
+    ) -> None:
+        """Take the winds and, (W, ignitions a wind), the cells in which fires start."""
         self.grid = spread_grid(*landscape.shape)
         self.burnable = landscape.burnable.ravel()
         """(cells,)"""
-        self.winds = scenarios.winds
-        self.minutes = travel_minutes(landscape, self.winds, config.moisture)
+        self.winds = winds
+        self.minutes = travel_minutes(landscape, winds, config.moisture)
         """(W, E)"""
-        self.ignition_cells = scenarios.ignition_cells.ravel()
+        self.ignition_cells = ignition_cells.ravel()
         """(F,)"""
-        self.wind_of_fire = np.repeat(np.arange(len(self.winds)), scenarios.ignition_cells.shape[1])
+        self.wind_of_fire = np.repeat(np.arange(len(winds)), ignition_cells.shape[1])
         """(F,)"""
         self.duration_minutes = config.scenarios.duration_minutes
 
@@ -78,16 +82,16 @@ class BurnState:
     """The fires of a hazard under the breaks made so far.
 
     Clearing a cell changes only fires that burn it, so only these are computed again: exactly what computing all of
-    them would give.
+    them would give. Their trees are traced when they are asked for.
     """
 
     def __init__(self, hazard: Hazard, cleared: BoolArray | None = None) -> None:
         self.hazard = hazard
-        self.cleared = np.zeros(hazard.grid.cells, dtype=np.bool_)
-        if cleared is not None:
-            self.cleared |= cleared
+        self.cleared = np.zeros(hazard.grid.cells, dtype=np.bool_) if cleared is None else cleared.copy()
         self.arrival = hazard.burn(self.cleared)
         """(F, cells) minutes."""
+        self._downstream = np.zeros(self.arrival.shape, dtype=np.int32)
+        self._is_traced = np.zeros(len(self.arrival), dtype=np.bool_)
 
     @property
     def burned_cells(self) -> int:
@@ -98,12 +102,12 @@ class BurnState:
         """Return the (cells,) that may be cleared: burnable and not cleared yet."""
         return self.hazard.burnable & ~self.cleared
 
-    def clear(self, cell: int) -> NDArray[np.int64]:
-        """Clear a cell and bring the fires up to date; returns those that changed."""
+    def clear(self, cell: int) -> None:
+        """Clear a cell and bring the fires up to date."""
         self.cleared[cell] = True
         changed = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
         self.arrival[changed] = self.hazard.burn(self.cleared, changed)
-        return changed
+        self._is_traced[changed] = False
 
     def trees(self, fires: NDArray[np.int64] | None = None) -> SpreadTrees:
         """Return the spread trees of some fires (n,), by default all."""
@@ -111,21 +115,15 @@ class BurnState:
         hazard = self.hazard
         return spread_trees(hazard.grid, hazard.minutes, hazard.wind_of_fire[fires], self.arrival[fires])
 
-
-class TracedBurnState(BurnState):
-    """A burn state that also counts the cells that burn by way of each cell."""
-
-    def __init__(self, hazard: Hazard, cleared: BoolArray | None = None) -> None:
-        super().__init__(hazard, cleared)
-        self.downstream = np.zeros(self.arrival.shape, dtype=np.int32)
+    @property
+    def downstream(self) -> Int32Array:
         """(F, cells) burned cells whose fire came through the cell, itself included."""
-        self._trace(np.arange(len(self.arrival)))
-
-    def clear(self, cell: int) -> NDArray[np.int64]:
-        """Clear a cell and bring the fires and their trees up to date; returns the fires that changed."""
-        changed = super().clear(cell)
-        self._trace(changed)
-        return changed
+        fires = np.flatnonzero(~self._is_traced)
+        trees = self.trees(fires)
+        self._downstream[fires] = 0
+        self._downstream[fires[trees.fire], trees.cell] = downstream_cells(trees)
+        self._is_traced[fires] = True
+        return self._downstream
 
     def exposure(self) -> Exposure:
         """Sum the damage over fires, in the smallest types that hold the sums."""
@@ -135,37 +133,29 @@ class TracedBurnState(BurnState):
             self.hazard.start_burned_cells,
         )
 
-    def _trace(self, fires: NDArray[np.int64]) -> None:
-        trees = self.trees(fires)
-        self.downstream[fires] = 0
-        self.downstream[fires[trees.fire], trees.cell] = downstream_cells(trees)
-
 
 class FireSimulator:
     """Fires drawn for one purpose on a list of tiles, computed once and kept within bounds."""
 
     def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig, purpose: Purpose) -> None:
         self.tiles = tuple(tiles)
-        self.config = config
-        self._purpose: Purpose = purpose
-        self._hazards: BoundedCache[tuple[int, int], Hazard] = BoundedCache(config.cached_episodes)
-        self._exposures: BoundedCache[tuple[int, int, bytes], Exposure] = BoundedCache(config.cached_states)
+        self._cached_states = config.cached_states
+        self._exposures: OrderedDict[tuple[int, int, bytes], Exposure] = OrderedDict()
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns of a tile."""
-        return self.tiles[0].landscape.shape
+        @lru_cache(config.cached_episodes)
+        def hazard(tile: int, scenario_seed: int) -> Hazard:
+            landscape = tiles[tile].landscape
+            drawn = draw_scenarios(landscape.burnable.ravel(), config.scenarios, purpose, scenario_seed)
+            return Hazard(landscape, *drawn, config)
 
-    def hazard(self, tile: int, scenario_seed: int) -> Hazard:
-        """Return the scenario set of a seed on a tile."""
-        return self._hazards.get((tile, scenario_seed), lambda: self._build(tile, scenario_seed))
+        self.hazard = hazard
+        """Returns the fires of a seed on a tile."""
 
-    def exposure(self, tile: int, scenario_seed: int, state: TracedBurnState) -> Exposure:
-        """Return the exposure of a state, from the cache where one like it was reached before."""
+    def exposure(self, tile: int, scenario_seed: int, state: BurnState) -> Exposure:
+        """Return the exposure of a state, the very one of the last `cached_states` that were used, if it is there."""
         key = (tile, scenario_seed, np.packbits(state.cleared).tobytes())
-        return self._exposures.get(key, state.exposure)
-
-    def _build(self, tile: int, scenario_seed: int) -> Hazard:
-        landscape = self.tiles[tile].landscape
-        drawn = draw_scenarios(landscape.burnable.ravel(), self.config.scenarios, self._purpose, scenario_seed)
-        return Hazard(landscape, drawn, self.config)
+        exposure = self._exposures.pop(key, None) or state.exposure()
+        self._exposures[key] = exposure
+        if len(self._exposures) > self._cached_states:
+            self._exposures.popitem(last=False)
+        return exposure

@@ -1,22 +1,19 @@
-"""The environment in which fuel breaks are placed, as a Gymnasium environment and as many lanes in lockstep."""
+"""The environment in which fuel breaks are placed, on many tiles in lockstep."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Landscape, Tile
-from environment.fuel_breaks.burn_state import BurnState, Exposure, FireSimulator, TracedBurnState
+from environment.fuel_breaks.burn_state import BurnState, Exposure, FireSimulator
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
-from environment.fuel_breaks.fire_spread import BoolArray
+from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
 
 Float32Array = NDArray[np.float32]
-Float64Array = NDArray[np.float64]
 Int64Array = NDArray[np.int64]
 IntegerArray = Sequence[int] | Int64Array
 
@@ -67,44 +64,6 @@ def static_channels(landscape: Landscape, config: FuelBreakConfig) -> Float32Arr
     return np.stack(channels).astype(np.float32)
 
 
-class Observer:
-    """Observations of states; the static channels of each tile are computed once and kept."""
-
-    def __init__(self, simulator: FireSimulator) -> None:
-        self.simulator = simulator
-        self.budget_cells = simulator.config.budget_cells
-        scenarios = simulator.config.scenarios
-        self._fires = scenarios.winds * scenarios.planning_ignitions_per_wind
-        self._static: dict[int, Float32Array] = {}
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, rows, columns."""
-        return (len(CHANNELS), *self.simulator.shape)
-
-    @property
-    def cells(self) -> int:
-        """Cells of a tile."""
-        return self.shape[1] * self.shape[2]
-
-    def static_channels(self, tile: int) -> Float32Array:
-        """Return a tile's static channels, computed when first asked for."""
-        if tile not in self._static:
-            self._static[tile] = static_channels(self.simulator.tiles[tile].landscape, self.simulator.config)
-        return self._static[tile]
-
-    def render(self, tile: int, cleared: BoolArray, exposure: Exposure) -> Float32Array:
-        """Return (channels, rows, columns) of a state: (cells,) cleared on a tile, and the planning fires' exposure."""
-        observation = np.empty(self.shape, dtype=np.float32)
-        observation[: len(STATIC_CHANNELS)] = self.static_channels(tile)
-        dynamic = observation[len(STATIC_CHANNELS) :].reshape(len(DYNAMIC_CHANNELS), -1)
-        dynamic[0] = cleared
-        dynamic[1] = exposure.burned / self._fires
-        dynamic[2] = exposure.downstream / exposure.start_burned_cells
-        dynamic[3] = max(self.budget_cells - int(cleared.sum()), 0) / self.budget_cells
-        return observation
-
-
 class VectorFuelBreakEnvironment:
     """Many tiles in lockstep: each step clears one cell in every lane.
 
@@ -114,16 +73,17 @@ class VectorFuelBreakEnvironment:
     """
 
     def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig) -> None:
+        self.config = config
         self.planning = FireSimulator(tiles, config, "planning")
         self.rewarding = FireSimulator(tiles, config, "reward")
-        self.observer = Observer(self.planning)
-        self.budget_cells = config.budget_cells
-        """Of an episode."""
+        self._static = [static_channels(tile.landscape, config) for tile in tiles]
+        self.cells = tiles[0].landscape.burnable.size
+        """Of a tile."""
         self.tiles = np.zeros(0, dtype=np.int64)
         """(lanes,) indices into the list of tiles."""
         self.scenario_seeds = np.zeros(0, dtype=np.int64)
         """(lanes,)"""
-        self.states: list[TracedBurnState] = []
+        self.states: list[BurnState] = []
         """Planning fires of each lane."""
         self.exposures: list[Exposure] = []
         self._rewarded: list[BurnState] = []
@@ -134,32 +94,16 @@ class VectorFuelBreakEnvironment:
         return np.stack([state.cleared for state in self.states])
 
     @property
-    def burned_cells(self) -> Float64Array:
-        """(lanes,) cells burned, the mean over the reward fires."""
-        return np.array([state.burned_cells / len(state.arrival) for state in self._rewarded])
-
-    @property
     def terminated(self) -> BoolArray:
         """(lanes,) whose budget is spent or that have nothing left to clear."""
-        return np.array([state.cleared.sum() >= self.budget_cells or not state.legal().any() for state in self.states])
+        budget = self.config.budget_cells
+        return np.array([state.cleared.sum() >= budget or not state.legal().any() for state in self.states])
 
     def reset(self, tiles: IntegerArray, scenario_seeds: IntegerArray) -> None:
-        """Begin one episode a lane, (lanes,) of each argument.
-
-        Raises:
-            ValueError: a tile that is not there, a seed below 0, or unequal lengths.
-        """
+        """Begin one episode a lane, (lanes,) of each argument."""
         self.tiles, self.scenario_seeds = np.asarray(tiles, np.int64), np.asarray(scenario_seeds, np.int64)
-        shapes, count = (self.tiles.shape, self.scenario_seeds.shape), len(self.planning.tiles)
-        if len(shapes[0]) != 1 or shapes[0] != shapes[1] or not shapes[0][0]:
-            raise ValueError(f"expected a tile and a scenario seed a lane, got shapes {shapes[0]} and {shapes[1]}")
-        if self.tiles.min() < 0 or self.tiles.max() >= count or self.scenario_seeds.min() < 0:
-            raise ValueError(
-                f"expected tiles from 0 to {count - 1} and scenario seeds from 0, got tiles {self.tiles.tolist()} and "
-                f"seeds {self.scenario_seeds.tolist()}"
-            )
         lanes = list(zip(self.tiles.tolist(), self.scenario_seeds.tolist(), strict=True))
-        self.states = [TracedBurnState(self.planning.hazard(*lane)) for lane in lanes]
+        self.states = [BurnState(self.planning.hazard(*lane)) for lane in lanes]
         self._rewarded = [BurnState(self.rewarding.hazard(*lane)) for lane in lanes]
         self.exposures = [self.planning.exposure(*lane, s) for lane, s in zip(lanes, self.states, strict=True)]
 
@@ -173,15 +117,11 @@ class VectorFuelBreakEnvironment:
         A lane that has terminated stays as it is, whatever its action.
 
         Raises:
-            ValueError: an action that the mask forbids, or not one a lane.
+            ValueError: an action that the mask forbids.
         """
-        is_open = ~self.terminated
-        cells = np.asarray(actions, np.int64)
-        if cells.shape != is_open.shape:
-            raise ValueError(f"expected {len(is_open)} actions, one a lane, got shape {cells.shape}")
-        rewards = np.zeros(len(is_open))
-        for lane in np.flatnonzero(is_open).tolist():
-            state, rewarded, cell = self.states[lane], self._rewarded[lane], int(cells[lane])
+        rewards = np.zeros(len(self.states))
+        for lane in np.flatnonzero(~self.terminated).tolist():
+            state, rewarded, cell = self.states[lane], self._rewarded[lane], int(actions[lane])
             if not (0 <= cell < len(state.cleared) and state.legal()[cell]):
                 raise ValueError(f"expected a cell that the action mask allows, got {cell} in lane {lane}")
             state.clear(cell)
@@ -194,58 +134,15 @@ class VectorFuelBreakEnvironment:
     def observe(self) -> Float32Array:
         """Return the (lanes, channels, rows, columns) of the present states."""
         lanes = zip(self.tiles.tolist(), self.states, self.exposures, strict=True)
-        return np.stack([self.observer.render(tile, state.cleared, exposure) for tile, state, exposure in lanes])
+        return np.stack([self.render(tile, state.cleared, exposure) for tile, state, exposure in lanes])
 
-
-class FuelBreakEnvironment(gym.Env[Float32Array, np.int64]):
-    """One tile as a Gymnasium environment: an action is the number of the cell to clear.
-
-    An illegal action changes nothing and is rewarded with 0 (`info["is_legal"]` is false). An episode is truncated
-    after as many steps as the budget has cells. `action_masks` gives the legal actions.
-    """
-
-    metadata = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it so
-
-    def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig) -> None:
-        self.vector = VectorFuelBreakEnvironment(tiles, config)
-        shape = self.vector.observer.shape
-        self.observation_space = gym.spaces.Box(-1.0, 1.0, shape, np.float32)
-        self.action_space = gym.spaces.Discrete(shape[1] * shape[2])
-        self.steps = 0
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Float32Array, dict[str, Any]]:
-        """Begin an episode on `options["tile"]` with `options["scenario_seed"]`; what is left out is drawn."""
-        super().reset(seed=seed)
-        chosen = {
-            "tile": int(self.np_random.integers(len(self.vector.planning.tiles))),
-            "scenario_seed": int(self.np_random.integers(MAX_SCENARIO_SEED)),
-            **(options or {}),
-        }
-        self.steps = 0
-        self.vector.reset([chosen["tile"]], [chosen["scenario_seed"]])
-        return self.vector.observe()[0], self._info(True)
-
-    def step(self, action: np.int64 | int) -> tuple[Float32Array, float, bool, bool, dict[str, Any]]:
-        """Clear a cell; the reward is in percent of the area burned at the start."""
-        self.steps += 1
-        reward, is_legal = 0.0, bool(self.action_masks()[action])
-        if is_legal:
-            reward = float(self.vector.step([int(action)])[0])
-        terminated = bool(self.vector.terminated[0])
-        truncated = not terminated and self.steps >= self.vector.budget_cells
-        return self.vector.observe()[0], reward, terminated, truncated, self._info(is_legal)
-
-    def action_masks(self) -> BoolArray:
-        """Return the (cells,) that may be cleared."""
-        return self.vector.states[0].legal()
-
-    def _info(self, is_legal: bool) -> dict[str, Any]:
-        return {
-            "tile": int(self.vector.tiles[0]),
-            "scenario_seed": int(self.vector.scenario_seeds[0]),
-            "burned_cells": float(self.vector.burned_cells[0]),
-            "is_legal": is_legal,
-            "action_mask": self.action_masks(),
-        }
+    def render(self, tile: int, cleared: BoolArray, exposure: Exposure) -> Float32Array:
+        """Return (channels, rows, columns) of a state: (cells,) cleared on a tile, and the planning fires' exposure."""
+        static, budget, scenarios = self._static[tile], self.config.budget_cells, self.config.scenarios
+        dynamic = np.empty((len(DYNAMIC_CHANNELS), *static.shape[1:]), dtype=np.float32)
+        by_cell = dynamic.reshape(len(DYNAMIC_CHANNELS), -1)
+        by_cell[0] = cleared
+        by_cell[1] = exposure.burned / (scenarios.winds * scenarios.planning_ignitions_per_wind)
+        by_cell[2] = exposure.downstream / exposure.start_burned_cells
+        by_cell[3] = max(budget - int(cleared.sum()), 0) / budget
+        return np.concatenate([static, dynamic])

@@ -39,7 +39,6 @@ _SIZE_CLASS_EDGES = (16.0, 48.0, 96.0, 192.0, 1200.0)
 _CURED_PERCENT, _GREEN_PERCENT = 30.0, 120.0
 """Herbaceous moisture at which all, and none, of the herbaceous fuel counts as dead."""
 _MAX_LENGTH_TO_BREADTH = 8.0
-_CODES = 256
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,8 @@ class _Particles:
 
 def _particles(model: FuelModel, moisture: FuelMoisture) -> tuple[_Particles, _Particles]:
     """Return dead and live fuel of a model; cured herbaceous fuel is dead, at the moisture of the finest dead fuel."""
-    loads = np.array(model.load_tons_acre) * _POUNDS_PER_SQUARE_FOOT
+    tons_acre = (model.load_1h, model.load_10h, model.load_100h, model.load_herbaceous, model.load_woody)
+    loads = np.array(tons_acre) * _POUNDS_PER_SQUARE_FOOT
     cured = (_GREEN_PERCENT - moisture.live_herbaceous_percent) / (_GREEN_PERCENT - _CURED_PERCENT)
     cured = min(max(cured, 0.0), 1.0)
     finest = moisture.dead_1h_percent
@@ -180,7 +180,7 @@ def _heat_to_ignite(fuel: _Particles) -> float:
 @lru_cache(maxsize=8)
 def _bed_table(moisture: FuelMoisture) -> Float64Array:
     """Return the (4, 256) fields of `FuelBed` by fuel model code; where nothing burns the base rate is 0."""
-    table = np.zeros((4, _CODES))
+    table = np.zeros((4, 256))
     # Harmless where the base rate is 0: no division by zero and no logarithm of it.
     table[1:] = 1.0
     for code, model in FUEL_MODELS.items():
@@ -208,16 +208,9 @@ def surface_fire(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMois
     north = slope_factor * np.cos(upslope) + wind_factor * np.cos(downwind)
     factor = np.hypot(east, north)
     effective_mph = (factor / wind) ** (1 / exponent) * MILES_PER_HOUR_PER_FOOT_PER_MINUTE
-    return SurfaceFire(base * (1 + factor), np.rad2deg(np.arctan2(east, north)) % 360.0, _eccentricity(effective_mph))
-
-
-def _eccentricity(effective_wind_mph: Float64Array) -> Float64Array:
-    """Return the eccentricity of the ellipse that a fire in uniform conditions fills; 0 is a circle.
-
-    Its length-to-breadth ratio is 1 + wind / 4 (Andrews 2018, section 4.5, as in BehavePlus), cut at 8.
-    """
-    ratio = np.minimum(1 + effective_wind_mph / 4, _MAX_LENGTH_TO_BREADTH)
-    return np.asarray(np.sqrt(1 - 1 / ratio**2))
+    # Length by breadth of the ellipse that a fire fills where nothing varies (section 4.5, as in BehavePlus).
+    ratio = np.minimum(1 + effective_mph / 4, _MAX_LENGTH_TO_BREADTH)
+    return SurfaceFire(base * (1 + factor), np.rad2deg(np.arctan2(east, north)) % 360.0, np.sqrt(1 - 1 / ratio**2))
 
 
 def directional_rates(fire: SurfaceFire) -> Float64Array:

@@ -28,7 +28,6 @@ ROW_STEP = np.array([-1, -1, 0, 1, 1, 1, 0, -1])
 """Rows that a step in each of the eight directions moves down: north first, then clockwise."""
 COLUMN_STEP = np.array([0, 1, 1, 1, 0, -1, -1, -1])
 Purpose = Literal["planning", "reward", "judging"]
-PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 """Purposes of sets of fires; each has a stream of random numbers of its own."""
 
 
@@ -163,22 +162,16 @@ def tree_depth(trees: SpreadTrees) -> NDArray[np.int64]:
     return depth[:count]
 
 
-@dataclass(frozen=True)
-class ScenarioSet:
-    """Fires of one seed and purpose: W winds and, for each, where its fires start."""
+def draw_scenarios(
+    burnable: BoolArray, config: ScenarioConfig, purpose: Purpose, seed: int
+) -> tuple[list[Wind], Int32Array]:
+    """Draw the fires of a seed for one purpose: W winds and, (W, ignitions a wind), where their fires start.
 
-    winds: tuple[Wind, ...]
-    ignition_cells: Int32Array
-    """(W, ignitions a wind) burnable cells."""
-
-
-def draw_scenarios(burnable: BoolArray, config: ScenarioConfig, purpose: Purpose, seed: int) -> ScenarioSet:
-    """Draw the fires of a seed for one purpose; all policies compared on a landscape get the same ones.
-
-    Winds blow from directions evenly around the compass, so that no set favours a side. Ignitions are uniform over the
-    burnable (cells,); none lies in a cell a second time before every other has had one.
+    All policies compared on a landscape get the same ones. Winds blow from directions evenly around the compass, so
+    that no set favours a side. Ignitions are uniform over the burnable (cells,); none lies in a cell a second time
+    before every other has had one.
     """
-    stream = np.random.SeedSequence(seed, spawn_key=(PURPOSES.index(purpose),))
+    stream = np.random.SeedSequence(seed, spawn_key=(get_args(Purpose).index(purpose),))
     generator = np.random.Generator(np.random.PCG64(stream))
     ignitions_per_wind = getattr(config, f"{purpose}_ignitions_per_wind")
     bearings = (generator.uniform(0, 360) + np.arange(config.winds) * 360 / config.winds) % 360
@@ -186,5 +179,5 @@ def draw_scenarios(burnable: BoolArray, config: ScenarioConfig, purpose: Purpose
     cells, fires = np.flatnonzero(burnable).astype(np.int32), config.winds * ignitions_per_wind
     rounds = -(-fires // len(cells))
     ignitions = np.concatenate([generator.permutation(cells) for _ in range(rounds)])[:fires]
-    winds = tuple(Wind(float(speed), float(bearing)) for speed, bearing in zip(speeds, bearings, strict=True))
-    return ScenarioSet(winds, ignitions.reshape(config.winds, ignitions_per_wind))
+    winds = [Wind(float(speed), float(bearing)) for speed, bearing in zip(speeds, bearings, strict=True)]
+    return winds, ignitions.reshape(config.winds, ignitions_per_wind)

@@ -16,11 +16,11 @@ SYMMETRIES = 8
 class CompassChannels:
     """Channels of a map that point along the compass; a turn leaves the others' values as they are."""
 
-    directions: Sequence[int] = ()
+    directions: Sequence[int]
     """Eight channels, one a direction: north first, then clockwise; or none."""
-    east: int | None = None
+    east: int
     """The east component of a vector (the sine of its bearing)."""
-    north: int | None = None
+    north: int
     """The north component (the cosine)."""
 
 
@@ -36,7 +36,8 @@ class GridSymmetry(nn.Module):
         super().__init__()
         sources, signs = zip(*(_channel_map(channels, compass, k) for k in range(SYMMETRIES)), strict=True)
         cells = torch.arange(side * side).view(side, side)
-        moved = torch.stack([_move(cells, k).reshape(-1) for k in range(SYMMETRIES)])
+        mirrored = (cells, cells.flip(1))
+        moved = torch.stack([torch.rot90(mirrored[k // 4], k % 4).reshape(-1) for k in range(SYMMETRIES)])
         self.register_buffer("source_channel", torch.tensor(sources), persistent=False)
         self.register_buffer("sign", torch.tensor(signs), persistent=False)
         self.register_buffer("source_cell", moved, persistent=False)
@@ -63,11 +64,6 @@ class GridSymmetry(nn.Module):
         return self.target_cell[symmetry][actions]
 
 
-def _move(grid: Tensor, symmetry: int) -> Tensor:
-    mirrored = grid.flip(1) if symmetry >= 4 else grid
-    return torch.rot90(mirrored, symmetry % 4)
-
-
 def _channel_map(channels: int, compass: CompassChannels, symmetry: int) -> tuple[list[int], list[float]]:
     """Return for each channel the one that it is copied from, and the factor."""
     source, sign = list(range(channels)), [1.0] * channels
@@ -76,11 +72,9 @@ def _channel_map(channels: int, compass: CompassChannels, symmetry: int) -> tupl
         # A vector that now points to a bearing pointed that much further clockwise before the counterclockwise turns.
         before = (bearing + 2 * turns) % 8
         source[channel] = compass.directions[(-before) % 8 if is_mirrored else before]
-    if compass.east is not None and compass.north is not None:
-        for channel, unit in ((compass.east, (1, 0)), (compass.north, (0, 1))):
-            east, north = unit
-            for _ in range(turns):  # the turn undone: clockwise, north becomes east
-                east, north = north, -east
-            source[channel] = compass.east if east else compass.north
-            sign[channel] = float(-east if is_mirrored else east) if east else float(north)
+    for channel, east, north in ((compass.east, 1, 0), (compass.north, 0, 1)):
+        for _ in range(turns):  # the turn undone: clockwise, north becomes east
+            east, north = north, -east
+        source[channel] = compass.east if east else compass.north
+        sign[channel] = float(-east if is_mirrored else east) if east else float(north)
     return source, sign

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from data.fuel_breaks.config import TileConfig
 from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, landscape_from_bands
 from data.fuel_breaks.terrain import generated_landscape
-from environment.fuel_breaks.burn_state import TracedBurnState
+from environment.fuel_breaks.burn_state import BurnState
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import BoolArray
@@ -83,6 +83,6 @@ def observe_anew(
     """(n, channels, rows, columns) of n states, burned from nothing but tile, cleared (n, cells) and scenario seed."""
     observations = []
     for tile, mask, seed in zip(tiles.tolist(), cleared, scenario_seeds.tolist(), strict=True):
-        exposure = TracedBurnState(env.planning.hazard(tile, seed), mask).exposure()
-        observations.append(env.observer.render(tile, mask, exposure))
+        exposure = BurnState(env.planning.hazard(tile, seed), mask).exposure()
+        observations.append(env.render(tile, mask, exposure))
     return np.stack(observations)

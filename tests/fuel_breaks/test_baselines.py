@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks.speed.fuel_breaks import baseline_table
-from environment.fuel_breaks.burn_state import Hazard, TracedBurnState
+from environment.fuel_breaks.burn_state import BurnState, Hazard
 from environment.fuel_breaks.config import ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import Wind
-from environment.fuel_breaks.fire_spread import ScenarioSet
 from tests.fuel_breaks.fire_cases import WATER, flat_landscape, small_config, small_tiles
 from training.fuel_breaks.baselines import (
     adaptive,
@@ -32,10 +31,10 @@ from training.fuel_breaks.validation import evaluate
 NAMES = list(baselines())
 
 
-def corridor(cells: int, ignitions: list[int], **values: Any) -> TracedBurnState:
+def corridor(cells: int, ignitions: list[int], **values: Any) -> BurnState:
     config = small_config(scenarios=ScenarioConfig(duration_minutes=1e6))
-    scenarios = ScenarioSet((Wind(0, 0),), np.array([ignitions], dtype=np.int32))
-    return TracedBurnState(Hazard(flat_landscape(1, cells, **values), scenarios, config))
+    landscape = flat_landscape(1, cells, **values)
+    return BurnState(Hazard(landscape, [Wind(0, 0)], np.array([ignitions], dtype=np.int32), config))
 
 
 def test_scores_of_a_corridor() -> None:
@@ -86,7 +85,7 @@ def test_placements_are_legal_and_spend_the_budget(name: str) -> None:
 def test_a_static_rule_takes_the_best_of_the_first_look() -> None:
     env = VectorFuelBreakEnvironment(small_tiles(), small_config())
     cleared = place(static(burn_probability), env, [1], 0)[0]
-    scores = burn_probability(TracedBurnState(env.planning.hazard(1, 0)))
+    scores = burn_probability(BurnState(env.planning.hazard(1, 0)))
     assert scores[cleared].min() >= np.where(cleared, -np.inf, scores).max()
 
 
@@ -95,7 +94,7 @@ def test_an_adaptive_rule_looks_again() -> None:
     policy = adaptive(downstream_value)
     env.reset([1], [0])
     while not env.terminated.all():
-        scores = downstream_value(TracedBurnState(env.states[0].hazard, env.cleared[0]))
+        scores = downstream_value(BurnState(env.states[0].hazard, env.cleared[0]))
         assert policy(env)[0] == np.where(env.action_masks()[0], scores, -np.inf).argmax()
         env.step(policy(env))
 

@@ -22,6 +22,7 @@ from data.fuel_breaks.terrain import generated_landscape
 from main import main
 from tests.fuel_breaks.run_cases import TINY
 from training.commands.table import COMMANDS
+from training.fuel_breaks.arguments import FuelBreakTrainArguments
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.evaluate_command import paired_lead
@@ -235,12 +236,12 @@ def test_benchmark_compares_means_over_seeds() -> None:
 def test_benchmark_measures_the_growth_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[FuelBreakRunConfig] = []
 
-    def run_training(config: FuelBreakRunConfig, explicit: frozenset[str]) -> dict[str, Any]:
-        asked.append(config)
+    def run_train(arguments: FuelBreakTrainArguments, explicit: frozenset[str]) -> dict[str, Any]:
+        asked.append(arguments.settings)
         # The first generation of 64 episodes takes 90 MB, each later one 0.32 MB.
         return {"rss_mb_per_generation": [10.0, *(100 + 0.32 * np.arange(6))]}
 
-    monkeypatch.setattr("benchmarks.learning.fuel_breaks.run_training", run_training)
+    monkeypatch.setattr("benchmarks.learning.fuel_breaks.run_train", run_train)
     growth = memory_growth(FuelBreakRunConfig(), 448)
     assert (asked[0].episodes, asked[0].minutes, asked[0].generation_episodes) == (448, 0, 64)
     assert growth["episodes"] == 448 and growth["mb_at_60_episodes"] == 10

@@ -90,7 +90,7 @@ def test_everything_is_bounded() -> None:
         trainer.run_generation()
     lengths = {name: len(values) for name, values in trainer.histories.items()}
     assert lengths == {"losses": 7, "returns": 5, "step_times": 6, "collection_times": 3}
-    assert trainer.replay.size == trainer.replay.ring.capacity == 9 * 4
+    assert trainer.replay.ring.size == trainer.replay.ring.capacity == 9 * 4
     assert {name: tensor.data_ptr() for name, tensor in data.items()} == places
     assert all(isinstance(loss, float) for loss in trainer.histories["losses"])
 
@@ -110,6 +110,17 @@ def test_memory_is_checked_as_often_as_set() -> None:
     assert len(calls) == 12
     record = checks.record()
     assert record["rss_mb"] > 0 and record["gpu_allocated_mb"] >= 0 and record["freed_mb"] >= 0
+
+
+def test_an_update_moves_the_target_by_tau() -> None:
+    trainer = trainer_of(with_learning(run_config(), target_tau=0.25))
+    trainer.play_round()
+    before = [parameter.clone() for parameter in trainer.target.parameters()]
+    trainer.update(trainer.replay.sample(8, trainer.generator))
+    online, target = list(trainer.online.parameters()), list(trainer.target.parameters())
+    for old, new, found in zip(before, online, target, strict=True):
+        torch.testing.assert_close(found, 0.75 * old + 0.25 * new.detach())
+    assert any((old != found).any() for old, found in zip(before, target, strict=True))
 
 
 def test_best_network_is_kept() -> None:

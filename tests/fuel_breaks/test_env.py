@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.bounded_cache import BoundedCache
-from environment.fuel_breaks.burn_state import BurnState
-from environment.fuel_breaks.env import CHANNELS, FuelBreakEnvironment, VectorFuelBreakEnvironment
+from environment.fuel_breaks.burn_state import BurnState, FireSimulator
+from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
 from tests.fuel_breaks.fire_cases import WATER, flat_landscape, observe_anew, small_config, small_tiles
+from training.fuel_breaks.baselines import reduction_percent
 
 
 def play(env: VectorFuelBreakEnvironment, seed: int, steps: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
@@ -28,49 +25,24 @@ def play(env: VectorFuelBreakEnvironment, seed: int, steps: int) -> tuple[NDArra
     return env.observe(), total
 
 
-def test_gymnasium_accepts_it() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        check_env(FuelBreakEnvironment(small_tiles(), small_config()), skip_render_check=True)
-
-
-def test_the_default_budget_is_five_percent() -> None:
-    config = small_config(budget_cells=5)
-    env = FuelBreakEnvironment(small_tiles(), config)
-    env.reset(seed=0)
+def test_an_episode_ends_when_its_budget_is_spent() -> None:
+    env = VectorFuelBreakEnvironment(small_tiles(), small_config(budget_cells=5))
+    env.reset([0], [0])
     for step in range(5):
-        _, _, terminated, truncated, _ = env.step(int(np.flatnonzero(env.action_masks())[0]))
-        assert terminated == (step == 4) and not truncated
+        env.step([int(np.flatnonzero(env.action_masks()[0])[0])])
+        assert env.terminated.tolist() == [step == 4]
 
 
-def test_an_illegal_cell_changes_nothing() -> None:
-    env = FuelBreakEnvironment(small_tiles(), small_config())
-    env.reset(seed=1)
-    illegal = int(np.flatnonzero(env.action_masks())[0])
-    before = env.step(illegal)[0]
-    for step in range(1, 4):
-        observation, reward, terminated, truncated, info = env.step(illegal)
-        assert (observation == before).all() and reward == 0 and not info["is_legal"]
-        assert not terminated and truncated == (step == 3)
-    with pytest.raises(ValueError, match="action mask"):
-        env.vector.step([illegal])
-    with pytest.raises(ValueError, match="action mask"):
-        env.vector.step([-1])
-
-
-def test_options_and_seeds_choose_the_episode() -> None:
-    env = FuelBreakEnvironment(small_tiles(), small_config())
-    chosen, info = env.reset(options={"tile": 2, "scenario_seed": 11})
-    assert (info["tile"], info["scenario_seed"]) == (2, 11)
-    assert (env.reset(options={"tile": 2, "scenario_seed": 11})[0] == chosen).all()
-    first, again = env.reset(seed=5), env.reset(seed=5)
-    assert first[1]["scenario_seed"] == again[1]["scenario_seed"] and (first[0] == again[0]).all()
-    assert env.reset()[1]["scenario_seed"] != first[1]["scenario_seed"]
-    for options in ({"tile": len(small_tiles())}, {"tile": -1}, {"scenario_seed": -1}):
-        with pytest.raises(ValueError, match="expected tiles from 0"):
-            env.reset(options=options)
-    with pytest.raises(ValueError, match="a tile and a scenario seed a lane"):
-        env.vector.reset([0, 1], [0])
+def test_an_illegal_cell_is_refused() -> None:
+    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
+    env.reset([0], [1])
+    illegal = int(np.flatnonzero(env.action_masks()[0])[0])
+    env.step([illegal])
+    before = env.observe()
+    for cell in (illegal, -1, 100):
+        with pytest.raises(ValueError, match="action mask"):
+            env.step([cell])
+    assert (env.observe() == before).all()
 
 
 def test_channels_say_what_they_are_called() -> None:
@@ -91,7 +63,6 @@ def test_channels_say_what_they_are_called() -> None:
     unit = channel["aspect_sine"] ** 2 + channel["aspect_cosine"] ** 2
     np.testing.assert_allclose(unit, has_aspect, atol=1e-6)
     assert (channel["spread_rate_e"][landscape.burnable] > 0).all()
-    assert env.observer.shape == observation.shape[1:]
 
 
 def test_a_slope_to_the_south_faces_south_and_spreads_north() -> None:
@@ -110,12 +81,10 @@ def test_a_slope_to_the_south_faces_south_and_spreads_north() -> None:
 def test_rewards_add_up_to_the_reduction(tile: int, scenario_seed: int, steps: int, seed: int) -> None:
     env = VectorFuelBreakEnvironment(small_tiles(), small_config())
     env.reset([tile], [scenario_seed])
-    before = float(env.burned_cells[0])
     _, total = play(env, seed, steps)
     fires = env.rewarding.hazard(tile, scenario_seed)
-    after = BurnState(fires, env.cleared[0]).burned_cells / len(fires.ignition_cells)
+    before, after = fires.start_burned_cells, BurnState(fires, env.cleared[0]).burned_cells
     assert total[0] == pytest.approx(100 * (before - after) / before) and 0 <= total[0] <= 100
-    assert env.burned_cells[0] == pytest.approx(after)
 
 
 def test_reward_and_observation_stand_on_different_fires() -> None:
@@ -131,14 +100,14 @@ def test_a_state_is_rebuilt_from_tile_breaks_and_seed(scenario_seed: int, steps:
     env = VectorFuelBreakEnvironment(small_tiles(), small_config())
     tiles, seeds = np.array([1, 4, 1]), np.array([scenario_seed, scenario_seed, scenario_seed + 1])
     env.reset(tiles, seeds)
-    observation, _ = play(env, seed, steps)
+    observation, total = play(env, seed, steps)
     bits = np.packbits(env.cleared, axis=1)
     other = VectorFuelBreakEnvironment(small_tiles(), small_config(cached_states=1, cached_episodes=1))
     cleared = np.unpackbits(bits, axis=1, count=100).astype(bool)
     assert (observe_anew(other, tiles, cleared, seeds) == observation).all()
-    for lane, (tile, scenario_seed) in enumerate(zip(tiles.tolist(), seeds.tolist(), strict=True)):
-        rewarded = BurnState(other.rewarding.hazard(tile, scenario_seed), cleared[lane])
-        assert rewarded.burned_cells / len(rewarded.arrival) == env.burned_cells[lane]
+    hazards = [other.rewarding.hazard(*lane) for lane in zip(tiles.tolist(), seeds.tolist(), strict=True)]
+    reductions = [reduction_percent(*own) for own in zip(hazards, cleared, strict=True)]
+    np.testing.assert_allclose(total, reductions, atol=1e-9)
 
 
 def test_lanes_do_not_touch_one_another() -> None:
@@ -147,12 +116,11 @@ def test_lanes_do_not_touch_one_another() -> None:
     cells = [[int(np.flatnonzero(mask)[k]) for mask in together.action_masks()] for k in (4, 20, 33)]
     rewards = np.array([together.step(row) for row in cells])
     for lane, (tile, seed) in enumerate(((0, 7), (3, 8), (5, 9))):
-        alone = FuelBreakEnvironment(small_tiles(), small_config())
-        alone.reset(options={"tile": tile, "scenario_seed": seed})
+        alone = VectorFuelBreakEnvironment(small_tiles(), small_config())
+        alone.reset([tile], [seed])
         for row, reward in zip(cells, rewards, strict=True):
-            observation, own, *_ = alone.step(row[lane])
-            assert own == reward[lane]
-        assert (observation == together.observe()[lane]).all()
+            assert alone.step([row[lane]]) == reward[lane]
+        assert (alone.observe()[0] == together.observe()[lane]).all()
 
 
 def test_the_raster_stays_as_it_was() -> None:
@@ -160,12 +128,12 @@ def test_the_raster_stays_as_it_was() -> None:
     before = [array.copy() for tile in tiles for array in tile.landscape.arrays().values()]
     env = VectorFuelBreakEnvironment(tiles, small_config())
     env.reset([0], [0])
-    first, burned = env.observe(), env.burned_cells
-    play(env, 0, 4)
+    first = env.observe()
+    _, total = play(env, 0, 4)
     after = [array for tile in tiles for array in tile.landscape.arrays().values()]
     assert all((a == b).all() for a, b in zip(before, after, strict=True))
     env.reset([0], [0])
-    assert (env.observe() == first).all() and (env.burned_cells == burned).all()
+    assert (env.observe() == first).all() and (play(env, 0, 4)[1] == total).all()
 
 
 def test_a_finished_lane_stays_as_it_is() -> None:
@@ -177,30 +145,28 @@ def test_a_finished_lane_stays_as_it_is() -> None:
     legal = np.flatnonzero(env.action_masks()[1])
     rewards = env.step([44, legal[0]])
     assert env.terminated.tolist() == [False, False] and rewards[0] > 0
-    env.step([45, legal[1]])
-    assert env.terminated.tolist() == [True, False] and env.burned_cells[0] == 0
+    rewards += env.step([45, legal[1]])
+    assert env.terminated.tolist() == [True, False] and rewards[0] == 100
     before = env.observe()[0]
     rewards = env.step([-1, legal[2]])
     assert (env.observe()[0] == before).all() and rewards[0] == 0 and env.terminated.tolist() == [True, False]
 
 
-def test_observations_lie_in_their_space() -> None:
-    env = FuelBreakEnvironment(small_tiles(), small_config())
-    for seed in range(10):
-        observation, _ = env.reset(seed=seed)
-        assert env.observation_space.contains(observation)
+def test_observations_lie_between_minus_one_and_one() -> None:
+    env = VectorFuelBreakEnvironment(small_tiles(), small_config())
+    env.reset(range(8), range(8))
+    for _ in range(3):
+        observation, _ = play(env, 0, 1)
+        assert np.abs(observation).max() <= 1
 
 
 def test_caches_are_bounded() -> None:
-    cache: BoundedCache[int, int] = BoundedCache(2)
-    made: list[int] = []
-
-    def make(value: int) -> int:
-        made.append(value)
-        return value
-
-    for key in (1, 2, 1, 3, 1, 2):
-        assert cache.get(key, lambda key=key: make(key)) == key  # type: ignore[misc]
-    assert made == [1, 2, 3, 2]
-    with pytest.raises(ValueError, match="at least 1"):
-        BoundedCache(0)
+    simulator = FireSimulator(small_tiles(), small_config(cached_states=2, cached_episodes=2), "planning")
+    hazards = {tile: simulator.hazard(tile, 0) for tile in (0, 1, 0, 2)}
+    assert simulator.hazard(0, 0) is hazards[0] and simulator.hazard(1, 0) is not hazards[1]
+    states = [BurnState(simulator.hazard(0, 0)) for _ in range(3)]
+    for state, cell in zip(states, np.flatnonzero(states[0].legal()), strict=False):
+        state.clear(int(cell))
+    first, second, again, _ = (simulator.exposure(0, 0, states[number]) for number in (0, 1, 0, 2))
+    assert again is first and simulator.exposure(0, 0, states[0]) is first
+    assert simulator.exposure(0, 0, states[1]) is not second

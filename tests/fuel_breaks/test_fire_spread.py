@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,12 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Landscape
-from environment.fuel_breaks.burn_state import BurnState, Hazard, TracedBurnState
+from environment.fuel_breaks.burn_state import BurnState, Hazard
 from environment.fuel_breaks.config import FuelMoisture, ScenarioConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
 from environment.fuel_breaks.fire_spread import (
-    PURPOSES,
-    ScenarioSet,
+    Purpose,
     arrival_minutes,
     draw_scenarios,
     spread_grid,
@@ -62,7 +63,7 @@ def burn(
 
 def hazard_of(landscape: Landscape, winds: list[Wind], ignitions: list[list[int]], duration: float) -> Hazard:
     config = small_config(scenarios=ScenarioConfig(duration_minutes=duration))
-    return Hazard(landscape, ScenarioSet(tuple(winds), np.array(ignitions, dtype=np.int32)), config)
+    return Hazard(landscape, winds, np.array(ignitions, dtype=np.int32), config)
 
 
 @settings(max_examples=25)
@@ -157,21 +158,21 @@ def test_a_shorter_fire_is_the_beginning_of_a_longer_one() -> None:
 
 def random_hazard(seed: int, rows: int = 8, columns: int = 7) -> Hazard:
     landscape = random_landscape(rows, columns, seed)
-    scenarios = draw_scenarios(landscape.burnable.ravel(), small_config().scenarios, "planning", seed)
-    return Hazard(landscape, scenarios, small_config())
+    drawn = draw_scenarios(landscape.burnable.ravel(), small_config().scenarios, "planning", seed)
+    return Hazard(landscape, *drawn, small_config())
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(1, 12))
 def test_step_by_step_is_bit_for_bit_as_from_scratch(seed: int, breaks: int) -> None:
     hazard = random_hazard(seed)
-    state = TracedBurnState(hazard)
+    state = BurnState(hazard)
     rng = np.random.default_rng(seed)
     for _ in range(breaks):
         legal = np.flatnonzero(state.legal())
         if len(legal):
             state.clear(int(rng.choice(legal)))
-    fresh = TracedBurnState(hazard, state.cleared)
+    fresh = BurnState(hazard, state.cleared)
     assert (state.arrival == fresh.arrival).all() and (state.downstream == fresh.downstream).all()
     for found, expected in zip(vars(state.exposure()).values(), vars(fresh.exposure()).values(), strict=True):
         assert np.array_equal(found, expected)
@@ -179,17 +180,17 @@ def test_step_by_step_is_bit_for_bit_as_from_scratch(seed: int, breaks: int) -> 
 
 def test_level_ground_in_calm_air_has_ties_that_do_not_matter() -> None:
     hazard = hazard_of(flat_landscape(9, 9), [Wind(0, 0)], [[40, 0, 13]], 200)
-    state = TracedBurnState(hazard)
+    state = BurnState(hazard)
     for cell in (41, 31, 10):
         state.clear(cell)
-    assert (state.downstream == TracedBurnState(hazard, state.cleared).downstream).all()
+    assert (state.downstream == BurnState(hazard, state.cleared).downstream).all()
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 10_000), st.floats(0, 0.2))
 def test_trees_and_what_burns_below(seed: int, share: float) -> None:
     hazard = random_hazard(seed)
-    state = TracedBurnState(hazard, random_mask(56, share, seed))
+    state = BurnState(hazard, random_mask(56, share, seed))
     trees = state.trees()
     burned = np.isfinite(state.arrival)
     assert len(trees.cell) == burned.sum()
@@ -216,7 +217,7 @@ def test_a_fire_does_not_start_without_fuel() -> None:
     hazard = hazard_of(flat_landscape(3, 3), [Wind(10, 0)], [[4, 0]], 500)
     state = BurnState(hazard)
     assert state.burned_cells == hazard.start_burned_cells == 18
-    assert state.clear(4).tolist() == [0, 1]
+    state.clear(4)
     assert np.isinf(state.arrival[0]).all() and np.isfinite(state.arrival[1]).sum() == 8
 
 
@@ -236,21 +237,20 @@ def test_scenarios(seed: int, winds: int, ignitions: int) -> None:
     config = ScenarioConfig(
         winds, planning_ignitions_per_wind=ignitions, reward_ignitions_per_wind=ignitions, min_wind_km_h=3
     )
-    drawn = draw_scenarios(burnable, config, "planning", seed)
-    again = draw_scenarios(burnable, config, "planning", seed)
-    assert drawn.winds == again.winds and (drawn.ignition_cells == again.ignition_cells).all()
-    assert drawn.ignition_cells.shape == (winds, ignitions) and burnable[drawn.ignition_cells].all()
-    counts = np.bincount(drawn.ignition_cells.ravel(), minlength=50)[burnable]
+    drawn, cells = draw_scenarios(burnable, config, "planning", seed)
+    again, same_cells = draw_scenarios(burnable, config, "planning", seed)
+    assert drawn == again and (cells == same_cells).all()
+    assert cells.shape == (winds, ignitions) and burnable[cells].all()
+    counts = np.bincount(cells.ravel(), minlength=50)[burnable]
     assert counts.max() - counts.min() <= 1
-    assert all(3 <= wind.speed_km_h <= config.max_wind_km_h for wind in drawn.winds)
-    bearings = np.sort([wind.from_degrees for wind in drawn.winds])
+    assert all(3 <= wind.speed_km_h <= config.max_wind_km_h for wind in drawn)
+    bearings = np.sort([wind.from_degrees for wind in drawn])
     np.testing.assert_allclose(np.diff(bearings), 360 / winds)
-    assert draw_scenarios(burnable, config, "reward", seed).winds != drawn.winds
-    assert draw_scenarios(burnable, config, "planning", seed + 1).winds != drawn.winds
+    assert draw_scenarios(burnable, config, "reward", seed)[0] != drawn
+    assert draw_scenarios(burnable, config, "planning", seed + 1)[0] != drawn
 
 
 def test_every_purpose_has_ignitions() -> None:
-    for purpose in PURPOSES:
-        drawn = draw_scenarios(np.ones(400, dtype=bool), ScenarioConfig(), purpose, 0)
-        assert drawn.ignition_cells.shape[0] == 8
-    assert draw_scenarios(np.ones(400, dtype=bool), ScenarioConfig(), "reward", 0).ignition_cells.size == 40
+    for purpose, ignitions in (("planning", 40), ("reward", 5), ("judging", 25)):
+        cells = draw_scenarios(np.ones(400, dtype=bool), ScenarioConfig(), cast(Purpose, purpose), 0)[1]
+        assert cells.shape == (8, ignitions)

@@ -12,14 +12,15 @@ from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from tests.fuel_breaks.fire_cases import observe_anew, small_tiles
 from tests.fuel_breaks.run_cases import run_config, trainer_of, with_learning
 from training.fuel_breaks.config import FuelBreakRunConfig
-from training.fuel_breaks.replay import Replay, centre_by_group, n_step_sums, returns_to_go
+from training.fuel_breaks.replay import Replay, centre_by_group, n_step_returns
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(1, 6), st.sampled_from([1.0, 0.9, 0.5]))
 def test_sums_of_rewards_by_hand(seed: int, n_steps: int, discount: float) -> None:
     rewards = np.random.default_rng(seed).normal(size=(3, 5))
-    for found, reach in ((returns_to_go(rewards, discount), 5), (n_step_sums(rewards, n_steps, discount), n_steps)):
+    for reach in (5, n_steps):
+        found = n_step_returns(rewards, reach, discount)
         for lane in range(3):
             for step in range(5):
                 ahead = rewards[lane, step : min(step + reach, 5)]
@@ -45,7 +46,7 @@ def test_a_transition_is_small() -> None:
     config = FuelBreakRunConfig()
     env = VectorFuelBreakEnvironment(cut_tiles(generated_landscape(0, 60, 60), config.tiles)[:1], config.env)
     for n_steps in (0, 3):
-        assert Replay(10, env.observer, n_steps=n_steps).bytes_per_transition < 200
+        assert Replay(10, env, n_steps=n_steps).ring.bytes_per_row < 200
 
 
 @pytest.mark.parametrize("n_steps", [0, 1, 3])
@@ -55,9 +56,9 @@ def test_states_are_rebuilt_from_indices(n_steps: int) -> None:
     trainer = trainer_of(config)
     for _ in range(9):
         trainer.play_round()
-    assert trainer.replay.size == trainer.replay.ring.capacity == 60
+    assert trainer.replay.ring.size == trainer.replay.ring.capacity == 60
     other = trainer_of(config)
-    other.replay.load_state_dict(trainer.replay.state_dict(), lambda: None)
+    other.replay.load_state_dict(trainer.replay.ring.state_dict(), lambda: None)
     drawn = [replay.sample(200, torch.Generator().manual_seed(1)) for replay in (trainer.replay, other.replay)]
     for name, value in vars(drawn[0]).items():
         assert (value is None and n_steps == 0) or torch.equal(value, getattr(drawn[1], name)), name
@@ -83,7 +84,7 @@ def test_n_step_transitions_lead_where_the_actions_lead(n_steps: int) -> None:
     trainer.play_round()
     data = trainer.replay.ring.data
     budget = config.env.budget_cells
-    for row in range(trainer.replay.size):
+    for row in range(trainer.replay.ring.size):
         step = row % budget
         reach = min(n_steps, budget - step)
         before, after = (np.unpackbits(data[name].numpy()[row], count=100) for name in ("cleared", "next_cleared"))

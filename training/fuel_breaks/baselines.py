@@ -8,30 +8,30 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from environment.fuel_breaks.burn_state import BurnState, Hazard, TracedBurnState
+from environment.fuel_breaks.burn_state import BurnState, Hazard
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import BoolArray, Float64Array, downstream_cells, tree_depth
 
 Policy = Callable[[VectorFuelBreakEnvironment], NDArray[np.int64]]
 """Chooses a legal cell for each lane from the environment's present state; for a terminated lane any number."""
-Score = Callable[[TracedBurnState], Float64Array]
+Score = Callable[[BurnState], Float64Array]
 """Returns (cells,) how much a state's planning fires speak for clearing each cell."""
 
 _DOMIRANK_SHARE = 0.5
 """Competition in DomiRank as a share of where it diverges; on validation tiles the best of 0.1, 0.5, 0.9 and 0.99."""
 
 
-def burn_probability(state: TracedBurnState) -> Float64Array:
+def burn_probability(state: BurnState) -> Float64Array:
     """Count the fires that burn each cell."""
     return np.asarray(np.isfinite(state.arrival).sum(axis=0), dtype=np.float64)
 
 
-def downstream_value(state: TracedBurnState) -> Float64Array:
+def downstream_value(state: BurnState) -> Float64Array:
     """Count the cells burned by way of each cell, itself included, over fires: its downstream protection value."""
     return np.asarray(state.downstream.sum(axis=0), dtype=np.float64)
 
 
-def tree_betweenness(state: TracedBurnState) -> Float64Array:
+def tree_betweenness(state: BurnState) -> Float64Array:
     """Sum betweenness (Freeman 1977) in the directed spread trees over fires.
 
     A tree has one path from each ancestor to each descendant, so a cell lies on ancestors times descendants of them.
@@ -41,7 +41,7 @@ def tree_betweenness(state: TracedBurnState) -> Float64Array:
     return np.asarray(np.bincount(trees.cell, pairs, state.hazard.grid.cells), dtype=np.float64)
 
 
-def domirank(state: TracedBurnState) -> Float64Array:
+def domirank(state: BurnState) -> Float64Array:
     """Rank cells by DomiRank in the network along which fires spread.
 
     An undirected link weighs as many fires as pass along it. Source: Engsig, Tejedor, Moreno, Foufoula-Georgiou and
@@ -60,7 +60,7 @@ def domirank(state: TracedBurnState) -> Float64Array:
     return np.asarray(np.linalg.solve(competition + np.eye(cells), competition.sum(axis=1)))
 
 
-def best_legal(scores: Float64Array, state: TracedBurnState) -> int:
+def best_legal(scores: Float64Array, state: BurnState) -> int:
     """Return the legal cell with the largest score, the first of equals; 0 if there is none."""
     return int(np.where(state.legal(), scores, -np.inf).argmax())
 
@@ -78,13 +78,10 @@ def static(score: Score) -> Policy:
     """Clear the best cells by a score of the fires on the unbroken tile."""
     known: WeakKeyDictionary[Hazard, Float64Array] = WeakKeyDictionary()
 
-    def best(state: TracedBurnState) -> int:
-        if state.hazard not in known:
-            known[state.hazard] = score(TracedBurnState(state.hazard))
-        return best_legal(known[state.hazard], state)
-
     def choose(env: VectorFuelBreakEnvironment) -> NDArray[np.int64]:
-        return np.array([best(state) for state in env.states])
+        for hazard in {state.hazard for state in env.states}.difference(known):
+            known[hazard] = score(BurnState(hazard))
+        return np.array([best_legal(known[state.hazard], state) for state in env.states])
 
     return choose
 
@@ -93,7 +90,7 @@ def random_cells(generator: np.random.Generator) -> Policy:
     """Clear uniformly drawn legal cells."""
 
     def choose(env: VectorFuelBreakEnvironment) -> NDArray[np.int64]:
-        draws = generator.random((len(env.states), env.observer.cells))
+        draws = generator.random((len(env.states), env.cells))
         return np.array([best_legal(own, state) for own, state in zip(draws, env.states, strict=True)])
 
     return choose

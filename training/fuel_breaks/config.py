@@ -139,8 +139,3 @@ class FuelBreakRunConfig:
 
     def __post_init__(self) -> None:
         require(self.minutes > 0 or self.episodes > 0, "minutes > 0 or episodes > 0", (self.minutes, self.episodes))
-
-    @property
-    def rounds_per_generation(self) -> int:
-        """Rounds, of one episode a lane, in a generation."""
-        return -(-self.generation_episodes // self.learning.lanes)

@@ -31,7 +31,7 @@ from training.fuel_breaks.policies import (
     noisy_choice,
     proportional_choice,
 )
-from training.fuel_breaks.replay import Batch, Replay, centre_by_group, n_step_sums, returns_to_go
+from training.fuel_breaks.replay import Batch, Replay, centre_by_group, n_step_returns
 from training.fuel_breaks.validation import Judge, spaced
 from utils.memory.profiler import get_profiler
 from utils.runs.seeding import named_generator
@@ -68,13 +68,6 @@ def value_loss(values: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
     return functional.smooth_l1_loss(taken, targets)
 
 
-@torch.no_grad()
-def soft_update(target: nn.Module, online: nn.Module, tau: float) -> None:
-    """Move the target network's parameters by a share tau towards the online network's."""
-    for old, new in zip(target.parameters(), online.parameters(), strict=True):
-        old.lerp_(new, tau)
-
-
 class DQNTrainer:
     """The state that a checkpoint holds (networks, optimiser, replay, histories, generator) and how it advances."""
 
@@ -95,13 +88,15 @@ class DQNTrainer:
         self.validation = Judge([validation[tile] for tile in chosen], config.env, safe_point)
         self.symmetry = build_symmetry(config.tiles.tile_cells).to(device)
         self.online = build_network(config.network).to(device)
-        self.online.fit_inputs(self._first_observations())
+        inputs = spaced(len(train), _INPUT_TILES)
+        self.env.reset(inputs, [0] * len(inputs))
+        self.online.fit_inputs(torch.from_numpy(self.env.observe()).to(device))
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self.best = copy.deepcopy(self.target)
         """The network of the best validation so far."""
         self.optimizer = torch.optim.Adam(self.online.parameters(), lr=learning.learning_rate)
         capacity = learning.lanes * bounds.experience_per_collector
-        self.replay = Replay(capacity, self.env.observer, n_steps=learning.n_steps, device=device)
+        self.replay = Replay(capacity, self.env, n_steps=learning.n_steps, device=device)
         self.generation = 0
         self.episodes = 0
         self.updates = 0
@@ -142,7 +137,7 @@ class DQNTrainer:
     def run_generation(self, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
         """Play and learn for a generation's episodes, then validate; returns the record for metrics.jsonl."""
         started = clock()
-        for _ in range(self.config.rounds_per_generation):
+        for _ in range(math.ceil(self.config.generation_episodes / self.config.learning.lanes)):
             self.play_round()
             self.learn()
         self.generation += 1
@@ -208,7 +203,9 @@ class DQNTrainer:
         loss.backward()
         nn.utils.clip_grad_norm_(self.online.parameters(), learning.max_gradient_norm)
         self.optimizer.step()
-        soft_update(self.target, self.online, learning.target_tau)
+        with torch.no_grad():
+            for average, parameter in zip(self.target.parameters(), self.online.parameters(), strict=True):
+                average.lerp_(parameter, learning.target_tau)
         return loss.item()
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
@@ -218,7 +215,7 @@ class DQNTrainer:
             "networks": {name: getattr(self, name).state_dict() for name in _NETWORKS},
             # Names in a checkpoint are strings; torch numbers the parameters.
             "optimizer": {**optimizer, "state": {str(key): value for key, value in optimizer["state"].items()}},
-            "replay": self.replay.state_dict(),
+            "replay": self.replay.ring.state_dict(),
             "progress": {
                 **{name: getattr(self, name) for name in _PROGRESS},
                 **{name: list(values) for name, values in self.histories.items()},
@@ -241,15 +238,6 @@ class DQNTrainer:
             values.clear()
             values.extend(progress[name])
         self.generator.set_state(progress["generator"])
-
-    def _first_observations(self) -> Tensor:
-        count = len(self.env.planning.tiles)
-        # Static channels are kept once computed: for all tiles now, so that memory does not grow as they are visited.
-        for tile in range(count):
-            self.env.observer.static_channels(tile)
-        tiles = spaced(count, _INPUT_TILES)
-        self.env.reset(tiles, [0] * len(tiles))
-        return torch.from_numpy(self.env.observe()).to(self.device)
 
     def _choose(self) -> NDArray[np.int64]:
         env, legal, generator = self.env, self.env.action_masks(), self.generator
@@ -274,7 +262,7 @@ class DQNTrainer:
         learning = self.config.learning
         n_steps, discount = learning.n_steps, learning.discount
         units = rewards.T / PERCENT_PER_UNIT
-        totals = n_step_sums(units, n_steps, discount) if n_steps else returns_to_go(units, discount)
+        totals = n_step_returns(units, n_steps or len(rewards), discount)
         if learning.centre_returns and not n_steps:
             totals = centre_by_group(totals, learning.lanes_per_tile)
         for lane in range(actions.shape[1]):
@@ -319,9 +307,9 @@ class DQNTrainer:
                 "collection": means["collection_times"],
             },
             "buffers": {
-                "replay": self.replay.size,
+                "replay": self.replay.ring.size,
                 "replay_capacity": self.replay.ring.capacity,
-                "replay_bytes": self.replay.ring.capacity * self.replay.bytes_per_transition,
+                "replay_bytes": self.replay.ring.capacity * self.replay.ring.bytes_per_row,
                 "store_bytes": self.replay.store_bytes,
                 "histories": {name: len(values) for name, values in self.histories.items()},
             },

@@ -15,7 +15,7 @@ from environment.fuel_breaks.fire_spread import Float64Array
 from training.fuel_breaks.arguments import FuelBreakEvaluateArguments
 from training.fuel_breaks.baselines import baselines
 from training.fuel_breaks.pictures import draw_comparison
-from training.fuel_breaks.run import GENERATED, SavedAgent, open_agent
+from training.fuel_breaks.run import SavedAgent, open_agent
 from training.fuel_breaks.validation import evaluate, spaced
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_json
@@ -44,10 +44,10 @@ class PairedLead:
     """Share of the tiles on which the network is better."""
 
 
-def paired_lead(own: Float64Array, other: Float64Array, seed: int = 0) -> PairedLead:
+def paired_lead(own: Float64Array, other: Float64Array) -> PairedLead:
     """Compare the (tiles,) reductions of two policies."""
     difference = own - other
-    generator = np.random.Generator(np.random.PCG64(seed))
+    generator = np.random.Generator(np.random.PCG64(0))
     means = difference[generator.integers(0, len(difference), (RESAMPLES, len(difference)))].mean(axis=1)
     low, high = np.percentile(means, (50 * (1 - LEVEL), 50 * (1 + LEVEL)))
     varies = len(difference) > 1 and float(np.ptp(difference)) > 0
@@ -73,7 +73,7 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
     agent = open_agent(arguments.runs_dir, arguments.run, device)
     reductions = judge(agent, arguments.split, arguments.tiles, arguments.scenario_seeds)
     leads = {name: paired_lead(reductions[AGENT], values) for name, values in reductions.items() if name != AGENT}
-    notes = [NEIGHBOURS] + ([GENERATED] if agent.config.landscape is None else [])
+    notes = [NEIGHBOURS] + ([agent.note] if agent.note else [])
     if arguments.split == "validation":
         notes.append("the network was chosen on these tiles, which flatters it")
     result = {
@@ -101,7 +101,7 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
 
 def judge(agent: SavedAgent, split: str, max_tiles: int, scenario_seeds: int) -> dict[str, Float64Array]:
     """Return the (tiles,) reductions of the burned area in percent by policy, the network first."""
-    every = agent.tiles(split)
+    every = agent.tiles[split]
     tiles = [every[tile] for tile in spaced(len(every), max_tiles or len(every))]
     reductions = {}
     for name, policy in {AGENT: agent.policy, **baselines(agent.config.seed)}.items():

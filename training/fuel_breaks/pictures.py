@@ -19,6 +19,7 @@ from PIL import Image
 
 from data.fuel_breaks.fuel_models import FUEL_MODELS
 from data.fuel_breaks.landscape import Landscape
+from environment.fuel_breaks.burn_state import Hazard
 from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
 from utils.pictures import BLUE, GREY, INK, ORANGE, VERMILION, outside_legend, picture, save_figure
@@ -50,16 +51,6 @@ class Placement:
     reduction_percent: float
     burn_probability: Float64Array
     """Share of the judging fires that burn each cell, breaks in place."""
-
-
-@dataclass(frozen=True)
-class FirePair:
-    """One fire without and with breaks: (rows, columns) arrival in minutes, infinite where it does not come."""
-
-    without: Float64Array
-    with_breaks: Float64Array
-    duration_minutes: float
-    wind: Wind
 
 
 def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | None = None) -> None:
@@ -161,34 +152,38 @@ def draw_burn_probability(
 
 
 def draw_fire(
-    landscape: Landscape, fire: FirePair, cleared: BoolArray, path: Path, title: str, note: str | None
+    landscape: Landscape, judging: Hazard, cleared: BoolArray, path: Path, title: str, note: str | None
 ) -> None:
-    """Write a GIF of one fire without breaks (left) and with them (right), the last frame held."""
+    """Write a GIF of one fire without breaks (left) and with them (right), the last frame held.
+
+    Of the fires of at least mean size it is the one of which breaks save most nearly the share that they save of all.
+    """
+    arrivals = [judging.burn(mask.ravel()) for mask in (np.zeros_like(cleared), cleared)]
+    before, after = (np.isfinite(arrival).sum(axis=1) for arrival in arrivals)
+    distance = np.abs(1 - after / np.maximum(before, 1) - (1 - after.sum() / before.sum()))
+    fire = int(np.where(before >= before.mean(), distance, np.inf).argmin())
+    without, with_breaks = (arrival[fire].reshape(landscape.shape) for arrival in arrivals)
     figure = _figure(9.6, 5.2, title, note, dpi=80)
     left, right = figure.subplots(1, 2)
     sides = []
-    for axes, name, arrival in (
-        (left, "without breaks", fire.without),
-        (right, "with the network's breaks", fire.with_breaks),
-    ):
+    star: dict[str, Any] = {"marker": "*", "color": ORANGE, "markeredgecolor": INK}
+    for axes, name, arrival in ((left, "without breaks", without), (right, "with the network's breaks", with_breaks)):
         _ground(axes, landscape)
         row, column = np.unravel_index(int(arrival.argmin()), arrival.shape)
-        axes.plot(
-            column, row, marker="*", color=ORANGE, markersize=13, markeredgecolor=INK, markeredgewidth=0.8, zorder=6
-        )
+        axes.plot(column, row, markersize=13, markeredgewidth=0.8, zorder=6, **star)
         sides.append((axes, name, arrival, axes.imshow(np.zeros((*arrival.shape, 4)), interpolation="nearest")))
     _breaks(right, cleared)
     _north_and_scale(left, landscape)
-    _wind_arrow(right, fire.wind)
+    _wind_arrow(right, judging.winds[judging.wind_of_fire[fire]])
     handles: list[Any] = [
-        Line2D([], [], linestyle="", marker="*", color=ORANGE, markeredgecolor=INK, markersize=11, label="ignition"),
+        Line2D([], [], linestyle="", markersize=11, label="ignition", **star),
         Patch(color=VERMILION, label=f"reached in the last {_FRONT_MINUTES:.0f} min"),
         Patch(color=_BURNED, label="burned"),
         _break_handle(),
     ]
     figure.legend(handles=handles, loc="outside lower right", ncols=4, frameon=False, fontsize=9)
     canvas, images = FigureCanvasAgg(figure), []
-    for minute in np.linspace(0, fire.duration_minutes, _FRAMES).tolist():
+    for minute in np.linspace(0, judging.duration_minutes, _FRAMES).tolist():
         for axes, name, arrival, flames in sides:
             is_burned = arrival <= minute
             colours = np.zeros((*arrival.shape, 4))
@@ -258,17 +253,8 @@ def _north_and_scale(axes: Axes, landscape: Landscape, colour: str = INK) -> Non
     backing = _BACKING if colour == INK else {**_BACKING, "facecolor": "#00000088"}
     text: dict[str, Any] = {"color": colour, "bbox": backing, "ha": "center", "zorder": 8}
     arrow = {"arrowstyle": "-|>", "color": colour, "lw": 1.4}
-    axes.annotate(
-        "N",
-        (0.94, 0.965),
-        (0.94, 0.81),
-        "axes fraction",
-        arrowprops=arrow,
-        va="center",
-        fontsize=10,
-        weight="bold",
-        **text,
-    )
+    letter: dict[str, Any] = {"va": "center", "fontsize": 10, "weight": "bold", **text}
+    axes.annotate("N", (0.94, 0.965), (0.94, 0.81), "axes fraction", arrowprops=arrow, **letter)
     rows, columns = landscape.shape
     width = columns * landscape.cell_size_m
     metres = next((m for m in (50, 100, 200, 500, 1000, 2000, 5000) if m >= width / 5), 10_000)

@@ -15,7 +15,7 @@ from training.fuel_breaks.baselines import Policy
 
 DOWNSTREAM = CHANNELS.index("downstream_value")
 COMPASS = CompassChannels(
-    directions=[CHANNELS.index(f"spread_rate_{name}") for name in ("n", "ne", "e", "se", "s", "sw", "w", "nw")],
+    directions=[number for number, name in enumerate(CHANNELS) if name.startswith("spread_rate")],
     east=CHANNELS.index("aspect_sine"),
     north=CHANNELS.index("aspect_cosine"),
 )

@@ -8,30 +8,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.signal import lfilter
 from torch import Tensor
 
-from environment.fuel_breaks.burn_state import Exposure, TracedBurnState
-from environment.fuel_breaks.env import Observer
+from environment.fuel_breaks.burn_state import BurnState, Exposure
+from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
 from utils.tensor_ring import TensorRing
 
 
-def returns_to_go(rewards: Float64Array, discount: float) -> Float64Array:
-    """Return the (lanes, steps) discounted sums of each reward and those after it."""
-    totals = np.zeros_like(rewards)
-    following = np.zeros(len(rewards))
-    for step in range(rewards.shape[1] - 1, -1, -1):
-        following = rewards[:, step] + discount * following
-        totals[:, step] = following
-    return totals
-
-
-def n_step_sums(rewards: Float64Array, n_steps: int, discount: float) -> Float64Array:
+def n_step_returns(rewards: Float64Array, n_steps: int, discount: float) -> Float64Array:
     """Return the (lanes, steps) discounted sums of each reward and the n - 1 after it, or as many as there are."""
-    totals = returns_to_go(rewards, discount)
-    later = np.zeros_like(totals)
-    later[:, :-n_steps] = totals[:, n_steps:]
-    return totals - discount**n_steps * later
+    to_the_end = lfilter([1.0], [1.0, -discount], rewards[:, ::-1])[:, ::-1]
+    later = np.zeros_like(to_the_end)
+    later[:, :-n_steps] = to_the_end[:, n_steps:]
+    return np.asarray(to_the_end - discount**n_steps * later)
 
 
 def centre_by_group(returns: Float64Array, lanes_per_group: int) -> Float64Array:
@@ -64,18 +55,20 @@ class Batch:
 class Replay:
     """Transitions as (tile, cleared cells, scenario seed, action, rewards, cleared cells after them).
 
-    A transition takes under 200 bytes on tiles of 20 x 20 cells. Observations are rebuilt from it by the observer. The
+    A transition takes under 200 bytes on tiles of 20 x 20 cells; the environment rebuilds its observations. The
     exposures of its states take longest to compute and are kept beside it, in memory that is taken once; a checkpoint
-    leaves them out.
+    holds the ring only.
     """
 
-    def __init__(self, capacity: int, observer: Observer, *, n_steps: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, capacity: int, env: VectorFuelBreakEnvironment, *, n_steps: int, device: torch.device | str = "cpu"
+    ) -> None:
         """Allocate; with `n_steps` = 0 targets need no next state."""
-        mask_bytes = -(-observer.cells // 8)
+        mask_bytes = -(-env.cells // 8)
         self.device = torch.device(device)
-        self._observer = observer
+        self._env = env
         self._n_steps = n_steps
-        self._burnable = np.stack([tile.landscape.burnable.ravel() for tile in observer.simulator.tiles])
+        self._burnable = np.stack([tile.landscape.burnable.ravel() for tile in env.planning.tiles])
         self.ring = TensorRing(
             capacity,
             {
@@ -89,8 +82,8 @@ class Replay:
                 "next_cleared": ((mask_bytes,), torch.uint8),
             },
         )
-        scenarios = observer.simulator.config.scenarios
-        fires, cells = scenarios.winds * scenarios.planning_ignitions_per_wind, observer.cells
+        scenarios = env.config.scenarios
+        fires, cells = scenarios.winds * scenarios.planning_ignitions_per_wind, env.cells
         exposure = np.dtype(
             [
                 ("burned", np.min_scalar_type(fires), cells),
@@ -104,21 +97,7 @@ class Replay:
         for store in self._exposures.values():
             # Written once, so that all pages are there from the start and the process does not grow as it fills.
             store.view(np.uint8).fill(0)
-
-    @property
-    def size(self) -> int:
-        """Transitions held."""
-        return self.ring.size
-
-    @property
-    def bytes_per_transition(self) -> int:
-        """Storage of one transition, without what can be computed from it."""
-        return self.ring.bytes_per_row
-
-    @property
-    def store_bytes(self) -> int:
-        """Storage of the exposures."""
-        return sum(store.nbytes for store in self._exposures.values())
+        self.store_bytes = sum(store.nbytes for store in self._exposures.values())
 
     def add_episode(self, transitions: Mapping[str, Tensor], exposures: Sequence[Exposure]) -> None:
         """Append the (steps, ...) transitions of one episode, and the exposures of its (steps + 1) states."""
@@ -128,7 +107,7 @@ class Replay:
 
     def sample(self, count: int, generator: torch.Generator) -> Batch:
         """Draw transitions uniformly, with replacement."""
-        rows = torch.randint(self.size, (count,), generator=generator)
+        rows = torch.randint(self.ring.size, (count,), generator=generator)
         stored = {name: values[rows] for name, values in self.ring.data.items()}
         observation, legal = self._states("cleared", rows, stored)
         following = self._states("next_cleared", rows, stored) if self._n_steps else (None, None)
@@ -142,12 +121,8 @@ class Replay:
             *following,
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the transitions."""
-        return self.ring.state_dict()
-
     def load_state_dict(self, state: Mapping[str, Any], safe_point: Callable[[], None]) -> None:
-        """Restore what `state_dict` gave and burn its states again, which takes about as long as playing them took."""
+        """Restore the ring and burn its states again, which takes about as long as playing them took."""
         self.ring.load_state_dict(state)
         for rows in self._episodes():
             safe_point()
@@ -169,8 +144,8 @@ class Replay:
 
     def _burn_again(self, rows: Sequence[int]) -> list[Exposure]:
         data, first = self.ring.data, rows[0]
-        hazard = self._observer.simulator.hazard(int(data["tile"][first]), int(data["scenario_seed"][first]))
-        state = TracedBurnState(hazard, self._unpacked(data["cleared"][first]))
+        hazard = self._env.planning.hazard(int(data["tile"][first]), int(data["scenario_seed"][first]))
+        state = BurnState(hazard, self._unpacked(data["cleared"][first]))
         exposures = [state.exposure()]
         for row in rows:
             state.clear(int(data["action"][row]))
@@ -180,14 +155,11 @@ class Replay:
     def _states(self, mask: str, rows: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Rebuild the observations and legal cells of the states before or after transitions."""
         tiles, cleared = stored["tile"].tolist(), self._unpacked(stored[mask])
-        observations = np.empty((len(tiles), *self._observer.shape), dtype=np.float32)
-        for sampled, row in enumerate(rows.tolist()):
-            burned, downstream, start = self._exposures[mask][row]
-            exposure = Exposure(burned, downstream, int(start))
-            observations[sampled] = self._observer.render(tiles[sampled], cleared[sampled], exposure)
+        exposures = (Exposure(*exposure) for exposure in self._exposures[mask][rows.numpy()])
+        observations = np.stack([self._env.render(*state) for state in zip(tiles, cleared, exposures, strict=True)])
         legal = self._burnable[tiles] & ~cleared
         return torch.from_numpy(observations).to(self.device), torch.from_numpy(legal).to(self.device)
 
     def _unpacked(self, masks: Tensor) -> BoolArray:
         """Unpack the bits of (..., bytes) to (..., cells)."""
-        return np.unpackbits(masks.numpy(), axis=-1, count=self._observer.cells).astype(np.bool_)
+        return np.unpackbits(masks.numpy(), axis=-1, count=self._env.cells).astype(np.bool_)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import torch
 
-from data.fuel_breaks.landscape import Landscape, Tile, TileSplits, cut_tiles, load_landscape, split_tiles
+from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, load_landscape, split_tiles
 from data.fuel_breaks.terrain import generated_landscape
-from models.fuel_breaks.q_network import QNetwork
 from training.fuel_breaks.baselines import Policy
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.policies import build_network, build_symmetry, greedy
@@ -25,32 +24,31 @@ LANDSCAPE = "landscape.json"
 GENERATED = "generated terrain: the result says nothing about a real place"
 
 
-def load_tiles(config: FuelBreakRunConfig) -> tuple[Landscape, TileSplits]:
+def load_tiles(config: FuelBreakRunConfig) -> tuple[Landscape, dict[str, list[Tile]]]:
     """Return the landscape of a run and its tiles by split. Raises DataError if it cannot be read or is too small."""
     path = config.landscape
     landscape = generated_landscape(config.terrain_seed) if path is None else load_landscape(path)
     splits = split_tiles(cut_tiles(landscape, config.tiles), config.tiles)
-    counts = {name: len(tiles) for name, tiles in vars(splits).items()}
+    counts = {name: len(tiles) for name, tiles in splits.items()}
     logger.info("landscape: %s; tiles: %s", path or GENERATED, counts)
     return landscape, splits
 
 
+def landscape_note(config: FuelBreakRunConfig) -> str | None:
+    """Return what the pictures of a run say of its landscape."""
+    return GENERATED if config.landscape is None else None
+
+
 def remember_landscape(run_path: Path, landscape: Landscape) -> None:
     """Write down the landscape of a new run. Raises DataError for a run that began on another one."""
-    path, digest = run_path / LANDSCAPE, _digest(landscape)
-    if not path.exists():
-        write_json(path, {"sha256": digest, "shape": landscape.shape, "cell_size_m": landscape.cell_size_m})
-        return
-    known = json.loads(path.read_text(encoding="utf-8"))
-    if known["sha256"] != digest:
-        raise DataError(f"expected the landscape that {run_path} learned from, got another; give --landscape")
-
-
-def _digest(landscape: Landscape) -> str:
-    digest = hashlib.sha256(str((landscape.shape, landscape.cell_size_m)).encode())
+    path, digest = run_path / LANDSCAPE, hashlib.sha256(str((landscape.shape, landscape.cell_size_m)).encode())
     for name, array in sorted(landscape.arrays().items()):
         digest.update(name.encode() + array.tobytes())
-    return digest.hexdigest()
+    sha256 = digest.hexdigest()
+    if not path.exists():
+        write_json(path, {"sha256": sha256, "shape": landscape.shape, "cell_size_m": landscape.cell_size_m})
+    elif json.loads(path.read_text(encoding="utf-8"))["sha256"] != sha256:
+        raise DataError(f"expected the landscape that {run_path} learned from, got another; give --landscape")
 
 
 @dataclass(frozen=True)
@@ -59,23 +57,15 @@ class SavedAgent:
 
     run: RunLog
     config: FuelBreakRunConfig
-    splits: TileSplits
-    network: QNetwork
+    tiles: dict[str, list[Tile]]
+    """By split."""
+    policy: Policy
+    """The greedy one of the network."""
     best_generation: int
     """0: the untrained network."""
     episodes: int
-    device: torch.device
-
-    @property
-    def policy(self) -> Policy:
-        """Return the greedy policy of the network."""
-        symmetry = build_symmetry(self.config.tiles.tile_cells).to(self.device)
-        return greedy(self.network, self.device, symmetry if self.config.learning.symmetry else None)
-
-    def tiles(self, split: str) -> tuple[Tile, ...]:
-        """Return the tiles of a split."""
-        tiles: tuple[Tile, ...] = getattr(self.splits, split)
-        return tiles
+    note: str | None
+    """What pictures say of the landscape."""
 
 
 def open_agent(runs_dir: Path, name: str | None, device: torch.device) -> SavedAgent:
@@ -92,6 +82,7 @@ def open_agent(runs_dir: Path, name: str | None, device: torch.device) -> SavedA
     progress = state["progress"]
     network = build_network(config.network).to(device)
     network.load_state_dict(state["networks"]["best"])
-    generation = int(progress["best_generation"])
+    symmetry = build_symmetry(config.tiles.tile_cells).to(device) if config.learning.symmetry else None
+    policy, generation = greedy(network.eval(), device, symmetry), int(progress["best_generation"])
     logger.info("run %s: network of generation %d, %s episodes", run.path, generation, f"{progress['episodes']:,}")
-    return SavedAgent(run, config, splits, network.eval(), generation, int(progress["episodes"]), device)
+    return SavedAgent(run, config, splits, policy, generation, int(progress["episodes"]), landscape_note(config))

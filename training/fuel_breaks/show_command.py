@@ -15,15 +15,8 @@ from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
 from training.fuel_breaks.arguments import FuelBreakShowArguments
 from training.fuel_breaks.baselines import baselines, place, reduction_percent
 from training.fuel_breaks.evaluate_command import AGENT
-from training.fuel_breaks.pictures import (
-    FirePair,
-    Placement,
-    draw_breaks,
-    draw_burn_probability,
-    draw_fire,
-    draw_learning,
-)
-from training.fuel_breaks.run import GENERATED, SavedAgent, open_agent
+from training.fuel_breaks.pictures import Placement, draw_breaks, draw_burn_probability, draw_fire, draw_learning
+from training.fuel_breaks.run import SavedAgent, open_agent
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
 
@@ -42,35 +35,31 @@ def run_show(arguments: FuelBreakShowArguments) -> Path:
     device = choose_device(arguments.device)
     choose_threads(arguments.threads)
     agent = open_agent(arguments.runs_dir, arguments.run, device)
-    tiles = agent.tiles(arguments.split)
+    tiles = agent.tiles[arguments.split]
     if arguments.tile >= len(tiles):
         raise ConfigError(f"expected a {arguments.split} tile from 0 to {len(tiles) - 1}, got {arguments.tile}")
     folder = agent.run.path / f"tile-{arguments.split}-{arguments.tile}"
     folder.mkdir(exist_ok=True)
-    note = GENERATED if agent.config.landscape is None else None
-    _draw_tile(agent, tiles[arguments.tile], arguments, folder, note)
+    name = f"{arguments.split.capitalize()} tile {arguments.tile}"
+    _draw_tile(agent, tiles[arguments.tile], name, arguments.scenario_seed, folder)
     if records := agent.run.records():
-        draw_learning(records, agent.run.path / "learning.png", note)
+        draw_learning(records, agent.run.path / "learning.png", agent.note)
     logger.info("pictures in %s and %s", folder, agent.run.path / "learning.png")
     return folder
 
 
-def _draw_tile(
-    agent: SavedAgent, tile: Tile, arguments: FuelBreakShowArguments, folder: Path, note: str | None
-) -> None:
-    env, seed = agent.config.env, arguments.scenario_seed
-    landscape, shape = tile.landscape, tile.landscape.shape
+def _draw_tile(agent: SavedAgent, tile: Tile, name: str, seed: int, folder: Path) -> None:
+    env, landscape = agent.config.env, tile.landscape
     config = replace(env, scenarios=replace(env.scenarios, judging_ignitions_per_wind=_IGNITIONS_PER_WIND))
     judging = FireSimulator([tile], config, "judging").hazard(0, seed)
     vector, placements = VectorFuelBreakEnvironment([tile], env), {}
     for policy_name, policy in {AGENT: agent.policy, **baselines(agent.config.seed)}.items():
         cleared = place(policy, vector, [0], seed)[0]
         reduction, probability = reduction_percent(judging, cleared), _burn_probability(judging, cleared)
-        placements[policy_name] = Placement(policy_name, cleared.reshape(shape), reduction, probability)
+        placements[policy_name] = Placement(policy_name, cleared.reshape(landscape.shape), reduction, probability)
         logger.info("%-28s %6.2f %%", policy_name, reduction)
-    name = f"{arguments.split.capitalize()} tile {arguments.tile}"
     fires = f"{len(judging.ignition_cells)} fires of {judging.duration_minutes:.0f} minutes that no policy saw"
-    fires_note = f"{fires}; {note}" if note else fires
+    fires_note = f"{fires}; {agent.note}" if agent.note else fires
     hectares = env.budget_cells * landscape.cell_size_m**2 / 10_000
     title = f"{name}: where each policy clears {env.budget_cells} cells ({hectares:.1f} ha)"
     draw_breaks(landscape, list(placements.values()), folder / "breaks.png", title, fires_note)
@@ -78,20 +67,8 @@ def _draw_tile(
     chosen = [placements[AGENT], placements[_RIVAL]]
     title = f"{name}: burn probability before and after"
     draw_burn_probability(landscape, before, chosen, folder / "burn_probability.png", title, fires_note)
-    cleared = placements[AGENT].cleared
-    fire = typical_fire(judging, cleared)
-    draw_fire(landscape, fire, cleared, folder / "fire.gif", f"{name}: one fire, without and with breaks", note)
-
-
-def typical_fire(judging: Hazard, cleared: BoolArray) -> FirePair:
-    """Choose a fire of at least mean size of which breaks save about the same share as of all judging fires."""
-    without, with_breaks = (judging.burn(mask.ravel()) for mask in (np.zeros_like(cleared), cleared))
-    before, after = (np.isfinite(arrival).sum(axis=1) for arrival in (without, with_breaks))
-    share = 1 - after / np.maximum(before, 1)
-    distance = np.where(before >= before.mean(), np.abs(share - (1 - after.sum() / before.sum())), np.inf)
-    fire, shape = int(distance.argmin()), judging.grid.shape
-    wind = judging.winds[judging.wind_of_fire[fire]]
-    return FirePair(without[fire].reshape(shape), with_breaks[fire].reshape(shape), judging.duration_minutes, wind)
+    title = f"{name}: one fire, without and with breaks"
+    draw_fire(landscape, judging, placements[AGENT].cleared, folder / "fire.gif", title, agent.note)
 
 
 def _burn_probability(hazard: Hazard, cleared: BoolArray) -> Float64Array:

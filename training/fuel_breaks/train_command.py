@@ -14,7 +14,7 @@ from training.fuel_breaks.arguments import FuelBreakTrainArguments
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
-from training.fuel_breaks.run import GENERATED, load_tiles, remember_landscape
+from training.fuel_breaks.run import landscape_note, load_tiles, remember_landscape
 from training.run.session import GENERATION, Session, open_session
 from utils.charts import memory_chart
 from utils.memory.guard import peak_rss_mb
@@ -26,12 +26,9 @@ logger = logging.getLogger(__name__)
 Clock = Callable[[], float]
 
 
-def run_train(arguments: FuelBreakTrainArguments, explicit: frozenset[str]) -> None:
-    """Run the command `fuel-breaks train`."""
-    run_training(arguments.settings, explicit)
-
-
-def run_training(config: FuelBreakRunConfig, explicit: frozenset[str], clock: Clock = time.monotonic) -> dict[str, Any]:
+def run_train(
+    arguments: FuelBreakTrainArguments, explicit: frozenset[str], clock: Clock = time.monotonic
+) -> dict[str, Any]:
     """Train, or continue a run, until its minutes or episodes are spent; return the contents of `summary.json`.
 
     Args:
@@ -42,30 +39,27 @@ def run_training(config: FuelBreakRunConfig, explicit: frozenset[str], clock: Cl
         DataError: the landscape cannot be used, or is not the one that the run learned from.
         ConfigError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
+    config = arguments.settings
     # Of a new run before its folder is made: a landscape that cannot be used leaves nothing behind.
     ground = load_tiles(config) if config.resume is None else None
     with open_session(config, explicit) as session:
         config = session.settings
         landscape, splits = ground or load_tiles(config)
         remember_landscape(session.run.path, landscape)
-        trainer = DQNTrainer(config, splits.train, splits.validation, session.device, session.safe_point)
+        trainer = DQNTrainer(config, splits["train"], splits["validation"], session.device, session.safe_point)
         if not session.restore(trainer):
             trainer.begin()
-            _log_untrained(trainer)
+            logger.info(
+                "network of %s parameters; on %d validation tiles the untrained one reduces the burned area by "
+                "%.2f %%, the adaptive downstream value by %.2f %%",
+                f"{_parameter_count(trainer):,}",
+                len(trainer.validation.tiles),
+                trainer.best_score,
+                trainer.heuristic_score,
+            )
         get_profiler().log_memory("start")
         _train(session, trainer, clock)
         return _finish(trainer, session.run, config)
-
-
-def _log_untrained(trainer: DQNTrainer) -> None:
-    logger.info(
-        "network of %s parameters; on %d validation tiles the untrained one reduces the burned area by %.2f %%, the "
-        "adaptive downstream value by %.2f %%",
-        f"{_parameter_count(trainer):,}",
-        len(trainer.validation.tiles),
-        trainer.best_score,
-        trainer.heuristic_score,
-    )
 
 
 def _parameter_count(trainer: DQNTrainer) -> int:
@@ -76,25 +70,16 @@ def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer, clock: Clo
     config, run = session.settings, session.run
 
     def records() -> Iterator[dict[str, Any]]:
-        while not _is_done(trainer, config):
+        while not (0 < config.minutes * 60 <= trainer.seconds or 0 < config.episodes <= trainer.episodes):
             yield trainer.run_generation(clock)
 
     def report(record: Mapping[str, Any], _: float) -> None:
         logger.info("%s", status_lines(record))
-        draw_learning(run.records(), run.path / "learning.png", _note(config))
+        draw_learning(run.records(), run.path / "learning.png", landscape_note(config))
         # A figure and its pixels refer to each other: without a collection every picture would stay for long.
         gc.collect()
 
     session.train(trainer, records(), report)
-
-
-def _is_done(trainer: DQNTrainer, config: FuelBreakRunConfig) -> bool:
-    is_late = 0 < config.minutes * 60 <= trainer.seconds
-    return is_late or 0 < config.episodes <= trainer.episodes
-
-
-def _note(config: FuelBreakRunConfig) -> str | None:
-    return GENERATED if config.landscape is None else None
 
 
 def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dict[str, Any]:
@@ -113,7 +98,7 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
             "best_generation": trainer.best_generation,
             "adaptive_downstream_value": trainer.heuristic_score,
         },
-        "replay_bytes_per_transition": trainer.replay.bytes_per_transition,
+        "replay_bytes_per_transition": trainer.replay.ring.bytes_per_row,
         "peak_rss_mb": peak_rss_mb(),
         "rss_mb_per_generation": [snapshot.rss_mb for snapshot in profiler.visits(GENERATION)],
         "rss_mb_trend_per_generation": trend,

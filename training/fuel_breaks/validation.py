@@ -17,8 +17,8 @@ from training.fuel_breaks.baselines import Policy, place, reduction_percent
 
 def spaced(available: int, count: int) -> list[int]:
     """Return at most `count` evenly spaced numbers below `available`."""
-    chosen = np.unique(np.linspace(0, available - 1, min(count, available)).round().astype(int))
-    return [int(number) for number in chosen]
+    chosen: list[int] = np.unique(np.linspace(0, available - 1, min(count, available)).round().astype(int)).tolist()
+    return chosen
 
 
 class Judge:
