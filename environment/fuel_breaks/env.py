@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -146,3 +148,59 @@ class VectorFuelBreakEnvironment:
         by_cell[2] = exposure.downstream / exposure.start_burned_cells
         by_cell[3] = max(budget - int(cleared.sum()), 0) / budget
         return np.concatenate([static, dynamic])
+
+
+class FuelBreakEnvironment(gym.Env[Float32Array, np.int64]):
+    """One tile as a Gymnasium environment: an action is the number of the cell to clear.
+
+    An illegal action changes nothing and is rewarded with 0 (`info["is_legal"]` is false). An episode is truncated
+    after as many steps as the budget has cells. `action_masks` gives the legal actions.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it so
+
+    def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig) -> None:
+        self.vector = VectorFuelBreakEnvironment(tiles, config)
+        shape = (len(CHANNELS), *tiles[0].landscape.burnable.shape)
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, shape, np.float32)
+        self.action_space = gym.spaces.Discrete(self.vector.cells)
+        self.steps = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Float32Array, dict[str, Any]]:
+        """Begin an episode on `options["tile"]` with `options["scenario_seed"]`; what is left out is drawn.
+
+        Raises:
+            ValueError: there is no such tile, or the seed is negative.
+        """
+        super().reset(seed=seed)
+        count = len(self.vector.planning.tiles)
+        chosen = {
+            "tile": int(self.np_random.integers(count)),
+            "scenario_seed": int(self.np_random.integers(MAX_SCENARIO_SEED)),
+            **(options or {}),
+        }
+        if not 0 <= chosen["tile"] < count or chosen["scenario_seed"] < 0:
+            raise ValueError(f"expected a tile from 0 to {count - 1} and a scenario seed from 0 on, got {chosen}")
+        self.steps = 0
+        self.vector.reset([chosen["tile"]], [chosen["scenario_seed"]])
+        return self.vector.observe()[0], self._info(True)
+
+    def step(self, action: np.int64 | int) -> tuple[Float32Array, float, bool, bool, dict[str, Any]]:
+        """Clear a cell; the reward is in percent of the area burned at the start."""
+        self.steps += 1
+        is_legal = bool(self.action_masks()[action])
+        reward = float(self.vector.step([int(action)])[0]) if is_legal else 0.0
+        terminated = bool(self.vector.terminated[0])
+        truncated = not terminated and self.steps >= self.vector.config.budget_cells
+        return self.vector.observe()[0], reward, terminated, truncated, self._info(is_legal)
+
+    def action_masks(self) -> BoolArray:
+        """Return the (cells,) that may be cleared."""
+        return self.vector.states[0].legal()
+
+    def _info(self, is_legal: bool) -> dict[str, Any]:
+        tile, scenario_seed = int(self.vector.tiles[0]), int(self.vector.scenario_seeds[0])
+        mask = self.action_masks()
+        return {"tile": tile, "scenario_seed": scenario_seed, "is_legal": is_legal, "action_mask": mask}
