@@ -23,7 +23,7 @@ from tqdm import tqdm
 from utils.config.settings import to_dict
 from utils.config.trader import Config, EnvironmentConfig
 from utils.errors import ConfigError
-from utils.runs.checkpoint import save_checkpoint
+from utils.runs.checkpoint import encode_state, save_checkpoint
 from utils.runs.console import setup_logging
 from utils.runs.run_log import RunLog, latest_run, write_json
 
@@ -141,7 +141,7 @@ def test_settings_that_this_version_cannot_read_are_refused_in_one_line(tmp_path
 
 def test_a_checkpoint_of_other_settings_or_another_version_is_refused(tmp_path: Path) -> None:
     log = RunLog.create(tmp_path, "a", {})
-    path = save_checkpoint(log.path / "checkpoints", 1, {"part": {"x": 1}}, run_id="a", config_hash="one")
+    path = save_checkpoint(log.path / "checkpoints", 1, encode_state({"part": {"x": 1}}), run_id="a", config_hash="one")
     assert log.newest_checkpoint("one").generation == 1
     with pytest.raises(ConfigError, match=r"expected the settings that .* began with, got others"):
         log.newest_checkpoint("two")

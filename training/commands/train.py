@@ -114,11 +114,8 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     trainer.safe_point()
     validation = evaluations["validation"]
     draw_chart(equity_chart(validation), run.path / "equity.png", _note(config))
-    profiler = get_profiler()
-    profiler.log_memory("end", census=config.census_every > 0)
-    profiler.print_memory_growth()
-    if config.census_every > 0:
-        profiler.final_summary()
+    get_profiler().log_memory("end", census=config.census_every > 0)
+    get_profiler().final_summary()
     _draw_progress(run, _note(config))
     summary = _summary(trainer, config, evaluations)
     run.write_summary(summary)

@@ -26,11 +26,11 @@ from utils.runs.checkpoint import (
     MAX_MANIFEST_BYTES,
     generation_name,
     generation_of,
-    newest_whole,
+    load_latest,
     read_manifest,
     verify_checkpoint,
 )
-from utils.runs.durable import fsync_directory, make_directory, new_directory
+from utils.runs.durable import fsync, make_directory, new_directory
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS
 
@@ -84,7 +84,8 @@ def fetch_newer(store: ObjectStore, folder: Path, files: Collection[str], *, is_
     on from what is here, if need be.
     """
     is_here = (folder / CONFIG).is_file()
-    here = newest_whole(folder / CHECKPOINTS, run_id=folder.name) if is_here else None
+    newest = load_latest(folder / CHECKPOINTS, run_id=folder.name) if is_here else None
+    here = None if newest is None else newest.generation
     is_new = not folder.exists()
     make_directory(folder)
     try:
@@ -186,4 +187,4 @@ def _replace(store: ObjectStore, name: str, target: Path, limit: int) -> None:
     temporary.unlink(missing_ok=True)
     store.get(name, temporary, limit)
     temporary.replace(target)
-    fsync_directory(target.parent)
+    fsync(target.parent)

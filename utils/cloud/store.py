@@ -22,7 +22,7 @@ import google_crc32c
 
 from utils.config.settings import require
 from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, LateError, MissingError, UnavailableError
-from utils.runs.durable import fsync_directory, make_directory
+from utils.runs.durable import fsync, make_directory
 
 READ_BYTES = 1 << 20
 TEMPORARY = ".tmp-"
@@ -270,7 +270,7 @@ class LocalStore:
             _publish(temporary, path, if_absent, sent)
         finally:
             temporary.unlink(missing_ok=True)
-        fsync_directory(path.parent)
+        fsync(path.parent)
         if source_checksum(path) != sent:
             raise UnavailableError("what is stored differs from what was sent")
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from utils.config.settings import flatten, from_dict, nearest
 from utils.errors import ConfigError
 from utils.runs.checkpoint import Checkpoint, list_checkpoints, load_latest
+from utils.runs.durable import fsync
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -189,10 +190,8 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 def write_atomically(path: Path, text: str) -> None:
     """Replace a text file such that a crash leaves the old one or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    temporary.write_text(text, encoding="utf-8")
+    fsync(temporary)
     temporary.replace(path)
 
 
