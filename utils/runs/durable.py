@@ -66,14 +66,12 @@ def remove_directory(path: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def remove_leftovers(root: Path) -> list[Path]:
-    """Remove, and return, what processes that died left in `root`; only for its one writer, whose own would go too."""
-    found = sorted(root.iterdir()) if root.is_dir() else []
-    left = [path for path in found if _LEFTOVER.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
-    for path in left:
-        shutil.rmtree(path, ignore_errors=True)
-        log.info("removed the leftover %s", path.name)
-    return left
+def remove_leftovers(root: Path) -> None:
+    """Remove what processes that died left in `root`; only for its one writer, whose own would go too."""
+    for path in list(root.glob(".*")):
+        if _LEFTOVER.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+            log.info("removed the leftover %s", path.name)
 
 
 def _marked(path: Path, mark: str) -> Path:

@@ -99,9 +99,9 @@ class RunLog:
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one generation's record (with `generation`) to metrics.jsonl and its numbers to TensorBoard.
 
-        Keys are sorted (`generation` first), floats keep every digit, NaN and infinities become null.
+        Floats keep every digit, NaN and infinities become null.
         """
-        plain = _ordered(_plain(record))
+        plain = _plain(record)
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(_line(plain))
             file.flush()
@@ -125,7 +125,7 @@ class RunLog:
         Call it before the first `append` of a resumed run.
         """
         kept = [record for record in self.records() if record["generation"] <= generation]
-        write_atomically(self.path / METRICS, "".join(_line(_ordered(record)) for record in kept))
+        write_atomically(self.path / METRICS, "".join(_line(record) for record in kept))
         self._purge_step = generation + 1
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -222,14 +222,6 @@ def _fresh_folder(runs_dir: Path) -> Path:
 
 def _run_folders(runs_dir: Path) -> list[Path]:
     return sorted(path.parent for path in runs_dir.glob(f"*/{CONFIG}"))
-
-
-def _ordered(value: Any) -> Any:
-    """Return mappings with sorted keys at every depth, `generation` first."""
-    if isinstance(value, Mapping):
-        keys = sorted(value, key=lambda key: (key != "generation", key))
-        return {key: _ordered(value[key]) for key in keys}
-    return value
 
 
 def _plain(value: Any) -> Any:
