@@ -9,6 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -233,10 +234,10 @@ def test_json_keeps_every_digit(tmp_path: Path) -> None:
 def test_tensorboard_shows_numbers_once_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     record = {"fitness": {"mean": 1.5, "max": math.nan}, "note": "text", "learning": None}
-    with RunLog.create(tmp_path, "a", {}) as log:
+    with closing(RunLog.create(tmp_path, "a", {})) as log:
         for generation in (1, 2, 3):
             log.append({**record, "generation": generation})
-    with RunLog.open(tmp_path, "a") as log:
+    with closing(RunLog.open(tmp_path, "a")) as log:
         log.truncate_to(1)
         log.append({**record, "generation": 2, "fitness": {"mean": 2.5}})
     events = EventAccumulator(str(tmp_path / "a" / "tensorboard"))

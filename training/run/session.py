@@ -188,7 +188,7 @@ def open_session(
     """
     run, settings = open_run(settings, explicit, store, files)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(run)
+        stack.callback(run.close)
         stack.enter_context(RunLock(run.path))
         safe_point = stack.enter_context(SafePoint(MemoryGuard(settings.memory_limit_mb or None)))
         sync = None if store is None else stack.enter_context(CloudSync(store, run.path))

@@ -24,7 +24,7 @@ Settings = TypeVar("Settings")
 
 
 class RunLog:
-    """Writes everything about one run into `runs/<name>/`; close it, or use it in a `with` block."""
+    """Writes everything about one run into `runs/<name>/`; close it at the end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,12 +48,6 @@ class RunLog:
             advice = f"the nearest is {nearest(name, runs)!r}" if runs else "there are none; start one without --resume"
             raise ConfigError(f"expected a run in {runs_dir}, got {name!r}; {advice}")
         return cls(path)
-
-    def __enter__(self) -> RunLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def name(self) -> str:
@@ -115,9 +109,17 @@ class RunLog:
         Raises ConfigError if an earlier line is not a record.
         """
         path = self.path / METRICS
-        lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        records = []
         # A record ends with a newline, so what stands after the last one was cut short.
-        return [_record(line, path, number) for number, line in enumerate(lines[:-1], start=1)]
+        for number, line in enumerate(lines[:-1], start=1):
+            try:
+                records.append(dict(json.loads(line)))
+                records[-1]["generation"]
+            except (KeyError, TypeError, ValueError):
+                message = f"expected a record with its generation on line {number} of {path}, got {line[:60]!r}"
+                raise ConfigError(message) from None
+        return records
 
     def truncate_to(self, generation: int) -> None:
         """Forget what came after that generation, a torn last line and later TensorBoard events included.
@@ -136,7 +138,6 @@ class RunLog:
         """Flush and close the TensorBoard events."""
         if self._events is not None:
             self._events.close()
-            self._events = None
 
     def _write_events(self, record: Mapping[str, Any]) -> None:
         if self._events is None:
@@ -239,13 +240,3 @@ def _plain(value: Any) -> Any:
 
 def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(record, allow_nan=False, separators=(", ", ": ")) + "\n"
-
-
-def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict) or "generation" not in record:
-        raise ConfigError(f"expected a record with its generation on line {number} of {path}, got {line[:60]!r}")
-    return record
