@@ -35,12 +35,18 @@ def named_generator(seed: int, name: str, device: str | torch.device = "cpu") ->
 
 
 def random_state() -> dict[str, Any]:
-    """Return the state of the global generators as plain values and uint8 tensors, to be saved without pickle."""
-    numpy_state: dict[str, Any] = dict(np.random.get_state(legacy=False))
-    words = numpy_state["state"]
+    """Return the state of the global generators as JSON values and uint8 tensors, to be saved without pickle."""
+    version, words, gauss_next = random.getstate()
+    state = np.random.get_state(legacy=False)
+    assert isinstance(state, dict) and state["bit_generator"] == "MT19937"
     return {
-        "python": random.getstate(),
-        "numpy": numpy_state | {"state": words | {"key": words["key"].tolist()}},
+        "python": {"version": version, "words": list(words), "gauss_next": gauss_next},
+        "numpy": {
+            "key": state["state"]["key"].tolist(),
+            "pos": int(state["state"]["pos"]),
+            "has_gauss": int(state["has_gauss"]),
+            "gauss": float(state["gauss"]),
+        },
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -48,8 +54,16 @@ def random_state() -> dict[str, Any]:
 
 def set_random_state(state: Mapping[str, Any]) -> None:
     """Put the global generators back to what `random_state` returned; states of CUDA devices not here are left out."""
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
+    python, numpy_ = state["python"], state["numpy"]
+    random.setstate((python["version"], tuple(python["words"]), python["gauss_next"]))
+    np.random.set_state(
+        {
+            "bit_generator": "MT19937",
+            "state": {"key": np.array(numpy_["key"], dtype=np.uint32), "pos": numpy_["pos"]},
+            "has_gauss": numpy_["has_gauss"],
+            "gauss": numpy_["gauss"],
+        }
+    )
     torch.set_rng_state(state["torch"].cpu())
     if torch.cuda.is_available():
         for device, cuda_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
