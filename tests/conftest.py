@@ -17,7 +17,7 @@ import torch
 from hypothesis import settings
 
 from tests.tiny_run import TINY
-from utils.memory.profiler import MemoryProfiler, get_profiler, reset_profiler
+from utils.memory.profiler import MemoryProfiler, get_profiler
 
 # A shared machine may be slow at any moment.
 settings.register_profile("project", deadline=None)
@@ -53,6 +53,6 @@ def small_heap() -> Iterator[None]:
 @pytest.fixture
 def profiler() -> Iterator[MemoryProfiler]:
     """A fresh profiler of the process."""
-    reset_profiler()
+    get_profiler.cache_clear()
     yield get_profiler()
-    reset_profiler()
+    get_profiler.cache_clear()

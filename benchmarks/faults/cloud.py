@@ -22,7 +22,7 @@ from utils.cloud.restore import restore_latest
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import RetryPolicy
 from utils.cloud.sync import CloudSync
-from utils.runs.checkpoint import save_checkpoint
+from utils.runs.checkpoint import encode_state, save_checkpoint
 
 BUCKET = "the-bucket"
 FAST = RetryPolicy(first_wait_s=0.02, longest_wait_s=0.1, deadline_s=30.0, timeout_s=1.0, check_s=3.0)
@@ -119,7 +119,8 @@ def recovered(fault: CloudFault, times: int = 1) -> Row:
 def _comes_back(run: Path, numbers: int) -> bool:
     """Upload a checkpoint and fetch it again; return whether its bytes are the same."""
     weights = torch.randn(numbers, generator=torch.Generator().manual_seed(0))
-    path = save_checkpoint(run / "checkpoints", 1, {"part": {"weights": weights}}, run_id=run.name, config_hash="none")
+    state = encode_state({"part": {"weights": weights}})
+    path = save_checkpoint(run / "checkpoints", 1, state, run_id=run.name, config_hash="none")
     store = open_cloud(policy=FAST)
     assert store is not None
     with CloudSync(store, run) as sync:

@@ -18,7 +18,7 @@ import torch
 from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, run_here, whole_run
 from benchmarks.speed.harness import log_level
 from utils.errors import CheckpointError
-from utils.runs.checkpoint import list_checkpoints, load_checkpoint, load_latest, save_checkpoint
+from utils.runs.checkpoint import encode_state, list_checkpoints, load_checkpoint, load_latest, save_checkpoint
 from utils.runs.durable import remove_leftovers
 
 PAGE = 4096
@@ -33,7 +33,7 @@ def state_of(generation: int) -> dict[str, dict[str, Any]]:
 
 def save(root: Path, generation: int) -> Path:
     """Write the checkpoint of a generation."""
-    return save_checkpoint(root, generation, state_of(generation), run_id="faults", config_hash="none")
+    return save_checkpoint(root, generation, encode_state(state_of(generation)), run_id="faults", config_hash="none")
 
 
 def is_whole(root: Path, generation: int) -> bool:

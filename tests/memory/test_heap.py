@@ -127,9 +127,6 @@ class HostileMeta(type):
     def __instancecheck__(cls, instance: object) -> bool:
         raise RuntimeError("checked")
 
-    def __getattribute__(cls, name: str) -> Any:
-        raise RuntimeError(f"read {name}")
-
 
 class Hostile(metaclass=HostileMeta):
     """An object that fails at whatever is asked of it."""

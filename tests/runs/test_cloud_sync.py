@@ -28,6 +28,7 @@ from utils.cloud.store import LocalStore, ObjectStore, RetryPolicy, is_safe, saf
 from utils.cloud.sync import CloudSync, list_generations
 from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError
 from utils.runs.checkpoint import (
+    encode_state,
     list_checkpoints,
     load_checkpoint,
     prune_checkpoints,
@@ -92,7 +93,7 @@ def run(tmp_path: Path) -> Path:
 def checkpoint(run: Path, generation: int, numbers: int = 500) -> Path:
     weights = torch.randn(numbers, generator=torch.Generator().manual_seed(generation))
     state = {"population": {"weights": weights}, "history": {"fitness": [0.5, generation]}}
-    return save_checkpoint(run / "checkpoints", generation, state, run_id=run.name, config_hash="c")
+    return save_checkpoint(run / "checkpoints", generation, encode_state(state), run_id=run.name, config_hash="c")
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -33,7 +33,6 @@ from utils.runs.checkpoint import generation_name
 from utils.runs.run_log import REPORT, SUMMARY, RunLog
 
 logger = logging.getLogger(__name__)
-BASELINE = "baseline"
 RESULTS = (SUMMARY, REPORT, "fitness.png", "equity.png", "memory.png")
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
 SURVIVORS_NOTE = "chosen on these validation windows: flattered; so is any data that holds survivors only"
@@ -62,7 +61,7 @@ def run_training(
     with open_session(config, explicit, store=store, files=(MARKET,), results=RESULTS) as session:
         config = session.settings
         keep_freed_memory()
-        get_profiler().log_memory(BASELINE, census=config.census_every > 0)
+        get_profiler().log_memory("baseline", census=config.census_every > 0)
         market, scores = load_market(config)
         market = remember_market(session.run.path, market, splits)
         trainer = build_trainer(config, market, session.device, safe_point=session.safe_point, profiler=get_profiler())
@@ -114,11 +113,8 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     trainer.safe_point()
     validation = evaluations["validation"]
     draw_chart(equity_chart(validation), run.path / "equity.png", _note(config))
-    profiler = get_profiler()
-    profiler.log_memory("end", census=config.census_every > 0)
-    profiler.print_memory_growth()
-    if config.census_every > 0:
-        profiler.final_summary()
+    get_profiler().log_memory("end", census=config.census_every > 0)
+    get_profiler().final_summary()
     _draw_progress(run, _note(config))
     summary = _summary(trainer, config, evaluations)
     run.write_summary(summary)
@@ -129,7 +125,6 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
 
 
 def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Evaluation]) -> dict[str, Any]:
-    counts = get_profiler().counts()
     market = trainer.market
     ends = get_profiler().visits(GENERATION)
     return {
@@ -151,9 +146,7 @@ def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Ev
         "peak_rss_mb": peak_rss_mb(),
         "rss_mb_per_generation": [snapshot.rss_mb for snapshot in ends],
         "uss_mb_per_generation": [snapshot.uss_mb for snapshot in ends],
-        "environments": counts["environments"],
-        "agents": counts["agents"],
-        "replay_buffers": counts["replay_buffers"],
+        **get_profiler().counts(),
         "seconds": {phase: [seconds.get(phase) for seconds in trainer.seconds] for phase in PHASES},
         "device": str(trainer.device),
         "threads": torch.get_num_threads(),

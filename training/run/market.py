@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 from data.loader import StockDataLoader
 from data.market import Market, build_market
@@ -52,11 +51,8 @@ def remember_market(path: Path, market: Market, splits: Splits | None = None) ->
 
 def pinned(path: Path, market: Market) -> Market:
     """Return the market as the run in `path` knew it. Raises DataError, see `pin_market`, or for a damaged record."""
-    return pin_market(market, read_record(_read_json(path / MARKET), str(path / MARKET)))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        record = dict(json.loads((path / MARKET).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"expected JSON in {path}, got: {error}; restore it from a copy of the run") from None
+        raise DataError(f"expected JSON in {path / MARKET}, got: {error}; restore it from a copy of the run") from None
+    return pin_market(market, read_record(record, str(path / MARKET)))

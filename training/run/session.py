@@ -21,7 +21,7 @@ from utils.cloud.sync import CloudSync
 from utils.config.settings import LATEST, settings_hash, settings_to_resume, to_dict
 from utils.errors import ConfigError, MemoryLimitReached
 from utils.memory.guard import MemoryGuard, release_free_memory
-from utils.memory.profiler import get_profiler, reset_profiler
+from utils.memory.profiler import get_profiler
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.checkpoint_writer import CheckpointWriter
 from utils.runs.console import setup_logging
@@ -187,7 +187,7 @@ def open_session(
     """
     run, settings = open_run(settings, explicit, store, files)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(run)
+        stack.callback(run.close)
         stack.enter_context(RunLock(run.path))
         safe_point = stack.enter_context(SafePoint(MemoryGuard(settings.memory_limit_mb or None)))
         sync = None if store is None else stack.enter_context(CloudSync(store, run.path))
@@ -196,7 +196,7 @@ def open_session(
         logger.debug("run %s, seed %d", run.path, settings.seed)
         device = choose_device(settings.device)
         choose_threads(settings.threads)
-        reset_profiler()
+        get_profiler.cache_clear()
         seed_everything(settings.seed)
         session = Session(run, settings, device, safe_point, settings_hash(settings), files, results, sync)
         try:

@@ -26,7 +26,7 @@ from utils.runs.checkpoint import (
     MAX_MANIFEST_BYTES,
     generation_name,
     generation_of,
-    newest_whole,
+    load_latest,
     read_manifest,
     verify_checkpoint,
 )
@@ -84,7 +84,8 @@ def fetch_newer(store: ObjectStore, folder: Path, files: Collection[str], *, is_
     on from what is here, if need be.
     """
     is_here = (folder / CONFIG).is_file()
-    here = newest_whole(folder / CHECKPOINTS, run_id=folder.name) if is_here else None
+    newest = load_latest(folder / CHECKPOINTS, run_id=folder.name) if is_here else None
+    here = None if newest is None else newest.generation
     make_directory(folder)
     try:
         with RunLock(folder):

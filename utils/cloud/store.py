@@ -22,7 +22,7 @@ from typing import BinaryIO, TypeVar
 import google_crc32c
 
 from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError, UnavailableError
-from utils.runs.durable import fsync_directory, make_directory
+from utils.runs.durable import fsync, make_directory
 
 READ_BYTES = 1 << 20
 TEMPORARY = ".tmp-"
@@ -217,7 +217,7 @@ def new_file(path: Path, *, if_absent: bool = False) -> Iterator[BinaryIO]:
             _publish_first(temporary, path)
         else:
             temporary.replace(path)
-        fsync_directory(path.parent)
+        fsync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

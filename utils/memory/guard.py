@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import resource
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from utils.errors import MemoryLimitReached
 
 MB = 2**20
 SHARE_OF_ALLOWED = 0.9
@@ -20,20 +21,6 @@ _LARGEST_KEPT = 2**30
 _STATUS = Path("/proc/self/status")
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryStatus:
-    """Resident memory of the process against its limit, in MiB."""
-
-    rss_mb: float
-    limit_mb: float
-    exceeded: bool
-
-    def __str__(self) -> str:
-        """Return one sentence for the log and for the message with which a run stops."""
-        verdict = "exceeds" if self.exceeded else "is within"
-        return f"resident memory of {self.rss_mb:,.0f} MB {verdict} the limit of {self.limit_mb:,.0f} MB"
-
-
 class MemoryGuard:
     """Compares resident memory with a limit in MiB; the default is 90% of what machine and cgroup allow."""
 
@@ -41,10 +28,14 @@ class MemoryGuard:
         self.limit_mb = SHARE_OF_ALLOWED * memory_limit_mb() if limit_mb is None else limit_mb
         self._process = psutil.Process()
 
-    def check(self) -> MemoryStatus:
-        """Measure now."""
+    def check(self) -> None:
+        """Raise MemoryLimitReached if resident memory is above the limit now."""
         rss_mb = self._process.memory_info().rss / MB
-        return MemoryStatus(rss_mb, self.limit_mb, rss_mb > self.limit_mb)
+        if rss_mb > self.limit_mb:
+            raise MemoryLimitReached(
+                f"resident memory of {rss_mb:,.0f} MB exceeds the limit of {self.limit_mb:,.0f} MB; stopped before the "
+                "system would have killed the run"
+            )
 
 
 def memory_limit_mb(cgroup_root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float:

@@ -28,13 +28,6 @@ BLOB_IDS = frozenset(map(id, (bytes, bytearray)))
 # Asking a tensor for its storage makes a Python object that lives as long as the storage: our doing, not a leak.
 UNCOUNTED = (torch.UntypedStorage, torch.Tensor, np.ndarray, type(None), bool)
 
-# Read through `type` itself, so that a metaclass cannot answer instead; and so with a subclass of arrays.
-_type_module = type.__dict__["__module__"].__get__
-_type_qualname = type.__dict__["__qualname__"].__get__
-_type_flags = type.__dict__["__flags__"].__get__
-_array_base = np.ndarray.__dict__["base"].__get__
-_array_flags = np.ndarray.__dict__["flags"].__get__
-
 
 @dataclass(frozen=True, slots=True)
 class Census:
@@ -56,13 +49,10 @@ class Storage:
     device: str = ""
     low: int = 0
     high: int = 0
-    members: list[tuple[tuple[int, int], object]] = field(default_factory=list)
-    """(rank, object): the member of the highest rank owns the storage."""
-
-    @property
-    def owner(self) -> Any:
-        """The object that the storage belongs to."""
-        return max(self.members, key=lambda member: member[0])[1]
+    rank: int = 0
+    """Of the storages at one place, that of the lowest rank comes first."""
+    members: list[Any] = field(default_factory=list)
+    """The first one owns the storage."""
 
 
 @dataclass(slots=True)
@@ -104,11 +94,11 @@ def take_census(heap: Heap) -> Census:
     """Count what a scan found."""
     sizes = {"tensor_bytes": 0, "array_bytes": 0}
     for storage in find_storages(heap.tensors, heap.arrays.values()):
-        is_array = issubclass(type(storage.owner), np.ndarray)
+        is_array = issubclass(type(storage.members[0]), np.ndarray)
         sizes["array_bytes" if is_array else "tensor_bytes"] += storage.high - storage.low
     by_type = Counter(map(id, map(type, heap.objects)))
     counted = {key: kind for key, kind in heap.types.items() if not issubclass(kind, UNCOUNTED)}
-    untracked = {key: kind for key, kind in counted.items() if not _type_flags(kind) & HAS_GC_FLAG}
+    untracked = {key: kind for key, kind in counted.items() if not kind.__flags__ & HAS_GC_FLAG}
     return Census(
         {
             "tensors": len(heap.tensors),
@@ -124,8 +114,7 @@ def take_census(heap: Heap) -> Census:
 
 def type_name(kind: type) -> str:
     """Return `module.qualname`, or the bare name for builtins."""
-    module, name = _type_module(kind), str(_type_qualname(kind))
-    return name if module == "builtins" else f"{module}.{name}"
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def find_storages(
@@ -135,7 +124,7 @@ def find_storages(
     with torch._C.DisableTorchFunctionSubclass():
         pieces = [*map(_tensor_storage, tensors), *map(_array_storage, arrays), *map(_blob_storage, blobs)]
     merged: list[Storage] = []
-    for piece in sorted(pieces, key=lambda piece: (piece.device, piece.low)):
+    for piece in sorted(pieces, key=lambda piece: (piece.device, piece.low, -piece.high, piece.rank)):
         last = merged[-1] if merged else None
         if last is not None and last.device == piece.device and piece.low < min(last.high, piece.high):
             last.high = max(last.high, piece.high)
@@ -200,25 +189,24 @@ def _tensor_storage(tensor: torch.Tensor) -> Storage:
         device, low, size = str(storage.device), storage.data_ptr(), storage.nbytes()
     except Exception:
         return Storage()
-    return Storage() if device == "meta" else Storage(device, low, low + size if low else 0, [((size, 1), tensor)])
+    return Storage() if device == "meta" else Storage(device, low, low + size if low else 0, 2, [tensor])
 
 
 def _array_storage(array: Any) -> Storage:
     """Find the memory that an array is a view of."""
     root = array
     while issubclass(type(root), np.ndarray):
-        owner, root = root, _array_base(root)
+        owner, root = root, root.base
         if type(root).__name__ == "DummyArray":  # numpy's as_strided puts this holder in between
             root = root.base
     plain = np.asarray(owner)
     low, high = byte_bounds(plain) if plain.size else (0, 0)
-    members: list[tuple[tuple[int, int], object]] = [((high - low, 2 if _array_flags(owner).owndata else 0), owner)]
-    return Storage("cpu", low, high, members if array is owner else [*members, ((0, 0), array)])
+    rank = 1 if owner.flags.owndata else 3
+    return Storage("cpu", low, high, rank, [owner] if array is owner else [owner, array])
 
 
 def _blob_storage(blob: bytes | bytearray) -> Storage:
-    low, high = byte_bounds(np.frombuffer(blob, np.uint8))
-    return Storage("cpu", low, high, [((high - low, 3), blob)])
+    return Storage("cpu", *byte_bounds(np.frombuffer(blob, np.uint8)), 0, [blob])
 
 
 def _gradient_node(tensor: torch.Tensor) -> Any:

@@ -7,9 +7,9 @@ import operator
 import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from types import CellType, CoroutineType, FrameType, FunctionType, GeneratorType, MemberDescriptorType, ModuleType
+from types import CellType, CoroutineType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,13 @@ import torch
 
 from utils.memory.guard import MB
 from utils.memory.heap import Heap, Storage, find_storages, type_name
+from utils.tables import table
 
 MAX_HOPS = 6
 MAX_KEY_CHARACTERS = 40
 UNKNOWN_REFERRER = "a running function or an extension module"
 _ITEM_HOLDERS = frozenset(map(id, (list, tuple, set, frozenset, deque)))
 _CONTAINERS = _ITEM_HOLDERS | {id(dict)}
-
-# Read through `type` itself, so that a metaclass cannot answer instead.
-_type_mro = type.__dict__["__mro__"].__get__
-_type_dict = type.__dict__["__dict__"].__get__
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +56,7 @@ def largest_objects(heap: Heap, min_mb: float = 10.0, top: int = 20) -> list[Lar
 
 def large_object_table(objects: list[LargeObject]) -> str:
     """Return the objects as lines of text, one each, under a heading line."""
-    rows = [f"{'MB':>10}  {'kind':<10} {'dtype':<10} {'shape':<20} {'views':>5}  held by"]
-    for item in objects:
-        kind = item.kind if item.device == "cpu" else f"{item.kind} {item.device}"
-        shape = "x".join(map(str, item.shape))
-        rows.append(f"{item.mb:>10,.1f}  {kind:<10} {item.dtype:<10} {shape:<20} {item.views:>5}  {item.referrer}")
-    return "\n".join(rows)
+    return table([asdict(item) for item in objects], ("mb", "kind", "dtype", "device", "shape", "views", "referrer"))
 
 
 Candidate = tuple[LargeObject, list[Any]]
@@ -74,13 +66,13 @@ Candidate = tuple[LargeObject, list[Any]]
 def _large_storages(heap: Heap, min_bytes: float) -> Iterator[Candidate]:
     for storage in find_storages(heap.tensors, heap.arrays.values(), heap.blobs.values()):
         if storage.high - storage.low >= min_bytes:
-            members = {id(member): member for _, member in storage.members}
+            members = {id(member): member for member in storage.members}
             with torch._C.DisableTorchFunctionSubclass():
                 yield _describe(storage, len(members)), list(members.values())
 
 
 def _describe(storage: Storage, views: int) -> LargeObject:
-    owner, mb = storage.owner, (storage.high - storage.low) / MB
+    owner, mb = storage.members[0], (storage.high - storage.low) / MB
     if isinstance(owner, bytes | bytearray):
         return LargeObject(type(owner).__name__, (len(owner),), "uint8", "cpu", mb, views)
     kind = "tensor" if isinstance(owner, torch.Tensor) else "memmap" if isinstance(owner, np.memmap) else "array"
@@ -160,18 +152,11 @@ def _key_of(target: Any, holder: dict[Any, Any]) -> str:
 
 
 def _attribute_text(holder: Any, target: Any) -> str:
-    """Name the attribute, in the instance's dict or a slot, read past any override of its class; else the type only."""
+    """Name the attribute in the instance's dict, read past any override of its class; else the type only."""
     kind = type_name(type(holder))
-    members = [(name, member) for base in _type_mro(type(holder)) for name, member in list(_type_dict(base).items())]
-    slots = [(name, _read(member, holder)) for name, member in members if type(member) is MemberDescriptorType]
-    found = _read(object.__getattribute__, holder, "__dict__")
-    own = list(found.items()) if type(found) is dict else []
-    name = next((name for name, value in own + slots if value is target), None)
-    return kind if name is None else f"attribute {name!r} of {kind}"
-
-
-def _read(read: Any, *arguments: Any) -> Any:
     try:
-        return read(*arguments)
+        own = object.__getattribute__(holder, "__dict__")
+        name = next((name for name, value in list(own.items()) if value is target), None)
     except Exception:
-        return None
+        name = None
+    return kind if name is None else f"attribute {name!r} of {kind}"

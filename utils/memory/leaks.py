@@ -53,10 +53,14 @@ class Leak:
         return f"{text} (with it: {', '.join(self.along)})" if self.along else text
 
 
-def causes_of(census: Census, open_figures: int, owners: dict[str, int]) -> dict[Cause, int]:
-    """Return every count of a visit that may turn out to leak; types of few objects are left out."""
+def causes_of(census: Census, owners: dict[str, int]) -> dict[Cause, int]:
+    """Return every count of a visit that may turn out to leak; types of few objects are left out.
+
+    Args:
+        owners: living objects by tracked label, and the `figures` open in pyplot.
+    """
     found = {Cause(label.replace("_", " "), OWNERS): count for label, count in owners.items()}
-    found[Cause("figures", OWNERS)] = max(open_figures, census.types.get(FIGURE_TYPE, 0))
+    found[Cause("figures", OWNERS)] = max(owners["figures"], census.types.get(FIGURE_TYPE, 0))
     found[Cause("retained graph", GRAPH)] = census.counts["graph_nodes"]
     found[Cause("tensors", HOLDINGS)] = census.counts["tensors"]
     found[Cause("arrays", HOLDINGS)] = census.counts["arrays"]

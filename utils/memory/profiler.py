@@ -7,9 +7,11 @@ import logging
 import sys
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 import numpy as np
 import psutil
@@ -19,6 +21,7 @@ from utils.memory.guard import MB, peak_rss_mb
 from utils.memory.heap import Heap, scan_heap, take_census
 from utils.memory.largest import large_object_table, largest_objects
 from utils.memory.leaks import Cause, Leak, causes_of, name_leaks
+from utils.tables import cell, table
 
 MAX_SNAPSHOTS = 1000
 MAX_TREND_VISITS = 200
@@ -42,22 +45,19 @@ class Snapshot:
     seconds: float
     """Since the profiler was made."""
     rss_mb: float
-    vms_mb: float
     uss_mb: float
     """Memory that is this process's alone; resident memory where the system does not tell."""
     gpu_allocated_mb: float
     gpu_reserved_mb: float
-    figures: int
-    """Matplotlib figures open in pyplot."""
     counts: dict[str, int]
-    """Living objects by tracked label, and what a census counted."""
+    """Matplotlib figures open in pyplot, living objects by tracked label, and what a census counted."""
     causes: np.ndarray | None = None
     """Counts of a census, a column for each cause that the profiler knew."""
 
     def measures(self) -> dict[str, float]:
         """Return everything that was measured, by name."""
-        sizes = ("rss_mb", "vms_mb", "uss_mb", "gpu_allocated_mb", "gpu_reserved_mb", "figures")
-        return {name: float(getattr(self, name)) for name in sizes} | {k: float(v) for k, v in self.counts.items()}
+        sizes = ("rss_mb", "uss_mb", "gpu_allocated_mb", "gpu_reserved_mb")
+        return {name: getattr(self, name) for name in sizes} | self.counts
 
 
 class MemoryProfiler:
@@ -69,6 +69,7 @@ class MemoryProfiler:
         """The first snapshot, since which growth is measured."""
         self._start = time.monotonic()
         self._process = psutil.Process()
+        self._visits: Counter[str] = Counter()
         self._columns: dict[Cause, int] = {}
         self._tracked: dict[str, weakref.WeakKeyDictionary[object, int]] = {
             label: weakref.WeakKeyDictionary() for label in DEFAULT_COUNTS
@@ -90,30 +91,29 @@ class MemoryProfiler:
         census = census or show_objects
         if census:
             gc.collect()
-        previous = next((snapshot for snapshot in reversed(self.snapshots) if snapshot.label == label), None)
-        rss, vms, uss = _process_memory(self._process)
+        rss, uss = _process_memory(self._process)
         allocated, reserved = gpu_memory()
         snapshot = Snapshot(
             label=label,
-            visit=0 if previous is None else previous.visit + 1,
+            visit=self._visits[label],
             seconds=time.monotonic() - self._start,
             rss_mb=rss / MB,
-            vms_mb=vms / MB,
             uss_mb=uss / MB,
             gpu_allocated_mb=allocated / MB,
             gpu_reserved_mb=reserved / MB,
-            figures=_open_figures(),
-            counts=self.counts(),
+            counts={"figures": _open_figures(), **self.counts()},
         )
+        self._visits[label] += 1
         # The measurements come first: they would include the lists of the census.
         heap = scan_heap(ignore=OWN_TYPES) if census else Heap()
         if census:
             counted = take_census(heap)
-            causes = self._columns_of(causes_of(counted, snapshot.figures, snapshot.counts))
+            causes = self._columns_of(causes_of(counted, snapshot.counts))
             snapshot = replace(snapshot, counts=snapshot.counts | counted.counts, causes=causes)
         self.baseline = self.baseline or snapshot
         self.snapshots.append(snapshot)
-        logger.debug("%s", _snapshot_line(snapshot, previous))
+        values = ", ".join(f"{name} {cell(value)}" for name, value in snapshot.measures().items())
+        logger.debug("memory [%s] %s", label, values)
         if show_objects:
             logger.debug("largest objects\n%s", large_object_table(largest_objects(heap)))
         return snapshot
@@ -125,15 +125,6 @@ class MemoryProfiler:
     def phases(self) -> list[tuple[str, float, float, float, float]]:
         """Return the kept snapshots as points of a picture: label, seconds, and RSS, USS and GPU memory in MiB."""
         return [(s.label, s.seconds, s.rss_mb, s.uss_mb, s.gpu_allocated_mb) for s in self.snapshots]
-
-    def growth(self) -> dict[str, float]:
-        """Return the change of every measure from the baseline to the last snapshot; empty before the first."""
-        return {} if self.baseline is None else _difference(self.baseline, self.snapshots[-1])
-
-    def print_memory_growth(self) -> None:
-        """Log the change of every measure since the baseline."""
-        rows = [f"  {name:<18} {_amount(name, value, sign=True)}" for name, value in self.growth().items()]
-        logger.debug("memory growth since the baseline\n%s", "\n".join(rows))
 
     def trend(self, label: str) -> dict[str, float]:
         """Return the Theil-Sen slope of each measure per visit of `label` after the warm-up; none below two visits."""
@@ -150,15 +141,11 @@ class MemoryProfiler:
 
     def trend_table(self, label: str) -> str:
         """Return first and last value and slope per visit of each measure of `label`, as lines of text."""
-        visits = self.visits(label)
-        slopes, first = self.trend(label), visits[0].measures()
-        title = f"{label}, {len(visits)} visits"
-        rows = [f"{title:<24} {'first':>16} {'last':>16} {'slope per visit':>20}"]
-        for name, value in visits[-1].measures().items():
-            slope = _amount(name, slopes[name], sign=True) if name in slopes else "-"
-            start = _amount(name, first[name]) if name in first else "-"
-            rows.append(f"{name:<24} {start:>16} {_amount(name, value):>16} {slope:>20}")
-        return "\n".join(rows)
+        visits, slopes = self.visits(label), self.trend(label)
+        rows = _changes(visits[0], visits[-1])
+        for row in rows:
+            row["slope per visit"] = slopes.get(row["measure"])
+        return f"{label}, {len(visits)} visits\n{table(rows, ('measure', 'first', 'last', 'slope per visit'))}"
 
     def find_leaks(self, label: str) -> list[Leak]:
         """Find the counts that grew at each of the last three or more censuses of `label` after the warm-up."""
@@ -185,7 +172,7 @@ class MemoryProfiler:
         slope = self.trend(label).get("rss_mb")
         if slope is not None:
             parts.append(f"slope {slope:+,.1f} MB a {label} after the second")
-        leaks = {leak.kind: None for known in self._labels() for leak in self.find_leaks(known)}
+        leaks = {leak.kind: None for known in self._visits for leak in self.find_leaks(known)}
         if leaks:
             verdict = f"growing: {', '.join(leaks)}"
         elif slope is None or len(self.visits(label)) < WARM_UP_VISITS + LEAK_VISITS:
@@ -196,21 +183,23 @@ class MemoryProfiler:
         return ", ".join([*parts, verdict])
 
     def final_summary(self, min_mb: float = 50.0) -> str:
-        """Log and return the peak, the trend and leaks of each label, and the objects of at least `min_mb` MiB."""
-        parts = [f"memory: peak resident {peak_rss_mb():,.1f} MB"]
-        for label in self._labels():
+        """Log and return growth since the baseline, each label's trend and leaks, and objects of `min_mb` MiB and more.
+
+        Objects are counted, in about a second, if a census was taken before.
+        """
+        growth = [] if self.baseline is None else _changes(self.baseline, self.snapshots[-1])
+        parts = [f"memory growth since the baseline\n{table(growth, ('measure', 'first', 'last', 'change'))}"]
+        for label in self._visits:
             if len(self.visits(label)) >= 2:
                 parts.append(self.trend_table(label))
             parts += [f"leak at {label!r}: {leak}" for leak in self.find_leaks(label)]
-        gc.collect()
-        large = largest_objects(scan_heap(ignore=OWN_TYPES), min_mb)
-        parts += [f"objects of {min_mb:g} MB and more\n{large_object_table(large)}"] if large else []
+        if self._columns:
+            gc.collect()
+            large = largest_objects(scan_heap(ignore=OWN_TYPES), min_mb)
+            parts.append(f"objects of {min_mb:g} MB and more\n{large_object_table(large)}")
         summary = "\n".join(parts)
         logger.debug("%s", summary)
         return summary
-
-    def _labels(self) -> list[str]:
-        return list(dict.fromkeys(snapshot.label for snapshot in self.snapshots))
 
     def _columns_of(self, counts: dict[Cause, int]) -> np.ndarray:
         for cause in counts:
@@ -221,33 +210,22 @@ class MemoryProfiler:
 def theil_sen(values: Sequence[float], times: Sequence[float] | None = None) -> float:
     """Return the median of the slopes between all pairs of the last 200 points; times default to 0, 1, 2, ...
 
-    Theil (1950), Sen (1968): up to 29% of the points may be arbitrarily wrong. ValueError below two points.
+    Theil (1950), Sen (1968): up to 29% of the points may be arbitrarily wrong.
     """
     y = np.asarray(values, dtype=np.float64)[-MAX_TREND_VISITS:]
     x = np.arange(len(y)) if times is None else np.asarray(times, dtype=np.float64)[-MAX_TREND_VISITS:]
-    if len(y) < 2 or len(x) != len(y):
-        raise ValueError(f"expected two or more points with as many times, got {len(y)} and {len(x)}")
     first, second = np.triu_indices(len(y), k=1)
     return float(np.median((y[second] - y[first]) / (x[second] - x[first])))
 
 
 OWN_TYPES = (Snapshot, MemoryProfiler, Cause, Leak)
 """Objects of the profiler's own, left out of what it counts."""
-_profiler: MemoryProfiler | None = None
 
 
+@cache
 def get_profiler() -> MemoryProfiler:
-    """Return the profiler of this process, made on the first call."""
-    global _profiler
-    if _profiler is None:
-        _profiler = MemoryProfiler()
-    return _profiler
-
-
-def reset_profiler() -> None:
-    """Forget the process's profiler: the next `get_profiler` starts afresh."""
-    global _profiler
-    _profiler = None
+    """Return the profiler of this process, made on the first call and after each `get_profiler.cache_clear()`."""
+    return MemoryProfiler()
 
 
 def gpu_memory() -> tuple[int, int]:
@@ -258,13 +236,13 @@ def gpu_memory() -> tuple[int, int]:
     return sum(map(torch.cuda.memory_allocated, devices)), sum(map(torch.cuda.memory_reserved, devices))
 
 
-def _process_memory(process: psutil.Process) -> tuple[int, int, int]:
-    """Return resident, virtual and unique memory, bytes."""
-    basic = process.memory_info()
+def _process_memory(process: psutil.Process) -> tuple[int, int]:
+    """Return resident and unique memory, bytes."""
+    resident = process.memory_info().rss
     try:
-        return basic.rss, basic.vms, process.memory_full_info().uss
+        return resident, process.memory_full_info().uss
     except (psutil.Error, OSError):
-        return basic.rss, basic.vms, basic.rss
+        return resident, resident
 
 
 def _open_figures() -> int:
@@ -272,26 +250,10 @@ def _open_figures() -> int:
     return 0 if pyplot is None else len(pyplot.get_fignums())
 
 
-def _difference(first: Snapshot, last: Snapshot) -> dict[str, float]:
-    before = first.measures()
-    return {name: value - before[name] for name, value in last.measures().items() if name in before}
-
-
-def _amount(name: str, value: float, sign: bool = False) -> str:
-    """Return a measure with its unit."""
-    plus = "+" if sign else ""
-    if name.endswith("_bytes"):
-        return f"{value / MB:{plus},.2f} MB"
-    return f"{value:{plus},.2f} MB" if name.endswith("_mb") else f"{value:{plus},.6g}"
-
-
-def _snapshot_line(snapshot: Snapshot, previous: Snapshot | None) -> str:
-    """Return `memory [label] rss 812.30 MB (+1.20 MB), ...`; changes are since the label's previous snapshot."""
-    changes = {} if previous is None else _difference(previous, snapshot)
-    parts = (
-        f"{name.removesuffix('_mb').replace('_', ' ')} {_amount(name, value)}"
-        + (f" ({_amount(name, changes[name], sign=True)})" if changes.get(name) else "")
-        for name, value in snapshot.measures().items()
-        if value or not name.startswith("gpu")
-    )
-    return f"memory [{snapshot.label}] {', '.join(parts)}"
+def _changes(first: Snapshot, last: Snapshot) -> list[dict[str, Any]]:
+    """Return a row for each measure of the last snapshot; changes of those that the first one has, too."""
+    before, rows = first.measures(), []
+    for name, value in last.measures().items():
+        change = value - before[name] if name in before else None
+        rows.append({"measure": name, "first": before.get(name), "last": value, "change": change})
+    return rows

@@ -7,9 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from utils.runs.checkpoint import prune_checkpoints, save_checkpoint, verify_checkpoint
+from utils.runs.checkpoint import Encoded, encode_state, prune_checkpoints, save_checkpoint, verify_checkpoint
 
 Written = Callable[[Path], None]
 """Takes, in the writing thread, the directory of each checkpoint that has been read back."""
@@ -47,7 +45,7 @@ class CheckpointWriter:
     def submit(self, generation: int, state: Mapping[str, Any], always_keep: Collection[int]) -> None:
         """Copy the state and write it in the background; older checkpoints go once it has been read back."""
         self.wait()
-        self._pending = self._pool.submit(self._write, generation, snapshot(state), set(always_keep))
+        self._pending = self._pool.submit(self._write, generation, encode_state(state), always_keep)
 
     def wait(self) -> None:
         """Block until everything submitted is on disk."""
@@ -55,20 +53,9 @@ class CheckpointWriter:
         if pending is not None:
             pending.result()
 
-    def _write(self, generation: int, state: dict[str, Any], always_keep: set[int]) -> None:
+    def _write(self, generation: int, state: Encoded, always_keep: Collection[int]) -> None:
         path = save_checkpoint(self._root, generation, state, run_id=self._run_id, config_hash=self._config_hash)
         verify_checkpoint(path)
-        prune_checkpoints(self._root, self._keep, always_keep, verified=path)
+        prune_checkpoints(self._root, self._keep, {generation, *always_keep})
         if self._on_written is not None:
             self._on_written(path)
-
-
-def snapshot(state: Any) -> Any:
-    """Return a copy of nested state that later training does not change; tensors come to the CPU."""
-    if isinstance(state, Tensor):
-        return state.detach().to("cpu", copy=True)
-    if isinstance(state, Mapping):
-        return {key: snapshot(value) for key, value in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(snapshot(value) for value in state)
-    return state

@@ -15,6 +15,8 @@ from tqdm import tqdm
 LOG = "run.log"
 PACKAGES = ("data", "environment", "models", "training", "utils", "main")
 """Loggers of the program, whose details go to the run's log; libraries keep theirs to themselves."""
+OWN_HANDLER = "erl"
+"""Name of the handlers that this module sets up; others stay."""
 _COLOURS = {logging.WARNING: "33", logging.ERROR: "31"}
 _BOLD = "1"
 _LABEL = re.compile(r"\s+\S+\s{2,}")
@@ -27,17 +29,20 @@ def setup_logging(run_path: Path | None = None, *, verbose: bool = False) -> Non
     """
     root = logging.getLogger()
     root.setLevel(logging.INFO)
-    for earlier in [handler for handler in root.handlers if isinstance(handler, ConsoleHandler | _RunHandler)]:
+    for earlier in [handler for handler in root.handlers if handler.name == OWN_HANDLER]:
         root.removeHandler(earlier)
         earlier.close()
     for package in PACKAGES:
         logging.getLogger(package).setLevel(logging.DEBUG)
     console = ConsoleHandler(logging.DEBUG if verbose else logging.INFO)
-    root.addHandler(console)
+    handlers: list[logging.Handler] = [console]
     if run_path is not None:
-        file = _RunHandler(run_path / LOG, encoding="utf-8")
+        file = logging.FileHandler(run_path / LOG, encoding="utf-8")
         file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-        root.addHandler(file)
+        handlers.append(file)
+    for handler in handlers:
+        handler.name = OWN_HANDLER
+        root.addHandler(handler)
 
 
 class ConsoleHandler(logging.Handler):
@@ -69,7 +74,3 @@ def wrapped(line: str, width: int) -> str:
         return line
     label = _LABEL.match(line)
     return textwrap.fill(line, width, subsequent_indent=" " * (label.end() if label else 0), break_long_words=False)
-
-
-class _RunHandler(logging.FileHandler):
-    """A handler of a run's log file, told from handlers that others set up."""

@@ -16,34 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 log = logging.getLogger(__name__)
-WRITE_BYTES = 1 << 22
 _LEFTOVER = re.compile(r"\.(tmp|del)-.+-[0-9a-f]{16}")
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write a new file and fsync it; the caller fsyncs the directory. OSError where it exists or the disk is full."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest[:WRITE_BYTES]) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def fsync_file(path: Path) -> None:
-    """Make the content of a file durable that another library wrote."""
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def fsync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def fsync(path: Path) -> None:
+    """Make the content of a file, or the names in a directory, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -56,7 +34,7 @@ def make_directory(path: Path) -> None:
         return
     make_directory(path.parent)
     path.mkdir(exist_ok=True)
-    fsync_directory(path.parent)
+    fsync(path.parent)
 
 
 @contextlib.contextmanager
@@ -70,11 +48,11 @@ def new_directory(final: Path) -> Iterator[Path]:
     try:
         temporary.mkdir()
         yield temporary
-        fsync_directory(temporary)
+        fsync(temporary)
         if final.exists():
             remove_directory(final)
         os.rename(temporary, final)
-        fsync_directory(final.parent)
+        fsync(final.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -83,19 +61,17 @@ def remove_directory(path: Path) -> None:
     """Delete a directory that is either whole under its name or gone, even if the process dies meanwhile."""
     doomed = _marked(path, "del")
     os.rename(path, doomed)
-    fsync_directory(path.parent)
+    fsync(path.parent)
     # If it cannot be deleted now, it stays as a leftover.
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def remove_leftovers(root: Path) -> list[Path]:
-    """Remove, and return, what processes that died left in `root`; only for its one writer, whose own would go too."""
-    found = sorted(root.iterdir()) if root.is_dir() else []
-    left = [path for path in found if _LEFTOVER.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
-    for path in left:
-        shutil.rmtree(path, ignore_errors=True)
-        log.info("removed the leftover %s", path.name)
-    return left
+def remove_leftovers(root: Path) -> None:
+    """Remove what processes that died left in `root`; only for its one writer, whose own would go too."""
+    for path in list(root.glob(".*")):
+        if _LEFTOVER.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+            log.info("removed the leftover %s", path.name)
 
 
 def _marked(path: Path, mark: str) -> Path:

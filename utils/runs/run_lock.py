@@ -36,12 +36,11 @@ class RunLock:
     def __enter__(self) -> RunLock:
         """Raises ConfigError, naming the owner, if another live process holds the lock."""
         descriptor = self._locked_file()
-        try:
-            self._refuse_other_host()
-        except ConfigError:
+        host, age = socket.gethostname(), time.time() - self._path.stat().st_mtime
+        if self._owner().get("host", host) != host and age < STALE_SECONDS:
             os.close(descriptor)
-            raise
-        owner = {"pid": os.getpid(), "host": socket.gethostname()}
+            raise self._held()
+        owner = {"pid": os.getpid(), "host": host}
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps(owner).encode())
         self._descriptor = descriptor
@@ -71,12 +70,6 @@ class RunLock:
                 if os.stat(self._path).st_ino == os.fstat(descriptor).st_ino:
                     return descriptor
             os.close(descriptor)
-
-    def _refuse_other_host(self) -> None:
-        owner = self._owner()
-        age = time.time() - self._path.stat().st_mtime
-        if owner.get("host", socket.gethostname()) != socket.gethostname() and age < STALE_SECONDS:
-            raise self._held()
 
     def _held(self) -> ConfigError:
         owner = self._owner()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from utils.config.settings import flatten, from_dict, nearest
 from utils.errors import ConfigError
 from utils.runs.checkpoint import Checkpoint, list_checkpoints, load_latest
+from utils.runs.durable import fsync
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -23,7 +24,7 @@ Settings = TypeVar("Settings")
 
 
 class RunLog:
-    """Writes everything about one run into `runs/<name>/`; close it, or use it in a `with` block."""
+    """Writes everything about one run into `runs/<name>/`; close it at the end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,12 +48,6 @@ class RunLog:
             advice = f"the nearest is {nearest(name, runs)!r}" if runs else "there are none; start one without --resume"
             raise ConfigError(f"expected a run in {runs_dir}, got {name!r}; {advice}")
         return cls(path)
-
-    def __enter__(self) -> RunLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def name(self) -> str:
@@ -98,9 +93,9 @@ class RunLog:
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one generation's record (with `generation`) to metrics.jsonl and its numbers to TensorBoard.
 
-        Keys are sorted (`generation` first), floats keep every digit, NaN and infinities become null.
+        Floats keep every digit, NaN and infinities become null.
         """
-        plain = _ordered(_plain(record))
+        plain = _plain(record)
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(_line(plain))
             file.flush()
@@ -114,9 +109,17 @@ class RunLog:
         Raises ConfigError if an earlier line is not a record.
         """
         path = self.path / METRICS
-        lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        records = []
         # A record ends with a newline, so what stands after the last one was cut short.
-        return [_record(line, path, number) for number, line in enumerate(lines[:-1], start=1)]
+        for number, line in enumerate(lines[:-1], start=1):
+            try:
+                records.append(dict(json.loads(line)))
+                records[-1]["generation"]
+            except (KeyError, TypeError, ValueError):
+                message = f"expected a record with its generation on line {number} of {path}, got {line[:60]!r}"
+                raise ConfigError(message) from None
+        return records
 
     def truncate_to(self, generation: int) -> None:
         """Forget what came after that generation, a torn last line and later TensorBoard events included.
@@ -124,7 +127,7 @@ class RunLog:
         Call it before the first `append` of a resumed run.
         """
         kept = [record for record in self.records() if record["generation"] <= generation]
-        write_atomically(self.path / METRICS, "".join(_line(_ordered(record)) for record in kept))
+        write_atomically(self.path / METRICS, "".join(_line(record) for record in kept))
         self._purge_step = generation + 1
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -135,7 +138,6 @@ class RunLog:
         """Flush and close the TensorBoard events."""
         if self._events is not None:
             self._events.close()
-            self._events = None
 
     def _write_events(self, record: Mapping[str, Any]) -> None:
         if self._events is None:
@@ -189,10 +191,8 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 def write_atomically(path: Path, text: str) -> None:
     """Replace a text file such that a crash leaves the old one or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    temporary.write_text(text, encoding="utf-8")
+    fsync(temporary)
     temporary.replace(path)
 
 
@@ -225,14 +225,6 @@ def _run_folders(runs_dir: Path) -> list[Path]:
     return sorted(path.parent for path in runs_dir.glob(f"*/{CONFIG}"))
 
 
-def _ordered(value: Any) -> Any:
-    """Return mappings with sorted keys at every depth, `generation` first."""
-    if isinstance(value, Mapping):
-        keys = sorted(value, key=lambda key: (key != "generation", key))
-        return {key: _ordered(value[key]) for key in keys}
-    return value
-
-
 def _plain(value: Any) -> Any:
     """Return the value as JSON holds it: arrays and tensors as lists, scalars as numbers, non-finite ones as None."""
     if hasattr(value, "tolist"):
@@ -248,13 +240,3 @@ def _plain(value: Any) -> Any:
 
 def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(record, allow_nan=False, separators=(", ", ": ")) + "\n"
-
-
-def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict) or "generation" not in record:
-        raise ConfigError(f"expected a record with its generation on line {number} of {path}, got {line[:60]!r}")
-    return record
