@@ -68,14 +68,6 @@ class Mark(NamedTuple):
     title: str
 
 
-class Segment(NamedTuple):
-    """A straight line between two points (share, value)."""
-
-    start: tuple[float, float]
-    end: tuple[float, float]
-    kind: str
-
-
 @dataclass(frozen=True)
 class Chart:
     """Series over one x axis."""
@@ -92,8 +84,9 @@ class Chart:
     bands: Sequence[Band] = ()
     verticals: Sequence[Tick] = ()
     """Labelled vertical lines."""
-    segments: Sequence[Segment] = ()
     marks: Sequence[Mark] = ()
+    segments: Sequence[tuple[Mark, Mark]] = ()
+    """Pairs of marks joined by a straight line, which is of the second one's kind."""
     note: str = ""
     unit: str = ""
     decimals: int = 1
@@ -107,8 +100,7 @@ class Chart:
     def scale(self) -> Scale:
         """The y axis that holds everything drawn."""
         edges = (edge for band in self.bands for edge in (band.low, band.high))
-        points = np.array([end[1] for segment in self.segments for end in (segment.start, segment.end)])
-        series = (*(line.values for line in self.lines), *edges, points)
+        series = (*(line.values for line in self.lines), *edges, np.array([mark.value for mark in self.marks]))
         return scale_of(series, include=(0.0,) if self.has_zero else (), ticks=self.y_ticks)
 
 

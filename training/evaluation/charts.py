@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from utils.charts import (
     Line,
     Mark,
     MemoryPoint,
-    Segment,
     Tick,
     date_ticks,
     even_shares,
@@ -40,35 +39,6 @@ _SYMBOLS = dict(zip(EXIT_REASONS[1:], ("target", "target", "time", "lost", "end"
 _PRICE_STYLE = 7
 _TRADED_STOCKS = 6
 """Stocks whose trades are drawn, the most traded ones."""
-
-
-class Trade(NamedTuple):
-    """A finished trade of the champion as the page shows it."""
-
-    entry_date: str
-    entry_price: float
-    target_price: float
-    exit_date: str
-    exit_price: float
-    exit: str
-    """A key of `EXIT_WORDS`."""
-    return_percent: float
-    """After costs, of the value bought."""
-    shares: tuple[float, float]
-    """Where entry and exit are along the chart's width."""
-
-    @property
-    def outcome(self) -> str:
-        """Return the kind of the marks."""
-        return "gain" if self.return_percent > 0 else "loss"
-
-
-class TradedStock(NamedTuple):
-    """The price of a stock and the champion's trades in it."""
-
-    ticker: str
-    trades: list[Trade]
-    chart: Chart
 
 
 def equity_chart(evaluation: Evaluation) -> Chart:
@@ -131,38 +101,47 @@ def _drawdown_percent(equity: FloatArray) -> FloatArray:
     return np.asarray(100.0 * (equity / np.where(peak > 0, peak, math.nan) - 1.0))
 
 
-def traded_stocks(evaluation: Evaluation) -> list[TradedStock]:
-    """Draw the champion's trades in the stocks that it traded most, with their prices over all days played."""
+def traded_stocks(evaluation: Evaluation) -> list[tuple[Chart, list[dict[str, Any]]]]:
+    """Draw the stocks that the champion traded most over all days played; with its trades as `_shown_trade` says."""
     market, days = evaluation.market, evaluation.played.days
     made = next(iter(evaluation.played.trades.values()))
     counts = np.bincount([trade["stock"] for trade in made], minlength=len(market.investable_columns))
     most = [stock for stock in np.argsort(-counts, kind="stable")[:_TRADED_STOCKS].tolist() if counts[stock]]
-    first, last = int(days.min()), int(days.max())
-    dates = market.dates.astype("datetime64[D]")
+    first, stop = int(days.min()), int(days.max()) + 1
+    dates = market.dates[first:stop].astype("datetime64[D]")
     shown = []
     for stock in most:
-        ticker = market.tickers[market.investable_columns[stock]]
-        trades = [_trade(trade, dates, first, last) for trade in made if trade["stock"] == stock]
-        close = market.close[first : last + 1, stock].astype(np.float64)
-        shown.append(TradedStock(ticker, trades, _price_chart(ticker, dates[first : last + 1], close, trades)))
+        trades = [_shown_trade(trade, dates, first) for trade in made if trade["stock"] == stock]
+        close = market.close[first:stop, stock].astype(np.float64)
+        shown.append((_price_chart(market.tickers[market.investable_columns[stock]], dates, close, trades), trades))
     return shown
 
 
-def _trade(trade: Mapping[str, Any], dates: Dates, first: int, last: int) -> Trade:
-    entry, leave = trade["entry_day"], trade["exit_day"]
-    return Trade(
-        str(dates[entry]),
-        trade["entry_price"],
-        trade["target_price"],
-        str(dates[leave]),
-        trade["exit_price"],
-        _SYMBOLS[trade["reason"]],
-        100 * (trade["profit"] - trade["costs"]) / trade["value"],
-        ((entry - first) / (last - first), (leave - first) / (last - first)),
-    )
+def _shown_trade(trade: Mapping[str, Any], dates: Dates, first: int) -> dict[str, Any]:
+    """Add to a finished trade its dates, return and outcome, its `exit` as a key of `EXIT_WORDS`, and its marks."""
+    entry, leave = trade["entry_day"] - first, trade["exit_day"] - first
+    gain = 100 * (trade["profit"] - trade["costs"]) / trade["value"]
+    outcome, reason = "gain" if gain > 0 else "loss", _SYMBOLS[trade["reason"]]
+    entry_date, exit_date = str(dates[entry]), str(dates[leave])
+    price, target, received = trade["entry_price"], trade["target_price"], trade["exit_price"]
+    bought = f"bought {entry_date} at {number(price, 2)}, target {number(target, 2)}"
+    title = f"{bought}; sold {exit_date} at {number(received, 2)}: {EXIT_WORDS[reason]}; {percent(gain)}"
+    days = len(dates) - 1
+    return {
+        **trade,
+        "entry_date": entry_date,
+        "exit_date": exit_date,
+        "exit": reason,
+        "return_percent": gain,
+        "outcome": outcome,
+        "marks": (
+            Mark(entry / days, price, "mark-entry", "entry", title),
+            Mark(leave / days, received, f"mark-{reason}", outcome, title),
+        ),
+    }
 
 
-def _price_chart(ticker: str, dates: Dates, close: FloatArray, trades: Sequence[Trade]) -> Chart:
+def _price_chart(ticker: str, dates: Dates, close: FloatArray, trades: Sequence[Mapping[str, Any]]) -> Chart:
     return Chart(
         title=ticker,
         note=f"Closing price; {len(trades)} trades.",
@@ -171,29 +150,16 @@ def _price_chart(ticker: str, dates: Dates, close: FloatArray, trades: Sequence[
         ticks=date_ticks(dates),
         labels=[str(day) for day in dates],
         lines=[Line("close", close, _PRICE_STYLE, number(float(close[-1]), 2))],
-        segments=[
-            Segment((trade.shares[0], trade.entry_price), (trade.shares[1], trade.exit_price), trade.outcome)
-            for trade in trades
-        ],
-        marks=[mark for trade in trades for mark in _marks(trade)],
+        marks=[mark for trade in trades for mark in trade["marks"]],
+        segments=[trade["marks"] for trade in trades],
         decimals=2,
         has_zero=False,
     )
 
 
-def _marks(trade: Trade) -> tuple[Mark, Mark]:
-    bought = f"bought {trade.entry_date} at {number(trade.entry_price, 2)}, target {number(trade.target_price, 2)}"
-    sold = f"sold {trade.exit_date} at {number(trade.exit_price, 2)}: {EXIT_WORDS[trade.exit]}"
-    title = f"{bought}; {sold}; {percent(trade.return_percent)}"
-    return (
-        Mark(trade.shares[0], trade.entry_price, "mark-entry", "entry", title),
-        Mark(trade.shares[1], trade.exit_price, f"mark-{trade.exit}", trade.outcome, title),
-    )
-
-
 def cost_chart(evaluation: Evaluation) -> Chart:
     """Draw the return of each policy by costs a leg."""
-    returns, charged = evaluation.cost_returns, evaluation.charged_bps
+    returns, charged = evaluation.cost_returns, 10_000 * evaluation.config.env.cost_rate
     costs = list(next(iter(returns.values())))
     series = {policy: np.array(list(by_cost.values())) for policy, by_cost in returns.items()}
     lowest, span = min(costs), max(costs) - min(costs)

@@ -13,10 +13,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from training.evaluation.assessment import Estimate
+from training.evaluation.statistics import MeanTest
 from utils.charts import Band, Chart, FloatArray, Line, Scale, even_shares
 
-STYLES = 8
 MAX_POINTS = 1000
 TOP, BOTTOM, WIDTH = 12, 26, 1000
 _LABEL_GAP, _LABEL_CHARS = 17, 24
@@ -70,14 +69,11 @@ def readout_shares(chart: Chart) -> str:
     return " ".join(f"{share:.5f}" for share in chart.shares)
 
 
-def interval_bar(estimate: Estimate, scale: Scale) -> dict[str, str] | None:
-    """Return the places of one row of a forest plot and its kind; None where the interval is not known."""
-    low, value, high = estimate.low, estimate.value, estimate.high
-    if low is None or value is None or high is None or not all(map(math.isfinite, (low, value, high))):
-        return None
-    span = scale.high - scale.low
-    places = {"low": low, "value": value, "high": high, "zero": 0.0}
-    kind = "gain" if low > 0 else "loss" if high < 0 else "open"
+def interval_bar(test: MeanTest, scale: Scale) -> dict[str, str]:
+    """Return the places of one row of a forest plot and its kind."""
+    low, high = test.interval
+    places = {"low": low, "value": test.mean, "high": high, "zero": 0.0}
+    kind, span = "gain" if low > 0 else "loss" if high < 0 else "open", scale.high - scale.low
     return {"kind": kind, **{name: f"{100 * (at - scale.low) / span:.2f}%" for name, at in places.items()}}
 
 
