@@ -16,8 +16,9 @@ from data.features import OPEN
 from data.splits import Span, consecutive_windows
 from data.synthetic.built_in import PlantedScores
 from models.ddpg_agent import DDPGAgent
+from tests.evaluation.page_case import case
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_population, tiny_rules, trending_panel, world_of
-from training.evaluation.assessment import estimates, known_biases
+from training.evaluation.assessment import estimates
 from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy
 from training.evaluation.tracks import (
     CHAMPION,
@@ -44,7 +45,7 @@ from training.evaluation.tracks import (
     tune_planted,
 )
 from training.rollout import play, roll_out
-from utils.config.trader import Fill
+from utils.config.trader import Config, Fill
 from utils.errors import DataError
 
 Array = npt.NDArray[np.float64]
@@ -269,12 +270,10 @@ def test_the_charged_costs_are_among_the_others() -> None:
 
 
 def test_survivors_are_told_from_a_market_with_deaths() -> None:
-    quiet = quiet_world().market
-    names = list(known_biases(quiet, is_synthetic=False, is_validation=False))
-    assert names == ["Survivors only", "Fills"]
-    data = quiet.data_array.copy()
+    file, validation = case(windows=1), case(windows=1, split="validation", config=Config())
+    assert list(file.biases) == ["Survivors only", "Fills"]
+    data = file.market.data_array.copy()
     data[-12:, 2] = np.nan
-    died = dataclasses.replace(quiet, data_array=data)
-    assert list(known_biases(died, is_synthetic=False, is_validation=False)) == ["Fills"]
-    built_in = list(known_biases(quiet, is_synthetic=True, is_validation=True))
-    assert built_in == ["Built-in market", "Chosen on these days", "Fills"]
+    died = dataclasses.replace(file, market=dataclasses.replace(file.market, data_array=data))
+    assert list(died.biases) == ["Fills"]
+    assert list(validation.biases) == ["Built-in market", "Chosen on these days", "Fills"]
