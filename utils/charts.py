@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -100,8 +100,8 @@ class Chart:
     def scale(self) -> Scale:
         """The y axis that holds everything drawn."""
         edges = (edge for band in self.bands for edge in (band.low, band.high))
-        series = (*(line.values for line in self.lines), *edges, np.array([mark.value for mark in self.marks]))
-        return scale_of(series, include=(0.0,) if self.has_zero else (), ticks=self.y_ticks)
+        points = np.array([mark.value for mark in self.marks] + [0.0] * self.has_zero)
+        return scale_of((*(line.values for line in self.lines), *edges, points), ticks=self.y_ticks)
 
 
 def number(value: float | None, decimals: int, *, is_signed: bool = False) -> str:
@@ -124,15 +124,14 @@ def last_known(values: FloatArray) -> float:
     return float(known[-1]) if known.size else math.nan
 
 
-def lines_of(series: Mapping[str, FloatArray], ends: Iterable[str]) -> list[Line]:
-    """Return one line for each series, each in a style of its own."""
-    rows = zip(series.items(), ends, strict=True)
-    return [Line(label, values, style, end) for style, ((label, values), end) in enumerate(rows)]
+def lines_of(series: Mapping[str, FloatArray], end: Callable[[FloatArray], str]) -> list[Line]:
+    """Return one line for each series, each in a style of its own; `end` writes the text after its label."""
+    return [Line(label, values, style, end(values)) for style, (label, values) in enumerate(series.items())]
 
 
-def scale_of(series: Iterable[FloatArray], *, include: Sequence[float] = (), ticks: int = 5) -> Scale:
+def scale_of(series: Iterable[FloatArray], *, ticks: int = 5) -> Scale:
     """Return a range that holds all finite values, with about so many ticks at 1, 2 or 5 times a power of ten."""
-    values = np.concatenate([np.ravel(part) for part in (*series, np.array(include, dtype=np.float64))])
+    values = np.concatenate([np.ravel(part) for part in series])
     values = values[np.isfinite(values)]
     low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
     # Values that differ by rounding only would give a step that vanishes beside them.
@@ -213,7 +212,7 @@ def memory_chart(points: Sequence[MemoryPoint], limit_mb: float | None = None) -
         shares=shares,
         ticks=[Tick(float((time - first) / span), f"{number(time / seconds, 1)} {unit}") for time in times],
         labels=[f"{point[0]}, {number(point[1] / seconds, 1)} {unit}" for point in points],
-        lines=lines_of(series, [f"{number(last_known(sizes), 0)} MiB" for sizes in series.values()]),
+        lines=lines_of(series, lambda sizes: f"{number(last_known(sizes), 0)} MiB"),
         marks=[] if peak is None else [Mark(float(shares[peak]), float(values[peak, 1]), "mark-target", "peak", title)],
         unit=" MiB",
         decimals=0,

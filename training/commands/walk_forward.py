@@ -104,15 +104,16 @@ def _read_plan(path: Path) -> tuple[FoldPlan, Config]:
 def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits]:
     """Return the folds of the data as they were when the test began."""
     market, _ = load_market(config)
-    if (path / MARKET).is_file():
-        days = remember_market(path, market).splits.holdout.last + 1
-        folds = make_folds(days, plan, config.split, config.env)
-    else:
-        folds = make_folds(len(market.dates), plan, config.split, config.env)
+    is_begun = (path / MARKET).is_file()
+    days = remember_market(path, market).splits.holdout.last + 1 if is_begun else len(market.dates)
+    folds = make_folds(days, plan, config.split, config.env)
+    if not is_begun:
         remember_market(path, market, folds[-1])
-    columns = ("fold", *vars(folds[0]))
-    rows = [{"fold": str(number), **_written_out(market, fold)} for number, fold in enumerate(folds, start=1)]
-    logger.info("walk-forward test %s (holdout: test days)\n%s", path, table(rows, columns))
+    rows = [
+        {"fold": str(number), **{name: " to ".join(dates) for name, dates in _dates(market, fold).items()}}
+        for number, fold in enumerate(folds, start=1)
+    ]
+    logger.info("walk-forward test %s (holdout: test days)\n%s", path, table(rows, list(rows[0])))
     return folds
 
 
@@ -120,17 +121,12 @@ def _dates(market: Market, fold: Splits) -> dict[str, list[str]]:
     return {name: [str(market.dates[span.first]), str(market.dates[span.last])] for name, span in vars(fold).items()}
 
 
-def _written_out(market: Market, fold: Splits) -> dict[str, str]:
-    return {name: " to ".join(dates) for name, dates in _dates(market, fold).items()}
-
-
 def _train(folder: Path, fold: Splits, config: Config, explicit: frozenset[str]) -> None:
     """Train a fold to its last generation, from where it stopped; nothing happens where it is done."""
     if (folder / SUMMARY).is_file():
         return
-    is_begun = (folder / CONFIG).is_file()
-    run, resume = (None, folder.name) if is_begun else (folder.name, None)
-    own = dataclasses.replace(config, runs_dir=folder.parent, run=run, resume=resume)
+    begun = {"run": None, "resume": folder.name} if (folder / CONFIG).is_file() else {"run": folder.name}
+    own = dataclasses.replace(config, runs_dir=folder.parent, **begun)
     run_training(own, explicit, splits=fold)
 
 

@@ -143,12 +143,12 @@ class Evaluation:
         trials = read_trials(self.records)
         if trials is None and self.trials > 1:
             return Overfitting(trials=self.trials, note="The run did not record what its agents earned on validation.")
-        sharpes = np.zeros(0) if trials is None else trials.daily_sharpe
+        profits, sharpes = trials or (None, np.zeros(0))
         best = expected_best_sharpe(float(sharpes.std(ddof=1)) if len(sharpes) > 1 else 0.0, self.trials)
-        overfitted = None if trials is None else overfitting_probability(trials.slice_profit)
+        overfitted = None if profits is None else overfitting_probability(profits)
         if overfitted is not None:
             note = "The probability of backtest overfitting is about the choice of the champion on the validation days."
-        elif trials is not None:
+        elif profits is not None:
             note = "All agents earned the same on validation: there was no choice to overfit."
         else:
             note = NO_CHOICE

@@ -44,7 +44,7 @@ _TRADED_STOCKS = 6
 def equity_chart(evaluation: Evaluation) -> Chart:
     """Draw the returns of all policies but the elites, which would crowd it."""
     gains = {label: _gain_percent(curve) for label, curve in _shown_curves(evaluation).items()}
-    lines = lines_of(gains, [percent(values[-1]) for values in gains.values()])
+    lines = lines_of(gains, lambda values: percent(values[-1]))
     low, high = (_gain_percent(edge) for edge in evaluation.picker_band)
     ends = ", ".join(f"{line.label} {line.end}" for line in lines)
     windows = " Dotted vertical lines: a new window begins." if len(evaluation.played.days) > 1 else ""
@@ -62,7 +62,7 @@ def equity_chart(evaluation: Evaluation) -> Chart:
 def drawdown_chart(evaluation: Evaluation) -> Chart:
     """Draw the fall of the same policies' equity below its earlier peak."""
     falls = {label: _drawdown_percent(curve) for label, curve in _shown_curves(evaluation).items()}
-    lines = lines_of(falls, [percent(np.nanmin(values, initial=0.0)) for values in falls.values()])
+    lines = lines_of(falls, lambda values: percent(np.nanmin(values, initial=0.0)))
     deepest = ", ".join(f"{line.label} {line.end}" for line in lines)
     return Chart(
         title="Drawdown, %",
@@ -174,7 +174,7 @@ def cost_chart(evaluation: Evaluation) -> Chart:
         shares=shares,
         ticks=[Tick(float(share), name) for share, name in zip(shares, names, strict=True)],
         labels=[f"{name} a leg" for name in names],
-        lines=lines_of(series, [percent(values[-1]) for values in series.values()]),
+        lines=lines_of(series, lambda values: percent(values[-1])),
         verticals=[Tick(own, "charged in this report")] if 0 <= own <= 1 else [],
         unit="%",
         is_signed=True,
@@ -185,7 +185,7 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     """Draw the population's fitness and the champion's validation result from the records of metrics.jsonl."""
     lowest, mean, highest = (_column(records, "fitness", name) for name in ("min", "mean", "max"))
     series = {"population mean": mean, "validation result": _column(records, "validation", "champion")}
-    lines = lines_of(series, [percent(last_known(values)) for values in series.values()])
+    lines = lines_of(series, lambda values: percent(last_known(values)))
     ends = ", ".join(f"{line.label} {line.end}" for line in lines)
     generations = [int(record["generation"]) for record in records]
     champion = records[-1]["validation"]["champion_generation"]

@@ -57,7 +57,7 @@ def render(evaluation: Evaluation) -> str:
         "equal weight": judgement.against_equal_weight,
     }
     monthly = monthly_returns(evaluation.dates, evaluation.curves[CHAMPION])
-    scale = scale_of([np.array([(test.mean, *test.interval) for test in tests.values()])], include=(0.0,))
+    scale = scale_of([np.array([(0.0, test.mean, *test.interval) for test in tests.values()])])
     return _template().render(
         report=evaluation,
         style=Markup(style),
