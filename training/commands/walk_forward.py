@@ -62,18 +62,18 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
 
 def _open(arguments: WalkForwardArguments, explicit: frozenset[str]) -> tuple[Path, FoldPlan, Config]:
     """Return the folder of a new test or of the one to resume, with the plan and the settings that hold for it."""
-    names = [field.name for field in dataclasses.fields(FoldPlan)]
-    asked, config = FoldPlan(**{name: getattr(arguments, name) for name in names}), arguments.settings
+    asked = FoldPlan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(FoldPlan)})
+    config = arguments.settings
     if config.resume is None:
         contents = {"plan": dataclasses.asdict(asked), "settings": to_dict(config)}
         return new_folder(config.runs_dir, config.run, PLAN, contents), asked, config
     path = config.runs_dir / (_newest(config.runs_dir) if config.resume == LATEST else config.resume)
     plan, began = _read_plan(path)
-    for name in names:
-        if getattr(asked, name) not in (getattr(plan, name), getattr(WalkForwardArguments, name)):
+    for name, value in vars(plan).items():
+        if getattr(asked, name) not in (value, getattr(WalkForwardArguments, name)):
             raise ConfigError(
-                f"expected --{name.replace('_', '-')} {getattr(plan, name)}, with which {path} began, got "
-                f"{getattr(asked, name)}; leave it out, or start a new test without --resume"
+                f"expected --{name.replace('_', '-')} {value}, with which {path} began, got {getattr(asked, name)}; "
+                "leave it out, or start a new test without --resume"
             )
     return path, plan, settings_to_resume(began, config, explicit)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,46 +43,50 @@ _TRADED_STOCKS = 6
 
 def equity_chart(evaluation: Evaluation) -> Chart:
     """Draw the returns of all policies but the elites, which would crowd it."""
-    gains = {label: _gain_percent(curve) for label, curve in _shown_curves(evaluation).items()}
-    lines = lines_of(gains, lambda values: percent(values[-1]))
     low, high = (_gain_percent(edge) for edge in evaluation.picker_band)
-    ends = ", ".join(f"{line.label} {line.end}" for line in lines)
     windows = " Dotted vertical lines: a new window begins." if len(evaluation.played.days) > 1 else ""
     return Chart(
         title="Return since the first day, %",
         note=f"After costs.{windows}",
-        description=f"Return since the first day in percent. At the end: {ends}.",
-        lines=lines,
         bands=[Band("random pickers, 5% to 95%", low, high)],
         height=340,
-        **_days(evaluation),
+        **_accounts(
+            evaluation, _gain_percent, lambda values: percent(values[-1]), "Return since the first day", "At the end"
+        ),
     )
 
 
 def drawdown_chart(evaluation: Evaluation) -> Chart:
     """Draw the fall of the same policies' equity below its earlier peak."""
-    falls = {label: _drawdown_percent(curve) for label, curve in _shown_curves(evaluation).items()}
-    lines = lines_of(falls, lambda values: percent(np.nanmin(values, initial=0.0)))
-    deepest = ", ".join(f"{line.label} {line.end}" for line in lines)
     return Chart(
         title="Drawdown, %",
         note="Fall below the earlier peak; the numbers beside the names are the deepest.",
-        description=f"Fall below the earlier peak in percent. Deepest: {deepest}.",
-        lines=lines,
         y_ticks=4,
         height=220,
-        **_days(evaluation),
+        **_accounts(
+            evaluation,
+            _drawdown_percent,
+            lambda values: percent(np.nanmin(values)),
+            "Fall below the earlier peak",
+            "Deepest",
+        ),
     )
 
 
-def _shown_curves(evaluation: Evaluation) -> dict[str, FloatArray]:
-    return {name: curve for name, curve in evaluation.curves.items() if name not in evaluation.elites}
-
-
-def _days(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the parts that charts over the stitched days share."""
+def _accounts(
+    evaluation: Evaluation,
+    measure: Callable[[FloatArray], FloatArray],
+    end: Callable[[FloatArray], str],
+    subject: str,
+    ends: str,
+) -> dict[str, Any]:
+    """Return what charts of all policies but the elites over the stitched days share."""
+    curves = {name: curve for name, curve in evaluation.curves.items() if name not in evaluation.elites}
+    lines = lines_of({name: measure(curve) for name, curve in curves.items()}, end)
     dates, windows = evaluation.dates, len(evaluation.played.days)
     return {
+        "description": f"{subject} in percent. {ends}: {', '.join(f'{line.label} {line.end}' for line in lines)}.",
+        "lines": lines,
         "shares": even_shares(len(dates)),
         "ticks": date_ticks(dates),
         "labels": [str(day) for day in dates],
@@ -190,11 +194,7 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     generations = [int(record["generation"]) for record in records]
     champion = records[-1]["validation"]["champion_generation"]
     shares = even_shares(len(generations))
-    chosen = [
-        Tick(float(share), f"champion: generation {generation}")
-        for share, generation in zip(shares, generations, strict=True)
-        if generation == champion
-    ]
+    chosen = np.flatnonzero(np.array(generations) == champion)
     return Chart(
         title="Fitness by generation, % of the initial capital an episode",
         note="Without exploration noise, with penalties. The dotted vertical line marks the champion's generation; its "
@@ -205,7 +205,7 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
         labels=[f"generation {generation}" for generation in generations],
         lines=lines,
         bands=[Band("population, lowest to highest", lowest, highest)],
-        verticals=chosen,
+        verticals=[Tick(float(shares[place]), f"champion: generation {champion}") for place in chosen],
         unit="%",
         is_signed=True,
         height=280,

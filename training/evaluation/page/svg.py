@@ -6,7 +6,6 @@ marks sit at percentages of the width.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -30,15 +29,15 @@ def y_of(chart: Chart, value: float) -> float:
 def line_path(chart: Chart, line: Line) -> str:
     """Return the path of a line through its known values."""
     places = thin(line.values)
-    drawn, run = [], 0
-    for share, value in zip(chart.shares[places], line.values[places], strict=True):
-        if not math.isfinite(value):
-            run = 0
-            continue
-        drawn.append(f"{'L' if run else 'M'}{WIDTH * share:.1f},{y_of(chart, value):.2f}")
-        run += 1
+    shares, values = chart.shares[places], line.values[places]
+    known = np.isfinite(values)
+    begins = known & ~np.concatenate(([False], known[:-1]))
+    drawn = [
+        f"{'M' if begin else 'L'}{WIDTH * share:.1f},{y_of(chart, value):.2f}"
+        for begin, share, value in zip(begins[known], shares[known], values[known], strict=True)
+    ]
     # A lone point has no length; a stroke of length zero with a round cap shows it.
-    return "".join(drawn) + ("h0" if run == 1 else "")
+    return "".join(drawn) + ("h0" if begins[known][-1:].any() else "")
 
 
 def band_points(chart: Chart, band: Band) -> str:
