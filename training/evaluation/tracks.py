@@ -254,14 +254,13 @@ def _play_baselines(
 
 
 def join(parts: Sequence[Played]) -> Played:
-    """Join what was played on windows that follow one another, perhaps by another champion each."""
-    names = [name for name in parts[0].tracks if all(name in part.tracks for part in parts)]
-    tracks = {name: _joined([part.tracks[name] for part in parts]) for name in names}
+    """Join what the same policies played on windows that follow one another, perhaps by another champion each."""
+    tracks = {name: _joined([part.tracks[name] for part in parts]) for name in parts[0].tracks}
     at_cost = {
-        bps: {name: _joined([part.at_cost[bps][name] for part in parts]) for name in levels if name in tracks}
+        bps: {name: _joined([part.at_cost[bps][name] for part in parts]) for name in levels}
         for bps, levels in parts[0].at_cost.items()
     }
-    trades: dict[str, list[dict[str, Any]]] = {name: [] for name in parts[0].trades if name in tracks}
+    trades: dict[str, list[dict[str, Any]]] = {name: [] for name in parts[0].trades}
     windows = 0
     for part in parts:
         for name, made in trades.items():
