@@ -193,27 +193,29 @@ def _apart(ticks: list[Tick]) -> list[Tick]:
 
 
 def memory_chart(points: Sequence[MemoryPoint], limit_mb: float | None = None) -> Chart:
-    """Draw memory over time: resident, unique to the process, and on the GPU where there is any."""
-    values = np.array([point[1:] for point in points], dtype=np.float64).reshape(-1, 4)
-    first, last = (values[0, 0], values[-1, 0]) if len(values) else (0.0, 0.0)
+    """Draw memory over time, at least one point: resident, unique to the process, and on the GPU where there is any."""
+    times, resident, unique, gpu = np.array([point[1:] for point in points], dtype=np.float64).T
+    first, last = times[0], times[-1]
     unit, seconds = ("s", 1.0) if last < 120 else ("min", 60.0) if last < 7200 else ("h", 3600.0)
-    series = {"resident": values[:, 1], "unique": values[:, 2], "GPU": values[:, 3]}
-    series = {label: sizes for label, sizes in series.items() if label != "GPU" or sizes.any()}
+    series = {"resident": resident, "unique": unique} | ({"GPU": gpu} if gpu.any() else {})
     span = max(float(last - first), 1e-9)
-    shares = (values[:, 0] - first) / span
-    times = np.unique(np.linspace(first, last, 5))
-    peak = int(np.argmax(values[:, 1])) if len(values) else None
-    title = "" if peak is None else f"resident peak {number(values[peak, 1], 0)} MiB, {points[peak][0]}"
+    shares, peak = (times - first) / span, int(np.argmax(resident))
+    highest = number(resident[peak], 0)
     limit = "" if limit_mb is None else f" The limit was {number(limit_mb, 0)} MiB."
     return Chart(
         title="Memory of the process, MiB",
         note=f"At the end of each phase.{limit}",
-        description=f"Memory of the process in MiB over time. Peak {number(values[:, 1].max(initial=0.0), 0)} MiB.",
+        description=f"Memory of the process in MiB over time. Peak {highest} MiB.",
         shares=shares,
-        ticks=[Tick(float((time - first) / span), f"{number(time / seconds, 1)} {unit}") for time in times],
+        ticks=[
+            Tick(float((time - first) / span), f"{number(time / seconds, 1)} {unit}")
+            for time in np.unique(np.linspace(first, last, 5))
+        ],
         labels=[f"{point[0]}, {number(point[1] / seconds, 1)} {unit}" for point in points],
-        lines=lines_of(series, lambda sizes: f"{number(last_known(sizes), 0)} MiB"),
-        marks=[] if peak is None else [Mark(float(shares[peak]), float(values[peak, 1]), "mark-target", "peak", title)],
+        lines=lines_of(series, lambda sizes: f"{number(sizes[-1], 0)} MiB"),
+        marks=[
+            Mark(shares[peak], resident[peak], "mark-target", "peak", f"resident peak {highest} MiB, {points[peak][0]}")
+        ],
         unit=" MiB",
         decimals=0,
     )

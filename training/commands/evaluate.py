@@ -121,7 +121,6 @@ def judge_training(
         generation=trainer.generation,
         champion=trainer.champion,
         champion_generation=trainer.champion_generation,
-        champion_score=trainer.champion_score,
         elites=[trainer.population.agent(row) for row in trainer.elites],
     )
     planted, pickers = planted_rules(run, trainer.val_env), config.evaluation.random_pickers

@@ -20,7 +20,6 @@ from training.evaluation.tables import log_evaluation, write_evaluation
 from training.evaluation.tracks import CHAMPION, RANDOM, Ground, join, play_all, simple_rules
 from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import open_saved_run
-from utils import metrics
 from utils.config.settings import LATEST, from_dict, nearest, settings_to_resume, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -144,9 +143,7 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
             pickers=run.config.evaluation.random_pickers,
             generator=named_generator(run.config.seed, f"walk-forward {run.name}", device),
         )
-        champion, random = (
-            float(metrics.total_return_percent(played.tracks[name].stitched).mean()) for name in (CHAMPION, RANDOM)
-        )
+        champion, random = (played.tracks[name].mean_return_percent for name in (CHAMPION, RANDOM))
         folds.append(FoldResult(run.name, _dates(run.market, fold), run.champion_generation, champion, random))
         parts.append(played)
     again = ("python", "main.py", "walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)

@@ -21,7 +21,7 @@ from training.evaluation.statistics import (
     expected_best_sharpe,
     overfitting_probability,
 )
-from training.evaluation.tracks import CHAMPION, EQUAL, RANDOM, Played, Track
+from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, RANDOM, Played, Track
 from training.evaluation.verdict import Judgement, verdict
 from training.trials import read_trials
 from utils import metrics
@@ -160,12 +160,9 @@ class Evaluation:
     def cost_returns(self) -> dict[str, dict[float, float]]:
         """Return the mean return in percent by policy, then by basis points a leg."""
         levels = self.played.at_cost
-        names = next(iter(levels.values()))
         return {
-            name: {
-                bps: float(metrics.total_return_percent(tracks[name].stitched).mean()) for bps, tracks in levels.items()
-            }
-            for name in names
+            name: {bps: tracks[name].mean_return_percent for bps, tracks in levels.items()}
+            for name in levels[COSTS_BPS[0]]
         }
 
     @property

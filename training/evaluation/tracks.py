@@ -21,6 +21,7 @@ from environment.trading_env import VectorTradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy, tune_rule
 from training.rollout import roll_out
+from utils import metrics
 
 Array = npt.NDArray[np.float64]
 CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
@@ -60,6 +61,11 @@ class Track:
         """Return (P, W * D) percent of the initial capital; sums, since each window begins anew."""
         profit = 100 / self.capital * np.diff(self.equity, axis=2)
         return profit.reshape(len(profit), -1)
+
+    @property
+    def mean_return_percent(self) -> float:
+        """Return the mean over policies of the stitched accounts' returns."""
+        return float(metrics.total_return_percent(self.stitched).mean())
 
     @property
     def stitched(self) -> Array:
