@@ -180,15 +180,11 @@ def date_ticks(dates: Dates) -> list[Tick]:
     if len(places) < 2:
         return [Tick(float(shares[place]), str(dates[place])) for place in sorted({0, len(dates) - 1})]
     # A period may begin within one that has no session; the label names the period of the session.
-    labels = (str(dates[place].astype("datetime64[M]" if step < 12 else "datetime64[Y]")) for place in places)
-    return _apart([Tick(float(shares[place]), label) for place, label in zip(places, labels, strict=True)])
-
-
-def _apart(ticks: list[Tick]) -> list[Tick]:
     kept: list[Tick] = []
-    for tick in ticks:
-        if not kept or tick.share - kept[-1].share >= _CLOSE_LABELS:
-            kept.append(tick)
+    for place in places:
+        if not kept or shares[place] - kept[-1].share >= _CLOSE_LABELS:
+            label = str(dates[place].astype("datetime64[M]" if step < 12 else "datetime64[Y]"))
+            kept.append(Tick(float(shares[place]), label))
     return kept
 
 

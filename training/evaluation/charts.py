@@ -117,7 +117,21 @@ def traded_stocks(evaluation: Evaluation) -> list[tuple[Chart, list[dict[str, An
     for stock in most:
         trades = [_shown_trade(trade, dates, first) for trade in made if trade["stock"] == stock]
         close = market.close[first:stop, stock].astype(np.float64)
-        shown.append((_price_chart(market.tickers[market.investable_columns[stock]], dates, close, trades), trades))
+        ticker = market.tickers[market.investable_columns[stock]]
+        chart = Chart(
+            title=ticker,
+            note=f"Closing price; {len(trades)} trades.",
+            description=f"Closing price of {ticker} with {len(trades)} trades; the table below lists them.",
+            shares=even_shares(len(dates)),
+            ticks=date_ticks(dates),
+            labels=[str(day) for day in dates],
+            lines=[Line("close", close, _PRICE_STYLE, number(float(close[-1]), 2))],
+            marks=[mark for trade in trades for mark in trade["marks"]],
+            segments=[trade["marks"] for trade in trades],
+            decimals=2,
+            has_zero=False,
+        )
+        shown.append((chart, trades))
     return shown
 
 
@@ -143,22 +157,6 @@ def _shown_trade(trade: Mapping[str, Any], dates: Dates, first: int) -> dict[str
             Mark(leave / days, received, f"mark-{reason}", outcome, title),
         ),
     }
-
-
-def _price_chart(ticker: str, dates: Dates, close: FloatArray, trades: Sequence[Mapping[str, Any]]) -> Chart:
-    return Chart(
-        title=ticker,
-        note=f"Closing price; {len(trades)} trades.",
-        description=f"Closing price of {ticker} with {len(trades)} trades; the table below lists them.",
-        shares=even_shares(len(dates)),
-        ticks=date_ticks(dates),
-        labels=[str(day) for day in dates],
-        lines=[Line("close", close, _PRICE_STYLE, number(float(close[-1]), 2))],
-        marks=[mark for trade in trades for mark in trade["marks"]],
-        segments=[trade["marks"] for trade in trades],
-        decimals=2,
-        has_zero=False,
-    )
 
 
 def cost_chart(evaluation: Evaluation) -> Chart:
