@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,17 +12,6 @@ Array = npt.NDArray[np.float64]
 SLICES = 8
 """Stretches of validation days whose profits are recorded apart; an even number."""
 _DECIMALS = 5
-
-
-@dataclass(frozen=True)
-class Trials:
-    """Results of N agents looked at."""
-
-    slice_profit: Array
-    """(SLICES, N) profit on stretches of days that do not overlap, percent of the initial capital; sums to the result
-    by which the champion is chosen."""
-    daily_sharpe: Array
-    """(N,) mean over sample deviation of the daily profits, not annualised."""
 
 
 def trial_record(equity: Array, starts: Array, capital: float) -> dict[str, list[Any]]:
@@ -56,13 +44,19 @@ def daily_profit(equity: Array, starts: Array, capital: float) -> Array:
     return profit
 
 
-def read_trials(records: Sequence[Mapping[str, Any]]) -> Trials | None:
-    """Return the trials in the records of metrics.jsonl but for those of broken agents; None where there are none."""
+def read_trials(records: Sequence[Mapping[str, Any]]) -> tuple[Array, Array] | None:
+    """Return the trials in the records of metrics.jsonl but for those of broken agents; None where there are none.
+
+    Returns:
+        (SLICES, N) profits on stretches of days that do not overlap, percent of the initial capital, which sum to the
+        result by which the champion is chosen; (N,) means over sample deviations of the daily profits, not annualised.
+    """
     found = [record["validation"]["trials"] for record in records if record["validation"].get("trials")]
-    profits = [profit for trial in found for profit in trial["slice_profit"]]
-    sharpes = [sharpe for trial in found for sharpe in trial["daily_sharpe"]]
-    if not profits:
+    if not found:
         return None
-    slice_profit, sharpe = np.array(profits, dtype=np.float64).T, np.array(sharpes, dtype=np.float64)
-    is_finite = np.isfinite(slice_profit).all(axis=0)
-    return Trials(slice_profit[:, is_finite], sharpe[is_finite])
+    profit, sharpe = (
+        np.array([result for trials in found for result in trials[name]], dtype=np.float64)
+        for name in ("slice_profit", "daily_sharpe")
+    )
+    is_finite = np.isfinite(profit).all(axis=1)
+    return profit[is_finite].T, sharpe[is_finite]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -68,14 +68,6 @@ class Mark(NamedTuple):
     title: str
 
 
-class Segment(NamedTuple):
-    """A straight line between two points (share, value)."""
-
-    start: tuple[float, float]
-    end: tuple[float, float]
-    kind: str
-
-
 @dataclass(frozen=True)
 class Chart:
     """Series over one x axis."""
@@ -92,8 +84,9 @@ class Chart:
     bands: Sequence[Band] = ()
     verticals: Sequence[Tick] = ()
     """Labelled vertical lines."""
-    segments: Sequence[Segment] = ()
     marks: Sequence[Mark] = ()
+    segments: Sequence[tuple[Mark, Mark]] = ()
+    """Pairs of marks joined by a straight line, which is of the second one's kind."""
     note: str = ""
     unit: str = ""
     decimals: int = 1
@@ -107,9 +100,8 @@ class Chart:
     def scale(self) -> Scale:
         """The y axis that holds everything drawn."""
         edges = (edge for band in self.bands for edge in (band.low, band.high))
-        points = np.array([end[1] for segment in self.segments for end in (segment.start, segment.end)])
-        series = (*(line.values for line in self.lines), *edges, points)
-        return scale_of(series, include=(0.0,) if self.has_zero else (), ticks=self.y_ticks)
+        points = np.array([mark.value for mark in self.marks] + [0.0] * self.has_zero)
+        return scale_of((*(line.values for line in self.lines), *edges, points), ticks=self.y_ticks)
 
 
 def number(value: float | None, decimals: int, *, is_signed: bool = False) -> str:
@@ -132,15 +124,14 @@ def last_known(values: FloatArray) -> float:
     return float(known[-1]) if known.size else math.nan
 
 
-def lines_of(series: Mapping[str, FloatArray], ends: Iterable[str]) -> list[Line]:
-    """Return one line for each series, each in a style of its own."""
-    rows = zip(series.items(), ends, strict=True)
-    return [Line(label, values, style, end) for style, ((label, values), end) in enumerate(rows)]
+def lines_of(series: Mapping[str, FloatArray], end: Callable[[FloatArray], str]) -> list[Line]:
+    """Return one line for each series, each in a style of its own; `end` writes the text after its label."""
+    return [Line(label, values, style, end(values)) for style, (label, values) in enumerate(series.items())]
 
 
-def scale_of(series: Iterable[FloatArray], *, include: Sequence[float] = (), ticks: int = 5) -> Scale:
+def scale_of(series: Iterable[FloatArray], *, ticks: int = 5) -> Scale:
     """Return a range that holds all finite values, with about so many ticks at 1, 2 or 5 times a power of ten."""
-    values = np.concatenate([np.ravel(part) for part in (*series, np.array(include, dtype=np.float64))])
+    values = np.concatenate([np.ravel(part) for part in series])
     values = values[np.isfinite(values)]
     low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
     # Values that differ by rounding only would give a step that vanishes beside them.
@@ -189,40 +180,38 @@ def date_ticks(dates: Dates) -> list[Tick]:
     if len(places) < 2:
         return [Tick(float(shares[place]), str(dates[place])) for place in sorted({0, len(dates) - 1})]
     # A period may begin within one that has no session; the label names the period of the session.
-    labels = (str(dates[place].astype("datetime64[M]" if step < 12 else "datetime64[Y]")) for place in places)
-    return _apart([Tick(float(shares[place]), label) for place, label in zip(places, labels, strict=True)])
-
-
-def _apart(ticks: list[Tick]) -> list[Tick]:
     kept: list[Tick] = []
-    for tick in ticks:
-        if not kept or tick.share - kept[-1].share >= _CLOSE_LABELS:
-            kept.append(tick)
+    for place in places:
+        if not kept or shares[place] - kept[-1].share >= _CLOSE_LABELS:
+            label = str(dates[place].astype("datetime64[M]" if step < 12 else "datetime64[Y]"))
+            kept.append(Tick(float(shares[place]), label))
     return kept
 
 
 def memory_chart(points: Sequence[MemoryPoint], limit_mb: float | None = None) -> Chart:
-    """Draw memory over time: resident, unique to the process, and on the GPU where there is any."""
-    values = np.array([point[1:] for point in points], dtype=np.float64).reshape(-1, 4)
-    first, last = (values[0, 0], values[-1, 0]) if len(values) else (0.0, 0.0)
+    """Draw memory over time, at least one point: resident, unique to the process, and on the GPU where there is any."""
+    times, resident, unique, gpu = np.array([point[1:] for point in points], dtype=np.float64).T
+    first, last = times[0], times[-1]
     unit, seconds = ("s", 1.0) if last < 120 else ("min", 60.0) if last < 7200 else ("h", 3600.0)
-    series = {"resident": values[:, 1], "unique": values[:, 2], "GPU": values[:, 3]}
-    series = {label: sizes for label, sizes in series.items() if label != "GPU" or sizes.any()}
+    series = {"resident": resident, "unique": unique} | ({"GPU": gpu} if gpu.any() else {})
     span = max(float(last - first), 1e-9)
-    shares = (values[:, 0] - first) / span
-    times = np.unique(np.linspace(first, last, 5))
-    peak = int(np.argmax(values[:, 1])) if len(values) else None
-    title = "" if peak is None else f"resident peak {number(values[peak, 1], 0)} MiB, {points[peak][0]}"
+    shares, peak = (times - first) / span, int(np.argmax(resident))
+    highest = number(resident[peak], 0)
     limit = "" if limit_mb is None else f" The limit was {number(limit_mb, 0)} MiB."
     return Chart(
         title="Memory of the process, MiB",
         note=f"At the end of each phase.{limit}",
-        description=f"Memory of the process in MiB over time. Peak {number(values[:, 1].max(initial=0.0), 0)} MiB.",
+        description=f"Memory of the process in MiB over time. Peak {highest} MiB.",
         shares=shares,
-        ticks=[Tick(float((time - first) / span), f"{number(time / seconds, 1)} {unit}") for time in times],
+        ticks=[
+            Tick(float((time - first) / span), f"{number(time / seconds, 1)} {unit}")
+            for time in np.unique(np.linspace(first, last, 5))
+        ],
         labels=[f"{point[0]}, {number(point[1] / seconds, 1)} {unit}" for point in points],
-        lines=lines_of(series, [f"{number(last_known(sizes), 0)} MiB" for sizes in series.values()]),
-        marks=[] if peak is None else [Mark(float(shares[peak]), float(values[peak, 1]), "mark-target", "peak", title)],
+        lines=lines_of(series, lambda sizes: f"{number(sizes[-1], 0)} MiB"),
+        marks=[
+            Mark(shares[peak], resident[peak], "mark-target", "peak", f"resident peak {highest} MiB, {points[peak][0]}")
+        ],
         unit=" MiB",
         decimals=0,
     )

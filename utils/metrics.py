@@ -1,7 +1,7 @@
 """Measures of daily equity curves: pure functions on arrays (..., days + 1), one number for each curve.
 
 The daily return is r_t = E_t / E_(t-1) - 1. A ratio whose denominator vanishes is undefined; it is reported as 0.0,
-which never flatters. After ruin (equity <= 0) returns are 0. A curve with fewer than two points earned nothing: 0.0.
+which never flatters. After ruin (equity <= 0) returns are 0. A curve has at least two points.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def annualised_volatility_percent(equity: npt.ArrayLike) -> Array:
 def sharpe(equity: npt.ArrayLike) -> Array:
     """Return sqrt(252) mean(r) / std(r), sample deviation, no risk-free rate (Sharpe 1994), shape (...)."""
     returns = daily_returns(equity)
-    return YEAR_ROOT * _ratio(_mean(returns), _deviation(returns))
+    return YEAR_ROOT * _ratio(returns.mean(axis=-1), _deviation(returns))
 
 
 def sortino(equity: npt.ArrayLike) -> Array:
@@ -49,8 +49,8 @@ def sortino(equity: npt.ArrayLike) -> Array:
     The mean under the root runs over all days, gains counting as zero. Without a losing day: 0.0.
     """
     returns = daily_returns(equity)
-    downside = np.sqrt(_mean(np.minimum(returns, 0.0) ** 2))
-    return YEAR_ROOT * _ratio(_mean(returns), downside)
+    downside = np.sqrt((np.minimum(returns, 0.0) ** 2).mean(axis=-1))
+    return YEAR_ROOT * _ratio(returns.mean(axis=-1), downside)
 
 
 def max_drawdown_percent(equity: npt.ArrayLike) -> Array:
@@ -63,17 +63,13 @@ def max_drawdown_percent(equity: npt.ArrayLike) -> Array:
 
 def calmar(equity: npt.ArrayLike) -> Array:
     """Return ((E_T / E_0)^(252 / days) - 1) / maximum drawdown (Young 1991), shape (...). Without a drawdown: 0.0."""
-    days = max(np.shape(equity)[-1] - 1, 1)
+    days = np.shape(equity)[-1] - 1
     annual_return = _growth(equity) ** (TRADING_DAYS_PER_YEAR / days) - 1.0
     return _ratio(annual_return, max_drawdown_percent(equity) / 100.0)
 
 
 def _growth(equity: npt.ArrayLike) -> Array:
     return np.asarray(np.prod(1.0 + daily_returns(equity), axis=-1))
-
-
-def _mean(values: Array) -> Array:
-    return np.asarray(values.mean(axis=-1) if values.shape[-1] else np.zeros(values.shape[:-1]))
 
 
 def _deviation(returns: Array) -> Array:

@@ -11,20 +11,13 @@ import numpy as np
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """Return rows as aligned text under a header, numbers to the right; see `cell`."""
-    cells = [[cell(row.get(column)) for column in columns] for row in rows]
-    lines = [list(columns), *cells]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
-    to_right = [any(_is_number(row.get(column)) for row in rows) for column in columns]
-    lines.insert(1, ["-" * width for width in widths])
-    return "\n".join(_aligned(line, widths, to_right) for line in lines)
-
-
-def _aligned(line: Sequence[str], widths: Sequence[int], to_right: Sequence[bool]) -> str:
-    padded = (
-        cell.rjust(width) if right else cell.ljust(width)
-        for cell, width, right in zip(line, widths, to_right, strict=True)
-    )
-    return "  ".join(padded).rstrip()
+    padded = []
+    for column in columns:
+        values = [row.get(column) for row in rows]
+        texts = [column, *map(cell, values)]
+        width, side = max(map(len, texts)), ">" if any(map(_is_number, values)) else "<"
+        padded.append([f"{text:{side}{width}}" for text in (column, "-" * width, *texts[1:])])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
 
 def _is_number(value: Any) -> bool:

@@ -44,11 +44,11 @@ def better_than_pickers(trainer: ERLTrainer, span: Span, trials: int) -> bool:
     """Return the report's verdict on a trainer's champion, from windows of the span that follow one another."""
     starts = consecutive_windows(span, trainer.val_env.rules.episode_steps)
     ground = Ground(trainer.market, trainer.tensors, trainer.val_env, starts)
-    played = play_agent(ground, trainer.champion)
+    champion, _, plan = play_agent(ground, trainer.champion)
     generator = named_generator(trainer.seed, "random pickers", CPU)
-    pickers = play_pickers(ground, played.plan, _PICKERS, generator)
+    pickers = play_pickers(ground, plan, _PICKERS, generator)
     equal = play_equal_weight(ground)
-    profits = (played.track.daily_profit[0], pickers.daily_profit, equal.daily_profit[0])
+    profits = (champion.daily_profit[0], pickers.daily_profit, equal.daily_profit[0])
     return verdict(*profits, trials=trials).is_better_than_pickers
 
 

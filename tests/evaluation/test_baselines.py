@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +19,8 @@ from environment.trading_env import VectorTradingEnvironment
 from tests.market_cases import random_panel
 from tests.tiny import FIRST_DAY, World, seeded, tiny_rules, trending_panel, world_of
 from training.evaluation.baselines import (
-    FixedOrder,
     ScoreRule,
     equal_weight_equity,
-    orders_by_score,
     score_policy,
     tune_rule,
 )
@@ -96,7 +96,9 @@ def test_the_best_scores_are_ordered(lanes: int, stocks: int, orders: int, seed:
     """The largest scores above 0 among the candidates, not more than may be bought."""
     g = seeded(seed)
     score, candidates = torch.randn(lanes, stocks, generator=g), torch.rand(lanes, stocks, generator=g) < 0.7
-    action = orders_by_score(score, candidates, orders, FixedOrder(6.0, 30.0))
+    portfolio = SimpleNamespace(candidates=lambda: candidates, orders_per_day=orders)
+    env = cast(VectorTradingEnvironment, SimpleNamespace(portfolio=portfolio, day=torch.arange(lanes)))
+    action = score_policy(ScoreRule(score.numpy(), 0.0, 6.0, 30.0), CPU)(env, 0)
     for lane in range(lanes):
         allowed = [s for s in range(stocks) if candidates[lane, s] and score[lane, s] > 0]
         best = sorted(allowed, key=lambda s: -float(score[lane, s]))[:orders]
@@ -144,11 +146,12 @@ def test_a_rule_is_tuned_to_the_size_that_earns_most(drift: float, coefficient: 
     """Where everything rises the largest size, where everything falls the smallest."""
     world = world_of(trending_panel([drift] * 3, 40))
     scores = np.ones((40, 3))
-    order = tune_rule(world.env, scores, 0.0, world.starts(3)).order
-    assert order.coefficient == coefficient
+    rule = tune_rule(world.env, scores, 0.0, world.starts(3))
+    assert rule.coefficient == coefficient
+    order = rule.coefficient, rule.target_percent
     played = {
-        choice: play(world.env, score_policy(ScoreRule(scores, 0.0, choice), CPU), world.starts(3))[0]
-        for choice in (order, FixedOrder(), FixedOrder(5.0, 10.0), FixedOrder(7.0, 20.0))
+        choice: play(world.env, score_policy(ScoreRule(scores, 0.0, *choice), CPU), world.starts(3))[0]
+        for choice in (order, (10.0, 50.0), (5.0, 10.0), (7.0, 20.0))
     }
     profit = {choice: float(summary.profit_percent.mean()) for choice, summary in played.items()}
     assert profit[order] == max(profit.values())

@@ -98,7 +98,7 @@ def test_currency_does_not_matter(metric: Metric, curve: list[float], scale: flo
 
 
 @pytest.mark.parametrize("metric", ALL)
-@pytest.mark.parametrize("curve", [[100.0], [100.0, 100.0], [3.3] * 50])
+@pytest.mark.parametrize("curve", [[100.0, 100.0], [3.3] * 50])
 def test_a_flat_curve_is_worth_nothing(metric: Metric, curve: list[float]) -> None:
     assert metric(curve) == 0.0
 

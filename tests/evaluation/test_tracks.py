@@ -16,8 +16,9 @@ from data.features import OPEN
 from data.splits import Span, consecutive_windows
 from data.synthetic.built_in import PlantedScores
 from models.ddpg_agent import DDPGAgent
+from tests.evaluation.page_case import case
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_population, tiny_rules, trending_panel, world_of
-from training.evaluation.assessment import estimates, known_biases
+from training.evaluation.assessment import estimates
 from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy
 from training.evaluation.tracks import (
     CHAMPION,
@@ -44,7 +45,7 @@ from training.evaluation.tracks import (
     tune_planted,
 )
 from training.rollout import play, roll_out
-from utils.config.trader import Fill
+from utils.config.trader import Config, Fill
 from utils.errors import DataError
 
 Array = npt.NDArray[np.float64]
@@ -88,27 +89,26 @@ def test_consecutive_windows_follow_one_another_to_the_last_day(first: int, days
 def test_an_agents_track_is_what_it_played(fill: Fill) -> None:
     world = random_world(3, days=60, rules=tiny_rules(fill=fill))
     ground, agent = ground_of(world), eager_agent()
-    found = play_agent(ground, agent)
-    track = found.track
+    track, trades, _ = play_agent(ground, agent)
     episodes = roll_out(world.env, agent.networks, world.tensors, ground.starts)
     np.testing.assert_array_equal(track.equity[0], episodes.equity[:, 0, :, 0].numpy().T)
     assert track.trades.sum() > 5
     for window in range(WINDOWS):
-        trades = [trade for trade in found.trades if trade["window"] == window]
-        closed = [t for t in trades if t["exit_day"] is not None]
+        own = [trade for trade in trades if trade["window"] == window]
+        closed = [t for t in own if t["exit_day"] is not None]
         change = track.equity[0, window, -1] - track.capital
-        assert sum(t["profit"] - t["costs"] for t in trades) == pytest.approx(change, abs=1e-6)
+        assert sum(t["profit"] - t["costs"] for t in own) == pytest.approx(change, abs=1e-6)
         assert track.trades[0, window] == len(closed)
-        assert track.wins[0, window] == sum(t["profit"] > t["costs"] for t in trades)
+        assert track.wins[0, window] == sum(t["profit"] > t["costs"] for t in own)
         assert track.sessions[0, window] == sum(t["exit_day"] - t["entry_day"] + 1 for t in closed)
-        assert track.traded[0, window] == pytest.approx(sum(2 * t["value"] + t["profit"] for t in trades))
-        assert track.costs[0, window] == pytest.approx(sum(t["costs"] for t in trades))
+        assert track.traded[0, window] == pytest.approx(sum(2 * t["value"] + t["profit"] for t in own))
+        assert track.costs[0, window] == pytest.approx(sum(t["costs"] for t in own))
 
 
 def test_exposure_is_the_mean_invested_share() -> None:
     world = quiet_world()
     ground, agent = ground_of(world), eager_agent()
-    track = play_agent(ground, agent).track
+    track = play_agent(ground, agent)[0]
     shares = []
 
     def note() -> None:
@@ -121,16 +121,16 @@ def test_exposure_is_the_mean_invested_share() -> None:
 
 def test_the_same_orders_again_give_the_same_account() -> None:
     ground = ground_of(random_world(3, days=60))
-    played = play_agent(ground, eager_agent())
-    again = replay(ground, played.plan)
+    track, _, plan = play_agent(ground, eager_agent())
+    again = replay(ground, plan)
     for field in dataclasses.fields(Track):
-        np.testing.assert_allclose(getattr(again, field.name), getattr(played.track, field.name), rtol=1e-12)
+        np.testing.assert_allclose(getattr(again, field.name), getattr(track, field.name), rtol=1e-12)
 
 
 @pytest.mark.parametrize("cost", [0.0, 3.0, 10.0, 40.0])
 def test_doubling_costs_never_helps_under_fixed_orders(cost: float) -> None:
     ground = ground_of(quiet_world())
-    plan = play_agent(ground, eager_agent()).plan
+    plan = play_agent(ground, eager_agent())[2]
     cheap, dear = (replay(ground.at_cost(bps), plan) for bps in (cost, 2 * cost))
     assert bool((dear.equity <= cheap.equity).all())
     assert cost == 0 or float(dear.equity[..., -1].max()) < float(cheap.equity[..., -1].max())
@@ -140,13 +140,13 @@ def test_pickers_give_the_champions_orders_for_other_stocks() -> None:
     """As many trades in each window, of the same value on the same days; which stocks is the lot's."""
     world = quiet_world()
     ground = ground_of(world)
-    played = play_agent(ground, eager_agent())
-    pickers = play_pickers(ground, played.plan, 50, seeded())
+    track, _, plan = play_agent(ground, eager_agent())
+    pickers = play_pickers(ground, plan, 50, seeded())
     assert pickers.equity.shape == (50, WINDOWS, world.env.rules.episode_steps + 1)
-    np.testing.assert_array_equal(pickers.trades, np.broadcast_to(played.track.trades, (50, WINDOWS)))
+    np.testing.assert_array_equal(pickers.trades, np.broadcast_to(track.trades, (50, WINDOWS)))
     book = world.env.portfolio.ledger()
     values = book.value.view(len(book.value), 50, WINDOWS)
-    wanted = played.plan.coefficient[:, 0] * world.env.rules.initial_capital * world.env.rules.stake_percent / 100
+    wanted = plan.coefficient[:, 0] * world.env.rules.initial_capital * world.env.rules.stake_percent / 100
     np.testing.assert_allclose(values, wanted[:, None].expand_as(values), rtol=1e-9)
     stocks = book.stock.view(len(book.value), 50, WINDOWS)[wanted.sum(1) > 0]
     assert all(len(row.unique()) == world.stocks for row in stocks.flatten(1)), "every stock is drawn by someone"
@@ -157,7 +157,7 @@ def test_pickers_never_buy_what_they_hold_or_what_has_no_bar() -> None:
     """In a market with gaps they may find nothing to buy, and then leave the order out."""
     world = random_world(11, days=60, rules=tiny_rules(trading_days=7, max_new_positions_per_day=2))
     ground = ground_of(world)
-    plan = play_agent(ground, eager_agent()).plan
+    plan = play_agent(ground, eager_agent())[2]
     pickers = play_pickers(ground, plan, 30, seeded())
     assert bool((pickers.trades <= (plan.coefficient > 0).sum((0, 1)).numpy()[None]).all())
     book = world.env.portfolio.ledger()
@@ -174,14 +174,14 @@ def test_pickers_never_buy_what_they_hold_or_what_has_no_bar() -> None:
 
 def test_the_lot_decides_the_pickers() -> None:
     ground = ground_of(quiet_world())
-    plan = play_agent(ground, eager_agent()).plan
+    plan = play_agent(ground, eager_agent())[2]
     one, same, other = (play_pickers(ground, plan, 5, seeded(seed)).equity for seed in (1, 1, 2))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
 def test_a_track_keeps_its_numbers_when_others_play() -> None:
     ground = ground_of(quiet_world())
-    first = play_agent(ground, eager_agent()).track
+    first = play_agent(ground, eager_agent())[0]
     before = first.equity.copy()
     play_rule(ground, ScoreRule(np.ones(ground.market.close.shape)))
     np.testing.assert_array_equal(first.equity, before)
@@ -270,12 +270,10 @@ def test_the_charged_costs_are_among_the_others() -> None:
 
 
 def test_survivors_are_told_from_a_market_with_deaths() -> None:
-    quiet = quiet_world().market
-    names = list(known_biases(quiet, is_synthetic=False, is_validation=False))
-    assert names == ["Survivors only", "Fills"]
-    data = quiet.data_array.copy()
+    file, validation = case(windows=1), case(windows=1, split="validation", config=Config())
+    assert list(file.biases) == ["Survivors only", "Fills"]
+    data = file.market.data_array.copy()
     data[-12:, 2] = np.nan
-    died = dataclasses.replace(quiet, data_array=data)
-    assert list(known_biases(died, is_synthetic=False, is_validation=False)) == ["Fills"]
-    built_in = list(known_biases(quiet, is_synthetic=True, is_validation=True))
-    assert built_in == ["Built-in market", "Chosen on these days", "Fills"]
+    died = dataclasses.replace(file, market=dataclasses.replace(file.market, data_array=data))
+    assert list(died.biases) == ["Fills"]
+    assert list(validation.biases) == ["Built-in market", "Chosen on these days", "Fills"]

@@ -44,7 +44,7 @@ def test_reading_leaves_out_broken_agents_and_needs_a_record() -> None:
     broken = {"slice_profit": [[None] * SLICES, [3.0] * SLICES], "daily_sharpe": [None, 0.3]}
     found = read_trials([{"validation": {"trials": sound}}, {"validation": {"trials": broken}}])
     assert found is not None
-    assert found.slice_profit.shape == (SLICES, 3) and found.daily_sharpe.tolist() == [0.1, 0.2, 0.3]
+    assert found[0].shape == (SLICES, 3) and found[1].tolist() == [0.1, 0.2, 0.3]
     assert read_trials([{"validation": {"best": 1.0}}]) is None
     assert read_trials([]) is None
 

@@ -51,9 +51,18 @@ def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
         command=_command(arguments),
     )
     if evaluation.split == "holdout":
+        look = Look(
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=evaluation.command,
+            champion_generation=run.champion_generation,
+            first_day=str(evaluation.dates[0]),
+            last_day=str(evaluation.dates[-1]),
+            return_percent=evaluation.policies[CHAMPION]["return"].value,
+            result=evaluation.judgement.sentence,
+        )
+        add_look(run.path, look)
         assert evaluation.looks is not None
-        evaluation.looks.append(_look(evaluation, run.champion_generation))
-        add_look(run.path, evaluation.looks[-1])
+        evaluation.looks.append(look)
     log_evaluation(evaluation)
     write_evaluation(evaluation, run.path / f"evaluation-{arguments.split}")
     return evaluation
@@ -112,7 +121,6 @@ def judge_training(
         generation=trainer.generation,
         champion=trainer.champion,
         champion_generation=trainer.champion_generation,
-        champion_score=trainer.champion_score,
         elites=[trainer.population.agent(row) for row in trainer.elites],
     )
     planted, pickers = planted_rules(run, trainer.val_env), config.evaluation.random_pickers
@@ -143,15 +151,3 @@ def _command(arguments: EvaluateArguments) -> str:
         if value != field.default:
             words += [f"--{field.name.replace('_', '-')}", str(value)]
     return shlex.join(words)
-
-
-def _look(evaluation: Evaluation, champion_generation: int) -> Look:
-    return Look(
-        time=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=evaluation.command,
-        champion_generation=champion_generation,
-        first_day=str(evaluation.dates[0]),
-        last_day=str(evaluation.dates[-1]),
-        return_percent=evaluation.policies[CHAMPION]["return"].value,
-        result=evaluation.judgement.sentence,
-    )

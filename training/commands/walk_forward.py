@@ -20,7 +20,6 @@ from training.evaluation.tables import log_evaluation, write_evaluation
 from training.evaluation.tracks import CHAMPION, RANDOM, Ground, join, play_all, simple_rules
 from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import open_saved_run
-from utils import metrics
 from utils.config.settings import LATEST, from_dict, nearest, settings_to_resume, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -62,18 +61,18 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
 
 def _open(arguments: WalkForwardArguments, explicit: frozenset[str]) -> tuple[Path, FoldPlan, Config]:
     """Return the folder of a new test or of the one to resume, with the plan and the settings that hold for it."""
-    names = [field.name for field in dataclasses.fields(FoldPlan)]
-    asked, config = FoldPlan(**{name: getattr(arguments, name) for name in names}), arguments.settings
+    asked = FoldPlan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(FoldPlan)})
+    config = arguments.settings
     if config.resume is None:
         contents = {"plan": dataclasses.asdict(asked), "settings": to_dict(config)}
         return new_folder(config.runs_dir, config.run, PLAN, contents), asked, config
     path = config.runs_dir / (_newest(config.runs_dir) if config.resume == LATEST else config.resume)
     plan, began = _read_plan(path)
-    for name in names:
-        if getattr(asked, name) not in (getattr(plan, name), getattr(WalkForwardArguments, name)):
+    for name, value in vars(plan).items():
+        if getattr(asked, name) not in (value, getattr(WalkForwardArguments, name)):
             raise ConfigError(
-                f"expected --{name.replace('_', '-')} {getattr(plan, name)}, with which {path} began, got "
-                f"{getattr(asked, name)}; leave it out, or start a new test without --resume"
+                f"expected --{name.replace('_', '-')} {value}, with which {path} began, got {getattr(asked, name)}; "
+                "leave it out, or start a new test without --resume"
             )
     return path, plan, settings_to_resume(began, config, explicit)
 
@@ -104,15 +103,16 @@ def _read_plan(path: Path) -> tuple[FoldPlan, Config]:
 def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits]:
     """Return the folds of the data as they were when the test began."""
     market, _ = load_market(config)
-    if (path / MARKET).is_file():
-        days = remember_market(path, market).splits.holdout.last + 1
-        folds = make_folds(days, plan, config.split, config.env)
-    else:
-        folds = make_folds(len(market.dates), plan, config.split, config.env)
+    is_begun = (path / MARKET).is_file()
+    days = remember_market(path, market).splits.holdout.last + 1 if is_begun else len(market.dates)
+    folds = make_folds(days, plan, config.split, config.env)
+    if not is_begun:
         remember_market(path, market, folds[-1])
-    columns = ("fold", *vars(folds[0]))
-    rows = [{"fold": str(number), **_written_out(market, fold)} for number, fold in enumerate(folds, start=1)]
-    logger.info("walk-forward test %s (holdout: test days)\n%s", path, table(rows, columns))
+    rows = [
+        {"fold": str(number), **{name: " to ".join(dates) for name, dates in _dates(market, fold).items()}}
+        for number, fold in enumerate(folds, start=1)
+    ]
+    logger.info("walk-forward test %s (holdout: test days)\n%s", path, table(rows, list(rows[0])))
     return folds
 
 
@@ -120,17 +120,12 @@ def _dates(market: Market, fold: Splits) -> dict[str, list[str]]:
     return {name: [str(market.dates[span.first]), str(market.dates[span.last])] for name, span in vars(fold).items()}
 
 
-def _written_out(market: Market, fold: Splits) -> dict[str, str]:
-    return {name: " to ".join(dates) for name, dates in _dates(market, fold).items()}
-
-
 def _train(folder: Path, fold: Splits, config: Config, explicit: frozenset[str]) -> None:
     """Train a fold to its last generation, from where it stopped; nothing happens where it is done."""
     if (folder / SUMMARY).is_file():
         return
-    is_begun = (folder / CONFIG).is_file()
-    run, resume = (None, folder.name) if is_begun else (folder.name, None)
-    own = dataclasses.replace(config, runs_dir=folder.parent, run=run, resume=resume)
+    begun = {"run": None, "resume": folder.name} if (folder / CONFIG).is_file() else {"run": folder.name}
+    own = dataclasses.replace(config, runs_dir=folder.parent, **begun)
     run_training(own, explicit, splits=fold)
 
 
@@ -148,9 +143,7 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
             pickers=run.config.evaluation.random_pickers,
             generator=named_generator(run.config.seed, f"walk-forward {run.name}", device),
         )
-        champion, random = (
-            float(metrics.total_return_percent(played.tracks[name].stitched).mean()) for name in (CHAMPION, RANDOM)
-        )
+        champion, random = (played.tracks[name].mean_return_percent for name in (CHAMPION, RANDOM))
         folds.append(FoldResult(run.name, _dates(run.market, fold), run.champion_generation, champion, random))
         parts.append(played)
     again = ("python", "main.py", "walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)

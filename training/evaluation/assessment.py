@@ -15,15 +15,15 @@ from data.market import Market
 from training.evaluation.folds import FoldResult
 from training.evaluation.holdout import Look
 from training.evaluation.statistics import (
-    LEVEL,
+    EDGES,
     bootstrap_intervals,
     deflated_sharpe,
     expected_best_sharpe,
     overfitting_probability,
 )
-from training.evaluation.tracks import CHAMPION, EQUAL, RANDOM, Played, Track
+from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, RANDOM, Played, Track
 from training.evaluation.verdict import Judgement, verdict
-from training.trials import Trials, read_trials
+from training.trials import read_trials
 from utils import metrics
 from utils.config.trader import Config
 
@@ -39,7 +39,6 @@ CURVE_MEASURES = {
     "max_drawdown": metrics.max_drawdown_percent,
 }
 _BAND = (5, 95)
-_EDGES = (50 * (1 - LEVEL), 50 * (1 + LEVEL))
 _BOOTSTRAP_SEED = 1994
 _LAST_DAYS = 10
 
@@ -140,31 +139,36 @@ class Evaluation:
 
     @cached_property
     def overfitting(self) -> Overfitting:
-        """Return how much the choice of the champion may have added."""
-        returns = metrics.daily_returns(self.played.tracks[CHAMPION].stitched[0])
-        return assess_overfitting(returns, read_trials(self.records), self.trials)
+        """Assess how much the choice of the champion may have added, by the recorded results of all agents."""
+        trials = read_trials(self.records)
+        if trials is None and self.trials > 1:
+            return Overfitting(trials=self.trials, note="The run did not record what its agents earned on validation.")
+        profits, sharpes = trials or (None, np.zeros(0))
+        best = expected_best_sharpe(float(sharpes.std(ddof=1)) if len(sharpes) > 1 else 0.0, self.trials)
+        overfitted = None if profits is None else overfitting_probability(profits)
+        if overfitted is not None:
+            note = "The probability of backtest overfitting is about the choice of the champion on the validation days."
+        elif profits is not None:
+            note = "All agents earned the same on validation: there was no choice to overfit."
+        else:
+            note = NO_CHOICE
+        deflated = deflated_sharpe(metrics.daily_returns(self.played.tracks[CHAMPION].stitched[0]), best)
+        probability, combinations = overfitted or (None, None)
+        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, probability, combinations, note)
 
     @cached_property
     def cost_returns(self) -> dict[str, dict[float, float]]:
         """Return the mean return in percent by policy, then by basis points a leg."""
         levels = self.played.at_cost
-        names = next(iter(levels.values()))
         return {
-            name: {
-                bps: float(metrics.total_return_percent(tracks[name].stitched).mean()) for bps, tracks in levels.items()
-            }
-            for name in names
+            name: {bps: tracks[name].mean_return_percent for bps, tracks in levels.items()}
+            for name in levels[COSTS_BPS[0]]
         }
 
     @property
     def elites(self) -> list[str]:
         """Return the names of the agents that were played beside the champion."""
         return list(self.played.trades)[1:]
-
-    @property
-    def charged_bps(self) -> float:
-        """Return costs and slippage of one leg that all other results were charged."""
-        return self.config.env.cost_bps + self.config.env.slippage_bps
 
     @cached_property
     def dates(self) -> npt.NDArray[np.datetime64]:
@@ -199,12 +203,27 @@ class Evaluation:
             return [NO_CHOICE]
         return [f"Looks at the holdout of this run: {len(self.looks or ())}. Looks by other runs are not counted."]
 
-    @cached_property
+    @property
     def biases(self) -> dict[str, str]:
-        """Return the known biases of data and days, by name."""
-        return known_biases(
-            self.market, is_synthetic=self.config.data is None, is_validation=self.split == "validation"
+        """Return the known biases of the data and of the days that were used, by name."""
+        biases = {}
+        if self.config.data is None:
+            biases["Built-in market"] = "Its structure was planted: results say nothing about real markets."
+        elif np.isfinite(self.market.data_array[-_LAST_DAYS:, :, CLOSE]).any(axis=0).all():
+            biases["Survivors only"] = (
+                f"All {len(self.market.tickers)} tickers trade to the last day. Stocks that failed are not in the "
+                "data, which flatters every policy that buys: the champion, random pickers and equal weight alike."
+            )
+        if self.split == "validation":
+            biases["Chosen on these days"] = (
+                "The champion is the agent that earned most on these days: its result is flattered. The verdict allows "
+                "for that; the table and the pictures do not."
+            )
+        biases["Fills"] = (
+            "Orders fill in full at the open, and at the sale target if the day's high reaches it, whatever their "
+            "size: market impact is not known to daily bars, which flatters large accounts."
         )
+        return biases
 
 
 def estimates(track: Track, seed: int) -> dict[str, Estimate]:
@@ -214,9 +233,10 @@ def estimates(track: Track, seed: int) -> dict[str, Estimate]:
         return {name: _range(values) for name, values in found.items()}
     generator = np.random.default_rng([seed, _BOOTSTRAP_SEED])
     intervals = bootstrap_intervals(metrics.daily_returns(track.stitched[0]), CURVE_MEASURES, generator)
-    none = (None, None)
-    values = {name: float(values[0]) if np.isfinite(values[0]) else None for name, values in found.items()}
-    return {name: Estimate(value, *intervals.get(name, none)) for name, value in values.items()}
+    return {
+        name: Estimate(float(value) if np.isfinite(value) else None, *intervals.get(name, ()))
+        for name, (value,) in found.items()
+    }
 
 
 def _measures(track: Track) -> dict[str, Array]:
@@ -240,45 +260,5 @@ def _range(values: Array) -> Estimate:
     known = values[np.isfinite(values)]
     if not len(known):
         return Estimate(None)
-    low, high = np.percentile(known, _EDGES)
+    low, high = np.percentile(known, EDGES)
     return Estimate(float(known.mean()), float(low), float(high))
-
-
-def assess_overfitting(returns: Array, recorded: Trials | None, trials: int) -> Overfitting:
-    """Assess the champion's (days,) returns by the recorded results of all agents among which it was chosen."""
-    if recorded is None and trials > 1:
-        return Overfitting(trials=trials, note="The run did not record what its agents earned on validation.")
-    sharpes = np.zeros(0) if recorded is None else recorded.daily_sharpe
-    best = expected_best_sharpe(float(sharpes.std(ddof=1)) if len(sharpes) > 1 else 0.0, trials)
-    overfitted = None if recorded is None else overfitting_probability(recorded.slice_profit)
-    if overfitted is not None:
-        note = "The probability of backtest overfitting is about the choice of the champion on the validation days."
-    elif recorded is not None:
-        note = "All agents earned the same on validation: there was no choice to overfit."
-    else:
-        note = NO_CHOICE
-    probability, combinations = overfitted or (None, None)
-    deflated = deflated_sharpe(returns, best)
-    return Overfitting(deflated, trials, metrics.YEAR_ROOT * best, probability, combinations, note)
-
-
-def known_biases(market: Market, *, is_synthetic: bool, is_validation: bool) -> dict[str, str]:
-    """Return the known biases of the data and of the days that were used, by name."""
-    biases = {}
-    if is_synthetic:
-        biases["Built-in market"] = "Its structure was planted: results say nothing about real markets."
-    elif np.isfinite(market.data_array[-_LAST_DAYS:, :, CLOSE]).any(axis=0).all():
-        biases["Survivors only"] = (
-            f"All {len(market.tickers)} tickers trade to the last day. Stocks that failed are not in the data, "
-            "which flatters every policy that buys: the champion, random pickers and equal weight alike."
-        )
-    if is_validation:
-        biases["Chosen on these days"] = (
-            "The champion is the agent that earned most on these days: its result is flattered. The verdict allows "
-            "for that; the table and the pictures do not."
-        )
-    biases["Fills"] = (
-        "Orders fill in full at the open, and at the sale target if the day's high reaches it, whatever their "
-        "size: market impact is not known to daily bars, which flatters large accounts."
-    )
-    return biases

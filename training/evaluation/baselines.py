@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,40 +21,28 @@ _TARGETS = (MIN_TARGET_PERCENT, 20.0, 30.0, MAX_TARGET_PERCENT)
 
 
 @dataclass(frozen=True)
-class FixedOrder:
-    """The size and target of every order of a rule."""
-
-    coefficient: float = MAX_COEFFICIENT
-    target_percent: float = MAX_TARGET_PERCENT
-
-
-@dataclass(frozen=True)
 class ScoreRule:
-    """A rule that every day orders the stocks of the largest scores above a threshold, all in one size."""
+    """A rule that every day orders the stocks of the largest scores above a threshold, all in one size and target."""
 
     scores: NDArray[np.float64]
     """(days, n), known at each day's close; NaN: no order."""
     threshold: float = 0.0
-    order: FixedOrder = field(default_factory=FixedOrder)
-
-
-def orders_by_score(score: Tensor, candidates: Tensor, orders_per_day: int, order: FixedOrder) -> Tensor:
-    """Order the candidates with the largest (lanes, n) scores above 0; actions (lanes, n, 2)."""
-    score = torch.where(candidates & (score > 0), score, 0.0)
-    best, stock = rank_stocks(score, orders_per_day)
-    action = torch.zeros(*score.shape, ACTION_FEATURES, device=score.device)
-    action[..., 0].scatter_(1, stock, torch.where(best > 0, order.coefficient, 0.0))
-    action[..., 1] = order.target_percent
-    return action
+    coefficient: float = MAX_COEFFICIENT
+    target_percent: float = MAX_TARGET_PERCENT
 
 
 def score_policy(rule: ScoreRule, device: torch.device) -> Policy:
-    """Return the policy that orders by a rule every day."""
+    """Return the policy that every day orders by a rule, as many of the candidates as may be bought."""
     table = torch.from_numpy(np.nan_to_num(rule.scores - rule.threshold, nan=-1.0)).to(device)
 
     def act(env: VectorTradingEnvironment, step: int) -> Tensor:
-        portfolio = env.portfolio
-        return orders_by_score(table[env.day], portfolio.candidates(), portfolio.orders_per_day, rule.order)
+        score = table[env.day]
+        score = torch.where(env.portfolio.candidates() & (score > 0), score, 0.0)
+        best, stock = rank_stocks(score, env.portfolio.orders_per_day)
+        action = torch.zeros(*score.shape, ACTION_FEATURES, device=device)
+        action[..., 0].scatter_(1, stock, torch.where(best > 0, rule.coefficient, 0.0))
+        action[..., 1] = rule.target_percent
+        return action
 
     return act
 
@@ -64,7 +52,7 @@ def tune_rule(
 ) -> ScoreRule:
     """Return the rule on these scores with the size and target that earn most on the given (training) windows."""
     choices = itertools.product(_COEFFICIENTS, _TARGETS)
-    grid = [ScoreRule(scores, threshold, FixedOrder(*choice)) for choice in choices]
+    grid = [ScoreRule(scores, threshold, *choice) for choice in choices]
     profits = [float(play(env, score_policy(rule, starts.device), starts)[0].profit_percent.mean()) for rule in grid]
     return grid[int(np.argmax(profits))]
 

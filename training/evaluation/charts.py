@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from utils.charts import (
     Line,
     Mark,
     MemoryPoint,
-    Segment,
     Tick,
     date_ticks,
     even_shares,
@@ -42,77 +41,52 @@ _TRADED_STOCKS = 6
 """Stocks whose trades are drawn, the most traded ones."""
 
 
-class Trade(NamedTuple):
-    """A finished trade of the champion as the page shows it."""
-
-    entry_date: str
-    entry_price: float
-    target_price: float
-    exit_date: str
-    exit_price: float
-    exit: str
-    """A key of `EXIT_WORDS`."""
-    return_percent: float
-    """After costs, of the value bought."""
-    shares: tuple[float, float]
-    """Where entry and exit are along the chart's width."""
-
-    @property
-    def outcome(self) -> str:
-        """Return the kind of the marks."""
-        return "gain" if self.return_percent > 0 else "loss"
-
-
-class TradedStock(NamedTuple):
-    """The price of a stock and the champion's trades in it."""
-
-    ticker: str
-    trades: list[Trade]
-    chart: Chart
-
-
 def equity_chart(evaluation: Evaluation) -> Chart:
     """Draw the returns of all policies but the elites, which would crowd it."""
-    gains = {label: _gain_percent(curve) for label, curve in _shown_curves(evaluation).items()}
-    lines = lines_of(gains, [percent(values[-1]) for values in gains.values()])
     low, high = (_gain_percent(edge) for edge in evaluation.picker_band)
-    ends = ", ".join(f"{line.label} {line.end}" for line in lines)
     windows = " Dotted vertical lines: a new window begins." if len(evaluation.played.days) > 1 else ""
     return Chart(
         title="Return since the first day, %",
         note=f"After costs.{windows}",
-        description=f"Return since the first day in percent. At the end: {ends}.",
-        lines=lines,
         bands=[Band("random pickers, 5% to 95%", low, high)],
         height=340,
-        **_days(evaluation),
+        **_accounts(
+            evaluation, _gain_percent, lambda values: percent(values[-1]), "Return since the first day", "At the end"
+        ),
     )
 
 
 def drawdown_chart(evaluation: Evaluation) -> Chart:
     """Draw the fall of the same policies' equity below its earlier peak."""
-    falls = {label: _drawdown_percent(curve) for label, curve in _shown_curves(evaluation).items()}
-    lines = lines_of(falls, [percent(np.nanmin(values, initial=0.0)) for values in falls.values()])
-    deepest = ", ".join(f"{line.label} {line.end}" for line in lines)
     return Chart(
         title="Drawdown, %",
         note="Fall below the earlier peak; the numbers beside the names are the deepest.",
-        description=f"Fall below the earlier peak in percent. Deepest: {deepest}.",
-        lines=lines,
         y_ticks=4,
         height=220,
-        **_days(evaluation),
+        **_accounts(
+            evaluation,
+            _drawdown_percent,
+            lambda values: percent(np.nanmin(values)),
+            "Fall below the earlier peak",
+            "Deepest",
+        ),
     )
 
 
-def _shown_curves(evaluation: Evaluation) -> dict[str, FloatArray]:
-    return {name: curve for name, curve in evaluation.curves.items() if name not in evaluation.elites}
-
-
-def _days(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the parts that charts over the stitched days share."""
+def _accounts(
+    evaluation: Evaluation,
+    measure: Callable[[FloatArray], FloatArray],
+    end: Callable[[FloatArray], str],
+    subject: str,
+    ends: str,
+) -> dict[str, Any]:
+    """Return what charts of all policies but the elites over the stitched days share."""
+    curves = {name: curve for name, curve in evaluation.curves.items() if name not in evaluation.elites}
+    lines = lines_of({name: measure(curve) for name, curve in curves.items()}, end)
     dates, windows = evaluation.dates, len(evaluation.played.days)
     return {
+        "description": f"{subject} in percent. {ends}: {', '.join(f'{line.label} {line.end}' for line in lines)}.",
+        "lines": lines,
         "shares": even_shares(len(dates)),
         "ticks": date_ticks(dates),
         "labels": [str(day) for day in dates],
@@ -131,69 +105,63 @@ def _drawdown_percent(equity: FloatArray) -> FloatArray:
     return np.asarray(100.0 * (equity / np.where(peak > 0, peak, math.nan) - 1.0))
 
 
-def traded_stocks(evaluation: Evaluation) -> list[TradedStock]:
-    """Draw the champion's trades in the stocks that it traded most, with their prices over all days played."""
+def traded_stocks(evaluation: Evaluation) -> list[tuple[Chart, list[dict[str, Any]]]]:
+    """Draw the stocks that the champion traded most over all days played; with its trades as `_shown_trade` says."""
     market, days = evaluation.market, evaluation.played.days
     made = next(iter(evaluation.played.trades.values()))
     counts = np.bincount([trade["stock"] for trade in made], minlength=len(market.investable_columns))
     most = [stock for stock in np.argsort(-counts, kind="stable")[:_TRADED_STOCKS].tolist() if counts[stock]]
-    first, last = int(days.min()), int(days.max())
-    dates = market.dates.astype("datetime64[D]")
+    first, stop = int(days.min()), int(days.max()) + 1
+    dates = market.dates[first:stop].astype("datetime64[D]")
     shown = []
     for stock in most:
+        trades = [_shown_trade(trade, dates, first) for trade in made if trade["stock"] == stock]
+        close = market.close[first:stop, stock].astype(np.float64)
         ticker = market.tickers[market.investable_columns[stock]]
-        trades = [_trade(trade, dates, first, last) for trade in made if trade["stock"] == stock]
-        close = market.close[first : last + 1, stock].astype(np.float64)
-        shown.append(TradedStock(ticker, trades, _price_chart(ticker, dates[first : last + 1], close, trades)))
+        chart = Chart(
+            title=ticker,
+            note=f"Closing price; {len(trades)} trades.",
+            description=f"Closing price of {ticker} with {len(trades)} trades; the table below lists them.",
+            shares=even_shares(len(dates)),
+            ticks=date_ticks(dates),
+            labels=[str(day) for day in dates],
+            lines=[Line("close", close, _PRICE_STYLE, number(float(close[-1]), 2))],
+            marks=[mark for trade in trades for mark in trade["marks"]],
+            segments=[trade["marks"] for trade in trades],
+            decimals=2,
+            has_zero=False,
+        )
+        shown.append((chart, trades))
     return shown
 
 
-def _trade(trade: Mapping[str, Any], dates: Dates, first: int, last: int) -> Trade:
-    entry, leave = trade["entry_day"], trade["exit_day"]
-    return Trade(
-        str(dates[entry]),
-        trade["entry_price"],
-        trade["target_price"],
-        str(dates[leave]),
-        trade["exit_price"],
-        _SYMBOLS[trade["reason"]],
-        100 * (trade["profit"] - trade["costs"]) / trade["value"],
-        ((entry - first) / (last - first), (leave - first) / (last - first)),
-    )
-
-
-def _price_chart(ticker: str, dates: Dates, close: FloatArray, trades: Sequence[Trade]) -> Chart:
-    return Chart(
-        title=ticker,
-        note=f"Closing price; {len(trades)} trades.",
-        description=f"Closing price of {ticker} with {len(trades)} trades; the table below lists them.",
-        shares=even_shares(len(dates)),
-        ticks=date_ticks(dates),
-        labels=[str(day) for day in dates],
-        lines=[Line("close", close, _PRICE_STYLE, number(float(close[-1]), 2))],
-        segments=[
-            Segment((trade.shares[0], trade.entry_price), (trade.shares[1], trade.exit_price), trade.outcome)
-            for trade in trades
-        ],
-        marks=[mark for trade in trades for mark in _marks(trade)],
-        decimals=2,
-        has_zero=False,
-    )
-
-
-def _marks(trade: Trade) -> tuple[Mark, Mark]:
-    bought = f"bought {trade.entry_date} at {number(trade.entry_price, 2)}, target {number(trade.target_price, 2)}"
-    sold = f"sold {trade.exit_date} at {number(trade.exit_price, 2)}: {EXIT_WORDS[trade.exit]}"
-    title = f"{bought}; {sold}; {percent(trade.return_percent)}"
-    return (
-        Mark(trade.shares[0], trade.entry_price, "mark-entry", "entry", title),
-        Mark(trade.shares[1], trade.exit_price, f"mark-{trade.exit}", trade.outcome, title),
-    )
+def _shown_trade(trade: Mapping[str, Any], dates: Dates, first: int) -> dict[str, Any]:
+    """Add to a finished trade its dates, return and outcome, its `exit` as a key of `EXIT_WORDS`, and its marks."""
+    entry, leave = trade["entry_day"] - first, trade["exit_day"] - first
+    gain = 100 * (trade["profit"] - trade["costs"]) / trade["value"]
+    outcome, reason = "gain" if gain > 0 else "loss", _SYMBOLS[trade["reason"]]
+    entry_date, exit_date = str(dates[entry]), str(dates[leave])
+    price, target, received = trade["entry_price"], trade["target_price"], trade["exit_price"]
+    bought = f"bought {entry_date} at {number(price, 2)}, target {number(target, 2)}"
+    title = f"{bought}; sold {exit_date} at {number(received, 2)}: {EXIT_WORDS[reason]}; {percent(gain)}"
+    days = len(dates) - 1
+    return {
+        **trade,
+        "entry_date": entry_date,
+        "exit_date": exit_date,
+        "exit": reason,
+        "return_percent": gain,
+        "outcome": outcome,
+        "marks": (
+            Mark(entry / days, price, "mark-entry", "entry", title),
+            Mark(leave / days, received, f"mark-{reason}", outcome, title),
+        ),
+    }
 
 
 def cost_chart(evaluation: Evaluation) -> Chart:
     """Draw the return of each policy by costs a leg."""
-    returns, charged = evaluation.cost_returns, evaluation.charged_bps
+    returns, charged = evaluation.cost_returns, 10_000 * evaluation.config.env.cost_rate
     costs = list(next(iter(returns.values())))
     series = {policy: np.array(list(by_cost.values())) for policy, by_cost in returns.items()}
     lowest, span = min(costs), max(costs) - min(costs)
@@ -208,7 +176,7 @@ def cost_chart(evaluation: Evaluation) -> Chart:
         shares=shares,
         ticks=[Tick(float(share), name) for share, name in zip(shares, names, strict=True)],
         labels=[f"{name} a leg" for name in names],
-        lines=lines_of(series, [percent(values[-1]) for values in series.values()]),
+        lines=lines_of(series, lambda values: percent(values[-1])),
         verticals=[Tick(own, "charged in this report")] if 0 <= own <= 1 else [],
         unit="%",
         is_signed=True,
@@ -219,16 +187,12 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     """Draw the population's fitness and the champion's validation result from the records of metrics.jsonl."""
     lowest, mean, highest = (_column(records, "fitness", name) for name in ("min", "mean", "max"))
     series = {"population mean": mean, "validation result": _column(records, "validation", "champion")}
-    lines = lines_of(series, [percent(last_known(values)) for values in series.values()])
+    lines = lines_of(series, lambda values: percent(last_known(values)))
     ends = ", ".join(f"{line.label} {line.end}" for line in lines)
     generations = [int(record["generation"]) for record in records]
     champion = records[-1]["validation"]["champion_generation"]
     shares = even_shares(len(generations))
-    chosen = [
-        Tick(float(share), f"champion: generation {generation}")
-        for share, generation in zip(shares, generations, strict=True)
-        if generation == champion
-    ]
+    chosen = np.flatnonzero(np.array(generations) == champion)
     return Chart(
         title="Fitness by generation, % of the initial capital an episode",
         note="Without exploration noise, with penalties. The dotted vertical line marks the champion's generation; its "
@@ -239,7 +203,7 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
         labels=[f"generation {generation}" for generation in generations],
         lines=lines,
         bands=[Band("population, lowest to highest", lowest, highest)],
-        verticals=chosen,
+        verticals=[Tick(float(shares[place]), f"champion: generation {champion}") for place in chosen],
         unit="%",
         is_signed=True,
         height=280,

@@ -43,11 +43,14 @@ def make_folds(days: int, plan: FoldPlan, split: DataConfig, env: EnvironmentCon
     Raises:
         DataError: a part of a fold holds no whole episode.
     """
-    length = plan.test_windows * env.episode_steps
-    firsts = [days - 1 - length * (plan.folds - fold) for fold in range(plan.folds)]
-    folds = [_fold(first, first + length, plan, split, env) for first in firsts]
-    needed = env.episode_steps + 1
-    for number, fold in enumerate(folds, start=1):
+    length, needed, purge = plan.test_windows * env.episode_steps, env.episode_steps + 1, env.max_holding_days + 1
+    folds = []
+    for number in range(1, plan.folds + 1):
+        first = days - 1 - length * (plan.folds + 1 - number)
+        validation = Span(first - purge - plan.validation_days + 1, first - purge)
+        last = validation.first - purge
+        earliest = max(last - plan.train_days + 1 if plan.train_days else 0, split.context_window_days)
+        fold = Splits(Span(earliest, last), validation, Span(first, first + length))
         for name in ("train", "validation"):
             found = getattr(fold, name).days
             if found < needed:
@@ -55,16 +58,5 @@ def make_folds(days: int, plan: FoldPlan, split: DataConfig, env: EnvironmentCon
                     f"expected at least {needed} {name} days in fold {number}, got {found} of {days} days in all; "
                     "give more data, or other --folds, --test-windows, --validation-days or --train-days"
                 )
+        folds.append(fold)
     return folds
-
-
-def _fold(first: int, last: int, plan: FoldPlan, split: DataConfig, env: EnvironmentConfig) -> Splits:
-    validation_last = first - env.max_holding_days - 1
-    validation_first = validation_last - plan.validation_days + 1
-    train_last = validation_first - env.max_holding_days - 1
-    earliest = train_last - plan.train_days + 1 if plan.train_days else split.context_window_days
-    return Splits(
-        Span(max(earliest, split.context_window_days), train_last),
-        Span(validation_first, validation_last),
-        Span(first, last),
-    )

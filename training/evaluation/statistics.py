@@ -20,6 +20,8 @@ IntArray = npt.NDArray[np.int64]
 
 LEVEL = 0.95
 """Of every interval."""
+EDGES = (50 * (1 - LEVEL), 50 * (1 + LEVEL))
+"""Its percentiles."""
 RESAMPLES = 2000
 _EULER = 0.5772156649015329
 
@@ -53,8 +55,7 @@ def bootstrap_intervals(
     chosen = stationary_bootstrap(days, RESAMPLES, mean_block_days(days), generator)
     equity = np.ones((RESAMPLES, days + 1))
     np.cumprod(1.0 + returns[chosen], axis=1, out=equity[:, 1:])
-    edges = (50 * (1 - LEVEL), 50 * (1 + LEVEL))
-    found = {name: np.percentile(measure(equity), edges) for name, measure in measures.items()}
+    found = {name: np.percentile(measure(equity), EDGES) for name, measure in measures.items()}
     return {name: (float(low), float(high)) for name, (low, high) in found.items()}
 
 

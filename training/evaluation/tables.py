@@ -18,7 +18,6 @@ from utils.runs.run_log import REPORT, write_json
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
-RESULTS = "results.json"
 _TRADE_COLUMNS = [
     *("policy", "window", "ticker", "order_date", "entry_date", "entry_price", "shares", "value", "target_price"),
     *("exit_date", "exit_price", "reason", "profit", "costs"),
@@ -66,31 +65,6 @@ def policy_table(evaluation: Evaluation) -> str:
     return f"{first}\n\n{table(rows, ('policy', *names[6:]))}"
 
 
-def cost_table(evaluation: Evaluation) -> str:
-    """Return the returns in percent under other costs a leg."""
-    head = "return % at costs a leg of"
-    rows = [
-        {head: name, **{f"{bps:g} bp": value for bps, value in by_cost.items()}}
-        for name, by_cost in evaluation.cost_returns.items()
-    ]
-    return table(rows, list(rows[0]))
-
-
-def luck_lines(evaluation: Evaluation) -> list[str]:
-    """Say how much the choice among trials may have added, one sentence a line."""
-    found, judgement = evaluation.overfitting, evaluation.judgement
-    lines = [f"more profit than {100 * judgement.share_of_pickers_beaten:.1f}% of random pickers with the same orders"]
-    if found.deflated_sharpe is not None:
-        best = f", which the best of {found.trials:,} trials without skill would show"
-        lines.append(
-            f"deflated Sharpe ratio: probability {found.deflated_sharpe:.3f} of a true ratio above "
-            f"{found.expected_best_sharpe:.2f}{best if judgement.trials > 1 else ''}"
-        )
-    if found.backtest_overfitting is not None:
-        lines.append(f"probability of backtest overfitting on validation: {found.backtest_overfitting:.2f}")
-    return lines
-
-
 def _interval(estimate: Estimate) -> str | None:
     if estimate.low is None or estimate.high is None:
         return None
@@ -120,14 +94,33 @@ def log_evaluation(evaluation: Evaluation) -> None:
             for fold in evaluation.folds
         ]
         logger.info("%s", table(rows, list(rows[0])))
-    logger.info("%s\n\n%s", policy_table(evaluation), cost_table(evaluation))
-    for line in luck_lines(evaluation):
-        logger.info("%s", line)
+    head = "return % at costs a leg of"
+    costs = [
+        {head: name, **{f"{bps:g} bp": value for bps, value in by_cost.items()}}
+        for name, by_cost in evaluation.cost_returns.items()
+    ]
+    logger.info("%s\n\n%s", policy_table(evaluation), table(costs, list(costs[0])))
+    _log_luck(evaluation)
     for name, effect in evaluation.biases.items():
         logger.info("known bias: %s: %s", name, effect)
     if evaluation.split == "holdout":
         logger.info("looks at the holdout of this run: %d", len(evaluation.looks or ()))
     logger.info("verdict: %s", evaluation.judgement.sentence)
+
+
+def _log_luck(evaluation: Evaluation) -> None:
+    """Tell how much the choice among trials may have added."""
+    found, share = evaluation.overfitting, 100 * evaluation.judgement.share_of_pickers_beaten
+    logger.info("more profit than %.1f%% of random pickers with the same orders", share)
+    if found.deflated_sharpe is not None:
+        logger.info(
+            "deflated Sharpe ratio: probability %.3f of a true ratio above %.2f%s",
+            found.deflated_sharpe,
+            found.expected_best_sharpe,
+            f", which the best of {found.trials:,} trials without skill would show" if evaluation.trials > 1 else "",
+        )
+    if found.backtest_overfitting is not None:
+        logger.info("probability of backtest overfitting on validation: %.2f", found.backtest_overfitting)
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
@@ -137,7 +130,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
     trades.to_csv(folder / "trades.csv", index=False)
     trades.to_parquet(folder / "trades.parquet", index=False)
     equity_frame(evaluation).to_csv(folder / "equity.csv", index=False)
-    write_json(folder / RESULTS, results(evaluation))
+    write_json(folder / "results.json", results(evaluation))
     write_page(evaluation, folder / REPORT)
     logger.info("written to %s", folder)
 

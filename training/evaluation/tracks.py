@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ from environment.trading_env import VectorTradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy, tune_rule
 from training.rollout import roll_out
-from utils.config.trader import EnvironmentConfig
+from utils import metrics
 
 Array = npt.NDArray[np.float64]
 CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
@@ -27,7 +29,6 @@ RULE, ORACLE = "planted rule", "oracle"
 MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"
 COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
 """A leg, commission and slippage together."""
-_MOMENTUM_DAYS, _REVERSAL_DAYS = 60, 5
 _PICKERS_AT_COST = 100
 
 
@@ -62,22 +63,17 @@ class Track:
         return profit.reshape(len(profit), -1)
 
     @property
+    def mean_return_percent(self) -> float:
+        """Return the mean over policies of the stitched accounts' returns."""
+        return float(metrics.total_return_percent(self.stitched).mean())
+
+    @property
     def stitched(self) -> Array:
         """Return the (P, W * D + 1) equity of one account that takes the windows one after the other and reinvests."""
         growth = self.equity / self.equity[:, :, :1]
         before = np.cumprod(np.concatenate((np.ones((len(growth), 1)), growth[:, :-1, -1]), axis=1), axis=1)
         days = (before[..., None] * growth[..., 1:]).reshape(len(growth), -1)
         return self.capital * np.concatenate((np.ones((len(growth), 1)), days), axis=1)
-
-
-@dataclass(frozen=True)
-class OrderPlan:
-    """The purchases of a policy: (steps, orders a day, windows) each."""
-
-    stock: Tensor
-    coefficient: Tensor
-    """Size in stakes, 0 where nothing was bought."""
-    target_percent: Tensor
 
 
 @dataclass(frozen=True)
@@ -96,26 +92,28 @@ class Ground:
         return replace(self, env=VectorTradingEnvironment(self.env.portfolio.bars, rules))
 
 
-@dataclass(frozen=True)
-class AgentTrack:
-    """An agent's account, its trades and its purchases."""
+def play_agent(ground: Ground, agent: DDPGAgent) -> tuple[Track, list[dict[str, Any]], Orders]:
+    """Play an agent without noise.
 
-    track: Track
-    """Of one policy."""
-    trades: list[dict[str, Any]]
-    """Every trade, see `trade_ledger`, with its `window`."""
-    plan: OrderPlan
-
-
-def play_agent(ground: Ground, agent: DDPGAgent) -> AgentTrack:
-    """Play an agent without noise."""
-    env = ground.env
-    meter = _ExposureMeter(env)
-    roll_out(env, agent.networks, ground.tensors, ground.starts, safe_point=meter.read, label="assess")
+    Returns:
+        Its account, every trade (see `trade_ledger`) with its `window`, and its purchases: (steps, orders a day,
+        windows) each, the size 0 where nothing was bought.
+    """
+    env, invested = ground.env, list[Tensor]()
+    roll_out(
+        env,
+        agent.networks,
+        ground.tensors,
+        ground.starts,
+        safe_point=lambda: invested.append(_invested_share(env)),
+        label="assess",
+    )
     trades = [
         {"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env.portfolio, window)
     ]
-    return AgentTrack(_account(env, meter, 1), trades, _order_plan(env))
+    book, shape = env.portfolio.ledger(), (env.portfolio.step_index, env.portfolio.orders_per_day, -1)
+    bought = (book.stock, book.value / env.rules.stake, book.target_percent)
+    return _account(env, invested, 1), trades, Orders(*(part.reshape(shape).clone() for part in bought))
 
 
 def play_rule(ground: Ground, rule: ScoreRule) -> Track:
@@ -124,58 +122,50 @@ def play_rule(ground: Ground, rule: ScoreRule) -> Track:
     return _play_days(ground, 1, lambda step: ground.env.step(policy(ground.env, step)))
 
 
-def play_pickers(ground: Ground, plan: OrderPlan, pickers: int, generator: torch.Generator) -> Track:
+def play_pickers(ground: Ground, plan: Orders, pickers: int, generator: torch.Generator) -> Track:
     """Play random pickers that buy when and as much as a plan says, but stocks drawn by lot among their candidates.
 
     An order is cut to the picker's own cash, and left out where nothing is left to buy or no cash.
     """
 
     def draw(orders: Orders) -> Orders:
-        stock, is_candidate = _draw(ground.env.portfolio.candidates(), len(orders.stock), generator)
-        return replace(orders, stock=stock, coefficient=orders.coefficient * is_candidate)
+        candidates = ground.env.portfolio.candidates()
+        # Above 0, so that every candidate may be drawn.
+        score = (1.0 - torch.rand(candidates.shape, generator=generator, device=candidates.device)) * candidates
+        best, stock = score.topk(len(orders.stock), dim=1)
+        return replace(orders, stock=stock.T, coefficient=orders.coefficient * (best.T > 0))
 
     return _play_plan(ground, plan, pickers, draw)
 
 
-def replay(ground: Ground, plan: OrderPlan) -> Track:
+def replay(ground: Ground, plan: Orders) -> Track:
     """Give the same orders again, under the rules of this ground."""
     return _play_plan(ground, plan, 1, lambda orders: orders)
 
 
-def _play_plan(ground: Ground, plan: OrderPlan, copies: int, choose: Callable[[Orders], Orders]) -> Track:
+def _play_plan(ground: Ground, plan: Orders, copies: int, choose: Callable[[Orders], Orders]) -> Track:
     def order(step: int) -> None:
-        planned = (plan.stock[step], plan.coefficient[step], plan.target_percent[step])
-        is_ordering = bool((planned[1] > 0).any())
-        orders = choose(Orders(*(part.repeat(1, copies) for part in planned))) if is_ordering else None
-        ground.env.portfolio.step_orders(orders)
+        parts = (part[step].repeat(1, copies) for part in (plan.stock, plan.coefficient, plan.target_percent))
+        is_ordering = bool((plan.coefficient[step] > 0).any())
+        ground.env.portfolio.step_orders(choose(Orders(*parts)) if is_ordering else None)
 
     return _play_days(ground, copies, order)
 
 
 def _play_days(ground: Ground, policies: int, act: Callable[[int], object]) -> Track:
     """Play all windows for so many policies; `act` orders on each day and ends it."""
-    env = ground.env
+    env, invested = ground.env, []
     env.reset_windows(ground.starts.repeat(policies))
-    meter = _ExposureMeter(env)
     for step in range(env.rules.episode_steps):
-        meter.read()
+        invested.append(_invested_share(env))
         act(step)
-    return _account(env, meter, policies)
-
-
-def _draw(candidates: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw `count` distinct candidates of each lane uniformly: (count, lanes), and whether there were as many."""
-    # Above 0, so that every candidate may be drawn.
-    score = (1.0 - torch.rand(candidates.shape, generator=generator, device=candidates.device)) * candidates
-    best, stock = score.topk(count, dim=1)
-    return stock.T, best.T > 0
+    return _account(env, invested, policies)
 
 
 def play_equal_weight(ground: Ground) -> Track:
     """Hold every stock equally: bought at each window's first open, sold at its last close."""
-    rules = ground.env.rules
-    curves = [_hold(ground, start, rules.episode_steps) for start in ground.starts.tolist()]
-    return _held(np.stack(curves), rules, np.ones((2, len(curves))))
+    steps, starts = ground.env.rules.episode_steps, ground.starts.tolist()
+    return _held(ground, np.stack([_hold(ground, start, steps) for start in starts]), np.ones((2, len(starts))))
 
 
 def play_buy_and_hold(ground: Ground) -> Track:
@@ -186,7 +176,7 @@ def play_buy_and_hold(ground: Ground) -> Track:
     parts = np.stack([whole[first : first + rules.episode_steps + 1] for first in range(0, steps, rules.episode_steps)])
     legs = np.zeros((2, windows))
     legs[0, 0] = legs[1, -1] = 1
-    return _held(rules.initial_capital * parts / parts[:, :1], rules, legs)
+    return _held(ground, rules.initial_capital * parts / parts[:, :1], legs)
 
 
 def _hold(ground: Ground, start: int, steps: int) -> Array:
@@ -195,35 +185,18 @@ def _hold(ground: Ground, start: int, steps: int) -> Array:
     return equal_weight_equity(market.close, open_, start, steps, ground.env.rules)
 
 
-def _held(equity: Array, rules: EnvironmentConfig, legs: Array) -> Track:
+def _held(ground: Ground, equity: Array, legs: Array) -> Track:
     """Return the track of one invested account from (W, D + 1) equity; (2, W) `legs` are 1 at purchase and sale."""
-    rate = rules.cost_rate
-    bought, sold = legs[0] * equity[:, 0] / (1 + rate), legs[1] * equity[:, -1] / (1 - rate)
-    none = np.full((1, len(equity)), np.nan)
-    return Track(
-        equity=equity[None],
-        exposure=np.ones((1, len(equity))),
-        trades=none,
-        wins=none,
-        sessions=none,
-        traded=(bought + sold)[None],
-        costs=rate * (bought + sold)[None],
-    )
+    rate = ground.env.rules.cost_rate
+    traded = (legs[0] * equity[:, 0] / (1 + rate) + legs[1] * equity[:, -1] / (1 - rate))[None]
+    none = np.full_like(traded, np.nan)
+    return Track(equity[None], np.ones_like(traded), none, none, none, traded, rate * traded)
 
 
 def simple_rules(market: Market) -> dict[str, ScoreRule]:
     """Buy what rose most in 60 days; buy what fell most in 5 (Jegadeesh & Titman 1993; Jegadeesh 1990)."""
-    close = np.log(market.close.astype(np.float64))
-    return {
-        MOMENTUM: ScoreRule(_change(close, _MOMENTUM_DAYS)),
-        REVERSAL: ScoreRule(-_change(close, _REVERSAL_DAYS)),
-    }
-
-
-def _change(log_close: Array, days: int) -> Array:
-    change = np.full(log_close.shape, np.nan)
-    change[days:] = log_close[days:] - log_close[:-days]
-    return change
+    close = pd.DataFrame(np.log(market.close.astype(np.float64)))
+    return {MOMENTUM: ScoreRule(close.diff(60).to_numpy()), REVERSAL: ScoreRule(-close.diff(5).to_numpy())}
 
 
 def tune_planted(env: VectorTradingEnvironment, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
@@ -263,8 +236,8 @@ def play_all(
 ) -> Played:
     """Play the agents, the champion first, and all baselines; and again under other costs, without the elites."""
     played = {name: play_agent(ground, agent) for name, agent in agents.items()}
-    champion, plan = next(iter(agents)), next(iter(played.values())).plan
-    tracks = {name: one.track for name, one in played.items()}
+    champion, (_, _, plan) = next(iter(played.items()))
+    tracks = {name: track for name, (track, _, _) in played.items()}
     tracks |= _play_baselines(ground, plan, score_rules, pickers, generator)
     at_cost = {}
     for bps in COSTS_BPS:
@@ -272,11 +245,11 @@ def play_all(
         baselines = _play_baselines(other, plan, score_rules, min(pickers, _PICKERS_AT_COST), generator)
         at_cost[bps] = {champion: replay(other, plan), **baselines}
     days = ground.starts.cpu().numpy()[:, None] + np.arange(ground.env.rules.episode_steps + 1)
-    return Played(tracks, {name: one.trades for name, one in played.items()}, days, at_cost)
+    return Played(tracks, {name: trades for name, (_, trades, _) in played.items()}, days, at_cost)
 
 
 def _play_baselines(
-    ground: Ground, plan: OrderPlan, score_rules: Mapping[str, ScoreRule], pickers: int, generator: torch.Generator
+    ground: Ground, plan: Orders, score_rules: Mapping[str, ScoreRule], pickers: int, generator: torch.Generator
 ) -> dict[str, Track]:
     return {
         RANDOM: play_pickers(ground, plan, pickers, generator),
@@ -287,14 +260,13 @@ def _play_baselines(
 
 
 def join(parts: Sequence[Played]) -> Played:
-    """Join what was played on windows that follow one another, perhaps by another champion each."""
-    names = [name for name in parts[0].tracks if all(name in part.tracks for part in parts)]
-    tracks = {name: _joined([part.tracks[name] for part in parts]) for name in names}
+    """Join what the same policies played on windows that follow one another, perhaps by another champion each."""
+    tracks = {name: _joined([part.tracks[name] for part in parts]) for name in parts[0].tracks}
     at_cost = {
-        bps: {name: _joined([part.at_cost[bps][name] for part in parts]) for name in levels if name in tracks}
+        bps: {name: _joined([part.at_cost[bps][name] for part in parts]) for name in levels}
         for bps, levels in parts[0].at_cost.items()
     }
-    trades: dict[str, list[dict[str, Any]]] = {name: [] for name in parts[0].trades if name in tracks}
+    trades: dict[str, list[dict[str, Any]]] = {name: [] for name in parts[0].trades}
     windows = 0
     for part in parts:
         for name, made in trades.items():
@@ -309,33 +281,14 @@ def _joined(tracks: Sequence[Track]) -> Track:
     )
 
 
-class _ExposureMeter:
-    """Adds up the invested share of equity of each lane, read before every day; accounts end without positions."""
-
-    def __init__(self, env: VectorTradingEnvironment) -> None:
-        self._portfolio = env.portfolio
-        self._total: Tensor | float = 0.0
-
-    def read(self) -> None:
-        """Note the share at the last close."""
-        equity = self._portfolio.equity
-        self._total = self._total + (equity - self._portfolio.cash) / equity.clamp(min=1e-9)
-
-    def mean(self) -> Tensor:
-        """Return the (lanes,) mean over the days of the finished episodes."""
-        return self._total / self._portfolio.steps  # type: ignore[return-value]
+def _invested_share(env: VectorTradingEnvironment) -> Tensor:
+    """Return the (lanes,) shares of equity that were invested at the last close."""
+    equity = env.portfolio.equity
+    return (equity - env.portfolio.cash) / equity.clamp(min=1e-9)
 
 
-def _order_plan(env: VectorTradingEnvironment) -> OrderPlan:
-    portfolio = env.portfolio
-    book = portfolio.ledger()
-    shape = (portfolio.step_index, portfolio.orders_per_day, portfolio.lanes)
-    parts = (book.stock, book.value / env.rules.stake, book.target_percent)
-    return OrderPlan(*(part.reshape(shape).clone() for part in parts))
-
-
-def _account(env: VectorTradingEnvironment, meter: _ExposureMeter, policies: int) -> Track:
-    """Return the finished episodes of (policies * windows) lanes, policy by policy."""
+def _account(env: VectorTradingEnvironment, invested: list[Tensor], policies: int) -> Track:
+    """Return the finished episodes of (policies * windows) lanes, policy by policy; shares invested are one a day."""
     portfolio, summary = env.portfolio, env.portfolio.summary()
     book = portfolio.ledger()
     closed = book.exit_step > 0
@@ -351,7 +304,7 @@ def _account(env: VectorTradingEnvironment, meter: _ExposureMeter, policies: int
     curve = portfolio.equity_curve[: portfolio.steps + 1].T.clone()
     return Track(
         equity=curve.view(policies, -1, portfolio.steps + 1).cpu().numpy(),
-        exposure=by_policy(meter.mean()),
+        exposure=by_policy(reduce(torch.add, invested) / portfolio.steps),
         trades=by_policy(summary.trades),
         wins=by_policy(summary.wins),
         sessions=by_policy((sessions * closed).sum(0)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +26,35 @@ class Judgement:
     """Chance that the best of `trials` random pickers earns as much as the champion."""
     share_of_pickers_beaten: float
     trials: int
-    is_better_than_pickers: bool
-    is_better_than_equal_weight: bool
-    sentence: str
+
+    @property
+    def is_better_than_pickers(self) -> bool:
+        """Tell whether both tests against the random pickers agree that the champion is better."""
+        return self.against_pickers.p_value <= _TAIL and self.picker_chance <= _TAIL
+
+    @property
+    def is_better_than_equal_weight(self) -> bool:
+        """Tell whether the champion is better than equal weight."""
+        return self.against_equal_weight.p_value <= _TAIL
 
     @property
     def is_better(self) -> bool:
         """Tell whether the champion is better than the random picker and than equal weight."""
         return self.is_better_than_pickers and self.is_better_than_equal_weight
+
+    @property
+    def sentence(self) -> str:
+        """Return the verdict in words."""
+        pickers = f"random pickers with the same orders ({_margin(self.against_pickers)})"
+        results = {pickers: self.is_better_than_pickers}
+        results |= {f"equal weight ({_margin(self.against_equal_weight)})": self.is_better_than_equal_weight}
+        better = " and ".join(text for text, beats in results.items() if beats)
+        not_better = " nor than ".join(text for text, beats in results.items() if not beats)
+        said = [f"better than {better}"] if better else []
+        said += [f"not better than {not_better}"] if not_better else []
+        sentence = ", but ".join(said)
+        choice = f"; intervals allow for the choice among {self.trials:,} trials" if self.trials > 1 else ""
+        return f"{sentence[0].upper()}{sentence[1:]}{choice}."
 
 
 def verdict(champion: Array, pickers: Array, equal_weight: Array, *, trials: int = 1) -> Judgement:
@@ -58,41 +79,19 @@ def verdict(champion: Array, pickers: Array, equal_weight: Array, *, trials: int
         pickers: (count, days) likewise.
         trials: policies looked at on these days before this one was chosen; 1 on days that chose nothing.
     """
-    against_pickers = _yearly(mean_test(champion - pickers.mean(axis=0), trials))
-    against_equal = _yearly(mean_test(champion - equal_weight, trials))
     totals, earned = pickers.sum(axis=1), float(champion.sum())
-    chance = chance_of_rank(earned, totals, trials)
-    beats_pickers = against_pickers.p_value <= _TAIL and chance <= _TAIL
-    beats_equal = against_equal.p_value <= _TAIL
     return Judgement(
-        against_pickers,
-        against_equal,
-        chance,
+        _yearly(mean_test(champion - pickers.mean(axis=0), trials)),
+        _yearly(mean_test(champion - equal_weight, trials)),
+        chance_of_rank(earned, totals, trials),
         float((totals < earned).mean()),
         trials,
-        beats_pickers,
-        beats_equal,
-        _sentence(against_pickers, against_equal, beats_pickers, beats_equal),
     )
 
 
 def _yearly(test: MeanTest) -> MeanTest:
     year = TRADING_DAYS_PER_YEAR
-    return MeanTest(test.mean * year, test.standard_error * year, test.degrees_of_freedom, test.trials)
-
-
-def _sentence(pickers: MeanTest, equal: MeanTest, beats_pickers: bool, beats_equal: bool) -> str:
-    results = (
-        (beats_pickers, f"random pickers with the same orders ({_margin(pickers)})"),
-        (beats_equal, f"equal weight ({_margin(equal)})"),
-    )
-    better = " and ".join(text for beats, text in results if beats)
-    not_better = " nor than ".join(text for beats, text in results if not beats)
-    said = [f"better than {better}"] if better else []
-    said += [f"not better than {not_better}"] if not_better else []
-    sentence = ", but ".join(said)
-    after_choice = f"; intervals allow for the choice among {pickers.trials:,} trials" if pickers.trials > 1 else ""
-    return f"{sentence[0].upper()}{sentence[1:]}{after_choice}."
+    return replace(test, mean=test.mean * year, standard_error=test.standard_error * year)
 
 
 def _margin(test: MeanTest) -> str:

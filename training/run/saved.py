@@ -35,8 +35,6 @@ class SavedRun:
     generation: int
     champion: DDPGAgent
     champion_generation: int
-    champion_score: float
-    """Money it made on the validation windows, percent of the initial capital."""
     elites: list[DDPGAgent]
     """The last generation's best agents by training fitness, the best first."""
 
@@ -79,7 +77,6 @@ def open_saved_run(
         generation=checkpoint.generation,
         champion=_agent(config, checkpoint.state["champion"]["networks"], 0, device),
         champion_generation=progress["champion_generation"],
-        champion_score=progress["champion_score"],
         elites=[_agent(config, networks, row, device) for row in progress.get("elites", [])],
     )
 

@@ -6,17 +6,15 @@ marks sit at percentages of the width.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from training.evaluation.assessment import Estimate
+from training.evaluation.statistics import MeanTest
 from utils.charts import Band, Chart, FloatArray, Line, Scale, even_shares
 
-STYLES = 8
 MAX_POINTS = 1000
 TOP, BOTTOM, WIDTH = 12, 26, 1000
 _LABEL_GAP, _LABEL_CHARS = 17, 24
@@ -31,15 +29,15 @@ def y_of(chart: Chart, value: float) -> float:
 def line_path(chart: Chart, line: Line) -> str:
     """Return the path of a line through its known values."""
     places = thin(line.values)
-    drawn, run = [], 0
-    for share, value in zip(chart.shares[places], line.values[places], strict=True):
-        if not math.isfinite(value):
-            run = 0
-            continue
-        drawn.append(f"{'L' if run else 'M'}{WIDTH * share:.1f},{y_of(chart, value):.2f}")
-        run += 1
+    shares, values = chart.shares[places], line.values[places]
+    known = np.isfinite(values)
+    begins = known & ~np.concatenate(([False], known[:-1]))
+    drawn = [
+        f"{'M' if begin else 'L'}{WIDTH * share:.1f},{y_of(chart, value):.2f}"
+        for begin, share, value in zip(begins[known], shares[known], values[known], strict=True)
+    ]
     # A lone point has no length; a stroke of length zero with a round cap shows it.
-    return "".join(drawn) + ("h0" if run == 1 else "")
+    return "".join(drawn) + ("h0" if begins[known][-1:].any() else "")
 
 
 def band_points(chart: Chart, band: Band) -> str:
@@ -70,14 +68,11 @@ def readout_shares(chart: Chart) -> str:
     return " ".join(f"{share:.5f}" for share in chart.shares)
 
 
-def interval_bar(estimate: Estimate, scale: Scale) -> dict[str, str] | None:
-    """Return the places of one row of a forest plot and its kind; None where the interval is not known."""
-    low, value, high = estimate.low, estimate.value, estimate.high
-    if low is None or value is None or high is None or not all(map(math.isfinite, (low, value, high))):
-        return None
-    span = scale.high - scale.low
-    places = {"low": low, "value": value, "high": high, "zero": 0.0}
-    kind = "gain" if low > 0 else "loss" if high < 0 else "open"
+def interval_bar(test: MeanTest, scale: Scale) -> dict[str, str]:
+    """Return the places of one row of a forest plot and its kind."""
+    low, high = test.interval
+    places = {"low": low, "value": test.mean, "high": high, "zero": 0.0}
+    kind, span = "gain" if low > 0 else "loss" if high < 0 else "open", scale.high - scale.low
     return {"kind": kind, **{name: f"{100 * (at - scale.low) / span:.2f}%" for name, at in places.items()}}
 
 

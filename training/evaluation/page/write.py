@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
@@ -51,15 +52,12 @@ def render(evaluation: Evaluation) -> str:
     style, script = ((_HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     records, limit = evaluation.records, evaluation.config.memory_limit_mb or None
     judgement = evaluation.judgement
-    differences = {
-        name: Estimate(test.mean, *test.interval)
-        for name, test in (
-            ("random pickers with the same orders", judgement.against_pickers),
-            ("equal weight", judgement.against_equal_weight),
-        )
+    tests = {
+        "random pickers with the same orders": judgement.against_pickers,
+        "equal weight": judgement.against_equal_weight,
     }
     monthly = monthly_returns(evaluation.dates, evaluation.curves[CHAMPION])
-    scale = scale_of([np.array(list(differences.values()), dtype=np.float64)], include=(0.0,))
+    scale = scale_of([np.array([(0.0, test.mean, *test.interval) for test in tests.values()])])
     return _template().render(
         report=evaluation,
         style=Markup(style),
@@ -67,7 +65,9 @@ def render(evaluation: Evaluation) -> str:
         policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}",
         metrics=METRICS,
         facts=_facts(evaluation),
-        forest=[(name, found, svg.interval_bar(found, scale)) for name, found in differences.items()],
+        forest=[
+            (name, Estimate(test.mean, *test.interval), svg.interval_bar(test, scale)) for name, test in tests.items()
+        ],
         champion=evaluation.policies[CHAMPION],
         equity=charts.equity_chart(evaluation),
         drawdown=charts.drawdown_chart(evaluation),
@@ -93,19 +93,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {
-        "styles": svg.STYLES,
-        "max_points": svg.MAX_POINTS,
-        "top": svg.TOP,
-        "bottom": svg.BOTTOM,
-        "width": svg.WIDTH,
-        "y_of": svg.y_of,
-        "line_path": svg.line_path,
-        "band_points": svg.band_points,
-        "end_labels": svg.end_labels,
-        "readout_shares": svg.readout_shares,
-        "tick_labels": tick_labels,
-    }
+    environment.globals |= {"svg": svg, "tick_labels": tick_labels}
     environment.filters |= {
         "fixed": lambda value, decimals: f"{value:.{decimals}f}",
         "number": number,
@@ -118,28 +106,24 @@ def _template() -> Template:
     return environment.get_template("page.html")
 
 
-def _facts(evaluation: Evaluation) -> dict[str, str]:
+def _facts(evaluation: Evaluation) -> dict[str, Any]:
     """Say what was judged, and on what."""
     config, market, played = evaluation.config, evaluation.market, evaluation.played
     facts = {
         "Run": evaluation.name,
         "Split": evaluation.split,
         "Days": f"{evaluation.dates[0]} to {evaluation.dates[-1]}",
-    }
-    if evaluation.champion_generation is not None:
-        facts["Champion"] = f"of generation {evaluation.champion_generation}"
-    facts |= {
+        "Champion": evaluation.champion_generation and f"of generation {evaluation.champion_generation}",
         "Data": "built-in market" if config.data is None else config.data.name,
         "Windows": f"{len(played.days)} of {played.days.shape[1] - 1} sessions, one after the other",
         "Stocks": f"{len(market.investable_columns):,} of {len(market.tickers):,}",
+        "Generations": evaluation.records[-1]["generation"] if evaluation.records else None,
     }
-    if evaluation.records:
-        facts["Generations"] = str(evaluation.records[-1]["generation"])
     for fold in evaluation.folds:
         tested, champion = " to ".join(fold.dates["holdout"]), f"champion of generation {fold.champion_generation}"
         facts[fold.name] = f"tested {tested}, {champion}, {fold.return_percent:+.2f}%"
-    facts |= {"Seed": str(config.seed), "Device": evaluation.device}
-    return facts
+    facts |= {"Seed": config.seed, "Device": evaluation.device}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def monthly_returns(dates: Dates, equity: FloatArray) -> list[tuple[int, FloatArray, float]]:
@@ -147,17 +131,11 @@ def monthly_returns(dates: Dates, equity: FloatArray) -> list[tuple[int, FloatAr
 
     `dates` and `equity` are (T,); the first value is the equity before the first return. A month without days is NaN.
     """
-    growth = np.ones(len(equity))
-    growth[1:] = 1.0 + daily_returns(equity)
-    months = dates.astype("datetime64[M]").astype(np.int64)
-    years = range(int(months[1:].min(initial=months[-1]) // 12), int(months[-1] // 12) + 1)
-    percent = np.full((len(years), 12), np.nan)
-    for month in np.unique(months[1:]):
-        inside = months == month
-        inside[0] = False
-        percent[month // 12 - years[0], month % 12] = 100.0 * (np.prod(growth[inside]) - 1.0)
-    total = 100.0 * (np.prod(1.0 + np.nan_to_num(percent) / 100.0, axis=1) - 1.0)
-    return [(1970 + year, row, float(whole)) for year, row, whole in zip(years, percent, total, strict=True)]
+    growth = pd.Series(1.0 + daily_returns(equity), pd.DatetimeIndex(dates[1:]))
+    years = growth.index.year
+    months = growth.groupby([years, growth.index.month]).prod().unstack().reindex(columns=range(1, 13))
+    rows = zip(months.index, months.to_numpy(), growth.groupby(years).prod(), strict=True)
+    return [(year, 100.0 * (row - 1.0), 100.0 * (whole - 1.0)) for year, row, whole in rows]
 
 
 def _hash(text: str) -> str:
@@ -168,10 +146,9 @@ def _hash(text: str) -> str:
 
 def interval_text(estimate: Estimate, decimals: int, is_signed: bool = False) -> str:
     """Return "low to high", or nothing where the interval is not known."""
-    bounds = [bound for bound in (estimate.low, estimate.high) if bound is not None and math.isfinite(bound)]
-    if len(bounds) < 2:
+    if estimate.low is None or estimate.high is None:
         return ""
-    low, high = (number(bound, decimals, is_signed=is_signed) for bound in bounds)
+    low, high = (number(bound, decimals, is_signed=is_signed) for bound in estimate[1:])
     return f"{low} to {high}"
 
 
