@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from data.features import CLOSE, HIGH, OPEN
 
 EXIT_REASONS = ("", "target_open", "target", "holding", "no_bar", "episode_end")
 
@@ -26,6 +30,13 @@ class Bars:
         tradable = (torch.isfinite(quotes) & (quotes > 0)).all(-1)
         quotes[~tradable] = torch.nan
         return cls(quotes.reshape(-1, 3).contiguous(), tradable)
+
+    @classmethod
+    def of(
+        cls, data_array: NDArray[np.float32], columns: NDArray[np.int64], device: torch.device | str = "cpu"
+    ) -> Bars:
+        """Take the bars of these columns from a (days, columns, 9) array."""
+        return cls.from_prices(*(torch.from_numpy(data_array[:, columns, f]).to(device) for f in (OPEN, HIGH, CLOSE)))
 
     @property
     def days(self) -> int:

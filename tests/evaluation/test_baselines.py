@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from data.features import OPEN
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from tests.market_cases import random_panel
 from tests.tiny import FIRST_DAY, World, seeded, tiny_rules, trending_panel, world_of
 from training.evaluation.baselines import (
@@ -81,8 +81,8 @@ def test_equal_weight_of_two_stocks() -> None:
 def watch(policy: Policy, log: list[tuple[Tensor, Tensor]]) -> Policy:
     """The policy, with the candidates it had and the actions it took noted."""
 
-    def act(env: VectorTradingEnvironment, step: int) -> Tensor:
-        candidates = env.portfolio.candidates().clone()
+    def act(env: Portfolio, step: int) -> Tensor:
+        candidates = env.candidates().clone()
         action = policy(env, step)
         log.append((candidates, action.clone()))
         return action

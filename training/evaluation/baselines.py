@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from environment.orders import rank_stocks
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from training.rollout import Policy, play
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
@@ -52,16 +52,13 @@ def score_policy(rule: ScoreRule, device: torch.device) -> Policy:
     """Return the policy that orders by a rule every day."""
     table = torch.from_numpy(np.nan_to_num(rule.scores - rule.threshold, nan=-1.0)).to(device)
 
-    def act(env: VectorTradingEnvironment, step: int) -> Tensor:
-        portfolio = env.portfolio
-        return orders_by_score(table[env.day], portfolio.candidates(), portfolio.orders_per_day, rule.order)
+    def act(env: Portfolio, step: int) -> Tensor:
+        return orders_by_score(table[env.day], env.candidates(), env.orders_per_day, rule.order)
 
     return act
 
 
-def tune_rule(
-    env: VectorTradingEnvironment, scores: NDArray[np.float64], threshold: float, starts: Tensor
-) -> ScoreRule:
+def tune_rule(env: Portfolio, scores: NDArray[np.float64], threshold: float, starts: Tensor) -> ScoreRule:
     """Return the rule on these scores with the size and target that earn most on the given (training) windows."""
     choices = itertools.product(_COEFFICIENTS, _TARGETS)
     grid = [ScoreRule(scores, threshold, FixedOrder(*choice)) for choice in choices]

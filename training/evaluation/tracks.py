@@ -15,7 +15,8 @@ from data.features import OPEN
 from data.market import Market, MarketTensors
 from data.synthetic.built_in import PlantedScores
 from environment.orders import Orders
-from environment.trading_env import VectorTradingEnvironment, trade_ledger
+from environment.portfolio import Portfolio
+from environment.trading_env import trade_ledger
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy, tune_rule
 from training.rollout import roll_out
@@ -86,14 +87,14 @@ class Ground:
 
     market: Market
     tensors: MarketTensors
-    env: VectorTradingEnvironment
+    env: Portfolio
     starts: Tensor
     """(W,) first days of windows of the rules' length, on the environment's device."""
 
     def at_cost(self, cost_bps: float) -> Ground:
         """Return the same ground with these costs a leg, in place of commission and slippage."""
         rules = replace(self.env.rules, cost_bps=cost_bps, slippage_bps=0.0)
-        return replace(self, env=VectorTradingEnvironment(self.env.portfolio.bars, rules))
+        return replace(self, env=Portfolio(self.env.bars, rules))
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,7 @@ def play_agent(ground: Ground, agent: DDPGAgent) -> AgentTrack:
     env = ground.env
     meter = _ExposureMeter(env)
     roll_out(env, agent.networks, ground.tensors, ground.starts, safe_point=meter.read, label="assess")
-    trades = [
-        {"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env.portfolio, window)
-    ]
+    trades = [{"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env, window)]
     return AgentTrack(_account(env, meter, 1), trades, _order_plan(env))
 
 
@@ -131,7 +130,7 @@ def play_pickers(ground: Ground, plan: OrderPlan, pickers: int, generator: torch
     """
 
     def draw(orders: Orders) -> Orders:
-        stock, is_candidate = _draw(ground.env.portfolio.candidates(), len(orders.stock), generator)
+        stock, is_candidate = _draw(ground.env.candidates(), len(orders.stock), generator)
         return replace(orders, stock=stock, coefficient=orders.coefficient * is_candidate)
 
     return _play_plan(ground, plan, pickers, draw)
@@ -147,7 +146,7 @@ def _play_plan(ground: Ground, plan: OrderPlan, copies: int, choose: Callable[[O
         planned = (plan.stock[step], plan.coefficient[step], plan.target_percent[step])
         is_ordering = bool((planned[1] > 0).any())
         orders = choose(Orders(*(part.repeat(1, copies) for part in planned))) if is_ordering else None
-        ground.env.portfolio.step_orders(orders)
+        ground.env.step_orders(orders)
 
     return _play_days(ground, copies, order)
 
@@ -155,7 +154,7 @@ def _play_plan(ground: Ground, plan: OrderPlan, copies: int, choose: Callable[[O
 def _play_days(ground: Ground, policies: int, act: Callable[[int], object]) -> Track:
     """Play all windows for so many policies; `act` orders on each day and ends it."""
     env = ground.env
-    env.reset_windows(ground.starts.repeat(policies))
+    env.reset(ground.starts.repeat(policies))
     meter = _ExposureMeter(env)
     for step in range(env.rules.episode_steps):
         meter.read()
@@ -226,7 +225,7 @@ def _change(log_close: Array, days: int) -> Array:
     return change
 
 
-def tune_planted(env: VectorTradingEnvironment, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
+def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
     """Give the rule and the oracle, by name, their best fixed size and target on (training) windows.
 
     They know what is planted: their scores are the expected returns of a trade, and what would earn less than a round
@@ -312,8 +311,8 @@ def _joined(tracks: Sequence[Track]) -> Track:
 class _ExposureMeter:
     """Adds up the invested share of equity of each lane, read before every day; accounts end without positions."""
 
-    def __init__(self, env: VectorTradingEnvironment) -> None:
-        self._portfolio = env.portfolio
+    def __init__(self, env: Portfolio) -> None:
+        self._portfolio = env
         self._total: Tensor | float = 0.0
 
     def read(self) -> None:
@@ -326,20 +325,18 @@ class _ExposureMeter:
         return self._total / self._portfolio.steps  # type: ignore[return-value]
 
 
-def _order_plan(env: VectorTradingEnvironment) -> OrderPlan:
-    portfolio = env.portfolio
-    book = portfolio.ledger()
-    shape = (portfolio.step_index, portfolio.orders_per_day, portfolio.lanes)
+def _order_plan(env: Portfolio) -> OrderPlan:
+    book = env.ledger()
+    shape = (env.step_index, env.orders_per_day, env.lanes)
     parts = (book.stock, book.value / env.rules.stake, book.target_percent)
     return OrderPlan(*(part.reshape(shape).clone() for part in parts))
 
 
-def _account(env: VectorTradingEnvironment, meter: _ExposureMeter, policies: int) -> Track:
+def _account(env: Portfolio, meter: _ExposureMeter, policies: int) -> Track:
     """Return the finished episodes of (policies * windows) lanes, policy by policy."""
-    portfolio, summary = env.portfolio, env.portfolio.summary()
-    book = portfolio.ledger()
+    summary, book = env.summary(), env.ledger()
     closed = book.exit_step > 0
-    decided = torch.arange(len(book.value), device=book.value.device) // portfolio.orders_per_day
+    decided = torch.arange(len(book.value), device=book.value.device) // env.orders_per_day
     # The entry session counts as the first one held; filled at the close, that is the session of the decision.
     sessions = book.exit_step - decided[:, None] + (env.rules.fill == "same_close")
     traded = book.value + book.shares * book.last_price * closed
@@ -348,9 +345,9 @@ def _account(env: VectorTradingEnvironment, meter: _ExposureMeter, policies: int
         return np.asarray(total.double().view(policies, -1).cpu().numpy())
 
     # Cloned, since the next episode writes into the same curve.
-    curve = portfolio.equity_curve[: portfolio.steps + 1].T.clone()
+    curve = env.equity_curve[: env.steps + 1].T.clone()
     return Track(
-        equity=curve.view(policies, -1, portfolio.steps + 1).cpu().numpy(),
+        equity=curve.view(policies, -1, env.steps + 1).cpu().numpy(),
         exposure=by_policy(meter.mean()),
         trades=by_policy(summary.trades),
         wins=by_policy(summary.wins),
