@@ -98,15 +98,6 @@ def test_at_the_end_of_the_data_later_dates_are_estimates() -> None:
     assert made.next_session.date > made.date
 
 
-@settings(max_examples=10)
-@given(st.integers(0, 2**32 - 1), st.data())
-def test_window_inputs_are_the_inputs_of_their_days(seed: int, data: st.DataObject) -> None:
-    market = small_market(seed)
-    first = data.draw(st.integers(0, len(market.dates) - 1))
-    last = data.draw(st.integers(first, len(market.dates) - 1))
-    assert (market.window_inputs(first, last) == market.inputs[:, first : last + 1]).all()
-
-
 @settings(max_examples=15)
 @example(seed=133, steps=11)
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, TINY_RULES.episode_steps - 1))
@@ -161,7 +152,7 @@ def test_orders_are_cut_to_the_cash() -> None:
 
 
 def double_state(chosen: DDPGAgent, day: int) -> State:
-    inputs = np.ascontiguousarray(MARKET.window_inputs(day - CONTEXT + 1, day)).astype(np.float64)
+    inputs = np.ascontiguousarray(MARKET.inputs[:, day - CONTEXT + 1 : day + 1]).astype(np.float64)
     chosen.networks.double()
     return State(
         torch.from_numpy(inputs),

@@ -179,7 +179,7 @@ def _state(
     agent: DDPGAgent, market: Market, day: int, rules: EnvironmentConfig, account: Account, portfolio: Portfolio
 ) -> State:
     device = agent.networks.encoder.queries.device
-    inputs = np.ascontiguousarray(market.window_inputs(day - agent.context_days + 1, day))
+    inputs = np.ascontiguousarray(market.inputs[:, day - agent.context_days + 1 : day + 1])
     return State(
         torch.from_numpy(inputs).to(device),
         torch.from_numpy(market.investable_columns).to(device),
