@@ -14,7 +14,7 @@ from training.commands.arguments import SignalsArguments
 from training.run.saved import SavedRun, open_saved_run
 from training.signals.attribution import METHOD, Attribution
 from training.signals.holdings import read_holdings, session
-from training.signals.signals import OpenPosition, Order, Signals, make_signals, opening_account
+from training.signals.signals import OpenPosition, Order, Signals, cash_left, make_signals
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_atomically, write_json
@@ -32,11 +32,12 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     choose_threads(arguments.threads)
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=choose_device(arguments.device))
     market, rules = run.market, run.config.env
+    if arguments.capital is not None:
+        rules = dataclasses.replace(rules, initial_capital=arguments.capital)
     day = len(market.dates) - 1 if arguments.date is None else session(arguments.date, market, "--date")
     holdings = [] if arguments.positions is None else read_holdings(arguments.positions, market, day)
-    capital = rules.initial_capital if arguments.capital is None else arguments.capital
-    account = opening_account(capital, arguments.cash, holdings, rules)
-    signals = make_signals(run.champion, market, day, rules, account)
+    cash = cash_left(holdings, rules) if arguments.cash is None else arguments.cash
+    signals = make_signals(run.champion, market, day, rules, cash, holdings)
     notes = _notes(run, day)
     for text in (_summary(run, signals), *_tables(signals), *(f"note: {note}" for note in notes)):
         logger.info("%s", text)
