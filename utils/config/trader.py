@@ -28,10 +28,7 @@ from utils.config.kinds import (
     has_cuda,
     limits,
 )
-from utils.config.settings import (
-    checked_dataclass,
-    require,
-)
+from utils.config.settings import checked_dataclass, require
 from utils.spaces import MAX_COEFFICIENT
 
 Representation = Literal["independent", "shared"]
