@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.synthetic.built_in import built_in_market
+from data.synthetic.built_in import SyntheticMarket, built_in_market, synthetic_market
 from data.synthetic.kinds import (
     LEAD_SESSIONS,
     MARKET_LAWS,
@@ -24,7 +24,6 @@ from data.synthetic.kinds import (
     Transient,
     followers,
 )
-from data.synthetic.prices import SyntheticMarket, synthetic_market
 from data.synthetic.rules import (
     StateSpace,
     fading_sum,
