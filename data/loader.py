@@ -135,7 +135,6 @@ class StockDataLoader:
 
 
 def _read_table(path: Path) -> pa.Table:
-    """Read the six columns, checking the file before its contents."""
     if not path.exists():
         raise DataError(f"expected a parquet file of daily bars, but {path} does not exist; check the path")
     if path.is_dir():
@@ -169,7 +168,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _check_names(found: Sequence[str], source: str) -> None:
-    """Raise `DataError` for a column that is missing or there twice."""
     for name in COLUMNS:
         if found.count(name) != 1:
             near = _most_like(name, [other for other in found if other not in COLUMNS])
@@ -180,7 +178,6 @@ def _check_names(found: Sequence[str], source: str) -> None:
 
 
 def _check_schema(schema: pa.Schema, rows: int, source: str) -> None:
-    """Raise `DataError` for no rows or a column of the wrong type."""
     if rows == 0:
         raise DataError(f"expected daily bars, got no rows in {source}; check how it was made")
     for name in COLUMNS:

@@ -81,19 +81,11 @@ class Ledger:
     @classmethod
     def empty(cls, rows: int, lanes: int, device: torch.device) -> Ledger:
         """Allocate a ledger."""
-        types = {
-            "stock": torch.int64,
-            "days_without_bar": torch.int64,
-            "is_open": torch.bool,
-            "exit_step": torch.int64,
-            "reason": torch.int8,
-        }
-        return cls(
-            **{
-                f.name: torch.zeros(rows, lanes, dtype=types.get(f.name, torch.float64), device=device)
-                for f in fields(cls)
-            }
-        )
+        types = dict.fromkeys(("stock", "days_without_bar", "exit_step"), torch.int64)
+        types |= {"is_open": torch.bool, "reason": torch.int8}
+        shape = (rows, lanes)
+        names = [f.name for f in fields(cls)]
+        return cls(**{n: torch.zeros(shape, dtype=types.get(n, torch.float64), device=device) for n in names})
 
     def clear(self) -> None:
         """Forget all rows, in place."""

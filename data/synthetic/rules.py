@@ -117,20 +117,15 @@ def rule_scores(config: SyntheticConfig, close: Float64Array, holding_days: int)
 
     Takes (days, columns) closes, NaN where there is no bar; returns (days, columns), row t from closes up to t only.
     """
-    returns = _daily_log_returns(close) + MARKET_LAWS[config.kind].log_growth(config)
+    log_close = np.full(close.shape, np.nan)
+    np.log(close, out=log_close, where=close > 0)
+    returns = np.diff(log_close, axis=0, prepend=np.nan) + MARKET_LAWS[config.kind].log_growth(config)
     return RULES[config.kind][0](config, returns, holding_days)
 
 
 def oracle_scores(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
     """Return the scores of the oracle: (days, columns) from the (days, columns) latent drift."""
     return RULES[config.kind][1](config, drift, holding_days)
-
-
-def _daily_log_returns(close: Float64Array) -> Float64Array:
-    """Return (days, columns) log returns, NaN where the day or the day before has no price, and on the first day."""
-    log_close = np.full(close.shape, np.nan)
-    np.log(close, out=log_close, where=close > 0)
-    return np.diff(log_close, axis=0, prepend=np.nan)
 
 
 def _fading_oracle(log_phi: Callable[[SyntheticConfig], float]) -> Scores:

@@ -114,7 +114,15 @@ def make_signals(
             f"{market.dates[min(agent.context_days, len(market.dates)) - 1]} on, got {market.dates[day]}"
         )
     exposure = sum(holding.shares * holding.last_price for holding in holdings)
-    portfolio = _portfolio(market, day, rules, cash, exposure)
+    # The account stands before a session in which every stock opens at this close: so the environment's own rules
+    # choose the orders and size them, without the data of the days after.
+    today = market.data_array[day, market.investable_columns]
+    close = torch.from_numpy(today[:, CLOSE])
+    open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
+    portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
+    portfolio.reset(torch.tensor([0]), steps=1, trading_steps=1)
+    portfolio.cash.fill_(cash)
+    portfolio.equity.fill_(cash + exposure)
     device = agent.networks.encoder.queries.device
     state = State(
         torch.from_numpy(market.inputs[:, day - agent.context_days + 1 : day + 1]).contiguous().to(device),
@@ -150,21 +158,6 @@ def session_date(market: Market, day: int) -> SessionDate:
     if beyond <= 0:
         return SessionDate(str(market.dates[day]), False)
     return SessionDate(str(np.busday_offset(market.dates[-1], beyond, roll="backward")), True)
-
-
-def _portfolio(market: Market, day: int, rules: EnvironmentConfig, cash: float, exposure: float) -> Portfolio:
-    """Open the environment's account at the close of `day`, before a session in which every stock opens at that close.
-
-    So its own rules choose the orders and size them, without the data of the days after.
-    """
-    today = market.data_array[day, market.investable_columns]
-    close = torch.from_numpy(today[:, CLOSE])
-    open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
-    portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
-    portfolio.reset(torch.tensor([0]), steps=1, trading_steps=1)
-    portfolio.cash.fill_(cash)
-    portfolio.equity.fill_(cash + exposure)
-    return portfolio
 
 
 def _orders(
