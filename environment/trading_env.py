@@ -104,8 +104,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         """
         super().reset(seed=seed)
         given = {"start_idx": start_idx, "end_idx": end_idx, "trading_end_idx": trading_end_idx}
-        window = {name: (options or {}).get(name) if value is None else value for name, value in given.items()}
-        self._set_window(**{name: getattr(self, name) if value is None else value for name, value in window.items()})
+        chosen = {n: day for source in (options or {}, given) for n, day in source.items() if day is not None}
+        self._set_window(**{name: chosen.get(name, getattr(self, name)) for name in given})
         self._portfolio.reset(
             torch.tensor([self.start_idx]),
             steps=self.end_idx - self.start_idx,

@@ -178,19 +178,13 @@ def _fits(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
-def free_settings(kind: type) -> frozenset[str]:
-    """Return dotted names of the settings that leave results as they are, so that a resumed run may change them."""
-    return frozenset(name for name, setting in settings_of(kind).items() if Mark.FREE in setting.notes)
-
-
 def settings_hash(settings: Any) -> str:
     """Return the SHA-256 (hex) of all settings that shape results; runs of one hash may continue one another.
 
     Of files only the names count: a run can move to a machine that keeps them elsewhere.
     """
-    free = free_settings(type(settings))
-    values = {name: value for name, value in _comparable(settings).items() if name not in free}
-    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    values = json.dumps(_shaping(settings), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(values.encode()).hexdigest()
 
 
 def settings_to_resume(began: Built, now: Built, explicit: frozenset[str]) -> Built:
@@ -204,8 +198,9 @@ def settings_to_resume(began: Built, now: Built, explicit: frozenset[str]) -> Bu
         ConfigError: the user gave another setting than the run began with.
     """
     before, after = flatten(to_dict(began)), flatten(to_dict(now))
-    for name in sorted(explicit - free_settings(type(began))):
-        if _comparable(began)[name] != _comparable(now)[name]:
+    fixed, wanted = _shaping(began), _shaping(now)
+    for name in sorted(explicit & fixed.keys()):
+        if fixed[name] != wanted[name]:
             raise ConfigError(
                 f"expected {name} = {before[name]!r}, with which the run began, got {after[name]!r}; "
                 "leave it out, or start a new run without --resume"
@@ -214,14 +209,16 @@ def settings_to_resume(began: Built, now: Built, explicit: frozenset[str]) -> Bu
     return from_dict({**before, **taken}, type(began))
 
 
-def _comparable(settings: Any) -> dict[str, Any]:
-    """Return settings by dotted name, the same for what means the same: 5 for 5.0, a file by its name alone."""
-    values, known = flatten(to_dict(settings)), settings_of(type(settings))  # type: ignore[arg-type]
-    for name, value in values.items():
-        kinds = alternatives(known[name].kind)
-        if value is not None and (Path in kinds or float in kinds):
-            values[name] = Path(value).name if Path in kinds else float(value)
-    return values
+def _shaping(settings: Any) -> dict[str, Any]:
+    """Return settings that shape results, the same for what means the same: 5 for 5.0, a file by its name alone."""
+    values, shaping = flatten(to_dict(settings)), dict[str, Any]()
+    for name, setting in settings_of(type(settings)).items():  # type: ignore[arg-type]
+        if Mark.FREE not in setting.notes:
+            value, kinds = values[name], alternatives(setting.kind)
+            if value is not None and (Path in kinds or float in kinds):
+                value = Path(value).name if Path in kinds else float(value)
+            shaping[name] = value
+    return shaping
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
