@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import talib
 
 FloatArray = npt.NDArray[np.floating]
@@ -56,17 +57,6 @@ def compute_features(open: FloatArray, high: FloatArray, low: FloatArray, close:
     return features
 
 
-def previous_close(close: FloatArray) -> Float64Array:
-    """Return each column's last traded close before the day: (days, columns) to the same, NaN before its first bar."""
-    days = np.arange(len(close), dtype=np.int32)[:, None]
-    traded_day = np.maximum.accumulate(np.where(np.isfinite(close), days, np.int32(-1)), axis=0)
-    previous = np.full(close.shape, np.nan)
-    if len(close) > 1:
-        filled = np.take_along_axis(close, np.maximum(traded_day[:-1], 0), axis=0)
-        previous[1:] = np.where(traded_day[:-1] >= 0, filled, np.nan)
-    return previous
-
-
 def stationary_inputs(data_array: Float32Array) -> Float32Array:
     """Return the features in scale-free form: (days, columns, 9) float32, NaN where there is no value.
 
@@ -75,7 +65,7 @@ def stationary_inputs(data_array: Float32Array) -> Float32Array:
     """
     inputs = data_array.astype(np.float32, copy=True)
     close = data_array[:, :, CLOSE].astype(np.float64)
-    previous = previous_close(close)
+    previous = pd.DataFrame(close).ffill().shift().to_numpy()
     with np.errstate(over="ignore"):  # beyond float32 is infinite, and clipped later
         for column in PRICES:
             # float64 up to here: in float32 the quotient's rounding would show in small returns

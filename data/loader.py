@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -45,19 +45,14 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 @dataclass(frozen=True)
 class DataQuality:
-    """Counts of the rows that were read, masked and repaired."""
+    """Counts of rows that were read, masked and repaired, and of large moves and gaps; `line` says what each counts."""
 
     rows: int
     masked: int
-    """A price is missing, infinite or not positive: the row counts as not traded."""
     empty: int
-    """All four prices are missing: the stock did not trade."""
     widened: int
-    """High or low did not enclose open and close, and was moved to do so."""
     large_moves: int
-    """Closes more than 50% from the last traded one, kept: only later days could tell an error from news."""
     gaps: int
-    """Days without a bar between a stock's first and last one."""
 
     def line(self) -> str:
         """Return the counts as one line of a log."""
@@ -86,7 +81,7 @@ class StockDataLoader:
         """Remember what to read; nothing is read yet. `investable` names a text file, one ticker a line."""
         self.path = Path(path)
         self.config = config
-        self._investable: Path | Sequence[str] | None = investable
+        self._investable: Path | Sequence[str] | None = Path(investable) if investable else None
         self._frame: pd.DataFrame | None = None
         self.data_array: Float32Array = np.empty((0, 0, NUM_FEATURES), dtype=np.float32)
         self.dates: npt.NDArray[np.datetime64] = np.empty(0, dtype="datetime64[D]")
@@ -140,7 +135,6 @@ class StockDataLoader:
 
 
 def _read_table(path: Path) -> pa.Table:
-    """Read the six columns, checking the file before its contents."""
     if not path.exists():
         raise DataError(f"expected a parquet file of daily bars, but {path} does not exist; check the path")
     if path.is_dir():
@@ -174,7 +168,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _check_names(found: Sequence[str], source: str) -> None:
-    """Raise `DataError` for a column that is missing or there twice."""
     for name in COLUMNS:
         if found.count(name) != 1:
             near = _most_like(name, [other for other in found if other not in COLUMNS])
@@ -185,17 +178,19 @@ def _check_names(found: Sequence[str], source: str) -> None:
 
 
 def _check_schema(schema: pa.Schema, rows: int, source: str) -> None:
-    """Raise `DataError` for no rows or a column of the wrong type."""
     if rows == 0:
         raise DataError(f"expected daily bars, got no rows in {source}; check how it was made")
-    fits: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
-        "date": (_is_day, "dates, timestamps or ISO strings"),
-        "ticker": (_is_string, "strings"),
-        **dict.fromkeys(PRICE_COLUMNS, (_is_number, "numbers")),
-    }
-    for name, (is_fit, expected) in fits.items():
+    for name in COLUMNS:
         kind = schema.field(name).type
-        if not is_fit(kind):
+        if name == "date":
+            is_day = pa.types.is_date(kind) or pa.types.is_timestamp(kind) or _is_string(kind)
+            is_fit, expected = is_day, "dates, timestamps or ISO strings"
+        elif name == "ticker":
+            is_fit, expected = _is_string(kind), "strings"
+        else:
+            is_number = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+            is_fit, expected = is_number, "numbers"
+        if not is_fit:
             raise DataError(f"expected {expected} in column '{name}' of {source}, got {kind}; convert the column")
 
 
@@ -212,19 +207,14 @@ def _is_string(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _is_day(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind) or _is_string(kind))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind))
-
-
 def _sorted_bars(table: pa.Table) -> tuple[_Bars, npt.NDArray[np.datetime64], list[str]]:
     """Return bars sorted by (column, day), the sorted dates and tickers; raises `DataError` for duplicates."""
     numbers, day = np.unique(_day_numbers(table["date"]), return_inverse=True)
     dates = numbers.astype("datetime64[D]")
-    tickers, column = _ticker_columns(table["ticker"])
+    texts, codes = _encoded(table["ticker"])
+    column, tickers = pd.factorize(np.array(texts, dtype=object)[codes], sort=True)
+    if tickers[0] == "":
+        raise DataError(f"expected a ticker in every row, got {(column == 0).sum()} rows without one; drop them")
     key = column * len(dates) + day
     order = np.argsort(key, kind="stable")
     key = key[order]
@@ -238,7 +228,7 @@ def _sorted_bars(table: pa.Table) -> tuple[_Bars, npt.NDArray[np.datetime64], li
     prices = np.empty((len(PRICE_COLUMNS), len(order)))
     for row, name in enumerate(PRICE_COLUMNS):
         prices[row] = table[name].cast(pa.float64(), safe=False).to_numpy()[order]
-    return _Bars(key // len(dates), key % len(dates), prices), dates, tickers
+    return _Bars(key // len(dates), key % len(dates), prices), dates, tickers.tolist()
 
 
 def _day_numbers(column: pa.ChunkedArray) -> IntArray:
@@ -246,50 +236,30 @@ def _day_numbers(column: pa.ChunkedArray) -> IntArray:
     if column.null_count:
         raise DataError(f"expected a date in every row, got {column.null_count} rows without one; drop them")
     if _is_string(column.type):
-        encoded = _dictionary(column)
-        days = np.array([_parse_day(text) for text in _texts(encoded)], dtype=np.int64)
-        numbers: IntArray = days[encoded.indices.to_numpy()]
-        return numbers
+        texts, codes = _encoded(column)
+        return np.array([_parse_day(text) for text in texts[:-1]], dtype=np.int64)[codes]
     # the cast leaves out the time of day, in the timestamp's own zone
-    numbers = column.cast(pa.date32(), safe=False).cast(pa.int32()).to_numpy().astype(np.int64)
-    return numbers
+    return np.asarray(column.cast(pa.date32(), safe=False).cast(pa.int32()), dtype=np.int64)
 
 
-def _parse_day(text: str | None) -> int:
+def _parse_day(text: str) -> int:
     """Return days since 1970-01-01 of an ISO date; a time of day that follows it is left out."""
-    day, _, _ = (text or "").strip().replace("T", " ").partition(" ")
+    day, _, _ = text.strip().replace("T", " ").partition(" ")
     try:
         return date.fromisoformat(day).toordinal() - _EPOCH
     except ValueError as error:
         raise DataError(f"expected dates like 2014-11-10, got '{text}' in column 'date'; convert the column") from error
 
 
-def _texts(encoded: pa.DictionaryArray) -> list[str | None]:
+def _encoded(column: pa.ChunkedArray) -> tuple[list[str], IntArray]:
+    """Return the distinct texts of a column, "" for a missing one at the end, and each row's place among them."""
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    encoded = encoded.unify_dictionaries().combine_chunks()
     try:
-        texts: list[str | None] = encoded.dictionary.to_pylist()
+        texts = [text or "" for text in encoded.dictionary.to_pylist()]
     except UnicodeDecodeError as error:
         raise DataError(f"expected dates and tickers as text in UTF-8, got {error.object!r}; mend the file") from None
-    return texts
-
-
-def _dictionary(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    chunks = encoded.unify_dictionaries()
-    return chunks.combine_chunks()
-
-
-def _ticker_columns(column: pa.ChunkedArray) -> tuple[list[str], IntArray]:
-    """Return the sorted tickers and each row's index among them."""
-    encoded = _dictionary(column)
-    names = np.array([text or "" for text in _texts(encoded)] + [""], dtype=object)
-    codes = pc.fill_null(encoded.indices, len(names) - 1).to_numpy()
-    tickers, ticker_of_code = np.unique(names, return_inverse=True)
-    ticker_of_row = ticker_of_code[codes]
-    rows = np.bincount(ticker_of_row, minlength=len(tickers))
-    if rows[0]:  # of the empty name, which sorts first
-        raise DataError(f"expected a ticker in every row, got {rows[0]} rows without one; drop them")
-    column_of_ticker = np.cumsum(rows > 0) - 1  # a dictionary may name tickers that no row has
-    return tickers[rows > 0].tolist(), column_of_ticker[ticker_of_row]
+    return [*texts, ""], pc.fill_null(encoded.indices, len(texts)).to_numpy()
 
 
 def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:
@@ -338,28 +308,25 @@ def _dense_features(bars: _Bars, days: int, tickers: Sequence[str]) -> Float32Ar
 
 
 def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str]) -> IntArray:
-    """Return the sorted indices of the wanted tickers, of all without a list; raises `DataError` for an unknown one."""
+    """Return the sorted indices of the wanted tickers, of all without a list; raises `DataError` for an unknown one.
+
+    A file has one ticker a line; empty lines and remarks after a # are left out.
+    """
     if wanted is None:
         return np.arange(len(tickers), dtype=np.int64)
-    names = _read_tickers(Path(wanted)) if isinstance(wanted, str | Path) else wanted
+    try:
+        lines = wanted.read_text(encoding="utf-8-sig").splitlines() if isinstance(wanted, Path) else wanted
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"expected a text file of tickers, one a line, got {wanted} ({error}); check the path"
+        ) from error
+    names = [name for line in lines if (name := line.partition("#")[0].strip())]
+    if not names:
+        raise DataError("expected at least one investable ticker, got none; leave the list out to invest in all")
     index = {ticker: column for column, ticker in enumerate(tickers)}
     for name in names:
         if name not in index:
             near = _most_like(name, tickers)
             hint = f" (the nearest is '{near}')" if near else ""
             raise DataError(f"expected investable tickers that are in the data, got '{name}'{hint}; mend the list")
-    if not names:
-        raise DataError("expected at least one investable ticker, got none; leave the list out to invest in all")
     return np.array(sorted({index[name] for name in names}), dtype=np.int64)
-
-
-def _read_tickers(path: Path) -> list[str]:
-    """Read tickers, one a line; empty lines and remarks after a # are left out."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"expected a text file of tickers, one a line, got {path} ({error}); check the path") from error
-    tickers = [ticker for line in lines if (ticker := line.partition("#")[0].strip())]
-    if not tickers:
-        raise DataError(f"expected at least one ticker, one a line, got none in {path}; add some or leave it out")
-    return tickers

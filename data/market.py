@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.features import CLOSE, NormalizationStats, network_inputs, previous_close
+from data.features import CLOSE, NormalizationStats, network_inputs
 from data.loader import StockDataLoader
 from data.splits import Splits, make_splits
 from utils.config.trader import DataConfig, EnvironmentConfig
@@ -34,18 +34,6 @@ class Market:
         """(columns, days, 10) network inputs, a column's days next to one another in memory."""
         inputs = network_inputs(self.data_array, self.stats, self.input_clip)
         return np.ascontiguousarray(inputs.transpose(1, 0, 2))
-
-    def window_inputs(self, first: int, last: int) -> NDArray[np.float32]:
-        """Return the network inputs of days `first`..`last` only, bit for bit those of `inputs`.
-
-        They are (columns, last - first + 1, 10); no day after `last` is read.
-        """
-        before = max(first - 1, 0)
-        window = self.data_array[before : last + 1].copy()
-        if first > 0:
-            # Returns refer to a column's last traded close, which may lie long before the window.
-            window[0, :, CLOSE] = previous_close(self.data_array[: first + 1, :, CLOSE])[first]
-        return network_inputs(window, self.stats, self.input_clip)[first - before :].transpose(1, 0, 2)
 
     @property
     def close(self) -> NDArray[np.float32]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from data.features import CLOSE, HIGH, OPEN
 
 EXIT_REASONS = ("", "target_open", "target", "holding", "no_bar", "episode_end")
 
@@ -26,6 +30,13 @@ class Bars:
         tradable = (torch.isfinite(quotes) & (quotes > 0)).all(-1)
         quotes[~tradable] = torch.nan
         return cls(quotes.reshape(-1, 3).contiguous(), tradable)
+
+    @classmethod
+    def of(
+        cls, data_array: NDArray[np.float32], columns: NDArray[np.int64], device: torch.device | str = "cpu"
+    ) -> Bars:
+        """Take the bars of these columns from a (days, columns, 9) array."""
+        return cls.from_prices(*(torch.from_numpy(data_array[:, columns, f]).to(device) for f in (OPEN, HIGH, CLOSE)))
 
     @property
     def days(self) -> int:
@@ -70,19 +81,11 @@ class Ledger:
     @classmethod
     def empty(cls, rows: int, lanes: int, device: torch.device) -> Ledger:
         """Allocate a ledger."""
-        types = {
-            "stock": torch.int64,
-            "days_without_bar": torch.int64,
-            "is_open": torch.bool,
-            "exit_step": torch.int64,
-            "reason": torch.int8,
-        }
-        return cls(
-            **{
-                f.name: torch.zeros(rows, lanes, dtype=types.get(f.name, torch.float64), device=device)
-                for f in fields(cls)
-            }
-        )
+        types = dict.fromkeys(("stock", "days_without_bar", "exit_step"), torch.int64)
+        types |= {"is_open": torch.bool, "reason": torch.int8}
+        shape = (rows, lanes)
+        names = [f.name for f in fields(cls)]
+        return cls(**{n: torch.zeros(shape, dtype=types.get(n, torch.float64), device=device) for n in names})
 
     def clear(self) -> None:
         """Forget all rows, in place."""

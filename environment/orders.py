@@ -46,15 +46,11 @@ class OrderLimits:
         return account[..., :1] * self.size_per_cash
 
 
-def held_stocks(slot_stock: Tensor, stocks: int) -> Tensor:
-    """Tell which stocks (..., n) are held, from the stocks of (..., slots), which are n in empty slots."""
-    held = torch.zeros(*slot_stock.shape[:-1], stocks + 1, dtype=torch.bool, device=slot_stock.device)
-    return held.scatter_(-1, slot_stock, True)[..., :stocks]
-
-
 def candidate_stocks(tradable: Tensor, slot_stock: Tensor) -> Tensor:
-    """Tell which stocks (..., n) have a bar today and no open position."""
-    return tradable & ~held_stocks(slot_stock, tradable.shape[-1])
+    """Tell which of (..., n) tradable stocks are not held; `slot_stock` (..., slots) is n in empty slots."""
+    stocks = tradable.shape[-1]
+    held = torch.zeros(*slot_stock.shape[:-1], stocks + 1, dtype=torch.bool, device=slot_stock.device)
+    return tradable & ~held.scatter_(-1, slot_stock, True)[..., :stocks]
 
 
 def rank_stocks(score: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -8,10 +8,12 @@ its last rows. A step is therefore a few operations on one contiguous slice, wha
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from data.market import Market
 from environment.ledger import EXIT_REASONS, Bars, EpisodeSummary, Ledger, Positions
 from environment.orders import (
     OrderLimits,
@@ -31,7 +33,11 @@ _DUST = 1e-6
 
 
 class Portfolio:
-    """Accounts of many lanes that trade the same stocks, each over its own window of equally many days."""
+    """Accounts of many lanes that trade the same stocks, each over its own window of equally many days.
+
+    Day d is a session; the state of day d holds everything up to its close. Orders decided then are filled at the open
+    of d + 1, by default.
+    """
 
     def __init__(self, bars: Bars, rules: EnvironmentConfig) -> None:
         self.bars = bars
@@ -52,14 +58,21 @@ class Portfolio:
         # As tensors of one byte: numbers would make the ledger's reasons eight bytes wide on the way.
         self._reasons = torch.arange(len(EXIT_REASONS), dtype=torch.int8, device=self.device).unbind()
 
-    def reset(self, start: Tensor, *, steps: int, trading_steps: int) -> None:
+    @classmethod
+    def on(cls, market: Market, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> Self:
+        """Trade the investable stocks of a market."""
+        return cls(Bars.of(market.data_array, market.investable_columns, device), rules)
+
+    def reset(self, start: Tensor, *, steps: int | None = None, trading_steps: int | None = None) -> None:
         """Begin episodes with cash only.
 
         Args:
             start: (lanes,) day indices of the first observations; day `start + steps` is the last one.
-            steps: days of the episode.
-            trading_steps: orders are accepted in this many first steps.
+            steps: days of the episode; default: as the rules say.
+            trading_steps: orders are accepted in this many first steps; default: as the rules say.
         """
+        steps = self.rules.episode_steps if steps is None else steps
+        trading_steps = self.rules.trading_days if trading_steps is None else trading_steps
         if int(start.min()) < 0 or int(start.max()) + steps >= self.bars.days or not steps > 0:
             raise ValueError(
                 f"expected windows within days 0..{self.bars.days - 1}, got starts {int(start.min())}.."

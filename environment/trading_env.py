@@ -1,20 +1,18 @@
-"""The trading environment, as a Gymnasium environment and as many lanes in lockstep; both stand on `Portfolio`."""
+"""The trading environment as a Gymnasium environment: a `Portfolio` of one lane with its observations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, Self
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from data.features import CLOSE, HIGH, NUM_FEATURES, OPEN, NormalizationStats, network_inputs
-from data.market import Market
-from environment.ledger import EXIT_REASONS, Bars, Positions
+from data.features import NUM_FEATURES, NormalizationStats, network_inputs
+from environment.ledger import EXIT_REASONS, Bars
 from environment.portfolio import Portfolio
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, spread_positions
@@ -22,57 +20,6 @@ from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, 
 Observation = dict[str, NDArray[np.float32]]
 _PORTFOLIO_COLUMNS = 4
 """The first position features: held, days held / maximum, unrealised return, size / maximum."""
-
-
-def investable_bars(
-    data_array: NDArray[np.float32], investable_columns: NDArray[np.int64], device: torch.device | str = "cpu"
-) -> Bars:
-    """Take the bars of the investable columns from a (days, columns, 9) array."""
-    open_, high, close = (
-        torch.from_numpy(data_array[:, investable_columns, f]).to(device) for f in (OPEN, HIGH, CLOSE)
-    )
-    return Bars.from_prices(open_, high, close)
-
-
-class VectorTradingEnvironment:
-    """Many accounts in lockstep: lane i trades its own window, all windows have equally many days.
-
-    Day d is a session; the state of day d holds everything up to its close. Orders decided then are filled at the open
-    of d + 1. Observations are tensors on the device of the bars; the market's part is a function of `day` alone and is
-    looked up by the caller.
-    """
-
-    def __init__(self, bars: Bars, rules: EnvironmentConfig) -> None:
-        self.portfolio = Portfolio(bars, rules)
-        self.rules = rules
-
-    @classmethod
-    def on(cls, market: Market, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> Self:
-        """Trade the investable stocks of a market."""
-        return cls(investable_bars(market.data_array, market.investable_columns, device), rules)
-
-    def reset_windows(self, start_idx: Tensor) -> None:
-        """Begin episodes of the configured length at the (lanes,) days `start_idx`; see `Portfolio.reset`."""
-        rules = self.rules
-        self.portfolio.reset(start_idx, steps=rules.episode_steps, trading_steps=rules.trading_days)
-
-    @property
-    def lanes(self) -> int:
-        """Number of accounts."""
-        return self.portfolio.lanes
-
-    @property
-    def day(self) -> Tensor:
-        """(lanes,) int64 day index of the last close."""
-        return self.portfolio.day
-
-    def observe(self) -> tuple[Positions, Tensor]:
-        """Return open positions by slot, and the (lanes, 3) account, at the last close."""
-        return self.portfolio.positions(), self.portfolio.account()
-
-    def step(self, action: Tensor) -> tuple[Tensor, bool]:
-        """Live one day in all lanes, see `Portfolio.step`; return the rewards, and True once episodes have ended."""
-        return self.portfolio.step(action), self.portfolio.is_done
 
 
 class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
@@ -113,7 +60,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self.rules = rules or EnvironmentConfig()
         self.dates = dates
         self._market = network_inputs(data_array, normalization_stats, input_clip)
-        self._portfolio = Portfolio(investable_bars(data_array, columns), self.rules)
+        self._portfolio = Portfolio(Bars.of(data_array, columns), self.rules)
         self._set_window(start_idx, end_idx, trading_end_idx)
         stocks = len(columns)
         self.observation_space = gym.spaces.Dict(  # type: ignore[assignment]
@@ -157,8 +104,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         """
         super().reset(seed=seed)
         given = {"start_idx": start_idx, "end_idx": end_idx, "trading_end_idx": trading_end_idx}
-        window = {name: (options or {}).get(name) if value is None else value for name, value in given.items()}
-        self._set_window(**{name: getattr(self, name) if value is None else value for name, value in window.items()})
+        chosen = {n: day for source in (options or {}, given) for n, day in source.items() if day is not None}
+        self._set_window(**{name: chosen.get(name, getattr(self, name)) for name in given})
         self._portfolio.reset(
             torch.tensor([self.start_idx]),
             steps=self.end_idx - self.start_idx,

@@ -16,7 +16,7 @@ from torch import Tensor
 from data.features import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN, normalization_stats
 from data.market import Market, MarketTensors
 from data.splits import Span, Splits
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from models.population import Population
 from models.replay_buffer import ReplayBuffer, TransitionBatch
 from tests.market_cases import FloatArray, random_panel
@@ -36,7 +36,7 @@ class World:
 
     market: Market
     tensors: MarketTensors
-    env: VectorTradingEnvironment
+    env: Portfolio
 
     @property
     def stocks(self) -> int:
@@ -89,7 +89,7 @@ def world_of(
         normalization_stats(data, days - 1),
         8.0,
     )
-    env = VectorTradingEnvironment.on(market, rules or tiny_rules())
+    env = Portfolio.on(market, rules or tiny_rules())
     return World(market, MarketTensors.of(market, "cpu"), env)
 
 
@@ -135,8 +135,8 @@ def fill_replay(
         4096,
         first_day=FIRST_DAY,
         last_day=world.tensors.days - 2,
-        slots=env.portfolio.slots,
-        orders_per_day=env.portfolio.orders_per_day,
+        slots=env.slots,
+        orders_per_day=env.orders_per_day,
     )
     recorder = Recorder()
     roll_out(
@@ -193,7 +193,7 @@ def fixed_replay(replay: ReplayBuffer, agents: int, config: LearningConfig, seed
 
 def double_learner(world: World, population: Population, replay: FixedReplay, config: LearningConfig) -> Learner:
     """A learner in float64 that always sees the same transitions."""
-    return Learner(population, cast(ReplayBuffer, replay), double_tensors(world), config, world.env.portfolio.limits)
+    return Learner(population, cast(ReplayBuffer, replay), double_tensors(world), config, world.env.limits)
 
 
 def parameters(population: Population) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from data.market import Market
 from data.splits import random_windows, spaced_windows
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.ddpg import mean_stats
 from training.distillation import actor_sensitivity, distill, distillation_batches
@@ -34,7 +34,7 @@ class ERLTrainer:
     def __init__(
         self,
         market: Market,
-        env: VectorTradingEnvironment,
+        env: Portfolio,
         learner: Learner,
         evolution: EvolutionConfig,
         evaluation: EvaluationConfig,
@@ -51,7 +51,7 @@ class ERLTrainer:
             training_starts: transitions that the replay must hold before gradient steps begin.
         """
         self.market, self.tensors = market, learner.market
-        self.eval_env, self.val_env = env, VectorTradingEnvironment(env.portfolio.bars, env.rules)
+        self.eval_env, self.val_env = env, Portfolio(env.bars, env.rules)
         self.learner, self.population, self.replay = learner, learner.population, learner.replay
         self.device = self.population.device
         context_days = self.population.networks.context_days

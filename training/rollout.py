@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from data.market import MarketTensors
 from environment.ledger import EpisodeSummary, Positions
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from models.networks import AgentNetworks, DayEncoding
 from utils.config.trader import Credit
 from utils.spaces import (
@@ -28,7 +28,7 @@ _DAYS_PER_PASS = 160
 _AGENTS_PER_PASS = 4
 _LOW = (0.0, MIN_TARGET_PERCENT)
 _HIGH = (MAX_COEFFICIENT, MAX_TARGET_PERCENT)
-Policy = Callable[[VectorTradingEnvironment, int], Tensor]
+Policy = Callable[[Portfolio, int], Tensor]
 """From the environment and the step to (lanes, stocks, 2) actions."""
 
 
@@ -114,7 +114,7 @@ def encode_windows(networks: AgentNetworks, market: MarketTensors, starts: list[
 
 @torch.no_grad()
 def roll_out(
-    env: VectorTradingEnvironment,
+    env: Portfolio,
     networks: AgentNetworks,
     market: MarketTensors,
     starts: Tensor,
@@ -136,13 +136,13 @@ def roll_out(
     lanes = 1 + (exploration.lanes if exploration else 0)
     steps = env.rules.episode_steps
     encoded = encode_windows(networks, market, starts.tolist(), steps + 1)
-    env.reset_windows(starts.repeat_interleave(lanes).repeat(agents).to(market.inputs.device))
+    env.reset(starts.repeat_interleave(lanes).repeat(agents).to(market.inputs.device))
     shape = (agents, windows, lanes)
     is_finite = torch.ones(agents, dtype=torch.bool, device=market.inputs.device)
     for step in tqdm(range(steps), desc=label, unit="day", leave=False, disable=None, delay=1.0):
         if safe_point is not None:
             safe_point()
-        positions, account = env.observe()
+        positions, account = env.positions(), env.account()
         if recorder is not None:
             recorder.record(positions, account)
         action = _act(networks, encoded, starts + step, positions, account, shape)
@@ -152,9 +152,9 @@ def roll_out(
             action = explore(action, shape, exploration)
         env.step(action)
     if recorder is not None:
-        recorder.record(*env.observe())
-    summary = env.portfolio.summary()
-    equity = env.portfolio.equity_curve[: steps + 1].view(steps + 1, *shape).clone()
+        recorder.record(env.positions(), env.account())
+    summary = env.summary()
+    equity = env.equity_curve[: steps + 1].view(steps + 1, *shape).clone()
     fitness, profit = (
         torch.where(is_finite, total.view(shape)[..., 0].mean(1), torch.nan)
         for total in (summary.fitness, summary.profit_percent)
@@ -230,21 +230,20 @@ class Recorder:
         """Keep the state of all lanes at a close."""
         self._states.append((positions, account))
 
-    def transitions(self, env: VectorTradingEnvironment, credit: Credit) -> dict[str, Tensor]:
+    def transitions(self, env: Portfolio, credit: Credit) -> dict[str, Tensor]:
         """Make transitions of the finished episodes, (steps * lanes, ...) by the replay buffer's names."""
-        portfolio = env.portfolio
-        steps, lanes, orders = portfolio.step_index, portfolio.lanes, portfolio.orders_per_day
+        steps, lanes, orders = env.step_index, env.lanes, env.orders_per_day
         state = {
             "slot_stock": torch.stack([p.stock.to(torch.int16) for p, _ in self._states]),
             "slot_features": torch.stack([p.features for p, _ in self._states]),
             "account": torch.stack([a for _, a in self._states]),
         }
         self._states.clear()
-        book = portfolio.ledger()
-        bought = torch.where(book.value > 0, book.stock, portfolio.bars.stocks).to(torch.int16)
+        book = env.ledger()
+        bought = torch.where(book.value > 0, book.stock, env.bars.stocks).to(torch.int16)
         largest = env.rules.initial_capital * env.rules.largest_order
-        rewards = portfolio.entry_credited_rewards() if credit == "entry" else portfolio.rewards[:steps]
-        first = portfolio.day - steps
+        rewards = env.entry_credited_rewards() if credit == "entry" else env.rewards[:steps]
+        first = env.day - steps
         step = torch.arange(steps, device=first.device)[:, None]
         rows = {
             "day": (first + step).to(torch.int32),
@@ -265,10 +264,10 @@ def _by_step(rows: Tensor, steps: int, orders: int) -> Tensor:
 
 
 @torch.no_grad()
-def play(env: VectorTradingEnvironment, policy: Policy, starts: Tensor) -> tuple[EpisodeSummary, Tensor]:
+def play(env: Portfolio, policy: Policy, starts: Tensor) -> tuple[EpisodeSummary, Tensor]:
     """Play any policy, one lane a start; return the summary and the (steps + 1, lanes) equity in currency units."""
-    env.reset_windows(starts)
+    env.reset(starts)
     steps = env.rules.episode_steps
     for step in range(steps):
         env.step(policy(env, step))
-    return env.portfolio.summary(), env.portfolio.equity_curve[: steps + 1].clone()
+    return env.summary(), env.equity_curve[: steps + 1].clone()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.faults.harness import Ended, Row, flags, folder, run_here
-from data.synthetic.prices import bars_frame, synthetic_market
+from data.synthetic.built_in import bars_frame, synthetic_market
 from utils.config.trader import SyntheticConfig
 
 FUZZED = 6

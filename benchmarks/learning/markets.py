@@ -23,7 +23,7 @@ from data.features import NormalizationStats
 from data.market import Market, MarketTensors
 from data.splits import Span, spaced_windows
 from data.synthetic.built_in import MARKET_SEED, PlantedScores, built_in_market
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import ScoreRule, score_policy
@@ -154,7 +154,7 @@ def unseen_profits(
 
 def tuned(market: Market, scores: PlantedScores, config: Config) -> dict[str, ScoreRule]:
     """Return rule and oracle with the fixed size and target that earn most on training windows."""
-    env = VectorTradingEnvironment.on(market, config.env)
+    env = Portfolio.on(market, config.env)
     starts = spaced_windows(market.splits.train, config.env.episode_steps, _TUNING_WINDOWS)
     return tune_planted(env, scores, starts)
 
@@ -168,7 +168,7 @@ def _profits_on_path(
     planted: Mapping[str, ScoreRule],
 ) -> list[NDArray[np.float64]]:
     market, scores = built_in_market(config.synthetic, config.split, config.env, seed=seed, stats=stats)
-    env = VectorTradingEnvironment.on(market, config.env)
+    env = Portfolio.on(market, config.env)
     days = Span(config.split.context_window_days, len(market.dates) - 1)
     starts = spaced_windows(days, config.env.episode_steps, windows)
     summaries = [roll_out(env, champion.networks, MarketTensors.of(market, CPU), starts).summary]

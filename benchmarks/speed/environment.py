@@ -11,7 +11,6 @@ import torch
 from benchmarks.speed.harness import Row, random_market, synchronize
 from data.splits import random_windows
 from environment.portfolio import Portfolio
-from environment.trading_env import investable_bars
 from utils.config.trader import Config
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
@@ -63,9 +62,10 @@ def lane_steps_per_second(portfolio: Portfolio, lanes: int, first_days: torch.Te
 def portfolio_of(config: Config, stocks: int, device: torch.device) -> tuple[Portfolio, torch.Tensor]:
     """Make a portfolio on a random market, and 4,096 random first days."""
     market = random_market(config, _DAYS, stocks, stocks)
-    bars = investable_bars(market.data_array, market.investable_columns, device)
     span, generator = market.splits.train, torch.Generator().manual_seed(0)
-    return Portfolio(bars, config.env), random_windows(span, config.env.episode_steps, 4096, generator).to(device)
+    return Portfolio.on(market, config.env, device), random_windows(span, config.env.episode_steps, 4096, generator).to(
+        device
+    )
 
 
 def environment_rows(

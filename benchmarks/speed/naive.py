@@ -17,7 +17,7 @@ from torch import Tensor
 
 from data.features import stationary_inputs
 from data.market import Market
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from models.networks import DayEncoding, MarketEncoder
 
@@ -95,17 +95,17 @@ class NaiveEpisode:
 
 @torch.no_grad()
 def play_naive(
-    agent: DDPGAgent, env: VectorTradingEnvironment, market: RawMarket, start: int, days: int, encode: Encode
+    agent: DDPGAgent, env: Portfolio, market: RawMarket, start: int, days: int, encode: Encode
 ) -> NaiveEpisode:
     """Play the first `days` days of one agent's episode from `start`, in an environment with one account."""
     device = market.features.device
-    env.reset_windows(torch.tensor([start], device=device))
+    env.reset(torch.tensor([start], device=device))
     actions = []
     started = time.perf_counter()
     for day in range(start, start + days):
         window = market.window(day, agent.context_days)
         encoding = encode(agent.networks.encoder, window, market.investable)
-        positions, account = env.observe()
+        positions, account = env.positions(), env.account()
         action = agent.networks.actor(encoding.stocks, encoding.summary, positions.features[None], account[None])[0]
         env.step(action)
         actions.append(action[0])
@@ -119,17 +119,17 @@ def largest_difference(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max())
 
 
-class WatchedEnvironment(VectorTradingEnvironment):
+class WatchedEnvironment(Portfolio):
     """An environment that keeps the actions since the last reset, so that two ways of acting can be compared."""
 
     actions: list[Tensor]
 
-    def reset_windows(self, start_idx: Tensor) -> None:
+    def reset(self, start: Tensor, *, steps: int | None = None, trading_steps: int | None = None) -> None:
         """Reset as the parent does, and forget the actions."""
         self.actions = []
-        super().reset_windows(start_idx)
+        super().reset(start, steps=steps, trading_steps=trading_steps)
 
-    def step(self, action: Tensor) -> tuple[Tensor, bool]:
+    def step(self, action: Tensor) -> Tensor:
         """Step as the parent does, and keep the action."""
         self.actions.append(action.clone())
         return super().step(action)

@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.speed.harness import Row, seconds_of
 from data.market import Market, MarketTensors
 from data.splits import random_windows
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.hindsight import order_results, uses_hindsight
@@ -25,30 +25,28 @@ POPULATIONS = (1, 4, 16, 64)
 _LANES = 64
 
 
-def random_transitions(
-    config: Config, market: Market, env: VectorTradingEnvironment, device: torch.device
-) -> dict[str, Tensor]:
+def random_transitions(config: Config, market: Market, env: Portfolio, device: torch.device) -> dict[str, Tensor]:
     """Play whole training episodes in which every lane orders at random; return the same transitions every time."""
     generator, on_cpu = torch.Generator(device).manual_seed(0), torch.Generator().manual_seed(0)
     steps, stocks = config.env.episode_steps, len(market.investable_columns)
     recorder = Recorder()
-    env.reset_windows(random_windows(market.splits.train, steps, _LANES, on_cpu).to(device))
+    env.reset(random_windows(market.splits.train, steps, _LANES, on_cpu).to(device))
     for _ in range(steps):
-        recorder.record(*env.observe())
+        recorder.record(env.positions(), env.account())
         env.step(random_orders(_LANES, stocks, generator, device))
-    recorder.record(*env.observe())
+    recorder.record(env.positions(), env.account())
     return recorder.transitions(env, config.learning.credit)
 
 
-def random_replay(config: Config, market: Market, env: VectorTradingEnvironment, device: torch.device) -> ReplayBuffer:
+def random_replay(config: Config, market: Market, env: Portfolio, device: torch.device) -> ReplayBuffer:
     """Make a full replay buffer of random episodes."""
-    train, portfolio = market.splits.train, env.portfolio
+    train = market.splits.train
     replay = ReplayBuffer(
         config.replay.capacity,
         first_day=train.first,
         last_day=train.last - 1,
-        slots=portfolio.slots,
-        orders_per_day=portfolio.orders_per_day,
+        slots=env.slots,
+        orders_per_day=env.orders_per_day,
         device=device,
     )
     fill_replay(replay, random_transitions(config, market, env, device))
@@ -63,17 +61,17 @@ def fill_replay(replay: ReplayBuffer, transitions: dict[str, Tensor]) -> None:
 
 def learner_maker(config: Config, market: Market, device: torch.device) -> Callable[[int], Learner]:
     """Return a maker of learners of populations of any size as a run has them, all on the same full replay."""
-    env = VectorTradingEnvironment.on(market, config.env, device)
+    env = Portfolio.on(market, config.env, device)
     replay, tensors = random_replay(config, market, env, device), MarketTensors.of(market, device)
     train, context = market.splits.train, config.split.context_window_days
-    portfolio, hindsight = env.portfolio, None
+    hindsight = None
     if uses_hindsight(config.network, config.learning):
-        hindsight = order_results(portfolio.bars, config.env, train.first, train.last)
+        hindsight = order_results(env.bars, config.env, train.first, train.last)
 
     def learner(size: int) -> Learner:
         torch.manual_seed(config.seed)
         population = Population(size, config.network, config.learning, context, device)
-        return Learner(population, replay, tensors, config.learning, portfolio.limits, hindsight)
+        return Learner(population, replay, tensors, config.learning, env.limits, hindsight)
 
     return learner
 

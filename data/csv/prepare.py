@@ -162,7 +162,9 @@ def _find_layout(path: Path) -> _Layout:
         for number, line in enumerate(islice(lines, _HEAD_LINES)):
             if line.strip():
                 is_blank = False
-                layout = _header_layout(line, number) or _data_layout(line, number)
+                separator = max("\t;|,", key=line.count)
+                texts = [text.strip() for text in _split(line, separator)]
+                layout = _header_layout(texts, separator, number) or _data_layout(texts, separator, number)
                 if layout is not None:
                     return layout
     raise _UnusableFileError("empty file" if is_blank else f"no header and no bar in the first {_HEAD_LINES} lines")
@@ -172,10 +174,6 @@ def _open(path: Path) -> TextIO:
     with path.open("rb") as file:
         is_wide = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
     return path.open(encoding="utf-16" if is_wide else "utf-8-sig", errors="replace")
-
-
-def _separator(line: str) -> str:
-    return max("\t;|,", key=line.count)
 
 
 def _split(line: str, separator: str) -> list[str]:
@@ -188,10 +186,9 @@ def _split(line: str, separator: str) -> list[str]:
         return []
 
 
-def _header_layout(line: str, number: int) -> _Layout | None:
+def _header_layout(texts: list[str], separator: str, number: int) -> _Layout | None:
     """Return the layout of a header line, or None for another line."""
-    separator = _separator(line)
-    titles = [re.sub(r"[^a-z0-9]", "", title.casefold()) for title in _split(line, separator)]
+    titles = [re.sub(r"[^a-z0-9]", "", title.casefold()) for title in texts]
     fields = {
         role: titles.index(name)
         for role, names in _NAMES.items()
@@ -204,14 +201,12 @@ def _header_layout(line: str, number: int) -> _Layout | None:
         fields.setdefault("date", 0)  # an index column, whose title says little
     missing = [role for role in ("date", *PRICES) if role not in fields]
     if missing:
-        raise _UnusableFileError(f"no column for {', '.join(missing)} in the header '{line.strip()[:80]}'")
+        raise _UnusableFileError(f"no column for {', '.join(missing)} in the header '{separator.join(texts)[:80]}'")
     return _Layout(separator, fields, len(titles), number + 1, header=True)
 
 
-def _data_layout(line: str, number: int) -> _Layout | None:
+def _data_layout(texts: list[str], separator: str, number: int) -> _Layout | None:
     """Return the layout by position of a line that holds a bar, or None for another line."""
-    separator = _separator(line)
-    texts = [text.strip() for text in _split(line, separator)]
     leads: list[tuple[str, ...]] = [("date",)]
     if len(texts) > 1 and not is_number(texts[1], separator):
         leads = [("date", "ticker"), ("ticker", "date")]
@@ -326,10 +321,7 @@ def _merge(parts: Sequence[pd.DataFrame], names: Sequence[str], dropped: Counter
 
 def _write(rows: pd.DataFrame, target: Path) -> None:
     """Write the parquet beside its place and move it there, so that no half file is ever seen under its name."""
-    tickers = pa.array(rows["ticker"].cat.categories, pa.string())
-    codes = pa.array(rows["ticker"].cat.codes.to_numpy(np.int32))
-    columns = {"date": pa.array(rows["day"].to_numpy()).cast(pa.date32())}
-    columns |= {"ticker": pa.DictionaryArray.from_arrays(codes, tickers)}
+    columns = {"date": pa.array(rows["day"].to_numpy()).cast(pa.date32()), "ticker": pa.array(rows["ticker"])}
     columns |= {role: pa.array(rows[role].to_numpy()) for role in VALUES}
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:

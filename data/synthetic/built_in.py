@@ -1,30 +1,123 @@
-"""The built-in market made ready for training, with the scores of its best simple rule and its oracle."""
+"""The built-in market: prices with a planted, known structure, made ready for training with the scores of two rules.
+
+The log return of a column over day t + 1 is its latent drift at the close of day t, plus noise. Each kind of market has
+its own drift (`data/synthetic/kinds.py`) and scores (`data/synthetic/rules.py`); bars and dates are the same for all.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
+import pandas as pd
 
 from data.features import NormalizationStats
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.synthetic.prices import bars_frame, synthetic_market
+from data.synthetic.kinds import MARKET_LAWS, Float64Array, MarketLaw
 from data.synthetic.rules import oracle_scores, rule_scores
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
 MARKET_SEED = 7
 """Seed of the path that a run trains on."""
+_OVERNIGHT_SHARE = 0.1
+"""Share of the noise variance that falls between close and open."""
+_PRICE_RANGE = (20.0, 200.0)
+_FIRST_DATE = "2000-01-03"
+
+
+@dataclass(frozen=True)
+class SyntheticMarket:
+    """Bars and the latent `drift`, all (days, columns) float64; float32 holds the bars exactly.
+
+    `drift[t]` is the predictable part of the log return of day t + 1, known at the close of day t. The first `stocks`
+    columns may be bought, the others are context.
+    """
+
+    open: Float64Array
+    high: Float64Array
+    low: Float64Array
+    close: Float64Array
+    drift: Float64Array
+    tickers: list[str]
+    dates: npt.NDArray[np.datetime64]
+    stocks: int
+
+
+def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
+    """Draw a market; the same settings and seed give the same market on every platform."""
+    law = MARKET_LAWS[config.kind]
+    # A stream for each purpose: the noise and the bars stay as they are when the drift is drawn in another way.
+    for_noise, for_drift, for_bars, for_common = (
+        np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(4)
+    )
+    std = law.noise_std(config)
+    shape = (config.days, len(std))
+    night, session = math.sqrt(_OVERNIGHT_SHARE), math.sqrt(1.0 - _OVERNIGHT_SHARE)
+    own, shared = (for_noise.standard_normal((2, *shape)), for_common.standard_normal((2, config.days, 1)))
+    own *= math.sqrt(1.0 - law.common_share) * std
+    shared = math.sqrt(law.common_share) * std * shared
+    overnight = night * (own[0] + shared[0])
+    noise = overnight + session * (own[1] + shared[1])
+    drift = law.latent_drift(config, night * own[0] + session * own[1], for_drift)
+    log_return = noise - law.log_growth(config)
+    log_return[1:] += drift[:-1]
+    # The gap takes its own share of the variance only: the drift is earned from open to close.
+    bars = _bars(overnight - _OVERNIGHT_SHARE * std**2 / 2.0, log_return, (session * std) ** 2, for_bars)
+    dates = np.busday_offset(np.datetime64(_FIRST_DATE), np.arange(config.days))
+    return SyntheticMarket(*bars, drift, _tickers(config, law), dates, config.stocks)
+
+
+def bars_frame(market: SyntheticMarket) -> pd.DataFrame:
+    """Return the market's bars in long form: date, ticker, open, high, low, close; by date, then by ticker."""
+    days, columns = market.close.shape
+    values = {name: getattr(market, name).ravel() for name in ("open", "high", "low", "close")}
+    dates = np.repeat(market.dates.astype("datetime64[s]"), columns)
+    return pd.DataFrame({"date": dates, "ticker": np.tile(np.array(market.tickers), days), **values})
+
+
+def _bars(
+    gap: Float64Array, log_return: Float64Array, session_variance: Float64Array, generator: np.random.Generator
+) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
+    """Make open, high, low and close (days, columns) of the log returns from close to open and from close to close.
+
+    Between open and close the log price is a Brownian bridge, whose maximum and minimum each have their exact law
+    (Glasserman 2003, "Monte Carlo methods in financial engineering", section 6.4); given open and close they are drawn
+    apart. A range drawn more freely would give money away to whoever sells at a target.
+    """
+    shape = log_return.shape
+    cheapest, dearest = np.log(_PRICE_RANGE)
+    start = cheapest + (dearest - cheapest) * generator.random(shape[1])
+    log_close = start + np.cumsum(log_return, axis=0)
+    log_open = log_close - log_return + gap
+    middle, half = (log_open + log_close) / 2.0, (log_close - log_open) / 2.0
+    up, down = (np.sqrt(half**2 + session_variance * generator.standard_exponential(shape) / 2.0) for _ in range(2))
+    open_, close = _single(np.exp(log_open)), _single(np.exp(log_close))
+    high = np.maximum(_single(np.exp(middle + up)), np.maximum(open_, close))
+    low = np.minimum(_single(np.exp(middle - down)), np.minimum(open_, close))
+    return open_, high, low, close
+
+
+def _single(values: Float64Array) -> Float64Array:
+    # Processors differ in the last bit of an exponential; rounded to single precision, they agree.
+    return values.astype(np.float32).astype(np.float64)
+
+
+def _tickers(config: SyntheticConfig, law: MarketLaw) -> list[str]:
+    digits = max(3, len(str(config.stocks - 1)))  # as many in each, so that the order of names is that of columns
+    context = [f"X{column:0{digits}d}" for column in range(len(law.context_noise_ratios))]
+    return [f"S{stock:0{digits}d}" for stock in range(config.stocks)] + context
 
 
 @dataclass(frozen=True)
 class PlantedScores:
     """(days, n) log returns expected, at a day's close, of a trade opened after it and held to its last session."""
 
-    rule: NDArray[np.float64]
+    rule: Float64Array
     """Of the best simple rule, which knows the structure and prices only."""
-    oracle: NDArray[np.float64]
+    oracle: Float64Array
     """Of the oracle, which knows the latent state too."""
 
 

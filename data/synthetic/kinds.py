@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -174,14 +173,6 @@ def _regime_variance(config: SyntheticConfig, sessions: int) -> Float64Array:
     return np.full(config.stocks, config.daily_noise**2 * sessions + 2.0 * math.log(paths.sum()))
 
 
-def _no_drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-    return np.zeros(own.shape)
-
-
-def _noise_variance(config: SyntheticConfig, sessions: int) -> Float64Array:
-    return np.full(config.stocks, config.daily_noise**2 * sessions)
-
-
 def _autoregression(persistence: float, first: Float64Array, shocks: Float64Array) -> Float64Array:
     """Return (days, columns): row t is persistence times row t - 1 plus shocks[t]; row 0 is given."""
     values = np.empty(shocks.shape)
@@ -191,16 +182,17 @@ def _autoregression(persistence: float, first: Float64Array, shocks: Float64Arra
     return values
 
 
-MARKET_LAWS: Mapping[str, MarketLaw] = MappingProxyType(
-    {
-        "momentum": MarketLaw(_momentum_drift, _momentum_variance),
-        "reversal": MarketLaw(REVERSAL.drift, REVERSAL.summed_variance),
-        "lead-lag": MarketLaw(_lead_drift, _lead_variance, context_noise_ratios=(LEAD_NOISE_RATIO,)),
-        "regime": MarketLaw(_regime_drift, _regime_variance, REGIME_COMMON_SHARE),
-        "value": MarketLaw(VALUE.drift, VALUE.summed_variance, VALUE.common_share),
-        "martingale": MarketLaw(_no_drift, _noise_variance),
-    }
-)
+MARKET_LAWS: Mapping[str, MarketLaw] = {
+    "momentum": MarketLaw(_momentum_drift, _momentum_variance),
+    "reversal": MarketLaw(REVERSAL.drift, REVERSAL.summed_variance),
+    "lead-lag": MarketLaw(_lead_drift, _lead_variance, context_noise_ratios=(LEAD_NOISE_RATIO,)),
+    "regime": MarketLaw(_regime_drift, _regime_variance, REGIME_COMMON_SHARE),
+    "value": MarketLaw(VALUE.drift, VALUE.summed_variance, VALUE.common_share),
+    "martingale": MarketLaw(
+        lambda config, own, generator: np.zeros(own.shape),
+        lambda config, sessions: np.full(config.stocks, config.daily_noise**2 * sessions),
+    ),
+}
 """Momentum: each stock's drift is an autoregressive process of order one. Reversal: most of a stock's own noise passes
 within days. Lead-lag: half of the stocks do what a column that may not be bought did before. Regime: all stocks rise or
 all fall. Value: as reversal, but slowly, and hidden by moves that all stocks share. Martingale: there is no drift."""

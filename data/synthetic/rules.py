@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
@@ -118,28 +117,15 @@ def rule_scores(config: SyntheticConfig, close: Float64Array, holding_days: int)
 
     Takes (days, columns) closes, NaN where there is no bar; returns (days, columns), row t from closes up to t only.
     """
-    returns = _daily_log_returns(close) + MARKET_LAWS[config.kind].log_growth(config)
-    return RULES[config.kind].rule(config, returns, holding_days)
+    log_close = np.full(close.shape, np.nan)
+    np.log(close, out=log_close, where=close > 0)
+    returns = np.diff(log_close, axis=0, prepend=np.nan) + MARKET_LAWS[config.kind].log_growth(config)
+    return RULES[config.kind][0](config, returns, holding_days)
 
 
 def oracle_scores(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
     """Return the scores of the oracle: (days, columns) from the (days, columns) latent drift."""
-    return RULES[config.kind].oracle(config, drift, holding_days)
-
-
-def _daily_log_returns(close: Float64Array) -> Float64Array:
-    """Return (days, columns) log returns, NaN where the day or the day before has no price, and on the first day."""
-    log_close = np.full(close.shape, np.nan)
-    np.log(close, out=log_close, where=close > 0)
-    return np.diff(log_close, axis=0, prepend=np.nan)
-
-
-@dataclass(frozen=True)
-class Knowledge:
-    """`rule` takes (days, columns) log returns with the constant put back, `oracle` the latent drift."""
-
-    rule: Scores
-    oracle: Scores
+    return RULES[config.kind][1](config, drift, holding_days)
 
 
 def _fading_oracle(log_phi: Callable[[SyntheticConfig], float]) -> Scores:
@@ -151,13 +137,13 @@ def _momentum_rule(config: SyntheticConfig, returns: Float64Array, holding_days:
     return space.filter(returns) * fading_sum(space.log_persistence, holding_days)
 
 
-def _transient(kind: Transient) -> Knowledge:
+def _transient(kind: Transient) -> tuple[Scores, Scores]:
     def rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
         # A move that all stocks share says nothing about a stock's own deviation.
         own = returns - _mean_return(returns)[:, None] if kind.common_share else returns
         return transient_space(kind, config).filter(own) * math.expm1(holding_days * kind.log_persistence)
 
-    return Knowledge(rule, _fading_oracle(lambda config: kind.log_persistence))
+    return rule, _fading_oracle(lambda config: kind.log_persistence)
 
 
 def _mean_return(returns: Float64Array) -> Float64Array:
@@ -212,16 +198,12 @@ def _nothing(config: SyntheticConfig, values: Float64Array, holding_days: int) -
     return np.zeros(values.shape)
 
 
-RULES: Mapping[str, Knowledge] = MappingProxyType(
-    {
-        "momentum": Knowledge(
-            _momentum_rule, _fading_oracle(lambda config: log_persistence(config.drift_half_life_days))
-        ),
-        "reversal": _transient(REVERSAL),
-        "lead-lag": Knowledge(_lead_rule, _lead_oracle),
-        "regime": Knowledge(_regime_rule, _fading_oracle(lambda config: _REGIME_LOG_PHI)),
-        "value": _transient(VALUE),
-        "martingale": Knowledge(_nothing, _nothing),
-    }
-)
-"""Rule and oracle of each kind of market."""
+RULES: Mapping[str, tuple[Scores, Scores]] = {
+    "momentum": (_momentum_rule, _fading_oracle(lambda config: log_persistence(config.drift_half_life_days))),
+    "reversal": _transient(REVERSAL),
+    "lead-lag": (_lead_rule, _lead_oracle),
+    "regime": (_regime_rule, _fading_oracle(lambda config: _REGIME_LOG_PHI)),
+    "value": _transient(VALUE),
+    "martingale": (_nothing, _nothing),
+}
+"""Rule, from log returns with the constant put back, and oracle, from the latent drift, of each kind of market."""

@@ -25,7 +25,7 @@ from benchmarks.learning.markets import Budget, Profits, evaluate_on_unseen, fit
 from benchmarks.learning.null import MARTINGALE, PERMUTED, null_run, permute_days
 from benchmarks.learning.study import Job, append_result, mean_interval, read_results, run_study, study_config
 from data.splits import Span
-from data.synthetic.prices import bars_frame, synthetic_market
+from data.synthetic.built_in import bars_frame, synthetic_market
 from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
 from training.run.trainer import build_trainer

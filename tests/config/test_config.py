@@ -28,12 +28,7 @@ from utils.config.settings import (
     settings_to_resume,
     to_dict,
 )
-from utils.config.trader import (
-    Config,
-    EnvironmentConfig,
-    NetworkConfig,
-    profile_config,
-)
+from utils.config.trader import Config, EnvironmentConfig, NetworkConfig, profile_config
 from utils.errors import ConfigError
 
 NOT_THERE = Path("no-such-folder/stock_data.parquet")
@@ -295,7 +290,7 @@ def test_dict_form_survives_json(line: tuple[list[str], dict[str, Any]]) -> None
 def test_dict_form_refuses_what_is_no_setting() -> None:
     with pytest.raises(ConfigError, match=r"'env\.cost_bp'; the nearest is 'env\.cost_bps'"):
         from_dict({"env": {"cost_bp": 1.0}}, Config)
-    with pytest.raises(ConfigError, match="a table of settings for env, got 3"):
+    with pytest.raises(ConfigError, match="a known setting, got 'env'"):
         from_dict({"env": 3}, Config)
 
 

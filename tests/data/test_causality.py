@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from data.features import CLOSE, network_inputs, stationary_inputs
 from data.market import Market, MarketTensors, build_market
-from environment.trading_env import Observation, VectorTradingEnvironment
+from environment.portfolio import Portfolio
+from environment.trading_env import Observation
 from models.ddpg_agent import DDPGAgent
 from models.networks import AgentNetworks
 from tests.market_cases import FloatArray, random_panel
@@ -141,7 +142,7 @@ def test_a_population_of_lanes_ignores_what_follows(day: int, representation: Re
     for prices in (panel, with_another_future(panel, day, 2)):
         market = market_of(prices)
         tensors = MarketTensors.of(market, "cpu")
-        env = VectorTradingEnvironment.on(market, TINY_RULES)
+        env = Portfolio.on(market, TINY_RULES)
         equity.append(roll_out(env, networks, tensors, starts).equity)
         encoded = encode_windows(networks, tensors, starts.tolist(), TINY_RULES.episode_steps + 1)
         seen = encoded.place[day - 12 : day + 1]

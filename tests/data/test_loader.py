@@ -198,7 +198,7 @@ def test_dirty_rows_are_repaired_masked_and_counted(caplog: pytest.LogCaptureFix
     frame.loc[10, PRICES] = np.nan
     frame.loc[20:, PRICES] *= 3.0
     frame.loc[30:, PRICES] *= 0.4
-    with caplog.at_level(logging.INFO, logger="data.loader"):
+    with caplog.at_level(logging.DEBUG, logger="data.loader"):
         loader = load(frame)
 
     quality = loader.quality
@@ -239,7 +239,7 @@ def test_survivors_only_is_noted(
     frame = bars_frame()
     if ends_early:
         frame = frame[(frame["ticker"] != "BBB") | (frame["date"] < "2010-03-01")]
-    with caplog.at_level(logging.INFO, logger="data.loader"):
+    with caplog.at_level(logging.DEBUG, logger="data.loader"):
         load_table(arrow(frame), tmp_path)
     assert any("survivors only" in line for line in caplog.messages) == noted
 
@@ -321,8 +321,8 @@ def test_investable_file_names_columns(tmp_path: Path) -> None:
     ("content", "expected"),
     [
         (None, "No such file"),
-        (b"", "at least one ticker"),
-        (b"# nothing\n\n", "at least one ticker"),
+        (b"", "at least one investable ticker"),
+        (b"# nothing\n\n", "at least one investable ticker"),
         (b"AAA\nbbb\n", "got 'bbb' .the nearest is 'BBB'"),
         (b"ZZZZ\n", "got 'ZZZZ'"),
         (b"\xff\xfe\x00\x80", "text file of tickers"),
@@ -379,7 +379,7 @@ import logging
 from pathlib import Path
 from data.loader import StockDataLoader
 from utils.memory.guard import peak_rss_mb
-logging.basicConfig(level=logging.INFO)
+logging.basicConfig(level=logging.DEBUG)
 loader = StockDataLoader({path!r}, investable=Path({listed!r}))
 loader.load_and_prepare()
 stats = loader.compute_normalization_stats()

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.synthetic.built_in import built_in_market
+from data.synthetic.built_in import SyntheticMarket, built_in_market, synthetic_market
 from data.synthetic.kinds import (
     LEAD_SESSIONS,
     MARKET_LAWS,
@@ -24,7 +24,6 @@ from data.synthetic.kinds import (
     Transient,
     followers,
 )
-from data.synthetic.prices import SyntheticMarket, synthetic_market
 from data.synthetic.rules import (
     StateSpace,
     fading_sum,
@@ -33,7 +32,7 @@ from data.synthetic.rules import (
     rule_scores,
     transient_space,
 )
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from tests.data.test_synthetic import standard_error
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.rollout import play
@@ -297,7 +296,7 @@ def test_rule_and_oracle_earn_under_the_agents_rules(kind: MarketKind) -> None:
     """Some tens of percent an episode, and the oracle no less than the rule."""
     rules = EnvironmentConfig()
     market, scores = built_in_market(SyntheticConfig(kind=kind), DataConfig(context_window_days=64), rules)
-    env = VectorTradingEnvironment.on(market, rules)
+    env = Portfolio.on(market, rules)
     starts = torch.arange(market.splits.train.first, len(market.dates) - rules.episode_steps, 60)
     cost = 2 * (rules.cost_bps + rules.slippage_bps) / 10_000
     rule, oracle = (

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
+from data.synthetic.built_in import SyntheticMarket, bars_frame, synthetic_market
 from data.synthetic.kinds import (
     FAIR_SESSIONS,
     LEAD_FACTOR_SHARE,
@@ -28,7 +29,6 @@ from data.synthetic.kinds import (
     followers,
     log_persistence,
 )
-from data.synthetic.prices import SyntheticMarket, bars_frame, synthetic_market
 from utils.config.trader import MarketKind, SyntheticConfig
 
 Array = npt.NDArray[np.float64]
@@ -69,8 +69,8 @@ def test_bars_are_whole_and_fit_single_precision(config: SyntheticConfig, seed: 
     market = synthetic_market(config, seed)
     assert (market.high >= np.maximum(market.open, market.close)).all()
     assert (market.low <= np.minimum(market.open, market.close)).all()
-    assert (market.low > 0).all() and (market.volume >= 0).all()
-    for name in ("open", "high", "low", "close", "volume", "drift"):
+    assert (market.low > 0).all()
+    for name in ("open", "high", "low", "close", "drift"):
         values = getattr(market, name)
         assert values.shape == (config.days, len(market.tickers))
         assert np.isfinite(values).all()

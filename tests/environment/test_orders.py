@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environment.orders import OrderLimits, candidate_stocks, choose_orders, cut_to_cash, held_stocks, rank_stocks
+from environment.orders import OrderLimits, candidate_stocks, choose_orders, cut_to_cash, rank_stocks
 from utils.config.trader import EnvironmentConfig
 
 
@@ -29,7 +29,8 @@ def test_a_coefficient_below_one_and_a_stock_that_is_no_candidate_are_not_ordere
 
 def test_held_stocks_and_those_without_a_bar_are_no_candidates() -> None:
     slots = torch.tensor([[4, 2, 4], [0, 4, 3]])  # 4: the slot is empty
-    assert held_stocks(slots, 4).tolist() == [[False, False, True, False], [True, False, False, True]]
+    free = candidate_stocks(torch.ones(2, 4, dtype=torch.bool), slots)
+    assert free.tolist() == [[True, True, False, True], [False, True, True, False]]
     tradable = torch.tensor([True, False, True, True])
     assert candidate_stocks(tradable.expand(2, 4), slots).tolist() == [
         [True, False, False, True],

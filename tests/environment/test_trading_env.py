@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from data.features import NUM_FEATURES
 from data.market import Market
-from environment.trading_env import Observation, TradingEnvironment, VectorTradingEnvironment
+from environment.portfolio import Portfolio
+from environment.trading_env import Observation, TradingEnvironment
 from tests.environment.oracle import Bars, Result, Trade, last_close, simulate
 from tests.market_cases import FloatArray, MarketCase, market_cases, random_orders, random_panel, to_bars, to_orders
 from tests.small_market import TINY_RULES, environment_of, loader_of, market_of, random_action, small_market
@@ -375,20 +376,19 @@ def test_single_and_vector_form_are_identical(seed: int, fill: Any, orders: int)
     market = market_of(random_panel(rng, 160, 4), rules=rules)
     starts = rng.integers(0, 160 - rules.episode_steps, 3)
     actions = random_orders(rng, rules.episode_steps * 3, 4).reshape(rules.episode_steps, 3, 4, 2)
-    vector = VectorTradingEnvironment.on(market, rules)
-    vector.reset_windows(torch.from_numpy(starts))
-    rewards, states, is_done = [], [vector.observe()], False
+    vector = Portfolio.on(market, rules)
+    vector.reset(torch.from_numpy(starts))
+    rewards, states = [], [(vector.positions(), vector.account())]
     for action in actions:
-        assert not is_done
-        reward, is_done = vector.step(torch.from_numpy(action))
-        rewards.append(reward.tolist())
-        states.append(vector.observe())
-    assert is_done
+        assert not vector.is_done
+        rewards.append(vector.step(torch.from_numpy(action)).tolist())
+        states.append((vector.positions(), vector.account()))
+    assert vector.is_done
     for lane, start in enumerate(starts.tolist()):
         single = environment_of(market, start, rules=rules)
         observations, own_rewards, infos = play(single, actions[:, lane])
         assert own_rewards == [row[lane] for row in rewards]
-        assert [info["equity"] for info in infos] == vector.portfolio.equity_curve[:, lane].tolist()
+        assert [info["equity"] for info in infos] == vector.equity_curve[:, lane].tolist()
         for observation, (slots, account) in zip(observations, states, strict=True):
             np.testing.assert_array_equal(observation["account"], account[lane])
             assert not slots.features[slots.stock == 4].any()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from data.features import OPEN
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from tests.market_cases import random_panel
 from tests.tiny import FIRST_DAY, World, seeded, tiny_rules, trending_panel, world_of
 from training.evaluation.baselines import (
@@ -81,8 +81,8 @@ def test_equal_weight_of_two_stocks() -> None:
 def watch(policy: Policy, log: list[tuple[Tensor, Tensor]]) -> Policy:
     """The policy, with the candidates it had and the actions it took noted."""
 
-    def act(env: VectorTradingEnvironment, step: int) -> Tensor:
-        candidates = env.portfolio.candidates().clone()
+    def act(env: Portfolio, step: int) -> Tensor:
+        candidates = env.candidates().clone()
         action = policy(env, step)
         log.append((candidates, action.clone()))
         return action
@@ -96,8 +96,8 @@ def test_the_best_scores_are_ordered(lanes: int, stocks: int, orders: int, seed:
     """The largest scores above 0 among the candidates, not more than may be bought."""
     g = seeded(seed)
     score, candidates = torch.randn(lanes, stocks, generator=g), torch.rand(lanes, stocks, generator=g) < 0.7
-    portfolio = SimpleNamespace(candidates=lambda: candidates, orders_per_day=orders)
-    env = cast(VectorTradingEnvironment, SimpleNamespace(portfolio=portfolio, day=torch.arange(lanes)))
+    namespace = SimpleNamespace(candidates=lambda: candidates, orders_per_day=orders, day=torch.arange(lanes))
+    env = cast(Portfolio, namespace)
     action = score_policy(ScoreRule(score.numpy(), 0.0, 6.0, 30.0), CPU)(env, 0)
     for lane in range(lanes):
         allowed = [s for s in range(stocks) if candidates[lane, s] and score[lane, s] > 0]

@@ -112,7 +112,7 @@ def test_exposure_is_the_mean_invested_share() -> None:
     shares = []
 
     def note() -> None:
-        shares.append(1 - world.env.portfolio.cash / world.env.portfolio.equity)
+        shares.append(1 - world.env.cash / world.env.equity)
 
     roll_out(world.env, agent.networks, world.tensors, ground.starts, safe_point=note)
     np.testing.assert_allclose(track.exposure[0], torch.stack(shares).mean(0).numpy())
@@ -144,7 +144,7 @@ def test_pickers_give_the_champions_orders_for_other_stocks() -> None:
     pickers = play_pickers(ground, plan, 50, seeded())
     assert pickers.equity.shape == (50, WINDOWS, world.env.rules.episode_steps + 1)
     np.testing.assert_array_equal(pickers.trades, np.broadcast_to(track.trades, (50, WINDOWS)))
-    book = world.env.portfolio.ledger()
+    book = world.env.ledger()
     values = book.value.view(len(book.value), 50, WINDOWS)
     wanted = plan.coefficient[:, 0] * world.env.rules.initial_capital * world.env.rules.stake_percent / 100
     np.testing.assert_allclose(values, wanted[:, None].expand_as(values), rtol=1e-9)
@@ -160,8 +160,8 @@ def test_pickers_never_buy_what_they_hold_or_what_has_no_bar() -> None:
     plan = play_agent(ground, eager_agent())[2]
     pickers = play_pickers(ground, plan, 30, seeded())
     assert bool((pickers.trades <= (plan.coefficient > 0).sum((0, 1)).numpy()[None]).all())
-    book = world.env.portfolio.ledger()
-    bars = world.env.portfolio.bars.tradable
+    book = world.env.ledger()
+    bars = world.env.bars.tradable
     rows, lanes = (book.value > 0).nonzero(as_tuple=True)
     decided = ground.starts.repeat(30)[lanes] + rows // 2
     assert bool(bars[decided, book.stock[rows, lanes]].all())

@@ -15,7 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from data.market import Market, MarketTensors
-from environment.trading_env import TradingEnvironment, VectorTradingEnvironment
+from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from models.population import Population
 from tests.small_market import TINY_DATA, TINY_NETWORK, TINY_RULES, environment_of, small_market
@@ -240,8 +241,8 @@ def population_of(config: NetworkConfig, size: int = 3) -> Population:
     return population
 
 
-def vector_environment(market: Market) -> VectorTradingEnvironment:
-    return VectorTradingEnvironment.on(market, TINY_RULES)
+def vector_environment(market: Market) -> Portfolio:
+    return Portfolio.on(market, TINY_RULES)
 
 
 @pytest.mark.parametrize("representation", ["independent", "shared"])
@@ -275,10 +276,10 @@ def test_alone_and_in_a_population_it_sees_the_same(market: Market, tensors: Mar
     """Positions by slot in the vector environment, by stock in an observation: one action for every stock."""
     agent, env, lanes = agent_of(), environment_of(market), vector_environment(market)
     observation, info = env.reset()
-    lanes.reset_windows(torch.tensor([env.start_idx]))
+    lanes.reset(torch.tensor([env.start_idx]))
     stocks, held = len(market.investable_columns), 0.0
     for _ in range(TINY_RULES.episode_steps):
-        slots, account = lanes.observe()
+        slots, account = lanes.positions(), lanes.account()
         encoding = agent.encode(tensors, info["day_index"], info["day_index"])
         positions = spread_positions(slots.stock, slots.features, stocks)
         expected = agent.networks.actor(encoding.stocks, encoding.summary, positions[None], account[None])

@@ -37,7 +37,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def learner_of(world: World, population: Population, replay: ReplayBuffer) -> Learner:
-    return Learner(population, replay, world.tensors, tiny_learning(), world.env.portfolio.limits)
+    return Learner(population, replay, world.tensors, tiny_learning(), world.env.limits)
 
 
 def trained(representation: Representation, size: int = 3, updates: int = 2) -> tuple[World, Population, ReplayBuffer]:
@@ -173,7 +173,7 @@ def test_weight_decay_shrinks_critics_and_encoder_beside_the_gradient(representa
         population = tiny_population(2, representation, learning)
         before = parameters(population)
         replay = fill_replay(world, population)
-        Learner(population, replay, world.tensors, learning, world.env.portfolio.limits).update(seeded())
+        Learner(population, replay, world.tensors, learning, world.env.limits).update(seeded())
         after.append(parameters(population))
     for name, old in before.items():
         if name.startswith("networks."):

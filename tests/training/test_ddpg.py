@@ -158,7 +158,7 @@ def test_any_cut_into_micro_batches_is_the_same_update(representation: Represent
         config = tiny_learning(micro_batch_agents=cut)
         population = tiny_population(agents, representation, config)
         replay = fill_replay(world, tiny_population(agents, representation), windows=4)
-        learner = Learner(population, replay, world.tensors, config, world.env.portfolio.limits)
+        learner = Learner(population, replay, world.tensors, config, world.env.limits)
         # Large markets cut the heads finer than the encoders; this one is too small to.
         learner.agents_per_head = agents_per_head
         generator = seeded(2)
@@ -256,7 +256,7 @@ def test_an_update_moves_everything_that_learns() -> None:
     population = tiny_population(2, learning=config)
     replay = fill_replay(world, population)
     before = parameters(population)
-    Learner(population, replay, world.tensors, config, world.env.portfolio.limits).update(seeded())
+    Learner(population, replay, world.tensors, config, world.env.limits).update(seeded())
     after = parameters(population)
     for name, value in before.items():
         assert not torch.equal(value, after[name]), name
@@ -293,7 +293,7 @@ def test_learns_which_stock_always_rises(representation: Representation) -> None
     )
     population = tiny_population(agents, representation, config)
     replay = fill_replay(world, population, windows=8, exploration=Exploration(0.3, 0.7, 4, seeded()))
-    learner, generator = Learner(population, replay, world.tensors, config, world.env.portfolio.limits), seeded(1)
+    learner, generator = Learner(population, replay, world.tensors, config, world.env.limits), seeded(1)
     for _ in range(80):
         learner.update(generator)
     days = torch.arange(FIRST_DAY, world.tensors.days)

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from data.market import MarketTensors
 from environment.ledger import EpisodeSummary
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from models.population import Population
 from models.replay_buffer import ReplayBuffer, TransitionBatch
 from tests.tiny import (
@@ -126,8 +126,8 @@ def test_no_day_of_a_rollout_waits() -> None:
 def test_no_update_waits(representation: Representation) -> None:
     world, population = random_world(), tiny_population(3, representation)
     replay = fill_replay(world, population)
-    for hindsight in (None, order_results(world.env.portfolio.bars, world.env.rules, FIRST_DAY, replay.last_day)):
-        learner = Learner(population, replay, world.tensors, tiny_learning(), world.env.portfolio.limits, hindsight)
+    for hindsight in (None, order_results(world.env.bars, world.env.rules, FIRST_DAY, replay.last_day)):
+        learner = Learner(population, replay, world.tensors, tiny_learning(), world.env.limits, hindsight)
         updates_without(NoWaiting(), learner, replay)
 
 
@@ -142,7 +142,7 @@ def cuda_sync_is_error() -> Iterator[None]:
 
 def on_cuda(world: World) -> World:
     """The same world on the device."""
-    env = VectorTradingEnvironment.on(world.market, world.env.rules, "cuda")
+    env = Portfolio.on(world.market, world.env.rules, "cuda")
     return replace(world, tensors=MarketTensors.of(world.market, "cuda"), env=env)
 
 
@@ -165,10 +165,10 @@ def test_accounts_are_the_same_on_cuda() -> None:
     ]
 
     def play(played: World, device: str) -> tuple[Tensor, EpisodeSummary]:
-        played.env.reset_windows(starts.to(device))
+        played.env.reset(starts.to(device))
         for action in actions:
             played.env.step(action.to(device))
-        return played.env.portfolio.equity_curve.cpu(), played.env.portfolio.summary()
+        return played.env.equity_curve.cpu(), played.env.summary()
 
     (equity, summary), (equity_cuda, summary_cuda) = play(world, "cpu"), play(on_cuda(world), "cuda")
     torch.testing.assert_close(equity_cuda, equity, rtol=1e-12, atol=1e-6)
@@ -200,7 +200,7 @@ def test_an_update_is_the_same_on_cuda(representation: Representation) -> None:
     for played, learned, device in ((world, population, "cpu"), (there, twin, "cuda")):
         same = TransitionBatch(**{name: value.to(device) for name, value in vars(batch).items()})
         fixed: Any = FixedReplay(FIRST_DAY, replay.last_day, block.to(device), same)
-        Learner(learned, fixed, played.tensors, config, world.env.portfolio.limits).update(torch.Generator(device))
+        Learner(learned, fixed, played.tensors, config, world.env.limits).update(torch.Generator(device))
     theirs = parameters(twin)
     for name, value in parameters(population).items():
         torch.testing.assert_close(theirs[name].cpu(), value, rtol=1e-3, atol=1e-5, msg=name)
@@ -235,11 +235,11 @@ def test_no_update_waits_on_cuda(representation: Representation) -> None:
         4096,
         first_day=FIRST_DAY,
         last_day=filled.last_day,
-        slots=world.env.portfolio.slots,
-        orders_per_day=world.env.portfolio.orders_per_day,
+        slots=world.env.slots,
+        orders_per_day=world.env.orders_per_day,
         device="cuda",
     )
     replay.add({name: store[: filled.size].to("cuda") for name, store in filled.ring.data.items()})
-    for hindsight in (None, order_results(world.env.portfolio.bars, world.env.rules, FIRST_DAY, replay.last_day)):
-        learner = Learner(population, replay, world.tensors, tiny_learning(), world.env.portfolio.limits, hindsight)
+    for hindsight in (None, order_results(world.env.bars, world.env.rules, FIRST_DAY, replay.last_day)):
+        learner = Learner(population, replay, world.tensors, tiny_learning(), world.env.limits, hindsight)
         updates_without(cuda_sync_is_error(), learner, replay)

@@ -23,7 +23,7 @@ CHILD, PARENT, MATE = 2, 0, 1
 
 
 def draw_batches(world: World, population: Population, selection: Selection, steps: int) -> list[DistillationBatch]:
-    replay, limits = fill_replay(world, population), world.env.portfolio.limits
+    replay, limits = fill_replay(world, population), world.env.limits
     return distillation_batches(population, selection, replay, world.tensors, limits, 1.0, steps, seeded(3))
 
 

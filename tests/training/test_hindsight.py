@@ -12,7 +12,7 @@ from torch import Tensor
 
 from environment.ledger import Bars
 from environment.orders import Orders
-from environment.trading_env import VectorTradingEnvironment, investable_bars
+from environment.portfolio import Portfolio
 from tests.tiny import (
     FIRST_DAY,
     World,
@@ -36,8 +36,7 @@ LAST_DAY = 33
 
 
 def hindsight_of(world: World, rules: EnvironmentConfig | None = None, last_day: int = LAST_DAY) -> Hindsight:
-    bars = investable_bars(world.market.data_array, world.market.investable_columns)
-    return order_results(bars, rules or world.env.rules, FIRST_DAY, last_day)
+    return order_results(world.env.bars, rules or world.env.rules, FIRST_DAY, last_day)
 
 
 @given(
@@ -62,9 +61,9 @@ def test_results_are_what_the_environment_pays(
     world = random_world(seed, days=60, rules=rules)
     hindsight = hindsight_of(world, last_day=59)
     generator = seeded(seed)
-    lanes, portfolio = 5, world.env.portfolio
+    lanes, portfolio = 5, world.env
     start = torch.randint(FIRST_DAY, 60 - rules.episode_steps, (lanes,), generator=generator)
-    world.env.reset_windows(start)
+    world.env.reset(start)
     given_orders: list[Tensor] = []
     for _ in range(rules.episode_steps):
         stock = torch.randint(world.stocks, (lanes,), generator=generator)
@@ -94,7 +93,7 @@ def test_the_comparison_above_compares_something() -> None:
 def test_what_cannot_be_known_is_not() -> None:
     world = random_world(2)
     hindsight, tradable = hindsight_of(world), world.tensors.tradable[FIRST_DAY : LAST_DAY + 1]
-    longest = world.env.portfolio.slots
+    longest = world.env.slots
     is_known = hindsight.rewards.isfinite()
     assert not is_known[:, -longest:].any()
     assert is_known[:, :-longest].all(0).equal(tradable[:-longest])
@@ -104,7 +103,7 @@ def test_what_cannot_be_known_is_not() -> None:
 @settings(max_examples=10, deadline=None)
 def test_days_after_the_training_span_are_never_read(seed: int, day: int) -> None:
     world = random_world(seed)
-    bars = world.env.portfolio.bars
+    bars = world.env.bars
     quotes = bars.quotes.view(bars.days, bars.stocks, 3).clone()
     quotes[day:] *= 3.0
     corrupted = Bars.from_prices(*quotes.unbind(-1))
@@ -172,7 +171,7 @@ def test_any_cut_into_micro_batches_is_the_same_update(representation: Represent
         population = tiny_population(3, representation)
         replay = fill_replay(world, population)
         config = tiny_learning(micro_batch_agents=cut)
-        rules = world.env.portfolio.limits
+        rules = world.env.limits
         learner = Learner(population, replay, world.tensors, config, rules, hindsight_of(world, last_day=39))
         stats = learner.update(seeded(1))
         assert (stats.hindsight_loss > 0).all()
@@ -189,9 +188,7 @@ def test_only_hindsight_trains_the_value_of_trades() -> None:
     known = hindsight_of(world, last_day=39)
     unknown = replace(known, rewards=torch.full_like(known.rewards, torch.nan))
     before = parameters(population)
-    learner = Learner(
-        population, fill_replay(world, population), world.tensors, learning, world.env.portfolio.limits, unknown
-    )
+    learner = Learner(population, fill_replay(world, population), world.tensors, learning, world.env.limits, unknown)
     stats = learner.update(seeded(1))
     assert stats.hindsight_loss.tolist() == [0.0, 0.0] and (stats.critic_loss > 0).all()
     after = parameters(population)
@@ -208,7 +205,7 @@ def test_each_step_moves_what_it_trains_and_nothing_else() -> None:
     world, population = random_world(6), tiny_population(2)
     config = tiny_learning(hindsight_steps=3)
     replay = fill_replay(world, population)
-    learner = Learner(population, replay, world.tensors, config, world.env.portfolio.limits, hindsight_of(world))
+    learner = Learner(population, replay, world.tensors, config, world.env.limits, hindsight_of(world))
     learner.update(seeded(1))
     steps: dict[int, set[str]] = {}
     for optimizer in (population.critic_optimizer, population.actor_optimizer):
@@ -233,7 +230,7 @@ def test_an_agent_that_breaks_in_hindsight_is_left_where_it_was(steps: int) -> N
             with torch.no_grad():
                 population.networks.get_parameter("critics.0.order_out.weight")[1, 0, 0] = torch.inf
         before = parameters(population)
-        learner = Learner(population, replay, world.tensors, config, world.env.portfolio.limits, known)
+        learner = Learner(population, replay, world.tensors, config, world.env.limits, known)
         stats = learner.update(seeded(1))
         assert stats.is_finite.tolist() == [True, not breaks, True]
         results.append(parameters(population))
@@ -266,7 +263,7 @@ def test_only_days_known_in_hindsight_are_seen_with_noise() -> None:
             config = tiny_learning(input_noise=noise)
             hindsight = hindsight_of(world, last_day=39) if known else None
             replay = fill_replay(world, population)
-            Learner(population, replay, world.tensors, config, world.env.portfolio.limits, hindsight).update(seeded(1))
+            Learner(population, replay, world.tensors, config, world.env.limits, hindsight).update(seeded(1))
             results[known, noise] = parameters(population)
     assert all(value.equal(results[False, 0.6][name]) for name, value in results[False, 0.0].items())
     for part in ("encoder.weights.0", "critics.0.order_out.weight", "actor.out.weight"):
@@ -279,7 +276,7 @@ def test_critics_learn_what_each_trade_earns() -> None:
     config = tiny_learning(batch_size=32, hindsight_orders=8, input_noise=0.5, critic_weight_decay=0.1)
     population = tiny_population(2, learning=config, hidden_units=24)
     hindsight, replay = hindsight_of(world, last_day=59), fill_replay(world, population)
-    learner = Learner(population, replay, world.tensors, config, world.env.portfolio.limits, hindsight)
+    learner = Learner(population, replay, world.tensors, config, world.env.limits, hindsight)
     generator = seeded(2)
     for _ in range(100):
         learner.update(generator)
@@ -304,8 +301,8 @@ def test_critics_learn_what_each_trade_earns() -> None:
 def test_no_update_with_hindsight_depends_on_the_environment_object() -> None:
     """Looking back uses an account of its own: running episodes are left alone."""
     world = random_world(7)
-    env: VectorTradingEnvironment = world.env
-    env.reset_windows(world.starts(3))
-    before = env.portfolio.equity.clone()
+    env: Portfolio = world.env
+    env.reset(world.starts(3))
+    before = env.equity.clone()
     hindsight_of(world)
-    assert env.portfolio.equity.equal(before) and env.portfolio.step_index == 0
+    assert env.equity.equal(before) and env.step_index == 0

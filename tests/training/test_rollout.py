@@ -209,7 +209,7 @@ def test_orders_of_transitions_are_those_of_the_trades(orders: int, fill: str) -
                     told.append((rows["day"][step, lane].item(), stock, size, target))
         trades = [
             (t["order_day"], t["stock"], t["value"] / largest, 100 * (t["target_price"] / t["entry_price"] - 1))
-            for t in trade_ledger(world.env.portfolio, lane)
+            for t in trade_ledger(world.env, lane)
         ]
         assert len(told) == len(trades)
         for mine, other in zip(told, trades, strict=True):
@@ -235,7 +235,7 @@ def test_entry_credit_is_what_the_trades_of_the_step_earned() -> None:
     _, rows, _ = recorded(world, "entry")
     for lane in range(world.env.lanes):
         earned = dict.fromkeys(rows["day"][:, lane].tolist(), 0.0)
-        for trade in trade_ledger(world.env.portfolio, lane):
+        for trade in trade_ledger(world.env, lane):
             earned[trade["order_day"]] += 100 * (trade["profit"] - trade["costs"]) / world.env.rules.initial_capital
         assert rows["reward"][:, lane].tolist() == pytest.approx(list(earned.values()), rel=1e-5, abs=1e-5)
 

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +26,13 @@ from tests.tiny_run import run as train
 from training.commands.table import COMMANDS
 from training.signals.attribution import State, act, attribution, products
 from training.signals.holdings import Holding, position_features, read_holdings, session
-from training.signals.signals import Account, Signals, make_signals, opening_account
+from training.signals.signals import Signals, cash_left, make_signals
 from utils.config.cli import arguments_of, flags_of
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
 
 CONTEXT = 16
 MARKET = small_market(3)
-FLAT = Account(TINY_RULES.initial_capital, TINY_RULES.initial_capital, [])
 days = st.integers(CONTEXT - 1, len(MARKET.dates) - TINY_RULES.episode_steps - 1)
 
 
@@ -45,9 +45,16 @@ def agent(seed: int) -> DDPGAgent:
 
 
 def signals_of(
-    market: Market, seed: int, day: int, account: Account = FLAT, rules: EnvironmentConfig = TINY_RULES
+    market: Market,
+    seed: int,
+    day: int,
+    cash: float | None = None,
+    holdings: Sequence[Holding] = (),
+    rules: EnvironmentConfig = TINY_RULES,
 ) -> Signals:
-    return make_signals(agent(seed), market, day, rules, account)
+    return make_signals(
+        agent(seed), market, day, rules, rules.initial_capital if cash is None else cash, list(holdings)
+    )
 
 
 def first_trades(env: TradingEnvironment, chosen: DDPGAgent, market: Market) -> list[dict[str, object]]:
@@ -98,15 +105,6 @@ def test_at_the_end_of_the_data_later_dates_are_estimates() -> None:
     assert made.next_session.date > made.date
 
 
-@settings(max_examples=10)
-@given(st.integers(0, 2**32 - 1), st.data())
-def test_window_inputs_are_the_inputs_of_their_days(seed: int, data: st.DataObject) -> None:
-    market = small_market(seed)
-    first = data.draw(st.integers(0, len(market.dates) - 1))
-    last = data.draw(st.integers(first, len(market.dates) - 1))
-    assert (market.window_inputs(first, last) == market.inputs[:, first : last + 1]).all()
-
-
 @settings(max_examples=15)
 @example(seed=133, steps=11)
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, TINY_RULES.episode_steps - 1))
@@ -126,17 +124,17 @@ def test_positions_are_observed_as_the_environment_does(seed: int, steps: int) -
             entry_price=trade["entry_price"],
             target_percent=100 * (trade["target_price"] / trade["entry_price"] - 1),
             shares=trade["shares"],
+            bars=MARKET.data_array[trade["entry_day"] : day + 1, trade["stock"]],
         )
         for trade in trade_ledger(portfolio, 0)
         if trade["exit_day"] is None
     ]
     slots = portfolio.positions()
     seen = slots.features[0][slots.stock[0] < portfolio.bars.stocks]
-    features = position_features(held, MARKET, day, TINY_RULES)
+    features = position_features(held, TINY_RULES)
     assert features.shape == seen.shape
     torch.testing.assert_close(features, seen, rtol=1e-5, atol=1e-5)
-    account = Account(TINY_RULES.initial_capital, float(portfolio.cash), held)
-    made = signals_of(MARKET, 1, day, account)
+    made = signals_of(MARKET, 1, day, float(portfolio.cash), held)
     assert made.equity == pytest.approx(float(portfolio.equity), rel=1e-6)
     assert not {order.ticker for order in made.orders} & {holding.ticker for holding in held}
     assert [position.ticker for position in made.positions] == [holding.ticker for holding in held]
@@ -150,18 +148,20 @@ def test_positions_are_observed_as_the_environment_does(seed: int, steps: int) -
 def test_orders_are_cut_to_the_cash() -> None:
     rate = (TINY_RULES.cost_bps + TINY_RULES.slippage_bps) / 10_000
     day, seed = next((day, seed) for day in range(40, 60) for seed in range(20) if signals_of(MARKET, seed, day).orders)
-    poor = signals_of(MARKET, seed, day, Account(TINY_RULES.initial_capital, 1000.0, []))
+    poor = signals_of(MARKET, seed, day, 1000.0)
     assert all(order.value <= 1000 / (1 + rate) + 1e-9 for order in poor.orders)
-    assert not signals_of(MARKET, seed, day, Account(TINY_RULES.initial_capital, 0.0, [])).orders
-    half = signals_of(MARKET, seed, day, Account(TINY_RULES.initial_capital / 2, TINY_RULES.initial_capital / 2, []))
+    assert not signals_of(MARKET, seed, day, 0.0).orders
+    half_capital = dataclasses.replace(TINY_RULES, initial_capital=TINY_RULES.initial_capital / 2)
+    half = signals_of(MARKET, seed, day, rules=half_capital)
     whole = signals_of(MARKET, seed, day)
     assert [order.value * 2 for order in half.orders] == pytest.approx([order.value for order in whole.orders])
     with pytest.raises(ConfigError, match="positions that cost at most the capital"):
-        opening_account(1000.0, None, [Holding("T00", 0, 20, 10.0, 20.0, 1000.0)], TINY_RULES)
+        held = [Holding("T00", 0, 20, 10.0, 20.0, 1000.0, MARKET.data_array[20:31, 0])]
+        cash_left(held, dataclasses.replace(TINY_RULES, initial_capital=1000.0))
 
 
 def double_state(chosen: DDPGAgent, day: int) -> State:
-    inputs = np.ascontiguousarray(MARKET.window_inputs(day - CONTEXT + 1, day)).astype(np.float64)
+    inputs = np.ascontiguousarray(MARKET.inputs[:, day - CONTEXT + 1 : day + 1]).astype(np.float64)
     chosen.networks.double()
     return State(
         torch.from_numpy(inputs),

@@ -11,7 +11,7 @@ from pathlib import Path
 from data.market import MarketTensors
 from data.splits import consecutive_windows, spaced_windows
 from data.synthetic.built_in import PlantedScores
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from training.commands.arguments import EvaluateArguments
 from training.erl_trainer import ERLTrainer
 from training.evaluation.assessment import Evaluation, Split
@@ -40,7 +40,7 @@ def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
     device = choose_device(arguments.device)
     choose_threads(arguments.threads)
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
-    env = VectorTradingEnvironment.on(run.market, run.config.env, device)
+    env = Portfolio.on(run.market, run.config.env, device)
     evaluation = evaluate(
         run,
         arguments.split,
@@ -72,7 +72,7 @@ def evaluate(
     run: SavedRun,
     split: Split,
     tensors: MarketTensors,
-    env: VectorTradingEnvironment,
+    env: Portfolio,
     *,
     planted: Mapping[str, ScoreRule],
     pickers: int,
@@ -135,7 +135,7 @@ def judge_training(
     return evaluations
 
 
-def planted_rules(run: SavedRun, env: VectorTradingEnvironment) -> dict[str, ScoreRule]:
+def planted_rules(run: SavedRun, env: Portfolio) -> dict[str, ScoreRule]:
     """Tune the rules that know the built-in market on its training days; there are none on data from a file."""
     if run.planted_scores is None:
         return {}

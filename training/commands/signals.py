@@ -14,7 +14,7 @@ from training.commands.arguments import SignalsArguments
 from training.run.saved import SavedRun, open_saved_run
 from training.signals.attribution import METHOD, Attribution
 from training.signals.holdings import read_holdings, session
-from training.signals.signals import OpenPosition, Order, Signals, make_signals, opening_account
+from training.signals.signals import OpenPosition, Order, Signals, cash_left, make_signals
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_atomically, write_json
@@ -32,18 +32,25 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     choose_threads(arguments.threads)
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=choose_device(arguments.device))
     market, rules = run.market, run.config.env
+    if arguments.capital is not None:
+        rules = dataclasses.replace(rules, initial_capital=arguments.capital)
     day = len(market.dates) - 1 if arguments.date is None else session(arguments.date, market, "--date")
     holdings = [] if arguments.positions is None else read_holdings(arguments.positions, market, day)
-    capital = rules.initial_capital if arguments.capital is None else arguments.capital
-    account = opening_account(capital, arguments.cash, holdings, rules)
-    signals = make_signals(run.champion, market, day, rules, account)
+    cash = cash_left(holdings, rules) if arguments.cash is None else arguments.cash
+    signals = make_signals(run.champion, market, day, rules, cash, holdings)
     notes = _notes(run, day)
-    for text in (_summary(run, signals), *_tables(signals), *(f"note: {note}" for note in notes)):
+    summary = (
+        f"run {run.path}, champion of generation {run.champion_generation}; decided at the close of {signals.date}, "
+        f"orders for {signals.next_session}; capital {signals.capital:,.0f}, cash {signals.cash:,.0f}, "
+        f"equity {signals.equity:,.0f}"
+    )
+    for text in (summary, *_tables(signals), *(f"note: {note}" for note in notes)):
         logger.info("%s", text)
     if arguments.csv is not None:
         _write(arguments.csv, "--csv", lambda path: write_atomically(path, orders_csv(signals)))
     if arguments.json is not None:
-        contents = orders_json(run, signals, notes)
+        origin = {"run": run.name, "champion_generation": run.champion_generation}
+        contents = origin | dataclasses.asdict(signals) | {"looks_at_method": METHOD, "notes": notes}
         _write(arguments.json, "--json", lambda path: write_json(path, contents))
     return signals
 
@@ -53,14 +60,6 @@ def _write(path: Path, flag: str, write: Callable[[Path], None]) -> None:
         write(path)
     except OSError as error:
         raise ConfigError(f"expected a file to write to for {flag}, got {str(path)!r} ({error.strerror})") from None
-
-
-def _summary(run: SavedRun, signals: Signals) -> str:
-    return (
-        f"run {run.path}, champion of generation {run.champion_generation}; decided at the close of {signals.date}, "
-        f"orders for {signals.next_session}; capital {signals.capital:,.0f}, cash {signals.cash:,.0f}, "
-        f"equity {signals.equity:,.0f}"
-    )
 
 
 def _tables(signals: Signals) -> list[str]:
@@ -123,17 +122,6 @@ def orders_csv(signals: Signals) -> str:
         leaves = order.latest_exit
         writer.writerow([signals.date, *values, leaves.date, leaves.is_estimate, _shares(order.looks_at)])
     return text.getvalue()
-
-
-def orders_json(run: SavedRun, signals: Signals, notes: Sequence[str]) -> Mapping[str, Any]:
-    """Return all that the command shows, as JSON values."""
-    return {
-        "run": run.name,
-        "champion_generation": run.champion_generation,
-        **dataclasses.asdict(signals),
-        "looks_at_method": METHOD,
-        "notes": list(notes),
-    }
 
 
 def _notes(run: SavedRun, day: int) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from data.market import Market
 from data.splits import Splits, consecutive_windows
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from training.commands.arguments import WalkForwardArguments
 from training.commands.evaluate import planted_rules
 from training.commands.train import run_training
@@ -134,7 +134,7 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
     folds, parts, device = [], [], choose_device(config.device)
     for number, fold in enumerate(splits, start=1):
         run = open_saved_run(path, f"fold-{number}", data=config.data, device=device)
-        env = VectorTradingEnvironment.on(run.market, run.config.env, device)
+        env = Portfolio.on(run.market, run.config.env, device)
         starts = consecutive_windows(fold.holdout, run.config.env.episode_steps).to(device)
         played = play_all(
             Ground(run.market, run.tensors(), env, starts),

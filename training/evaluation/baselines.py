@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from environment.orders import rank_stocks
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from training.rollout import Policy, play
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
@@ -35,10 +35,10 @@ def score_policy(rule: ScoreRule, device: torch.device) -> Policy:
     """Return the policy that every day orders by a rule, as many of the candidates as may be bought."""
     table = torch.from_numpy(np.nan_to_num(rule.scores - rule.threshold, nan=-1.0)).to(device)
 
-    def act(env: VectorTradingEnvironment, step: int) -> Tensor:
+    def act(env: Portfolio, step: int) -> Tensor:
         score = table[env.day]
-        score = torch.where(env.portfolio.candidates() & (score > 0), score, 0.0)
-        best, stock = rank_stocks(score, env.portfolio.orders_per_day)
+        score = torch.where(env.candidates() & (score > 0), score, 0.0)
+        best, stock = rank_stocks(score, env.orders_per_day)
         action = torch.zeros(*score.shape, ACTION_FEATURES, device=device)
         action[..., 0].scatter_(1, stock, torch.where(best > 0, rule.coefficient, 0.0))
         action[..., 1] = rule.target_percent
@@ -47,9 +47,7 @@ def score_policy(rule: ScoreRule, device: torch.device) -> Policy:
     return act
 
 
-def tune_rule(
-    env: VectorTradingEnvironment, scores: NDArray[np.float64], threshold: float, starts: Tensor
-) -> ScoreRule:
+def tune_rule(env: Portfolio, scores: NDArray[np.float64], threshold: float, starts: Tensor) -> ScoreRule:
     """Return the rule on these scores with the size and target that earn most on the given (training) windows."""
     choices = itertools.product(_COEFFICIENTS, _TARGETS)
     grid = [ScoreRule(scores, threshold, *choice) for choice in choices]

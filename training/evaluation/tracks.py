@@ -17,7 +17,8 @@ from data.features import OPEN
 from data.market import Market, MarketTensors
 from data.synthetic.built_in import PlantedScores
 from environment.orders import Orders
-from environment.trading_env import VectorTradingEnvironment, trade_ledger
+from environment.portfolio import Portfolio
+from environment.trading_env import trade_ledger
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy, tune_rule
 from training.rollout import roll_out
@@ -82,14 +83,14 @@ class Ground:
 
     market: Market
     tensors: MarketTensors
-    env: VectorTradingEnvironment
+    env: Portfolio
     starts: Tensor
     """(W,) first days of windows of the rules' length, on the environment's device."""
 
     def at_cost(self, cost_bps: float) -> Ground:
         """Return the same ground with these costs a leg, in place of commission and slippage."""
         rules = replace(self.env.rules, cost_bps=cost_bps, slippage_bps=0.0)
-        return replace(self, env=VectorTradingEnvironment(self.env.portfolio.bars, rules))
+        return replace(self, env=Portfolio(self.env.bars, rules))
 
 
 def play_agent(ground: Ground, agent: DDPGAgent) -> tuple[Track, list[dict[str, Any]], Orders]:
@@ -108,10 +109,8 @@ def play_agent(ground: Ground, agent: DDPGAgent) -> tuple[Track, list[dict[str, 
         safe_point=lambda: invested.append(_invested_share(env)),
         label="assess",
     )
-    trades = [
-        {"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env.portfolio, window)
-    ]
-    book, shape = env.portfolio.ledger(), (env.portfolio.step_index, env.portfolio.orders_per_day, -1)
+    trades = [{"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env, window)]
+    book, shape = env.ledger(), (env.step_index, env.orders_per_day, -1)
     bought = (book.stock, book.value / env.rules.stake, book.target_percent)
     return _account(env, invested, 1), trades, Orders(*(part.reshape(shape).clone() for part in bought))
 
@@ -129,7 +128,7 @@ def play_pickers(ground: Ground, plan: Orders, pickers: int, generator: torch.Ge
     """
 
     def draw(orders: Orders) -> Orders:
-        candidates = ground.env.portfolio.candidates()
+        candidates = ground.env.candidates()
         # Above 0, so that every candidate may be drawn.
         score = (1.0 - torch.rand(candidates.shape, generator=generator, device=candidates.device)) * candidates
         best, stock = score.topk(len(orders.stock), dim=1)
@@ -147,7 +146,7 @@ def _play_plan(ground: Ground, plan: Orders, copies: int, choose: Callable[[Orde
     def order(step: int) -> None:
         parts = (part[step].repeat(1, copies) for part in (plan.stock, plan.coefficient, plan.target_percent))
         is_ordering = bool((plan.coefficient[step] > 0).any())
-        ground.env.portfolio.step_orders(choose(Orders(*parts)) if is_ordering else None)
+        ground.env.step_orders(choose(Orders(*parts)) if is_ordering else None)
 
     return _play_days(ground, copies, order)
 
@@ -155,7 +154,7 @@ def _play_plan(ground: Ground, plan: Orders, copies: int, choose: Callable[[Orde
 def _play_days(ground: Ground, policies: int, act: Callable[[int], object]) -> Track:
     """Play all windows for so many policies; `act` orders on each day and ends it."""
     env, invested = ground.env, []
-    env.reset_windows(ground.starts.repeat(policies))
+    env.reset(ground.starts.repeat(policies))
     for step in range(env.rules.episode_steps):
         invested.append(_invested_share(env))
         act(step)
@@ -199,7 +198,7 @@ def simple_rules(market: Market) -> dict[str, ScoreRule]:
     return {MOMENTUM: ScoreRule(close.diff(60).to_numpy()), REVERSAL: ScoreRule(-close.diff(5).to_numpy())}
 
 
-def tune_planted(env: VectorTradingEnvironment, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
+def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
     """Give the rule and the oracle, by name, their best fixed size and target on (training) windows.
 
     They know what is planted: their scores are the expected returns of a trade, and what would earn less than a round
@@ -281,18 +280,17 @@ def _joined(tracks: Sequence[Track]) -> Track:
     )
 
 
-def _invested_share(env: VectorTradingEnvironment) -> Tensor:
+def _invested_share(env: Portfolio) -> Tensor:
     """Return the (lanes,) shares of equity that were invested at the last close."""
-    equity = env.portfolio.equity
-    return (equity - env.portfolio.cash) / equity.clamp(min=1e-9)
+    equity = env.equity
+    return (equity - env.cash) / equity.clamp(min=1e-9)
 
 
-def _account(env: VectorTradingEnvironment, invested: list[Tensor], policies: int) -> Track:
+def _account(env: Portfolio, invested: list[Tensor], policies: int) -> Track:
     """Return the finished episodes of (policies * windows) lanes, policy by policy; shares invested are one a day."""
-    portfolio, summary = env.portfolio, env.portfolio.summary()
-    book = portfolio.ledger()
+    summary, book = env.summary(), env.ledger()
     closed = book.exit_step > 0
-    decided = torch.arange(len(book.value), device=book.value.device) // portfolio.orders_per_day
+    decided = torch.arange(len(book.value), device=book.value.device) // env.orders_per_day
     # The entry session counts as the first one held; filled at the close, that is the session of the decision.
     sessions = book.exit_step - decided[:, None] + (env.rules.fill == "same_close")
     traded = book.value + book.shares * book.last_price * closed
@@ -301,10 +299,10 @@ def _account(env: VectorTradingEnvironment, invested: list[Tensor], policies: in
         return np.asarray(total.double().view(policies, -1).cpu().numpy())
 
     # Cloned, since the next episode writes into the same curve.
-    curve = portfolio.equity_curve[: portfolio.steps + 1].T.clone()
+    curve = env.equity_curve[: env.steps + 1].T.clone()
     return Track(
-        equity=curve.view(policies, -1, portfolio.steps + 1).cpu().numpy(),
-        exposure=by_policy(reduce(torch.add, invested) / portfolio.steps),
+        equity=curve.view(policies, -1, env.steps + 1).cpu().numpy(),
+        exposure=by_policy(reduce(torch.add, invested) / env.steps),
         trades=by_policy(summary.trades),
         wins=by_policy(summary.wins),
         sessions=by_policy((sessions * closed).sum(0)),

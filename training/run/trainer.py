@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from data.market import Market, MarketTensors
-from environment.trading_env import VectorTradingEnvironment
+from environment.portfolio import Portfolio
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.erl_trainer import ERLTrainer
@@ -28,8 +28,7 @@ def build_trainer(
 ) -> ERLTrainer:
     """Build the trainer that the settings describe; the profiler, if there is one, watches its memory."""
     learning, train = config.learning, market.splits.train
-    env = VectorTradingEnvironment.on(market, config.env, device)
-    portfolio = env.portfolio
+    env = Portfolio.on(market, config.env, device)
     population = Population(
         config.evolution.population_size, config.network, learning, config.split.context_window_days, device
     )
@@ -37,14 +36,14 @@ def build_trainer(
         config.replay.capacity,
         first_day=train.first,
         last_day=train.last - 1,
-        slots=portfolio.slots,
-        orders_per_day=portfolio.orders_per_day,
+        slots=env.slots,
+        orders_per_day=env.orders_per_day,
         device=device,
     )
     hindsight = None
     if uses_hindsight(config.network, learning):
-        hindsight = order_results(portfolio.bars, config.env, train.first, train.last)
-    learner = Learner(population, replay, MarketTensors.of(market, device), learning, portfolio.limits, hindsight)
+        hindsight = order_results(env.bars, config.env, train.first, train.last)
+    learner = Learner(population, replay, MarketTensors.of(market, device), learning, env.limits, hindsight)
     trainer = ERLTrainer(
         market,
         env,

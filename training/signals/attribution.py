@@ -85,7 +85,6 @@ def attribution(product: Tensor, tickers: Sequence[str], dates: Sequence[str], m
 
 
 def _shares(groups: Tensor, names: Sequence[str], most: int) -> list[Share]:
-    """Find the largest shares of (groups, any) products."""
     weight, total = groups.abs().sum(1), groups.sum(1)
     percent = 100 * weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
     best = percent.topk(min(most, len(names))).indices.tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ COLUMNS = ("ticker", "entry_date", "entry_price", "target_percent", "shares")
 
 @dataclass(frozen=True)
 class Holding:
-    """An open position; prices and money in currency units."""
+    """An open position at a close; prices and money in currency units."""
 
     ticker: str
     column: int
@@ -33,6 +33,8 @@ class Holding:
     entry_price: float
     target_percent: float
     shares: float
+    bars: NDArray[np.float32]
+    """(sessions, 9) of the stock since the entry, the last one being the session of the close."""
 
     @property
     def value(self) -> float:
@@ -43,6 +45,27 @@ class Holding:
     def target_price(self) -> float:
         """Price at which it is sold."""
         return orders.target_price(self.entry_price, self.target_percent)
+
+    @property
+    def sessions_held(self) -> int:
+        """Sessions up to the close, the entry session being the first."""
+        return len(self.bars)
+
+    @property
+    def last_price(self) -> float:
+        """Last traded close since the entry, or the entry price if there was none."""
+        return float([self.entry_price, *self.bars[np.isfinite(self.bars[:, CLOSE]), CLOSE]][-1])
+
+    @property
+    def days_without_bar(self) -> int:
+        """Last sessions up to the close that have no bar."""
+        return int(np.isnan(self.bars[::-1, CLOSE]).cumprod().sum())
+
+    @property
+    def target_day(self) -> int | None:
+        """First session up to the close whose high reached the target."""
+        reached = self.bars[:, HIGH] >= self.target_price
+        return self.entry_day + int(reached.argmax()) if reached.any() else None
 
 
 def read_holdings(path: Path, market: Market, day: int) -> list[Holding]:
@@ -76,7 +99,12 @@ def _holding(row: Mapping[str, str | None], where: str, market: Market, day: int
         )
     price, target, shares = (_positive(row[name], f"{name} on {where}") for name in COLUMNS[2:])
     column = int(market.investable_columns[tickers.index(ticker)])
-    return Holding(ticker, column, _entry_day(str(row["entry_date"]), where, market, day), price, target, shares)
+    entry = session(str(row["entry_date"]).strip(), market, f"the entry date on {where}")
+    if entry > day:
+        raise DataError(
+            f"expected an entry up to {market.dates[day]} on {where}, got {market.dates[entry]}; choose a later --date"
+        )
+    return Holding(ticker, column, entry, price, target, shares, market.data_array[entry : day + 1, column])
 
 
 def _positive(text: str | None, name: str) -> float:
@@ -87,13 +115,6 @@ def _positive(text: str | None, name: str) -> float:
     if not (np.isfinite(value) and value > 0):
         raise DataError(f"expected a number above 0 for {name}, got {text!r}; mend it")
     return value
-
-
-def _entry_day(text: str, where: str, market: Market, day: int) -> int:
-    entry = session(text.strip(), market, f"the entry date on {where}")
-    if entry > day:
-        raise DataError(f"expected an entry up to {market.dates[day]} on {where}, got {text!r}; choose a later --date")
-    return entry
 
 
 def session(text: str, market: Market, name: str) -> int:
@@ -111,46 +132,11 @@ def session(text: str, market: Market, name: str) -> int:
     return place
 
 
-def last_price(holding: Holding, market: Market, day: int) -> float:
-    """Return the last traded close since the entry, or the entry price if there was none."""
-    closes = _since_entry(holding, market, day, CLOSE)
-    traded = closes[np.isfinite(closes)]
-    return float(traded[-1]) if len(traded) else holding.entry_price
+def position_features(holdings: list[Holding], rules: EnvironmentConfig) -> Tensor:
+    """Describe the positions as the environment observes them at the close: (K, 6) float32."""
 
+    def each(name: str) -> Tensor:
+        return torch.tensor([getattr(holding, name) for holding in holdings], dtype=torch.float64)
 
-def sessions_held(holding: Holding, day: int) -> int:
-    """Count sessions up to `day`, the entry day being the first."""
-    return day - holding.entry_day + 1
-
-
-def days_without_bar(holding: Holding, market: Market, day: int) -> int:
-    """Count the last sessions up to `day` that have no bar."""
-    traded = np.isfinite(_since_entry(holding, market, day, CLOSE))[::-1]
-    return int(traded.argmax()) if traded.any() else len(traded)
-
-
-def target_day(holding: Holding, market: Market, day: int) -> int | None:
-    """Return the first session up to `day` whose high reached the target."""
-    reached = _since_entry(holding, market, day, HIGH) >= holding.target_price
-    return holding.entry_day + int(reached.argmax()) if reached.any() else None
-
-
-def _since_entry(holding: Holding, market: Market, day: int, feature: int) -> NDArray[np.float32]:
-    return market.data_array[holding.entry_day : day + 1, holding.column, feature]
-
-
-def position_features(holdings: list[Holding], market: Market, day: int, rules: EnvironmentConfig) -> Tensor:
-    """Describe the positions as the environment observes them at the close of `day`: (K, 6) float32."""
-
-    def each(measure: Callable[[Holding], float]) -> Tensor:
-        return torch.tensor([measure(holding) for holding in holdings], dtype=torch.float64)
-
-    return orders.position_features(
-        rules,
-        sessions_held=each(lambda holding: sessions_held(holding, day)),
-        entry_price=each(lambda holding: holding.entry_price),
-        last_price=each(lambda holding: last_price(holding, market, day)),
-        target_price=each(lambda holding: holding.target_price),
-        value=each(lambda holding: holding.value),
-        days_without_bar=each(lambda holding: days_without_bar(holding, market, day)),
-    )
+    names = ("sessions_held", "entry_price", "last_price", "target_price", "value", "days_without_bar")
+    return orders.position_features(rules, **{name: each(name) for name in names})

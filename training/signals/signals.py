@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,14 +15,7 @@ from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
 from models.ddpg_agent import DDPGAgent
 from training.signals.attribution import Attribution, State, act, attribution, products
-from training.signals.holdings import (
-    Holding,
-    days_without_bar,
-    last_price,
-    position_features,
-    sessions_held,
-    target_day,
-)
+from training.signals.holdings import Holding, position_features
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
 
@@ -91,32 +83,27 @@ class Signals:
     best_coefficient: float | None
 
 
-@dataclass(frozen=True)
-class Account:
-    """Money and positions at a close; `capital` is what sizes refer to."""
-
-    capital: float
-    cash: float
-    holdings: list[Holding]
-
-
-def opening_account(capital: float, cash: float | None, holdings: list[Holding], rules: EnvironmentConfig) -> Account:
-    """Open an account with these positions; without `cash`, it holds the rest of the capital after buying them.
+def cash_left(holdings: list[Holding], rules: EnvironmentConfig) -> float:
+    """Return the rest of the initial capital after buying these positions.
 
     Raises:
-        ConfigError: the positions cost more than the capital.
+        ConfigError: they cost more than the capital.
     """
-    left = capital - sum(holding.value for holding in holdings) * (1 + rules.cost_rate)
-    if cash is None and left < 0:
+    left = rules.initial_capital - sum(holding.value for holding in holdings) * (1 + rules.cost_rate)
+    if left < 0:
         raise ConfigError(
-            f"expected positions that cost at most the capital of {capital:,.0f}, got {-left:,.0f} more; "
+            f"expected positions that cost at most the capital of {rules.initial_capital:,.0f}, got {-left:,.0f} more; "
             "give --capital, or --cash"
         )
-    return Account(capital, left if cash is None else cash, holdings)
+    return left
 
 
-def make_signals(agent: DDPGAgent, market: Market, day: int, rules: EnvironmentConfig, account: Account) -> Signals:
+def make_signals(
+    agent: DDPGAgent, market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: list[Holding]
+) -> Signals:
     """Ask `agent` for its orders at the close of `day`, as on the first day of an episode.
+
+    Sizes refer to the initial capital of the rules; `cash` and `holdings` are the account at that close.
 
     Raises:
         DataError: the day has no full context before it.
@@ -126,13 +113,26 @@ def make_signals(agent: DDPGAgent, market: Market, day: int, rules: EnvironmentC
             f"expected a day with {agent.context_days} sessions up to it, from "
             f"{market.dates[min(agent.context_days, len(market.dates)) - 1]} on, got {market.dates[day]}"
         )
-    rules = dataclasses.replace(rules, initial_capital=account.capital)
-    exposure = sum(holding.shares * last_price(holding, market, day) for holding in account.holdings)
-    portfolio = _portfolio(market, day, rules, account.cash, exposure)
-    state = _state(agent, market, day, rules, account, portfolio)
+    exposure = sum(holding.shares * holding.last_price for holding in holdings)
+    # The account stands before a session in which every stock opens at this close: so the environment's own rules
+    # choose the orders and size them, without the data of the days after.
+    today = market.data_array[day, market.investable_columns]
+    close = torch.from_numpy(today[:, CLOSE])
+    open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
+    portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
+    portfolio.reset(torch.tensor([0]), steps=1, trading_steps=1)
+    portfolio.cash.fill_(cash)
+    portfolio.equity.fill_(cash + exposure)
+    device = agent.networks.encoder.queries.device
+    state = State(
+        torch.from_numpy(market.inputs[:, day - agent.context_days + 1 : day + 1]).contiguous().to(device),
+        torch.from_numpy(market.investable_columns).to(device),
+        position_features(holdings, rules).to(device),
+        portfolio.account()[0].to(device),
+    )
     with torch.no_grad():
         action = act(agent.networks, state).cpu()
-    held = np.isin(market.investable_columns, [holding.column for holding in account.holdings])
+    held = np.isin(market.investable_columns, [holding.column for holding in holdings])
     action[torch.from_numpy(held), 0] = -torch.inf  # such a stock cannot be ordered
     coefficient = torch.where(portfolio.candidates()[0], action[:, 0], -torch.inf)
     best = int(coefficient.argmax())
@@ -142,11 +142,11 @@ def make_signals(agent: DDPGAgent, market: Market, day: int, rules: EnvironmentC
     return Signals(
         date=str(market.dates[day]),
         next_session=session_date(market, day + 1),
-        capital=account.capital,
-        cash=account.cash,
-        equity=account.cash + exposure,
+        capital=rules.initial_capital,
+        cash=cash,
+        equity=cash + exposure,
         orders=_orders(agent, market, day, state, action, portfolio),
-        positions=[_position(holding, market, day, rules) for holding in account.holdings],
+        positions=[_position(holding, market, rules) for holding in holdings],
         best_candidate=tickers[best] if has_candidate else None,
         best_coefficient=float(coefficient[best]) if has_candidate else None,
     )
@@ -158,34 +158,6 @@ def session_date(market: Market, day: int) -> SessionDate:
     if beyond <= 0:
         return SessionDate(str(market.dates[day]), False)
     return SessionDate(str(np.busday_offset(market.dates[-1], beyond, roll="backward")), True)
-
-
-def _portfolio(market: Market, day: int, rules: EnvironmentConfig, cash: float, exposure: float) -> Portfolio:
-    """Open the environment's account at the close of `day`, before a session in which every stock opens at that close.
-
-    So its own rules choose the orders and size them, without the data of the days after.
-    """
-    today = market.data_array[day, market.investable_columns]
-    close = torch.from_numpy(today[:, CLOSE])
-    open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
-    portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
-    portfolio.reset(torch.tensor([0]), steps=1, trading_steps=1)
-    portfolio.cash.fill_(cash)
-    portfolio.equity.fill_(cash + exposure)
-    return portfolio
-
-
-def _state(
-    agent: DDPGAgent, market: Market, day: int, rules: EnvironmentConfig, account: Account, portfolio: Portfolio
-) -> State:
-    device = agent.networks.encoder.queries.device
-    inputs = np.ascontiguousarray(market.window_inputs(day - agent.context_days + 1, day))
-    return State(
-        torch.from_numpy(inputs).to(device),
-        torch.from_numpy(market.investable_columns).to(device),
-        position_features(account.holdings, market, day, rules).to(device),
-        portfolio.account()[0].to(device),
-    )
 
 
 def _orders(
@@ -214,31 +186,25 @@ def _orders(
     ]
 
 
-def _position(holding: Holding, market: Market, day: int, rules: EnvironmentConfig) -> OpenPosition:
-    price = last_price(holding, market, day)
+def _position(holding: Holding, market: Market, rules: EnvironmentConfig) -> OpenPosition:
+    left = rules.max_holding_days - holding.sessions_held
+    if holding.target_day is not None:
+        status = f"target reached on {market.dates[holding.target_day]}"
+    elif holding.days_without_bar >= rules.max_days_without_bar:
+        status = f"no bar for {holding.days_without_bar} sessions, to be closed"
+    elif left <= 0:
+        status = "holding period over, to be closed"
+    else:
+        status = "exit due at the next close" if left == 1 else f"open, {left} sessions left"
     return OpenPosition(
         ticker=holding.ticker,
         shares=holding.shares,
         entry_date=str(market.dates[holding.entry_day]),
         entry_price=holding.entry_price,
-        close=price,
-        unrealised_percent=100 * (price / holding.entry_price - 1),
-        sessions_held=sessions_held(holding, day),
+        close=holding.last_price,
+        unrealised_percent=100 * (holding.last_price / holding.entry_price - 1),
+        sessions_held=holding.sessions_held,
         target_price=holding.target_price,
         latest_exit=session_date(market, holding.entry_day + rules.max_holding_days - 1),
-        status=_status(holding, market, day, rules),
+        status=status,
     )
-
-
-def _status(holding: Holding, market: Market, day: int, rules: EnvironmentConfig) -> str:
-    """Tell whether an exit is due by the rules, from the data up to `day`."""
-    reached = target_day(holding, market, day)
-    missing = days_without_bar(holding, market, day)
-    left = rules.max_holding_days - sessions_held(holding, day)
-    if reached is not None:
-        return f"target reached on {market.dates[reached]}"
-    if missing >= rules.max_days_without_bar:
-        return f"no bar for {missing} sessions, to be closed"
-    if left <= 0:
-        return "holding period over, to be closed"
-    return "exit due at the next close" if left == 1 else f"open, {left} sessions left"

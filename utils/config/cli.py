@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib
 import inspect
+import re
 import shutil
 import textwrap
 import tomllib
@@ -23,6 +24,7 @@ from utils.config.settings import (
     alternatives,
     check_rules,
     checked,
+    checked_settings,
     describe,
     flatten,
     from_dict,
@@ -36,6 +38,7 @@ from utils.config.settings import (
 from utils.errors import ConfigError
 
 DEFAULT_COMMAND = "train"
+_FLAG = re.compile(r"^--[^=]*")
 
 
 @dataclass(frozen=True)
@@ -143,8 +146,9 @@ def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]
     """Return the values that the words of a command give, by dotted name; of a flag given twice the last counts."""
     known = arguments_of(commands[name].arguments)
     parser = _parser(name, commands, wants_help=not {"-h", "--help"}.isdisjoint(words))
+    spelled = [_FLAG.sub(lambda flag: flag[0].replace("_", "-"), word) for word in words]
     try:
-        given, rest = parser.parse_known_args([_spelled(word) for word in words])
+        given, rest = parser.parse_known_args(spelled)
     except argparse.ArgumentError as error:  # the value of a flag is missing, or there is one too many
         flag = str(error.argument_name).partition("/")[0]
         kind = next(setting.kind for key, setting in known.items() if flag in flags_of(key, setting))
@@ -165,11 +169,6 @@ def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]
 def _required(kind: type[Any]) -> set[str]:
     every = dataclasses.fields(kind)
     return {item.name for item in every if item.default is item.default_factory is dataclasses.MISSING}
-
-
-def _spelled(word: str) -> str:
-    flag, equals, value = word.partition("=")
-    return flag.replace("_", "-") + equals + value if flag.startswith("--") else word
 
 
 class _Switch(argparse.Action):
@@ -256,21 +255,18 @@ def _help_texts(command: Command) -> dict[str, str]:
     return texts
 
 
-def _wrapped(text: str) -> str:
-    return "\n\n".join(textwrap.fill(part, _width()) for part in inspect.cleandoc(text).split("\n\n"))
-
-
-def _width() -> int:
-    return shutil.get_terminal_size().columns - 2
+def _wrapped(text: str, **indents: Any) -> str:
+    width = shutil.get_terminal_size().columns - 2
+    return "\n\n".join(textwrap.fill(part, width, **indents) for part in inspect.cleandoc(text).split("\n\n"))
 
 
 def _list_of(commands: Mapping[str, Command]) -> str:
     """Return one entry a command: its name and the first paragraph of its docstring."""
-    firsts = {name: inspect.cleandoc(str(one.arguments.__doc__)).split("\n\n")[0] for name, one in commands.items()}
-    lines = [
-        textwrap.fill(f"  {name:<22}{text}", _width(), subsequent_indent=" " * 24) for name, text in firsts.items()
-    ]
-    return "\n".join(["commands, each with a --help of its own:", *lines])
+    lines = ["commands, each with a --help of its own:"]
+    for name, command in commands.items():
+        first = str(command.arguments.__doc__).split("\n\n")[0]
+        lines.append(_wrapped(first, initial_indent=f"  {name:<22}", subsequent_indent=" " * 24))
+    return "\n".join(lines)
 
 
 def _read_toml(path: Path | None, settings: type[Any]) -> dict[str, Any]:
@@ -283,11 +279,5 @@ def _read_toml(path: Path | None, settings: type[Any]) -> dict[str, Any]:
         raise ConfigError(f"expected a readable TOML file for --config, got {str(path)!r} ({error.strerror})") from None
     except ValueError as error:
         raise ConfigError(f"expected TOML in {path}, got: {error}") from None
-    known, stated = settings_of(settings), {}
-    for name, value in flatten(table).items():
-        name = name.replace("-", "_")
-        if name not in known:
-            near = nearest(name, known)
-            raise ConfigError(f"expected a known setting in {path}, got {name!r}; the nearest is {near!r}")
-        stated[name] = checked(value, known[name].kind, name)
-    return stated
+    flat = {name.replace("-", "_"): value for name, value in flatten(table).items()}
+    return checked_settings(flat, settings, f" in {path}")

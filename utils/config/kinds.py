@@ -1,4 +1,7 @@
-"""Kinds of settings: types with the rule that their values keep, written once for check, message and help."""
+"""Kinds of settings: types with the rule that their values keep, written once for check, message and help.
+
+A plain string among the annotations is the help of a setting that has no docstring of its own.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,6 @@ class Rule:
     """Returns something true for a value that keeps the rule."""
     of_machine: bool = False
     """Checked by the command line alone: the run may have begun on another machine, where the value was right."""
-
-
-@dataclass(frozen=True)
-class Help:
-    """Help of a setting that has no docstring of its own."""
-
-    text: str
 
 
 class Mark(Enum):
@@ -88,30 +84,28 @@ Device = Annotated[
         lambda name: not name.startswith("cuda") or has_cuda(),
         of_machine=True,
     ),
-    Help("Device of tensor operations; `auto` is CUDA where there is one."),
+    "Device of tensor operations; `auto` is CUDA where there is one.",
     Mark.FREE,
 ]
-Verbose = Annotated[bool, Mark.FREE, Help("Show every message of the run's log on the console.")]
+Verbose = Annotated[bool, Mark.FREE, "Show every message of the run's log on the console."]
 Threads = Annotated[
-    NonNegativeInt, Help("CPU threads of tensor operations; 0 leaves torch's choice, one a physical core."), Mark.FREE
+    NonNegativeInt, "CPU threads of tensor operations; 0 leaves torch's choice, one a physical core.", Mark.FREE
 ]
-RunName = Annotated[
-    FolderName | None, Help("Name of the run's folder; default: a new one by date and time."), Mark.FREE
-]
-SavedRunName = Annotated[FolderName | None, Help("Name of the run; default: the newest one.")]
+RunName = Annotated[FolderName | None, "Name of the run's folder; default: a new one by date and time.", Mark.FREE]
+SavedRunName = Annotated[FolderName | None, "Name of the run; default: the newest one."]
 ResumedRunName = Annotated[
     FolderName | None,
-    Help("Continue the named run, or the newest one if no name is given."),
+    "Continue the named run, or the newest one if no name is given.",
     Mark.NEWEST_IF_BARE,
     Mark.FREE,
 ]
-RunsFolder = Annotated[Path, Help("Folder of all runs."), Mark.FREE]
+RunsFolder = Annotated[Path, "Folder of all runs.", Mark.FREE]
 MemoryLimit = Annotated[
     NonNegativeFloat,
-    Help("Resident memory (MiB) at which the run stops by itself; 0 takes 90% of what machine and cgroup allow."),
+    "Resident memory (MiB) at which the run stops by itself; 0 takes 90% of what machine and cgroup allow.",
     Mark.FREE,
 ]
 SettingsFile = Annotated[
     Path | None,
-    Help("TOML file of settings, tables named as the concerns (for example [env] cost_bps = 5.0); flags override it."),
+    "TOML file of settings, tables named as the concerns (for example [env] cost_bps = 5.0); flags override it.",
 ]

@@ -9,15 +9,15 @@ import hashlib
 import inspect
 import json
 import math
-import sys
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
-from utils.config.kinds import Help, Mark, Rule
+from utils.config.kinds import Mark, Rule
 from utils.errors import ConfigError
 
 Built = TypeVar("Built")
@@ -34,7 +34,7 @@ class Setting:
     owner: type
     """The dataclass that it is a field of."""
     notes: tuple[Any, ...]
-    """Its annotations: rules, marks, help."""
+    """Its annotations: rules, marks, and its help where it has no docstring."""
 
     @property
     def rules(self) -> list[Rule]:
@@ -42,19 +42,16 @@ class Setting:
         return [note for note in self.notes if isinstance(note, Rule)]
 
 
-_found: dict[type, dict[str, Setting]] = {}
-
-
+@cache
 def settings_of(kind: type) -> dict[str, Setting]:
     """Return every setting of a config dataclass by its dotted name, those of nested dataclasses included."""
-    if kind not in _found:
-        found, hints = _found.setdefault(kind, {}), get_type_hints(kind, include_extras=True)
-        for name, bare in setting_types(kind).items():
-            if dataclasses.is_dataclass(bare):
-                found |= {f"{name}.{inner}": own for inner, own in settings_of(bare).items()}  # type: ignore[arg-type]
-            else:
-                found[name] = Setting(bare, kind, tuple(_notes(hints[name])))
-    return _found[kind]
+    hints, found = get_type_hints(kind, include_extras=True), dict[str, Setting]()
+    for name, bare in setting_types(kind).items():
+        if dataclasses.is_dataclass(bare):
+            found |= {f"{name}.{inner}": own for inner, own in settings_of(bare).items()}  # type: ignore[arg-type]
+        else:
+            found[name] = Setting(bare, kind, tuple(_notes(hints[name])))
+    return found
 
 
 def setting_types(kind: type) -> dict[str, Any]:
@@ -65,29 +62,21 @@ def setting_types(kind: type) -> dict[str, Any]:
 
 def _notes(hint: Any) -> list[Any]:
     parts = get_args(hint) if get_origin(hint) in (Annotated, Union, types.UnionType) else ()
-    own = [part for part in parts if isinstance(part, Rule | Mark | Help)]
+    own = [part for part in parts if isinstance(part, Rule | Mark | str)]
     return own + [note for part in parts for note in _notes(part)]
 
 
 def setting_help(kind: type) -> dict[str, str]:
     """Return the docstrings below the fields of a dataclass, by name; where there is none, the help of its type."""
-    (body,) = (
-        node.body
-        for node in ast.parse(inspect.getsource(sys.modules[kind.__module__])).body
-        if isinstance(node, ast.ClassDef) and node.name == kind.__name__
-    )
-    texts = {}
-    for item, after in pairwise(body):
+    texts = {
+        name: note for name, setting in settings_of(kind).items() for note in setting.notes if isinstance(note, str)
+    }
+    (source,) = ast.parse(inspect.getsource(kind)).body
+    for item, after in pairwise(source.body):  # type: ignore[attr-defined]
         match item, after:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 texts[name] = " ".join(text.split())
-    by_type = {
-        name: note.text
-        for name, setting in settings_of(kind).items()
-        for note in setting.notes
-        if isinstance(note, Help)
-    }
-    return {**by_type, **texts}
+    return texts
 
 
 def require(holds: object, rule: str, value: object) -> None:
@@ -112,7 +101,7 @@ def checked_dataclass(kind: type[Built]) -> type[Built]:
 
 def check_rules(settings: Any, *, of_machine: bool = False) -> None:
     """Raise ConfigError if a setting of a config dataclass breaks a rule of its type."""
-    known = settings_of(type(settings))
+    known = settings_of(type(settings))  # type: ignore[arg-type]
     for name, value in vars(settings).items():
         if dataclasses.is_dataclass(value):
             check_rules(value, of_machine=of_machine)
@@ -132,28 +121,32 @@ def to_dict(settings: Any) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any], kind: type[Built]) -> Built:
-    """Return the config dataclass that nested dicts describe; what they leave out takes its defaults.
+    """Return the config dataclass that nested dicts or dotted names describe; what they leave out takes its defaults.
 
     Raises ConfigError for a name that is no setting, a value of the wrong type or one that breaks a rule.
     """
-    return _build(values, kind, "")
+    return _build(nest(checked_settings(values, kind)), kind)
 
 
-def _build(values: Any, kind: type[Built], prefix: str) -> Built:
-    types_by_name = setting_types(kind)
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"expected a table of settings for {prefix.rstrip('.')}, got {values!r}")
-    for name in values:
-        if name not in types_by_name:
-            known = nearest(name, types_by_name)
-            raise ConfigError(f"expected a known setting, got {prefix + name!r}; the nearest is {prefix + known!r}")
-    return kind(**{name: checked(value, types_by_name[name], prefix + name) for name, value in values.items()})
+def _build(values: Mapping[str, Any], kind: type[Built]) -> Built:
+    kinds = setting_types(kind)
+    parts = {name for name in values if dataclasses.is_dataclass(kinds[name])}
+    return kind(**{**values, **{name: _build(values[name], kinds[name]) for name in parts}})
+
+
+def checked_settings(values: Mapping[str, Any], kind: type, source: str = "") -> dict[str, Any]:
+    """Return settings by dotted name, each of its type; ConfigError for an unknown name or a value of another type."""
+    known, typed = settings_of(kind), {}
+    for name, value in flatten(values).items():
+        if name not in known:
+            near = nearest(name, known)
+            raise ConfigError(f"expected a known setting{source}, got {name!r}; the nearest is {near!r}")
+        typed[name] = checked(value, known[name].kind, name)
+    return typed
 
 
 def checked(value: Any, kind: Any, name: str) -> Any:
     """Return `value`, as JSON or TOML hold it, as the type of setting `name`; ConfigError where it is not one."""
-    if dataclasses.is_dataclass(kind):
-        return _build(value, kind, f"{name}.")  # type: ignore[arg-type]
     for choice in alternatives(kind):
         if _fits(value, choice):
             return choice(value) if choice in (float, Path) else value
@@ -185,19 +178,13 @@ def _fits(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
-def free_settings(kind: type) -> frozenset[str]:
-    """Return dotted names of the settings that leave results as they are, so that a resumed run may change them."""
-    return frozenset(name for name, setting in settings_of(kind).items() if Mark.FREE in setting.notes)
-
-
 def settings_hash(settings: Any) -> str:
     """Return the SHA-256 (hex) of all settings that shape results; runs of one hash may continue one another.
 
     Of files only the names count: a run can move to a machine that keeps them elsewhere.
     """
-    free = free_settings(type(settings))
-    values = {name: value for name, value in _comparable(settings).items() if name not in free}
-    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    values = json.dumps(_shaping(settings), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(values.encode()).hexdigest()
 
 
 def settings_to_resume(began: Built, now: Built, explicit: frozenset[str]) -> Built:
@@ -211,24 +198,27 @@ def settings_to_resume(began: Built, now: Built, explicit: frozenset[str]) -> Bu
         ConfigError: the user gave another setting than the run began with.
     """
     before, after = flatten(to_dict(began)), flatten(to_dict(now))
-    for name in sorted(explicit - free_settings(type(began))):
-        if _comparable(began)[name] != _comparable(now)[name]:
+    fixed, wanted = _shaping(began), _shaping(now)
+    for name in sorted(explicit & fixed.keys()):
+        if fixed[name] != wanted[name]:
             raise ConfigError(
                 f"expected {name} = {before[name]!r}, with which the run began, got {after[name]!r}; "
                 "leave it out, or start a new run without --resume"
             )
     taken = {name: value for name, value in after.items() if name in explicit | {"resume", "runs_dir"}}
-    return from_dict(nest({**before, **taken}), type(began))
+    return from_dict({**before, **taken}, type(began))
 
 
-def _comparable(settings: Any) -> dict[str, Any]:
-    """Return settings by dotted name, the same for what means the same: 5 for 5.0, a file by its name alone."""
-    values, known = flatten(to_dict(settings)), settings_of(type(settings))
-    for name, value in values.items():
-        kinds = alternatives(known[name].kind)
-        if value is not None and (Path in kinds or float in kinds):
-            values[name] = Path(value).name if Path in kinds else float(value)
-    return values
+def _shaping(settings: Any) -> dict[str, Any]:
+    """Return settings that shape results, the same for what means the same: 5 for 5.0, a file by its name alone."""
+    values, shaping = flatten(to_dict(settings)), dict[str, Any]()
+    for name, setting in settings_of(type(settings)).items():  # type: ignore[arg-type]
+        if Mark.FREE not in setting.notes:
+            value, kinds = values[name], alternatives(setting.kind)
+            if value is not None and (Path in kinds or float in kinds):
+                value = Path(value).name if Path in kinds else float(value)
+            shaping[name] = value
+    return shaping
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
@@ -257,13 +247,11 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return the valid name most like `name`, as a whole or by its part after the last dot."""
 
+    def last(text: str) -> str:
+        return text.lstrip("-").rsplit(".", 1)[-1]
+
     def likeness(candidate: str) -> float:
-        whole = difflib.SequenceMatcher(None, name, candidate).ratio()
-        last = difflib.SequenceMatcher(None, _last_part(name), _last_part(candidate)).ratio()
-        return max(whole, last)
+        pairs = ((name, candidate), (last(name), last(candidate)))
+        return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
     return max(valid, key=likeness)
-
-
-def _last_part(name: str) -> str:
-    return name.lstrip("-").rsplit(".", 1)[-1]

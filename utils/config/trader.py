@@ -28,18 +28,13 @@ from utils.config.kinds import (
     has_cuda,
     limits,
 )
-from utils.config.settings import (
-    checked_dataclass,
-    require,
-)
+from utils.config.settings import checked_dataclass, require
 from utils.spaces import MAX_COEFFICIENT
 
 Representation = Literal["independent", "shared"]
 Credit = Literal["entry", "daily"]
 CriticForm = Literal["structured", "plain"]
-Mutation = Literal["proximal", "gaussian"]
 Crossover = Literal["distill", "head", "average"]
-NonFinite = Literal["skip", "stop"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Profile = Literal["quick", "full"]
 Fill = Literal["next_open", "same_close"]
@@ -212,7 +207,7 @@ class LearningConfig:
     """Generations over which the noise falls linearly from its initial to its final value."""
     random_order_probability: Share = 0.2
     """Chance, each exploration lane and day, that a uniformly random order replaces the actor's."""
-    non_finite: Annotated[NonFinite, Mark.FREE] = "skip"
+    non_finite: Annotated[Literal["skip", "stop"], Mark.FREE] = "skip"
     """`skip`: an agent's update that is not finite is left out and counted, an agent whose actions or results are not
     has no fitness; `stop`: the run stops there."""
 
@@ -251,7 +246,7 @@ class EvolutionConfig:
     weights."""
     distillation_steps: NonNegativeInt = 8
     """Gradient steps in which a child learns from its parents."""
-    mutation: Mutation = "proximal"
+    mutation: Literal["proximal", "gaussian"] = "proximal"
     """`proximal`: noise scaled down where outputs are sensitive (Bodnar et al. 2020); `gaussian`: plain noise."""
     mutation_strength: NonNegativeFloat = 0.05
     """Standard deviation of the noise, relative to the weights' own scale."""
