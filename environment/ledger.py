@@ -1,4 +1,4 @@
-"""What an account is made of: bars, positions, the ledger of trades and its totals."""
+"""Parts of an account: bars, positions, the ledger of trades and its totals."""
 
 from __future__ import annotations
 

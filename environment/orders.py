@@ -19,7 +19,7 @@ Price = TypeVar("Price", float, Tensor)
 
 @dataclass(frozen=True)
 class Orders:
-    """What is ordered at a close, best first: three (orders, lanes) tensors."""
+    """Orders at a close, best first: three (orders, lanes) tensors."""
 
     stock: Tensor
     coefficient: Tensor
@@ -29,7 +29,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class OrderLimits:
-    """How many orders a day takes, and how large the cash lets them be."""
+    """Limits of a day's orders: their number, and the size that the cash allows."""
 
     orders_per_day: int
     size_per_cash: float

@@ -52,7 +52,7 @@ class Population:
 
     @property
     def is_shared(self) -> bool:
-        """Whether one encoder serves all agents."""
+        """True where one encoder serves all agents."""
         return self.networks.is_shared
 
     def stacks(self) -> dict[str, Tensor]:
@@ -92,7 +92,7 @@ class Population:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters live."""
+        """Device of the parameters."""
         return self.networks.encoder.queries.device
 
     def update_targets(self, tau: float) -> None:

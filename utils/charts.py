@@ -92,7 +92,7 @@ class Chart:
     decimals: int = 1
     is_signed: bool = False
     has_zero: bool = True
-    """Whether the y axis reaches 0 whatever the values."""
+    """The y axis reaches 0 whatever the values."""
     y_ticks: int = 5
     height: int = 240
 

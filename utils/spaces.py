@@ -1,4 +1,4 @@
-"""What environment and networks agree on: the ranges of an action and the layout of an account's state."""
+"""Conventions of environment and networks: the ranges of an action and the layout of an account's state."""
 
 from __future__ import annotations
 

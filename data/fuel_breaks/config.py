@@ -10,7 +10,7 @@ from utils.config.settings import checked_dataclass, require
 
 @checked_dataclass
 class TileConfig:
-    """How a landscape is cut into tiles and how these are split."""
+    """Settings of the tiles that a landscape is cut into, and of their splits."""
 
     tile_cells: Annotated[int, limits("2 <= {} <= 64")] = 20
     """Rows and columns of a tile."""

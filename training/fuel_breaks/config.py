@@ -33,7 +33,7 @@ RUNS = Path("runs/fuel-breaks")
 
 @checked_dataclass
 class DQNConfig:
-    """How the network learns."""
+    """Settings of the learning."""
 
     lanes: Annotated[PositiveInt, Mark.SHORT] = 16
     """Episodes that are played in lockstep; each lane is a collector."""

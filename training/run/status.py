@@ -1,4 +1,4 @@
-"""What the console says of a run: where it begins, each generation, how it ended."""
+"""Lines of the console about a run: its start, each generation, its result."""
 
 from __future__ import annotations
 

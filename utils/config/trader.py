@@ -44,7 +44,7 @@ DEFAULT_DATA = Path("data/stock_data.parquet")
 
 @checked_dataclass
 class DataConfig:
-    """How the market's days are divided and its inputs made."""
+    """Settings of the market's days and of the network's inputs."""
 
     context_window_days: Annotated[int, limits("{} >= 2")] = 504
     """Days of history that an encoding may use, the observed day included."""
@@ -258,7 +258,7 @@ class EvolutionConfig:
 
 @checked_dataclass
 class EvaluationConfig:
-    """How policies are judged."""
+    """Settings by which policies are judged."""
 
     fitness_windows: PositiveInt = 4
     """Training windows of a generation, the same for all agents; fitness is the mean over them."""

@@ -1,4 +1,4 @@
-"""What the program says: plain lines on the terminal, as wide as it is and coloured; all of it in the run's log."""
+"""Messages of the program: plain lines on the terminal, as wide as it is and coloured; all of them in the run's log."""
 
 from __future__ import annotations
 
