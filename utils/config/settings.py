@@ -137,6 +137,8 @@ def _build(values: Mapping[str, Any], kind: type[Built]) -> Built:
 def checked_settings(values: Mapping[str, Any], kind: type, source: str = "") -> dict[str, Any]:
     """Return settings by dotted name, each of its type; ConfigError for an unknown name or a value of another type."""
     known, typed = settings_of(kind), {}
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"expected a table of settings{source}, got {values!r}")
     for name, value in flatten(values).items():
         if name not in known:
             near = nearest(name, known)
