@@ -223,7 +223,7 @@ def free_measures(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     def measure(process: psutil.Process) -> tuple[int, int]:
         size = int((values.pop(0) if values else 0) * MB)
-        return size, 2 * size
+        return size, 3 * size, 2 * size
 
     monkeypatch.setattr(memory_profiler, "_process_memory", measure)
     return values
@@ -248,7 +248,7 @@ def test_trend_growth_and_phases_of_a_known_series(profiler: MemoryProfiler, fre
     for _ in range(6):
         profiler.log_memory("evolve")
     trend = profiler.trend("evolve")
-    assert (trend["rss_mb"], trend["uss_mb"], trend["agents"]) == pytest.approx((2.0, 4.0, 0.0))
+    assert (trend["rss_mb"], trend["vms_mb"], trend["uss_mb"], trend["agents"]) == pytest.approx((2.0, 6.0, 4.0, 0.0))
     assert "tensors" not in trend
     assert row_of("rss_mb", profiler.trend_table("evolve")) == ["100.00", "16.00", "2.00"]
     assert profiler.phases()[-1][0] == "evolve" and profiler.phases()[-1][2:] == (16.0, 32.0, 0.0)
@@ -316,7 +316,7 @@ def test_snapshot_agrees_with_the_system(profiler: MemoryProfiler) -> None:
     assert get_profiler() is profiler
     plt.figure()
     snapshot = profiler.log_memory("now")
-    assert 0 < snapshot.uss_mb <= snapshot.rss_mb
+    assert 0 < snapshot.uss_mb <= snapshot.rss_mb <= snapshot.vms_mb
     assert snapshot.rss_mb == pytest.approx(psutil.Process().memory_info().rss / MB, rel=0.2)
     assert peak_rss_mb() >= 0.99 * snapshot.rss_mb
     assert snapshot.counts == {"figures": 1, "environments": 0, "agents": 0, "replay_buffers": 0}

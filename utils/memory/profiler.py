@@ -45,6 +45,7 @@ class Snapshot:
     seconds: float
     """Since the profiler was made."""
     rss_mb: float
+    vms_mb: float
     uss_mb: float
     """Memory that is this process's alone; resident memory where the system does not tell."""
     gpu_allocated_mb: float
@@ -56,7 +57,7 @@ class Snapshot:
 
     def measures(self) -> dict[str, float]:
         """Return everything that was measured, by name."""
-        sizes = ("rss_mb", "uss_mb", "gpu_allocated_mb", "gpu_reserved_mb")
+        sizes = ("rss_mb", "vms_mb", "uss_mb", "gpu_allocated_mb", "gpu_reserved_mb")
         return {name: getattr(self, name) for name in sizes} | self.counts
 
 
@@ -91,13 +92,14 @@ class MemoryProfiler:
         census = census or show_objects
         if census:
             gc.collect()
-        rss, uss = _process_memory(self._process)
+        rss, vms, uss = _process_memory(self._process)
         allocated, reserved = gpu_memory()
         snapshot = Snapshot(
             label=label,
             visit=self._visits[label],
             seconds=time.monotonic() - self._start,
             rss_mb=rss / MB,
+            vms_mb=vms / MB,
             uss_mb=uss / MB,
             gpu_allocated_mb=allocated / MB,
             gpu_reserved_mb=reserved / MB,
@@ -236,13 +238,13 @@ def gpu_memory() -> tuple[int, int]:
     return sum(map(torch.cuda.memory_allocated, devices)), sum(map(torch.cuda.memory_reserved, devices))
 
 
-def _process_memory(process: psutil.Process) -> tuple[int, int]:
-    """Return resident and unique memory, bytes."""
-    resident = process.memory_info().rss
+def _process_memory(process: psutil.Process) -> tuple[int, int, int]:
+    """Return resident, virtual and unique memory, bytes."""
+    basic = process.memory_info()
     try:
-        return resident, process.memory_full_info().uss
+        return basic.rss, basic.vms, process.memory_full_info().uss
     except (psutil.Error, OSError):
-        return resident, resident
+        return basic.rss, basic.vms, basic.rss
 
 
 def _open_figures() -> int:
