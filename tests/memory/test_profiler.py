@@ -221,7 +221,7 @@ def free_measures(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Replace the process's memory by the values of this list, in MiB, then by zero."""
     values: list[float] = []
 
-    def measure(process: psutil.Process) -> tuple[int, int]:
+    def measure(process: psutil.Process) -> tuple[int, int, int]:
         size = int((values.pop(0) if values else 0) * MB)
         return size, 3 * size, 2 * size
 
