@@ -207,9 +207,7 @@ def test_a_resumed_run_refuses_other_settings(whole: Path, capsys: pytest.Captur
     assert "env.cost_bps = 5.0" in shown and "9.0" in shown
 
 
-@pytest.mark.parametrize(
-    "words", ["--resume", "--resume old", "evaluate --run old", "signals --run old", "fuel-breaks train --resume old"]
-)
+@pytest.mark.parametrize("words", ["--resume", "--resume old", "evaluate --run old", "signals --run old"])
 def test_a_run_of_another_version_gets_one_line_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str
 ) -> None:

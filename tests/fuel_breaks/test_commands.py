@@ -247,3 +247,27 @@ def test_benchmark_measures_the_growth_of_memory(monkeypatch: pytest.MonkeyPatch
     assert growth["episodes"] == 448 and growth["mb_at_60_episodes"] == 10
     assert growth["mb_per_100_episodes_past_60"][0] == pytest.approx(0.5)
     assert "mb_per_100_episodes_past_600" not in growth
+
+
+def test_a_run_stopped_in_its_first_generation_begins_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DQNTrainer, "learn", interrupt)
+        assert train("--run", "cut", "--seed", "7") == 130
+    assert main(["fuel-breaks", "train", "--resume"]) == 0
+    assert train("--run", "whole", "--seed", "7") == 0
+    cut, whole = (folder / "runs" / "fuel-breaks" / name for name in ("cut", "whole"))
+    assert records(cut) == records(whole)
+    last = "checkpoints/generation-000002/networks.safetensors"
+    assert (cut / last).read_bytes() == (whole / last).read_bytes()
+
+
+def test_a_run_of_another_version_gets_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = folder / "runs" / "fuel-breaks" / "old"
+    old.mkdir(parents=True)
+    (old / "config.json").write_text('{"seed": 1, "a_setting_that_went": 2}')
+    assert main(["fuel-breaks", "train", "--resume", "old"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "expected settings of this version" in line and "a_setting_that_went" in line

@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import harness
 from main import main
-from tests.fuel_breaks.run_cases import TINY as TINY_FUEL_BREAKS
 from tests.tiny_run import frame, parameters, records, run, unjudged
 from training.erl_trainer import ERLTrainer
-from training.fuel_breaks.dqn_trainer import DQNTrainer
 
 INTERRUPTED = 130
 
@@ -95,21 +92,6 @@ def test_a_run_whose_checkpoints_are_damaged_does_not_begin_anew(
     shown = capsys.readouterr().err
     assert "expected a complete generation of this version" in shown and "Traceback" not in shown
     assert (folder / "metrics.jsonl").read_bytes() == before
-
-
-def test_fuel_breaks_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("tiny.toml").write_text(TINY_FUEL_BREAKS)
-    train = ["fuel-breaks", "train", "--config", "tiny.toml", "--run"]
-    with monkeypatch.context() as patch:
-        patch.setattr(DQNTrainer, "learn", interrupt)
-        assert main([*train, "cut", "--seed", "7"]) == INTERRUPTED
-    assert main(["fuel-breaks", "train", "--resume"]) == 0
-    assert main([*train, "whole", "--seed", "7"]) == 0
-    cut, whole = (tmp_path / "runs" / "fuel-breaks" / name for name in ("cut", "whole"))
-    assert harness.records(cut) == harness.records(whole)
-    last = "checkpoints/generation-000002/networks.safetensors"
-    assert (cut / last).read_bytes() == (whole / last).read_bytes()
 
 
 def test_a_fold_begins_anew_on_its_own_days(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
