@@ -77,7 +77,8 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
 
     def report(record: Mapping[str, Any], checkpoint_seconds: float) -> None:
         trainer.add_seconds("checkpoint", checkpoint_seconds)
-        logger.info("%s", status_block(record, get_profiler().summary_line()))
+        seconds = {**record["seconds"], "checkpoint": checkpoint_seconds}
+        logger.info("%s", status_block({**record, "seconds": seconds}, get_profiler().summary_line()))
         logger.debug("%s", get_profiler().trend_table("evolve"))
         for leak in get_profiler().find_leaks("evolve"):
             logger.warning("%s", leak)
