@@ -1,0 +1,71 @@
+"""The multi-scale bank against plain recursions, and its causality."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.bank import HALF_LIVES, VOLATILITY, box_sums, log_returns, multi_scale_bank
+
+
+def closes(days: int = 60, stocks: int = 3, seed: int = 0, gaps: float = 0.1) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    close = 50 * np.exp(np.cumsum(0.02 * generator.standard_normal((days, stocks)), axis=0))
+    close[generator.random(close.shape) < gaps] = np.nan
+    return close.astype(np.float32)
+
+
+def test_log_returns_bridge_gaps_and_are_bounded() -> None:
+    close = np.array([[np.nan, 10.0], [20.0, 10.0], [np.nan, 10.0], [40.0, 1.0], [30.0, np.nan]], dtype=np.float32)
+    expected = [[0, 0], [0, 0], [0, 0], [0.5, -0.5], [math.log(0.75), 0]]
+    np.testing.assert_allclose(log_returns(close), expected, atol=1e-7)
+
+
+def test_bank_is_what_a_recursion_gives() -> None:
+    close = closes()
+    returns, bank = log_returns(close), multi_scale_bank(close)
+    for stock in range(close.shape[1]):
+        for place, half_life in enumerate(HALF_LIVES):
+            kept, own, market = 0.5 ** (1 / half_life), 0.0, 0.0
+            for day in range(len(close)):
+                own = kept * own + (1 - kept) * returns[day, stock]
+                market = kept * market + (1 - kept) * returns[day].mean()
+                assert bank[day, stock, place] == pytest.approx(own, abs=1e-7)
+                assert bank[day, stock, len(HALF_LIVES) + place] == pytest.approx(market, abs=1e-7)
+
+
+def test_volatility_is_a_weighted_root_mean_square() -> None:
+    close = closes(gaps=0.0)
+    returns = log_returns(close)
+    day, weights = 40, 0.5 ** (np.arange(41)[::-1] / 32)
+    expected = np.sqrt((weights[:, None] * returns[: day + 1] ** 2).sum(axis=0) / weights.sum())
+    np.testing.assert_allclose(np.exp(multi_scale_bank(close)[day, :, VOLATILITY]), expected, rtol=1e-5)
+
+
+def test_boxes_are_sums_of_returns() -> None:
+    close = closes()
+    returns, widths = log_returns(close), (1, 4, 16)
+    boxes = box_sums(close, widths)
+    for place, width in enumerate(widths):
+        for day in (0, 3, 16, 59):
+            expected = returns[max(0, day - width + 1) : day + 1].sum(axis=0)
+            np.testing.assert_allclose(boxes[day, :, place], expected, atol=1e-6)
+
+
+@given(st.integers(0, 1000), st.integers(1, 59))
+def test_nothing_depends_on_a_later_day(seed: int, day: int) -> None:
+    close = closes(seed=seed)
+    corrupted = close.copy()
+    corrupted[day:] = np.random.default_rng(seed + 1).uniform(1, 100, corrupted[day:].shape)
+    for values in (multi_scale_bank, lambda prices: box_sums(prices, (1, 8))):
+        np.testing.assert_array_equal(values(close)[:day], values(corrupted)[:day])
+
+
+@given(st.integers(0, 1000))
+def test_the_unit_of_a_price_does_not_matter(seed: int) -> None:
+    close = closes(seed=seed)
+    np.testing.assert_allclose(multi_scale_bank(close), multi_scale_bank(close * np.float32(8)), atol=1e-6)

@@ -1,0 +1,164 @@
+"""Learned rivals: an independent regression, purged folds, causality, what they find, and what cannot be fitted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from data.features import CLOSE, HIGH, LOW, OPEN
+from data.market import Market
+from data.splits import Span, spaced_windows
+from data.synthetic.built_in import built_in_market
+from environment.portfolio import Portfolio
+from training.evaluation.baselines import ScoreRule, score_policy
+from training.evaluation.rankers import Samples, fit_ridge
+from training.evaluation.rivals import LIGHTGBM, RIDGE, Rival, fit_rivals
+from training.rollout import play
+from utils.config.trader import DataConfig, EnvironmentConfig, MarketKind, SyntheticConfig
+
+RULES = EnvironmentConfig()
+SPLIT = DataConfig(context_window_days=64)
+PRICES = (OPEN, HIGH, LOW, CLOSE)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@cache
+def market_of(kind: MarketKind, seed: int = 1, days: int = 3000, stocks: int = 12) -> Market:
+    return built_in_market(SyntheticConfig(kind=kind, days=days, stocks=stocks), SPLIT, RULES, seed=seed)[0]
+
+
+@cache
+def rivals_of(kind: MarketKind) -> dict[str, Rival]:
+    market = market_of(kind)
+    return fit_rivals(market, Portfolio.on(market, RULES))
+
+
+def corrupted(market: Market, first_day: int) -> Market:
+    """The same market, its prices other ones from a day on."""
+    data_array = market.data_array.copy()
+    noise = np.random.default_rng(0).uniform(0.5, 1.5, data_array[first_day:, :, :1].shape).astype(np.float32)
+    data_array[first_day:, :, PRICES] *= noise
+    return replace(market, data_array=data_array)
+
+
+def profit(market: Market, rule: ScoreRule) -> float:
+    env = Portfolio.on(market, RULES)
+    starts = spaced_windows(Span(64, len(market.dates) - 1), RULES.episode_steps, 40)
+    return float(play(env, score_policy(rule, env.device), starts)[0].profit_percent.mean())
+
+
+def test_ridge_is_least_squares_on_augmented_rows() -> None:
+    generator = np.random.default_rng(3)
+    days, n, inputs = 200, 4, 3
+    x = generator.standard_normal((days, n, inputs)).astype(np.float32)
+    x[..., 0] = 1
+    results = (2 + x[..., 1] - 0.5 * x[..., 2] + generator.standard_normal((days, n))).astype(np.float32)[None]
+    results[:, generator.random((days, n)) < 0.1] = np.nan
+    results[:, 175:] = np.nan
+    samples = Samples(x, results, Span(20, 179), longest=5)
+    ridge = fit_ridge(samples)
+    weights = ridge.moments.solve(samples.train_days, ridge.penalty)[:, 0]
+
+    rows = [(x[d, s], results[0, d, s]) for d in range(20, 175) for s in range(n) if np.isfinite(results[0, d, s])]
+    augmented = np.array([row for row, _ in rows] + [[0, 1, 0], [0, 0, 1]], dtype=np.float64)
+    augmented[-2:] *= np.sqrt(ridge.penalty * len(rows))
+    expected = np.linalg.lstsq(augmented, np.array([y for _, y in rows] + [0, 0]), rcond=None)[0]
+    np.testing.assert_allclose(weights, expected, atol=1e-4)
+
+    scores = ridge.ranker(0).out_of_fold(samples)
+    assert ridge.error == pytest.approx(float(np.nansum((results[0] - scores) ** 2)), rel=1e-3)
+
+
+def test_no_trade_that_is_learned_from_overlaps_one_that_is_judged() -> None:
+    samples = Samples(np.ones((300, 2, 1), np.float32), np.zeros((1, 300, 2), np.float32), Span(30, 280), longest=24)
+    judged = np.zeros(300, dtype=int)
+    for learned, held in samples.folds:
+        judged[held] += 1
+        for day in np.flatnonzero(learned):
+            assert samples.train.first <= day <= samples.train.last - samples.longest
+            assert day + samples.longest <= held.start or day >= held.stop - 1 + samples.longest
+    assert judged[30:281].tolist() == [1] * 251
+    assert judged.sum() == 251
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "least"),
+    [
+        ("momentum", RIDGE, 0.8),
+        ("momentum", LIGHTGBM, 0.7),
+        ("value", RIDGE, 0.6),
+        ("regime", RIDGE, 0.5),
+        ("lead-lag", RIDGE, 0.5),
+    ],
+)
+def test_rivals_find_what_is_planted(kind: MarketKind, name: str, least: float) -> None:
+    rival = rivals_of(kind)[name]
+    unseen, scores = built_in_market(SyntheticConfig(kind=kind, days=3000, stocks=12), SPLIT, RULES, seed=2)
+    rule = replace(rival.rule, scores=scores.rule)
+    assert profit(unseen, rival.rule_on(unseen)) > least * profit(unseen, rule) > 0
+
+
+def test_only_a_column_that_leads_is_taken_for_context() -> None:
+    assert rivals_of("lead-lag")[RIDGE].inputs.terms
+    assert {term.column for term in rivals_of("lead-lag")[RIDGE].inputs.terms} == {0}
+    # Eighty columns without meaning: with two thousand candidates, the best of them fits well by chance.
+    market = built_in_market(SyntheticConfig(kind="martingale", days=3000, stocks=92), SPLIT, RULES, seed=3)[0]
+    market = replace(market, investable_columns=np.arange(12))
+    for rival in fit_rivals(market, Portfolio.on(market, RULES)).values():
+        assert rival.inputs.terms == ()
+        assert rival.explained < 0.01
+
+
+def test_days_that_are_judged_change_nothing() -> None:
+    """What is fitted depends on training days, and a day's scores on the days up to it."""
+    market = market_of("momentum")
+    day = market.splits.validation.first + 100
+    other = corrupted(market, day + 1)
+    for name, rival in fit_rivals(other, Portfolio.on(other, RULES)).items():
+        known = rivals_of("momentum")[name]
+        np.testing.assert_array_equal(rival.rule.scores[: day + 1], known.rule.scores[: day + 1])
+        assert (rival.rule.scores[day + 1 :] != known.rule.scores[day + 1 :]).any()
+        assert (rival.rule.target_percent, rival.explained) == (known.rule.target_percent, known.explained)
+
+
+def test_rolling_fits_learn_only_what_is_known() -> None:
+    market = market_of("momentum")
+    day = market.splits.validation.first + 160
+    other = corrupted(market, day + 1)
+    first, second = (fit_rivals(one, Portfolio.on(one, RULES), refit_days=120) for one in (market, other))
+    once = rivals_of("momentum")
+    for name, rival in first.items():
+        np.testing.assert_array_equal(rival.rule.scores[: day + 1], second[name].rule.scores[: day + 1])
+        train = slice(market.splits.train.last + 1)
+        np.testing.assert_array_equal(rival.rule.scores[train], once[name].rule.scores[train])
+        assert (rival.rule.scores[day] != once[name].rule.scores[day]).any()
+
+
+@pytest.mark.parametrize("spoil", ["constant", "few days"])
+def test_what_cannot_be_fitted_is_left_out_with_one_line(spoil: str, caplog: pytest.LogCaptureFixture) -> None:
+    market = market_of("momentum", stocks=2, days=1800)
+    if spoil == "constant":
+        data_array = market.data_array.copy()
+        data_array[:, :, PRICES] = 10.0
+        market = replace(market, data_array=data_array)
+    else:
+        train = Span(market.splits.train.first, market.splits.train.first + 200)
+        market = replace(market, splits=replace(market.splits, train=train))
+    with caplog.at_level(logging.WARNING):
+        assert fit_rivals(market, Portfolio.on(market, RULES)) == {}
+    (record,) = caplog.records
+    assert "left out: expected" in record.getMessage()
+    assert "\n" not in record.getMessage()
