@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 IntArray = npt.NDArray[np.int64]
 
 PRICE_COLUMNS = ("open", "close", "high", "low")  # the first four features
+VOLUME = "volume"
 COLUMNS = ("date", "ticker", *PRICE_COLUMNS)
 LARGE_MOVE = 0.5
 DEFAULT_CONFIG = DataConfig()
@@ -70,23 +71,39 @@ class _Bars:
     column: IntArray
     day: IntArray
     prices: Float64Array
+    volume: Float64Array | None
+    """(rows,), if it was asked for."""
 
 
 class StockDataLoader:
-    """Bars of many stocks in memory: `data_array`, `dates`, `tickers`, `investable_columns` and `quality`."""
+    """Bars of many stocks in memory: `data_array`, `dates`, `tickers`, `investable_columns`, `volume` and `quality`."""
 
     def __init__(
-        self, path: str | Path, *, config: DataConfig = DEFAULT_CONFIG, investable: Path | None = None
+        self,
+        path: str | Path,
+        *,
+        config: DataConfig = DEFAULT_CONFIG,
+        investable: Path | None = None,
+        with_volume: bool = False,
     ) -> None:
-        """Remember what to read; nothing is read yet. `investable` names a text file, one ticker a line."""
+        """Remember what to read; nothing is read yet.
+
+        Args:
+            investable: a text file, one ticker a line.
+            with_volume: read shares traded as well, as a volume cap needs them. They have to fit the prices, so that
+                price x volume is the money traded: beside prices adjusted for a split, volume as it was then cuts
+                orders before the split too much.
+        """
         self.path = Path(path)
         self.config = config
+        self._columns = (*COLUMNS, VOLUME) if with_volume else COLUMNS
         self._investable: Path | Sequence[str] | None = Path(investable) if investable else None
         self._frame: pd.DataFrame | None = None
         self.data_array: Float32Array = np.empty((0, 0, NUM_FEATURES), dtype=np.float32)
         self.dates: npt.NDArray[np.datetime64] = np.empty(0, dtype="datetime64[D]")
         self.tickers: list[str] = []
         self.investable_columns: IntArray = np.empty(0, dtype=np.int64)
+        self.volume: Float32Array | None = None
         self.quality = DataQuality(0, 0, 0, 0, 0, 0)
 
     @classmethod
@@ -96,9 +113,10 @@ class StockDataLoader:
         *,
         config: DataConfig = DEFAULT_CONFIG,
         investable_tickers: Sequence[str] | None = None,
+        with_volume: bool = False,
     ) -> StockDataLoader:
         """Make a loader of bars in memory, in the columns of the file; `load_and_prepare` is still to be called."""
-        loader = cls("bars in memory", config=config)
+        loader = cls("bars in memory", config=config, with_volume=with_volume)
         loader._frame, loader._investable = frame, investable_tickers
         return loader
 
@@ -106,15 +124,20 @@ class StockDataLoader:
         """Read, check, repair and compute: afterwards the attributes hold the market.
 
         `data_array` (days, columns, 9) float32, NaN where there is no bar or an indicator warms up; `dates` (days,)
-        datetime64[D]; `tickers` sorted, one a column; `investable_columns` indices of `tickers`. Raises `DataError`
-        for a file, a column, a row or an investable list that cannot be used.
+        datetime64[D]; `tickers` sorted, one a column; `investable_columns` indices of `tickers`; `volume` (days,
+        columns) float32, NaN where it is not known, None if it was not asked for. Raises `DataError` for a file, a
+        column, a row or an investable list that cannot be used.
         """
-        table = _read_table(self.path) if self._frame is None else _frame_table(self._frame)
+        table = (
+            _read_table(self.path, self._columns) if self._frame is None else _frame_table(self._frame, self._columns)
+        )
         bars, self.dates, self.tickers = _sorted_bars(table)
         del table
         self.investable_columns = _investable_columns(self._investable, self.tickers)
         bars, self.quality = _repair(bars, self.config.max_bad_row_share)
         self.data_array = _dense_features(bars, len(self.dates), self.tickers)
+        if bars.volume is not None:
+            self.volume = _dense_volume(bars, bars.volume, self.data_array, self.investable_columns)
         logger.debug("Loaded: %d days, %d stocks, %d features", *self.data_array.shape)
         logger.debug(self.quality.line())
         last_days = bars.day[np.append(np.diff(bars.column) != 0, True)]
@@ -134,18 +157,18 @@ class StockDataLoader:
         return normalization_stats(self.data_array, last_day)
 
 
-def _read_table(path: Path) -> pa.Table:
+def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:
     if not path.exists():
         raise DataError(f"expected a parquet file of daily bars, but {path} does not exist; check the path")
     if path.is_dir():
         raise DataError(f"expected a parquet file, got the folder {path}; `python main.py prepare` makes one of CSVs")
     try:
         with pq.ParquetFile(path) as file:
-            _check_names(file.schema_arrow.names, path.name)
-            _check_schema(file.schema_arrow, file.metadata.num_rows, path.name)
+            _check_names(columns, file.schema_arrow.names, path.name)
+            _check_schema(columns, file.schema_arrow, file.metadata.num_rows, path.name)
             strings = [name for name in ("date", "ticker") if _is_string(file.schema_arrow.field(name).type)]
         with pq.ParquetFile(path, read_dictionary=strings) as file:
-            return file.read(columns=list(COLUMNS))
+            return file.read(columns=list(columns))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"expected a readable parquet file, got {path} ({_first_line(error)}); "
@@ -153,13 +176,13 @@ def _read_table(path: Path) -> pa.Table:
         ) from error
 
 
-def _frame_table(frame: pd.DataFrame) -> pa.Table:
-    _check_names([str(name) for name in frame.columns], "frame")
+def _frame_table(frame: pd.DataFrame, columns: Sequence[str]) -> pa.Table:
+    _check_names(columns, [str(name) for name in frame.columns], "frame")
     try:
-        table = pa.Table.from_pandas(frame[list(COLUMNS)], preserve_index=False)
+        table = pa.Table.from_pandas(frame[list(columns)], preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(f"expected columns of one type each, got {_first_line(error)}; convert them") from error
-    _check_schema(table.schema, table.num_rows, "frame")
+    _check_schema(columns, table.schema, table.num_rows, "frame")
     return table
 
 
@@ -167,20 +190,22 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _check_names(found: Sequence[str], source: str) -> None:
-    for name in COLUMNS:
+def _check_names(columns: Sequence[str], found: Sequence[str], source: str) -> None:
+    for name in columns:
         if found.count(name) != 1:
-            near = _most_like(name, [other for other in found if other not in COLUMNS])
+            near = _most_like(name, [other for other in found if other not in columns])
             hint = f"the nearest is '{near}'" if near else f"found {', '.join(found[:12]) or 'no columns'}"
+            choice = ", or leave out --env.volume-cap" if name == VOLUME else ""
             raise DataError(
-                f"expected one column '{name}' in {source}, got {found.count(name)} ({hint}); rename it in the file"
+                f"expected one column '{name}' in {source}, got {found.count(name)} ({hint}); rename it in the "
+                f"file{choice}"
             )
 
 
-def _check_schema(schema: pa.Schema, rows: int, source: str) -> None:
+def _check_schema(columns: Sequence[str], schema: pa.Schema, rows: int, source: str) -> None:
     if rows == 0:
         raise DataError(f"expected daily bars, got no rows in {source}; check how it was made")
-    for name in COLUMNS:
+    for name in columns:
         kind = schema.field(name).type
         if name == "date":
             is_day = pa.types.is_date(kind) or pa.types.is_timestamp(kind) or _is_string(kind)
@@ -228,7 +253,10 @@ def _sorted_bars(table: pa.Table) -> tuple[_Bars, npt.NDArray[np.datetime64], li
     prices = np.empty((len(PRICE_COLUMNS), len(order)))
     for row, name in enumerate(PRICE_COLUMNS):
         prices[row] = table[name].cast(pa.float64(), safe=False).to_numpy()[order]
-    return _Bars(key // len(dates), key % len(dates), prices), dates, tickers.tolist()
+    volume = None
+    if VOLUME in table.column_names:
+        volume = table[VOLUME].cast(pa.float64(), safe=False).to_numpy()[order]
+    return _Bars(key // len(dates), key % len(dates), prices, volume), dates, tickers.tolist()
 
 
 def _day_numbers(column: pa.ChunkedArray) -> IntArray:
@@ -276,7 +304,8 @@ def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:
         )
     if not usable.any():
         raise DataError(f"expected rows with prices, got {rows} rows without any; check how the file was made")
-    bars = _Bars(bars.column[usable], bars.day[usable], bars.prices[:, usable])
+    volume = None if bars.volume is None else bars.volume[usable]
+    bars = _Bars(bars.column[usable], bars.day[usable], bars.prices[:, usable], volume)
     top, bottom = bars.prices[[OPEN, CLOSE]].max(axis=0), bars.prices[[OPEN, CLOSE]].min(axis=0)
     widened = (bars.prices[HIGH] < top) | (bars.prices[LOW] > bottom)
     np.maximum(bars.prices[HIGH], top, out=bars.prices[HIGH])
@@ -305,6 +334,29 @@ def _dense_features(bars: _Bars, days: int, tickers: Sequence[str]) -> Float32Ar
             open=prices[OPEN], high=prices[HIGH], low=prices[LOW], close=prices[CLOSE]
         )
     return data_array
+
+
+def _dense_volume(bars: _Bars, volume: Float64Array, data_array: Float32Array, investable: IntArray) -> Float32Array:
+    """Return (days, columns) float32 volume, NaN where it is missing, infinite or negative: not known.
+
+    Raises `DataError` if no investable ticker has a volume that is known.
+    """
+    dense = np.full(data_array.shape[:2], np.nan, dtype=np.float32)
+    dense[bars.day, bars.column] = np.where(np.isfinite(volume) & (volume >= 0), volume, np.nan)
+    traded = np.isfinite(data_array[:, investable, CLOSE])
+    total, unknown = int(traded.sum()), int((traded & np.isnan(dense[:, investable])).sum())
+    if unknown == total:
+        raise DataError(
+            f"expected volume for --env.volume-cap, got none (missing, infinite or negative) in all {total} investable "
+            "rows; leave the cap out, or give a file with volume"
+        )
+    if unknown:
+        logger.warning(
+            "No volume (missing, infinite or negative) in %d of %d investable rows; no order is cut there",
+            unknown,
+            total,
+        )
+    return dense
 
 
 def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str]) -> IntArray:

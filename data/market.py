@@ -14,6 +14,7 @@ from data.features import CLOSE, NormalizationStats, network_inputs
 from data.loader import StockDataLoader
 from data.splits import Splits, make_splits
 from utils.config.trader import DataConfig, EnvironmentConfig
+from utils.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Market:
     splits: Splits
     stats: NormalizationStats
     input_clip: float
+    volume: NDArray[np.float32] | None = None
+    """(days, columns) shares traded, NaN where not known; None unless it was asked for."""
 
     @cached_property
     def inputs(self) -> NDArray[np.float32]:
@@ -68,7 +71,16 @@ class MarketTensors:
 
 
 def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentConfig) -> Market:
-    """Split a prepared loader's days and fit the normalisation on the training days."""
+    """Split a prepared loader's days and fit the normalisation on the training days.
+
+    Raises:
+        ConfigError: the rules cap orders by volume, and the loader has none.
+    """
+    if env.volume_cap > 0 and loader.volume is None:
+        raise ConfigError(
+            f"expected volume for --env.volume-cap {env.volume_cap:g}, got a market without it (the built-in one has "
+            "none); give --data with a column 'volume', or leave the cap out"
+        )
     splits = make_splits(len(loader.dates), config, env)
     return Market(
         data_array=loader.data_array,
@@ -78,4 +90,5 @@ def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentCo
         splits=splits,
         stats=loader.compute_normalization_stats(splits.train.last),
         input_clip=config.input_clip,
+        volume=loader.volume,
     )

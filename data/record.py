@@ -33,7 +33,8 @@ class MarketRecord:
     std: list[float]
     """Normalisation of the network inputs."""
     fingerprints: dict[str, str]
-    """Hash of each ticker's prices up to the last validation day, days without a bar included."""
+    """Hash of each ticker's prices up to the last validation day, days without a bar included; of its volume, too,
+    where the run uses it."""
     idle_days: list[str]
     """Dates that the data name although no ticker traded on them; a new ticker may have."""
 
@@ -74,8 +75,9 @@ def pin_market(market: Market, record: MarketRecord) -> Market:
     found = zip(record.tickers, _fingerprints(market, splits.validation.last), strict=True)
     changed = [ticker for ticker, fingerprint in found if fingerprint != record.fingerprints[ticker]]
     if changed:
+        known = "prices" if market.volume is None else "prices and volumes"
         raise DataError(
-            f"expected the prices up to {record.splits['validation'][1]} that the run was trained on, got others for "
+            f"expected the {known} up to {record.splits['validation'][1]} that the run was trained on, got others for "
             f"{len(changed)} of {len(record.tickers)} tickers ({_listed(changed)}); give the old file with days added, "
             "or train anew (prices that were adjusted again count as others)"
         )
@@ -107,11 +109,16 @@ def _known_columns(market: Market, record: MarketRecord) -> Market:
         )
     new = sorted(set(market.tickers) - set(record.tickers))
     logger.warning("%d tickers that the run does not know are left out: %s", len(new), _listed(new))
-    data_array = market.data_array[:, [column[ticker] for ticker in record.tickers]]
+    columns = [column[ticker] for ticker in record.tickers]
+    data_array = market.data_array[:, columns]
     idle = np.array(record.idle_days, dtype="datetime64[D]")
     known = _is_traded(data_array) | np.isin(market.dates.astype("datetime64[D]"), idle)
     return dataclasses.replace(
-        market, data_array=data_array[known], dates=market.dates[known], tickers=list(record.tickers)
+        market,
+        data_array=data_array[known],
+        dates=market.dates[known],
+        tickers=list(record.tickers),
+        volume=None if market.volume is None else market.volume[known][:, columns],
     )
 
 
@@ -132,11 +139,14 @@ def _span(market: Market, first: str, last: str) -> Span:
 
 
 def _fingerprints(market: Market, last: int) -> list[str]:
-    """Return one hash a ticker of its prices on days 0..`last` and of the dates of those days."""
+    """Return one hash a ticker of its prices, and volume, on days 0..`last` and of the dates of those days."""
     dates = market.dates[: last + 1].astype("datetime64[D]").astype("<i8").tobytes()
-    prices = np.ascontiguousarray(market.data_array[: last + 1, :, list(PRICES)].transpose(1, 0, 2), dtype="<f4")
-    prices[np.isnan(prices)] = np.nan  # one bit pattern for every missing price
-    return [hashlib.sha256(dates + column.tobytes()).hexdigest()[:_HASH_CHARACTERS] for column in prices]
+    values = market.data_array[: last + 1, :, list(PRICES)]
+    if market.volume is not None:
+        values = np.concatenate((values, market.volume[: last + 1, :, None]), axis=2)
+    values = np.ascontiguousarray(values.transpose(1, 0, 2), dtype="<f4")
+    values[np.isnan(values)] = np.nan  # one bit pattern for every missing number
+    return [hashlib.sha256(dates + column.tobytes()).hexdigest()[:_HASH_CHARACTERS] for column in values]
 
 
 def _listed(names: list[str], most: int = 5) -> str:

@@ -22,21 +22,34 @@ class Bars:
     """(days * stocks, 3) float64: open, high, close; NaN where the stock has no bar."""
     tradable: Tensor
     """(days, stocks) bool: the stock has a bar."""
+    volume: Tensor | None = None
+    """(days * stocks,) float32: shares traded, infinite where not known, so that no order is cut there."""
 
     @classmethod
-    def from_prices(cls, open_: Tensor, high: Tensor, close: Tensor) -> Bars:
-        """Build from three (days, stocks) tensors; a bar counts only if all three prices are finite and positive."""
+    def from_prices(cls, open_: Tensor, high: Tensor, close: Tensor, volume: Tensor | None = None) -> Bars:
+        """Build from (days, stocks) tensors; a bar counts only if all three prices are finite and positive.
+
+        A volume that is NaN or negative counts as not known.
+        """
         quotes = torch.stack((open_, high, close), dim=-1).double()
         tradable = (torch.isfinite(quotes) & (quotes > 0)).all(-1)
         quotes[~tradable] = torch.nan
-        return cls(quotes.reshape(-1, 3).contiguous(), tradable)
+        if volume is not None:
+            volume = torch.where(volume >= 0, volume, torch.inf).float().flatten()
+        return cls(quotes.reshape(-1, 3).contiguous(), tradable, volume)
 
     @classmethod
     def of(
-        cls, data_array: NDArray[np.float32], columns: NDArray[np.int64], device: torch.device | str = "cpu"
+        cls,
+        data_array: NDArray[np.float32],
+        columns: NDArray[np.int64],
+        device: torch.device | str = "cpu",
+        volume: NDArray[np.float32] | None = None,
     ) -> Bars:
-        """Take the bars of these columns from a (days, columns, 9) array."""
-        return cls.from_prices(*(torch.from_numpy(data_array[:, columns, f]).to(device) for f in (OPEN, HIGH, CLOSE)))
+        """Take the bars of these columns from a (days, columns, 9) array, their volume from a (days, columns) one."""
+        parts = [data_array[:, columns, feature] for feature in (OPEN, HIGH, CLOSE)]
+        parts += [] if volume is None else [volume[:, columns]]
+        return cls.from_prices(*(torch.from_numpy(part).to(device) for part in parts))
 
     @property
     def days(self) -> int:

@@ -25,6 +25,7 @@ from environment.orders import (
     target_price,
 )
 from utils.config.trader import EnvironmentConfig
+from utils.errors import ConfigError
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 _TARGET_OPEN, _TARGET, _HOLDING, _NO_BAR, _EPISODE_END = range(1, len(EXIT_REASONS))
@@ -37,9 +38,24 @@ class Portfolio:
 
     Day d is a session; the state of day d holds everything up to its close. Orders decided then are filled at the open
     of d + 1, by default.
+
+    With a volume cap an order buys at most that percent of the shares traded on the day of its fill, which the policy
+    does not know: the cap says what the market could have filled. What is cut off lapses, and the next orders of the
+    day may spend its cash. Sales are never cut: no position stays beyond its rules.
+
+    A delisting loss is taken where a position closes since its stock had no bar for `max_days_without_bar` sessions.
+    One that the end of the episode closes before that leaves at its last price: most short gaps are halts.
+
+    Raises:
+        ConfigError: the rules cap orders by volume, but the bars have none.
     """
 
     def __init__(self, bars: Bars, rules: EnvironmentConfig) -> None:
+        if rules.volume_cap > 0 and bars.volume is None:
+            raise ConfigError(
+                f"expected bars with volume for a volume cap of {rules.volume_cap:g}%, got none; give the volume, or "
+                "leave the cap out"
+            )
         self.bars = bars
         self.rules = rules
         self.device = bars.quotes.device
@@ -61,7 +77,7 @@ class Portfolio:
     @classmethod
     def on(cls, market: Market, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> Self:
         """Trade the investable stocks of a market."""
-        return cls(Bars.of(market.data_array, market.investable_columns, device), rules)
+        return cls(Bars.of(market.data_array, market.investable_columns, device, market.volume), rules)
 
     def reset(self, start: Tensor, *, steps: int | None = None, trading_steps: int | None = None) -> None:
         """Begin episodes with cash only.
@@ -190,9 +206,18 @@ class Portfolio:
         rows = (self.day * self.bars.stocks + stock).reshape(-1)
         return self.bars.quotes.index_select(0, rows).view(*stock.shape, 3)
 
+    def _cut_to_volume(self, value: Tensor, stock: Tensor, price: Tensor) -> Tensor:
+        """Cut the values of orders to the cap's share of the shares traded today, at the price of the fill."""
+        if self.rules.volume_cap == 0 or self.bars.volume is None:
+            return value
+        rows = (self.day * self.bars.stocks + stock).reshape(-1)
+        traded = self.bars.volume.index_select(0, rows).view(stock.shape) * price
+        return torch.minimum(value, self.rules.volume_cap / 100 * traded)
+
     def _fill(self, orders: Orders, price: Tensor) -> None:
         """Buy in rank order with the cash of the last close; an order without a price lapses."""
-        wanted = torch.where(torch.isfinite(price), orders.coefficient * self.rules.stake, 0.0) * (1 + self._rate)
+        wanted = self._cut_to_volume(orders.coefficient * self.rules.stake, orders.stock, price)
+        wanted = torch.where(torch.isfinite(price), wanted, 0.0) * (1 + self._rate)
         value = cut_to_cash(wanted, self.cash, dim=0) / (1 + self._rate)
         is_filled = value >= _DUST * self.rules.initial_capital
         value = torch.where(is_filled, value, 0.0)
@@ -224,6 +249,8 @@ class Portfolio:
         missing = torch.where(has_bar, 0, ledger.days_without_bar[rows] + 1)
         is_lost = missing >= self.rules.max_days_without_bar
         price = torch.where(has_bar, close, last)
+        if self.rules.delisting_loss > 0:
+            price = torch.where(is_lost, price * (1 - self.rules.delisting_loss / 100), price)
         price = torch.where(at_target, target, price)
         price = torch.where(at_open, open_, price)
         leaves = torch.ones_like(is_open) if is_last else at_target | at_open | at_close | is_lost

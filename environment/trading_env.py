@@ -49,18 +49,22 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         investable_columns: Sequence[int] | NDArray[np.int64] | None = None,
         rules: EnvironmentConfig | None = None,
         input_clip: float = 8.0,
+        volume: NDArray[np.float32] | None = None,
     ) -> None:
+        """Trade `investable_columns` (default: all) of the data; `volume` (days, columns) is for a volume cap only."""
         super().__init__()
         if data_array.ndim != 3 or data_array.shape[2] != NUM_FEATURES or len(dates) != len(data_array):
             raise ValueError(
                 f"expected data_array (days, columns, {NUM_FEATURES}) and one date a day, got {data_array.shape} and "
                 f"{len(dates)} dates; take both from a prepared StockDataLoader"
             )
+        if volume is not None and volume.shape != data_array.shape[:2]:
+            raise ValueError(f"expected volume of shape {data_array.shape[:2]}, days and columns, got {volume.shape}")
         columns = _checked_columns(investable_columns, data_array.shape[1])
         self.rules = rules or EnvironmentConfig()
         self.dates = dates
         self._market = network_inputs(data_array, normalization_stats, input_clip)
-        self._portfolio = Portfolio(Bars.of(data_array, columns), self.rules)
+        self._portfolio = Portfolio(Bars.of(data_array, columns, volume=volume), self.rules)
         self._set_window(start_idx, end_idx, trading_end_idx)
         stocks = len(columns)
         self.observation_space = gym.spaces.Dict(  # type: ignore[assignment]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ class MarketCase:
     end: int
     trading_end: int
     rules: EnvironmentConfig
+    volume: FloatArray | None = None
+    """(days, stocks) shares traded, in places unknown: NaN, infinite or negative."""
 
 
 def random_panel(
@@ -93,6 +95,13 @@ def _has_bar(
     return present
 
 
+def random_volume(rng: np.random.Generator, data: FloatArray, money: float) -> FloatArray:
+    """Shares traded (days, stocks) float32, mostly worth about so much `money`; some unknown, some 0."""
+    volume = money / np.where(np.isnan(data[..., 3]), 1.0, data[..., 3]) * rng.lognormal(0, 1, data.shape[:2])
+    odd = rng.choice([np.nan, np.inf, -1.0, 0.0], data.shape[:2])
+    return np.where(rng.random(data.shape[:2]) < 0.2, odd, volume).astype(np.float32)
+
+
 def random_orders(rng: np.random.Generator, steps: int, stocks: int, *, busy: float = 0.3) -> FloatArray:
     """Orders (steps, stocks, 2) float32: coefficients, of which a share `busy` reach 1, and target percents.
 
@@ -112,6 +121,12 @@ def random_orders(rng: np.random.Generator, steps: int, stocks: int, *, busy: fl
 def to_bars(data: FloatArray) -> list[list[Bar | None]]:
     """The panel as `bars[day][stock]`, Python floats or None."""
     return [[_bar(prices) for prices in row] for row in data.tolist()]
+
+
+def to_volumes(volume: FloatArray | None) -> list[list[float | None]]:
+    """Volumes as `volumes[day][stock]`, Python floats or None where not known."""
+    rows = [] if volume is None else volume.tolist()
+    return [[shares if 0 <= shares < float("inf") else None for shares in row] for row in rows]
 
 
 def _bar(prices: list[float]) -> Bar | None:
@@ -136,6 +151,7 @@ def environment_rules(draw: st.DrawFn, trading_days: int = 125, settlement_days:
         max_new_positions_per_day=draw(st.integers(1, 4)),
         max_holding_days=draw(st.integers(1, 25)),
         max_days_without_bar=draw(st.integers(1, 7)),
+        delisting_loss=draw(st.sampled_from([0.0, 30.0, 100.0])),
         cost_bps=draw(st.sampled_from([5.0, 0.0, 80.0])),
         slippage_bps=draw(st.sampled_from([5.0, 0.0])),
         fill=draw(st.sampled_from(["next_open", "same_close"])),
@@ -157,4 +173,8 @@ def market_cases(draw: st.DrawFn, max_steps: int = 60, max_stocks: int = 8) -> M
     data = random_panel(rng, start + steps + 1 + after, stocks, missing=missing, tick=tick)
     orders = random_orders(rng, steps, stocks, busy=draw(st.sampled_from([0.3, 0.02, 0.9])))
     rules = draw(environment_rules(trading_days=trading_days, settlement_days=steps - trading_days))
-    return MarketCase(data, orders, start, start + steps, start + trading_days, rules)
+    cap = draw(st.sampled_from([0.0, 2.5, 100.0]))
+    # Half of the orders of about four stakes are cut.
+    volume = random_volume(rng, data, 4 * rules.stake * 100 / cap) if cap > 0 else None
+    rules = replace(rules, volume_cap=cap)
+    return MarketCase(data, orders, start, start + steps, start + trading_days, rules, volume)

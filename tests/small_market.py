@@ -25,22 +25,33 @@ TINY_RULES = EnvironmentConfig(
 )
 
 
-def panel_frame(panel: FloatArray) -> pd.DataFrame:
-    """Long frame of a (days, columns, 4) panel of open, high, low, close; a row of NaN where there is no bar."""
+def panel_frame(panel: FloatArray, volume: FloatArray | None = None) -> pd.DataFrame:
+    """Long frame of a (days, columns, 4) panel of open, high, low, close; a row of NaN where there is no bar.
+
+    It has a column of (days, columns) volumes if they are given.
+    """
     days, columns, _ = panel.shape
     dates = np.busday_offset(np.datetime64("2010-01-04"), np.arange(days)).astype("datetime64[s]")
     tickers = [f"T{column:02d}" for column in range(columns)]
     frame = pd.DataFrame({"date": np.repeat(dates, columns), "ticker": np.tile(tickers, days)})
     frame[["open", "high", "low", "close"]] = panel.reshape(-1, 4).astype(np.float64)
+    if volume is not None:
+        frame["volume"] = volume.ravel()
     return frame
 
 
 def loader_of(
-    panel: FloatArray, *, config: DataConfig = TINY_DATA, investable: Sequence[int] | None = None
+    panel: FloatArray,
+    *,
+    config: DataConfig = TINY_DATA,
+    investable: Sequence[int] | None = None,
+    volume: FloatArray | None = None,
 ) -> StockDataLoader:
-    """A prepared loader of a panel; `investable` are columns."""
+    """A prepared loader of a panel and perhaps its (days, columns) volume; `investable` are columns."""
     tickers = None if investable is None else [f"T{column:02d}" for column in investable]
-    loader = StockDataLoader.from_frame(panel_frame(panel), config=config, investable_tickers=tickers)
+    frame = panel_frame(panel, volume)
+    with_volume = volume is not None
+    loader = StockDataLoader.from_frame(frame, config=config, investable_tickers=tickers, with_volume=with_volume)
     loader.load_and_prepare()
     return loader
 
@@ -51,9 +62,10 @@ def market_of(
     config: DataConfig = TINY_DATA,
     rules: EnvironmentConfig = TINY_RULES,
     investable: Sequence[int] | None = None,
+    volume: FloatArray | None = None,
 ) -> Market:
     """A panel as training sees it, through the loader."""
-    return build_market(loader_of(panel, config=config, investable=investable), config, rules)
+    return build_market(loader_of(panel, config=config, investable=investable, volume=volume), config, rules)
 
 
 def small_market(
@@ -78,6 +90,7 @@ def environment_of(
         investable_columns=market.investable_columns,
         rules=rules,
         input_clip=market.input_clip,
+        volume=market.volume,
     )
 
 

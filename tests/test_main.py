@@ -123,9 +123,10 @@ def test_the_champions_checkpoint_is_never_pruned(tiny: Path) -> None:
 
 def test_own_data_trains_and_only_listed_tickers_are_bought(tiny: Path) -> None:
     data, listed = tiny.parent / "data.parquet", tiny.parent / "listed.txt"
-    frame(300, 5).to_parquet(data)
+    frame(300, 5).assign(volume=1000).to_parquet(data)
     listed.write_text("T1\nT3\n")
-    assert run(tiny, "--run", "own", "--data", str(data), "--investable", str(listed)) == 0
+    rules = ("--env.volume-cap", "5", "--env.delisting-loss", "30")
+    assert run(tiny, "--run", "own", "--data", str(data), "--investable", str(listed), *rules) == 0
     summary = json.loads((tiny.parent / "runs" / "own" / "summary.json").read_text())
     assert (summary["columns"], summary["investable"], summary["synthetic"]) == (5, 2, False)
     assert set(summary["champion"]["validation"]) == POLICIES and "holdout" not in summary["champion"]
@@ -191,6 +192,8 @@ def test_bad_data_gets_one_line_and_exit_code_2(
         (("--resume", "nothing"), "nothing"),
         (("--seed", "1.5"), "seed"),
         (("--investable", "nowhere.txt"), "nowhere.txt"),
+        (("--env.volume-cap", "5"), "expected volume for --env.volume-cap 5"),
+        (("--env.delisting-loss", "101"), "<= 100"),
     ],
 )
 def test_bad_settings_get_one_line_and_exit_code_2(

@@ -19,7 +19,7 @@ from data.splits import Span, Splits
 from environment.portfolio import Portfolio
 from models.population import Population
 from models.replay_buffer import ReplayBuffer, TransitionBatch
-from tests.market_cases import FloatArray, random_panel
+from tests.market_cases import FloatArray, random_panel, random_volume
 from tests.small_market import TINY_NETWORK
 from training.learner import Learner
 from training.rollout import Exploration, Recorder, roll_out
@@ -72,7 +72,10 @@ def tiny_learning(**changes: Any) -> LearningConfig:
 
 
 def world_of(
-    panel: FloatArray, investable: Sequence[int] | None = None, rules: EnvironmentConfig | None = None
+    panel: FloatArray,
+    investable: Sequence[int] | None = None,
+    rules: EnvironmentConfig | None = None,
+    volume: FloatArray | None = None,
 ) -> World:
     """A world of (days, columns, 4) prices: open, high, low, close, NaN where there is no bar."""
     days, columns = panel.shape[:2]
@@ -88,14 +91,22 @@ def world_of(
         Splits(span, span, span),
         normalization_stats(data, days - 1),
         8.0,
+        volume,
     )
     env = Portfolio.on(market, rules or tiny_rules())
     return World(market, MarketTensors.of(market, "cpu"), env)
 
 
 def random_world(seed: int = 0, days: int = 40, rules: EnvironmentConfig | None = None) -> World:
-    """Six columns, four of them investable, with gaps, jumps and stocks that start late or stop early."""
-    return world_of(random_panel(np.random.default_rng(seed), days, 6), INVESTABLE, rules)
+    """Six columns, four of them investable, with gaps, jumps and stocks that start late or stop early.
+
+    Under a volume cap they have volume, which cuts about half of the largest orders.
+    """
+    rng = np.random.default_rng(seed)
+    panel, volume = random_panel(rng, days, 6), None
+    if rules is not None and rules.volume_cap > 0:
+        volume = random_volume(rng, panel, 10 * rules.stake * 100 / rules.volume_cap)
+    return world_of(panel, INVESTABLE, rules, volume)
 
 
 def trending_panel(returns: Sequence[float], days: int, noise: float = 0.004, seed: int = 0) -> FloatArray:

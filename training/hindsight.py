@@ -23,7 +23,7 @@ _TARGETS = 5
 """Sale targets tried, evenly spaced over their range; a critic sees its target as a number and fills the gaps."""
 _DAYS_AT_ONCE = 256
 _STAKE_PERCENT = 0.001
-"""So small a stake that no order is ever cut to the cash at hand."""
+"""So small a stake that no order is ever cut to the cash at hand, or to a share of the day's volume."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,9 @@ def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day
     """Give every order of days first_day..last_day to an account that can pay for all of them, and note its result.
 
     A result is known where the longest possible trade ends by `last_day`. Orders for stocks without a bar that day
-    cannot be given; one that finds no price to be filled at earns nothing.
+    cannot be given; one that finds no price to be filled at earns nothing, nor does one without any volume under a
+    volume cap. The results are those of orders that no cap cuts: a trade's result is in proportion to its size, and
+    critics see the size that was filled.
     """
     targets = torch.linspace(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT, _TARGETS, device=bars.quotes.device)
     affordable = replace(

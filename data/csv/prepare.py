@@ -92,8 +92,9 @@ def prepare(source: Path, target: Path) -> PrepareSummary:
 
     Columns are known by their usual names; a file without a header has date, open, high, low, close and perhaps volume
     in this order. The ticker is in its own column, else it is the file's name. With an adjusted close, all prices are
-    scaled to it. Of several rows for one date the last is kept. Rows without a date or with a price that is missing,
-    infinite or not positive are dropped. Raises `DataError` if nothing usable is found or the file cannot be written.
+    scaled to it, and volume the other way, so that price x volume stays the money traded. Of several rows for one date
+    the last is kept. Rows without a date or with a price that is missing, infinite or not positive are dropped. Raises
+    `DataError` if nothing usable is found or the file cannot be written.
     """
     summary = PrepareSummary(target)
     tickers: dict[str, int] = {}
@@ -274,6 +275,7 @@ def _block(
             scaled = {
                 role: np.where(values[role] == close, adjusted, values[role] * (adjusted / close)) for role in PRICES
             }
+            scaled["volume"] = values["volume"] * (close / adjusted)
         values |= scaled
     codes = {
         "day": _codes(texts["date"], days),

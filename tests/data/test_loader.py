@@ -177,6 +177,43 @@ def test_volume_and_other_columns_are_not_needed() -> None:
     assert load(more).data_array.tobytes() == load(less).data_array.tobytes()
 
 
+def test_volume_is_read_where_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    """What is missing, infinite or negative is not known; 0 is."""
+    frame = bars_frame().sort_values(["ticker", "date"], ignore_index=True)
+    frame["volume"] = np.arange(len(frame), dtype=float)
+    frame.loc[[1, 2, 3, 4], "volume"] = [np.nan, np.inf, -1.0, -np.inf]
+    frame.loc[5, "close"] = np.nan
+    loader = StockDataLoader.from_frame(frame, config=TOLERANT, investable_tickers=["AAA", "BBB"], with_volume=True)
+    loader.load_and_prepare()
+    expected = frame.pivot(index="date", columns="ticker", values="volume").to_numpy(np.float32).copy()
+    expected[1:6, 0] = np.nan
+    assert loader.volume is not None and loader.volume.dtype == np.float32
+    np.testing.assert_array_equal(loader.volume, expected)
+    rows = int(np.isfinite(loader.data_array[:, :2, f.CLOSE]).sum())
+    assert f"No volume (missing, infinite or negative) in 4 of {rows} investable rows" in caplog.text
+    assert load(frame.assign(volume="many")).volume is None, "it was not asked for"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda frame: frame.drop(columns="volume"), r"one column 'volume' in frame, got 0 .*--env\.volume-cap$"),
+        (lambda frame: frame.rename(columns={"volume": "Volume"}), r"the nearest is 'Volume'"),
+        (lambda frame: frame.assign(volume="many"), r"numbers in column 'volume'"),
+        (
+            lambda frame: frame.assign(volume=frame["volume"].where(frame["ticker"] == "CCC")),
+            r"got none .* in all 114 investable rows",
+        ),
+        (lambda frame: frame.assign(volume=-1), r"expected volume for --env\.volume-cap, got none"),
+    ],
+)
+def test_volume_that_is_not_there_is_one_clear_error(change: Callable[[pd.DataFrame], pd.DataFrame], says: str) -> None:
+    frame = change(bars_frame())
+    loader = StockDataLoader.from_frame(frame, config=TOLERANT, investable_tickers=["AAA", "BBB"], with_volume=True)
+    with pytest.raises(DataError, match=says):
+        loader.load_and_prepare()
+
+
 def test_several_row_groups_read_as_one(tmp_path: Path) -> None:
     frame = bars_frame()
     frame["ticker"] = frame["ticker"].astype("category")

@@ -14,15 +14,17 @@ Days are row indices of `bars`, money is in currency units. A bar is (open, high
     order, ties to the lower stock index.
 3.  Size. The orders of a day share the cash at the close of d. In rank order each takes
     min(coefficient x stake, remaining cash / (1 + rate)), where stake = stake_percent / 100 x initial capital and
-    rate = (cost_bps + slippage_bps) / 10000, and leaves value x (1 + rate) less for the next. A value below 1e-6 of
-    the initial capital is dropped. An order without a bar on d + 1 lapses: it spends nothing, so that lower ranks see
-    its cash, and no further candidate takes its place.
+    rate = (cost_bps + slippage_bps) / 10000, and leaves value x (1 + rate) less for the next. With a volume cap it
+    takes at most volume_cap percent of the shares traded on the day of its fill, at the fill price; where that volume
+    is not known it is not cut, and exits never are. A value below 1e-6 of the initial capital is dropped. An order
+    without a bar on d + 1 lapses: it spends nothing, so that lower ranks see its cash, and no further candidate takes
+    its place.
 4.  Position. Shares = value / fill price, fractional. Target price = fill price x (1 + target / 100).
 5.  Exits, examined each session from the entry day (`next_open`) or the day after it (`same_close`) on. With a bar:
     open >= target, except on the entry day, exits at the open; else high >= target exits at the target; else the close
     if the sessions held, bars or not, the entry day being 1, have reached `max_holding_days`. Without a bar: after
-    `max_days_without_bar` successive sessions of that kind it exits at its last close; a bar resets their count.
-    What is left at the close of `end` exits at its last close.
+    `max_days_without_bar` successive sessions of that kind it exits at its last close less delisting_loss percent; a
+    bar resets their count. What is left at the close of `end` exits at its last close, without a bar as well.
 6.  Cash. Proceeds less costs enter on the exit day and can be spent by the decision at that day's close. Costs are
     rate x value traded, on each leg.
 7.  Equity at a close = cash + shares x last close. Under `same_close` the cash and equity of day d are those before the
@@ -46,6 +48,8 @@ from utils.config.trader import EnvironmentConfig
 
 Bar = tuple[float, float, float, float]
 Bars = Sequence[Sequence[Bar | None]]
+Volumes = Sequence[Sequence[float | None]]
+"""Shares traded, `volumes[day][stock]`, None where not known."""
 Order = Sequence[float]
 DayOrders = Mapping[int, Order] | Sequence[Order]
 Reason = Literal["target_open", "target", "holding", "no_bar", "episode_end"]
@@ -100,11 +104,13 @@ def simulate(
     end: int,
     trading_end: int,
     rules: EnvironmentConfig,
+    volumes: Volumes = (),
 ) -> Result:
     """Plays the episode from the close of day `start` to the close of day `end`.
 
     `bars[day][stock]` is a bar or None; `orders_by_step[t][stock]` is (coefficient, target percent), a stock that a
-    mapping leaves out being without an order. The lengths of the episode in `rules` are not read.
+    mapping leaves out being without an order. The lengths of the episode in `rules` are not read; `volumes` only with a
+    volume cap.
     """
     assert 0 <= start < end < len(bars), f"expected 0 <= start < end < {len(bars)}, got {start} and {end}"
     trades: list[Trade] = []
@@ -112,21 +118,34 @@ def simulate(
     equity = [rules.initial_capital]
     for day in range(start, end):
         if day < trading_end:
-            trades += orders_filled(bars, orders_by_step[day - start], trades, day, cash[-1], end, rules)
+            orders = ranked(bars, orders_by_step[day - start], trades, day, rules)
+            trades += orders_filled(bars, volumes, orders, day, cash[-1], end, rules)
         cash.append(cash_at_close(trades, day + 1, rules))
         equity.append(cash[-1] + positions_at_close(bars, trades, day + 1))
     return summarise(trades, equity, cash, start, rules)
 
 
 def orders_filled(
-    bars: Bars, orders: DayOrders, trades: list[Trade], day: int, cash: float, end: int, rules: EnvironmentConfig
+    bars: Bars,
+    volumes: Volumes,
+    orders: list[tuple[int, float, float]],
+    day: int,
+    cash: float,
+    end: int,
+    rules: EnvironmentConfig,
 ) -> list[Trade]:
-    """The trades that the decision at the close of `day` opens with `cash` to spend."""
-    opened = []
-    for rank, (stock, coefficient, target) in enumerate(ranked(bars, orders, trades, day, rules)):
+    """The trades that ranked orders at the close of `day` open with `cash` to spend."""
+    opened, filled_on = [], fill_day(day, rules)
+    for rank, (stock, coefficient, target) in enumerate(orders):
+        bar = bars[filled_on][stock]
+        if bar is None:
+            continue
         wanted = coefficient * rules.stake_percent / 100 * rules.initial_capital
+        traded = volumes[filled_on][stock] if rules.volume_cap > 0 else None
+        if traded is not None:
+            wanted = min(wanted, traded * rules.volume_cap / 100 * fill_price(bar, rules))
         value = min(wanted, cash / (1 + rate(rules)))
-        if bars[fill_day(day, rules)][stock] is None or value < DUST * rules.initial_capital:
+        if value < DUST * rules.initial_capital:
             continue
         cash -= value * (1 + rate(rules))
         opened.append(whole_trade(bars, (stock, value, target), day, rank, end, rules))
@@ -136,6 +155,11 @@ def orders_filled(
 def fill_day(order_day: int, rules: EnvironmentConfig) -> int:
     """The session in which the orders of `order_day` are filled."""
     return order_day + 1 if rules.fill == "next_open" else order_day
+
+
+def fill_price(bar: Bar, rules: EnvironmentConfig) -> float:
+    """The price of a purchase in the session of its fill."""
+    return bar[0] if rules.fill == "next_open" else bar[3]
 
 
 def ranked(
@@ -170,7 +194,7 @@ def find_exit(
         if bar is None:
             days_without_bar += 1
             if days_without_bar == rules.max_days_without_bar:
-                return day, last_price, "no_bar"
+                return day, last_price - last_price * rules.delisting_loss / 100, "no_bar"
             continue
         days_without_bar = 0
         open_, high, _, last_price = bar
@@ -191,7 +215,7 @@ def whole_trade(
     entry_day = fill_day(order_day, rules)
     bar = bars[entry_day][stock]
     assert bar is not None
-    price = bar[0] if rules.fill == "next_open" else bar[3]
+    price = fill_price(bar, rules)
     target_price = price * (1 + target / 100)
     exit_day, exit_price, reason = find_exit(bars, stock, entry_day, target_price, end, rules)
     proceeds = value / price * exit_price

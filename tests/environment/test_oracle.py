@@ -13,8 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.environment.oracle import Bar, Order, Result, last_close, simulate
-from tests.market_cases import MarketCase, environment_rules, market_cases, random_orders, random_panel, to_bars
+from tests.environment.oracle import Bar, Order, Result, Volumes, last_close, simulate
+from tests.market_cases import (
+    MarketCase,
+    environment_rules,
+    market_cases,
+    random_orders,
+    random_panel,
+    random_volume,
+    to_bars,
+    to_volumes,
+)
 from tests.market_cases import to_orders as orders_of
 from utils.config.trader import EnvironmentConfig
 
@@ -27,6 +36,7 @@ def play(
     orders: Mapping[int, Mapping[int, Order]],
     trading_end: int | None = None,
     start: int = 0,
+    volumes: Volumes = (),
     **rules: Any,
 ) -> Result:
     """The episode from `start` to the last bar; a number is a bar that stands still. Capital 1000, stake 100, free."""
@@ -34,7 +44,8 @@ def play(
     bars = [[_bar(stock[day]) for stock in stocks] for day in range(days)]
     by_step = [orders.get(step, {}) for step in range(days - 1 - start)]
     last = days - 1 if trading_end is None else trading_end
-    return simulate(bars, by_step, start=start, end=days - 1, trading_end=last, rules=replace(RULES, **rules))
+    chosen = replace(RULES, **rules)
+    return simulate(bars, by_step, start=start, end=days - 1, trading_end=last, rules=chosen, volumes=volumes)
 
 
 def _bar(day: Day) -> Bar | None:
@@ -165,6 +176,31 @@ def test_lapsed_order_spends_nothing_and_is_not_replaced() -> None:
     assert [(trade.stock, trade.value, trade.rank) for trade in result.trades] == [(1, 900, 1)]
 
 
+@pytest.mark.parametrize(
+    ("fill", "shares", "value"),
+    [
+        ("next_open", 100.0, 80),  # a tenth of 100 shares at the open of 8
+        ("next_open", 200.0, 100),
+        ("next_open", None, 100),
+        ("next_open", 0.0, None),
+        ("same_close", 100.0, 50),  # those of the day of the decision, at its close of 5
+    ],
+)
+def test_order_is_cut_to_a_share_of_the_shares_traded(fill: str, shares: float | None, value: float | None) -> None:
+    volumes = [[shares if fill == "same_close" else 1.0], [1.0 if fill == "same_close" else shares], [1.0]]
+    result = play([5, (8, 11, 8, 10), 10], orders={0: {0: (1, 50)}}, volumes=volumes, volume_cap=10.0, fill=fill)
+    assert [trade.value for trade in result.trades] == ([] if value is None else [value])
+    # All of it is sold, although a single share is traded that day.
+    assert result.cash[-1] == result.equity[-1]
+
+
+def test_what_the_volume_cuts_off_stays_cash_for_the_next_order() -> None:
+    orders = {0: {0: (10, 50), 1: (9.5, 50)}}
+    volumes = [[1.0, 1e9]] * 2
+    result = play([8, 8], [8, 8], orders=orders, volumes=volumes, volume_cap=50.0, max_new_positions_per_day=2)
+    assert [trade.value for trade in result.trades] == [4, 950]
+
+
 def test_proceeds_can_be_spent_by_the_decision_at_the_close_of_the_exit() -> None:
     orders = {0: {0: (10, 50)}, 1: {1: (10, 50)}, 2: {1: (5, 50)}}
     result = play([8, 8, 16, 16], [8, 8, 8, 8], orders=orders)
@@ -231,6 +267,21 @@ def test_holding_exits(later: list[Day], holding_days: int, expected: tuple[int,
 )
 def test_exits_without_a_bar(later: list[Day], expected: tuple[int, float, str]) -> None:
     assert exits(play([5, *later], orders={0: {0: (1, 50)}}, max_days_without_bar=3)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        ([8, 10, None, None, None], (5, 7, "no_bar")),  # 30 percent below its last close, on the last day too
+        ([8, 10, None, None, None, 12], (5, 7, "no_bar")),  # it was a halt, but nobody knew
+        ([8, 10, None, None], (4, 10, "episode_end")),  # not long enough to tell
+        ([8, 10, None, None, 9], (5, 9, "episode_end")),
+    ],
+)
+def test_delisting_takes_its_loss(later: list[Day], expected: tuple[int, float, str]) -> None:
+    result = play([5, *later], orders={0: {0: (1, 50)}}, max_days_without_bar=3, delisting_loss=30.0)
+    assert exits(result) == [expected]
+    assert result.equity[-1] == pytest.approx(900 + 12.5 * expected[1])
 
 
 def test_position_without_a_bar_is_marked_at_its_last_close() -> None:
@@ -303,6 +354,7 @@ def oracle(case: MarketCase) -> Result:
         end=case.end,
         trading_end=case.trading_end,
         rules=case.rules,
+        volumes=to_volumes(case.volume),
     )
 
 
@@ -339,7 +391,7 @@ def test_fitness_is_the_money_less_the_penalties(case: MarketCase) -> None:
 @settings(max_examples=100, deadline=None)
 @given(market_cases())
 def test_every_trade_obeys_the_rules(case: MarketCase) -> None:
-    trades, rules, bars = oracle(case).trades, case.rules, to_bars(case.data)
+    trades, rules, bars, volumes = oracle(case).trades, case.rules, to_bars(case.data), to_volumes(case.volume)
     places = [(trade.order_day, trade.rank) for trade in trades]
     assert places == sorted(set(places))
     for trade in trades:
@@ -348,9 +400,12 @@ def test_every_trade_obeys_the_rules(case: MarketCase) -> None:
         assert trade.order_day <= trade.entry_day <= trade.exit_day <= case.end
         assert bars[trade.order_day][trade.stock] and bars[trade.entry_day][trade.stock]
         assert 1e-6 <= trade.value / rules.initial_capital <= rules.stake_percent / 10 * (1 + 1e-9)
+        if rules.volume_cap > 0 and (traded := volumes[trade.entry_day][trade.stock]) is not None:
+            assert trade.shares <= rules.volume_cap / 100 * traded * (1 + 1e-9)
         exit_bar = bars[trade.exit_day][trade.stock]
         if trade.reason in ("no_bar", "episode_end"):
-            assert trade.exit_price == last_close(bars, trade.stock, trade.exit_day)
+            left = 1 - rules.delisting_loss / 100 if trade.reason == "no_bar" else 1
+            assert trade.exit_price == pytest.approx(left * last_close(bars, trade.stock, trade.exit_day))
             assert trade.reason == "episode_end" or exit_bar is None
         else:
             assert exit_bar is not None
@@ -381,7 +436,10 @@ def test_the_past_does_not_depend_on_the_future(case: MarketCase, draw: st.DataO
 def test_profits_do_not_depend_on_the_unit_of_a_price(case: MarketCase, power: int) -> None:
     data = case.data.copy()
     data[:, 0] *= np.float32(2.0) ** power  # exact in binary
-    assert oracle(replace(case, data=data)).equity == oracle(case).equity
+    volume = None if case.volume is None else case.volume.copy()
+    if volume is not None:  # a split: as much money is traded as before
+        volume[:, 0] /= np.float32(2.0) ** power
+    assert oracle(replace(case, data=data, volume=volume)).equity == oracle(case).equity
 
 
 # The generator
@@ -434,6 +492,19 @@ def test_random_panels_start_late_stop_early_and_pause_for_long() -> None:
     first, last = traded.argmax(axis=0), 199 - traded[::-1].argmax(axis=0)
     pauses = [max(np.diff(np.flatnonzero(column)), default=1) - 1 for column in traded.T]
     assert (first > 10).sum() > 10 and (last < 189).sum() > 10 and sum(pause > 5 for pause in pauses) > 20
+
+
+def test_random_volumes_cut_some_orders_and_not_others() -> None:
+    rng = np.random.default_rng(2)
+    data, orders = random_panel(rng, 100, 20), random_orders(rng, 99, 20)
+    rules = EnvironmentConfig(volume_cap=10.0, delisting_loss=30.0)
+    case = MarketCase(data, orders, 0, 99, 85, rules, random_volume(rng, data, 4 * rules.stake * 10))
+    volumes = to_volumes(case.volume)
+    sizes = [(trade.shares, volumes[trade.entry_day][trade.stock]) for trade in oracle(case).trades]
+    cut = [traded is not None and shares >= 0.1 * traded * (1 - 1e-9) for shares, traded in sizes]
+    assert 0.1 < np.mean(cut) < 0.9
+    assert any(traded is None for _, traded in sizes)
+    assert any(traded == 0 for row in volumes for traded in row)
 
 
 def test_random_orders_hold_ties_borders_and_values_out_of_range() -> None:

@@ -15,17 +15,27 @@ from environment.ledger import Bars
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
 from tests.environment.oracle import Result, simulate
-from tests.market_cases import MarketCase, market_cases, random_orders, random_panel, to_bars, to_orders
+from tests.market_cases import (
+    MarketCase,
+    market_cases,
+    random_orders,
+    random_panel,
+    random_volume,
+    to_bars,
+    to_orders,
+    to_volumes,
+)
 from utils.config.trader import EnvironmentConfig
+from utils.errors import ConfigError
 
 FLOATS = ("entry_price", "shares", "value", "target_price", "exit_price", "profit", "costs")
 DISCRETE = ("stock", "order_day", "entry_day", "exit_day", "reason")
 
 
-def bars_of(data: np.ndarray) -> Bars:
-    """Bars of a (days, stocks, 4) panel of open, high, low, close."""
+def bars_of(data: np.ndarray, volume: np.ndarray | None = None) -> Bars:
+    """Bars of a (days, stocks, 4) panel of open, high, low, close, and their (days, stocks) volume."""
     open_, high, close = (torch.from_numpy(data[..., column].copy()) for column in (0, 1, 3))
-    return Bars.from_prices(open_, high, close)
+    return Bars.from_prices(open_, high, close, None if volume is None else torch.from_numpy(volume))
 
 
 def play(portfolio: Portfolio, orders: np.ndarray, starts: list[int], steps: int, trading_steps: int) -> list[Any]:
@@ -71,6 +81,7 @@ def expect(case: MarketCase, orders: np.ndarray) -> Result:
         end=case.end,
         trading_end=case.trading_end,
         rules=case.rules,
+        volumes=to_volumes(case.volume),
     )
 
 
@@ -80,7 +91,7 @@ def test_agrees_with_the_oracle(case: MarketCase) -> None:
     """Every rule, on one lane and on a second lane that trades differently in the same tensors."""
     steps = case.end - case.start
     other = random_orders(np.random.default_rng(steps), steps, case.data.shape[1], busy=0.5)
-    portfolio = Portfolio(bars_of(case.data), case.rules)
+    portfolio = Portfolio(bars_of(case.data, case.volume), case.rules)
     lanes = np.stack([case.orders, other], axis=1)
     cash = play(portfolio, lanes, [case.start] * 2, steps, case.trading_end - case.start)
     assert_same(portfolio, 0, cash, expect(case, case.orders))
@@ -92,14 +103,15 @@ def test_agrees_with_the_oracle_at_full_size(fill: Any) -> None:
     """145 days and 108 stocks, lanes on windows of their own, on an object that has played other windows before."""
     rng = np.random.default_rng(11)
     data = random_panel(rng, 200, 108)
-    rules = EnvironmentConfig(fill=fill)
-    portfolio = Portfolio(bars_of(data), rules)
+    rules = EnvironmentConfig(fill=fill, delisting_loss=30.0, volume_cap=5.0)
+    volume = random_volume(rng, data, 4 * rules.stake * 20)
+    portfolio = Portfolio(bars_of(data, volume), rules)
     starts = [0, 7, 54]
     play(portfolio, np.stack([random_orders(rng, 145, 108)] * 2, axis=1), [3, 9], 145, 125)
     orders = [random_orders(rng, 145, 108, busy=busy) for busy in (0.01, 0.1, 0.8)]
     cash = play(portfolio, np.stack(orders, axis=1), starts, 145, 125)
     for lane, start in enumerate(starts):
-        case = MarketCase(data, orders[lane], start, start + 145, start + 125, rules)
+        case = MarketCase(data, orders[lane], start, start + 145, start + 125, rules, volume)
         assert_same(portfolio, lane, cash, expect(case, orders[lane]))
 
 
@@ -108,7 +120,7 @@ def test_agrees_with_the_oracle_at_full_size(fill: Any) -> None:
 def test_books_balance_at_every_close(case: MarketCase) -> None:
     """cash + positions = equity, and in the end sum of profits - costs = change of equity, all in cash."""
     steps = case.end - case.start
-    portfolio = Portfolio(bars_of(case.data), case.rules)
+    portfolio = Portfolio(bars_of(case.data, case.volume), case.rules)
     portfolio.reset(torch.tensor([case.start]), steps=steps, trading_steps=case.trading_end - case.start)
     for step in range(steps):
         portfolio.step(torch.from_numpy(case.orders[step])[None])
@@ -119,14 +131,15 @@ def test_books_balance_at_every_close(case: MarketCase) -> None:
     trades = trade_ledger(portfolio, 0)
     assert float(portfolio.equity) == pytest.approx(float(portfolio.cash), rel=1e-12)
     gained = sum(t["profit"] - t["costs"] for t in trades)
-    assert case.rules.initial_capital + gained == pytest.approx(float(portfolio.equity), rel=1e-9)
+    capital = case.rules.initial_capital
+    assert capital + gained == pytest.approx(float(portfolio.equity), rel=1e-9, abs=1e-9 * capital)
 
 
 @settings(max_examples=60, deadline=None)
 @given(market_cases())
 def test_crediting_to_the_entry_keeps_the_episode_total(case: MarketCase) -> None:
     steps = case.end - case.start
-    portfolio = Portfolio(bars_of(case.data), case.rules)
+    portfolio = Portfolio(bars_of(case.data, case.volume), case.rules)
     play(portfolio, case.orders[:, None], [case.start], steps, case.trading_end - case.start)
     total = float(portfolio.rewards[:steps].sum())
     assert float(portfolio.entry_credited_rewards().sum()) == pytest.approx(total, rel=1e-9, abs=1e-9)
@@ -145,6 +158,43 @@ def test_a_trade_is_credited_to_the_step_that_ordered_it() -> None:
     assert portfolio.rewards[:5, 0].tolist() == pytest.approx([0, 0, 0.11, 0, 0])
 
 
+def test_a_delisted_stock_leaves_at_its_last_price_less_the_loss() -> None:
+    """Bought at 100 for 10,000, last seen at 80, lost on day 4: 100 shares at 56, with 0.1 % of costs a leg."""
+    nan = torch.nan
+    prices = torch.tensor([[100.0], [100.0], [80.0], [nan], [nan], [90.0], [90.0]])
+    rules = EnvironmentConfig(max_days_without_bar=2, delisting_loss=30.0)
+    portfolio = Portfolio(Bars.from_prices(prices, prices, prices), rules)
+    portfolio.reset(torch.tensor([0]), steps=6, trading_steps=1)
+    for _ in range(6):
+        portfolio.step(torch.tensor([[[1.0, 50.0]]]))
+    (trade,) = trade_ledger(portfolio, 0)
+    assert (trade["exit_day"], trade["reason"]) == (4, "no_bar")
+    assert [trade[name] for name in ("exit_price", "profit", "costs")] == pytest.approx([56, -4400, 15.6])
+    assert portfolio.equity_curve[:, 0].tolist() == pytest.approx(
+        [1_000_000, 999_990, 997_990, 997_990, 995_584.4, 995_584.4, 995_584.4]
+    )
+    assert portfolio.entry_credited_rewards()[:, 0].tolist() == pytest.approx([-0.44156, 0, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("shares", [np.nan, np.inf, -5.0, 300.0, 0.0])
+def test_an_order_buys_no_more_than_its_share_of_the_volume(shares: float) -> None:
+    """Of a stake of 10,000 at 100, a tenth of 300 shares; what nobody knows cuts nothing."""
+    prices = torch.full((4, 1), 100.0)
+    volume = torch.tensor([[1.0], [shares], [1.0], [1.0]])
+    portfolio = Portfolio(Bars.from_prices(prices, prices, prices, volume), EnvironmentConfig(volume_cap=10.0))
+    portfolio.reset(torch.tensor([0]), steps=3, trading_steps=1)
+    for _ in range(3):
+        portfolio.step(torch.tensor([[[1.0, 50.0]]]))
+    bought = [trade["shares"] for trade in trade_ledger(portfolio, 0)]
+    assert bought == {300.0: [30.0], 0.0: []}.get(shares, [100.0])
+
+
+def test_a_cap_without_volume_is_refused() -> None:
+    bars = bars_of(random_panel(np.random.default_rng(0), 30, 2))
+    with pytest.raises(ConfigError, match="expected bars with volume for a volume cap of 5%, got none"):
+        Portfolio(bars, EnvironmentConfig(volume_cap=5.0))
+
+
 @settings(max_examples=30, deadline=None)
 @given(market_cases(), st.sampled_from([2.0, 5.0]))
 def test_higher_costs_never_help(case: MarketCase, factor: float) -> None:
@@ -154,7 +204,7 @@ def test_higher_costs_never_help(case: MarketCase, factor: float) -> None:
     steps = case.end - case.start
     ends = []
     for chosen in (rules, dear):
-        portfolio = Portfolio(bars_of(case.data), chosen)
+        portfolio = Portfolio(bars_of(case.data, case.volume), chosen)
         play(portfolio, case.orders[:, None], [case.start], steps, case.trading_end - case.start)
         ends.append((float(portfolio.equity), len(trade_ledger(portfolio, 0))))
     assert ends[0][1] == ends[1][1]

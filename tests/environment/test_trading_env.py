@@ -17,7 +17,17 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from environment.trading_env import Observation, TradingEnvironment
 from tests.environment.oracle import Bars, Result, Trade, last_close, simulate
-from tests.market_cases import FloatArray, MarketCase, market_cases, random_orders, random_panel, to_bars, to_orders
+from tests.market_cases import (
+    FloatArray,
+    MarketCase,
+    market_cases,
+    random_orders,
+    random_panel,
+    random_volume,
+    to_bars,
+    to_orders,
+    to_volumes,
+)
 from tests.small_market import TINY_RULES, environment_of, loader_of, market_of, random_action, small_market
 from utils.config.trader import DataConfig, EnvironmentConfig
 from utils.spaces import spread_positions
@@ -56,8 +66,11 @@ def assert_equal(found: Observation, expected: Observation) -> None:
 
 
 def environment_of_case(case: MarketCase) -> TradingEnvironment:
-    assume(np.isfinite(case.data).any())
-    loader = loader_of(case.data, config=DataConfig())
+    has_bar = np.isfinite(case.data).all(axis=2)
+    assume(has_bar.any())
+    if case.volume is not None:
+        assume((np.isfinite(case.volume) & (case.volume >= 0) & has_bar).any())
+    loader = loader_of(case.data, config=DataConfig(), volume=case.volume)
     return TradingEnvironment(
         loader.data_array,
         loader.dates,
@@ -66,6 +79,7 @@ def environment_of_case(case: MarketCase) -> TradingEnvironment:
         case.end,
         case.trading_end,
         rules=case.rules,
+        volume=loader.volume,
     )
 
 
@@ -262,6 +276,12 @@ def test_investable_columns_that_are_none_are_refused(market: Market, columns: l
         TradingEnvironment(market.data_array, market.dates, market.stats, 20, 30, 25, investable_columns=columns)
 
 
+def test_volume_of_another_shape_is_refused(market: Market) -> None:
+    volume = np.ones((len(market.dates), 2), np.float32)
+    with pytest.raises(ValueError, match=r"^expected volume of shape \(160, 5\), days and columns, got \(160, 2\)$"):
+        TradingEnvironment(market.data_array, market.dates, market.stats, 20, 30, 25, volume=volume)
+
+
 def held_rows(case: MarketCase, bars: Bars, trades: list[Trade], day: int) -> tuple[FloatArray, FloatArray]:
     """`portfolio` and `exits` at the close of `day`, from the oracle's trades."""
     rules, stocks = case.rules, case.data.shape[1]
@@ -313,6 +333,7 @@ def test_observations_rewards_and_totals_agree_with_the_oracle(case: MarketCase)
         end=case.end,
         trading_end=case.trading_end,
         rules=case.rules,
+        volumes=to_volumes(case.volume),
     )
     observations, rewards, infos = play(env, case.orders)
     for observation, info in zip(observations, infos, strict=True):
@@ -371,9 +392,12 @@ def test_single_and_vector_form_are_identical(seed: int, fill: Any, orders: int)
         max_holding_days=5,
         inaction_penalty=0.1,
         loss_multiplier=1.5,
+        delisting_loss=30.0,
+        volume_cap=10.0,
     )
     rng = np.random.default_rng(seed)
-    market = market_of(random_panel(rng, 160, 4), rules=rules)
+    panel = random_panel(rng, 160, 4)
+    market = market_of(panel, rules=rules, volume=random_volume(rng, panel, 40 * rules.stake))
     starts = rng.integers(0, 160 - rules.episode_steps, 3)
     actions = random_orders(rng, rules.episode_steps * 3, 4).reshape(rules.episode_steps, 3, 4, 2)
     vector = Portfolio.on(market, rules)

@@ -42,10 +42,14 @@ def held_equally(
     money = rules.initial_capital / (1 + rate) / len(bought)
     shares = {stock: money / open_[start + 1][stock] for stock in bought}
     marks = {stock: open_[start + 1][stock] for stock in bought}
-    equity = [rules.initial_capital]
+    equity, missing, gone = [rules.initial_capital], dict.fromkeys(bought, 0), set[int]()
     for day in range(start + 1, start + steps + 1):
-        for stock in bought:
-            marks[stock] = marks[stock] if math.isnan(close[day][stock]) else close[day][stock]
+        for stock in set(bought) - gone:
+            missing[stock] = missing[stock] + 1 if math.isnan(close[day][stock]) else 0
+            marks[stock] = marks[stock] if missing[stock] else close[day][stock]
+            if rules.delisting_loss > 0 and missing[stock] == rules.max_days_without_bar:
+                marks[stock] *= 1 - rules.delisting_loss / 100
+                gone.add(stock)
         equity.append(sum(shares[stock] * marks[stock] for stock in bought))
     equity[-1] -= rate * equity[-1]
     return equity
@@ -59,15 +63,29 @@ def held_equally(
     st.integers(0, 4),
     st.sampled_from([0.0, 7.0, 200.0]),
     st.sampled_from([0.0, 0.3, 0.9]),
+    st.sampled_from([0.0, 30.0, 100.0]),
 )
 def test_equal_weight_is_its_plain_arithmetic(
-    seed: int, steps: int, stocks: int, start: int, cost: float, missing: float
+    seed: int, steps: int, stocks: int, start: int, cost: float, missing: float, loss: float
 ) -> None:
     panel = random_panel(np.random.default_rng(seed), start + steps + 2, stocks, missing=missing)
-    rules = tiny_rules(cost_bps=cost, slippage_bps=3.0)
+    rules = tiny_rules(cost_bps=cost, slippage_bps=3.0, delisting_loss=loss)
     open_, close = panel[..., 0], panel[..., 3]
     expected = held_equally(close.tolist(), open_.tolist(), start, steps, rules)
     assert equal_weight_equity(close, open_, start, steps, rules).tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def test_equal_weight_bears_the_account_s_loss_on_a_delisted_stock() -> None:
+    """All in one stock that stops trading: equal weight ends with the money of an account that bought it."""
+    panel = np.full((20, 1, 4), 50.0, np.float32)
+    panel[10:, 0] = np.nan
+    rules = tiny_rules(trading_days=10, settlement_days=4, delisting_loss=30.0, stake_percent=10.0, max_holding_days=9)
+    world = world_of(panel, rules=rules)
+    summary, equity = play(world.env, lambda env, step: torch.tensor([[[10.0, 50.0]]]), torch.tensor([3]))
+    held = equal_weight_equity(panel[..., 3], panel[..., 0], 3, rules.episode_steps, rules)
+    assert int(summary.trades) == 1
+    assert held[-1] == pytest.approx(float(equity[-1, 0]))
+    assert held[-1] == pytest.approx(1_000_000 / 1.001 * 0.7 * 0.999)
 
 
 def test_equal_weight_of_two_stocks() -> None:

@@ -16,12 +16,13 @@ import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from data.market import Market
+from data.loader import StockDataLoader
+from data.market import Market, build_market
 from data.record import pin_market, read_record, record_market, split_market
 from data.splits import Span, Splits
 from main import main
 from tests.market_cases import FloatArray, random_panel
-from tests.small_market import TINY_DATA, market_of, panel_frame
+from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
 from tests.tiny_run import TINY, frame, records, unjudged
 from tests.tiny_run import run as train
 from training.run.saved import open_saved_run
@@ -83,6 +84,34 @@ def test_a_changed_past_is_refused_by_name(seed: int, column: int, data: st.Data
     later = bars.copy()
     later[last + 1 :, column] *= 1.01
     assert pin_market(market(later), record).splits == before.splits
+
+
+def test_volume_stays_with_its_ticker_and_may_not_change() -> None:
+    """New tickers before and after those of the run, a new day, and a day on which only a new ticker trades."""
+    rng = np.random.default_rng(4)
+    bars = random_panel(rng, DAYS + 1, COLUMNS + 2, missing=0)
+    bars[70, 1:-1] = np.nan
+    shares = rng.uniform(1, 1e6, bars.shape[:2]).astype(np.float32)
+
+    def traded(volume: FloatArray, days: int, tickers: slice) -> Market:
+        data = panel_frame(bars[:days], volume[:days])
+        data = data[data["ticker"].isin([f"T{column:02d}" for column in range(7)][tickers])].dropna()
+        loader = StockDataLoader.from_frame(data, config=TINY_DATA, with_volume=True)
+        loader.load_and_prepare()
+        return build_market(loader, TINY_DATA, TINY_RULES)
+
+    before = traded(shares, DAYS, slice(1, -1))
+    record, last = record_market(before), before.splits.validation.last
+    after = pin_market(traded(shares, DAYS + 1, slice(None)), record)
+    assert before.volume is not None and after.volume is not None
+    np.testing.assert_array_equal(after.volume[: len(before.dates)], before.volume)
+    assert len(after.dates) == len(before.dates) + 1 and after.tickers == before.tickers
+    later, earlier = shares.copy(), shares.copy()
+    later[last + 3 :] *= 2
+    pin_market(traded(later, DAYS, slice(1, -1)), record)
+    earlier[last, 2] *= 2
+    with pytest.raises(DataError, match=r"expected the prices and volumes up to .*1 of 5 tickers \(T02\)"):
+        pin_market(traded(earlier, DAYS, slice(1, -1)), record)
 
 
 def test_a_lost_ticker_and_lost_days_are_refused(caplog: pytest.LogCaptureFixture) -> None:

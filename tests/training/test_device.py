@@ -31,11 +31,12 @@ from tests.tiny import (
     seeded,
     tiny_learning,
     tiny_population,
+    tiny_rules,
 )
 from training.hindsight import order_results
 from training.learner import Learner
 from training.rollout import Exploration, Recorder, Rollout, random_orders, roll_out
-from utils.config.trader import Representation
+from utils.config.trader import EnvironmentConfig, Representation
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 REPRESENTATIONS: tuple[Representation, ...] = ("independent", "shared")
@@ -118,8 +119,9 @@ def updates_without(mode: contextlib.AbstractContextManager[Any], learner: Learn
             learner.update(generator)
 
 
-def test_no_day_of_a_rollout_waits() -> None:
-    roll_out_without(NoWaiting(), random_world(), tiny_population(3))
+@pytest.mark.parametrize("rules", [tiny_rules(), tiny_rules(delisting_loss=30.0, volume_cap=5.0)])
+def test_no_day_of_a_rollout_waits(rules: EnvironmentConfig) -> None:
+    roll_out_without(NoWaiting(), random_world(rules=rules), tiny_population(3))
 
 
 @pytest.mark.parametrize("representation", REPRESENTATIONS)

@@ -44,10 +44,11 @@ def hindsight_of(world: World, rules: EnvironmentConfig | None = None, last_day:
     same_close=st.booleans(),
     loss_multiplier=st.sampled_from((1.0, 2.5)),
     cost_bps=st.sampled_from((0.0, 5.0, 80.0)),
+    delisting_loss=st.sampled_from((0.0, 30.0)),
 )
 @settings(max_examples=25, deadline=None)
 def test_results_are_what_the_environment_pays(
-    seed: int, same_close: bool, loss_multiplier: float, cost_bps: float
+    seed: int, same_close: bool, loss_multiplier: float, cost_bps: float, delisting_loss: float
 ) -> None:
     """An account that is never short of cash gives random orders; each is credited what was known in hindsight."""
     rules = tiny_rules(
@@ -57,6 +58,7 @@ def test_results_are_what_the_environment_pays(
         fill="same_close" if same_close else "next_open",
         loss_multiplier=loss_multiplier,
         cost_bps=cost_bps,
+        delisting_loss=delisting_loss,
     )
     world = random_world(seed, days=60, rules=rules)
     hindsight = hindsight_of(world, last_day=59)
@@ -88,6 +90,19 @@ def test_the_comparison_above_compares_something() -> None:
     rewards = hindsight_of(random_world(1)).rewards
     assert rewards.isfinite().float().mean() > 0.4
     assert (rewards[rewards.isfinite()] != 0).float().mean() > 0.8
+
+
+def test_results_are_those_of_orders_that_no_cap_cuts() -> None:
+    """Only where nothing was traded does an order earn nothing, as it buys nothing."""
+    rules = tiny_rules(volume_cap=5.0)
+    world = random_world(5, rules=rules)
+    capped, free = (hindsight_of(world, chosen).rewards for chosen in (rules, tiny_rules()))
+    volume = world.env.bars.volume
+    assert volume is not None
+    is_idle = volume.view(world.env.bars.days, -1)[FIRST_DAY + 1 : LAST_DAY + 2] == 0
+    assert 0 < is_idle.sum() < is_idle.numel() / 2
+    expected = torch.where(is_idle & free.isfinite(), 0.0, free)
+    torch.testing.assert_close(capped, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def test_what_cannot_be_known_is_not() -> None:

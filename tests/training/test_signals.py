@@ -87,6 +87,13 @@ def test_orders_are_those_of_a_backtest(seed: int, day: int, fill: str, orders: 
         assert order.latest_exit.date == str(MARKET.dates[last_day]) and not order.latest_exit.is_estimate
 
 
+def test_a_volume_cap_cuts_no_order_of_tomorrow() -> None:
+    rules = dataclasses.replace(TINY_RULES, volume_cap=0.001)
+    made = [signals_of(MARKET, seed, 40, rules=rules) for seed in range(10)]
+    assert made == [signals_of(MARKET, seed, 40) for seed in range(10)]
+    assert any(signals.orders for signals in made)
+
+
 @settings(max_examples=15)
 @given(st.integers(0, 50), days)
 def test_later_days_are_not_seen(seed: int, day: int) -> None:

@@ -131,6 +131,8 @@ def _notes(run: SavedRun, day: int) -> list[str]:
         "rules of the run's environment",
         f"what an order looks at: {METHOD}",
     ]
+    if run.config.env.volume_cap > 0:
+        notes.append("the volume of the session to come is not known: no order is cut to the volume cap")
     if run.config.data is None:
         notes.append("built-in synthetic market: not a real one")
     elif day <= market.splits.validation.last:

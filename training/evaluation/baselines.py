@@ -65,7 +65,8 @@ def equal_weight_equity(
 
     Returns:
         (steps + 1,) equity in currency units after costs on both legs. A stock without a bar keeps its last price; one
-        without a bar on the day of purchase is left out.
+        without a bar on the day of purchase is left out. With a delisting loss, one that has no bar for
+        `max_days_without_bar` sessions is sold as the account sells it; that sale's cost is taken at the end.
     """
     rate = rules.cost_rate
     bought = np.isfinite(open_[start + 1])
@@ -74,7 +75,13 @@ def equal_weight_equity(
     path = np.concatenate((open_[start + 1 : start + 2, bought], close[start + 1 : start + steps + 1, bought]))
     path = path.astype(np.float64)
     last_seen = np.maximum.accumulate(np.where(np.isfinite(path), np.arange(len(path))[:, None], 0), axis=0)
-    growth = (np.take_along_axis(path, last_seen, axis=0) / path[0]).mean(axis=1)[1:]
+    growth = np.take_along_axis(path, last_seen, axis=0) / path[0]
+    if rules.delisting_loss > 0:
+        missing = np.arange(len(path))[:, None] - last_seen
+        is_sold = np.logical_or.accumulate(missing >= rules.max_days_without_bar, axis=0)
+        proceeds = growth[is_sold.argmax(axis=0), np.arange(growth.shape[1])] * (1 - rules.delisting_loss / 100)
+        growth = np.where(is_sold, proceeds, growth)
+    growth = growth.mean(axis=1)[1:]
     invested = rules.initial_capital / (1 + rate)
     equity = np.concatenate(([rules.initial_capital], invested * growth))
     equity[-1] *= 1 - rate

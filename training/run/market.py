@@ -22,7 +22,9 @@ MARKET = "market.json"
 def load_market(config: Config) -> tuple[Market, PlantedScores | None]:
     """Return the market of the data file, or the built-in one with the scores of its planted pattern."""
     if config.data is not None:
-        loader = StockDataLoader(config.data, config=config.split, investable=config.investable)
+        loader = StockDataLoader(
+            config.data, config=config.split, investable=config.investable, with_volume=config.env.volume_cap > 0
+        )
         loader.load_and_prepare()
         return build_market(loader, config.split, config.env), None
     if config.investable is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ class Order:
     coefficient: float
     """Size in stakes, as the agent wants it."""
     value: float
-    """Money to spend before costs, cut to the cash at hand."""
+    """Money to spend before costs, cut to the cash at hand, and not to a volume that nobody knows yet."""
     percent_of_capital: float
     close: float
     """Reference: the close at which it was decided."""
@@ -119,6 +119,7 @@ def make_signals(
     today = market.data_array[day, market.investable_columns]
     close = torch.from_numpy(today[:, CLOSE])
     open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
+    rules = replace(rules, volume_cap=0.0)  # the volume of a session to come is not known
     portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
     portfolio.reset(torch.tensor([0]), steps=1, trading_steps=1)
     portfolio.cash.fill_(cash)

@@ -99,12 +99,19 @@ class EnvironmentConfig:
     """A position closes at the close of this session, its entry session being the first."""
     max_days_without_bar: PositiveInt = 5
     """A position whose stock has no bar for this many sessions closes at its last traded price."""
+    delisting_loss: Annotated[float, limits("0 <= {} <= 100")] = 0.0
+    """Percent of its last traded price that such a position loses on top (30: Shumway 1997, "The delisting bias in CRSP
+    data", Journal of Finance 52). A halted stock that trades again later bears it too: when the account closes,
+    nobody knows."""
     cost_bps: Annotated[float, limits("0 <= {} < 10000")] = 5.0
     """Commission, basis points of the value traded, on both legs."""
     slippage_bps: Annotated[float, limits("0 <= {} < 10000")] = 5.0
     """Slippage, basis points of the value traded, on both legs."""
     fill: Fill = "next_open"
     """Price at which a decision is filled: `next_open`, or `same_close`, the very close that it was made on."""
+    volume_cap: Annotated[float, limits("0 <= {} <= 100")] = 0.0
+    """Most shares that an order buys, in percent of those traded on the day of its fill; the rest of it lapses. 0: no
+    cap. Sales are not cut."""
     inaction_penalty: NonNegativeFloat = 0.0
     """Taken from the reward (percent of initial capital) on a day without any position."""
     loss_multiplier: Annotated[float, limits("{} >= 1")] = 1.0
