@@ -20,7 +20,7 @@ from utils.config.kinds import (
     Threads,
 )
 from utils.config.settings import checked_dataclass
-from utils.config.trader import DEFAULT_DATA, Config
+from utils.config.trader import DEFAULT_DATA, Config, Rivals
 
 
 @checked_dataclass
@@ -53,6 +53,12 @@ class EvaluateArguments:
     runs_dir: RunsFolder = Path("runs")
     random_pickers: PositiveInt = 1000
     """Random pickers that the champion is compared with."""
+    rivals: Rivals = "learned"
+    """`learned`: a ridge regression and LightGBM, fitted to the run's training days, are played too; `none`: not."""
+    rival_refit: NonNegativeInt = 0
+    """Sessions after which they are fitted again, to all results known by then; 0 fits them to the training days."""
+    benchmark: InputFile | None = None
+    """CSV file (`date, close`) of a benchmark to be played beside the champion."""
     device: Device = "auto"
     threads: Threads = 0
 

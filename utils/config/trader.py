@@ -38,6 +38,7 @@ Crossover = Literal["distill", "head", "average"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Profile = Literal["quick", "full"]
 Fill = Literal["next_open", "same_close"]
+Rivals = Literal["learned", "none"]
 MarketKind = Literal["momentum", "reversal", "lead-lag", "regime", "value", "martingale"]
 DEFAULT_DATA = Path("data/stock_data.parquet")
 
@@ -275,6 +276,13 @@ class EvaluationConfig:
     """Evenly spaced validation windows on which the champion is chosen."""
     random_pickers: PositiveInt = 200
     """Random pickers in the baseline table."""
+    rivals: Annotated[Rivals, Mark.SHORT, Mark.FREE] = "learned"
+    """`learned`: a ridge regression and LightGBM, fitted to the training days, are played beside the champion; `none`:
+    they are left out."""
+    rival_refit: Annotated[NonNegativeInt, Mark.SHORT, Mark.FREE] = 0
+    """Sessions after which they are fitted again, to all results known by then; 0 fits them to the training days."""
+    benchmark: Annotated[InputFile | None, Mark.SHORT, Mark.FREE] = None
+    """CSV file (`date, close`) of a benchmark to be played beside the champion."""
 
 
 @checked_dataclass
