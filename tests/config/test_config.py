@@ -327,6 +327,9 @@ def test_hash_changes_with_what_shapes_results_and_nothing_else() -> None:
         "memory_limit_mb",
         "learning.micro_batch_agents",
         "learning.non_finite",
+        "evaluation.rivals",
+        "evaluation.rival_refit",
+        "evaluation.benchmark",
     }
     flat = flatten(to_dict(base))
     for name, value in flat.items():
