@@ -14,7 +14,8 @@ from data.splits import Span, Splits
 from environment.ledger import EXIT_REASONS
 from training.evaluation.assessment import Evaluation
 from training.evaluation.holdout import Look
-from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, MOMENTUM, RANDOM, REVERSAL, Played, Track
+from training.evaluation.opponents import MOMENTUM, REVERSAL
+from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, RANDOM, Played, Track
 from training.trials import SLICES
 from utils.charts import Dates, FloatArray
 from utils.config.trader import Config

@@ -20,15 +20,14 @@ from tests.evaluation.page_case import case
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_population, tiny_rules, trending_panel, world_of
 from training.evaluation.assessment import estimates
 from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy
+from training.evaluation.opponents import LOW_VOLATILITY, MOMENTUM, REVERSAL, YEAR_MOMENTUM, simple_rules
 from training.evaluation.tracks import (
     CHAMPION,
     COSTS_BPS,
     EQUAL,
     HOLD,
-    MOMENTUM,
     ORACLE,
     RANDOM,
-    REVERSAL,
     RULE,
     Ground,
     Played,
@@ -41,7 +40,6 @@ from training.evaluation.tracks import (
     play_pickers,
     play_rule,
     replay,
-    simple_rules,
     tune_planted,
 )
 from training.rollout import play, roll_out
@@ -219,12 +217,23 @@ def test_simple_rules_look_back_sixty_and_five_days() -> None:
     rules = simple_rules(world.market)
     np.testing.assert_allclose(rules[MOMENTUM].scores[70], [0.6, -0.6, 0.0], atol=1e-4)
     np.testing.assert_allclose(rules[REVERSAL].scores[70], [-0.05, 0.05, 0.0], atol=1e-4)
+    longer = simple_rules(world_of(trending_panel([0.01, -0.01, 0.0], 260, noise=0.0)).market)[YEAR_MOMENTUM]
+    np.testing.assert_allclose(longer.scores[252], [2.31, -2.31, 0.0], atol=1e-4)
+    assert np.isnan(longer.scores[251]).all()
     assert np.isnan(rules[MOMENTUM].scores[59]).all() and np.isnan(rules[REVERSAL].scores[4]).all()
     ground = ground_of(world, windows=1, first=65)
     track = play_rule(ground, rules[MOMENTUM])
     policy = score_policy(ScoreRule(rules[MOMENTUM].scores), torch.device("cpu"))
     np.testing.assert_array_equal(track.equity[0, 0], play(world.env, policy, ground.starts)[1][:, 0].numpy())
     assert track.equity[0, 0, -1] > track.capital
+
+
+def test_low_volatility_buys_what_moves_least() -> None:
+    panel = trending_panel([0.0, 0.0, 0.0], 90, noise=0.01)
+    close = world_of(panel).market.close.astype(np.float64)
+    scores = simple_rules(world_of(panel).market)[LOW_VOLATILITY].scores
+    spread = np.diff(np.log(close), axis=0)[80 - 60 : 80].std(axis=0, ddof=1)
+    np.testing.assert_allclose(scores[80], 1 / spread, rtol=1e-6)
 
 
 def test_who_knows_asks_for_the_cost_of_a_round_trip() -> None:
@@ -247,7 +256,7 @@ def test_parts_joined_are_the_whole() -> None:
     whole = everything(ground_of(world))
     parts = [everything(ground_of(world, 2, FIRST_DAY + first)) for first in (0, 2 * steps)]
     joined = join(parts)
-    assert list(joined.tracks) == list(whole.tracks) == [CHAMPION, RANDOM, EQUAL, HOLD, MOMENTUM, REVERSAL]
+    assert list(joined.tracks) == list(whole.tracks) == [CHAMPION, RANDOM, EQUAL, HOLD, *simple_rules(world.market)]
     # The networks' float32 may round otherwise in a pass over other days.
     for name in (CHAMPION, EQUAL, MOMENTUM, REVERSAL):
         np.testing.assert_allclose(joined.tracks[name].equity, whole.tracks[name].equity, rtol=1e-7)

@@ -16,8 +16,9 @@ from training.commands.evaluate import planted_rules
 from training.commands.train import run_training
 from training.evaluation.assessment import Evaluation
 from training.evaluation.folds import FoldPlan, FoldResult, make_folds
+from training.evaluation.opponents import simple_rules
 from training.evaluation.tables import log_evaluation, write_evaluation
-from training.evaluation.tracks import CHAMPION, RANDOM, Ground, join, play_all, simple_rules
+from training.evaluation.tracks import CHAMPION, RANDOM, Ground, join, play_all
 from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import open_saved_run
 from utils.config.settings import LATEST, from_dict, nearest, settings_to_resume, to_dict

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -27,7 +26,6 @@ from utils import metrics
 Array = npt.NDArray[np.float64]
 CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
 RULE, ORACLE = "planted rule", "oracle"
-MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"
 COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
 """A leg, commission and slippage together."""
 _PICKERS_AT_COST = 100
@@ -190,12 +188,6 @@ def _held(ground: Ground, equity: Array, legs: Array) -> Track:
     traded = (legs[0] * equity[:, 0] / (1 + rate) + legs[1] * equity[:, -1] / (1 - rate))[None]
     none = np.full_like(traded, np.nan)
     return Track(equity[None], np.ones_like(traded), none, none, none, traded, rate * traded)
-
-
-def simple_rules(market: Market) -> dict[str, ScoreRule]:
-    """Buy what rose most in 60 days; buy what fell most in 5 (Jegadeesh & Titman 1993; Jegadeesh 1990)."""
-    close = pd.DataFrame(np.log(market.close.astype(np.float64)))
-    return {MOMENTUM: ScoreRule(close.diff(60).to_numpy()), REVERSAL: ScoreRule(-close.diff(5).to_numpy())}
 
 
 def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
