@@ -20,7 +20,7 @@ from tests.market_cases import random_panel
 from tests.tiny import FIRST_DAY, World, seeded, tiny_rules, trending_panel, world_of
 from training.evaluation.baselines import (
     ScoreRule,
-    equal_weight_equity,
+    held_equity,
     score_policy,
     tune_rule,
 )
@@ -72,7 +72,7 @@ def test_equal_weight_is_its_plain_arithmetic(
     rules = tiny_rules(cost_bps=cost, slippage_bps=3.0, delisting_loss=loss)
     open_, close = panel[..., 0], panel[..., 3]
     expected = held_equally(close.tolist(), open_.tolist(), start, steps, rules)
-    assert equal_weight_equity(close, open_, start, steps, rules).tolist() == pytest.approx(expected, rel=1e-9)
+    assert held_equity(close, open_, start, steps, rules).tolist() == pytest.approx(expected, rel=1e-9)
 
 
 def test_equal_weight_bears_the_account_s_loss_on_a_delisted_stock() -> None:
@@ -82,7 +82,7 @@ def test_equal_weight_bears_the_account_s_loss_on_a_delisted_stock() -> None:
     rules = tiny_rules(trading_days=10, settlement_days=4, delisting_loss=30.0, stake_percent=10.0, max_holding_days=9)
     world = world_of(panel, rules=rules)
     summary, equity = play(world.env, lambda env, step: torch.tensor([[[10.0, 50.0]]]), torch.tensor([3]))
-    held = equal_weight_equity(panel[..., 3], panel[..., 0], 3, rules.episode_steps, rules)
+    held = held_equity(panel[..., 3], panel[..., 0], 3, rules.episode_steps, rules)
     assert int(summary.trades) == 1
     assert held[-1] == pytest.approx(float(equity[-1, 0]))
     assert held[-1] == pytest.approx(1_000_000 / 1.001 * 0.7 * 0.999)
@@ -93,7 +93,7 @@ def test_equal_weight_of_two_stocks() -> None:
     open_ = np.array([[9, 9], [10, 10], [20, 5]], dtype=np.float32)
     close = np.array([[9, 9], [10, 10], [20, 5]], dtype=np.float32)
     rules = tiny_rules(cost_bps=100.0, slippage_bps=0.0, initial_capital=1010.0)
-    assert equal_weight_equity(close, open_, 0, 2, rules).tolist() == pytest.approx([1010, 1000, 1250 * 0.99])
+    assert held_equity(close, open_, 0, 2, rules).tolist() == pytest.approx([1010, 1000, 1250 * 0.99])
 
 
 def watch(policy: Policy, log: list[tuple[Tensor, Tensor]]) -> Policy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,21 @@ from models.ddpg_agent import DDPGAgent
 from tests.evaluation.page_case import case
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_population, tiny_rules, trending_panel, world_of
 from training.evaluation.assessment import estimates
-from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy
-from training.evaluation.opponents import LOW_VOLATILITY, MOMENTUM, REVERSAL, YEAR_MOMENTUM, simple_rules
+from training.evaluation.baselines import ScoreRule, held_equity, score_policy
+from training.evaluation.opponents import (
+    LOW_VOLATILITY,
+    MOMENTUM,
+    REVERSAL,
+    YEAR_MOMENTUM,
+    inverse_volatility,
+    simple_rules,
+)
 from training.evaluation.tracks import (
+    BENCHMARK,
     CHAMPION,
     COSTS_BPS,
     EQUAL,
+    EQUAL_RISK,
     HOLD,
     ORACLE,
     RANDOM,
@@ -36,6 +46,7 @@ from training.evaluation.tracks import (
     play_agent,
     play_all,
     play_buy_and_hold,
+    play_equal_risk,
     play_equal_weight,
     play_pickers,
     play_rule,
@@ -200,16 +211,39 @@ def test_buying_and_holding_is_one_purchase_for_all_windows() -> None:
     open_, close = world.market.data_array[:, world.market.investable_columns, OPEN], world.market.close
     steps = WINDOWS * rules.episode_steps
     held = play_buy_and_hold(ground)
-    expected = equal_weight_equity(close, open_, FIRST_DAY, steps, rules)
+    expected = held_equity(close, open_, FIRST_DAY, steps, rules)
     np.testing.assert_allclose(held.stitched[0], expected, rtol=1e-12)
     rate = (rules.cost_bps + rules.slippage_bps) / 1e4
     bought, sold = rules.initial_capital / (1 + rate), held.equity[0, -1, -1] / (1 - rate)
     assert held.costs.sum() == pytest.approx(rate * (bought + sold))
     anew = play_equal_weight(ground)
     for window, start in enumerate(ground.starts.tolist()):
-        alone = equal_weight_equity(close, open_, start, rules.episode_steps, rules)
+        alone = held_equity(close, open_, start, rules.episode_steps, rules)
         np.testing.assert_array_equal(anew.equity[0, window], alone)
     assert np.isnan(held.trades).all() and estimates(held, 0)["trades"].value is None
+
+
+def test_equal_risk_holds_more_of_what_moves_less() -> None:
+    world = world_of(trending_panel([0.01, 0.0, -0.01], 120, noise=0.02))
+    ground = ground_of(world, windows=1, first=80)
+    weights = inverse_volatility(world.market.close)[80]
+    alone = []
+    for stock in range(3):
+        one = replace(ground, market=replace(world.market, investable_columns=np.array([stock])))
+        alone.append(play_equal_weight(one).equity[0, 0])
+    expected = np.average(alone, axis=0, weights=weights)
+    np.testing.assert_allclose(play_equal_risk(ground).equity[0, 0], expected, rtol=1e-12)
+
+
+def test_a_benchmark_is_held_from_close_to_close_without_costs() -> None:
+    world = random_world(3, days=60)
+    close = np.linspace(100, 200, 60)
+    ground = replace(ground_of(world), benchmark=close)
+    track = everything(ground).tracks[BENCHMARK]
+    first, steps = int(ground.starts[0]), world.env.rules.episode_steps
+    last = int(ground.starts[-1]) + steps
+    np.testing.assert_allclose(track.stitched[0, -1], track.capital * close[last] / close[first])
+    assert track.costs.sum() == 0
 
 
 def test_simple_rules_look_back_sixty_and_five_days() -> None:
@@ -256,7 +290,11 @@ def test_parts_joined_are_the_whole() -> None:
     whole = everything(ground_of(world))
     parts = [everything(ground_of(world, 2, FIRST_DAY + first)) for first in (0, 2 * steps)]
     joined = join(parts)
-    assert list(joined.tracks) == list(whole.tracks) == [CHAMPION, RANDOM, EQUAL, HOLD, *simple_rules(world.market)]
+    assert (
+        list(joined.tracks)
+        == list(whole.tracks)
+        == [CHAMPION, RANDOM, EQUAL, HOLD, EQUAL_RISK, *simple_rules(world.market)]
+    )
     # The networks' float32 may round otherwise in a pass over other days.
     for name in (CHAMPION, EQUAL, MOMENTUM, REVERSAL):
         np.testing.assert_allclose(joined.tracks[name].equity, whole.tracks[name].equity, rtol=1e-7)

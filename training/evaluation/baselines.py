@@ -55,13 +55,19 @@ def tune_rule(env: Portfolio, scores: NDArray[np.float64], threshold: float, sta
     return grid[int(np.argmax(profits))]
 
 
-def equal_weight_equity(
-    close: NDArray[np.float32], open_: NDArray[np.float32], start: int, steps: int, rules: EnvironmentConfig
+def held_equity(
+    close: NDArray[np.float32],
+    open_: NDArray[np.float32],
+    start: int,
+    steps: int,
+    rules: EnvironmentConfig,
+    weights: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    """Return the equity of holding every stock equally for a window: bought at the next open, sold at the last close.
+    """Return the equity of holding the stocks for a window: bought at the next open, sold at the last close.
 
     Args:
         close, open_: (days, n) prices, NaN without a bar.
+        weights: (n,) shares of the money, up to a factor; default: equal.
 
     Returns:
         (steps + 1,) equity in currency units after costs on both legs. A stock without a bar keeps its last price; one
@@ -70,6 +76,8 @@ def equal_weight_equity(
     """
     rate = rules.cost_rate
     bought = np.isfinite(open_[start + 1])
+    if weights is not None:
+        bought &= weights > 0
     if not bought.any():
         return np.full(steps + 1, rules.initial_capital)
     path = np.concatenate((open_[start + 1 : start + 2, bought], close[start + 1 : start + steps + 1, bought]))
@@ -81,7 +89,7 @@ def equal_weight_equity(
         is_sold = np.logical_or.accumulate(missing >= rules.max_days_without_bar, axis=0)
         proceeds = growth[is_sold.argmax(axis=0), np.arange(growth.shape[1])] * (1 - rules.delisting_loss / 100)
         growth = np.where(is_sold, proceeds, growth)
-    growth = growth.mean(axis=1)[1:]
+    growth = np.average(growth, axis=1, weights=None if weights is None else weights[bought])[1:]
     invested = rules.initial_capital / (1 + rate)
     equity = np.concatenate(([rules.initial_capital], invested * growth))
     equity[-1] *= 1 - rate

@@ -19,12 +19,14 @@ from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
 from models.ddpg_agent import DDPGAgent
-from training.evaluation.baselines import ScoreRule, equal_weight_equity, score_policy, tune_rule
+from training.evaluation.baselines import ScoreRule, held_equity, score_policy, tune_rule
+from training.evaluation.opponents import inverse_volatility
 from training.rollout import roll_out
 from utils import metrics
 
 Array = npt.NDArray[np.float64]
 CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
+EQUAL_RISK, BENCHMARK = "equal risk", "benchmark"
 RULE, ORACLE = "planted rule", "oracle"
 COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
 """A leg, commission and slippage together."""
@@ -84,6 +86,8 @@ class Ground:
     env: Portfolio
     starts: Tensor
     """(W,) first days of windows of the rules' length, on the environment's device."""
+    benchmark: Array | None = None
+    """(days,) closes of a benchmark of the user's, known on all days of the windows."""
 
     def at_cost(self, cost_bps: float) -> Ground:
         """Return the same ground with these costs a leg, in place of commission and slippage."""
@@ -161,8 +165,27 @@ def _play_days(ground: Ground, policies: int, act: Callable[[int], object]) -> T
 
 def play_equal_weight(ground: Ground) -> Track:
     """Hold every stock equally: bought at each window's first open, sold at its last close."""
+    return _play_held(ground, lambda start: None)
+
+
+def play_equal_risk(ground: Ground) -> Track:
+    """Hold every stock in proportion to one over its volatility at each window's first close."""
+    weights = np.nan_to_num(inverse_volatility(ground.market.close))
+    return _play_held(ground, lambda start: weights[start])
+
+
+def play_benchmark(ground: Ground, close: Array) -> Track:
+    """Hold a benchmark of (days,) closes from close to close, without costs: nobody trades an index."""
+    days = ground.starts.cpu().numpy()[:, None] + np.arange(ground.env.rules.episode_steps + 1)
+    equity = ground.env.rules.initial_capital * close[days] / close[days[:, :1]]
+    return _held(ground, equity, np.zeros((2, len(days))))
+
+
+def _play_held(ground: Ground, weights: Callable[[int], Array | None]) -> Track:
+    """Hold all stocks by the weights of each window's first day."""
     steps, starts = ground.env.rules.episode_steps, ground.starts.tolist()
-    return _held(ground, np.stack([_hold(ground, start, steps) for start in starts]), np.ones((2, len(starts))))
+    equity = np.stack([_hold(ground, start, steps, weights(start)) for start in starts])
+    return _held(ground, equity, np.ones((2, len(starts))))
 
 
 def play_buy_and_hold(ground: Ground) -> Track:
@@ -176,10 +199,10 @@ def play_buy_and_hold(ground: Ground) -> Track:
     return _held(ground, rules.initial_capital * parts / parts[:, :1], legs)
 
 
-def _hold(ground: Ground, start: int, steps: int) -> Array:
+def _hold(ground: Ground, start: int, steps: int, weights: Array | None = None) -> Array:
     market = ground.market
     open_ = market.data_array[:, market.investable_columns, OPEN]
-    return equal_weight_equity(market.close, open_, start, steps, ground.env.rules)
+    return held_equity(market.close, open_, start, steps, ground.env.rules, weights)
 
 
 def _held(ground: Ground, equity: Array, legs: Array) -> Track:
@@ -246,6 +269,8 @@ def _play_baselines(
         RANDOM: play_pickers(ground, plan, pickers, generator),
         EQUAL: play_equal_weight(ground),
         HOLD: play_buy_and_hold(ground),
+        EQUAL_RISK: play_equal_risk(ground),
+        **({} if ground.benchmark is None else {BENCHMARK: play_benchmark(ground, ground.benchmark)}),
         **{name: play_rule(ground, rule) for name, rule in score_rules.items()},
     }
 
