@@ -103,6 +103,10 @@ class EnvironmentConfig:
     """Commission, basis points of the value traded, on both legs."""
     slippage_bps: Annotated[float, limits("0 <= {} < 10000")] = 5.0
     """Slippage, basis points of the value traded, on both legs."""
+    delisting_loss: Annotated[float, limits("0 <= {} <= 100")] = 0.0
+    """Loss on a position whose stock stopped trading, in percent of its last traded price."""
+    volume_cap: Annotated[float, limits("0 <= {} <= 100")] = 0.0
+    """Largest order in percent of the day's volume of its stock; 0: no limit."""
     fill: Fill = "next_open"
     """Price at which a decision is filled: `next_open`, or `same_close`, the very close that it was made on."""
     inaction_penalty: NonNegativeFloat = 0.0
