@@ -19,6 +19,8 @@ from utils.errors import DataError
 
 logger = logging.getLogger(__name__)
 _HASH_CHARACTERS = 16
+_FINGERPRINT_BARS = 252
+_FINGERPRINT_TICKERS = 8
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,33 @@ def pin_market(market: Market, record: MarketRecord) -> Market:
     )
 
 
+def data_fingerprint(market: Market) -> tuple[str, ...]:
+    """Return a fingerprint of the data's contents; data are taken for the same if their fingerprints share an entry.
+
+    The entries are the smallest hashes over the tickers of their first 252 bars with their dates. So days added later,
+    other splits and other names change nothing, and data with a few tickers more or less still share entries. Data that
+    begin on another day, or whose prices were adjusted again, count as others.
+    """
+    dates = market.dates.astype("datetime64[D]").astype("<i8")
+    hashes = []
+    for column in range(len(market.tickers)):
+        prices = market.data_array[:, column, list(PRICES)]
+        days = np.flatnonzero(np.isfinite(prices).all(axis=1))[:_FINGERPRINT_BARS]
+        if len(days):
+            hashes.append(_digest(dates[days].tobytes() + np.ascontiguousarray(prices[days], dtype="<f4").tobytes()))
+    return tuple(sorted(set(hashes))[:_FINGERPRINT_TICKERS])
+
+
+def is_recorded_market(market: Market, record: MarketRecord) -> bool:
+    """Tell whether a run's record is one of these data: whether any ticker's prices are those that it knew."""
+    last = np.searchsorted(market.dates, np.datetime64(record.splits["validation"][1], "D"))
+    if last >= len(market.dates):
+        return False
+    is_traded = np.asarray(np.isfinite(market.data_array[: last + 1, :, PRICES[0]]).any(axis=0))
+    known = {hash_ for hash_, traded in zip(_fingerprints(market, int(last)), is_traded, strict=True) if traded}
+    return not known.isdisjoint(record.fingerprints.values())
+
+
 def split_market(market: Market, splits: Splits) -> Market:
     """Divide the market in another way, its normalisation fitted on the training days of that division."""
     stats = normalization_stats(market.data_array, splits.train.last)
@@ -146,7 +175,11 @@ def _fingerprints(market: Market, last: int) -> list[str]:
         values = np.concatenate((values, market.volume[: last + 1, :, None]), axis=2)
     values = np.ascontiguousarray(values.transpose(1, 0, 2), dtype="<f4")
     values[np.isnan(values)] = np.nan  # one bit pattern for every missing number
-    return [hashlib.sha256(dates + column.tobytes()).hexdigest()[:_HASH_CHARACTERS] for column in values]
+    return [_digest(dates + column.tobytes()) for column in values]
+
+
+def _digest(contents: bytes) -> str:
+    return hashlib.sha256(contents).hexdigest()[:_HASH_CHARACTERS]
 
 
 def _listed(names: list[str], most: int = 5) -> str:

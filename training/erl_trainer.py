@@ -6,16 +6,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from data.features import OPEN
 from data.market import Market
 from data.splits import random_windows, spaced_windows
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.ddpg import mean_stats
 from training.distillation import actor_sensitivity, distill, distillation_batches
+from training.evaluation.baselines import held_equity
 from training.evolution import cross_average, cross_heads, elite_rows, inherit, mutate, plan_selection
 from training.generation_log import HISTORY, GenerationLog, validation_record
 from training.learner import Learner
@@ -66,10 +69,20 @@ class ERLTrainer:
         self.validation_starts = spaced_windows(
             market.splits.validation, env.rules.episode_steps, evaluation.validation_windows
         )
+        open_, steps = market.data_array[:, market.investable_columns, OPEN], env.rules.episode_steps
+        self.equal_weight = np.stack(
+            [
+                held_equity(market.close, open_, start, steps, env.rules)
+                for start in self.validation_starts.tolist()
+            ],
+            axis=1,
+        )
         self.generation = 0
         self.champion_score = float("-inf")
         self.champion_generation = 0
         self.elites: list[int] = []
+        self.parents = list(range(self.population.size))
+        """Rows from which the last evolution took the agents."""
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
         """Run up to so many generations; yield each one's record once its state is ready to be saved."""
@@ -135,6 +148,7 @@ class ERLTrainer:
         population, replay, draws = self.population, self.replay, self.generators["replay"]
         selection = plan_selection(fitness.cpu(), config, generator)
         self.elites = elite_rows(fitness.cpu(), selection)
+        self.parents = selection.parents.tolist()
         sensitivity = None
         if config.mutation == "proximal":
             own = actor_sensitivity(population, replay, self.tensors, learning.batch_size, draws)
@@ -170,9 +184,13 @@ class ERLTrainer:
         if score > self.champion_score:
             self.champion_score, self.champion_generation = score, self.generation
             self.population.copy_agent(best, self.champion)
-        capital = self.val_env.rules.initial_capital
         return validation_record(
-            rollout, self.validation_starts, capital, self.champion_score, self.champion_generation
+            rollout,
+            self.equal_weight,
+            self.validation_starts,
+            self.parents,
+            self.champion_score,
+            self.champion_generation,
         )
 
     @property

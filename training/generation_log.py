@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.replay_buffer import ReplayBuffer
@@ -103,9 +105,18 @@ class GenerationLog:
 
 
 def validation_record(
-    rollout: Rollout, starts: Tensor, capital: float, champion_score: float, champion_generation: int
+    rollout: Rollout,
+    equal_weight: NDArray[np.float64],
+    starts: Tensor,
+    parents: Sequence[int],
+    champion_score: float,
+    champion_generation: int,
 ) -> dict[str, Any]:
-    """Record the results on the validation windows that begin at `starts`, with each agent's own."""
+    """Record the results on the validation windows that begin at `starts`, with each agent's own.
+
+    `equal_weight` is the (steps + 1, W) equity of holding everything equally there, `parents` the rows in the
+    generation before from which the agents come.
+    """
     profit = rollout.profit_percent
     score, best = rollout.most_profitable()
     equity = torch.where(profit.isfinite()[:, None], rollout.equity[..., 0], torch.nan)
@@ -116,7 +127,7 @@ def validation_record(
         "unsound_agents": int((~profit.isfinite()).sum()),
         "champion": champion_score,
         "champion_generation": champion_generation,
-        "trials": trial_record(equity.cpu().numpy(), starts.numpy(), capital),
+        "trials": trial_record(equity.cpu().numpy(), equal_weight, starts.numpy(), float(equal_weight[0, 0]), parents),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,22 +15,41 @@ SLICES = 8
 _DECIMALS = 5
 
 
-def trial_record(equity: Array, starts: Array, capital: float) -> dict[str, list[Any]]:
+@dataclass(frozen=True)
+class Trials:
+    """The agents of all generations on the validation days, but for broken ones."""
+
+    slice_profit: Array
+    """(SLICES, N) profits on stretches of days that do not overlap, percent of the initial capital; they sum to the
+    result by which the champion is chosen."""
+    information_ratio: Array
+    """(N,) mean over sample deviation of the daily profits less equal weight's, not annualised."""
+    lineage: npt.NDArray[np.int64]
+    """(N,) row of the agent of the first generation from which it descends, by its first parents."""
+
+
+def trial_record(
+    equity: Array, equal_weight: Array, starts: Array, capital: float, parents: Sequence[int]
+) -> dict[str, list[Any]]:
     """Return the results of A agents on W windows, by agent, in plain numbers of five decimals.
 
     Windows may overlap: a calendar day's profit is the mean over windows, as of W accounts side by side.
 
     Args:
         equity: (steps + 1, A, W) in currency units.
+        equal_weight: (steps + 1, W) likewise, of holding everything equally.
         starts: (W,) first days of the windows.
+        parents: rows in the generation before from which the agents come.
     """
     profit = daily_profit(equity, starts, capital)
     slices = np.stack([part.sum(axis=0) for part in np.array_split(profit, SLICES)])
-    deviation = profit.std(axis=0, ddof=1) if len(profit) > 1 else np.zeros(profit.shape[1])
-    sharpe = np.divide(profit.mean(axis=0), deviation, out=np.zeros_like(deviation), where=deviation > 0)
+    over = profit - daily_profit(equal_weight[:, None], starts, capital)
+    deviation = over.std(axis=0, ddof=1) if len(over) > 1 else np.zeros(over.shape[1])
+    ratio = np.divide(over.mean(axis=0), deviation, out=np.zeros_like(deviation), where=deviation > 0)
     return {
         "slice_profit": np.round(slices.T, _DECIMALS).tolist(),
-        "daily_sharpe": np.round(sharpe, _DECIMALS).tolist(),
+        "information_ratio": np.round(ratio, _DECIMALS).tolist(),
+        "parents": list(parents),
     }
 
 
@@ -44,19 +64,17 @@ def daily_profit(equity: Array, starts: Array, capital: float) -> Array:
     return profit
 
 
-def read_trials(records: Sequence[Mapping[str, Any]]) -> tuple[Array, Array] | None:
-    """Return the trials in the records of metrics.jsonl but for those of broken agents; None where there are none.
-
-    Returns:
-        (SLICES, N) profits on stretches of days that do not overlap, percent of the initial capital, which sum to the
-        result by which the champion is chosen; (N,) means over sample deviations of the daily profits, not annualised.
-    """
-    found = [record["validation"]["trials"] for record in records if record["validation"].get("trials")]
-    if not found:
+def read_trials(records: Sequence[Mapping[str, Any]]) -> Trials | None:
+    """Return the trials in the records of metrics.jsonl; None where a generation did not record them."""
+    found = [record["validation"].get("trials", {}) for record in records]
+    if not found or any("parents" not in trials for trials in found):
         return None
-    profit, sharpe = (
+    lineages = [np.arange(len(found[0]["parents"]))]
+    for trials in found:
+        lineages.append(lineages[-1][trials["parents"]])
+    profit, ratio = (
         np.array([result for trials in found for result in trials[name]], dtype=np.float64)
-        for name in ("slice_profit", "daily_sharpe")
+        for name in ("slice_profit", "information_ratio")
     )
     is_finite = np.isfinite(profit).all(axis=1)
-    return profit[is_finite].T, sharpe[is_finite]
+    return Trials(profit[is_finite].T, ratio[is_finite], np.concatenate(lineages[1:])[is_finite])

@@ -54,6 +54,10 @@ def case(
         {policy: trades(generator, market) for policy in drifts if policy == CHAMPION or policy.startswith("elite")},
         first + np.arange(SESSIONS + 1),
         {bps: {policy: tracks[policy] for policy in (CHAMPION, RANDOM, MOMENTUM)} for bps in COSTS_BPS},
+        track(generator, 0.0003, RANDOM, windows),
+        np.ones(windows * SESSIONS),
+        {name: generator.normal(0.0, 1.0, (windows * SESSIONS, len(tickers))) for name in (CHAMPION, MOMENTUM)},
+        generator.normal(0.0, 1.0, (windows * SESSIONS, len(tickers))),
     )
     command = f"python main.py evaluate --run {name} --split holdout"
     return Evaluation(
@@ -69,7 +73,7 @@ def case(
             "champion_generation": 18,
             "records": records(generator, 25),
             "looks": [
-                Look(f"2026-03-0{day}T09:14:00+00:00", command, 18, "2019-01-02", "2021-10-12", 2.4, "Not better.")
+                Look(f"2026-03-0{day}T09:14:00+00:00", command, 18, "2019-01-02", "2021-10-12", 2.4, "No skill.", name)
                 for day in (2, 5, 6)
             ],
             **changes,
@@ -170,7 +174,8 @@ def record(generator: np.random.Generator, index: int, mean: float, best: float)
             "champion_generation": 18,
             "trials": {
                 "slice_profit": generator.normal(0.1, 1.0, (16, SLICES)).tolist(),
-                "daily_sharpe": generator.normal(0.02, 0.05, 16).tolist(),
+                "information_ratio": generator.normal(0.02, 0.05, 16).tolist(),
+                "parents": [row // 2 * 2 if index == 0 else row for row in range(16)],
             },
         },
         "seconds": {"total": 73.0},

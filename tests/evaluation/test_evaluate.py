@@ -14,9 +14,8 @@ import pytest
 from main import main
 from tests.tiny_run import TINY, frame, parameters, records, run
 from training.evaluation.assessment import METRICS
-from training.evaluation.holdout import LEDGER, Look, add_look, champions_looked_at, read_looks
+from training.evaluation.holdout import LEDGER
 from utils.charts import number
-from utils.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 
@@ -51,6 +50,17 @@ def evaluated(runs: Path) -> Path:
     return runs / "one" / "evaluation-validation"
 
 
+WINDOW = 16
+
+
+def over_a_year(folder: Path) -> float:
+    """The champion's profit in percent of its initial capital a year: each window of 16 days begins anew."""
+    equity = pd.read_csv(folder / "equity.csv")["champion"].to_numpy()
+    ends = equity[::WINDOW]
+    assert (len(equity) - 1) % WINDOW == 0
+    return float(100 * (ends[1:] / ends[:-1] - 1).sum() / (len(equity) - 1) * 252)
+
+
 def test_an_evaluation_leaves_report_results_trades_and_equity(runs: Path, evaluated: Path) -> None:
     folder = evaluated
     found = results(runs, "validation")
@@ -61,8 +71,17 @@ def test_an_evaluation_leaves_report_results_trades_and_equity(runs: Path, evalu
     }
     assert all(set(policy) == set(METRICS) for policy in policies.values())
     assert set(found["return_percent_at_cost_bps"]["champion"]) == {"0", "5", "10", "25", "50"}
-    assert found["verdict"]["trials"] == 2 * 4 and found["verdict"]["sentence"].endswith("among 8 trials.")
-    assert found["overfitting"]["trials"] == 8 and 0 <= found["overfitting"]["backtest_overfitting"] <= 1
+    assert found["verdict"]["trials"] == 2 * 4 and found["verdict"]["sentence"].endswith("; of 8 trials).")
+    overfitting = found["overfitting"]
+    assert overfitting["trials"] == 8 and 1 <= overfitting["lineages"] <= 4
+    assert (overfitting["backtest_overfitting"] is None) == (overfitting["lineages"] == 1)
+    assert found["verdict"]["best_rival"] in ("60-day momentum", "5-day reversal") and found["verdict"]["rivals"] == 2
+    assert set(found["information_coefficients"]) == {
+        *("champion", "60-day momentum", "5-day reversal", "planted rule", "oracle")
+    }
+    parts = found["verdict"]["percent_a_year"]
+    profit = sum(parts[name]["mean"] for name in ("over_random_picker", "timing", "exposure"))
+    assert profit == pytest.approx(over_a_year(folder), abs=1e-6)
     assert "Built-in market" in found["known_biases"] and "Chosen on these days" in found["known_biases"]
     trades, same = pd.read_csv(folder / "trades.csv"), pd.read_parquet(folder / "trades.parquet")
     pd.testing.assert_frame_equal(trades, same, check_dtype=False)
@@ -84,22 +103,34 @@ def test_an_evaluation_repeats_to_the_bit(runs: Path, evaluated: Path) -> None:
 
 
 def test_each_look_at_the_holdout_is_counted_and_shown(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not (runs / "one" / LEDGER).exists(), "neither training nor validation looks at it"
+    assert not list(runs.rglob(LEDGER)), "neither training nor validation looks at it"
     first = []
     for count in (1, 2):
         assert evaluate(runs, "--split", "holdout") == 0
-        looks = read_looks(runs / "one")
-        assert len(looks) == count
-        assert f"looks at the holdout of this run: {count}" in capsys.readouterr().err
-        found = results(runs, "holdout")
-        assert looks[-1].result == found["verdict"]["sentence"]
-        assert (looks[-1].first_day, looks[-1].last_day) == (found["first_day"], found["last_day"])
-        assert "evaluate" in looks[-1].command and "holdout" in looks[-1].command
+        lines = [json.loads(line) for line in (runs / LEDGER).read_text().splitlines()]
+        assert len(lines) == count
+        assert f"by the data's fingerprint: {count}, of 1 champions" in capsys.readouterr().err
+        found, last = results(runs, "holdout"), lines[-1]
+        assert last["run"] == "one" and last["result"] == found["verdict"]["sentence"]
+        assert (last["first_day"], last["last_day"]) == (found["first_day"], found["last_day"])
+        assert "evaluate" in last["command"] and "holdout" in last["command"]
         page = (runs / "one" / "evaluation-holdout" / "report.html").read_text()
-        assert page.count(looks[0].time) >= 1 and looks[-1].time in page
+        assert page.count(lines[0]["time"]) >= 1 and last["time"] in page
         first.append(found)
     assert first[0] == first[1], "looking again at the same champion changes nothing but the count"
     assert found["verdict"]["trials"] == 1
+
+
+def test_a_new_seed_is_not_a_free_look(runs: Path) -> None:
+    """Another run on the same data: its champion is the second that these days judge."""
+    assert evaluate(runs, "--split", "holdout") == 0
+    train(runs.parent, "--run", "two", "--seed", "1")
+    assert (
+        main(["evaluate", "--runs-dir", str(runs), "--run", "two", "--random-pickers", "60", "--split", "holdout"]) == 0
+    )
+    found = json.loads((runs / "two" / "evaluation-holdout" / "results.json").read_text())
+    assert found["verdict"]["trials"] == 2
+    assert found["verdict"]["sentence"].endswith("; of 2 trials).")
 
 
 def test_a_training_run_ends_with_the_judgement_that_its_summary_holds(runs: Path) -> None:
@@ -116,7 +147,7 @@ def test_a_training_run_ends_with_the_judgement_that_its_summary_holds(runs: Pat
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--run", "two"), "expected a run in"),
+        (("--run", "three"), "expected a run in"),
         (("--split", "training"), "expected validation or holdout"),
         (("--random-pickers", "0"), "random-pickers >= 1"),
         (("--data", "missing.parquet"), "expected an existing file for --data"),
@@ -128,23 +159,6 @@ def test_mistakes_get_one_line_and_exit_code_2(
     assert evaluate(runs, *flags) == 2
     shown = capsys.readouterr().err
     assert message in shown and "Traceback" not in shown
-
-
-def look(generation: int) -> Look:
-    return Look("2026-01-01T00:00:00+00:00", "evaluate", generation, "2014-01-02", "2014-11-10", 1.5, "Not better.")
-
-
-def test_the_ledger_keeps_every_look_and_counts_champions(tmp_path: Path) -> None:
-    assert read_looks(tmp_path) == [] and champions_looked_at([], 4) == 1
-    kept = [look(3), look(3), look(9)]
-    for one in kept:
-        add_look(tmp_path, one)
-    assert read_looks(tmp_path) == kept
-    assert champions_looked_at(kept, 9) == 2 and champions_looked_at(kept, 12) == 3
-    with (tmp_path / LEDGER).open("a") as file:
-        file.write("torn\n")
-    with pytest.raises(ConfigError, match="line 4"):
-        read_looks(tmp_path)
 
 
 def test_training_and_the_choice_of_the_champion_never_read_the_holdout(tmp_path: Path) -> None:

@@ -191,7 +191,10 @@ def test_the_page_says_what_was_found(evaluation: Evaluation, page: Page) -> Non
         "70 ways",
         "Survivors only",
         "25 bp",
-        "This run has had 3",
+        "have had 3 at these data",
+        "timing: same-day over shifted pickers",
+        "of 8 lineages",
+        "Rank IC",
     ):
         assert words in text
     monthly = html_report.monthly_returns(evaluation.dates, evaluation.curves[CHAMPION])
@@ -243,7 +246,7 @@ def test_an_idle_champion_still_makes_a_page() -> None:
     track = dataclasses.replace(idle, equity=np.full_like(idle.equity, 1000.0), trades=none, wins=none, sessions=none)
     played = dataclasses.replace(one.played, tracks={**one.played.tracks, CHAMPION: track})
     text = Page(html_report.render(dataclasses.replace(one, played=played))).texts[0]
-    assert "Not better" in text and not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
+    assert "No skill shown in choice or timing; not better" in text and not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Block bootstrap, tests of a mean, deflated Sharpe ratio and overfitting: published numbers and simulation."""
+"""Block bootstrap, tests of a mean, deflated ratios and overfitting: published numbers and simulation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from training.evaluation.statistics import (
     bootstrap_intervals,
     chance_of_rank,
-    deflated_sharpe,
+    deflated_ratio,
     expected_best_sharpe,
     mean_block_days,
     mean_test,
@@ -128,7 +128,7 @@ def test_one_more_draw_is_rarely_at_the_top() -> None:
     assert statistics.fmean(chance <= 0.05 for chance in chances) <= 0.06
 
 
-def test_the_published_example_of_a_deflated_sharpe_ratio() -> None:
+def test_the_published_example_of_a_deflated_ratio_ratio() -> None:
     """Bailey & Lopez de Prado (2014): 2.5 a year over 1,250 days, of 100 trials whose ratios have variance 1/2."""
     deviation, ratio = math.sqrt(0.5 / 250), 2.5 / math.sqrt(250)
     benchmark = expected_best_sharpe(deviation, 100)
@@ -149,14 +149,14 @@ def test_the_expected_best_is_that_of_simulated_trials(trials: int) -> None:
 
 def test_one_trial_has_nothing_to_deflate() -> None:
     assert expected_best_sharpe(0.3, 1) == 0.0
-    assert deflated_sharpe(np.zeros(20), 0.0) is None
-    assert deflated_sharpe(np.array([0.1]), 0.0) is None
+    assert deflated_ratio(np.zeros(20), 0.0) is None
+    assert deflated_ratio(np.array([0.1]), 0.0) is None
 
 
 def test_a_deflated_ratio_is_the_chance_to_be_above_the_benchmark() -> None:
     """Where the true ratio is the benchmark, the probability is uniform."""
     returns = np.random.default_rng(0).standard_normal((2000, 250)) + 0.1
-    found = np.array([deflated_sharpe(row, 0.1) for row in returns], dtype=np.float64)
+    found = np.array([deflated_ratio(row, 0.1) for row in returns], dtype=np.float64)
     for level in (0.05, 0.5, 0.95):
         assert (found <= level).mean() == pytest.approx(level, abs=0.025)
 
@@ -198,3 +198,50 @@ def test_equal_trials_count_once_and_their_order_does_not_matter() -> None:
     assert overfitting_probability(again) == overfitting_probability(results)
     assert overfitting_probability(np.ones((8, 12))) is None
     assert overfitting_probability(results[:7]) is None, "an odd number of slices has no halves"
+
+
+def by_lineage(results: Array, lineage: list[int]) -> float:
+    """Each lineage by its best member on the half that chooses, step by step; no ties."""
+    slices, bad = len(results), []
+    for half in itertools.combinations(range(slices), slices // 2):
+        rest = [s for s in range(slices) if s not in half]
+        members = [[n for n, own in enumerate(lineage) if own == founder] for founder in sorted(set(lineage))]
+        best = [max(group, key=lambda n: results[list(half), n].sum()) for group in members]
+        chosen = max(best, key=lambda n: results[list(half), n].sum())
+        rank = 1 + sum(results[rest, n].sum() < results[rest, chosen].sum() for n in best)
+        bad.append(rank / (len(best) + 1) <= 0.5)
+    return statistics.fmean(bad)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000), st.lists(st.integers(0, 3), min_size=2, max_size=12))
+def test_a_lineage_is_one_trial(seed: int, lineage: list[int]) -> None:
+    results = np.random.default_rng(seed).standard_normal((6, len(lineage)))
+    found = overfitting_probability(results, np.array(lineage))
+    if len(set(lineage)) < 2:
+        assert found is None
+    else:
+        assert found == (pytest.approx(by_lineage(results, lineage)), math.comb(6, 3))
+
+
+def test_near_clones_change_nothing() -> None:
+    rng = np.random.default_rng(0)
+    founders = rng.standard_normal((60, 8, 5))
+    shares = []
+    for own in founders:
+        clones = np.repeat(own, 20, axis=1) + 0.01 * rng.standard_normal((8, 100))
+        found = overfitting_probability(clones, np.repeat(np.arange(5), 20))
+        alone = overfitting_probability(own)
+        assert found is not None and alone is not None
+        shares.append(found[0] - alone[0])
+    assert abs(statistics.fmean(shares)) < 0.02
+
+
+@pytest.mark.parametrize("days", [125, 435])
+def test_overlapping_results_raise_no_false_alarm_with_blocks_of_three_periods(days: int) -> None:
+    """Sums over 20 days, day by day, as results of trades are."""
+    shocks = np.random.default_rng(0).standard_normal((1500, days + 19))
+    whole = np.cumsum(np.pad(shocks, ((0, 0), (1, 0))), axis=1)
+    series = whole[:, 20:] - whole[:, :-20]
+    assert statistics.fmean(mean_test(row, mean_block=60).p_value <= 0.025 for row in series) <= 0.035
+    assert statistics.fmean(mean_test(row).p_value <= 0.025 for row in series) > 0.06

@@ -14,8 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.features import OPEN
+from data.market import MarketTensors
 from data.splits import Span, consecutive_windows
-from data.synthetic.built_in import PlantedScores
+from data.synthetic.built_in import PlantedScores, built_in_market
+from environment.orders import Orders
+from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from tests.evaluation.page_case import case
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_population, tiny_rules, trending_panel, world_of
@@ -43,6 +46,7 @@ from training.evaluation.tracks import (
     Played,
     Track,
     join,
+    known_share,
     play_agent,
     play_all,
     play_buy_and_hold,
@@ -50,12 +54,15 @@ from training.evaluation.tracks import (
     play_equal_weight,
     play_pickers,
     play_rule,
+    play_shifted,
     replay,
     tune_planted,
 )
+from training.evaluation.verdict import Shifted, verdict
 from training.rollout import play, roll_out
-from utils.config.trader import Config, Fill
+from utils.config.trader import Config, DataConfig, EnvironmentConfig, Fill, SyntheticConfig
 from utils.errors import DataError
+from utils.metrics import daily_returns
 
 Array = npt.NDArray[np.float64]
 WINDOWS = 4
@@ -181,6 +188,68 @@ def test_pickers_never_buy_what_they_hold_or_what_has_no_bar() -> None:
             assert not [t for t in bought if t[0] == stock and t[1] < step < t[2]], "still held"
 
 
+def test_shifted_pickers_give_the_same_orders_on_other_days() -> None:
+    """In each shift: all orders of the plan in their order, moved in a circle over the windows' trading steps."""
+    world = quiet_world()
+    ground, trading = ground_of(world), world.env.rules.trading_days
+    plan = play_agent(ground, eager_agent())[2]
+    wanted = plan.coefficient[:trading, 0].T.flatten()
+    track = play_shifted(ground, plan, 20, seeded())
+    values = world.env.ledger().value / world.env.rules.stake
+    assert not values[trading:].any(), "no order once the trading days are over"
+    circles = values[:trading].T.reshape(20, -1)
+    shifts = []
+    for circle in circles:
+        found = [shift for shift in range(len(wanted)) if torch.allclose(circle, wanted.roll(shift))]
+        assert len(found) == 1
+        shifts += found
+    assert len(set(shifts)) > 15 and max(shifts) - min(shifts) > len(wanted) // 2
+    assert track.equity.shape == (20, WINDOWS, world.env.rules.episode_steps + 1)
+
+
+def test_the_lots_of_a_shift_are_averaged() -> None:
+    ground = ground_of(quiet_world())
+    plan = play_agent(ground, eager_agent())[2]
+    track = play_shifted(ground, plan, 600, seeded())
+    assert track.equity.shape[0] == 125
+    lanes = ground.env.equity_curve.T.reshape(125, 4, WINDOWS, -1)
+    np.testing.assert_allclose(track.equity, lanes.mean(1).numpy())
+
+
+def test_the_known_share_never_looks_ahead() -> None:
+    """By hand: two windows of three trading steps and two settlement steps, one order a day."""
+    rules = tiny_rules(trading_days=3, settlement_days=2)
+    size = torch.tensor([[0.0, 6.0], [3.0, 0.0], [3.0, 0.0], [0.0, 0.0], [0.0, 0.0]]).double()[:, None]
+    expected = [0, 0, 1.5, 2, 2, 2, 3, 2.4, 2, 2]
+    assert known_share(Orders(size, size, size), rules) == pytest.approx(np.array(expected) / 2)
+    later = size.clone()
+    later[1, 0, 1] = 9.0
+    changed = known_share(Orders(later, later, later), rules) * later.sum().item() / 6
+    assert changed[:7] == pytest.approx(np.array(expected[:7]))
+
+
+def test_a_perfect_timer_is_praised_for_timing_and_for_nothing_else() -> None:
+    """The rule that knows the planted regimes, on days that all rise or all fall."""
+    synthetic, split = SyntheticConfig(kind="regime", days=1200, stocks=10), DataConfig(context_window_days=32)
+    env = EnvironmentConfig()
+    market, scores = built_in_market(synthetic, split, env)
+    portfolio = Portfolio.on(market, env)
+    starts = consecutive_windows(Span(550, 1199), env.episode_steps)
+    ground = Ground(market, MarketTensors.of(market, "cpu"), portfolio, starts)
+    timer = play_rule(ground, ScoreRule(scores.rule, 2 * env.cost_rate))
+    book, shape = portfolio.ledger(), (env.episode_steps, 1, len(starts))
+    bought = (book.stock, book.value / env.stake, book.target_percent)
+    plan = Orders(*(part.reshape(shape).clone() for part in bought))
+    pickers, shifted = play_pickers(ground, plan, 100, seeded()), play_shifted(ground, plan, 100, seeded())
+    found = verdict(
+        timer.daily_profit[0],
+        pickers.daily_profit,
+        play_equal_weight(ground).daily_profit[0],
+        shifted=Shifted(shifted.daily_profit, known_share(plan, env)),
+    )
+    assert found.has_timing and not found.is_better_than_pickers
+
+
 def test_the_lot_decides_the_pickers() -> None:
     ground = ground_of(quiet_world())
     plan = play_agent(ground, eager_agent())[2]
@@ -220,7 +289,7 @@ def test_buying_and_holding_is_one_purchase_for_all_windows() -> None:
     for window, start in enumerate(ground.starts.tolist()):
         alone = held_equity(close, open_, start, rules.episode_steps, rules)
         np.testing.assert_array_equal(anew.equity[0, window], alone)
-    assert np.isnan(held.trades).all() and estimates(held, 0)["trades"].value is None
+    assert np.isnan(held.trades).all() and estimates(held, daily_returns(held.stitched[0]), 0)["trades"].value is None
 
 
 def test_equal_risk_holds_more_of_what_moves_less() -> None:
@@ -303,6 +372,14 @@ def test_parts_joined_are_the_whole() -> None:
     assert [trade["window"] for trade in joined.trades[CHAMPION]] == [t["window"] for t in whole.trades[CHAMPION]]
     np.testing.assert_array_equal(joined.days, whole.days)
     assert list(joined.at_cost) == list(COSTS_BPS)
+    assert list(joined.scores) == [CHAMPION, MOMENTUM, REVERSAL]
+    for name, scores in joined.scores.items():
+        np.testing.assert_allclose(scores, whole.scores[name], rtol=1e-5)
+    known = np.isfinite(joined.results)
+    np.testing.assert_allclose(joined.results[known], whole.results[known])
+    assert known.sum() < np.isfinite(whole.results).sum(), "a part does not know what ends after it"
+    assert joined.known_share.shape == whole.known_share.shape == (4 * steps,)
+    assert joined.shifted.equity.shape == whole.shifted.equity.shape
     np.testing.assert_allclose(joined.at_cost[25.0][CHAMPION].equity, whole.at_cost[25.0][CHAMPION].equity, rtol=1e-12)
 
 
@@ -322,5 +399,26 @@ def test_survivors_are_told_from_a_market_with_deaths() -> None:
     data = file.market.data_array.copy()
     data[-12:, 2] = np.nan
     died = dataclasses.replace(file, market=dataclasses.replace(file.market, data_array=data))
-    assert list(died.biases) == ["Fills"]
+    assert list(died.biases) == ["Delisting", "Fills"]
     assert list(validation.biases) == ["Built-in market", "Chosen on these days", "Fills"]
+
+
+def test_biases_name_the_setting_that_mends_them() -> None:
+    plain = case(windows=1)
+    data = plain.market.data_array.copy()
+    data[-12:, 2] = np.nan
+    market = dataclasses.replace(plain.market, data_array=data)
+    careful = dataclasses.replace(plain.config, env=EnvironmentConfig(delisting_loss=30.0, volume_cap=5.0))
+    told = dataclasses.replace(plain, market=market).biases
+    assert "--env.delisting-loss" in told["Delisting"] and "--env.volume-cap" in told["Fills"]
+    found = dataclasses.replace(plain, market=market, config=careful).biases
+    assert "Delisting" not in found and "--env.volume-cap" not in found["Fills"] and "5%" in found["Fills"]
+
+
+def test_a_list_of_whole_stocks_among_others_was_chosen_in_hindsight() -> None:
+    plain = case(windows=3)
+    whole = dataclasses.replace(plain.market, investable_columns=np.arange(1, 6))
+    assert "Chosen in hindsight" in dataclasses.replace(plain, market=whole).biases
+    assert "Chosen in hindsight" not in plain.biases, "one of the list did not always trade"
+    all_whole = dataclasses.replace(whole, data_array=whole.data_array[:, 1:], investable_columns=np.arange(5))
+    assert "Chosen in hindsight" not in dataclasses.replace(plain, market=all_whole).biases

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from training.evaluation.verdict import Judgement, verdict
+from environment.orders import Orders
+from training.evaluation.statistics import mean_test
+from training.evaluation.tracks import known_share
+from training.evaluation.verdict import Judgement, Shifted, verdict
+from utils.config.trader import EnvironmentConfig
 
 Array = npt.NDArray[np.float64]
 DAYS, STOCKS, HELD, PICKERS = 160, 12, 10, 150
@@ -75,26 +83,131 @@ def skilled(edge: float, trials: int = 1) -> Judgement:
 def test_skill_is_praised() -> None:
     found = skilled(0.01, trials=320)
     assert found.is_better and found.share_of_pickers_beaten == 1.0
-    assert found.sentence.startswith("Better than random pickers with the same orders (+")
-    assert " and equal weight (+" in found.sentence and "choice among 320 trials" in found.sentence
+    assert found.sentence.startswith("Skill in choice (+") and "; better than equal weight (+" in found.sentence
+    assert found.sentence.endswith("(% a year; of 320 trials).")
     low, high = found.against_pickers.interval
     assert low < 252 < high, "one percent a day is 252 a year"
 
 
-def test_the_sentence_says_what_it_is_not_better_than() -> None:
+def test_the_sentence_says_what_is_not_shown() -> None:
     none = skilled(0.0)
-    assert none.sentence.startswith("Not better than random pickers") and " nor than equal weight" in none.sentence
-    assert not none.is_better and "trials" not in none.sentence
+    assert none.sentence.startswith("No skill shown in choice; not better than equal weight (")
+    assert not none.is_better and not none.has_skill and "trials" not in none.sentence
     rng = np.random.default_rng(1)
     champion, pickers = rng.standard_normal(DAYS) * 0.1 + 1, rng.standard_normal((PICKERS, DAYS)) * 0.1
     only_pickers = verdict(champion, pickers, champion + rng.standard_normal(DAYS))
-    assert only_pickers.sentence.startswith("Better than random pickers")
-    assert ", but not better than equal weight" in only_pickers.sentence
-    assert only_pickers.is_better_than_pickers and not only_pickers.is_better
+    assert only_pickers.sentence.startswith("Skill in choice (+249.7); not better than equal weight (")
+    assert only_pickers.has_skill and not only_pickers.is_better
 
 
 @pytest.mark.parametrize("trials", [1, 50])
 def test_who_never_trades_is_not_better(trials: int) -> None:
-    idle = verdict(np.zeros(DAYS), np.zeros((PICKERS, DAYS)), np.zeros(DAYS), trials=trials)
-    assert not idle.is_better_than_pickers and not idle.is_better_than_equal_weight
-    assert idle.sentence.startswith("Not better")
+    none = np.zeros((PICKERS, DAYS))
+    idle = verdict(none[0], none, none[0], trials=trials, shifted=Shifted(none, none[0]), rivals={"rule": none[0]})
+    assert not idle.has_skill and not idle.is_better_than_equal_weight
+    assert idle.sentence.startswith("No skill shown in choice or timing; not better than equal weight (+0.0)")
+    assert "level with rule (+0.0), its rival" in idle.sentence
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 400))
+def test_choice_timing_and_exposure_sum_to_the_profit(seed: int, trials: int) -> None:
+    rng = np.random.default_rng(seed)
+    champion, pickers, shifted = rng.standard_normal(DAYS), *rng.standard_normal((2, 7, DAYS))
+    found = verdict(champion, pickers, champion, trials=trials, shifted=Shifted(shifted, np.ones(DAYS)))
+    assert found.timing is not None and found.exposure is not None
+    parts = (found.against_pickers, found.timing, found.exposure)
+    assert sum(part.mean for part in parts) == pytest.approx(252 * champion.mean())
+    assert all(part.trials == 2 * trials for part in parts), "choice and timing are both looked at"
+
+
+RULES = EnvironmentConfig(trading_days=60, settlement_days=10, max_holding_days=10)
+WINDOWS, SHIFTS, WARM_UP = 4, 16, 60
+
+
+def judge_timing(is_ordering: Array, market: Array) -> Judgement:
+    """Judge orders of one size for the whole market: (WINDOWS, trading days) and (WINDOWS, days) daily profits."""
+    steps, held = RULES.episode_steps, RULES.max_holding_days
+
+    def exposure(orders: Array) -> Array:
+        total = np.cumsum(np.pad(orders, ((0, 0), (held, RULES.settlement_days))), axis=1)
+        return (total[:, held:] - total[:, :-held]) / held
+
+    size = torch.zeros(steps, 1, WINDOWS, dtype=torch.float64)
+    size[: RULES.trading_days, 0] = torch.from_numpy(is_ordering.T)
+    known = known_share(Orders(size, size, size), RULES)
+    circle = is_ordering.ravel()
+    moved = [np.roll(circle, place * len(circle) // SHIFTS).reshape(is_ordering.shape) for place in range(SHIFTS)]
+    profits = np.stack([(exposure(orders) * market).ravel() for orders in moved])
+    own = (exposure(is_ordering) * market).ravel()
+    # Whoever buys the market has no choice to make.
+    return verdict(own, np.stack((own, own)), market.ravel(), shifted=Shifted(profits, known))
+
+
+def plan_of(kind: str, past: Array, rng: np.random.Generator) -> Array:
+    """(WINDOWS, trading days) 1.0 where orders are given, without skill; `past` are the returns before each window's
+    days and on them, (WINDOWS, WARM_UP + days)."""
+    days = np.arange(RULES.trading_days)
+    total = np.cumsum(past, axis=1)
+    if kind == "moods":
+        return np.repeat(rng.random((WINDOWS, 6)) < 0.5, 10, axis=1).astype(float)
+    if kind == "late":
+        return np.repeat([[0.0], [0.0], [1.0], [1.0]], RULES.trading_days, axis=1)
+    # Known at the close before the day whose return is `past[:, WARM_UP + day]`.
+    back = total[:, days + WARM_UP - 1] - total[:, days + WARM_UP - 1 - 20]
+    return (back < 0 if kind == "after falls" else back > 0).astype(float)
+
+
+@pytest.mark.parametrize("kind", ["moods", "late", "after falls", "after rises"])
+def test_plans_without_skill_are_not_praised_for_timing(kind: str) -> None:
+    """In a rising market without structure."""
+    found = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        days = 0.002 + 0.01 * rng.standard_t(5, WARM_UP + WINDOWS * RULES.episode_steps)
+        begin = RULES.episode_steps * np.arange(WINDOWS)[:, None]
+        past = 100 * days[begin + np.arange(WARM_UP + RULES.episode_steps)]
+        found.append(judge_timing(plan_of(kind, past, rng), past[:, WARM_UP:]))
+    assert statistics.fmean(one.has_timing for one in found) <= 0.025
+    if kind == "after falls":
+        scores = [one.timing.mean / one.timing.standard_error for one in found if one.timing is not None]
+        assert statistics.fmean(scores) > 2 / math.sqrt(len(scores)), "the plan's mean size is known only at the end"
+    if kind == "late":
+        praised = statistics.fmean(one.timing_chance <= 0.025 for one in found)
+        assert praised > 0.06, "a rising market pays who invests late"
+
+
+def test_a_perfect_timer_is_praised_for_timing() -> None:
+    rng = np.random.default_rng(0)
+    is_rising = np.repeat(rng.random((WINDOWS, 7)) < 0.5, 10, axis=1)
+    market = np.where(is_rising, 0.5, -0.5) + rng.standard_normal(is_rising.shape)
+    found = judge_timing(is_rising[:, : RULES.trading_days].astype(float), market)
+    assert found.has_timing and found.has_skill and not found.is_better_than_pickers
+    assert found.sentence.startswith("Skill in timing (+") and ", not in choice; " in found.sentence
+
+
+def test_the_rival_that_earned_most_is_named() -> None:
+    rng = np.random.default_rng(0)
+    champion, pickers = rng.standard_normal(DAYS), rng.standard_normal((PICKERS, DAYS))
+    rivals = {"poor": champion - 1.0, "good": champion + 1.0 + 0.1 * rng.standard_normal(DAYS), "fair": champion * 0.5}
+    for names, outcome in ((("poor", "good", "fair"), "worse than good"), (("poor",), "better than poor")):
+        noisy = {name: rivals[name] + 0.1 * rng.standard_normal(DAYS) for name in names}
+        found = verdict(champion, pickers, champion, rivals=noisy)
+        assert f"; {outcome} (" in found.sentence
+    assert "its rival" in found.sentence and found.contest is not None and found.contest.rivals == 1
+
+
+def test_the_best_of_many_equals_is_rarely_called_better() -> None:
+    """Rivals as good as the champion; the best of them is chosen by what it earned on the same days."""
+    worse = forgotten = 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        profits = rng.standard_normal((9, DAYS))
+        names = {f"rival {row}": own for row, own in enumerate(profits[1:])}
+        found = verdict(profits[0], profits[1:], profits[0], rivals=names)
+        assert found.contest is not None
+        worse += found.contest.outcome == "worse than"
+        best = max(names.values(), key=np.sum)
+        forgotten += mean_test(profits[0] - best).interval[1] < 0
+        assert found.contest.outcome != "better than" or profits[0].sum() > best.sum()
+    assert worse <= 0.025 * 300 + 6 and forgotten > 0.1 * 300

@@ -170,7 +170,11 @@ def test_a_stopped_test_goes_on_and_ends_as_if_never_stopped(
         assert (parts / name).read_bytes() == (whole / name).read_bytes()
     assert records(parts / "fold-2") == records(whole / "fold-2")
     pages = [json.loads((path / "results.json").read_text()) for path in (parts, whole)]
-    assert pages[0] | {"run": ""} == pages[1] | {"run": ""}
+    same = {"run": "", "verdict": "", "overfitting": ""}
+    assert pages[0] | same == pages[1] | same
+    looked = [page["verdict"]["trials"] for page in pages]
+    assert looked == [2, 1], "the second test of the same days is another look at them"
+    assert "fingerprint: 2, of 2 champions" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

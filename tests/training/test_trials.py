@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -33,21 +35,40 @@ def test_a_days_profit_is_the_mean_over_windows_side_by_side(seed: int, agents: 
 def test_slices_sum_to_what_the_champion_is_chosen_by() -> None:
     rng = np.random.default_rng(0)
     equity = CAPITAL + np.cumsum(rng.standard_normal((31, 3, 4)), axis=0)
-    record = trial_record(equity, np.array([5, 9, 20, 40]), CAPITAL)
+    record = trial_record(equity, equity[:, 0], np.array([5, 9, 20, 40]), CAPITAL, [0, 0, 2])
     profit = 100 * (equity[-1] - equity[0]).mean(axis=1) / CAPITAL
     assert np.sum(record["slice_profit"], axis=1) == pytest.approx(profit, abs=1e-4)
-    assert np.shape(record["slice_profit"]) == (3, SLICES) and len(record["daily_sharpe"]) == 3
+    assert np.shape(record["slice_profit"]) == (3, SLICES) and record["parents"] == [0, 0, 2]
+    assert record["information_ratio"][0] == 0.0, "it is the benchmark itself"
+    over = daily_profit(equity[:, 1:] - equity[:, :1], np.array([5, 9, 20, 40]), CAPITAL)
+    expected = over.mean(axis=0) / over.std(axis=0, ddof=1)
+    assert record["information_ratio"][1:] == pytest.approx(expected, abs=1e-4)
 
 
-def test_reading_leaves_out_broken_agents_and_needs_a_record() -> None:
-    sound = {"slice_profit": [[1.0] * SLICES, [2.0] * SLICES], "daily_sharpe": [0.1, 0.2]}
-    broken = {"slice_profit": [[None] * SLICES, [3.0] * SLICES], "daily_sharpe": [None, 0.3]}
-    found = read_trials([{"validation": {"trials": sound}}, {"validation": {"trials": broken}}])
+def trials(profit: list[float | None], ratio: list[float | None], parents: list[int]) -> dict[str, Any]:
+    """A generation's record."""
+    record = {"slice_profit": [[one] * SLICES for one in profit], "information_ratio": ratio, "parents": parents}
+    return {"validation": {"trials": record}}
+
+
+def test_reading_leaves_out_broken_agents_and_needs_every_record() -> None:
+    sound, broken = trials([1.0, 2.0], [0.1, 0.2], [0, 1]), trials([None, 3.0], [None, 0.3], [1, 1])
+    found = read_trials([sound, broken])
     assert found is not None
-    assert found[0].shape == (SLICES, 3) and found[1].tolist() == [0.1, 0.2, 0.3]
-    assert read_trials([{"validation": {"best": 1.0}}]) is None
+    assert found.slice_profit.shape == (SLICES, 3) and found.information_ratio.tolist() == [0.1, 0.2, 0.3]
+    assert found.lineage.tolist() == [0, 1, 1]
+    assert read_trials([sound, {"validation": {"best": 1.0}}]) is None
     assert read_trials([]) is None
 
 
-def test_an_idle_agent_has_no_ratio() -> None:
-    assert trial_record(np.full((9, 1, 2), CAPITAL), np.array([0, 4]), CAPITAL)["daily_sharpe"] == [0.0]
+def test_lineages_follow_the_parents() -> None:
+    """The first agent's child takes over all rows in the end."""
+    generations = [[0, 1, 2], [0, 0, 2], [2, 1, 1], [1, 1, 1]]
+    found = read_trials([trials([1.0] * 3, [0.0] * 3, parents) for parents in generations])
+    assert found is not None
+    assert found.lineage.reshape(4, 3).tolist() == [[0, 1, 2], [0, 0, 2], [2, 0, 0], [0, 0, 0]]
+
+
+def test_an_agent_like_its_benchmark_has_no_ratio() -> None:
+    equity = np.full((9, 1, 2), CAPITAL)
+    assert trial_record(equity, equity[:, 0], np.array([0, 4]), CAPITAL, [0])["information_ratio"] == [0.0]

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from data.market import MarketTensors
+from data.record import data_fingerprint
 from data.splits import consecutive_windows, spaced_windows
 from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
@@ -16,7 +17,7 @@ from training.commands.arguments import EvaluateArguments
 from training.erl_trainer import ERLTrainer
 from training.evaluation.assessment import Evaluation, Split
 from training.evaluation.baselines import ScoreRule
-from training.evaluation.holdout import Look, add_look, champions_looked_at, read_looks
+from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
 from training.evaluation.opponents import simple_rules
 from training.evaluation.tables import log_evaluation, write_evaluation
 from training.evaluation.tracks import CHAMPION, Ground, play_all, tune_planted
@@ -32,8 +33,8 @@ _TUNING_WINDOWS = 16
 def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
     """Evaluate a run as asked, print it, and write it into `runs/NAME/evaluation-SPLIT/`.
 
-    The same run, split, data and settings give the same `results.json`, trades and equity, bit for bit. A look at the
-    holdout is written into the run's ledger before anything is shown of it.
+    The same run, split, data, settings and champions looked at before give the same `results.json`, trades and equity,
+    bit for bit. A look at the holdout is written into the ledger before anything is shown of it.
 
     Raises:
         ConfigError, DataError: there is no such run, or its data cannot be used.
@@ -52,18 +53,7 @@ def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
         command=_command(arguments),
     )
     if evaluation.split == "holdout":
-        look = Look(
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=evaluation.command,
-            champion_generation=run.champion_generation,
-            first_day=str(evaluation.dates[0]),
-            last_day=str(evaluation.dates[-1]),
-            return_percent=evaluation.policies[CHAMPION]["return"].value,
-            result=evaluation.judgement.sentence,
-        )
-        add_look(run.path, look)
-        assert evaluation.looks is not None
-        evaluation.looks.append(look)
+        evaluation = entered(evaluation, arguments.runs_dir)
     log_evaluation(evaluation)
     write_evaluation(evaluation, run.path / f"evaluation-{arguments.split}")
     return evaluation
@@ -86,11 +76,12 @@ def evaluate(
     generator = named_generator(run.config.seed, "evaluation", run.device)
     ground = Ground(run.market, tensors, env, starts)
     played = play_all(ground, agents, rules, pickers=pickers, generator=generator)
-    looks = read_looks(run.path)
+    holdout = run.market.splits.holdout
+    looks = read_looks(run.path.parent, run.market, *run.market.dates[[holdout.first, holdout.last]].astype(str))
     if split == "validation":
         trials = run.generation * run.config.evolution.population_size
     else:
-        trials = champions_looked_at(looks, run.champion_generation)
+        trials = champions_looked_at(looks, (run.name, run.champion_generation))
     return Evaluation(
         run.name,
         split,
@@ -104,6 +95,28 @@ def evaluate(
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         looks=looks,
     )
+
+
+def entered(evaluation: Evaluation, runs: Path) -> Evaluation:
+    """Write a look into the ledger of a folder of runs; return the evaluation with all looks at its days counted."""
+    days = (str(evaluation.dates[0]), str(evaluation.dates[-1]))
+    with locked_ledger(runs) as ledger:
+        looks = read_looks(runs, evaluation.market, *days)
+        trials = champions_looked_at(looks, (evaluation.name, evaluation.champion_generation))
+        evaluation = dataclasses.replace(evaluation, looks=looks, trials=trials)
+        look = Look(
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            evaluation.command,
+            evaluation.champion_generation,
+            *days,
+            evaluation.policies[CHAMPION]["return"].value,
+            evaluation.judgement.sentence,
+            evaluation.name,
+            data_fingerprint(evaluation.market),
+        )
+        add_look(ledger, look)
+        looks.append(look)
+    return evaluation
 
 
 def judge_training(

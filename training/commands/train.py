@@ -17,7 +17,7 @@ from training.erl_trainer import PHASES, ERLTrainer
 from training.evaluation.assessment import Evaluation, Split
 from training.evaluation.charts import equity_chart, fitness_chart
 from training.evaluation.page.write import write_page
-from training.evaluation.tables import short_rows, short_table
+from training.evaluation.tables import short_rows, short_table, verdict_values
 from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
 from training.run.status import opening_lines, result_block, status_block
@@ -155,5 +155,6 @@ def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Ev
             "generation": trainer.champion_generation,
             "validation_return_percent": trainer.champion_score,
             **{split: short_rows(evaluation) for split, evaluation in evaluations.items()},
+            "verdict": {split: verdict_values(evaluation.judgement) for split, evaluation in evaluations.items()},
         },
     }

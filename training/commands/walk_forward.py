@@ -12,7 +12,7 @@ from data.market import Market
 from data.splits import Splits, consecutive_windows
 from environment.portfolio import Portfolio
 from training.commands.arguments import WalkForwardArguments
-from training.commands.evaluate import planted_rules
+from training.commands.evaluate import entered, planted_rules
 from training.commands.train import run_training
 from training.evaluation.assessment import Evaluation
 from training.evaluation.folds import FoldPlan, FoldResult, make_folds
@@ -54,7 +54,7 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
         for number, fold in enumerate(splits, start=1):
             _train(path / f"fold-{number}", fold, config, explicit)
         setup_logging(path, verbose=config.verbose)
-        evaluation = _test(path, splits, config)
+        evaluation = entered(_test(path, splits, config), config.runs_dir)
         log_evaluation(evaluation)
         write_evaluation(evaluation, path)
     return evaluation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -14,15 +14,18 @@ from data.features import CLOSE
 from data.market import Market
 from training.evaluation.folds import FoldResult
 from training.evaluation.holdout import Look
+from training.evaluation.skill import Coefficient, beta, information_coefficients, summed_up
 from training.evaluation.statistics import (
     EDGES,
+    MeanTest,
     bootstrap_intervals,
-    deflated_sharpe,
+    deflated_ratio,
     expected_best_sharpe,
+    mean_test,
     overfitting_probability,
 )
-from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, RANDOM, Played, Track
-from training.evaluation.verdict import Judgement, verdict
+from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, ORACLE, RANDOM, RULE, Played, Track
+from training.evaluation.verdict import Judgement, Shifted, verdict
 from training.trials import read_trials
 from utils import metrics
 from utils.config.trader import Config
@@ -30,6 +33,14 @@ from utils.config.trader import Config
 Array = npt.NDArray[np.float64]
 Split = Literal["validation", "holdout", "walk-forward"]
 NO_CHOICE = "Each champion was chosen on days before its test days, so the test days chose nothing."
+NO_RECORD = "The run did not record what its agents earned on validation beside equal weight, nor their parents."
+NO_LINEAGES = "One lineage, or the same profit for all: there was no choice between lineages to overfit."
+CLONES = (
+    "Agents of a lineage are near-clones: over all agents the probability of backtest overfitting says little. It is "
+    "about the choice of a lineage on the validation days, each by its best agent there; a lineage that died early was "
+    "trained less, which makes the choice look easier than it was. Trials that are near-clones make the deflated ratio "
+    "too strict."
+)
 CURVE_MEASURES = {
     "return": metrics.total_return_percent,
     "volatility": metrics.annualised_volatility_percent,
@@ -41,6 +52,8 @@ CURVE_MEASURES = {
 _BAND = (5, 95)
 _BOOTSTRAP_SEED = 1994
 _LAST_DAYS = 10
+_YEAR = 100 * metrics.TRADING_DAYS_PER_YEAR
+"""From a daily share to percent a year."""
 
 
 class Estimate(NamedTuple):
@@ -71,6 +84,8 @@ METRICS: dict[str, Metric] = {
     "max_drawdown": Metric("Max drawdown", "%", 1, "Deepest fall of equity below its earlier peak."),
     "turnover": Metric("Turnover", "times a year", 1, "Value bought and sold in a year, over twice the mean equity."),
     "exposure": Metric("Exposure", "%", 1, "Mean share of equity that is invested."),
+    "beta": Metric("Beta", "ratio", 2, "Regression coefficient of daily returns on those of equal weight."),
+    "alpha": Metric("Alpha", "% a year", 1, "Mean daily return less beta times equal weight's, times 252."),
     "trades": Metric("Trades", "count", 0, "Positions opened and closed; for random pickers the mean."),
     "win_rate": Metric("Win rate", "%", 1, "Share of trades with a profit after costs."),
     "holding": Metric("Holding", "sessions", 1, "Mean sessions from entry to exit, both counted."),
@@ -83,14 +98,17 @@ METRICS: dict[str, Metric] = {
 class Overfitting:
     """The share of a result that may be the choice of the best among many."""
 
-    deflated_sharpe: float | None = None
-    """Probability that the true Sharpe ratio is above that of the best of `trials` without skill, from 0 to 1."""
+    deflated_information_ratio: float | None = None
+    """Probability that the true information ratio over equal weight is above that of the best of `trials` without
+    skill, from 0 to 1."""
     trials: int | None = None
-    """Agents x generations looked at."""
-    expected_best_sharpe: float | None = None
-    """Annualised Sharpe ratio that the best of `trials` without skill is expected to show."""
+    """Policies looked at on the judged days: agents x generations on validation, champions on the holdout."""
+    expected_best_ratio: float | None = None
+    """Annualised information ratio that the best of `trials` without skill is expected to show."""
     backtest_overfitting: float | None = None
-    """Probability of backtest overfitting, from 0 to 1."""
+    """Probability of backtest overfitting among lineages, from 0 to 1."""
+    lineages: int | None = None
+    """First agents from which all others descend: near-clones of one count as one trial."""
     combinations: int | None = None
     """Ways to halve the days behind `backtest_overfitting`."""
     note: str = ""
@@ -122,6 +140,8 @@ class Evaluation:
     looks: list[Look] | None = None
     """Looks at the run's holdout, the oldest first; None where no ledger is kept."""
     folds: Sequence[FoldResult] = ()
+    rivals: Sequence[str] = ()
+    """Policies among which the best rival is sought; default: all score rules that do not know what is planted."""
 
     @cached_property
     def policies(self) -> dict[str, dict[str, Estimate]]:
@@ -129,32 +149,58 @@ class Evaluation:
 
         Intervals of one policy are bootstrapped; those of random pickers hold the middle 95% of the pickers.
         """
-        return {name: estimates(track, self.config.seed) for name, track in self.played.tracks.items()}
+        tracks = self.played.tracks
+        market = metrics.daily_returns(tracks[EQUAL].stitched[0])
+        return {name: estimates(track, market, self.config.seed) for name, track in tracks.items()}
 
     @cached_property
     def judgement(self) -> Judgement:
         """Return the verdict on the champion."""
-        profit = {name: self.played.tracks[name].daily_profit for name in (CHAMPION, RANDOM, EQUAL)}
-        return verdict(profit[CHAMPION][0], profit[RANDOM], profit[EQUAL][0], trials=self.trials)
+        played = self.played
+        profit = {name: track.daily_profit for name, track in played.tracks.items()}
+        known = {*played.trades, RANDOM, EQUAL, HOLD, RULE, ORACLE}
+        return verdict(
+            profit[CHAMPION][0],
+            profit[RANDOM],
+            profit[EQUAL][0],
+            trials=self.trials,
+            shifted=Shifted(played.shifted.daily_profit, played.known_share),
+            rivals={name: profit[name][0] for name in self.rivals or [name for name in profit if name not in known]},
+        )
+
+    @cached_property
+    def coefficients(self) -> dict[str, tuple[Coefficient | None, Coefficient | None]]:
+        """Return the information coefficient and the rank information coefficient of all scores, by policy."""
+        holding = self.config.env.max_holding_days
+        found = {}
+        for name, scores in self.played.scores.items():
+            plain, ranked = information_coefficients(scores, self.played.results)
+            found[name] = (summed_up(plain, holding), summed_up(ranked, holding))
+        return found
 
     @cached_property
     def overfitting(self) -> Overfitting:
         """Assess how much the choice of the champion may have added, by the recorded results of all agents."""
         trials = read_trials(self.records)
         if trials is None and self.trials > 1:
-            return Overfitting(trials=self.trials, note="The run did not record what its agents earned on validation.")
-        profits, sharpes = trials or (None, np.zeros(0))
-        best = expected_best_sharpe(float(sharpes.std(ddof=1)) if len(sharpes) > 1 else 0.0, self.trials)
-        overfitted = None if profits is None else overfitting_probability(profits)
-        if overfitted is not None:
-            note = "The probability of backtest overfitting is about the choice of the champion on the validation days."
-        elif profits is not None:
-            note = "All agents earned the same on validation: there was no choice to overfit."
-        else:
-            note = NO_CHOICE
-        deflated = deflated_sharpe(metrics.daily_returns(self.played.tracks[CHAMPION].stitched[0]), best)
-        probability, combinations = overfitted or (None, None)
-        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, probability, combinations, note)
+            return Overfitting(trials=self.trials, note=NO_RECORD)
+        ratios = np.zeros(0) if trials is None else trials.information_ratio
+        best = expected_best_sharpe(float(ratios.std(ddof=1)) if len(ratios) > 1 else 0.0, self.trials)
+        champion, equal = (metrics.daily_returns(self.played.tracks[name].stitched[0]) for name in (CHAMPION, EQUAL))
+        deflated = deflated_ratio(champion - equal, best)
+        found = Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, note=NO_CHOICE)
+        if trials is None:
+            return found
+        lineages = len(np.unique(trials.lineage))
+        probability, combinations = overfitting_probability(trials.slice_profit, trials.lineage) or (None, None)
+        note = CLONES if probability is not None else NO_LINEAGES
+        return replace(
+            found,
+            backtest_overfitting=probability,
+            lineages=lineages,
+            combinations=combinations,
+            note=note,
+        )
 
     @cached_property
     def cost_returns(self) -> dict[str, dict[float, float]]:
@@ -199,44 +245,71 @@ class Evaluation:
         """Return what a reader must know before believing the verdict."""
         if self.split == "validation":
             return ["The champion was chosen on these days; only the holdout, looked at once, is free of that choice."]
-        if self.split == "walk-forward":
-            return [NO_CHOICE]
-        return [f"Looks at the holdout of this run: {len(self.looks or ())}. Looks by other runs are not counted."]
+        text = (
+            f"Looks at these days by all runs in this folder, by the data's fingerprint: {len(self.looks or ())}, of "
+            f"{self.trials:,} champions, which the verdict allows for. Looks in other folders are not counted."
+        )
+        return [NO_CHOICE, text] if self.split == "walk-forward" else [text]
 
     @property
     def biases(self) -> dict[str, str]:
         """Return the known biases of the data and of the days that were used, by name."""
-        biases = {}
+        biases, env = {}, self.config.env
+        has_bar = np.asarray(np.isfinite(self.market.data_array[..., CLOSE]))
+        is_whole = np.asarray(has_bar.all(axis=0))
         if self.config.data is None:
             biases["Built-in market"] = "Its structure was planted: results say nothing about real markets."
-        elif np.isfinite(self.market.data_array[-_LAST_DAYS:, :, CLOSE]).any(axis=0).all():
+        elif has_bar[-_LAST_DAYS:].any(axis=0).all():
             biases["Survivors only"] = (
                 f"All {len(self.market.tickers)} tickers trade to the last day. Stocks that failed are not in the "
                 "data, which flatters every policy that buys: the champion, random pickers and equal weight alike."
+            )
+        elif env.delisting_loss == 0:
+            biases["Delisting"] = (
+                "A stock that stops trading is sold at its last price, which flatters whoever holds failing stocks. "
+                "--env.delisting-loss takes a loss, 30% in Shumway 1997."
+            )
+        if is_whole[self.market.investable_columns].all() and not is_whole.all():
+            biases["Chosen in hindsight"] = (
+                "The stocks that may be bought have bars on all days, and others do not. A list made today of stocks "
+                "that lasted flatters every policy that buys."
             )
         if self.split == "validation":
             biases["Chosen on these days"] = (
                 "The champion is the agent that earned most on these days: its result is flattered. The verdict allows "
                 "for that; the table and the pictures do not."
             )
+        size = "whatever their size" if env.volume_cap == 0 else f"up to {env.volume_cap:g}% of the day's volume"
+        remedy = " --env.volume-cap limits them where the data have volume." if env.volume_cap == 0 else ""
         biases["Fills"] = (
-            "Orders fill in full at the open, and at the sale target if the day's high reaches it, whatever their "
-            "size: market impact is not known to daily bars, which flatters large accounts."
+            f"Orders fill at the open, and at the sale target if the day's high reaches it, {size}: market impact is "
+            f"not known to daily bars, which flatters large accounts.{remedy}"
         )
         return biases
 
 
-def estimates(track: Track, seed: int) -> dict[str, Estimate]:
-    """Estimate the measures of a track by the keys of `METRICS`; of many policies, their mean and range."""
-    found = _measures(track)
+def estimates(track: Track, market: Array, seed: int) -> dict[str, Estimate]:
+    """Estimate the measures of a track by the keys of `METRICS`; of many policies, their mean and range.
+
+    `market` are the (W * D,) daily returns of equal weight.
+    """
+    returns = metrics.daily_returns(track.stitched)
+    exposure = beta(returns, market)
+    found = _measures(track) | {"beta": exposure, "alpha": _YEAR * (returns - np.outer(exposure, market)).mean(axis=1)}
     if len(track.equity) > 1:
         return {name: _range(values) for name, values in found.items()}
     generator = np.random.default_rng([seed, _BOOTSTRAP_SEED])
-    intervals = bootstrap_intervals(metrics.daily_returns(track.stitched[0]), CURVE_MEASURES, generator)
+    intervals = bootstrap_intervals(returns[0], CURVE_MEASURES, generator)
+    intervals["alpha"] = _scaled(mean_test(returns[0] - exposure[0] * market))
     return {
         name: Estimate(float(value) if np.isfinite(value) else None, *intervals.get(name, ()))
         for name, (value,) in found.items()
     }
+
+
+def _scaled(test: MeanTest) -> tuple[float, float]:
+    low, high = test.interval
+    return _YEAR * low, _YEAR * high
 
 
 def _measures(track: Track) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""How much of a result may be luck: block bootstrap, tests of a mean, deflated Sharpe ratio, backtest overfitting.
+"""How much of a result may be luck: block bootstrap, tests of a mean, deflated ratios, backtest overfitting.
 
 Daily series are (days,) arrays in order of time. Where trials are counted, a trial is a policy whose result was looked
 at before the best one was chosen.
@@ -84,8 +84,8 @@ class MeanTest:
         return self.mean - reach, self.mean + reach
 
 
-def mean_test(values: Array, trials: int = 1) -> MeanTest:
-    """Test the mean of a (days,) series that may depend on its own past.
+def mean_test(values: Array, trials: int = 1, mean_block: float | None = None) -> MeanTest:
+    """Test the mean of a (days,) series that may depend on its own past, by default in blocks of `mean_block_days`.
 
     The variance is that of the stationary bootstrap in closed form (Politis & Romano 1994): with c(k) the circular
     autocovariance and q = 1 - 1 / mean block, n Var = c(0) + 2 sum_k (1 - k / n) q^k c(k). It is made free of bias for
@@ -98,7 +98,8 @@ def mean_test(values: Array, trials: int = 1) -> MeanTest:
     deviation = values - values.mean()
     covariance = np.fft.irfft(np.abs(np.fft.rfft(deviation)) ** 2, n=days) / days
     lag = np.arange(1, days)
-    weight = (1 - lag / days) * (1 - 1 / mean_block_days(days)) ** lag
+    block = mean_block_days(days) if mean_block is None else mean_block
+    weight = (1 - lag / days) * (1 - 1 / block) ** lag
     variance = max(0.0, float(covariance[0] + 2 * (weight * covariance[1:]).sum()))
     lost = min(0.5, (1 + 2 * float(weight.sum())) / days)
     freedom = max(1.0, days / (1 + 2 * float((weight**2).sum())) - 1)
@@ -132,11 +133,12 @@ def expected_best_sharpe(deviation: float, trials: int) -> float:
     return float(deviation * ((1 - _EULER) * low + _EULER * high))
 
 
-def deflated_sharpe(returns: Array, benchmark: float) -> float | None:
+def deflated_ratio(returns: Array, benchmark: float) -> float | None:
     """Return the probability of a true Sharpe ratio above `benchmark`, both by the day (Bailey & Lopez de Prado 2014).
 
     Phi((S - S0) sqrt(T - 1) / sqrt(1 - skewness S + (kurtosis - 1) / 4 S^2)), S the ratio of the (T,) returns. With
-    S0 = `expected_best_sharpe` it is their deflated Sharpe ratio. None where the returns never vary.
+    S0 = `expected_best_sharpe` it is their deflated Sharpe ratio; of returns less a benchmark's it is the deflated
+    information ratio. None where the returns never vary.
     """
     deviation = float(returns.std(ddof=1)) if len(returns) > 2 else 0.0
     if deviation < 1e-12:
@@ -149,26 +151,35 @@ def deflated_sharpe(returns: Array, benchmark: float) -> float | None:
 
 
 def probabilistic_sharpe(sharpe: float, benchmark: float, days: int, skewness: float, kurtosis: float) -> float:
-    """Apply the formula of `deflated_sharpe` to moments; a normal law has kurtosis 3."""
+    """Apply the formula of `deflated_ratio` to moments; a normal law has kurtosis 3."""
     spread = 1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2
     return float(ndtr((sharpe - benchmark) * math.sqrt(days - 1) / math.sqrt(max(spread, 1e-12))))
 
 
-def overfitting_probability(results: Array) -> tuple[float, int] | None:
+def overfitting_probability(results: Array, lineage: IntArray | None = None) -> tuple[float, int] | None:
     """Return the probability of backtest overfitting, and the number of combinations it counts (Bailey et al. 2015).
 
     Combinatorially symmetric cross-validation: `results` are (slices, trials) profits on slices of time that do not
     overlap, an even number of them. In every choice of half the slices the best trial is found; it counts as overfitted
-    where it is not above the median of all trials on the other half. Equal trials count once; None with less than two.
+    where it is not above the median of all trials on the other half. Trials of one `lineage`, (trials,), are
+    near-clones and count as one: in each choice, the best of them there. None where less than two differ.
     """
-    trials = np.unique(results, axis=1)
-    slices, count = trials.shape
-    if count < 2 or slices < 2 or slices % 2:
+    slices = len(results)
+    if lineage is None:
+        results = np.unique(results, axis=1)
+        lineage = np.arange(results.shape[1])
+    founders = np.unique(lineage)
+    if len(founders) < 2 or slices < 2 or slices % 2 or not np.ptp(results, axis=1).any():
         return None
     halves = np.array([np.isin(np.arange(slices), half) for half in itertools.combinations(range(slices), slices // 2)])
-    inside, outside = halves @ trials, ~halves @ trials
-    best = inside.argmax(axis=1)[:, None]
-    chosen = np.take_along_axis(outside, best, axis=1)
+    every = np.arange(len(halves))
+    inside, outside = np.empty((2, len(halves), len(founders)))
+    for column, founder in enumerate(founders):
+        own = results[:, lineage == founder]
+        earned = halves @ own
+        best = earned.argmax(axis=1)
+        inside[:, column], outside[:, column] = earned[every, best], (~halves @ own)[every, best]
+    chosen = outside[every, inside.argmax(axis=1)][:, None]
     # The middle rank of ties, from 1; relative to count + 1 the median is a half, where the logit is 0.
     rank = (outside < chosen).sum(axis=1) + ((outside == chosen).sum(axis=1) + 1) / 2
-    return float((rank / (count + 1) <= 0.5).mean()), len(halves)
+    return float((rank / (len(founders) + 1) <= 0.5).mean()), len(halves)

@@ -14,6 +14,7 @@ import pandas as pd
 from training.evaluation.assessment import METRICS, Estimate, Evaluation
 from training.evaluation.page.write import write_page
 from training.evaluation.tracks import RANDOM
+from training.evaluation.verdict import Judgement, differences
 from utils.runs.run_log import REPORT, write_json
 from utils.tables import table
 
@@ -29,23 +30,55 @@ _SHORT = {
     "trades": "trades",
     "win_rate": "win rate %",
     "costs": "costs %",
+    "beta": "beta",
+    "alpha": "alpha %",
 }
 """Columns of the short table, by measure."""
 
 
 def short_rows(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
     """Return the measures that matter most of the champion and the baselines, by policy."""
-    return {
-        name: {**{label: found[key].value for key, label in _SHORT.items()}, "return 95%": _interval(found["return"])}
-        for name, found in evaluation.policies.items()
-        if name not in evaluation.elites
-    }
+    rows = {}
+    for name, found in evaluation.policies.items():
+        ranked = evaluation.coefficients.get(name, (None, None))[1]
+        rows[name] = {
+            **{label: found[key].value for key, label in _SHORT.items()},
+            "return 95%": _interval(found["return"]),
+            "rank IC": None if ranked is None else ranked.mean,
+        }
+    return {name: row for name, row in rows.items() if name not in evaluation.elites}
 
 
 def short_table(evaluation: Evaluation) -> str:
     """Return the champion against the baselines in one table of at most 80 columns."""
     rows = [{"policy": name, **row} for name, row in short_rows(evaluation).items()]
-    return table(rows, ("policy", "return %", "return 95%", "Sharpe", "drawdown %", "trades"))
+    return table(rows, ("policy", "return %", "return 95%", "Sharpe", "beta", "alpha %", "rank IC"))
+
+
+def verdict_table(evaluation: Evaluation) -> str:
+    """Return the differences behind the verdict, with intervals and chances, in at most 80 columns."""
+    rows = [
+        {
+            "% of capital a year": name,
+            "mean": test.mean,
+            "95%": _span(*test.interval),
+            "chance": chance and f"{chance:.4f}",
+        }
+        for name, test, chance in differences(evaluation.judgement)
+    ]
+    return table(rows, list(rows[0]))
+
+
+def coefficient_table(evaluation: Evaluation) -> str:
+    """Return the information coefficients of all scores, in at most 80 columns."""
+    rows = []
+    for name, found in evaluation.coefficients.items():
+        row: dict[str, Any] = {"scores": name}
+        for label, one in zip(("IC", "rank IC"), found, strict=True):
+            row[label] = None if one is None else f"{one.mean:+.3f}"
+            row |= {f"{label} {key}": None if one is None else getattr(one, key) for key in ("t", "ratio")}
+        rows.append(row)
+    return table(rows, list(rows[0]))
 
 
 def policy_table(evaluation: Evaluation) -> str:
@@ -66,9 +99,11 @@ def policy_table(evaluation: Evaluation) -> str:
 
 
 def _interval(estimate: Estimate) -> str | None:
-    if estimate.low is None or estimate.high is None:
-        return None
-    return f"{estimate.low:+.2f} to {estimate.high:+.2f}"
+    return None if estimate.low is None or estimate.high is None else _span(estimate.low, estimate.high)
+
+
+def _span(low: float, high: float) -> str:
+    return f"{low:+.2f} to {high:+.2f}"
 
 
 def log_evaluation(evaluation: Evaluation) -> None:
@@ -100,11 +135,12 @@ def log_evaluation(evaluation: Evaluation) -> None:
         for name, by_cost in evaluation.cost_returns.items()
     ]
     logger.info("%s\n\n%s", policy_table(evaluation), table(costs, list(costs[0])))
+    logger.info("%s\n\n%s", verdict_table(evaluation), coefficient_table(evaluation))
     _log_luck(evaluation)
     for name, effect in evaluation.biases.items():
         logger.info("known bias: %s: %s", name, effect)
-    if evaluation.split == "holdout":
-        logger.info("looks at the holdout of this run: %d", len(evaluation.looks or ()))
+    for caveat in evaluation.caveats:
+        logger.info("%s", caveat)
     logger.info("verdict: %s", evaluation.judgement.sentence)
 
 
@@ -112,15 +148,19 @@ def _log_luck(evaluation: Evaluation) -> None:
     """Tell how much the choice among trials may have added."""
     found, share = evaluation.overfitting, 100 * evaluation.judgement.share_of_pickers_beaten
     logger.info("more profit than %.1f%% of random pickers with the same orders", share)
-    if found.deflated_sharpe is not None:
+    if found.deflated_information_ratio is not None:
         logger.info(
-            "deflated Sharpe ratio: probability %.3f of a true ratio above %.2f%s",
-            found.deflated_sharpe,
-            found.expected_best_sharpe,
+            "deflated information ratio: probability %.3f of a true ratio over equal weight above %.2f%s",
+            found.deflated_information_ratio,
+            found.expected_best_ratio,
             f", which the best of {found.trials:,} trials without skill would show" if evaluation.trials > 1 else "",
         )
     if found.backtest_overfitting is not None:
-        logger.info("probability of backtest overfitting on validation: %.2f", found.backtest_overfitting)
+        logger.info(
+            "probability of backtest overfitting on validation, among %d lineages: %.2f",
+            found.lineages,
+            found.backtest_overfitting,
+        )
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
@@ -137,7 +177,6 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
 
 def results(evaluation: Evaluation) -> dict[str, Any]:
     """Return what was found as JSON values; without times and looks, so that the same evaluation gives the same."""
-    judgement = evaluation.judgement
     first, last = str(evaluation.dates[0]), str(evaluation.dates[-1])
     champion = {"first_day": first, "last_day": last, "champion_generation": evaluation.champion_generation}
     folds = {"folds": [dataclasses.asdict(fold) for fold in evaluation.folds]}
@@ -146,20 +185,13 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
         "split": evaluation.split,
         "windows": len(evaluation.played.days),
         **(folds if evaluation.folds else champion),
-        "verdict": {
-            "sentence": judgement.sentence,
-            "is_better_than_random_picker": judgement.is_better_than_pickers,
-            "is_better_than_equal_weight": judgement.is_better_than_equal_weight,
-            "trials": judgement.trials,
-            "picker_chance": judgement.picker_chance,
-            "share_of_pickers_beaten": judgement.share_of_pickers_beaten,
-            "percent_a_year": {
-                name: {"mean": test.mean, "interval": test.interval, "p_value": test.p_value}
-                for name, test in (
-                    ("over_random_picker", judgement.against_pickers),
-                    ("over_equal_weight", judgement.against_equal_weight),
-                )
-            },
+        "verdict": verdict_values(evaluation.judgement),
+        "information_coefficients": {
+            name: {
+                label: None if one is None else dataclasses.asdict(one)
+                for label, one in zip(("plain", "rank"), found, strict=True)
+            }
+            for name, found in evaluation.coefficients.items()
         },
         "policies": {
             name: {key: estimate._asdict() for key, estimate in found.items()}
@@ -171,6 +203,37 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
             for name, by_cost in evaluation.cost_returns.items()
         },
         "known_biases": evaluation.biases,
+    }
+
+
+def verdict_values(judgement: Judgement) -> dict[str, Any]:
+    """Return a verdict as JSON values."""
+    contest = judgement.contest
+    tests = {
+        "over_random_picker": judgement.against_pickers,
+        "timing": judgement.timing,
+        "exposure": judgement.exposure,
+        "over_equal_weight": judgement.against_equal_weight,
+        "over_best_rival": contest and contest.test,
+    }
+    return {
+        "sentence": judgement.sentence,
+        "has_skill": judgement.has_skill,
+        "is_better_than_random_picker": judgement.is_better_than_pickers,
+        "has_timing": judgement.has_timing,
+        "is_better_than_equal_weight": judgement.is_better_than_equal_weight,
+        "best_rival": contest and contest.rival,
+        "beside_best_rival": contest and contest.outcome,
+        "rivals": contest.rivals if contest else 0,
+        "trials": judgement.trials,
+        "picker_chance": judgement.picker_chance,
+        "timing_chance": judgement.timing_chance,
+        "share_of_pickers_beaten": judgement.share_of_pickers_beaten,
+        "percent_a_year": {
+            name: {"mean": test.mean, "interval": test.interval, "p_value": test.p_value}
+            for name, test in tests.items()
+            if test is not None
+        },
     }
 
 

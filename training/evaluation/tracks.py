@@ -21,8 +21,10 @@ from environment.trading_env import trade_ledger
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import ScoreRule, held_equity, score_policy, tune_rule
 from training.evaluation.opponents import inverse_volatility
+from training.evaluation.skill import agent_scores, trade_results
 from training.rollout import roll_out
 from utils import metrics
+from utils.config.trader import EnvironmentConfig
 
 Array = npt.NDArray[np.float64]
 CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
@@ -31,6 +33,8 @@ RULE, ORACLE = "planted rule", "oracle"
 COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
 """A leg, commission and slippage together."""
 _PICKERS_AT_COST = 100
+_SHIFTS = 125
+"""Of the random pickers whose orders are moved in time; what the lots add is averaged out within each shift."""
 
 
 @dataclass(frozen=True)
@@ -128,15 +132,52 @@ def play_pickers(ground: Ground, plan: Orders, pickers: int, generator: torch.Ge
 
     An order is cut to the picker's own cash, and left out where nothing is left to buy or no cash.
     """
+    return _play_plan(ground, plan, pickers, lambda orders: _drawn(ground.env, orders, generator))
 
-    def draw(orders: Orders) -> Orders:
-        candidates = ground.env.candidates()
-        # Above 0, so that every candidate may be drawn.
-        score = (1.0 - torch.rand(candidates.shape, generator=generator, device=candidates.device)) * candidates
-        best, stock = score.topk(len(orders.stock), dim=1)
-        return replace(orders, stock=stock.T, coefficient=orders.coefficient * (best.T > 0))
 
-    return _play_plan(ground, plan, pickers, draw)
+def play_shifted(ground: Ground, plan: Orders, pickers: int, generator: torch.Generator) -> Track:
+    """Play random pickers that give a plan's orders on other days, each moved by one lot along all windows in a circle.
+
+    Orders move over the trading steps of all windows, in order of time; what passes the last comes first again. The
+    shifts are spread evenly over the circle, from a place drawn in each part of it. A policy of the track is one shift:
+    the mean account of all its lots of stocks.
+    """
+    shifts = min(pickers, _SHIFTS)
+    lots, windows, trading = pickers // shifts, len(ground.starts), ground.env.rules.trading_days
+    length = windows * trading
+    place = torch.rand(2, shifts, generator=generator, device=ground.starts.device, dtype=torch.float64)
+    moved = ((place[1].argsort() + place[0]) * length / shifts).long()
+    first = trading * torch.arange(windows, device=moved.device)
+    # (lanes,) where in the circle each lane begins, lots within shifts.
+    begin = (first - moved.repeat_interleave(lots)[:, None]).flatten()
+    # (windows * trading, orders) each, by time.
+    circle = [
+        part[:trading].permute(2, 0, 1).flatten(0, 1) for part in (plan.stock, plan.coefficient, plan.target_percent)
+    ]
+
+    def order(step: int) -> None:
+        parts = (part[(begin + step) % length].T for part in circle)
+        ground.env.step_orders(_drawn(ground.env, Orders(*parts), generator) if step < trading else None)
+
+    track = _play_days(ground, shifts * lots, order)
+    means = {
+        f.name: (values := getattr(track, f.name)).reshape(shifts, lots, *values.shape[1:]).mean(axis=1)
+        for f in fields(Track)
+    }
+    return Track(**means)
+
+
+def known_share(plan: Orders, rules: EnvironmentConfig) -> Array:
+    """Return the mean size of a plan's earlier orders over that of all its orders, (W * D,) by day; 0 without orders.
+
+    Days on which no order is given know the orders of all trading steps before them.
+    """
+    trading, windows = rules.trading_days, plan.stock.shape[2]
+    size = plan.coefficient[:trading].sum(1).T.flatten().double().cpu().numpy()
+    before = np.concatenate(([0.0], np.cumsum(size)))
+    step = np.minimum(np.arange(rules.episode_steps), trading) + trading * np.arange(windows)[:, None]
+    earlier = before[step] / np.maximum(step, 1)
+    return np.asarray(earlier.ravel() / size.mean() if size.any() else np.zeros(step.size))
 
 
 def replay(ground: Ground, plan: Orders) -> Track:
@@ -151,6 +192,15 @@ def _play_plan(ground: Ground, plan: Orders, copies: int, choose: Callable[[Orde
         ground.env.step_orders(choose(Orders(*parts)) if is_ordering else None)
 
     return _play_days(ground, copies, order)
+
+
+def _drawn(env: Portfolio, orders: Orders, generator: torch.Generator) -> Orders:
+    """Draw other stocks for orders, by lot among the candidates."""
+    candidates = env.candidates()
+    # Above 0, so that every candidate may be drawn.
+    score = (1.0 - torch.rand(candidates.shape, generator=generator, device=candidates.device)) * candidates
+    best, stock = score.topk(len(orders.stock), dim=1)
+    return replace(orders, stock=stock.T, coefficient=orders.coefficient * (best.T > 0))
 
 
 def _play_days(ground: Ground, policies: int, act: Callable[[int], object]) -> Track:
@@ -238,6 +288,14 @@ class Played:
     """(W, D + 1) day indices of the windows."""
     at_cost: Mapping[float, Mapping[str, Track]]
     """Tracks under other costs, by basis points a leg: the same orders, and the baselines."""
+    shifted: Track
+    """Random pickers with the champion's orders on other days; one policy a shift."""
+    known_share: Array
+    """(W * D,) see the function of this name."""
+    scores: Mapping[str, Array]
+    """(W * D, n) of the champion and of the rules that order by scores, on each day but the last; NaN: none."""
+    results: Array
+    """(W * D, n) results of trades ordered on these days, NaN where not known."""
 
 
 def play_all(
@@ -258,8 +316,21 @@ def play_all(
         other = ground.at_cost(bps)
         baselines = _play_baselines(other, plan, score_rules, min(pickers, _PICKERS_AT_COST), generator)
         at_cost[bps] = {champion: replay(other, plan), **baselines}
-    days = ground.starts.cpu().numpy()[:, None] + np.arange(ground.env.rules.episode_steps + 1)
-    return Played(tracks, {name: trades for name, (_, trades, _) in played.items()}, days, at_cost)
+    rules, first, windows = ground.env.rules, int(ground.starts[0]), len(ground.starts)
+    judged = windows * rules.episode_steps
+    return Played(
+        tracks,
+        {name: trades for name, (_, trades, _) in played.items()},
+        ground.starts.cpu().numpy()[:, None] + np.arange(rules.episode_steps + 1),
+        at_cost,
+        play_shifted(ground, plan, pickers, generator),
+        known_share(plan, rules),
+        {
+            champion: agent_scores(agents[champion], ground.tensors, first, judged),
+            **{name: rule.scores[first : first + judged] for name, rule in score_rules.items()},
+        },
+        trade_results(ground.env.bars, rules, first, judged),
+    )
 
 
 def _play_baselines(
@@ -288,7 +359,16 @@ def join(parts: Sequence[Played]) -> Played:
         for name, made in trades.items():
             made += [{**trade, "window": windows + trade["window"]} for trade in part.trades[name]]
         windows += len(part.days)
-    return Played(tracks, trades, np.concatenate([part.days for part in parts]), at_cost)
+    return Played(
+        tracks,
+        trades,
+        np.concatenate([part.days for part in parts]),
+        at_cost,
+        _joined([part.shifted for part in parts]),
+        np.concatenate([part.known_share for part in parts]),
+        {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores},
+        np.concatenate([part.results for part in parts]),
+    )
 
 
 def _joined(tracks: Sequence[Track]) -> Track:

@@ -24,6 +24,7 @@ from training.evaluation import charts
 from training.evaluation.assessment import METRICS, Estimate, Evaluation
 from training.evaluation.page import svg
 from training.evaluation.tracks import CHAMPION
+from training.evaluation.verdict import differences
 from utils.charts import Dates, FloatArray, memory_chart, number, scale_of, tick_labels
 from utils.config.settings import flatten, to_dict
 from utils.metrics import daily_returns
@@ -51,13 +52,9 @@ def render(evaluation: Evaluation) -> str:
     """Return the page as HTML text."""
     style, script = ((_HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     records, limit = evaluation.records, evaluation.config.memory_limit_mb or None
-    judgement = evaluation.judgement
-    tests = {
-        "random pickers with the same orders": judgement.against_pickers,
-        "equal weight": judgement.against_equal_weight,
-    }
+    rows = differences(evaluation.judgement)
     monthly = monthly_returns(evaluation.dates, evaluation.curves[CHAMPION])
-    scale = scale_of([np.array([(0.0, test.mean, *test.interval) for test in tests.values()])])
+    scale = scale_of([np.array([(0.0, test.mean, *test.interval) for _, test, _ in rows])])
     return _template().render(
         report=evaluation,
         style=Markup(style),
@@ -66,7 +63,8 @@ def render(evaluation: Evaluation) -> str:
         metrics=METRICS,
         facts=_facts(evaluation),
         forest=[
-            (name, Estimate(test.mean, *test.interval), svg.interval_bar(test, scale)) for name, test in tests.items()
+            (name, Estimate(test.mean, *test.interval), chance, svg.interval_bar(test, scale))
+            for name, test, chance in rows
         ],
         champion=evaluation.policies[CHAMPION],
         equity=charts.equity_chart(evaluation),

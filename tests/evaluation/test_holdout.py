@@ -1,0 +1,123 @@
+"""The ledger of looks: by the data's contents, across runs, folders and processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.features import PRICES
+from data.market import Market
+from data.record import data_fingerprint, record_market
+from data.splits import Span, Splits
+from tests.tiny import random_world
+from training.evaluation.holdout import LEDGER, Look, add_look, champions_looked_at, locked_ledger, read_looks
+from utils.errors import ConfigError
+
+DAYS = ("2020-01-20", "2020-01-30")
+
+
+def market(seed: int = 0, days: int = 60) -> Market:
+    """Six tickers; longer ones of a seed go on where shorter ones end."""
+    whole = random_world(seed, days=80).market
+    end = Span(8, days - 1)
+    return dataclasses.replace(
+        whole,
+        data_array=whole.data_array[:days],
+        dates=whole.dates[:days],
+        splits=Splits(Span(8, 20), Span(8, 25), end),
+    )
+
+
+def look(
+    run: str, generation: int | None, data: tuple[str, ...], first: str = DAYS[0], last: str = DAYS[1], time: int = 1
+) -> Look:
+    return Look(f"2026-01-01T00:00:{time:02d}+00:00", "evaluate", generation, first, last, 1.5, "No skill.", run, data)
+
+
+def test_the_same_data_are_known_by_what_they_hold() -> None:
+    known = set(data_fingerprint(market()))
+    assert 1 <= len(known) <= 8
+    assert not known & set(data_fingerprint(market(1)))
+    renamed = dataclasses.replace(market(), tickers=[f"X{i}" for i in range(6)], investable_columns=np.array([1]))
+    assert set(data_fingerprint(renamed)) == known
+    fewer = dataclasses.replace(market(), data_array=market().data_array[:, 1:], tickers=market().tickers[1:])
+    assert known & set(data_fingerprint(fewer)), "a ticker less is no other market"
+
+
+def test_days_that_were_added_change_no_fingerprint_of_a_long_history() -> None:
+    rng = np.random.default_rng(0)
+    data = np.full((400, 3, 9), np.nan, dtype=np.float32)
+    data[..., list(PRICES)] = rng.uniform(1, 2, (400, 3, 4))
+    long = dataclasses.replace(
+        market(), data_array=data, dates=np.datetime64("2020-01-01") + np.arange(400), tickers=["A", "B", "C"]
+    )
+    short = dataclasses.replace(long, data_array=data[:300], dates=long.dates[:300])
+    assert data_fingerprint(long) == data_fingerprint(short)
+
+
+def test_looks_at_overlapping_days_of_the_same_data_count_whatever_the_run(tmp_path: Path) -> None:
+    data, other = data_fingerprint(market()), data_fingerprint(market(1))
+    kept = [
+        look("one", 3, data, time=1),
+        look("one", 3, data, time=2),
+        look("two", 3, data, "2020-01-30", "2020-02-20", time=3),
+        look("walk", None, data, "2019-01-01", "2020-01-20", time=4),
+    ]
+    for one in kept:
+        add_look(tmp_path / LEDGER, one)
+    add_look(tmp_path / LEDGER, look("later", 3, data, "2020-02-01", "2020-02-20"))
+    add_look(tmp_path / LEDGER, look("elsewhere", 3, other))
+    found = read_looks(tmp_path, market(), *DAYS)
+    assert found == kept
+    assert champions_looked_at(found, ("two", 3)) == 3 and champions_looked_at(found, ("two", 4)) == 4
+    assert champions_looked_at([], ("one", 4)) == 1
+
+
+def test_ledgers_of_single_runs_still_count_where_the_data_are_the_same(tmp_path: Path) -> None:
+    """Their lines name neither the run nor the data; the run's record of its market does."""
+    old = {k: v for k, v in dataclasses.asdict(look("", 7, ())).items() if k not in ("run", "data")}
+    for name, seed in (("same", 0), ("other", 1), ("unknown", None)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / LEDGER).write_text(json.dumps(old) + "\n")
+        if seed is not None:
+            record = dataclasses.asdict(record_market(market(seed)))
+            (tmp_path / name / "market.json").write_text(json.dumps(record))
+    grown = market(days=75)
+    assert [one.champion for one in read_looks(tmp_path, grown, *DAYS)] == [("same", 7)]
+
+
+def test_a_torn_line_is_named(tmp_path: Path) -> None:
+    add_look(tmp_path / LEDGER, look("one", 3, data_fingerprint(market())))
+    with (tmp_path / LEDGER).open("a") as file:
+        file.write("torn\n")
+    with pytest.raises(ConfigError, match="line 2"):
+        read_looks(tmp_path, market(), *DAYS)
+
+
+def _look_many_times(folder: str, run: str, data: tuple[str, ...], counts: multiprocessing.SimpleQueue[int]) -> None:
+    for _ in range(25):
+        with locked_ledger(Path(folder)) as ledger:
+            seen = len(Path(ledger).read_text().splitlines())
+            add_look(ledger, look(run, seen, data))
+        counts.put(seen)
+
+
+def test_processes_that_look_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Each sees all looks that came before its own."""
+    data = data_fingerprint(market())
+    context = multiprocessing.get_context("fork")
+    counts: multiprocessing.SimpleQueue[int] = context.SimpleQueue()
+    workers = [
+        context.Process(target=_look_many_times, args=(str(tmp_path), name, data, counts)) for name in ("a", "b", "c")
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(counts.get() for _ in range(75)) == list(range(75))
+    assert len(read_looks(tmp_path, market(), *DAYS)) == 75

@@ -1,0 +1,101 @@
+"""Information coefficients against an independent oracle, and what an agent and the market say of a day."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from tests.tiny import FIRST_DAY, random_world, tiny_population, tiny_rules, trending_panel, world_of
+from training.evaluation.skill import (
+    agent_scores,
+    beta,
+    information_coefficients,
+    summed_up,
+    trade_results,
+)
+from utils.spaces import POSITION_FEATURES
+
+Array = npt.NDArray[np.float64]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 9))
+def test_coefficients_are_those_of_scipy_day_by_day(seed: int, days: int, stocks: int) -> None:
+    """With ties, missing scores and results, days with too few stocks and days of equal scores."""
+    rng = np.random.default_rng(seed)
+    scores, results = rng.integers(0, 3, (days, stocks)).astype(float), rng.standard_normal((days, stocks))
+    scores[rng.random(scores.shape) < 0.2] = np.nan
+    results[rng.random(scores.shape) < 0.2] = np.nan
+    plain, ranked = information_coefficients(scores, results)
+    for day in range(days):
+        known = np.isfinite(scores[day]) & np.isfinite(results[day])
+        own, earned = scores[day, known], results[day, known]
+        if known.sum() < 3 or np.ptp(own) == 0:
+            assert math.isnan(plain[day]) and math.isnan(ranked[day])
+            continue
+        assert plain[day] == pytest.approx(stats.pearsonr(own, earned).statistic)
+        assert ranked[day] == pytest.approx(stats.spearmanr(own, earned).statistic)
+
+
+def test_coefficients_are_summed_up_over_the_days_that_have_one() -> None:
+    daily = np.array([0.1, np.nan, 0.3, 0.2, -0.1])
+    found = summed_up(daily, 2)
+    assert found is not None and found.days == 4
+    assert found.mean == pytest.approx(0.125)
+    assert found.ratio == pytest.approx(0.125 / statistics.stdev([0.1, 0.3, 0.2, -0.1]))
+    assert found.t is not None and found.t > 0
+    assert summed_up(np.full(3, np.nan), 2) is None
+    assert summed_up(np.full(9, 0.5), 2) is not None
+
+
+def test_results_that_overlap_make_the_same_mean_less_sure() -> None:
+    shocks = np.random.default_rng(0).standard_normal(400) + 0.2
+    overlapping = np.convolve(shocks, np.ones(20) / 20, "valid")
+    short, long = summed_up(overlapping, 1), summed_up(overlapping, 20)
+    assert short is not None and long is not None and short.t is not None and long.t is not None
+    assert short.mean == long.mean and short.t > 2 * long.t > 0
+
+
+def test_an_agent_scores_a_day_as_a_fresh_account_would_order() -> None:
+    world = random_world(3, days=60)
+    agent = tiny_population(2).agent(1)
+    found = agent_scores(agent, world.tensors, FIRST_DAY, 30)
+    for day in (FIRST_DAY, FIRST_DAY + 7, FIRST_DAY + 29):
+        world.env.reset(torch.tensor([day]))
+        nothing = np.zeros((world.stocks, POSITION_FEATURES), dtype=np.float32)
+        account = world.env.account()[0].numpy()
+        observation = {"portfolio": nothing[:, :4], "exits": nothing[:, 4:], "account": account}
+        expected = agent.act(observation, world.tensors, day)[:, 0]
+        is_traded = world.tensors.tradable[day].numpy()
+        np.testing.assert_allclose(found[day - FIRST_DAY, is_traded], expected[is_traded], rtol=1e-4)
+        assert np.isnan(found[day - FIRST_DAY, ~is_traded]).all()
+
+
+def test_a_result_is_what_the_trade_earns_and_known_only_in_time() -> None:
+    """Without noise a stock that rises by 1% a day earns that over the sessions held, less costs."""
+    rules = tiny_rules(max_holding_days=3, cost_bps=0.0, slippage_bps=0.0)
+    world = world_of(trending_panel([0.01, -0.01, 0.0], 60, noise=0.0), rules=rules)
+    results = trade_results(world.env.bars, rules, FIRST_DAY, 30)
+    known = np.isfinite(results).all(axis=1)
+    assert results.shape == (30, 3) and known[:24].all() and not known[-2:].any()
+    assert np.isfinite(results).any(axis=1)[known].all()
+    assert results[0, 0] > 1e-6 > abs(results[0, 2]) and results[0, 1] < -1e-6
+    plain, ranked = information_coefficients(np.broadcast_to([1.0, -1.0, 0.0], (30, 3)), results)
+    assert ranked[known] == pytest.approx(1.0) and plain[known] == pytest.approx(1.0, abs=1e-2)
+
+
+def test_beta_is_the_regression_coefficient() -> None:
+    rng = np.random.default_rng(0)
+    market = rng.standard_normal(300)
+    returns = np.stack((market, 0.5 * market + rng.standard_normal(300), np.zeros(300)))
+    found = beta(returns, market)
+    assert found == pytest.approx([stats.linregress(market, own).slope for own in returns])
+    assert beta(returns, np.zeros(300)).tolist() == [0.0, 0.0, 0.0]
