@@ -71,10 +71,7 @@ class ERLTrainer:
         )
         open_, steps = market.data_array[:, market.investable_columns, OPEN], env.rules.episode_steps
         self.equal_weight = np.stack(
-            [
-                held_equity(market.close, open_, start, steps, env.rules)
-                for start in self.validation_starts.tolist()
-            ],
+            [held_equity(market.close, open_, start, steps, env.rules) for start in self.validation_starts.tolist()],
             axis=1,
         )
         self.generation = 0

@@ -372,7 +372,7 @@ def test_parts_joined_are_the_whole() -> None:
     assert [trade["window"] for trade in joined.trades[CHAMPION]] == [t["window"] for t in whole.trades[CHAMPION]]
     np.testing.assert_array_equal(joined.days, whole.days)
     assert list(joined.at_cost) == list(COSTS_BPS)
-    assert list(joined.scores) == [CHAMPION, MOMENTUM, REVERSAL]
+    assert list(joined.scores) == [CHAMPION, *simple_rules(world.market)]
     for name, scores in joined.scores.items():
         np.testing.assert_allclose(scores, whole.scores[name], rtol=1e-5)
     known = np.isfinite(joined.results)

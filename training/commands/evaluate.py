@@ -18,11 +18,11 @@ from training.erl_trainer import ERLTrainer
 from training.evaluation.assessment import Evaluation, Split
 from training.evaluation.baselines import ScoreRule
 from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
-from training.evaluation.opponents import simple_rules
+from training.evaluation.opponents import benchmark_close, known_rules
 from training.evaluation.tables import log_evaluation, write_evaluation
 from training.evaluation.tracks import CHAMPION, Ground, play_all, tune_planted
 from training.run.saved import SavedRun, open_saved_run
-from utils.config.trader import Config
+from utils.config.trader import Config, EvaluationConfig
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import RunLog
 from utils.runs.seeding import named_generator
@@ -43,13 +43,15 @@ def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
     choose_threads(arguments.threads)
     run = open_saved_run(arguments.runs_dir, arguments.run, data=arguments.data, device=device)
     env = Portfolio.on(run.market, run.config.env, device)
+    names = ("random_pickers", "rivals", "rival_refit", "benchmark")
+    judging = dataclasses.replace(run.config.evaluation, **{name: getattr(arguments, name) for name in names})
     evaluation = evaluate(
         run,
         arguments.split,
         run.tensors(),
         env,
-        planted=planted_rules(run, env),
-        pickers=arguments.random_pickers,
+        opposing_rules(run, env, judging),
+        judging,
         command=_command(arguments),
     )
     if evaluation.split == "holdout":
@@ -64,18 +66,20 @@ def evaluate(
     split: Split,
     tensors: MarketTensors,
     env: Portfolio,
+    rules: Mapping[str, ScoreRule],
+    judging: EvaluationConfig,
     *,
-    planted: Mapping[str, ScoreRule],
-    pickers: int,
     command: str,
 ) -> Evaluation:
-    """Play a run's champion, its elites and the baselines on the days of a split, and judge them."""
+    """Play a run's champion, its elites, the baselines and rules on the days of a split, and judge them."""
     agents = {CHAMPION: run.champion} | {f"elite {rank}": agent for rank, agent in enumerate(run.elites, start=1)}
     starts = consecutive_windows(getattr(run.market.splits, split), run.config.env.episode_steps).to(run.device)
-    rules = {**simple_rules(run.market), **planted}
     generator = named_generator(run.config.seed, "evaluation", run.device)
-    ground = Ground(run.market, tensors, env, starts)
-    played = play_all(ground, agents, rules, pickers=pickers, generator=generator)
+    last = int(starts[-1]) + env.rules.episode_steps
+    ground = Ground(
+        run.market, tensors, env, starts, benchmark_close(judging.benchmark, run.market, int(starts[0]), last)
+    )
+    played = play_all(ground, agents, rules, pickers=judging.random_pickers, generator=generator)
     holdout = run.market.splits.holdout
     looks = read_looks(run.path.parent, run.market, *run.market.dates[[holdout.first, holdout.last]].astype(str))
     if split == "validation":
@@ -137,24 +141,25 @@ def judge_training(
         champion_generation=trainer.champion_generation,
         elites=[trainer.population.agent(row) for row in trainer.elites],
     )
-    planted, pickers = planted_rules(run, trainer.val_env), config.evaluation.random_pickers
+    rules = opposing_rules(run, trainer.val_env, config.evaluation)
     command = shlex.join(("python", "main.py", "evaluate", "--run", path.name))
     splits: tuple[Split, ...] = ("validation",) if scores is None else ("validation", "holdout")
     evaluations: dict[Split, Evaluation] = {}
     for split in splits:
         trainer.safe_point()
         evaluations[split] = evaluate(
-            run, split, trainer.tensors, trainer.val_env, planted=planted, pickers=pickers, command=command
+            run, split, trainer.tensors, trainer.val_env, rules, config.evaluation, command=command
         )
     return evaluations
 
 
-def planted_rules(run: SavedRun, env: Portfolio) -> dict[str, ScoreRule]:
-    """Tune the rules that know the built-in market on its training days; there are none on data from a file."""
+def opposing_rules(run: SavedRun, env: Portfolio, judging: EvaluationConfig) -> dict[str, ScoreRule]:
+    """Return the rules that a run's champion is compared with, on the built-in market those too that know it."""
+    rules = known_rules(run.market, env, judging)
     if run.planted_scores is None:
-        return {}
+        return rules
     starts = spaced_windows(run.market.splits.train, run.config.env.episode_steps, _TUNING_WINDOWS).to(run.device)
-    return tune_planted(env, run.planted_scores, starts)
+    return rules | tune_planted(env, run.planted_scores, starts)
 
 
 def _command(arguments: EvaluateArguments) -> str:

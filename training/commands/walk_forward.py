@@ -12,11 +12,11 @@ from data.market import Market
 from data.splits import Splits, consecutive_windows
 from environment.portfolio import Portfolio
 from training.commands.arguments import WalkForwardArguments
-from training.commands.evaluate import entered, planted_rules
+from training.commands.evaluate import entered, opposing_rules
 from training.commands.train import run_training
 from training.evaluation.assessment import Evaluation
 from training.evaluation.folds import FoldPlan, FoldResult, make_folds
-from training.evaluation.opponents import simple_rules
+from training.evaluation.opponents import benchmark_close
 from training.evaluation.tables import log_evaluation, write_evaluation
 from training.evaluation.tracks import CHAMPION, RANDOM, Ground, join, play_all
 from training.run.market import MARKET, load_market, remember_market
@@ -137,10 +137,17 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         run = open_saved_run(path, f"fold-{number}", data=config.data, device=device)
         env = Portfolio.on(run.market, run.config.env, device)
         starts = consecutive_windows(fold.holdout, run.config.env.episode_steps).to(device)
+        first, last = int(starts[0]), int(starts[-1]) + run.config.env.episode_steps
         played = play_all(
-            Ground(run.market, run.tensors(), env, starts),
+            Ground(
+                run.market,
+                run.tensors(),
+                env,
+                starts,
+                benchmark_close(config.evaluation.benchmark, run.market, first, last),
+            ),
             {CHAMPION: run.champion},
-            simple_rules(run.market) | planted_rules(run, env),
+            opposing_rules(run, env, config.evaluation),
             pickers=run.config.evaluation.random_pickers,
             generator=named_generator(run.config.seed, f"walk-forward {run.name}", device),
         )

@@ -347,10 +347,14 @@ def _play_baselines(
 
 
 def join(parts: Sequence[Played]) -> Played:
-    """Join what the same policies played on windows that follow one another, perhaps by another champion each."""
-    tracks = {name: _joined([part.tracks[name] for part in parts]) for name in parts[0].tracks}
+    """Join what policies played on windows that follow one another, perhaps by another champion each.
+
+    A policy that is not in all parts, such as a rival that could not be fitted in one, is left out.
+    """
+    common = [name for name in parts[0].tracks if all(name in part.tracks for part in parts)]
+    tracks = {name: _joined([part.tracks[name] for part in parts]) for name in common}
     at_cost = {
-        bps: {name: _joined([part.at_cost[bps][name] for part in parts]) for name in levels}
+        bps: {name: _joined([part.at_cost[bps][name] for part in parts]) for name in levels if name in common}
         for bps, levels in parts[0].at_cost.items()
     }
     trades: dict[str, list[dict[str, Any]]] = {name: [] for name in parts[0].trades}
@@ -366,7 +370,7 @@ def join(parts: Sequence[Played]) -> Played:
         at_cost,
         _joined([part.shifted for part in parts]),
         np.concatenate([part.known_share for part in parts]),
-        {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores},
+        {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores if name in common},
         np.concatenate([part.results for part in parts]),
     )
 
