@@ -10,6 +10,8 @@ import numpy as np
 
 from environment.ledger import EXIT_REASONS
 from training.evaluation.assessment import Evaluation
+from training.evaluation.rivals import LIGHTGBM, RIDGE
+from training.evaluation.tracks import BENCHMARK, CHAMPION, EQUAL, EQUAL_RISK, HOLD, ORACLE, RANDOM, RULE
 from utils.charts import (
     Band,
     Chart,
@@ -80,9 +82,8 @@ def _accounts(
     subject: str,
     ends: str,
 ) -> dict[str, Any]:
-    """Return what charts of all policies but the elites over the stitched days share."""
-    curves = {name: curve for name, curve in evaluation.curves.items() if name not in evaluation.elites}
-    lines = lines_of({name: measure(curve) for name, curve in curves.items()}, end)
+    """Return what charts of the policies over the stitched days share."""
+    lines = lines_of({name: measure(evaluation.curves[name]) for name in _drawn(evaluation)}, end)
     dates, windows = evaluation.dates, len(evaluation.played.days)
     return {
         "description": f"{subject} in percent. {ends}: {', '.join(f'{line.label} {line.end}' for line in lines)}.",
@@ -94,6 +95,15 @@ def _accounts(
         "unit": "%",
         "is_signed": True,
     }
+
+
+def _drawn(evaluation: Evaluation) -> list[str]:
+    """Return the policies that a chart can show apart: of all simple rules only the one that ended highest."""
+    curves = evaluation.curves
+    always = (CHAMPION, RANDOM, EQUAL, BENCHMARK, RIDGE, LIGHTGBM, RULE)
+    others = curves.keys() - {*always, *evaluation.elites, HOLD, EQUAL_RISK, ORACLE}
+    best = max(others, key=lambda name: (curves[name][-1], name), default=None)
+    return [name for name in curves if name in always or name == best]
 
 
 def _gain_percent(equity: FloatArray) -> FloatArray:
