@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from environment.orders import Orders
 from tests.tiny import FIRST_DAY, random_world, tiny_population, tiny_rules, trending_panel, world_of
 from training.evaluation.skill import (
     agent_scores,
     beta,
     information_coefficients,
+    known_share,
     summed_up,
     trade_results,
 )
@@ -90,6 +92,18 @@ def test_a_result_is_what_the_trade_earns_and_known_only_in_time() -> None:
     assert results[0, 0] > 1e-6 > abs(results[0, 2]) and results[0, 1] < -1e-6
     plain, ranked = information_coefficients(np.broadcast_to([1.0, -1.0, 0.0], (30, 3)), results)
     assert ranked[known] == pytest.approx(1.0) and plain[known] == pytest.approx(1.0, abs=1e-2)
+
+
+def test_the_known_share_never_looks_ahead() -> None:
+    """By hand: two windows of three trading steps and two settlement steps, one order a day."""
+    rules = tiny_rules(trading_days=3, settlement_days=2)
+    size = torch.tensor([[0.0, 6.0], [3.0, 0.0], [3.0, 0.0], [0.0, 0.0], [0.0, 0.0]]).double()[:, None]
+    expected = [0, 0, 1.5, 2, 2, 2, 3, 2.4, 2, 2]
+    assert known_share(Orders(size, size, size), rules) == pytest.approx(np.array(expected) / 2)
+    later = size.clone()
+    later[1, 0, 1] = 9.0
+    changed = known_share(Orders(later, later, later), rules) * later.sum().item() / 6
+    assert changed[:7] == pytest.approx(np.array(expected[:7]))
 
 
 def test_beta_is_the_regression_coefficient() -> None:

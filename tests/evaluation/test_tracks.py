@@ -32,6 +32,7 @@ from training.evaluation.opponents import (
     inverse_volatility,
     simple_rules,
 )
+from training.evaluation.skill import known_share
 from training.evaluation.tracks import (
     BENCHMARK,
     CHAMPION,
@@ -46,7 +47,6 @@ from training.evaluation.tracks import (
     Played,
     Track,
     join,
-    known_share,
     play_agent,
     play_all,
     play_buy_and_hold,
@@ -214,18 +214,6 @@ def test_the_lots_of_a_shift_are_averaged() -> None:
     assert track.equity.shape[0] == 125
     lanes = ground.env.equity_curve.T.reshape(125, 4, WINDOWS, -1)
     np.testing.assert_allclose(track.equity, lanes.mean(1).numpy())
-
-
-def test_the_known_share_never_looks_ahead() -> None:
-    """By hand: two windows of three trading steps and two settlement steps, one order a day."""
-    rules = tiny_rules(trading_days=3, settlement_days=2)
-    size = torch.tensor([[0.0, 6.0], [3.0, 0.0], [3.0, 0.0], [0.0, 0.0], [0.0, 0.0]]).double()[:, None]
-    expected = [0, 0, 1.5, 2, 2, 2, 3, 2.4, 2, 2]
-    assert known_share(Orders(size, size, size), rules) == pytest.approx(np.array(expected) / 2)
-    later = size.clone()
-    later[1, 0, 1] = 9.0
-    changed = known_share(Orders(later, later, later), rules) * later.sum().item() / 6
-    assert changed[:7] == pytest.approx(np.array(expected[:7]))
 
 
 def test_a_perfect_timer_is_praised_for_timing_and_for_nothing_else() -> None:

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environment.orders import Orders
+from training.evaluation.skill import known_share
 from training.evaluation.statistics import mean_test
-from training.evaluation.tracks import known_share
 from training.evaluation.verdict import Judgement, Shifted, verdict
 from utils.config.trader import EnvironmentConfig
 

@@ -1,4 +1,4 @@
-"""Skill of scores and accounts: information coefficients, and exposure to the market."""
+"""Measures of skill: what scores foresee, what a plan knew of its own size, and exposure to the market."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from scipy.stats import rankdata
 
 from data.market import MarketTensors
 from environment.ledger import Bars
+from environment.orders import Orders
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.statistics import mean_test
 from training.hindsight import order_results
@@ -60,6 +61,19 @@ def trade_results(bars: Bars, rules: EnvironmentConfig, first_day: int, days: in
     """
     results = order_results(bars, rules, first_day, first_day + days).rewards[-1, :days]
     return np.asarray(results.double().cpu().numpy())
+
+
+def known_share(plan: Orders, rules: EnvironmentConfig) -> Array:
+    """Return the mean size of a plan's earlier orders over that of all its orders, (W * D,) by day; 0 without orders.
+
+    Days on which no order is given know the orders of all trading steps before them.
+    """
+    trading, windows = rules.trading_days, plan.stock.shape[2]
+    size = plan.coefficient[:trading].sum(1).T.flatten().double().cpu().numpy()
+    before = np.concatenate(([0.0], np.cumsum(size)))
+    step = np.minimum(np.arange(rules.episode_steps), trading) + trading * np.arange(windows)[:, None]
+    earlier = before[step] / np.maximum(step, 1)
+    return np.asarray(earlier.ravel() / size.mean() if size.any() else np.zeros(step.size))
 
 
 def information_coefficients(scores: Array, results: Array) -> tuple[Array, Array]:

@@ -21,10 +21,9 @@ from environment.trading_env import trade_ledger
 from models.ddpg_agent import DDPGAgent
 from training.evaluation.baselines import ScoreRule, held_equity, score_policy, tune_rule
 from training.evaluation.opponents import inverse_volatility
-from training.evaluation.skill import agent_scores, trade_results
+from training.evaluation.skill import agent_scores, known_share, trade_results
 from training.rollout import roll_out
 from utils import metrics
-from utils.config.trader import EnvironmentConfig
 
 Array = npt.NDArray[np.float64]
 CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
@@ -165,19 +164,6 @@ def play_shifted(ground: Ground, plan: Orders, pickers: int, generator: torch.Ge
         for f in fields(Track)
     }
     return Track(**means)
-
-
-def known_share(plan: Orders, rules: EnvironmentConfig) -> Array:
-    """Return the mean size of a plan's earlier orders over that of all its orders, (W * D,) by day; 0 without orders.
-
-    Days on which no order is given know the orders of all trading steps before them.
-    """
-    trading, windows = rules.trading_days, plan.stock.shape[2]
-    size = plan.coefficient[:trading].sum(1).T.flatten().double().cpu().numpy()
-    before = np.concatenate(([0.0], np.cumsum(size)))
-    step = np.minimum(np.arange(rules.episode_steps), trading) + trading * np.arange(windows)[:, None]
-    earlier = before[step] / np.maximum(step, 1)
-    return np.asarray(earlier.ravel() / size.mean() if size.any() else np.zeros(step.size))
 
 
 def replay(ground: Ground, plan: Orders) -> Track:

@@ -53,7 +53,7 @@ class Judgement:
     timing: MeanTest | None
     """Mean of the same-day pickers less that of the shifted pickers; None where timing is not judged."""
     timing_chance: float
-    """The larger chance of the two further tests of timing."""
+    """Chance of the second test of timing, which uses only the exposure that was known beforehand."""
     exposure: MeanTest | None
     """The shifted pickers' mean profits: what the market paid for being invested that much."""
     against_equal_weight: MeanTest
@@ -150,12 +150,7 @@ def verdict(
     """
     totals, earned, same_day = pickers.sum(axis=1), float(champion.sum()), pickers.mean(axis=0)
     looks = trials if shifted is None else 2 * trials
-    timing = exposure = None
-    timing_chance = 1.0
-    if shifted is not None:
-        mean = shifted.profits.mean(axis=0)
-        timing, exposure = _yearly(mean_test(same_day - mean, looks)), _yearly(mean_test(mean, looks))
-        timing_chance = mean_test(same_day - shifted.known_share * mean, looks).p_value
+    timing, timing_chance, exposure = (None, 1.0, None) if shifted is None else _timing(same_day, shifted, looks)
     return Judgement(
         against_pickers=_yearly(mean_test(champion - same_day, looks)),
         picker_chance=chance_of_rank(earned, totals, looks),
@@ -167,6 +162,13 @@ def verdict(
         contest=_contest(champion, rivals, trials) if rivals else None,
         trials=trials,
     )
+
+
+def _timing(same_day: Array, shifted: Shifted, looks: int) -> tuple[MeanTest, float, MeanTest]:
+    """Return the test of timing, the chance of its second test, and the exposure."""
+    mean = shifted.profits.mean(axis=0)
+    chance = mean_test(same_day - shifted.known_share * mean, looks).p_value
+    return _yearly(mean_test(same_day - mean, looks)), chance, _yearly(mean_test(mean, looks))
 
 
 def differences(found: Judgement) -> list[tuple[str, MeanTest, float | None]]:
