@@ -18,7 +18,10 @@ from tests.tiny_run import TINY, frame, parameters, records, run, unjudged
 from training.erl_trainer import ERLTrainer
 
 pytestmark = pytest.mark.usefixtures("restore_process")
-POLICIES = {"champion", "random picker", "equal weight", "buy and hold", "60-day momentum", "5-day reversal"}
+POLICIES = {
+    *("champion", "random picker", "equal weight", "buy and hold", "equal risk"),
+    *("60-day momentum", "5-day reversal", "12-1 momentum", "low volatility"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     assert summary["days"] == 300 and summary["columns"] == 6 and summary["features"] == 9
     assert summary["replay_size"] == 300 and summary["replay_bytes_per_transition"] <= 4096
     assert len(summary["rss_mb_per_generation"]) == 2 and all(len(v) == 2 for v in summary["seconds"].values())
-    policies = {*POLICIES, "planted rule", "oracle"}
+    policies = {*POLICIES, "ridge", "LightGBM", "planted rule", "oracle"}
     assert set(summary["champion"]["validation"]) == policies == set(summary["champion"]["holdout"])
     shown, log = capsys.readouterr().err, (folder / "run.log").read_text()
     for text in (

@@ -67,7 +67,7 @@ def test_an_evaluation_leaves_report_results_trades_and_equity(runs: Path, evalu
     policies = found["policies"]
     assert set(policies) >= {
         *("champion", "elite 1", "random picker", "equal weight", "buy and hold", "60-day momentum", "5-day reversal"),
-        *("planted rule", "oracle"),
+        *("planted rule", "oracle", "equal risk", "12-1 momentum", "low volatility", "ridge", "LightGBM"),
     }
     assert all(set(policy) == set(METRICS) for policy in policies.values())
     assert set(found["return_percent_at_cost_bps"]["champion"]) == {"0", "5", "10", "25", "50"}
@@ -75,10 +75,9 @@ def test_an_evaluation_leaves_report_results_trades_and_equity(runs: Path, evalu
     overfitting = found["overfitting"]
     assert overfitting["trials"] == 8 and 1 <= overfitting["lineages"] <= 4
     assert (overfitting["backtest_overfitting"] is None) == (overfitting["lineages"] == 1)
-    assert found["verdict"]["best_rival"] in ("60-day momentum", "5-day reversal") and found["verdict"]["rivals"] == 2
-    assert set(found["information_coefficients"]) == {
-        *("champion", "60-day momentum", "5-day reversal", "planted rule", "oracle")
-    }
+    rules = {"60-day momentum", "5-day reversal", "12-1 momentum", "low volatility", "ridge", "LightGBM"}
+    assert found["verdict"]["best_rival"] in {*rules, "equal risk"} and found["verdict"]["rivals"] == 7
+    assert set(found["information_coefficients"]) == {"champion", *rules, "planted rule", "oracle"}
     parts = found["verdict"]["percent_a_year"]
     profit = sum(parts[name]["mean"] for name in ("over_random_picker", "timing", "exposure"))
     assert profit == pytest.approx(over_a_year(folder), abs=1e-6)
