@@ -70,6 +70,8 @@ class ERLTrainer:
         self.champion_score = float("-inf")
         self.champion_generation = 0
         self.elites: list[int] = []
+        self.founders = list(range(self.population.size))
+        """For each agent the one of the first generation whose parameters it descends from, mates left out."""
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
         """Run up to so many generations; yield each one's record once its state is ready to be saved."""
@@ -90,7 +92,8 @@ class ERLTrainer:
         with self.log.phase("validate"):
             validation = self.validate()
         noise = exploration_noise(self.learning, self.generation)
-        return self.log.record(rollout, learning, validation, self.replay, self.training_starts, noise)
+        founders = len(set(self.founders))
+        return self.log.record(rollout, learning, validation, self.replay, self.training_starts, noise, founders)
 
     def evaluate(self) -> Rollout:
         """Play all agents on the generation's windows, with and without noise; all of it fills the replay buffer."""
@@ -135,6 +138,7 @@ class ERLTrainer:
         population, replay, draws = self.population, self.replay, self.generators["replay"]
         selection = plan_selection(fitness.cpu(), config, generator)
         self.elites = elite_rows(fitness.cpu(), selection)
+        self.founders = [self.founders[parent] for parent in selection.parents.tolist()]
         sensitivity = None
         if config.mutation == "proximal":
             own = actor_sensitivity(population, replay, self.tensors, learning.batch_size, draws)
@@ -204,6 +208,7 @@ class ERLTrainer:
                 "champion_score": self.champion_score,
                 "champion_generation": self.champion_generation,
                 "elites": self.elites,
+                "founders": self.founders,
                 "seconds": list(self.log.seconds),
             },
             "random": {
@@ -223,6 +228,7 @@ class ERLTrainer:
         self.champion_score = progress["champion_score"]
         self.champion_generation = progress["champion_generation"]
         self.elites = list(progress.get("elites", []))
+        self.founders = list(progress.get("founders", self.founders))
         self.log.seconds = deque(progress["seconds"], maxlen=HISTORY)
         for name, generator in self.generators.items():
             generator.set_state(state["random"]["named"][name])

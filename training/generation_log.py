@@ -63,6 +63,7 @@ class GenerationLog:
         replay: ReplayBuffer,
         training_starts: int,
         exploration_noise: float,
+        founders: int,
     ) -> dict[str, Any]:
         """Put the generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
         fitness = rollout.fitness
@@ -79,6 +80,7 @@ class GenerationLog:
             "profit_percent": float(rollout.profit_percent.nanmean()),
             "trading": _trading(rollout),
             "validation": validation,
+            "founders": founders,
             "learning": learning or None,
             "exploration_noise": exploration_noise,
             "seconds": self._timing(),
