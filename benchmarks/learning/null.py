@@ -1,8 +1,8 @@
 """Praise where nothing can be learned: `python -m benchmarks.learning null [--runs N] [--data FILE] [--json FILE]`.
 
-Null markets: the martingale; the real prices of --data with their days in random order and each stock's mean return
-made 0; the same with each stock's mean return made the market's, so that holding anything pays and choosing does not.
-Each run draws a market of its own and asks for the verdict that a report would give.
+Null markets: the martingale; the real prices of --data, their days drawn by lot and each stock's mean return made 0;
+the same with each stock's mean return made the market's, so that holding anything pays and choosing does not. Each run
+draws a market of its own and asks for the verdict that a report would give.
 
 Trained: a population learns briefly on it as on any other; its champion is judged on the holdout, which chose nothing,
 and on the validation windows, where it is the best of all that was tried; rivals are fitted as in `markets`. Untrained,
@@ -48,8 +48,8 @@ from utils.errors import DataError
 from utils.runs.seeding import seed_everything
 
 Array = npt.NDArray[np.float64]
-PERMUTED = "real prices, days permuted"
-RISING = "real prices, days permuted, market's mean kept"
+DRAWN = "real prices, days drawn by lot"
+RISING = "real prices, days drawn by lot, market's mean kept"
 HOLDOUT, VALIDATION, UNTRAINED = "champion, holdout", "champion, validation", "untrained agent"
 RUNS, CHEAP_RUNS, GENERATIONS = 20, 250, 5
 _RELATIVE = (OPEN, HIGH, LOW, CLOSE)
@@ -70,34 +70,40 @@ def _whole_histories(
     return bars[:, whole], loader.dates, [loader.tickers[loader.investable_columns[column]] for column in whole]
 
 
-def permuted_market(config: Config, *, keeps_market: bool = False) -> Market:
-    """Build the market of `config.data` with the days' returns in an order drawn by `config.seed`; see `permute_days`.
+def drawn_market(config: Config, *, keeps_market: bool = False) -> Market:
+    """Build the market of `config.data` with days drawn by `config.seed`; see `rearranged`.
 
-    Only the stocks that may be bought are kept, and of them those with a bar on every day.
+    Only the stocks that may be bought are kept, and of them those with a bar on every day. Days are drawn with
+    replacement: in another order of the same days a stock's returns would still sum to 0, so that what fell on training
+    days would have to rise on the holdout, and buying it would be skill.
 
     Raises:
         DataError: no such stock is left.
     """
     assert config.data is not None
     bars, dates, tickers = _whole_histories(config.data, config.investable, config.split)
-    bars = permute_days(bars, np.random.default_rng(config.seed), keeps_market=keeps_market)
+    days = len(bars) - 1
+    bars = rearranged(bars, np.random.default_rng(config.seed).integers(days, size=days), keeps_market=keeps_market)
     made = StockDataLoader.from_frame(_frame(bars, dates, tickers), config=config.split)
     made.load_and_prepare()
     return build_market(made, config.split, config.env)
 
 
-def permute_days(bars: Array, generator: np.random.Generator, *, keeps_market: bool = False) -> Array:
-    """Put the days of (days, stocks, 4) open, high, low, close in random order, the first one excepted.
+def rearranged(bars: Array, chosen: npt.NDArray[np.int64], *, keeps_market: bool = False) -> Array:
+    """Make a market of (days, stocks, 4) open, high, low, close whose days after the first are the chosen ones.
 
-    What is permuted is each day's bar relative to the close before it: a day keeps its cross-section and the shape of
-    its bars. It is divided by the stock's mean relative close, so that each stock's mean daily return is 0: else one
-    that did well in all years would do so in any order, and finding it would be skill. With `keeps_market` each stock's
-    mean return is the mean of all stocks' instead.
+    A day is each stock's bar relative to its close before: it keeps its cross-section and the shape of its bars. It is
+    divided by the stock's mean relative close, so that each stock's expected daily return is 0: else one that did well
+    in all years would be expected to go on, and finding it would be skill. With `keeps_market` each stock's expected
+    return is the mean of all stocks' instead.
+
+    Args:
+        chosen: (days - 1,) indices of days, the one after the first is 0.
     """
     relative = bars[1:] / bars[:-1, :, 3:]
     mean = relative[..., 3:].mean(axis=0)
     relative /= mean / mean.mean() if keeps_market else mean
-    relative = relative[generator.permutation(len(relative))]
+    relative = relative[chosen]
     close = bars[0, :, 3] * np.cumprod(relative[..., 3], axis=0)
     before = np.concatenate((bars[:1, :, 3], close[:-1]))
     return np.concatenate((bars[:1], relative * before[..., None]))
@@ -116,8 +122,8 @@ def _frame(bars: Array, dates: npt.NDArray[np.datetime64], tickers: Sequence[str
 
 NULL_MARKETS: dict[str, Callable[[Config], Market]] = {
     MARTINGALE: lambda config: training_market(config)[0],
-    PERMUTED: permuted_market,
-    RISING: partial(permuted_market, keeps_market=True),
+    DRAWN: drawn_market,
+    RISING: partial(drawn_market, keeps_market=True),
 }
 """The market of one run, by kind: another one for each seed."""
 

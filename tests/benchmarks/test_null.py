@@ -16,7 +16,7 @@ from benchmarks.learning import __main__ as learning
 from benchmarks.learning import null as learning_null
 from benchmarks.learning import power, praise
 from benchmarks.learning.markets import MARTINGALE, Budget
-from benchmarks.learning.null import PERMUTED, RISING, UNTRAINED, permute_days, permuted_market, tilts, trained_run
+from benchmarks.learning.null import DRAWN, RISING, UNTRAINED, drawn_market, rearranged, tilts, trained_run
 from benchmarks.learning.praise import Judge, ground_on, play_policy, praise_rows
 from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import CPU, training_market, tuning_windows
@@ -96,13 +96,13 @@ def test_rates_have_their_intervals() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(3, 30), st.integers(1, 4), st.booleans())
-def test_permuted_days_are_the_same_days(seed: int, days: int, stocks: int, keeps_market: bool) -> None:
+def test_chosen_days_are_the_same_days(seed: int, days: int, stocks: int, keeps_market: bool) -> None:
     """Each day keeps its cross-section; the mean return of every stock is 0, or the market's; bars stay whole."""
     rng = np.random.default_rng(seed)
     close = 50 * np.exp(np.cumsum(0.02 * rng.standard_normal((days, stocks)) + 0.01, axis=0))
     open_ = close * np.exp(0.01 * rng.standard_normal(close.shape))
     bars = np.stack((open_, np.maximum(open_, close) * 1.01, np.minimum(open_, close) * 0.99, close), axis=-1)
-    mixed = permute_days(bars, np.random.default_rng(seed), keeps_market=keeps_market)
+    mixed = rearranged(bars, rng.permutation(days - 1), keeps_market=keeps_market)
     assert mixed.shape == bars.shape and (mixed[0] == bars[0]).all()
     assert (mixed[..., 1] >= mixed[..., [0, 3]].max(axis=-1) * (1 - 1e-12)).all()
     assert (mixed[..., 2] <= mixed[..., [0, 3]].min(axis=-1) * (1 + 1e-12)).all()
@@ -167,8 +167,8 @@ def test_study_of_null_markets(tmp_path: Path, capsys: pytest.CaptureFixture[str
     learning.main([*words, "--data", str(parquet)])
     found = [(record["study"], record["null"]) for record in lines_of(path)[3:]]
     assert found == [
-        *[("untrained", kind) for kind in (PERMUTED, RISING) for _ in range(2)],
-        *[("trained", kind) for kind in (PERMUTED, RISING)],
+        *[("untrained", kind) for kind in (DRAWN, RISING) for _ in range(2)],
+        *[("trained", kind) for kind in (DRAWN, RISING)],
     ]
     shown = capsys.readouterr().out.splitlines()
     assert max(map(len, shown)) <= 120 and any(UNTRAINED in line and "high beta" in line for line in shown)
@@ -188,12 +188,19 @@ def parquet(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_permuted_market_keeps_whole_histories(parquet: Path) -> None:
+def test_a_drawn_market_keeps_whole_histories(parquet: Path) -> None:
     config = tiny_config("--data", str(parquet))
-    market = permuted_market(config)
+    market = drawn_market(config)
     assert market.tickers == ["S000", "S002", "S003"] and np.isfinite(market.close).all()
-    other = permuted_market(study_config([*TINY, "--data", str(parquet), "--seed", "1"]))
+    other = drawn_market(study_config([*TINY, "--data", str(parquet), "--seed", "1"]))
     assert (market.close[1:] != other.close[1:]).any() and (market.close[0] == other.close[0]).all()
+
+
+def test_days_are_drawn_with_replacement(parquet: Path) -> None:
+    """Some come again, some never: the past of a stock says nothing about what is left for it."""
+    close = drawn_market(tiny_config("--data", str(parquet))).close
+    returns = np.round(close[1:] / close[:-1] - 1, 5)
+    assert 0.5 < len(np.unique(returns, axis=0)) / len(returns) < 0.75
 
 
 def test_half_of_a_rule_earns_half() -> None:
