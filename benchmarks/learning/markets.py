@@ -4,7 +4,8 @@ Each seed trains on a path of its own. The champion is chosen on that path's val
 rule and the oracle are then played on the same windows of fresh paths of the same law, with what was fitted on the
 training path. Below them stands how well selection works: rank correlations, over the agents of the last generation, of
 fitness and of validation with unseen profit; the founders left; the critics' value of an episode's beginning beside the
-return that followed. The default of `--unseen-seed` served development: no default was set on another one.
+return that followed. The default of `--unseen-seed` served development; published tables are printed once on another
+one, which they name.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit, of_each_seed
-from benchmarks.learning.praise import Judge, Played, Praise, ground_on, play_policy, praise_rows
+from benchmarks.learning.praise import Judge, Praise, ProfitAndOrders, ground_on, play_policy, praise_rows
 from benchmarks.learning.rivals import fit_rivals
 from benchmarks.learning.study import (
     Job,
@@ -162,7 +162,7 @@ def trained_run(kind: str, config: Config, budget: Budget) -> Record:
     return {"praise": praise, **trained.record()}
 
 
-def _played(ground: Ground, agent: DDPGAgent) -> Played:
+def _played(ground: Ground, agent: DDPGAgent) -> ProfitAndOrders:
     track, _, orders = play_agent(ground, agent)
     return track.daily_profit[0], orders
 

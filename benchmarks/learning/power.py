@@ -36,12 +36,12 @@ _BISECTIONS = 7
 
 
 @dataclass(frozen=True)
-class Skill:
-    """The planted rule of a kind, and how much of its scores half of its skill needs."""
+class TunedRule:
+    """The planted rule of a kind, with its size and target, and what half of it knows."""
 
     rule: ScoreRule
     share: float
-    """Weight of its own scores in those of half the rule."""
+    """Weight of the rule's own scores in those of half of it."""
 
 
 def mixed(own: Array, foreign: Array, share: float) -> Array:
@@ -55,7 +55,7 @@ def foreign_scores(config: Config) -> Array:
 
 
 @lru_cache(maxsize=1)
-def tuned_skill(config: Config) -> Skill:
+def tuned_rule(config: Config) -> TunedRule:
     """Tune the planted rule on training windows, and find by bisection the share that earns half of it there."""
     market, scores = training_market(config)
     rule = tuned(market, scores, config)[RULE]
@@ -70,18 +70,18 @@ def tuned_skill(config: Config) -> Skill:
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         low, high = (middle, high) if profit(middle) < whole / 2 else (low, middle)
-    return Skill(rule, (low + high) / 2)
+    return TunedRule(rule, (low + high) / 2)
 
 
 def power_run(config: Config) -> Record:
     """Return what is claimed of the planted rule and of half of it on one path's holdout, and what they earn there."""
     market, scores = training_market(config)
-    skill = tuned_skill(replace(config, seed=0))
+    best = tuned_rule(replace(config, seed=0))
     ground = ground_on(market, config, market.splits.holdout)
     judge = Judge.on(ground, simple_rules(market), config.evaluation.random_pickers, config.seed)
-    known = {RULE: scores.rule, HALF: mixed(scores.rule, foreign_scores(config), skill.share)}
+    known = {RULE: scores.rule, HALF: mixed(scores.rule, foreign_scores(config), best.share)}
     played = {
-        name: play_policy(ground, score_policy(replace(skill.rule, scores=own), CPU)) for name, own in known.items()
+        name: play_policy(ground, score_policy(replace(best.rule, scores=own), CPU)) for name, own in known.items()
     }
     return {
         "praise": {name: judge.praise(each) for name, each in played.items()},

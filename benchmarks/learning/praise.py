@@ -24,7 +24,7 @@ from utils.config.trader import Config
 from utils.runs.seeding import named_generator
 
 Array = npt.NDArray[np.float64]
-Played = tuple[Array, Orders]
+ProfitAndOrders = tuple[Array, Orders]
 """(days,) profits of a policy in percent of the initial capital, and its purchases."""
 Praise = Mapping[str, bool]
 """Whether a claim is made, by the claim."""
@@ -38,7 +38,7 @@ def ground_on(market: Market, config: Config, span: Span) -> Ground:
     return Ground(market, MarketTensors.of(market, CPU), Portfolio.on(market, config.env), starts)
 
 
-def play_policy(ground: Ground, policy: Policy) -> Played:
+def play_policy(ground: Ground, policy: Policy) -> ProfitAndOrders:
     """Play any policy on the ground's windows."""
     _, equity = play(ground.env, policy, ground.starts)
     profit = 100 / ground.env.rules.initial_capital * np.diff(equity.T.numpy(), axis=1)
@@ -63,7 +63,7 @@ class Judge:
         generator = named_generator(seed, "random pickers", CPU)
         return cls(ground, play_equal_weight(ground).daily_profit[0], profits, pickers, generator)
 
-    def praise(self, played: Played, trials: int = 1) -> Praise:
+    def praise(self, played: ProfitAndOrders, trials: int = 1) -> Praise:
         """Return every claim of the report's verdict on a policy that is the best of `trials`, true or not.
 
         Claims are the verdict's properties that are true or false, and whether the policy is better than each rival.

@@ -206,13 +206,13 @@ def test_days_are_drawn_with_replacement(parquet: Path) -> None:
 def test_half_of_a_rule_earns_half() -> None:
     """On the days on which it was tuned; its scores keep their spread."""
     config = tiny_config("--synthetic.drift-std", "0.02", "--synthetic.days", "900")
-    skill = power.tuned_skill(config)
+    known = power.tuned_rule(config)
     market, scores = training_market(config)
     env, starts = Portfolio.on(market, config.env), tuning_windows(market, config)
-    half = power.mixed(scores.rule, power.foreign_scores(config), skill.share)
-    policies = [score_policy(replace(skill.rule, scores=own), CPU) for own in (scores.rule, half)]
+    half = power.mixed(scores.rule, power.foreign_scores(config), known.share)
+    policies = [score_policy(replace(known.rule, scores=own), CPU) for own in (scores.rule, half)]
     earned = [float(play(env, policy, starts)[0].profit_percent.mean()) for policy in policies]
-    assert earned[0] > 1 and earned[1] == pytest.approx(earned[0] / 2, rel=0.2) and 0 < skill.share < 1
+    assert earned[0] > 1 and earned[1] == pytest.approx(earned[0] / 2, rel=0.2) and 0 < known.share < 1
     assert np.std(half) == pytest.approx(np.std(scores.rule), rel=0.2)
 
 
