@@ -60,7 +60,7 @@ def test_every_claim_of_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) ->
         def is_only_one(self) -> bool:
             return self.trials == 1
 
-    monkeypatch.setattr(praise, "verdict", lambda *_, trials: Verdict(trials))
+    monkeypatch.setattr(praise, "verdict", lambda *_, trials, **__: Verdict(trials))
     ground = tiny_ground()
     judge = Judge.on(ground, {}, 5, seed=0)
     played = play_policy(ground, score_policy(some_rule(ground), CPU))
@@ -146,9 +146,9 @@ def test_tilts_do_not_see_the_future() -> None:
 def test_a_trained_run_hears_both_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[tuple[int, int]] = []
 
-    def judge(champion: Array, *others: Array, trials: int) -> Any:
+    def judge(champion: Array, *others: Array, trials: int, **more: Any) -> Any:
         heard.append((len(champion), trials))
-        return verdict(champion, *others, trials=trials)
+        return verdict(champion, *others, trials=trials, **more)
 
     monkeypatch.setattr(praise, "verdict", judge)
     found = trained_run(MARTINGALE, tiny_config("--synthetic.kind", MARTINGALE), Budget(generations=2))
