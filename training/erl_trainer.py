@@ -78,8 +78,8 @@ class ERLTrainer:
         self.champion_score = float("-inf")
         self.champion_generation = 0
         self.elites: list[int] = []
-        self.parents = list(range(self.population.size))
-        """Rows from which the last evolution took the agents."""
+        self.founders = list(range(self.population.size))
+        """For each agent the one of the first generation whose parameters it descends from, mates left out."""
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
         """Run up to so many generations; yield each one's record once its state is ready to be saved."""
@@ -145,7 +145,7 @@ class ERLTrainer:
         population, replay, draws = self.population, self.replay, self.generators["replay"]
         selection = plan_selection(fitness.cpu(), config, generator)
         self.elites = elite_rows(fitness.cpu(), selection)
-        self.parents = selection.parents.tolist()
+        self.founders = [self.founders[parent] for parent in selection.parents.tolist()]
         sensitivity = None
         if config.mutation == "proximal":
             own = actor_sensitivity(population, replay, self.tensors, learning.batch_size, draws)
@@ -185,7 +185,7 @@ class ERLTrainer:
             rollout,
             self.equal_weight,
             self.validation_starts,
-            self.parents,
+            self.founders,
             self.champion_score,
             self.champion_generation,
         )
@@ -219,6 +219,7 @@ class ERLTrainer:
                 "champion_score": self.champion_score,
                 "champion_generation": self.champion_generation,
                 "elites": self.elites,
+                "founders": self.founders,
                 "seconds": list(self.log.seconds),
             },
             "random": {
@@ -238,6 +239,7 @@ class ERLTrainer:
         self.champion_score = progress["champion_score"]
         self.champion_generation = progress["champion_generation"]
         self.elites = list(progress.get("elites", []))
+        self.founders = list(progress.get("founders", self.founders))
         self.log.seconds = deque(progress["seconds"], maxlen=HISTORY)
         for name, generator in self.generators.items():
             generator.set_state(state["random"]["named"][name])

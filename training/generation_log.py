@@ -108,14 +108,14 @@ def validation_record(
     rollout: Rollout,
     equal_weight: NDArray[np.float64],
     starts: Tensor,
-    parents: Sequence[int],
+    founders: Sequence[int],
     champion_score: float,
     champion_generation: int,
 ) -> dict[str, Any]:
     """Record the results on the validation windows that begin at `starts`, with each agent's own.
 
-    `equal_weight` is the (steps + 1, W) equity of holding everything equally there, `parents` the rows in the
-    generation before from which the agents come.
+    `equal_weight` is the (steps + 1, W) equity of holding everything equally there, `founders` the agents
+    of the first generation from which the agents descend.
     """
     profit = rollout.profit_percent
     score, best = rollout.most_profitable()
@@ -127,7 +127,7 @@ def validation_record(
         "unsound_agents": int((~profit.isfinite()).sum()),
         "champion": champion_score,
         "champion_generation": champion_generation,
-        "trials": trial_record(equity.cpu().numpy(), equal_weight, starts.numpy(), float(equal_weight[0, 0]), parents),
+        "trials": trial_record(equity.cpu().numpy(), equal_weight, starts.numpy(), float(equal_weight[0, 0]), founders),
     }
 
 

@@ -29,7 +29,7 @@ class Trials:
 
 
 def trial_record(
-    equity: Array, equal_weight: Array, starts: Array, capital: float, parents: Sequence[int]
+    equity: Array, equal_weight: Array, starts: Array, capital: float, founders: Sequence[int]
 ) -> dict[str, list[Any]]:
     """Return the results of A agents on W windows, by agent, in plain numbers of five decimals.
 
@@ -39,7 +39,7 @@ def trial_record(
         equity: (steps + 1, A, W) in currency units.
         equal_weight: (steps + 1, W) likewise, of holding everything equally.
         starts: (W,) first days of the windows.
-        parents: rows in the generation before from which the agents come.
+        founders: agents of the first generation from which the agents descend.
     """
     profit = daily_profit(equity, starts, capital)
     slices = np.stack([part.sum(axis=0) for part in np.array_split(profit, SLICES)])
@@ -49,7 +49,7 @@ def trial_record(
     return {
         "slice_profit": np.round(slices.T, _DECIMALS).tolist(),
         "information_ratio": np.round(ratio, _DECIMALS).tolist(),
-        "parents": list(parents),
+        "founders": list(founders),
     }
 
 
@@ -67,14 +67,11 @@ def daily_profit(equity: Array, starts: Array, capital: float) -> Array:
 def read_trials(records: Sequence[Mapping[str, Any]]) -> Trials | None:
     """Return the trials in the records of metrics.jsonl; None where a generation did not record them."""
     found = [record["validation"].get("trials", {}) for record in records]
-    if not found or any("parents" not in trials for trials in found):
+    if not found or any("founders" not in trials for trials in found):
         return None
-    lineages = [np.arange(len(found[0]["parents"]))]
-    for trials in found:
-        lineages.append(lineages[-1][trials["parents"]])
-    profit, ratio = (
+    profit, ratio, founder = (
         np.array([result for trials in found for result in trials[name]], dtype=np.float64)
-        for name in ("slice_profit", "information_ratio")
+        for name in ("slice_profit", "information_ratio", "founders")
     )
     is_finite = np.isfinite(profit).all(axis=1)
-    return Trials(profit[is_finite].T, ratio[is_finite], np.concatenate(lineages[1:])[is_finite])
+    return Trials(profit[is_finite].T, ratio[is_finite], founder[is_finite].astype(np.int64))

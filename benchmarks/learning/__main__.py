@@ -1,13 +1,14 @@
-"""Studies of learning: `python -m benchmarks.learning pendulum|markets|null [--seeds N] [--json FILE]`.
+"""Studies of learning: `python -m benchmarks.learning pendulum|markets|null|power [--json FILE]`.
 
 `pendulum`: DDPG, a population and a population with evolution on Gymnasium's Pendulum-v1, at equal environment steps.
 All seeds run side by side, each with its own replay. Published for DDPG after 20,000 steps: -152 +- 94 (RL Baselines3
 Zoo). `--environment` takes another one with flat observations and actions, for longer studies: `InvertedPendulum-v5`,
 `HalfCheetah-v5` (pip install "gymnasium[mujoco]").
 
-`markets`: profits on unseen paths of planted markets, see `benchmarks.learning.markets`. `null`: how often a champion
-is praised where nothing can be learned, see `benchmarks.learning.null`. Both take settings of main.py as further flags,
-do their jobs one by one, append each result to the JSON lines of --json, and go on from there when started again.
+`markets`: profits on unseen paths of planted markets, see `benchmarks.learning.markets`. `null`: how often a policy is
+praised where nothing can be learned, see `benchmarks.learning.null`. `power`: how often one with skill is praised, see
+`benchmarks.learning.power`. All three take settings of main.py as further flags, do their jobs one by one, append each
+result to the JSON lines of --json, and go on from there when started again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from benchmarks.learning import markets as learning_markets
 from benchmarks.learning import null as learning_null
+from benchmarks.learning import power as learning_power
 from benchmarks.pendulum.agents import DDPGConfig
 from benchmarks.pendulum.trainer import FlatEnvironments, LoopConfig, Trainer, evaluate
 from utils.config.trader import EvolutionConfig
@@ -133,6 +135,7 @@ def main(words: Sequence[str] | None = None) -> None:
     _add_pendulum(commands)
     learning_markets.add_command(commands)
     learning_null.add_command(commands)
+    learning_power.add_command(commands)
     arguments, rest = parser.parse_known_args(words)
     try:
         arguments.run(arguments, rest)

@@ -1,22 +1,51 @@
-"""The worth of each part: `python -m benchmarks.learning.ablations [--minutes M] [--seeds N] [--json FILE]`.
+"""The worth of each part: `python -m benchmarks.learning.ablations [--kinds KIND ...] [--minutes M] [--json FILE]`.
 
-One table on the momentum market: each line changes one thing of the quick profile, trains for the same CPU time, and
+A table for each kind of market: each line changes one thing of the quick profile, trains for the same CPU time, and
 plays the champion on unseen paths as `benchmarks.learning.markets` does. Its share of the simple rule's profit stands
-beside the difference from the first line, seed by seed. Further flags are settings of main.py, for all lines. Results
-are appended to --json one by one; started again, the study goes on from there.
+beside the difference from the first line, seed by seed; then the rank correlation of fitness with unseen profit and
+the founders left. At the end the p-values of all differences (paired t test) are corrected for their number (Holm).
+Further flags are settings of main.py, for all lines. Results are appended to --json one by one; started again, the
+study goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from benchmarks.learning.markets import UNSEEN_PATHS, WINDOWS_PER_PATH, budget_of, market_jobs
-from benchmarks.learning.study import Job, Record, add_study_flags, mean_interval, run_study, study_config
-from utils.errors import ConfigError
+import torch
+from torch import Tensor
 
-BASE = "as the profile"
+from benchmarks.learning.markets import (
+    KINDS,
+    Alteration,
+    add_unseen_flags,
+    budget_of,
+    interval,
+    market_jobs,
+    unseen_of,
+)
+from benchmarks.learning.study import (
+    Job,
+    Record,
+    add_study_flags,
+    add_training_flags,
+    holm,
+    mean_interval,
+    mean_p_value,
+    run_study,
+    seeds_of,
+    study_config,
+)
+from training.erl_trainer import ERLTrainer
+from training.evaluation.tracks import CHAMPION
+from utils.errors import ConfigError
+from utils.runs.seeding import named_generator
+
+BASE, RANDOM_FITNESS = "as the profile", "random fitness"
 VARIANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         BASE: (),
@@ -28,6 +57,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "inputs without noise": ("--learning.input-noise", "0"),
         "encoder in bfloat16": ("--network.precision", "bfloat16"),
         "credit daily": ("--learning.credit", "daily"),
+        "gamma 0": ("--learning.gamma", "0"),
         "critic plain": ("--network.critic", "plain"),
         "critics single": ("--network.no-twin-critics",),
         "critic plain and single": ("--network.critic", "plain", "--network.no-twin-critics"),
@@ -37,6 +67,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("--evolution.elite-fraction", "1"),
             *("--evolution.offspring-fraction", "0", "--evolution.mutant-fraction", "0"),
         ),
+        RANDOM_FITNESS: (),
         "crossover off": ("--evolution.offspring-fraction", "0"),
         "crossover average": ("--evolution.crossover", "average"),
         "crossover head, shared": ("--evolution.crossover", "head", "--representation", "shared"),
@@ -52,34 +83,85 @@ VARIANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _SEEDS, _GENERATIONS = 5, 20
 
 
-def ablation_jobs(variant: str, arguments: argparse.Namespace, words: Sequence[str]) -> list[Job]:
-    """Make a job for each seed of a line of the table."""
-    config = study_config([*words, *VARIANTS[variant]])
-    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
-    return market_jobs(config, seeds, budget_of(arguments), arguments.paths, arguments.windows, variant=variant)
+def draw_fitness(trainer: ERLTrainer) -> None:
+    """Let selection see noise in place of fitness, broken agents excepted; the champion is chosen as before."""
+    evolve, generator = trainer.evolve, named_generator(trainer.seed, RANDOM_FITNESS, "cpu")
+
+    def evolve_by_lot(fitness: Tensor) -> None:
+        noise = torch.rand(fitness.shape, generator=generator).to(fitness)
+        evolve(torch.where(fitness.isfinite(), noise, fitness))
+
+    trainer.evolve = evolve_by_lot  # type: ignore[method-assign]
 
 
-def line(variant: str, records: Sequence[Record], base: Sequence[Record]) -> str:
+ALTERATIONS: Mapping[str, Alteration] = MappingProxyType({RANDOM_FITNESS: draw_fitness})
+"""What a line changes that no flag does, by its name."""
+
+
+def ablation_jobs(kind: str, variant: str, arguments: argparse.Namespace, words: Sequence[str]) -> list[Job]:
+    """Make a job for each seed of a line of a kind's table."""
+    config = study_config([*words, "--synthetic.kind", kind, *VARIANTS[variant]])
+    labels = {"study": "ablations", "kind": kind, "variant": variant}
+    alter, unseen = ALTERATIONS.get(variant), unseen_of(arguments)
+    return market_jobs(config, seeds_of(arguments), budget_of(arguments), unseen, alter, **labels)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The differences of a line from the first one of its table, seed by seed."""
+
+    kind: str
+    variant: str
+    by_seed: Sequence[float]
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, of the paired t test; NaN where fewer than two seeds have both."""
+        return mean_p_value(self.by_seed)
+
+    def __str__(self) -> str:
+        mean, half = mean_interval(self.by_seed)
+        return f"{mean:+.2f} +- {half:.2f}"
+
+
+def difference(kind: str, variant: str, records: Sequence[Record], base: Sequence[Record]) -> Difference:
+    """Pair the shares of the rule's profit by seed."""
+    beside = _shares(base)
+    pairs = [share - beside[seed] for seed, share in _shares(records).items() if seed in beside]
+    return Difference(kind, variant, pairs)
+
+
+def _shares(records: Sequence[Record]) -> dict[int, float]:
+    found = {record["seed"]: record["policies"][CHAMPION]["of_rule"] for record in records}
+    return {seed: share for seed, share in found.items() if share is not None}
+
+
+def line(variant: str, records: Sequence[Record], found: Difference | None) -> str:
     """Format the share of the rule's profit, its difference from the first line by seed, and the time it took."""
-    share, half = mean_interval(_shares(records))
-    beside = {record["seed"]: record["of_rule"] for record in base if record["of_rule"] is not None}
-    pairs = [
-        record["of_rule"] - beside[record["seed"]]
-        for record in records
-        if record["seed"] in beside and record["of_rule"] is not None
-    ]
-    gain, gain_half = mean_interval(pairs)
+    share, half = mean_interval([*_shares(records).values()])
+    selection = [record["selection"] for record in records]
+    correlation = interval(selection, "fitness_rank_correlation")
+    founders = mean_interval([result["founders"] for result in selection])[0]
     minutes = mean_interval([record["cpu_seconds"] / 60 for record in records])[0]
     steps = mean_interval([record["environment_steps"] for record in records])[0]
-    difference = "" if records is base else f"{gain:+6.2f} +- {gain_half:4.2f}"
-    return f"{variant:<26} {len(records):>5} {share:7.2f} +- {half:4.2f} {difference:>15} {minutes:8.1f} {steps:12.0f}"
+    return (
+        f"{variant:<26} {len(records):>5} {share:7.2f} +- {half:4.2f} {found or ''!s:>15} {correlation:>15} "
+        f"{founders:>8.1f} {minutes:8.1f} {steps:12.0f}"
+    )
 
 
-def _shares(records: Sequence[Record]) -> list[float]:
-    return [record["of_rule"] for record in records if record["of_rule"] is not None]
+HEADER = (
+    f"{'':<26} {'seeds':>5} {'of the rule':>15} {'to first line':>15} {'fitness foretells':>15} {'founders':>8} "
+    f"{'CPU min':>8} {'env. steps':>12}"
+)
 
 
-HEADER = f"{'':<26} {'seeds':>5} {'of the rule':>15} {'to first line':>15} {'CPU min':>8} {'env. steps':>12}"
+def corrected(differences: Sequence[Difference]) -> Iterator[str]:
+    """Format the differences by their p-value, with one that allows for the number of all of them."""
+    tested = sorted((found for found in differences if not math.isnan(found.p_value)), key=lambda found: found.p_value)
+    yield f"{'of ' + str(len(tested)) + ' differences':<26} {'kind':<12} {'to first line':>15} {'p':>8} {'p (Holm)':>8}"
+    for found, p_value in zip(tested, holm([found.p_value for found in tested]), strict=True):
+        yield f"{found.variant:<26} {found.kind:<12} {found!s:>15} {found.p_value:8.4f} {p_value:8.4f}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -87,9 +169,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    add_study_flags(parser, "--seeds", _SEEDS, _GENERATIONS)
-    parser.add_argument("--paths", type=int, default=UNSEEN_PATHS, help="unseen paths")
-    parser.add_argument("--windows", type=int, default=WINDOWS_PER_PATH, help="on each unseen path")
+    add_study_flags(parser, "--seeds", _SEEDS)
+    add_training_flags(parser, _GENERATIONS)
+    add_unseen_flags(parser)
+    parser.add_argument("--kinds", nargs="+", default=["momentum"], choices=KINDS, help="default: momentum")
     parser.add_argument("--only", nargs="+", choices=VARIANTS, help="lines; the first one is always done")
     arguments, words = parser.parse_known_args(argv)
     try:
@@ -101,13 +184,21 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     chosen = [variant for variant in VARIANTS if variant == BASE or variant in (arguments.only or VARIANTS)]
     # All lines are made before any work, so that a wrong flag is an error at once.
-    jobs = {variant: ablation_jobs(variant, arguments, words) for variant in chosen}
-    print(HEADER, flush=True)
-    base: list[Record] = []
-    for variant, todo in jobs.items():
-        records = list(run_study(todo, arguments.json, arguments.workers))
-        base = base or records
-        print(line(variant, records, base), flush=True)
+    jobs = {
+        kind: {variant: ablation_jobs(kind, variant, arguments, words) for variant in chosen}
+        for kind in arguments.kinds
+    }
+    differences = []
+    for kind, lines in jobs.items():
+        print(f"{kind}: {unseen_of(arguments)}\n{HEADER}", flush=True)
+        base: list[Record] = []
+        for variant, todo in lines.items():
+            records = list(run_study(todo, arguments.json, arguments.workers))
+            found = difference(kind, variant, records, base) if base else None
+            base = base or records
+            print(line(variant, records, found), flush=True)
+            differences += [found] if found else []
+    print("\n".join(corrected(differences)), flush=True)
 
 
 if __name__ == "__main__":

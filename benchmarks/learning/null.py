@@ -1,8 +1,13 @@
 """Praise where nothing can be learned: `python -m benchmarks.learning null [--runs N] [--data FILE] [--json FILE]`.
 
-Two null markets: the martingale, and the real prices of --data with their days in random order. Each run draws a market
-of its own, trains briefly on it as on any other, and asks for the verdict that a report would give: on the holdout,
-which chose nothing, and on the validation windows, where the champion is the best of all that was tried.
+Null markets: the martingale; the real prices of --data, their days drawn by lot and each stock's mean return made 0;
+the same with each stock's mean return made the market's, so that holding anything pays and choosing does not. Each run
+draws a market of its own and asks for the verdict that a report would give.
+
+Trained: a population learns briefly on it as on any other; its champion is judged on the holdout, which chose nothing,
+and on the validation windows, where it is the best of all that was tried; rivals are fitted as in `markets`. Untrained,
+--cheap-runs: an agent with random weights, and fixed tilts (high beta, low price, high volatility), judged on the
+holdout; rivals are those that learn nothing. Rates are percent of the runs with 95% intervals (Clopper and Pearson).
 """
 
 from __future__ import annotations
@@ -10,81 +15,96 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from benchmarks.learning.markets import CPU, MARTINGALE, Budget, budget_of, fit, training_market
-from benchmarks.learning.study import Job, Record, add_study_flags, run_study, study_config
+from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit, of_each_seed
+from benchmarks.learning.praise import Judge, Praise, ProfitAndOrders, ground_on, play_policy, praise_rows
+from benchmarks.learning.rivals import fit_rivals
+from benchmarks.learning.study import (
+    Job,
+    Record,
+    add_study_flags,
+    add_training_flags,
+    run_study,
+    seeds_of,
+    study_config,
+)
+from benchmarks.learning.unseen import CPU, training_market
 from data.features import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.splits import Span, consecutive_windows
-from training.erl_trainer import ERLTrainer
-from training.evaluation.tracks import Ground, play_agent, play_equal_weight, play_pickers
-from training.evaluation.verdict import verdict
+from models.ddpg_agent import DDPGAgent
+from training.evaluation.baselines import ScoreRule, score_policy
+from training.evaluation.opponents import simple_rules
+from training.evaluation.tracks import Ground, play_agent
 from utils.config.settings import settings_hash
-from utils.config.trader import Config
+from utils.config.trader import Config, DataConfig
 from utils.errors import DataError
-from utils.runs.seeding import named_generator
+from utils.runs.seeding import seed_everything
 
 Array = npt.NDArray[np.float64]
-Judge = Callable[[ERLTrainer, Span, int], bool]
-"""Returns whether a champion is called better than the random picker on a span of days, after so many trials."""
-PERMUTED = "real prices, days permuted"
-RUNS, GENERATIONS = 20, 5
-_PICKERS = 1000
+DRAWN = "real prices, days drawn by lot"
+RISING = "real prices, days drawn by lot, market's mean kept"
+HOLDOUT, VALIDATION, UNTRAINED = "champion, holdout", "champion, validation", "untrained agent"
+RUNS, CHEAP_RUNS, GENERATIONS = 20, 250, 5
 _RELATIVE = (OPEN, HIGH, LOW, CLOSE)
+_TILT_SESSIONS = 120
 
 
-def better_than_pickers(trainer: ERLTrainer, span: Span, trials: int) -> bool:
-    """Return the report's verdict on a trainer's champion, from windows of the span that follow one another."""
-    starts = consecutive_windows(span, trainer.val_env.rules.episode_steps)
-    ground = Ground(trainer.market, trainer.tensors, trainer.val_env, starts)
-    champion, _, plan = play_agent(ground, trainer.champion)
-    generator = named_generator(trainer.seed, "random pickers", CPU)
-    pickers = play_pickers(ground, plan, _PICKERS, generator)
-    equal = play_equal_weight(ground)
-    profits = (champion.daily_profit[0], pickers.daily_profit, equal.daily_profit[0])
-    return verdict(*profits, trials=trials).is_better_than_pickers
-
-
-def permuted_market(config: Config) -> Market:
-    """Build the market of `config.data` with the days' returns in an order drawn by `config.seed`.
-
-    Only the stocks that may be bought are kept, and of them those with a bar on every day. A day keeps its
-    cross-section and the shape of its bars. Each stock's mean return is made 0: else one that did well in all years
-    would do so in any order, and finding it would be skill.
-
-    Raises:
-        DataError: no such stock is left.
-    """
-    assert config.data is not None
-    loader = StockDataLoader(config.data, config=config.split, investable=config.investable)
+@lru_cache(maxsize=1)
+def _whole_histories(
+    data: Path, investable: Path | None, split: DataConfig
+) -> tuple[Array, npt.NDArray[np.datetime64], list[str]]:
+    """Read (days, stocks, 4) bars of the stocks that may be bought and have one on every day, the days, the tickers."""
+    loader = StockDataLoader(data, config=split, investable=investable)
     loader.load_and_prepare()
     bars = loader.data_array[:, loader.investable_columns][..., list(_RELATIVE)].astype(np.float64)
     whole = np.flatnonzero(np.isfinite(bars).all(axis=(0, 2)))
     if not len(whole):
         raise DataError("expected a stock with a bar on every day, got none; give other data, or a shorter span of it")
-    tickers = [loader.tickers[loader.investable_columns[column]] for column in whole]
-    bars = permute_days(bars[:, whole], np.random.default_rng(config.seed))
-    made = StockDataLoader.from_frame(_frame(bars, loader.dates, tickers), config=config.split)
+    return bars[:, whole], loader.dates, [loader.tickers[loader.investable_columns[column]] for column in whole]
+
+
+def drawn_market(config: Config, *, keeps_market: bool = False) -> Market:
+    """Build the market of `config.data` with days drawn by `config.seed`; see `rearranged`.
+
+    Only the stocks that may be bought are kept, and of them those with a bar on every day. Days are drawn with
+    replacement: in another order of the same days a stock's returns would still sum to 0, so that what fell on training
+    days would have to rise on the holdout, and buying it would be skill.
+
+    Raises:
+        DataError: no such stock is left.
+    """
+    assert config.data is not None
+    bars, dates, tickers = _whole_histories(config.data, config.investable, config.split)
+    days = len(bars) - 1
+    bars = rearranged(bars, np.random.default_rng(config.seed).integers(days, size=days), keeps_market=keeps_market)
+    made = StockDataLoader.from_frame(_frame(bars, dates, tickers), config=config.split)
     made.load_and_prepare()
     return build_market(made, config.split, config.env)
 
 
-def permute_days(bars: Array, generator: np.random.Generator) -> Array:
-    """Put the days of (days, stocks, 4) open, high, low, close in random order, the first one excepted.
+def rearranged(bars: Array, chosen: npt.NDArray[np.int64], *, keeps_market: bool = False) -> Array:
+    """Make a market of (days, stocks, 4) open, high, low, close whose days after the first are the chosen ones.
 
-    What is permuted is each day's bar relative to the close before it, divided by the stock's mean relative close, so
-    that its mean daily return is 0.
+    A day is each stock's bar relative to its close before: it keeps its cross-section and the shape of its bars. It is
+    divided by the stock's mean relative close, so that each stock's expected daily return is 0: else one that did well
+    in all years would be expected to go on, and finding it would be skill. With `keeps_market` each stock's expected
+    return is the mean of all stocks' instead.
+
+    Args:
+        chosen: (days - 1,) indices of days, the one after the first is 0.
     """
     relative = bars[1:] / bars[:-1, :, 3:]
-    relative /= relative[..., 3:].mean(axis=0)
-    relative = relative[generator.permutation(len(relative))]
+    mean = relative[..., 3:].mean(axis=0)
+    relative /= mean / mean.mean() if keeps_market else mean
+    relative = relative[chosen]
     close = bars[0, :, 3] * np.cumprod(relative[..., 3], axis=0)
     before = np.concatenate((bars[:1, :, 3], close[:-1]))
     return np.concatenate((bars[:1], relative * before[..., None]))
@@ -101,53 +121,94 @@ def _frame(bars: Array, dates: npt.NDArray[np.datetime64], tickers: Sequence[str
     )
 
 
-def null_market(kind: str, config: Config) -> Market:
-    """Return the market of one run: another one for each seed."""
-    return training_market(config)[0] if kind == MARTINGALE else permuted_market(config)
+NULL_MARKETS: dict[str, Callable[[Config], Market]] = {
+    MARTINGALE: lambda config: training_market(config)[0],
+    DRAWN: drawn_market,
+    RISING: partial(drawn_market, keeps_market=True),
+}
+"""The market of one run, by kind: another one for each seed."""
 
 
-def null_run(kind: str, config: Config, budget: Budget, judge: Judge = better_than_pickers) -> Record:
-    """Train on a null market; return the verdicts on its holdout and on its validation days."""
-    trained = fit(config, null_market(kind, config), budget)
+def tilts(market: Market) -> dict[str, ScoreRule]:
+    """Return rules that always lean one way: to high beta, low prices, high volatility, over the last 120 sessions."""
+    close = pd.DataFrame(market.close.astype(np.float64))
+    returns = close.pct_change(fill_method=None)
+    common = returns.mean(axis=1)
+    past, past_common = returns.rolling(_TILT_SESSIONS), common.rolling(_TILT_SESSIONS)
+    together = returns.mul(common, axis=0).rolling(_TILT_SESSIONS).mean()
+    beta = (together - past.mean().mul(past_common.mean(), axis=0)).div(past_common.var(ddof=0), axis=0)
+    leanings = {"high beta": beta, "low price": -close, "high volatility": past.std()}
+    return {name: _always_the_largest(scores.to_numpy()) for name, scores in leanings.items()}
+
+
+def _always_the_largest(scores: Array) -> ScoreRule:
+    return ScoreRule(scores, threshold=float(np.nanmin(scores)) - 1.0)
+
+
+def trained_run(kind: str, config: Config, budget: Budget) -> Record:
+    """Train on a null market; return what is claimed of its champion on its holdout and on its validation days."""
+    market = NULL_MARKETS[kind](config)
+    trained = fit(config, market, budget)
     trainer = trained.trainer
-    splits, tried = trainer.market.splits, trainer.population.size * trainer.generation
-    return {
-        "holdout_praised": judge(trainer, splits.holdout, 1),
-        "validation_praised": judge(trainer, splits.validation, tried),
-        "validation_percent": trainer.champion_score,
-        "wall_seconds": trained.wall_seconds,
-        "cpu_seconds": trained.cpu_seconds,
-        "environment_steps": trained.environment_steps,
-        "generations_run": trainer.generation,
-    }
+    rivals = {name: rival(market) for name, (rival, _) in fit_rivals(market, config).items()}
+    praise: dict[str, Praise] = {}
+    tried = trainer.population.size * trainer.generation
+    for name, span, trials in (
+        (HOLDOUT, market.splits.holdout, 1),
+        (VALIDATION, market.splits.validation, tried),
+    ):
+        ground = ground_on(market, config, span)
+        judge = Judge.on(ground, rivals, config.evaluation.random_pickers, config.seed)
+        praise[name] = judge.praise(_played(ground, trainer.champion), trials)
+    return {"praise": praise, **trained.record()}
 
 
-def null_jobs(kind: str, config: Config, seeds: Sequence[int], budget: Budget) -> list[Job]:
-    """Make a job for each run."""
+def _played(ground: Ground, agent: DDPGAgent) -> ProfitAndOrders:
+    track, _, orders = play_agent(ground, agent)
+    return track.daily_profit[0], orders
+
+
+def untrained_run(kind: str, config: Config) -> Record:
+    """Return what is claimed of an agent with random weights and of fixed tilts on a null market's holdout."""
+    market = NULL_MARKETS[kind](config)
+    seed_everything(config.seed)
+    agent = DDPGAgent(config.network, config.split.context_window_days)
+    ground = ground_on(market, config, market.splits.holdout)
+    judge = Judge.on(ground, simple_rules(market), config.evaluation.random_pickers, config.seed)
+    praise = {UNTRAINED: judge.praise(_played(ground, agent))}
+    for name, rule in tilts(market).items():
+        praise[name] = judge.praise(play_policy(ground, score_policy(rule, CPU)))
+    return {"praise": praise}
+
+
+def null_jobs(kind: str, config: Config, seeds: Sequence[int], budget: Budget | None) -> list[Job]:
+    """Make a job for each run; without a budget nothing is trained."""
     jobs = []
-    for seed in seeds:
-        own = replace(config, seed=seed, census_every=0)
-        key = {"null": kind, "seed": seed, **asdict(budget), "settings": settings_hash(own)[:16]}
-        jobs.append(Job(key, partial(null_run, kind, own, budget)))
+    for own in of_each_seed(config, seeds):
+        key = {"null": kind, "seed": own.seed, "settings": settings_hash(own)[:16]}
+        if budget is None:
+            jobs.append(Job({"study": "untrained", **key}, partial(untrained_run, kind, own)))
+        else:
+            jobs.append(Job({"study": "trained", **key, **asdict(budget)}, partial(trained_run, kind, own, budget)))
     return jobs
 
 
 def add_command(commands: Any) -> None:
     """Add `null` to the commands of `benchmarks.learning`."""
     parser = commands.add_parser("null", allow_abbrev=False, help="false praise on markets without structure")
-    add_study_flags(parser, "--runs", RUNS, GENERATIONS)
+    add_study_flags(parser, "--runs", RUNS)
+    add_training_flags(parser, GENERATIONS)
+    parser.add_argument("--cheap-runs", type=int, default=CHEAP_RUNS, help="runs without training")
     parser.set_defaults(run=run_null)
 
 
 def run_null(arguments: argparse.Namespace, words: Sequence[str]) -> None:
-    """Count false verdicts on each null market; real prices only where main.py's --data names a file."""
+    """Count false claims on each null market; real prices only where main.py's --data names a file."""
     config = study_config([*words, "--synthetic.kind", MARTINGALE])
-    kinds = [MARTINGALE] + ([PERMUTED] if config.data is not None else [])
-    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
-    print(f"{'praised: better than the random picker (95%)':<46} {'holdout':>10} {'validation':>12}", flush=True)
-    for kind in kinds:
-        own = replace(config, data=None, investable=None) if kind == MARTINGALE else config
-        jobs = null_jobs(kind, own, seeds, budget_of(arguments))
-        records = list(run_study(jobs, arguments.json, arguments.workers))
-        counts = [sum(record[name] for record in records) for name in ("holdout_praised", "validation_praised")]
-        print(f"{kind:<46} " + " ".join(f"{count:>4} of {len(records):<3}" for count in counts), flush=True)
+    cheap = range(arguments.first_seed, arguments.first_seed + arguments.cheap_runs)
+    for name, seeds, budget in (("untrained", cheap, None), ("trained", seeds_of(arguments), budget_of(arguments))):
+        for kind in [*NULL_MARKETS] if config.data is not None else [MARTINGALE]:
+            own = replace(config, data=None, investable=None) if kind == MARTINGALE else config
+            records = list(run_study(null_jobs(kind, own, seeds, budget), arguments.json, arguments.workers))
+            if records:
+                print("\n".join(praise_rows(f"{kind}: {name}", [record["praise"] for record in records])), flush=True)

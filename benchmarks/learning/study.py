@@ -27,15 +27,24 @@ Record = dict[str, Any]
 _CONFIDENCE = 0.95
 
 
-def add_study_flags(parser: argparse.ArgumentParser, count: str, seeds: int, generations: int) -> None:
+def add_study_flags(parser: argparse.ArgumentParser, count: str, seeds: int) -> None:
     """Add the flags that all studies on markets share; `count` is the flag for the number of seeds."""
     parser.add_argument(count, type=int, default=seeds, dest="seeds", help="each with a market path of its own")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, help="CPU minutes of each training, instead of --generations")
-    parser.add_argument("--generations", type=int, help=f"of each training (default: {generations})")
     parser.add_argument("--json", type=Path, help="file of results, a line each; what it holds is not done again")
     parser.add_argument("--workers", type=int, default=1, help="processes")
+
+
+def add_training_flags(parser: argparse.ArgumentParser, generations: int) -> None:
+    """Add the flags of studies that train populations."""
+    parser.add_argument("--minutes", type=float, help="CPU minutes of each training, instead of --generations")
+    parser.add_argument("--generations", type=int, help=f"of each training (default: {generations})")
     parser.set_defaults(default_generations=generations)
+
+
+def seeds_of(arguments: argparse.Namespace) -> range:
+    """Return the seeds that the flags of a study ask for."""
+    return range(arguments.first_seed, arguments.first_seed + arguments.seeds)
 
 
 def study_config(words: Sequence[str]) -> Config:
@@ -120,7 +129,33 @@ def append_result(path: Path, record: Record) -> None:
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the mean and half the width of its 95% interval by Student's t; NaN where there is one value."""
-    if len(values) < 2:
-        return float(np.mean(values)) if values else math.nan, math.nan
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return float(np.mean(values)), float(stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1)) * error
+    mean = float(np.mean(values)) if values else math.nan
+    return mean, float(stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1)) * mean_error(values)
+
+
+def mean_error(values: Sequence[float]) -> float:
+    """Return the standard error of a mean; NaN for fewer than two values."""
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+
+
+def rate_interval(count: int, of: int) -> tuple[float, float]:
+    """Return the 95% interval of a chance that came true in `count` of so many runs (Clopper and Pearson 1934)."""
+    found = stats.binomtest(count, of).proportion_ci(_CONFIDENCE, method="exact")
+    return float(found.low), float(found.high)
+
+
+def mean_p_value(values: Sequence[float]) -> float:
+    """Return the two-sided p-value of a mean other than 0 by Student's t; NaN for fewer than two values."""
+    mean, error = float(np.mean(values)) if values else math.nan, mean_error(values)
+    if error == 0:
+        return 1.0 if mean == 0 else 0.0
+    return float(2 * stats.t.sf(abs(mean) / error, len(values) - 1))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values that allow for the number of tests, whatever their dependence (Holm 1979)."""
+    order = np.argsort(p_values, kind="stable")
+    factors = len(order) - np.arange(len(order))
+    corrected = np.empty(len(order))
+    corrected[order] = np.minimum(1.0, np.maximum.accumulate(factors * np.asarray(p_values)[order]))
+    return corrected.tolist()

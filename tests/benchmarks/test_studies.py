@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,40 +17,32 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
 
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import ablations, study
 from benchmarks.learning import markets as learning_markets
-from benchmarks.learning import null as learning_null
-from benchmarks.learning.ablations import VARIANTS
-from benchmarks.learning.markets import Budget, Profits, evaluate_on_unseen, fit, training_market, unseen_profits
-from benchmarks.learning.null import MARTINGALE, PERMUTED, null_run, permute_days
-from benchmarks.learning.study import Job, append_result, mean_interval, read_results, run_study, study_config
-from data.splits import Span
-from data.synthetic.built_in import bars_frame, synthetic_market
-from models.ddpg_agent import DDPGAgent
-from training.erl_trainer import ERLTrainer
+from benchmarks.learning.ablations import ALTERATIONS, BASE, RANDOM_FITNESS, VARIANTS, Difference
+from benchmarks.learning.markets import Budget, fit, market_job
+from benchmarks.learning.rivals import rivals_job
+from benchmarks.learning.study import (
+    Job,
+    append_result,
+    holm,
+    mean_interval,
+    mean_p_value,
+    rate_interval,
+    read_results,
+    run_study,
+    study_config,
+)
+from benchmarks.learning.unseen import UnseenPaths, shares, training_market, tuned
+from tests.benchmarks.study_cases import SMALL_STUDY, TINY, lines_of, tiny_config
+from training.evaluation.opponents import simple_rules
+from training.evaluation.tracks import CHAMPION, ORACLE, RULE
 from training.run.trainer import build_trainer
-from utils.config.trader import Config
 from utils.errors import ConfigError
-
-TINY = [
-    *("--synthetic.days", "400", "--synthetic.stocks", "4", "--split.context-window-days", "12"),
-    *("--env.trading-days", "12", "--env.settlement-days", "4", "--env.max-holding-days", "4"),
-    *("--network.encoder-channels", "4", "--network.hidden-units", "6", "--population-size", "3"),
-    *("--gradient-steps", "1", "--learning.batch-size", "8", "--learning.block-days", "8"),
-    *("--replay.training-starts", "0", "--replay.capacity", "512", "--evolution.distillation-steps", "1"),
-    *("--census-every", "0"),
-]
-SMALL_STUDY = ["--seeds", "2", "--generations", "1", "--paths", "1", "--windows", "3", *TINY]
-
-
-def tiny_config(*words: str) -> Config:
-    return study_config([*TINY, *words])
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def count_calls(log: list[int], number: int) -> dict[str, Any]:
@@ -114,25 +108,45 @@ def test_interval_of_too_few() -> None:
 
 
 def test_shares_are_of_mean_profits() -> None:
-    found = Profits(np.array([1.0, 3.0]), np.array([2.0, 6.0]), np.array([4.0, 12.0])).shares()
-    assert (found["of_rule"], found["of_oracle"]) == (0.5, 0.25)
-    assert found["standard_error"] == pytest.approx(1.0)
-    nothing = Profits(np.array([1.0, 3.0]), np.zeros(2), np.array([-1.0, 0.0])).shares()
+    profits = {CHAMPION: np.array([1.0, 3.0]), RULE: np.array([2.0, 6.0]), ORACLE: np.array([4.0, 12.0])}
+    assert shares(profits)[CHAMPION] == {"profit": 2.0, "of_rule": 0.5, "of_oracle": 0.25}
+    nothing = shares(profits | {RULE: np.zeros(2), ORACLE: np.array([-1.0, 0.0])})[CHAMPION]
     assert nothing["of_rule"] is None and nothing["of_oracle"] is None
 
 
-def test_unseen_paths_are_not_the_training_path() -> None:
-    """Each path is another one, the same for all champions, and apart from those that seeds train on."""
-    config = tiny_config()
-    training = training_market(config)
-    champion = DDPGAgent(config.network, config.split.context_window_days)
-    one = unseen_profits(champion, config, 2, 4, training)
-    again = unseen_profits(champion, config, 2, 4, training)
-    assert all((getattr(one, name) == getattr(again, name)).all() for name in ("champion", "rule", "oracle"))
-    assert len(one.champion) == 8 and len(set(one.oracle[:4]) & set(one.oracle[4:])) == 0
-    other = training_market(tiny_config("--seed", "3"))
-    assert (other[0].close != training[0].close).any()
-    assert evaluate_on_unseen(champion, config, paths=2, windows=4) == one.shares()
+def closes(unseen: UnseenPaths, *words: str) -> list[bytes]:
+    config = tiny_config(*words)
+    return [path.market.close.tobytes() for path in unseen.each(config, training_market(config)[0].stats)]
+
+
+def test_unseen_paths_are_fresh() -> None:
+    """Each seed has others, the same each time; another unseen seed gives others; none is trained on."""
+    found = [*closes(UnseenPaths(paths=2)), *closes(UnseenPaths(paths=2), "--seed", "1")]
+    trained = [training_market(tiny_config("--seed", str(seed)))[0].close.tobytes() for seed in range(2)]
+    assert len({*found, *trained}) == 6
+    assert closes(UnseenPaths(paths=2), "--seed", "1") == found[2:]
+    assert not set(closes(UnseenPaths(3_000_000, paths=2))) & set(found)
+
+
+def test_unseen_paths_lie_above_those_that_seeds_train_on() -> None:
+    UnseenPaths(13).require_unseen(range(6))
+    with pytest.raises(ConfigError, match=r"--unseen-seed above 12.* got 12"):
+        UnseenPaths(12).require_unseen(range(6))
+
+
+def test_everything_is_played_on_the_same_windows() -> None:
+    """The rule and the oracle beside the rivals are those beside the champion; rivals see each path's own closes."""
+    config, unseen = tiny_config(), UnseenPaths(paths=2, windows=4)
+    rivals, trained = rivals_job(config, unseen)["policies"], market_job(config, Budget(generations=1), unseen)
+    for name in (RULE, ORACLE):
+        assert rivals[name]["profit"] == trained["policies"][name]["profit"]
+    market, scores = training_market(config)
+    paths = list(unseen.each(config, market.stats))
+    for name in simple_rules(market):
+        played = [path.play_rule(simple_rules(path.market)[name]) for path in paths]
+        assert rivals[name]["profit"] == pytest.approx(np.concatenate(played).mean())
+    known = [path.play_rule(replace(tuned(market, scores, config)[RULE], scores=path.scores.rule)) for path in paths]
+    assert rivals[RULE]["profit"] == pytest.approx(np.concatenate(known).mean())
 
 
 def test_training_stops_at_its_budget() -> None:
@@ -148,29 +162,47 @@ def test_training_stops_at_its_budget() -> None:
 
 def test_study_of_markets_prints_and_keeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "markets.jsonl"
-    words = ["markets", "--kinds", "lead-lag", "martingale", "--json", str(path), *SMALL_STUDY]
+    words = ["markets", "--kinds", "lead-lag", "martingale", "--unseen-seed", "77", "--json", str(path), *SMALL_STUDY]
     learning.main(words)
     first = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in first[1:]] == ["lead-lag", "martingale"]
+    assert "from seed 77" in first[0] and max(map(len, first)) <= 120
+    policies = [line[13:37].strip() for line in first[2:] if line[:12].strip() == "lead-lag"]
+    assert policies[0] == CHAMPION and policies[-2:] == [RULE, ORACLE] and len(policies) > 3
+    assert sum("rank correlation" in line for line in first) == 2
     kept = lines_of(path)
-    assert [(record["kind"], record["seed"]) for record in kept] == [
-        (kind, seed) for kind in ("lead-lag", "martingale") for seed in (0, 1)
+    assert [(record["kind"], record["played"], record["seed"]) for record in kept] == [
+        (kind, played, seed)
+        for kind in ("lead-lag", "martingale")
+        for played in ("rivals", "trained")
+        for seed in (0, 1)
     ]
     for record in kept:
-        assert record["environment_steps"] > 0 and record["wall_seconds"] > 0 and record["generations_run"] == 1
-        assert record["of_rule"] is None or record["of_rule"] == record["champion"] / record["rule"]
+        assert record["unseen_seed"] == 77
+        if record["played"] == "trained":
+            assert record["environment_steps"] > 0 and record["generations_run"] == 1
+            assert record["selection"]["agents"] == 3
     learning.main(words)
     assert capsys.readouterr().out.splitlines() == first
     assert lines_of(path) == kept
 
 
+def test_rivals_alone_train_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning_markets, "build_trainer", None)
+    path = tmp_path / "markets.jsonl"
+    learning.main(["markets", "--kinds", "momentum", "--rivals-only", "--json", str(path), *SMALL_STUDY])
+    assert [record["played"] for record in lines_of(path)] == ["rivals"] * 2
+    shown = capsys.readouterr().out
+    assert RULE in shown and CHAMPION not in shown and "rank correlation" not in shown
+
+
 def test_other_settings_are_other_results(tmp_path: Path) -> None:
     path = tmp_path / "markets.jsonl"
-    words = ["markets", "--kinds", "momentum", "--json", str(path), *SMALL_STUDY, "--seeds", "1"]
-    learning.main(words)
-    learning.main([*words, "--learning.tau", "0.1"])
-    learning.main([*words, "--windows", "2"])
-    assert len(lines_of(path)) == 3
+    words = ["markets", "--rivals-only", "--kinds", "momentum", "--json", str(path), *SMALL_STUDY, "--seeds", "1"]
+    for more in ([], ["--learning.tau", "0.1"], ["--windows", "2"], ["--unseen-seed", "3000000"], []):
+        learning.main([*words, *more])
+    assert len(lines_of(path)) == 4
 
 
 def test_a_wrong_flag_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,8 +228,22 @@ def test_other_control_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_every_line_of_the_ablations_changes_the_profile() -> None:
-    configs = [study_config(words) for words in VARIANTS.values()]
-    assert len(set(configs)) == len(VARIANTS)
+    by_flags = [words for name, words in VARIANTS.items() if name not in ALTERATIONS]
+    assert len({study_config(words) for words in by_flags}) == len(by_flags) == len(VARIANTS) - len(ALTERATIONS)
+
+
+def test_random_fitness_is_noise_for_all_but_broken_agents() -> None:
+    fitness, drawn = torch.tensor([5.0, torch.nan, 7.0]), []
+    for _ in range(2):
+        trainer, heard = build_trainer(tiny_config(), training_market(tiny_config())[0], torch.device("cpu")), []
+        trainer.evolve = heard.append  # type: ignore[method-assign]
+        ALTERATIONS[RANDOM_FITNESS](trainer)
+        for _ in range(2):
+            trainer.evolve(fitness)
+        drawn.append(torch.stack(heard))
+    torch.testing.assert_close(drawn[0], drawn[1], equal_nan=True)
+    known: Tensor = drawn[0][:, [0, 2]]
+    assert drawn[0][:, 1].isnan().all() and (known < 1).all() and len(known.unique()) == 4
 
 
 def test_a_population_without_evolution_keeps_everybody() -> None:
@@ -212,91 +258,65 @@ def test_a_population_without_evolution_keeps_everybody() -> None:
 
 def test_ablations_at_a_tiny_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "ablations.jsonl"
-    chosen = ["fitness windows 1", "crossover head, shared"]
-    words = ["--json", str(path), *SMALL_STUDY, "--seeds", "1", "--only", *chosen]
+    kinds, lines = ["momentum", "value"], [BASE, RANDOM_FITNESS]
+    strong = ["--synthetic.drift-std", "0.03"]
+    words = ["--json", str(path), *SMALL_STUDY, *strong, "--only", RANDOM_FITNESS, "--kinds", *kinds]
     ablations.main(words)
     first = capsys.readouterr().out.splitlines()
-    assert [line[:26].strip() for line in first[1:]] == [ablations.BASE, *(v for v in VARIANTS if v in chosen)]
-    assert {record["variant"] for record in lines_of(path)} == {ablations.BASE, *chosen}
+    for table, kind in ((first[:4], "momentum"), (first[4:8], "value")):
+        assert table[0].startswith(kind) and [line[:26].strip() for line in table[2:]] == lines
+    assert [line.split()[2] for line in first[9:]][:1] == ["momentum"] and max(map(len, first)) <= 120
+    assert first[8].startswith(f"of {len(first) - 9} differences")
+    kept = lines_of(path)
+    assert {(record["kind"], record["variant"]) for record in kept} == {(k, v) for k in kinds for v in lines}
+    assert len(kept) == 8
     ablations.main(words)
-    assert capsys.readouterr().out.splitlines() == first and len(lines_of(path)) == 3
+    assert capsys.readouterr().out.splitlines() == first and lines_of(path) == kept
 
 
 def test_differences_are_taken_seed_by_seed() -> None:
-    def records(shares: dict[int, float | None]) -> list[dict[str, Any]]:
-        return [
-            {"seed": seed, "of_rule": share, "cpu_seconds": 60.0, "environment_steps": 100}
-            for seed, share in shares.items()
-        ]
+    def records(by_seed: dict[int, float | None]) -> list[dict[str, Any]]:
+        return [{"seed": seed, "policies": {CHAMPION: {"of_rule": share}}} for seed, share in by_seed.items()]
 
-    base = records({0: 0.1, 1: 0.5, 2: 0.9})
-    line = ablations.line("better", records({0: 0.3, 1: 0.7, 2: 1.1, 3: 9.0}), base)
-    assert "+0.20 +- 0.00" in line
-    assert "+-" not in ablations.line("first", base, base).replace("0.50 +- 0.99", "")
+    base = records({0: 0.1, 1: 0.5, 2: 0.9, 4: None})
+    found = ablations.difference("momentum", "better", records({2: 1.1, 0: 0.3, 3: 9.0, 1: 0.7, 4: 1.0}), base)
+    assert found.by_seed == pytest.approx([0.2, 0.2, 0.2]) and str(found) == "+0.20 +- 0.00"
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**32), st.integers(3, 30), st.integers(1, 4))
-def test_permuted_days_are_the_same_days(seed: int, days: int, stocks: int) -> None:
-    """Each day keeps its cross-section; the mean return of every stock is 0; bars stay whole."""
-    rng = np.random.default_rng(seed)
-    close = 50 * np.exp(np.cumsum(0.02 * rng.standard_normal((days, stocks)) + 0.01, axis=0))
-    open_ = close * np.exp(0.01 * rng.standard_normal(close.shape))
-    bars = np.stack((open_, np.maximum(open_, close) * 1.01, np.minimum(open_, close) * 0.99, close), axis=-1)
-    mixed = permute_days(bars, np.random.default_rng(seed))
-    assert mixed.shape == bars.shape and (mixed[0] == bars[0]).all()
-    assert (mixed[..., 1] >= mixed[..., [0, 3]].max(axis=-1)).all()
-    assert (mixed[..., 2] <= mixed[..., [0, 3]].min(axis=-1)).all()
-    returns = mixed[1:, :, 3] / mixed[:-1, :, 3] - 1
-    assert returns.mean(axis=0) == pytest.approx(np.zeros(stocks), abs=1e-12)
-    was = bars[1:, :, 3] / bars[:-1, :, 3]
-    was = was / was.mean(axis=0) - 1
-    assert np.sort(returns[:, 0]) == pytest.approx(np.sort(was[:, 0]), abs=1e-12)
-    # A day's stocks move together wherever the day went.
-    order, own = np.argsort(returns[:, 0]), np.argsort(was[:, 0])
-    assert returns[order] == pytest.approx(was[own], abs=1e-12)
+def test_differences_are_corrected_together() -> None:
+    clear, weak, single = ([1.0, 1.1, 0.9], [0.1, -0.2, 0.3], [2.0])
+    named = {"weak": weak, "one": single, "clear": clear}
+    header, *lines = ablations.corrected([Difference("value", name, by_seed) for name, by_seed in named.items()])
+    assert header.startswith("of 2 differences") and [line.split()[0] for line in lines] == ["clear", "weak"]
+    p_value = stats.ttest_1samp(clear, 0.0).pvalue
+    assert lines[0].split()[-2:] == [f"{p_value:.4f}", f"{2 * p_value:.4f}"]
 
 
-def test_a_null_run_hears_both_verdicts() -> None:
-    heard: list[tuple[Span, int]] = []
-
-    def judge(trainer: ERLTrainer, span: Span, trials: int) -> bool:
-        heard.append((span, trials))
-        return trials == 1
-
-    config = tiny_config("--synthetic.kind", "martingale")
-    found = null_run(MARTINGALE, config, Budget(generations=2), judge)
-    splits = training_market(config)[0].splits
-    assert heard == [(splits.holdout, 1), (splits.validation, 6)]
-    assert found["holdout_praised"] and not found["validation_praised"]
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.001, 0.999))
+def test_holm_rejects_step_by_step(p_values: Sequence[float], level: float) -> None:
+    """The smallest is compared with level / m, the next with level / (m - 1), until one is not rejected."""
+    rejected = set()
+    for step, place in enumerate(np.argsort(p_values, kind="stable")):
+        if p_values[place] * (len(p_values) - step) > level:
+            break
+        rejected.add(int(place))
+    assert {place for place, p in enumerate(holm(p_values)) if p <= level} == rejected
 
 
-def test_study_of_null_markets(tmp_path: Path, capsys: pytest.CaptureFixture[str], parquet: Path) -> None:
-    path = tmp_path / "null.jsonl"
-    words = ["null", "--runs", "1", "--generations", "1", "--json", str(path), *TINY]
-    learning.main(words)
-    assert [record["null"] for record in lines_of(path)] == [MARTINGALE]
-    learning.main([*words, "--data", str(parquet)])
-    assert [record["null"] for record in lines_of(path)] == [MARTINGALE, PERMUTED]
-    assert capsys.readouterr().out.count(" of 1") == 6
+def test_p_value_is_students() -> None:
+    values = [0.3, -0.1, 0.4, 0.2]
+    assert mean_p_value(values) == pytest.approx(stats.ttest_1samp(values, 0.0).pvalue)
+    assert (mean_p_value([0.0, 0.0]), mean_p_value([2.0, 2.0])) == (1.0, 0.0)
+    assert math.isnan(mean_p_value([1.0])) and math.isnan(mean_p_value([]))
 
 
-@pytest.fixture
-def parquet(tmp_path: Path) -> Path:
-    config = tiny_config().synthetic
-    frame = bars_frame(synthetic_market(config, 1))
-    late = (frame["ticker"] == "S001") & (frame["date"] < frame["date"].iloc[80])
-    path = tmp_path / "prices.parquet"
-    frame[~late].to_parquet(path)
-    return path
-
-
-def test_a_permuted_market_keeps_whole_histories(parquet: Path) -> None:
-    config = tiny_config("--data", str(parquet))
-    market = learning_null.permuted_market(config)
-    assert market.tickers == ["S000", "S002", "S003"] and np.isfinite(market.close).all()
-    other = learning_null.permuted_market(study_config([*TINY, "--data", str(parquet), "--seed", "1"]))
-    assert (market.close[1:] != other.close[1:]).any() and (market.close[0] == other.close[0]).all()
+@given(st.integers(1, 300), st.data())
+def test_rate_interval_is_exact(of: int, data: st.DataObject) -> None:
+    """At its lower end so many or more, at its upper end so many or fewer, are a matter of 2.5%."""
+    count = data.draw(st.integers(0, of))
+    low, high = rate_interval(count, of)
+    assert low == 0 if count == 0 else stats.binom.sf(count - 1, of, low) == pytest.approx(0.025)
+    assert high == 1 if count == of else stats.binom.cdf(count, of, high) == pytest.approx(0.025)
 
 
 def test_kinds_of_the_study_are_those_of_the_setting() -> None:

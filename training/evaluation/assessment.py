@@ -33,7 +33,7 @@ from utils.config.trader import Config
 Array = npt.NDArray[np.float64]
 Split = Literal["validation", "holdout", "walk-forward"]
 NO_CHOICE = "Each champion was chosen on days before its test days, so the test days chose nothing."
-NO_RECORD = "The run did not record what its agents earned on validation beside equal weight, nor their parents."
+NO_RECORD = "The run did not record what its agents earned on validation beside equal weight, nor their founders."
 NO_LINEAGES = "One lineage, or the same profit for all: there was no choice between lineages to overfit."
 CLONES = (
     "Agents of a lineage are near-clones: over all agents the probability of backtest overfitting says little. It is "

@@ -115,9 +115,14 @@ def play_agent(ground: Ground, agent: DDPGAgent) -> tuple[Track, list[dict[str, 
         label="assess",
     )
     trades = [{"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env, window)]
+    return _account(env, invested, 1), trades, purchases(env)
+
+
+def purchases(env: Portfolio) -> Orders:
+    """Return what the finished episodes bought, (steps, orders a day, lanes) each; size 0 where nothing."""
     book, shape = env.ledger(), (env.step_index, env.orders_per_day, -1)
     bought = (book.stock, book.value / env.rules.stake, book.target_percent)
-    return _account(env, invested, 1), trades, Orders(*(part.reshape(shape).clone() for part in bought))
+    return Orders(*(part.reshape(shape).clone() for part in bought))
 
 
 def play_rule(ground: Ground, rule: ScoreRule) -> Track:

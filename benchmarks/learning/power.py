@@ -1,0 +1,121 @@
+"""Power of the verdict: `python -m benchmarks.learning power [--runs N] [--kinds KIND ...] [--json FILE]`.
+
+How often the planted rule, which has skill, is praised on one holdout; and half of it: its scores are mixed with those
+of an unrelated path so that it earns half. Each run draws a path of its own. Size, target and mixture are tuned on the
+training days of one path. Rivals are those that learn nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.learning.markets import KINDS, MARTINGALE, of_each_seed
+from benchmarks.learning.praise import Judge, ground_on, play_policy, praise_rows
+from benchmarks.learning.study import Job, Record, add_study_flags, run_study, seeds_of, study_config
+from benchmarks.learning.unseen import CPU, training_market, tuned, tuning_windows
+from environment.portfolio import Portfolio
+from training.evaluation.baselines import ScoreRule, score_policy
+from training.evaluation.opponents import simple_rules
+from training.evaluation.tracks import RULE
+from training.rollout import play
+from utils.config.settings import settings_hash
+from utils.config.trader import Config
+
+Array = npt.NDArray[np.float64]
+HALF = "half of the rule"
+RUNS = 200
+_FOREIGN_SEED = 1_000_000
+_BISECTIONS = 7
+
+
+@dataclass(frozen=True)
+class TunedRule:
+    """The planted rule of a kind, with its size and target, and what half of it knows."""
+
+    rule: ScoreRule
+    share: float
+    """Weight of the rule's own scores in those of half of it."""
+
+
+def mixed(own: Array, foreign: Array, share: float) -> Array:
+    """Mix scores with those of a path that has nothing to do with this one, so that their law stays alike."""
+    return share * own + math.sqrt(1.0 - share**2) * foreign
+
+
+def foreign_scores(config: Config) -> Array:
+    """Return the rule's scores of a path of the same law that no run plays."""
+    return training_market(replace(config, seed=_FOREIGN_SEED + config.seed))[1].rule
+
+
+@lru_cache(maxsize=1)
+def tuned_rule(config: Config) -> TunedRule:
+    """Tune the planted rule on training windows, and find by bisection the share that earns half of it there."""
+    market, scores = training_market(config)
+    rule = tuned(market, scores, config)[RULE]
+    env, foreign = Portfolio.on(market, config.env), foreign_scores(config)
+    starts = tuning_windows(market, config)
+
+    def profit(share: float) -> float:
+        half = replace(rule, scores=mixed(scores.rule, foreign, share))
+        return float(play(env, score_policy(half, CPU), starts)[0].profit_percent.mean())
+
+    low, high, whole = 0.0, 1.0, profit(1.0)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if profit(middle) < whole / 2 else (low, middle)
+    return TunedRule(rule, (low + high) / 2)
+
+
+def power_run(config: Config) -> Record:
+    """Return what is claimed of the planted rule and of half of it on one path's holdout, and what they earn there."""
+    market, scores = training_market(config)
+    best = tuned_rule(replace(config, seed=0))
+    ground = ground_on(market, config, market.splits.holdout)
+    judge = Judge.on(ground, simple_rules(market), config.evaluation.random_pickers, config.seed)
+    known = {RULE: scores.rule, HALF: mixed(scores.rule, foreign_scores(config), best.share)}
+    played = {
+        name: play_policy(ground, score_policy(replace(best.rule, scores=own), CPU)) for name, own in known.items()
+    }
+    return {
+        "praise": {name: judge.praise(each) for name, each in played.items()},
+        "profit": {name: float(profit.sum()) for name, (profit, _) in played.items()},
+        "days": len(played[RULE][0]),
+    }
+
+
+def power_jobs(kind: str, config: Config, seeds: Sequence[int]) -> list[Job]:
+    """Make a job for each run."""
+    return [
+        Job(
+            {"study": "power", "kind": kind, "seed": own.seed, "settings": settings_hash(own)[:16]},
+            partial(power_run, own),
+        )
+        for own in of_each_seed(config, seeds)
+    ]
+
+
+def add_command(commands: Any) -> None:
+    """Add `power` to the commands of `benchmarks.learning`."""
+    parser = commands.add_parser("power", allow_abbrev=False, help="how often a rule with skill is praised")
+    add_study_flags(parser, "--runs", RUNS)
+    planted = [kind for kind in KINDS if kind != MARTINGALE]
+    parser.add_argument("--kinds", nargs="+", default=planted, choices=planted, help="default: all")
+    parser.set_defaults(run=run_power)
+
+
+def run_power(arguments: argparse.Namespace, words: Sequence[str]) -> None:
+    """Count the claims on each kind of market and print them as soon as they are known."""
+    for kind in arguments.kinds:
+        config = study_config([*words, "--synthetic.kind", kind])
+        records = list(run_study(power_jobs(kind, config, seeds_of(arguments)), arguments.json, arguments.workers))
+        earned = [f"{name} {np.mean([record['profit'][name] for record in records]):.1f}%" for name in (RULE, HALF)]
+        heading = f"{kind}: a holdout of {records[0]['days']} days, mean profit of the {' and '.join(earned)}"
+        print("\n".join(praise_rows(heading, [record["praise"] for record in records])), flush=True)

@@ -1,0 +1,114 @@
+"""Praise: what the report's verdict claims of a policy, counted over runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from benchmarks.learning.study import rate_interval
+from benchmarks.learning.unseen import CPU
+from data.market import Market, MarketTensors
+from data.splits import Span, consecutive_windows
+from environment.orders import Orders
+from environment.portfolio import Portfolio
+from training.evaluation.baselines import ScoreRule
+from training.evaluation.skill import known_share
+from training.evaluation.tracks import (
+    Ground,
+    play_equal_weight,
+    play_pickers,
+    play_rule,
+    play_shifted,
+    purchases,
+)
+from training.evaluation.verdict import Shifted, verdict
+from training.rollout import Policy, play
+from utils.config.trader import Config
+from utils.runs.seeding import named_generator
+
+Array = npt.NDArray[np.float64]
+ProfitAndOrders = tuple[Array, Orders]
+"""(days,) profits of a policy in percent of the initial capital, and its purchases."""
+Praise = Mapping[str, bool]
+"""Whether a claim is made, by the claim."""
+
+
+def ground_on(market: Market, config: Config, span: Span) -> Ground:
+    """Return a market with the windows that follow one another to the end of a span."""
+    starts = consecutive_windows(span, config.env.episode_steps)
+    return Ground(market, MarketTensors.of(market, CPU), Portfolio.on(market, config.env), starts)
+
+
+def play_policy(ground: Ground, policy: Policy) -> ProfitAndOrders:
+    """Play any policy on the ground's windows."""
+    _, equity = play(ground.env, policy, ground.starts)
+    profit = 100 / ground.env.rules.initial_capital * np.diff(equity.T.numpy(), axis=1)
+    return profit.reshape(-1), purchases(ground.env)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What policies are judged against on one ground; each draws random pickers of its own."""
+
+    ground: Ground
+    equal_weight: Array
+    rivals: Mapping[str, Array]
+    """(days,) profits by rival."""
+    pickers: int
+    generator: torch.Generator
+
+    @classmethod
+    def on(cls, ground: Ground, rivals: Mapping[str, ScoreRule], pickers: int, seed: int) -> Judge:
+        """Play what does not depend on the policy that is judged."""
+        profits = {name: play_rule(ground, rule).daily_profit[0] for name, rule in rivals.items()}
+        generator = named_generator(seed, "random pickers", CPU)
+        return cls(ground, play_equal_weight(ground).daily_profit[0], profits, pickers, generator)
+
+    def praise(self, played: ProfitAndOrders, trials: int = 1) -> Praise:
+        """Return every claim of the report's verdict on a policy that is the best of `trials`, true or not.
+
+        Claims are the verdict's properties that are true or false, and the outcome of the contest with the best rival.
+        """
+        profit, orders = played
+        pickers, shifted = (
+            draw(self.ground, orders, self.pickers, self.generator).daily_profit
+            for draw in (play_pickers, play_shifted)
+        )
+        known = known_share(orders, self.ground.env.rules)
+        judgement = verdict(
+            profit,
+            pickers,
+            self.equal_weight,
+            trials=trials,
+            shifted=Shifted(shifted, known),
+            rivals=self.rivals,
+        )
+        values = {name: getattr(judgement, name) for name in dir(judgement) if not name.startswith("_")}
+        claims = {name: bool(value) for name, value in values.items() if isinstance(value, bool | np.bool_)}
+        if judgement.contest is not None:
+            outcome = judgement.contest.outcome
+            claims |= {f"is_{found} the best rival": outcome == found for found in ("better than", "worse than")}
+        return claims
+
+
+def praise_rows(heading: str, praise: Sequence[Mapping[str, Praise]]) -> Iterator[str]:
+    """Format how often each claim was made of each policy: percent of the runs, with 95% intervals.
+
+    Args:
+        praise: for each run the claims by policy.
+    """
+    policies = list(praise[0])
+    yield f"{heading}, {len(praise)} runs"
+    yield f"{'':<26}" + "".join(f"{policy:>22}" for policy in policies)
+    for claim in praise[0][policies[0]]:
+        counts = [sum(run[policy][claim] for run in praise) for policy in policies]
+        yield f"{claim.removeprefix('is_').replace('_', ' '):<26}" + "".join(_cell(n, len(praise)) for n in counts)
+
+
+def _cell(count: int, of: int) -> str:
+    low, high = rate_interval(count, of)
+    return f"{f'{100 * count / of:.1f} ({100 * low:.1f} to {100 * high:.1f})':>22}"

@@ -1,0 +1,117 @@
+"""Fresh paths of a planted market's law, on which policies are played that were fitted on another path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.learning.study import Record
+from data.features import NormalizationStats
+from data.market import Market, MarketTensors
+from data.splits import Span, spaced_windows
+from data.synthetic.built_in import MARKET_SEED, PlantedScores, built_in_market
+from environment.portfolio import Portfolio
+from training.evaluation.baselines import ScoreRule, score_policy
+from training.evaluation.tracks import ORACLE, RULE, tune_planted
+from training.rollout import play
+from utils.config.trader import Config
+from utils.errors import ConfigError
+
+Profits = Mapping[str, NDArray[np.float64]]
+"""Percent of the initial capital an episode by policy, of each on the same (windows,) unseen windows."""
+CPU = torch.device("cpu")
+UNSEEN_SEED = 2_000_000
+"""Seed of the first unseen path while things are developed; training paths have small ones."""
+UNSEEN_PATHS, WINDOWS_PER_PATH = 8, 25
+_TUNING_WINDOWS = 32
+
+
+@dataclass(frozen=True)
+class UnseenPath:
+    """A path that nothing was fitted on, and the windows that are played on it."""
+
+    market: Market
+    scores: PlantedScores
+    tensors: MarketTensors
+    env: Portfolio
+    starts: Tensor
+
+    def play_rule(self, rule: ScoreRule) -> NDArray[np.float64]:
+        """Return the (windows,) profits of a rule whose scores are of this path, in percent."""
+        return play(self.env, score_policy(rule, CPU), self.starts)[0].profit_percent.numpy()
+
+    def play_planted(self, planted: Mapping[str, ScoreRule]) -> dict[str, NDArray[np.float64]]:
+        """Return the (windows,) profits of rule and oracle with the size and target that `tuned` chose."""
+        known = {RULE: self.scores.rule, ORACLE: self.scores.oracle}
+        return {name: self.play_rule(replace(rule, scores=known[name])) for name, rule in planted.items()}
+
+
+@dataclass(frozen=True)
+class UnseenPaths:
+    """The unseen paths of a study: others for each seed, so that intervals over seeds hold for other paths too."""
+
+    unseen_seed: int = UNSEEN_SEED
+    """Seed of the first path of seed 0; those of the other seeds follow."""
+    paths: int = UNSEEN_PATHS
+    """Of each seed."""
+    windows: int = WINDOWS_PER_PATH
+    """On each path, evenly spaced."""
+
+    def each(self, config: Config, stats: NormalizationStats) -> Iterator[UnseenPath]:
+        """Draw the paths of a seed one after the other, normalised as its training path was."""
+        first = self.unseen_seed + config.seed * self.paths
+        for seed in range(first, first + self.paths):
+            market, scores = built_in_market(config.synthetic, config.split, config.env, seed=seed, stats=stats)
+            days = Span(config.split.context_window_days, len(market.dates) - 1)
+            starts = spaced_windows(days, config.env.episode_steps, self.windows)
+            yield UnseenPath(market, scores, MarketTensors.of(market, CPU), Portfolio.on(market, config.env), starts)
+
+    def require_unseen(self, seeds: Sequence[int]) -> None:
+        """Raise ConfigError where an unseen path might be one that a seed trains on."""
+        last = MARKET_SEED + max(seeds, default=0)
+        if self.unseen_seed <= last:
+            raise ConfigError(
+                f"expected --unseen-seed above {last}, the seed of the last path that is trained on, got "
+                f"{self.unseen_seed}"
+            )
+
+    def __str__(self) -> str:
+        return f"unseen paths from seed {self.unseen_seed}, {self.paths} of each seed, {self.windows} windows on each"
+
+
+def training_market(config: Config) -> tuple[Market, PlantedScores]:
+    """Return the path that a seed trains on; seed 0's is that of `python main.py`."""
+    return built_in_market(config.synthetic, config.split, config.env, seed=MARKET_SEED + config.seed)
+
+
+def tuned(market: Market, scores: PlantedScores, config: Config) -> dict[str, ScoreRule]:
+    """Return rule and oracle with the fixed size and target that earn most on training windows."""
+    return tune_planted(Portfolio.on(market, config.env), scores, tuning_windows(market, config))
+
+
+def tuning_windows(market: Market, config: Config) -> Tensor:
+    """Return the training windows on which size and target are tuned."""
+    return spaced_windows(market.splits.train, config.env.episode_steps, _TUNING_WINDOWS)
+
+
+def joined(parts: Sequence[Profits]) -> Profits:
+    """Join the profits of the same policies on several paths."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def shares(profits: Profits) -> Record:
+    """Return mean profits by policy, and their shares of the rule's and the oracle's; None where those earn nothing."""
+    mean = {name: float(values.mean()) for name, values in profits.items()}
+    return {
+        name: {
+            "profit": profit,
+            "of_rule": profit / mean[RULE] if mean[RULE] > 0 else None,
+            "of_oracle": profit / mean[ORACLE] if mean[ORACLE] > 0 else None,
+        }
+        for name, profit in mean.items()
+    }

@@ -1,0 +1,28 @@
+"""Settings of studies so small that a training takes a moment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.learning.study import study_config
+from utils.config.trader import Config
+
+TINY = [
+    *("--synthetic.days", "400", "--synthetic.stocks", "4", "--split.context-window-days", "12"),
+    *("--env.trading-days", "12", "--env.settlement-days", "4", "--env.max-holding-days", "4"),
+    *("--network.encoder-channels", "4", "--network.hidden-units", "6", "--population-size", "3"),
+    *("--gradient-steps", "1", "--learning.batch-size", "8", "--learning.block-days", "8"),
+    *("--replay.training-starts", "0", "--replay.capacity", "512", "--evolution.distillation-steps", "1"),
+    *("--evaluation.random-pickers", "20", "--census-every", "0"),
+]
+SMALL_STUDY = ["--seeds", "2", "--generations", "1", "--paths", "1", "--windows", "3", *TINY]
+
+
+def tiny_config(*words: str) -> Config:
+    return study_config([*TINY, *words])
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,231 @@
+"""Praise: what a verdict claims is counted, null markets hold nothing, half a rule earns half."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.learning import __main__ as learning
+from benchmarks.learning import null as learning_null
+from benchmarks.learning import power, praise
+from benchmarks.learning.markets import MARTINGALE, Budget
+from benchmarks.learning.null import DRAWN, RISING, UNTRAINED, drawn_market, rearranged, tilts, trained_run
+from benchmarks.learning.praise import Judge, ground_on, play_policy, praise_rows
+from benchmarks.learning.study import study_config
+from benchmarks.learning.unseen import CPU, training_market, tuning_windows
+from data.synthetic.built_in import bars_frame, synthetic_market
+from environment.portfolio import Portfolio
+from tests.benchmarks.study_cases import TINY, lines_of, tiny_config
+from training.evaluation.baselines import ScoreRule, score_policy
+from training.evaluation.tracks import Ground, play_rule
+from training.evaluation.verdict import verdict
+from training.rollout import play
+
+Array = npt.NDArray[np.float64]
+
+
+def tiny_ground() -> Ground:
+    config = tiny_config()
+    market, _ = training_market(config)
+    return ground_on(market, config, market.splits.holdout)
+
+
+def some_rule(ground: Ground, seed: int = 0) -> ScoreRule:
+    return ScoreRule(np.random.default_rng(seed).normal(size=ground.market.close.shape))
+
+
+def test_a_policy_is_played_as_a_rule_is() -> None:
+    ground = tiny_ground()
+    rule = some_rule(ground)
+    profit, orders = play_policy(ground, score_policy(rule, CPU))
+    assert profit == pytest.approx(play_rule(ground, rule).daily_profit[0])
+    assert orders.stock.shape == (16, 1, len(ground.starts)) and (orders.coefficient > 0).any()
+
+
+def test_every_claim_of_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Verdict:
+        trials: int
+        is_lucky: bool = True
+        contest: None = None
+        sentence: str = "So it is."
+
+        @property
+        def is_only_one(self) -> bool:
+            return self.trials == 1
+
+    monkeypatch.setattr(praise, "verdict", lambda *_, trials, **__: Verdict(trials))
+    ground = tiny_ground()
+    judge = Judge.on(ground, {}, 5, seed=0)
+    played = play_policy(ground, score_policy(some_rule(ground), CPU))
+    assert judge.praise(played) == {"is_lucky": True, "is_only_one": True}
+    assert judge.praise(played, 3) == {"is_lucky": True, "is_only_one": False}
+
+
+def test_claims_are_those_of_the_report() -> None:
+    ground = tiny_ground()
+    rule, rival = some_rule(ground), some_rule(ground, seed=1)
+    played = play_policy(ground, score_policy(rule, CPU))
+    claims = Judge.on(ground, {"other": rival}, 20, seed=0).praise(played)
+    judgement = verdict(played[0], np.zeros((2, len(played[0]))), played[0])
+    of_verdict = {name for name in dir(judgement) if name.startswith(("is_", "has_"))}
+    assert set(claims) == of_verdict | {"is_better than the best rival", "is_worse than the best rival"}
+
+
+def test_rivals_are_those_of_the_verdict() -> None:
+    ground = tiny_ground()
+    profit, orders = play_policy(ground, score_policy(some_rule(ground), CPU))
+    judge = Judge.on(ground, {}, 5, seed=0)
+    noise = 0.1 * np.random.default_rng(0).normal(size=len(profit))
+    for rival, better, worse in ((profit - 1 + noise, True, False), (profit + 1 + noise, False, True)):
+        claims = replace(judge, rivals={"rival": rival}).praise((profit, orders))
+        assert claims["is_better than the best rival"] is better and claims["is_worse than the best rival"] is worse
+
+
+def test_rates_have_their_intervals() -> None:
+    runs = [{"one": {"is_good": run < 5}, "other": {"is_good": False}} for run in range(200)]
+    rows = list(praise_rows("market", runs))
+    assert rows[0] == "market, 200 runs" and rows[1].split() == ["one", "other"]
+    assert rows[2].split() == ["good", *["2.5", "(0.8", "to", "5.7)"], *["0.0", "(0.0", "to", "1.8)"]]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.integers(3, 30), st.integers(1, 4), st.booleans())
+def test_chosen_days_are_the_same_days(seed: int, days: int, stocks: int, keeps_market: bool) -> None:
+    """Each day keeps its cross-section; the mean return of every stock is 0, or the market's; bars stay whole."""
+    rng = np.random.default_rng(seed)
+    close = 50 * np.exp(np.cumsum(0.02 * rng.standard_normal((days, stocks)) + 0.01, axis=0))
+    open_ = close * np.exp(0.01 * rng.standard_normal(close.shape))
+    bars = np.stack((open_, np.maximum(open_, close) * 1.01, np.minimum(open_, close) * 0.99, close), axis=-1)
+    mixed = rearranged(bars, rng.permutation(days - 1), keeps_market=keeps_market)
+    assert mixed.shape == bars.shape and (mixed[0] == bars[0]).all()
+    assert (mixed[..., 1] >= mixed[..., [0, 3]].max(axis=-1) * (1 - 1e-12)).all()
+    assert (mixed[..., 2] <= mixed[..., [0, 3]].min(axis=-1) * (1 + 1e-12)).all()
+    returns = mixed[1:, :, 3] / mixed[:-1, :, 3] - 1
+    was = bars[1:, :, 3] / bars[:-1, :, 3]
+    kept = was.mean() if keeps_market else 1.0
+    assert returns.mean(axis=0) == pytest.approx(np.full(stocks, kept - 1), abs=1e-12)
+    was = kept * was / was.mean(axis=0) - 1
+    assert np.sort(returns[:, 0]) == pytest.approx(np.sort(was[:, 0]), abs=1e-12)
+    # A day's stocks move together wherever the day went.
+    order, own = np.argsort(returns[:, 0]), np.argsort(was[:, 0])
+    assert returns[order] == pytest.approx(was[own], abs=1e-12)
+
+
+def test_tilts_lean_to_what_their_names_say() -> None:
+    market, _ = training_market(tiny_config())
+    close = market.close.astype(np.float64)
+    day = 250
+    past = np.diff(close[day - 120 : day + 1], axis=0) / close[day - 120 : day]
+    common = past.mean(axis=1)
+    expected = {
+        "high beta": [np.cov(stock, common)[0, 1] / common.var(ddof=1) for stock in past.T],
+        "low price": -close[day],
+        "high volatility": past.std(axis=0, ddof=1),
+    }
+    found = tilts(market)
+    assert found.keys() == expected.keys()
+    for name, scores in expected.items():
+        assert found[name].scores[day] == pytest.approx(np.asarray(scores)), name
+        assert (found[name].scores[day] > found[name].threshold).all(), name
+
+
+def test_tilts_do_not_see_the_future() -> None:
+    market, _ = training_market(tiny_config())
+    changed = market.data_array.copy()
+    changed[301:] *= 3.0
+    for name, rule in tilts(replace(market, data_array=changed)).items():
+        assert np.array_equal(rule.scores[:301], tilts(market)[name].scores[:301], equal_nan=True)
+
+
+def test_a_trained_run_hears_both_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[int, int]] = []
+
+    def judge(champion: Array, *others: Array, trials: int, **more: Any) -> Any:
+        heard.append((len(champion), trials))
+        return verdict(champion, *others, trials=trials, **more)
+
+    monkeypatch.setattr(praise, "verdict", judge)
+    found = trained_run(MARTINGALE, tiny_config("--synthetic.kind", MARTINGALE), Budget(generations=2))
+    assert heard == [(48, 1), (48, 6)]
+    assert list(found["praise"]) == [learning_null.HOLDOUT, learning_null.VALIDATION]
+
+
+def test_study_of_null_markets(tmp_path: Path, capsys: pytest.CaptureFixture[str], parquet: Path) -> None:
+    path = tmp_path / "null.jsonl"
+    words = ["null", "--runs", "1", "--cheap-runs", "2", "--generations", "1", "--json", str(path), *TINY]
+    learning.main(words)
+    assert [(record["study"], record["null"]) for record in lines_of(path)] == [
+        *[("untrained", MARTINGALE)] * 2,
+        ("trained", MARTINGALE),
+    ]
+    learning.main([*words, "--data", str(parquet)])
+    found = [(record["study"], record["null"]) for record in lines_of(path)[3:]]
+    assert found == [
+        *[("untrained", kind) for kind in (DRAWN, RISING) for _ in range(2)],
+        *[("trained", kind) for kind in (DRAWN, RISING)],
+    ]
+    shown = capsys.readouterr().out.splitlines()
+    assert max(map(len, shown)) <= 120 and any(UNTRAINED in line and "high beta" in line for line in shown)
+    assert {line.split(",")[0] for line in shown if line.endswith(" runs") and "kept" not in line} >= {
+        f"{MARTINGALE}: untrained",
+        f"{MARTINGALE}: trained",
+    }
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Path:
+    config = tiny_config().synthetic
+    frame = bars_frame(synthetic_market(config, 1))
+    late = (frame["ticker"] == "S001") & (frame["date"] < frame["date"].iloc[80])
+    path = tmp_path / "prices.parquet"
+    frame[~late].to_parquet(path)
+    return path
+
+
+def test_a_drawn_market_keeps_whole_histories(parquet: Path) -> None:
+    config = tiny_config("--data", str(parquet))
+    market = drawn_market(config)
+    assert market.tickers == ["S000", "S002", "S003"] and np.isfinite(market.close).all()
+    other = drawn_market(study_config([*TINY, "--data", str(parquet), "--seed", "1"]))
+    assert (market.close[1:] != other.close[1:]).any() and (market.close[0] == other.close[0]).all()
+
+
+def test_days_are_drawn_with_replacement(parquet: Path) -> None:
+    """Some come again, some never: the past of a stock says nothing about what is left for it."""
+    close = drawn_market(tiny_config("--data", str(parquet))).close
+    returns = np.round(close[1:] / close[:-1] - 1, 5)
+    assert 0.5 < len(np.unique(returns, axis=0)) / len(returns) < 0.75
+
+
+def test_half_of_a_rule_earns_half() -> None:
+    """On the days on which it was tuned; its scores keep their spread."""
+    config = tiny_config("--synthetic.drift-std", "0.02", "--synthetic.days", "900")
+    known = power.tuned_rule(config)
+    market, scores = training_market(config)
+    env, starts = Portfolio.on(market, config.env), tuning_windows(market, config)
+    half = power.mixed(scores.rule, power.foreign_scores(config), known.share)
+    policies = [score_policy(replace(known.rule, scores=own), CPU) for own in (scores.rule, half)]
+    earned = [float(play(env, policy, starts)[0].profit_percent.mean()) for policy in policies]
+    assert earned[0] > 1 and earned[1] == pytest.approx(earned[0] / 2, rel=0.2) and 0 < known.share < 1
+    assert np.std(half) == pytest.approx(np.std(scores.rule), rel=0.2)
+
+
+def test_study_of_power(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "power.jsonl"
+    words = ["power", "--runs", "2", "--kinds", "momentum", "regime", "--json", str(path), *TINY]
+    learning.main(words)
+    first = capsys.readouterr().out.splitlines()
+    assert max(map(len, first)) <= 120 and first[0].startswith("momentum: a holdout of 48 days")
+    assert [(record["kind"], record["seed"]) for record in lines_of(path)] == [
+        (kind, seed) for kind in ("momentum", "regime") for seed in (0, 1)
+    ]
+    learning.main(words)
+    assert capsys.readouterr().out.splitlines() == first and len(lines_of(path)) == 4
