@@ -15,20 +15,11 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.synthetic.built_in import SyntheticMarket, bars_frame, synthetic_market
-from data.synthetic.kinds import (
-    FAIR_SESSIONS,
-    LEAD_FACTOR_SHARE,
-    LEAD_LOADING,
-    LEAD_NOISE_RATIO,
-    LEAD_SESSIONS,
-    MARKET_LAWS,
-    REGIME_DRIFT,
-    REGIME_SESSIONS,
-    REVERSAL,
-    VALUE,
-    followers,
-    log_persistence,
-)
+from data.synthetic.kinds.lead import LEAD_FACTOR_SHARE, LEAD_LAG, LEAD_NOISE_RATIO
+from data.synthetic.kinds.regime import REGIMES
+from data.synthetic.kinds.transient import REVERSAL, VALUE
+from data.synthetic.law import FAIR_SESSIONS, log_persistence
+from data.synthetic.planted import PLANTED_KINDS
 from utils.config.trader import MarketKind, SyntheticConfig
 
 Array = npt.NDArray[np.float64]
@@ -38,7 +29,7 @@ CONFIG = SyntheticConfig(days=2400, stocks=60)
 
 configs = st.builds(
     SyntheticConfig,
-    kind=st.sampled_from(sorted(MARKET_LAWS)),
+    kind=st.sampled_from(sorted(PLANTED_KINDS)),
     days=st.integers(2, 60),
     stocks=st.integers(1, 5),
     daily_noise=st.floats(0.001, 0.05),
@@ -137,12 +128,13 @@ def test_the_first_drift_is_as_large_as_any() -> None:
 @given(st.sampled_from(KINDS), st.integers(0, 2**32), st.integers(0, 29))
 def test_drift_does_not_see_the_noise_of_later_days(kind: MarketKind, seed: int, last: int) -> None:
     config = SyntheticConfig(kind=kind, days=30, stocks=3)
-    columns = len(MARKET_LAWS[kind].noise_std(config))
+    columns = len(PLANTED_KINDS[kind].law.noise_std(config))
     noise = np.random.default_rng(seed).standard_normal((30, columns))
     corrupted = noise.copy()
     corrupted[last + 1 :] = 1e6
     before, after = (
-        MARKET_LAWS[kind].latent_drift(config, values, np.random.default_rng(seed)) for values in (noise, corrupted)
+        PLANTED_KINDS[kind].law.latent_drift(config, values, np.random.default_rng(seed))
+        for values in (noise, corrupted)
     )
     assert (before[: last + 1] == after[: last + 1]).all()
 
@@ -227,13 +219,13 @@ def test_holding_any_stock_earns_nothing(kind: MarketKind) -> None:
 def test_the_growth_of_regimes_is_that_of_all_their_paths() -> None:
     """By adding up every path of a few sessions."""
     config, sessions = SyntheticConfig(kind="regime", stocks=1), 6
-    change, total = 1 / REGIME_SESSIONS, 0.0
+    change, total = 1 / REGIMES.sessions, 0.0
     for path in itertools.product((1, -1), repeat=sessions):
         switches = sum(a != b for a, b in itertools.pairwise(path))
         chance = 0.5 * change**switches * (1 - change) ** (sessions - 1 - switches)
-        total += chance * math.exp(REGIME_DRIFT * sum(path))
+        total += chance * math.exp(REGIMES.drift * sum(path))
     expected = sessions * config.daily_noise**2 + 2 * math.log(total)
-    assert MARKET_LAWS["regime"].summed_variance(config, sessions) == pytest.approx(expected)
+    assert PLANTED_KINDS["regime"].law.summed_variance(config, sessions) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -278,25 +270,25 @@ def test_the_leading_column_leads() -> None:
     lead, stocks = returns[:, -1], returns[:, :-1]
     assert market.tickers[-1] not in market.tickers[: market.stocks] and market.stocks == 9
     assert market.tickers == sorted(market.tickers)
-    lags = range(-2 * LEAD_SESSIONS, 2 * LEAD_SESSIONS + 1)
+    lags = range(-2 * LEAD_LAG.lags[0], 2 * LEAD_LAG.lags[0] + 1)
     for lag in lags:
         first, last = max(0, -lag), len(lead) - max(0, lag)
         basket = stocks[first + lag : last + lag]
         slopes = (basket * lead[first:last, None]).mean(axis=0) / (lead**2).mean()
-        led = followers(config)
-        expected = LEAD_LOADING * LEAD_FACTOR_SHARE if lag == LEAD_SESSIONS else 0.0
+        led = len(LEAD_LAG.followers(9, 0))
+        expected = LEAD_LAG.loading * LEAD_FACTOR_SHARE if lag == LEAD_LAG.lags[0] else 0.0
         assert slopes[:led].mean() == pytest.approx(expected, abs=0.03), lag
         assert slopes[led:].mean() == pytest.approx(0.0, abs=0.03), lag
-    assert followers(config) == 5
+    assert LEAD_LAG.followers(9, 0).tolist() == [0, 1, 2, 3, 4]
     assert lead.std() == pytest.approx(LEAD_NOISE_RATIO * config.daily_noise, rel=0.05)
 
 
 def test_regimes_are_common_and_last_as_long_as_said() -> None:
     config = SyntheticConfig(kind="regime", days=100_000, stocks=1)
-    direction = synthetic_market(config, 7).drift[:, 0] / REGIME_DRIFT
+    direction = synthetic_market(config, 7).drift[:, 0] / REGIMES.drift
     assert set(np.round(direction, 12)) == {-1.0, 1.0}
     switches = int((np.diff(direction) != 0).sum())
-    assert config.days / switches == pytest.approx(REGIME_SESSIONS, rel=4 / math.sqrt(switches))
+    assert config.days / switches == pytest.approx(REGIMES.sessions, rel=4 / math.sqrt(switches))
     market = synthetic_market(replace(config, days=50, stocks=5), 7)
     assert (market.drift == market.drift[:, :1]).all()
 
@@ -306,4 +298,4 @@ def test_what_a_kind_shares_is_shared() -> None:
         market = synthetic_market(SyntheticConfig(kind=kind, days=3000, stocks=30), 9)
         noise = (log_returns(market) - market.drift[:-1])[:, : market.stocks]
         pairs = np.corrcoef(noise.T)[np.triu_indices(market.stocks, 1)]
-        assert pairs.mean() == pytest.approx(MARKET_LAWS[kind].common_share, abs=0.03)
+        assert pairs.mean() == pytest.approx(PLANTED_KINDS[kind].law.common_share, abs=0.03)

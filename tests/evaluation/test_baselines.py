@@ -103,7 +103,9 @@ def test_the_best_scores_are_ordered(lanes: int, stocks: int, orders: int, seed:
         allowed = [s for s in range(stocks) if candidates[lane, s] and score[lane, s] > 0]
         best = sorted(allowed, key=lambda s: -float(score[lane, s]))[:orders]
         assert action[lane, :, 0].nonzero().flatten().tolist() == sorted(best)
-    assert set(action[..., 0].flatten().tolist()) <= {0.0, 6.0}
+        sizes = action[lane, best, 0].tolist()
+        # The better one is a trace larger, and so bought first.
+        assert sizes == sorted(sizes, reverse=True) and sizes == pytest.approx([6.0] * len(best), rel=1e-5)
     assert bool((action[..., 1] == 30.0).all())
 
 
