@@ -9,7 +9,7 @@ import numpy as np
 from data.synthetic.kinds.interaction import INTERACTION
 from data.synthetic.kinds.lead import CROWD, LEAD_LAG
 from data.synthetic.kinds.momentum import MARTINGALE, MOMENTUM
-from data.synthetic.kinds.news import BURSTS
+from data.synthetic.kinds.news import BURSTS, EDGES
 from data.synthetic.kinds.regime import REGIME
 from data.synthetic.kinds.spikes import SPIKES
 from data.synthetic.kinds.transient import REVERSAL, VALUE
@@ -24,6 +24,7 @@ PLANTED_KINDS: Mapping[str, PlantedKind] = {
     "value": VALUE.kind(),
     "bursts": BURSTS.kind(),
     "spikes": SPIKES,
+    "edges": EDGES.kind(),
     "interaction": INTERACTION,
     "crowd": CROWD.kind(),
     "martingale": MARTINGALE,

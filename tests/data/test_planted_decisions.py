@@ -20,7 +20,7 @@ from utils.config.trader import DataConfig, MarketKind, SyntheticConfig, rules_o
 
 Array = npt.NDArray[np.float64]
 UNSEEN = (31, 32)
-NEW_KINDS: tuple[MarketKind, ...] = ("bursts", "spikes", "interaction", "crowd")
+NEW_KINDS: tuple[MarketKind, ...] = ("bursts", "spikes", "edges", "interaction", "crowd")
 HOLDING = 20
 
 
@@ -88,6 +88,24 @@ def test_who_sells_spikes_at_a_target_earns_more() -> None:
     ]
     assert rule.target_percent < 15
     assert profit_of(unseen, rule) > 1.3 * max(held)
+
+
+def test_who_sizes_edges_by_their_strength_earns_more() -> None:
+    """Sizes that grow with the score, against any one size, both for all that earns its costs.
+
+    Money is linear in size: a threshold that is tuned instead leaves sizes nothing to add.
+    """
+    training, unseen = path_of("edges"), [path_of("edges", seed) for seed in UNSEEN]
+    cost = cost_of(training)
+    by_score = [ScoreRule(training.rule, cost, full_score=score) for score in (0.04, 0.06, 0.09, 0.12, 0.16)]
+    sized = profit_of(unseen, max(by_score, key=training.profit))
+    one_size = [
+        profit_of(unseen, ScoreRule(training.rule, cost, size, target))
+        for size in (1.0, 2.0, 3.5, 5.0, 7.0, 10.0)
+        for target in (15.0, 50.0)
+    ]
+    assert sized > 1.2 * max(one_size)
+    assert profit_of(unseen, tuned_and_judged("edges")[0]) > 0.95 * sized
 
 
 def trends(close: Array) -> Array:

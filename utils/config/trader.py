@@ -46,11 +46,15 @@ MarketKind = Literal[
     "value",
     "bursts",
     "spikes",
+    "edges",
     "interaction",
     "crowd",
     "martingale",
 ]
-KIND_RULES: Mapping[str, Mapping[str, float]] = {"bursts": {"stake_percent": 5.0}}
+KIND_RULES: Mapping[str, Mapping[str, float]] = {
+    "bursts": {"stake_percent": 5.0},
+    "edges": {"max_new_positions_per_day": 5},
+}
 """Trading rules that a kind of market brings where it is named, unless others are stated."""
 DEFAULT_DATA = Path("data/stock_data.parquet")
 
@@ -80,11 +84,12 @@ class SyntheticConfig:
     """The built-in market, used when there is no data file."""
 
     kind: MarketKind = "momentum"
-    """Structure that is planted: `momentum`, `reversal` (short term), `lead-lag` (a column that may not be bought leads
-    some stocks), `regime` (all rise or all fall), `value` (stocks return to a slow anchor), `bursts` (rare strong
-    drifts after extreme news; brings --env.stake-percent 5, at which two positions fill the account), `spikes` (jumps
-    that pass), `interaction` (momentum while a context column rises, reversal while it falls), `crowd` (five of 260
-    context columns lead) or `martingale` (none)."""
+    """Structure that is planted: `momentum`, `reversal` (short term), `lead-lag` (a column that may not be bought
+    leads some stocks), `regime` (all rise or all fall), `value` (stocks return to a slow anchor), `bursts` (rare
+    strong drifts after extreme news; brings --env.stake-percent 5, at which two positions fill the account),
+    `spikes` (jumps that pass), `edges` (strong and weak drifts at once; brings --env.max-new-positions-per-day 5),
+    `interaction` (momentum while a context column rises, reversal while it falls), `crowd` (five of 260 context
+    columns lead) or `martingale` (none)."""
     days: Annotated[int, limits("{} >= 2")] = 4000
     """Days of the market."""
     stocks: PositiveInt = 40

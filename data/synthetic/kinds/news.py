@@ -111,3 +111,5 @@ class News:
 
 BURSTS = News(chance=1 / 600, worth=0.11, half_life_days=5.0, background_std=0.0015)
 """With 40 stocks good news comes every 15 sessions."""
+EDGES = News(chance=1 / 300, worth=0.12, half_life_days=5.0, background_std=0.002)
+"""With 40 stocks good news comes every 7 or 8 sessions, among weak drifts of most stocks."""
