@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.synthetic.built_in import SyntheticMarket, bars_frame, synthetic_market
-from data.synthetic.kinds.lead import LEAD_FACTOR_SHARE, LEAD_LAG, LEAD_NOISE_RATIO
+from data.synthetic.kinds.interaction import INTERACTION_LOADING, INTERACTION_SESSIONS
+from data.synthetic.kinds.lead import CROWD, LEAD_FACTOR_SHARE, LEAD_LAG, LEAD_NOISE_RATIO
+from data.synthetic.kinds.news import BURSTS
 from data.synthetic.kinds.regime import REGIMES
+from data.synthetic.kinds.spikes import SPIKE_CHANCE, SPIKE_FALL_CHANCE, SPIKE_KEPT, SPIKE_SESSIONS
 from data.synthetic.kinds.transient import REVERSAL, VALUE
 from data.synthetic.law import FAIR_SESSIONS, log_persistence
 from data.synthetic.planted import PLANTED_KINDS
@@ -281,6 +284,63 @@ def test_the_leading_column_leads() -> None:
         assert slopes[led:].mean() == pytest.approx(0.0, abs=0.03), lag
     assert LEAD_LAG.followers(9, 0).tolist() == [0, 1, 2, 3, 4]
     assert lead.std() == pytest.approx(LEAD_NOISE_RATIO * config.daily_noise, rel=0.05)
+
+
+def test_each_group_of_a_crowd_follows_its_leader_at_its_own_lag() -> None:
+    config = SyntheticConfig(kind="crowd", days=8000, stocks=10)
+    market = synthetic_market(config, 4)
+    assert len(market.tickers) == 10 + 65 and len(set(CROWD.lags)) == 5
+    returns = log_returns(market)
+    leaders = returns[:, 10:15]
+    for lag in CROWD.lags:
+        slopes = (returns[lag:, :10].T @ leaders[:-lag]) / (leaders**2).sum(axis=0)
+        answers = CROWD.loading * LEAD_FACTOR_SHARE * np.equal.outer(np.arange(10) % 5, np.arange(5))
+        expected = answers * (np.array(CROWD.lags) == lag)
+        assert slopes == pytest.approx(expected, abs=0.02), lag
+
+
+def test_news_moves_the_drift_by_what_it_is_worth() -> None:
+    config = SyntheticConfig(kind="bursts", days=20_000, stocks=10)
+    market = synthetic_market(config, 3)
+    noise = log_returns(market) - market.drift[:-1]
+    noise -= noise.mean()  # the constant that keeps prices fair
+    moved = market.drift[1:] - math.exp(BURSTS.log_persistence) * market.drift[:-1]
+    good, bad = noise > BURSTS.limit * config.daily_noise, noise < -BURSTS.limit * config.daily_noise
+    assert good.mean() == pytest.approx(BURSTS.chance, rel=0.25) and bad.mean() == pytest.approx(
+        BURSTS.chance, rel=0.25
+    )
+    total = BURSTS.worth * -math.expm1(BURSTS.log_persistence)
+    assert moved[good].mean() == pytest.approx(total, rel=0.05)
+    assert moved[bad].mean() == pytest.approx(-total, rel=0.05)
+    assert moved[~(good | bad)].mean() == pytest.approx(0.0, abs=1e-5)
+
+
+def test_a_spike_comes_after_a_fall_and_passes_but_for_its_share() -> None:
+    config = SyntheticConfig(kind="spikes", days=4000, stocks=10)
+    market = synthetic_market(config, 3)
+    drift = market.drift
+    is_jump = drift > 0.05
+    sizes = np.expm1(drift[is_jump])
+    assert sizes.min() > 0.05 and sizes.max() < 0.151 and sizes.mean() == pytest.approx(0.115, abs=0.005)
+    noise = log_returns(market) - drift[:-1]
+    fell = np.roll(noise, SPIKE_SESSIONS, axis=0)[SPIKE_SESSIONS:] < -2.2 * config.daily_noise
+    assert fell[is_jump[SPIKE_SESSIONS:-1]].all()
+    assert is_jump.mean() == pytest.approx(SPIKE_FALL_CHANCE * SPIKE_CHANCE, rel=0.2)
+    assert drift.sum() == pytest.approx(SPIKE_KEPT * drift[is_jump].sum(), rel=0.1)
+
+
+def test_moves_are_repeated_while_the_context_rises_and_undone_while_it_falls() -> None:
+    config = SyntheticConfig(kind="interaction", days=4000, stocks=10)
+    market = synthetic_market(config, 3)
+    noise = (log_returns(market) - market.drift[:-1])[:, :10]
+    direction = np.sign(market.drift[:-1, -1:])
+    lag = INTERACTION_SESSIONS
+    answers = market.drift[lag:-1, :10]
+    moves = (noise * direction)[: len(answers)]
+    slope = (answers * moves).mean() / (moves**2).mean()
+    assert slope == pytest.approx(INTERACTION_LOADING, rel=0.02)
+    alone = (answers * noise[: len(answers)]).mean() / (noise**2).mean()
+    assert abs(alone) < 0.15 * INTERACTION_LOADING
 
 
 def test_regimes_are_common_and_last_as_long_as_said() -> None:

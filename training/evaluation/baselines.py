@@ -25,6 +25,9 @@ from utils.spaces import (
 
 _NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score")
 _TRACE = 1e-6
+"""Share by which each order of a day is smaller than the better one."""
+_MARGIN = 2.0
+"""Standard errors by which a choice must be better; windows overlap, and the best of many is lucky."""
 _COEFFICIENTS = (MAX_COEFFICIENT, 7.0, 5.0)
 _TARGETS = (MAX_TARGET_PERCENT, 30.0, 20.0, 15.0, 12.0, MIN_TARGET_PERCENT)
 _LEVELS = (0.25, 0.5, 0.75, 0.9, 0.97)
@@ -84,7 +87,8 @@ def tune_rule(env: Portfolio, scores: NDArray[np.float64], threshold: float, sta
     """Return the rule on these scores whose size, target, threshold and price of cash did best on training windows.
 
     One after the other is chosen, the largest mean fitness first; a choice is kept where it is better than what was
-    there by more than the standard error of the difference over windows.
+    there by more than twice the standard error of the difference over windows. With less, rules of planted markets lost
+    up to 8% on unseen paths.
 
     Args:
         threshold: the smallest that is tried.
@@ -115,7 +119,7 @@ def _better(env: Portfolio, rule: ScoreRule, others: Sequence[ScoreRule], starts
     best = int(fitness.mean(1).argmax())
     gain = fitness[best] - fitness[0]
     error = float(gain.std(correction=1)) / len(gain) ** 0.5 if len(gain) > 1 else 0.0
-    return rules[best] if float(gain.mean()) > error else rule
+    return rules[best] if float(gain.mean()) > _MARGIN * error else rule
 
 
 def equal_weight_equity(

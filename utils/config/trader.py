@@ -88,8 +88,8 @@ class SyntheticConfig:
     leads some stocks), `regime` (all rise or all fall), `value` (stocks return to a slow anchor), `bursts` (rare
     strong drifts after extreme news; brings --env.stake-percent 5, at which two positions fill the account),
     `spikes` (jumps that pass), `edges` (strong and weak drifts at once; brings --env.max-new-positions-per-day 5),
-    `interaction` (momentum while a context column rises, reversal while it falls), `crowd` (five of 260 context
-    columns lead) or `martingale` (none)."""
+    `interaction` (stocks repeat what they did while a context column rose, and undo the rest), `crowd` (five of 260
+    context columns lead) or `martingale` (none)."""
     days: Annotated[int, limits("{} >= 2")] = 4000
     """Days of the market."""
     stocks: PositiveInt = 40
