@@ -153,7 +153,7 @@ def unseen_profits(
 
 
 def tuned(market: Market, scores: PlantedScores, config: Config) -> dict[str, ScoreRule]:
-    """Return rule and oracle with the fixed size and target that earn most on training windows."""
+    """Return rule and oracle as they are tuned on training windows."""
     env = Portfolio.on(market, config.env)
     starts = spaced_windows(market.splits.train, config.env.episode_steps, _TUNING_WINDOWS)
     return tune_planted(env, scores, starts)

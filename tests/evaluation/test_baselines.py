@@ -205,7 +205,7 @@ def test_a_rule_keeps_what_only_luck_would_change() -> None:
 
 
 def test_a_rule_waits_where_only_the_best_scores_earn() -> None:
-    """Of two stocks in turn, one at a time may be held: a lower score falls, a higher one rises."""
+    """A stock of high scores rises, but can be ordered every other day only; one of low scores always falls."""
     world = world_of(trending_panel([0.02, -0.02], 60), rules=tiny_rules(trading_days=20, stake_percent=10.0))
     scores = np.tile([0.05, 0.02], (60, 1))
     scores[::2, 0] = np.nan
