@@ -1,7 +1,7 @@
 """The built-in market: prices with a planted, known structure, made ready for training with the scores of two rules.
 
 The log return of a column over day t + 1 is its latent drift at the close of day t, plus noise. Each kind of market has
-its own drift (`data/synthetic/kinds.py`) and scores (`data/synthetic/rules.py`); bars and dates are the same for all.
+its own drift and scores (`data/synthetic/kinds/`); bars and dates are the same for all.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pandas as pd
 from data.features import NormalizationStats
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.synthetic.kinds import MARKET_LAWS, Float64Array, MarketLaw
-from data.synthetic.rules import oracle_scores, rule_scores
+from data.synthetic.law import Float64Array, MarketLaw
+from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
 MARKET_SEED = 7
@@ -48,7 +48,7 @@ class SyntheticMarket:
 
 def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     """Draw a market; the same settings and seed give the same market on every platform."""
-    law = MARKET_LAWS[config.kind]
+    law = PLANTED_KINDS[config.kind].law
     # A stream for each purpose: the noise and the bars stay as they are when the drift is drawn in another way.
     for_noise, for_drift, for_bars, for_common = (
         np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(4)
@@ -107,7 +107,7 @@ def _single(values: Float64Array) -> Float64Array:
 
 def _tickers(config: SyntheticConfig, law: MarketLaw) -> list[str]:
     digits = max(3, len(str(config.stocks - 1)))  # as many in each, so that the order of names is that of columns
-    context = [f"X{column:0{digits}d}" for column in range(len(law.context_noise_ratios))]
+    context = [f"X{column:0{digits}d}" for column in range(len(law.context_noise_ratios(config)))]
     return [f"S{stock:0{digits}d}" for stock in range(config.stocks)] + context
 
 

@@ -28,7 +28,7 @@ from utils.config.settings import (
     settings_to_resume,
     to_dict,
 )
-from utils.config.trader import Config, EnvironmentConfig, NetworkConfig, profile_config
+from utils.config.trader import KIND_RULES, Config, EnvironmentConfig, NetworkConfig, SyntheticConfig, profile_config
 from utils.errors import ConfigError
 
 NOT_THERE = Path("no-such-folder/stock_data.parquet")
@@ -159,6 +159,20 @@ def test_profile_follows_what_is_there(tmp_path: Path) -> None:
     assert (by_default.profile, by_default.data) == ("full", data)
     assert parse(default_data=data).explicit == frozenset()
     assert settings_from("--profile", "quick", cuda=True) == profile_config("quick")
+
+
+def test_a_kind_of_market_that_is_named_brings_its_trading_rules() -> None:
+    help_of_kind = setting_help(SyntheticConfig)["kind"]
+    for kind, rules in KIND_RULES.items():
+        config = settings_from("--synthetic.kind", kind)
+        assert config.env == EnvironmentConfig(**rules)  # type: ignore[arg-type]
+        for name, value in rules.items():
+            flag = f"--env.{name.replace('_', '-')}"
+            assert f"{flag} {value:g}" in help_of_kind
+            assert settings_from("--synthetic.kind", kind, flag, "3").env == dataclasses.replace(
+                config.env, **{name: 3}
+            )
+    assert settings_from("--synthetic.kind", "reversal").env == settings_from().env == EnvironmentConfig()
 
 
 def test_named_data_wins_over_the_default_file(tmp_path: Path) -> None:

@@ -13,30 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.synthetic.built_in import SyntheticMarket, built_in_market, synthetic_market
-from data.synthetic.kinds import (
-    LEAD_SESSIONS,
-    MARKET_LAWS,
-    REGIME_COMMON_SHARE,
-    REGIME_DRIFT,
-    REGIME_SWITCH_CHANCE,
-    REVERSAL,
-    VALUE,
-    Transient,
-    followers,
-)
-from data.synthetic.rules import (
-    StateSpace,
-    fading_sum,
-    momentum_space,
-    oracle_scores,
-    rule_scores,
-    transient_space,
-)
+from data.synthetic.kinds.lead import LEAD_LAG
+from data.synthetic.kinds.momentum import momentum_space
+from data.synthetic.kinds.regime import REGIME_COMMON_SHARE, REGIMES
+from data.synthetic.kinds.transient import REVERSAL, VALUE, Transient
+from data.synthetic.law import fading_sum
+from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
+from data.synthetic.state_space import StateSpace
 from environment.portfolio import Portfolio
 from tests.data.test_synthetic import standard_error
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.rollout import play
-from utils.config.trader import DataConfig, EnvironmentConfig, MarketKind, SyntheticConfig
+from utils.config.trader import DataConfig, MarketKind, SyntheticConfig, rules_of_kind
 
 Array = npt.NDArray[np.float64]
 KINDS: tuple[MarketKind, ...] = get_args(MarketKind)
@@ -53,9 +41,7 @@ spaces = st.one_of(
         st.floats(0.001, 0.05),
     ),
     st.builds(
-        lambda life, share, noise, common: transient_space(
-            Transient(share, life, common), SyntheticConfig(daily_noise=noise)
-        ),
+        lambda life, share, noise, common: Transient(share, life, common).space(SyntheticConfig(daily_noise=noise)),
         st.floats(1.0, 40.0),
         st.floats(0.05, 0.95),
         st.floats(0.001, 0.05),
@@ -121,8 +107,8 @@ def markets() -> dict[str, SyntheticMarket]:
     ("kind", "space"),
     [
         ("momentum", momentum_space(SyntheticConfig())),
-        ("reversal", transient_space(REVERSAL, SyntheticConfig())),
-        ("value", transient_space(VALUE, SyntheticConfig())),
+        ("reversal", REVERSAL.space(SyntheticConfig())),
+        ("value", VALUE.space(SyntheticConfig())),
     ],
 )
 def test_the_rule_is_as_exact_as_theory_says(
@@ -155,7 +141,7 @@ def test_realised_trades_earn_what_is_expected_one_to_one(kind: MarketKind, know
     expected = (rule_scores if knowledge == "rule" else oracle_scores)(config, known, HOLDING)
     expected = expected[WARM_UP:-HOLDING, : market.stocks]
     realised = np.log(market.close[WARM_UP + HOLDING :] / market.open[WARM_UP + 1 : 1 - HOLDING])[:, : market.stocks]
-    realised += HOLDING * MARKET_LAWS[kind].log_growth(config)[: market.stocks]
+    realised += HOLDING * PLANTED_KINDS[kind].law.log_growth(config)[: market.stocks]
     if kind == "value" and knowledge == "rule":
         realised -= realised.mean(axis=1, keepdims=True)
         expected = expected - expected.mean(axis=1, keepdims=True)
@@ -201,11 +187,13 @@ def test_scores_do_not_see_later_closes(kind: MarketKind, seed: int, last: int) 
 def test_the_oracle_sees_no_later_noise(kind: MarketKind, seed: int, last: int) -> None:
     """The drift that it reads ahead of a lead is known already: its scores do not change with later noise."""
     config = SyntheticConfig(kind=kind, days=40, stocks=3)
-    noise = np.random.default_rng(seed).standard_normal((40, len(MARKET_LAWS[kind].noise_std(config))))
+    noise = np.random.default_rng(seed).standard_normal((40, len(PLANTED_KINDS[kind].law.noise_std(config))))
     corrupted = noise.copy()
     corrupted[last + 1 :] = 1e6
     before, after = (
-        oracle_scores(config, MARKET_LAWS[kind].latent_drift(config, values, np.random.default_rng(seed)), HOLDING)
+        oracle_scores(
+            config, PLANTED_KINDS[kind].law.latent_drift(config, values, np.random.default_rng(seed)), HOLDING
+        )
         for values in (noise, corrupted)
     )
     assert (before[: last + 1] == after[: last + 1]).all()
@@ -240,28 +228,28 @@ def test_a_fading_drift_earns_its_sum(half_life: float, holding_days: int) -> No
 def test_the_lead_rule_is_the_sum_of_what_is_still_to_come() -> None:
     """A single jump of the leading column is answered for as long as its followers have not done so."""
     config = SyntheticConfig(kind="lead-lag", days=40, stocks=3)
-    growth = MARKET_LAWS["lead-lag"].log_growth(config)
+    growth = PLANTED_KINDS["lead-lag"].law.log_growth(config)
     close = np.exp(-np.outer(np.arange(40), growth))
     close[10:, -1] *= math.exp(0.01)
     scores = rule_scores(config, close, HOLDING)
     slope = scores[10, 0] / 0.01
     assert 0 < slope < 1
     days = np.arange(40)
-    expected = np.where((days >= 10) & (days < 10 + LEAD_SESSIONS), 0.01 * slope, 0.0)
+    expected = np.where((days >= 10) & (days < 10 + LEAD_LAG.lags[0]), 0.01 * slope, 0.0)
     assert scores[:, 0] == pytest.approx(expected, abs=1e-12)
-    assert (scores[:, followers(config) :] == 0).all()
+    assert (scores[:, len(LEAD_LAG.followers(3, 0)) :] == 0).all()
     # A trade of 3 sessions gets only what falls into them.
     brief = rule_scores(config, close, 3)[:, 0]
-    assert brief == pytest.approx(np.where(days >= 10 + LEAD_SESSIONS - 3, expected, 0.0), abs=1e-12)
+    assert brief == pytest.approx(np.where(days >= 10 + LEAD_LAG.lags[0] - 3, expected, 0.0), abs=1e-12)
 
 
 def regime_chance(mean_returns: Array, variance: float) -> Array:
     """Chance of the rising regime on the day after, by Bayes' rule on the two densities, day by day."""
-    change, chances = REGIME_SWITCH_CHANCE, []
+    change, chances = REGIMES.switch_chance, []
     rising = 0.5
     for value in mean_returns:
-        up = rising * math.exp(-((value - REGIME_DRIFT) ** 2) / (2 * variance))
-        down = (1 - rising) * math.exp(-((value + REGIME_DRIFT) ** 2) / (2 * variance))
+        up = rising * math.exp(-((value - REGIMES.drift) ** 2) / (2 * variance))
+        down = (1 - rising) * math.exp(-((value + REGIMES.drift) ** 2) / (2 * variance))
         rising = up / (up + down)
         rising = rising * (1 - change) + (1 - rising) * change
         chances.append(rising)
@@ -273,10 +261,10 @@ def regime_chance(mean_returns: Array, variance: float) -> Array:
 def test_the_regime_rule_is_bayes_rule(seed: int, stocks: int) -> None:
     config = SyntheticConfig(kind="regime", days=60, stocks=stocks)
     close = synthetic_market(config, seed).close
-    mean = np.diff(np.log(close), axis=0).mean(axis=1) + MARKET_LAWS["regime"].log_growth(config)[0]
+    mean = np.diff(np.log(close), axis=0).mean(axis=1) + PLANTED_KINDS["regime"].law.log_growth(config)[0]
     variance = config.daily_noise**2 * (REGIME_COMMON_SHARE + (1 - REGIME_COMMON_SHARE) / stocks)
     scores = rule_scores(config, close, 1)
-    assert scores[1:, 0] == pytest.approx(REGIME_DRIFT * (2 * regime_chance(mean, variance) - 1), rel=1e-6, abs=1e-12)
+    assert scores[1:, 0] == pytest.approx(REGIMES.drift * (2 * regime_chance(mean, variance) - 1), rel=1e-6, abs=1e-12)
     assert (scores == scores[:, :1]).all()
 
 
@@ -294,7 +282,7 @@ def test_nobody_knows_anything_of_a_martingale(markets: dict[str, SyntheticMarke
 @pytest.mark.parametrize("kind", PLANTED)
 def test_rule_and_oracle_earn_under_the_agents_rules(kind: MarketKind) -> None:
     """Some tens of percent an episode, and the oracle no less than the rule."""
-    rules = EnvironmentConfig()
+    rules = rules_of_kind(kind)
     market, scores = built_in_market(SyntheticConfig(kind=kind), DataConfig(context_window_days=64), rules)
     env = Portfolio.on(market, rules)
     starts = torch.arange(market.splits.train.first, len(market.dates) - rules.episode_steps, 60)

@@ -15,20 +15,14 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.synthetic.built_in import SyntheticMarket, bars_frame, synthetic_market
-from data.synthetic.kinds import (
-    FAIR_SESSIONS,
-    LEAD_FACTOR_SHARE,
-    LEAD_LOADING,
-    LEAD_NOISE_RATIO,
-    LEAD_SESSIONS,
-    MARKET_LAWS,
-    REGIME_DRIFT,
-    REGIME_SESSIONS,
-    REVERSAL,
-    VALUE,
-    followers,
-    log_persistence,
-)
+from data.synthetic.kinds.interaction import INTERACTION_LOADING, INTERACTION_SESSIONS
+from data.synthetic.kinds.lead import CROWD, LEAD_FACTOR_SHARE, LEAD_LAG, LEAD_NOISE_RATIO
+from data.synthetic.kinds.news import BURSTS
+from data.synthetic.kinds.regime import REGIMES
+from data.synthetic.kinds.spikes import SPIKE_CHANCE, SPIKE_FALL_CHANCE, SPIKE_KEPT, SPIKE_SESSIONS
+from data.synthetic.kinds.transient import REVERSAL, VALUE
+from data.synthetic.law import FAIR_SESSIONS, log_persistence
+from data.synthetic.planted import PLANTED_KINDS
 from utils.config.trader import MarketKind, SyntheticConfig
 
 Array = npt.NDArray[np.float64]
@@ -38,7 +32,7 @@ CONFIG = SyntheticConfig(days=2400, stocks=60)
 
 configs = st.builds(
     SyntheticConfig,
-    kind=st.sampled_from(sorted(MARKET_LAWS)),
+    kind=st.sampled_from(sorted(PLANTED_KINDS)),
     days=st.integers(2, 60),
     stocks=st.integers(1, 5),
     daily_noise=st.floats(0.001, 0.05),
@@ -137,12 +131,13 @@ def test_the_first_drift_is_as_large_as_any() -> None:
 @given(st.sampled_from(KINDS), st.integers(0, 2**32), st.integers(0, 29))
 def test_drift_does_not_see_the_noise_of_later_days(kind: MarketKind, seed: int, last: int) -> None:
     config = SyntheticConfig(kind=kind, days=30, stocks=3)
-    columns = len(MARKET_LAWS[kind].noise_std(config))
+    columns = len(PLANTED_KINDS[kind].law.noise_std(config))
     noise = np.random.default_rng(seed).standard_normal((30, columns))
     corrupted = noise.copy()
     corrupted[last + 1 :] = 1e6
     before, after = (
-        MARKET_LAWS[kind].latent_drift(config, values, np.random.default_rng(seed)) for values in (noise, corrupted)
+        PLANTED_KINDS[kind].law.latent_drift(config, values, np.random.default_rng(seed))
+        for values in (noise, corrupted)
     )
     assert (before[: last + 1] == after[: last + 1]).all()
 
@@ -227,13 +222,13 @@ def test_holding_any_stock_earns_nothing(kind: MarketKind) -> None:
 def test_the_growth_of_regimes_is_that_of_all_their_paths() -> None:
     """By adding up every path of a few sessions."""
     config, sessions = SyntheticConfig(kind="regime", stocks=1), 6
-    change, total = 1 / REGIME_SESSIONS, 0.0
+    change, total = 1 / REGIMES.sessions, 0.0
     for path in itertools.product((1, -1), repeat=sessions):
         switches = sum(a != b for a, b in itertools.pairwise(path))
         chance = 0.5 * change**switches * (1 - change) ** (sessions - 1 - switches)
-        total += chance * math.exp(REGIME_DRIFT * sum(path))
+        total += chance * math.exp(REGIMES.drift * sum(path))
     expected = sessions * config.daily_noise**2 + 2 * math.log(total)
-    assert MARKET_LAWS["regime"].summed_variance(config, sessions) == pytest.approx(expected)
+    assert PLANTED_KINDS["regime"].law.summed_variance(config, sessions) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -278,25 +273,80 @@ def test_the_leading_column_leads() -> None:
     lead, stocks = returns[:, -1], returns[:, :-1]
     assert market.tickers[-1] not in market.tickers[: market.stocks] and market.stocks == 9
     assert market.tickers == sorted(market.tickers)
-    lags = range(-2 * LEAD_SESSIONS, 2 * LEAD_SESSIONS + 1)
+    lags = range(-2 * LEAD_LAG.lags[0], 2 * LEAD_LAG.lags[0] + 1)
     for lag in lags:
         first, last = max(0, -lag), len(lead) - max(0, lag)
         basket = stocks[first + lag : last + lag]
         slopes = (basket * lead[first:last, None]).mean(axis=0) / (lead**2).mean()
-        led = followers(config)
-        expected = LEAD_LOADING * LEAD_FACTOR_SHARE if lag == LEAD_SESSIONS else 0.0
+        led = len(LEAD_LAG.followers(9, 0))
+        expected = LEAD_LAG.loading * LEAD_FACTOR_SHARE if lag == LEAD_LAG.lags[0] else 0.0
         assert slopes[:led].mean() == pytest.approx(expected, abs=0.03), lag
         assert slopes[led:].mean() == pytest.approx(0.0, abs=0.03), lag
-    assert followers(config) == 5
+    assert LEAD_LAG.followers(9, 0).tolist() == [0, 1, 2, 3, 4]
     assert lead.std() == pytest.approx(LEAD_NOISE_RATIO * config.daily_noise, rel=0.05)
+
+
+def test_each_group_of_a_crowd_follows_its_leader_at_its_own_lag() -> None:
+    config = SyntheticConfig(kind="crowd", days=8000, stocks=10)
+    market = synthetic_market(config, 4)
+    assert len(market.tickers) == 10 + 65 and len(set(CROWD.lags)) == 5
+    returns = log_returns(market)
+    leaders = returns[:, 10:15]
+    for lag in CROWD.lags:
+        slopes = (returns[lag:, :10].T @ leaders[:-lag]) / (leaders**2).sum(axis=0)
+        answers = CROWD.loading * LEAD_FACTOR_SHARE * np.equal.outer(np.arange(10) % 5, np.arange(5))
+        expected = answers * (np.array(CROWD.lags) == lag)
+        assert slopes == pytest.approx(expected, abs=0.02), lag
+
+
+def test_news_moves_the_drift_by_what_it_is_worth() -> None:
+    config = SyntheticConfig(kind="bursts", days=20_000, stocks=10)
+    market = synthetic_market(config, 3)
+    noise = log_returns(market) - market.drift[:-1]
+    noise -= noise.mean()  # the constant that keeps prices fair
+    moved = market.drift[1:] - math.exp(BURSTS.log_persistence) * market.drift[:-1]
+    good, bad = noise > BURSTS.limit * config.daily_noise, noise < -BURSTS.limit * config.daily_noise
+    assert [good.mean(), bad.mean()] == pytest.approx([BURSTS.chance] * 2, rel=0.25)
+    total = BURSTS.worth * -math.expm1(BURSTS.log_persistence)
+    assert moved[good].mean() == pytest.approx(total, rel=0.05)
+    assert moved[bad].mean() == pytest.approx(-total, rel=0.05)
+    assert moved[~(good | bad)].mean() == pytest.approx(0.0, abs=1e-5)
+
+
+def test_a_spike_comes_after_a_fall_and_passes_but_for_its_share() -> None:
+    config = SyntheticConfig(kind="spikes", days=4000, stocks=10)
+    market = synthetic_market(config, 3)
+    drift = market.drift
+    is_jump = drift > 0.05
+    sizes = np.expm1(drift[is_jump])
+    assert sizes.min() > 0.05 and sizes.max() < 0.151 and sizes.mean() == pytest.approx(0.115, abs=0.005)
+    noise = log_returns(market) - drift[:-1]
+    fell = np.roll(noise, SPIKE_SESSIONS, axis=0)[SPIKE_SESSIONS:] < -2.2 * config.daily_noise
+    assert fell[is_jump[SPIKE_SESSIONS:-1]].all()
+    assert is_jump.mean() == pytest.approx(SPIKE_FALL_CHANCE * SPIKE_CHANCE, rel=0.2)
+    assert drift.sum() == pytest.approx(SPIKE_KEPT * drift[is_jump].sum(), rel=0.1)
+
+
+def test_moves_are_repeated_while_the_context_rises_and_undone_while_it_falls() -> None:
+    config = SyntheticConfig(kind="interaction", days=4000, stocks=10)
+    market = synthetic_market(config, 3)
+    noise = (log_returns(market) - market.drift[:-1])[:, :10]
+    direction = np.sign(market.drift[:-1, -1:])
+    lag = INTERACTION_SESSIONS
+    answers = market.drift[lag:-1, :10]
+    moves = (noise * direction)[: len(answers)]
+    slope = (answers * moves).mean() / (moves**2).mean()
+    assert slope == pytest.approx(INTERACTION_LOADING, rel=0.02)
+    alone = (answers * noise[: len(answers)]).mean() / (noise**2).mean()
+    assert abs(alone) < 0.15 * INTERACTION_LOADING
 
 
 def test_regimes_are_common_and_last_as_long_as_said() -> None:
     config = SyntheticConfig(kind="regime", days=100_000, stocks=1)
-    direction = synthetic_market(config, 7).drift[:, 0] / REGIME_DRIFT
+    direction = synthetic_market(config, 7).drift[:, 0] / REGIMES.drift
     assert set(np.round(direction, 12)) == {-1.0, 1.0}
     switches = int((np.diff(direction) != 0).sum())
-    assert config.days / switches == pytest.approx(REGIME_SESSIONS, rel=4 / math.sqrt(switches))
+    assert config.days / switches == pytest.approx(REGIMES.sessions, rel=4 / math.sqrt(switches))
     market = synthetic_market(replace(config, days=50, stocks=5), 7)
     assert (market.drift == market.drift[:, :1]).all()
 
@@ -306,4 +356,4 @@ def test_what_a_kind_shares_is_shared() -> None:
         market = synthetic_market(SyntheticConfig(kind=kind, days=3000, stocks=30), 9)
         noise = (log_returns(market) - market.drift[:-1])[:, : market.stocks]
         pairs = np.corrcoef(noise.T)[np.triu_indices(market.stocks, 1)]
-        assert pairs.mean() == pytest.approx(MARKET_LAWS[kind].common_share, abs=0.03)
+        assert pairs.mean() == pytest.approx(PLANTED_KINDS[kind].law.common_share, abs=0.03)

@@ -121,7 +121,9 @@ def test_the_best_scores_are_ordered(lanes: int, stocks: int, orders: int, seed:
         allowed = [s for s in range(stocks) if candidates[lane, s] and score[lane, s] > 0]
         best = sorted(allowed, key=lambda s: -float(score[lane, s]))[:orders]
         assert action[lane, :, 0].nonzero().flatten().tolist() == sorted(best)
-    assert set(action[..., 0].flatten().tolist()) <= {0.0, 6.0}
+        sizes = action[lane, best, 0].tolist()
+        # The better one is a trace larger, and so bought first.
+        assert sizes == sorted(sizes, reverse=True) and sizes == pytest.approx([6.0] * len(best), rel=1e-5)
     assert bool((action[..., 1] == 30.0).all())
 
 
@@ -159,6 +161,39 @@ def test_foresight_beats_what_knows_nothing() -> None:
         assert float(known.profit_percent.min()) > float(guessed.profit_percent.max())
 
 
+def test_cash_has_a_price_that_falls_as_it_is_free_and_as_time_runs_out() -> None:
+    """The threshold rises by the price times the shares of cash spent and of trading days left."""
+    scores = np.array([[0.02, 0.05, np.nan]])
+    rule = ScoreRule(scores, 0.01, cash_price=0.04)
+
+    def ordered(free: float, left: float) -> list[float]:
+        env = SimpleNamespace(
+            candidates=lambda: torch.ones(1, 3, dtype=torch.bool),
+            account=lambda: torch.tensor([[free, 1 - free, left]]),
+            orders_per_day=3,
+            day=torch.tensor([0]),
+        )
+        return score_policy(rule, CPU)(cast(Portfolio, env), 0)[0, :, 0].sign().tolist()
+
+    assert ordered(1.0, 1.0) == ordered(0.0, 0.0) == ordered(0.0, -0.1) == ordered(1.2, 1.0) == [1, 1, 0]
+    assert ordered(0.5, 1.0) == ordered(0.0, 0.5) == [0, 1, 0]  # 0.01 + 0.02
+    assert ordered(0.0, 1.0) == [0, 0, 0]  # 0.05 is not above 0.01 + 0.04
+
+
+def test_sizes_grow_with_scores_up_to_the_largest() -> None:
+    world = world_of(trending_panel([0.0] * 4, 30), rules=tiny_rules(max_new_positions_per_day=4))
+    rule = ScoreRule(np.tile([0.08, 0.04, 0.012, 0.002], (30, 1)), coefficient=8.0, full_score=0.05)
+    world.env.reset(torch.tensor([FIRST_DAY]))
+    # 8 x 0.012 / 0.05 is an order yet, 8 x 0.002 / 0.05 is less than the smallest.
+    assert score_policy(rule, CPU)(world.env, 0)[0, :, 0].tolist() == pytest.approx([8.0, 6.4, 1.92, 0.0], rel=1e-5)
+
+
+def test_the_smallest_orders_of_a_day_are_orders() -> None:
+    world = world_of(trending_panel([0.0] * 4, 30), rules=tiny_rules(max_new_positions_per_day=4))
+    summary, _ = play(world.env, score_policy(ScoreRule(np.ones((30, 4)), coefficient=1.0), CPU), torch.tensor([10]))
+    assert int(summary.positions_opened) >= 4
+
+
 @pytest.mark.parametrize(("drift", "coefficient"), [(0.02, 10.0), (-0.02, 5.0)])
 def test_a_rule_is_tuned_to_the_size_that_earns_most(drift: float, coefficient: float) -> None:
     """Where everything rises the largest size, where everything falls the smallest."""
@@ -173,3 +208,25 @@ def test_a_rule_is_tuned_to_the_size_that_earns_most(drift: float, coefficient: 
     }
     profit = {choice: float(summary.profit_percent.mean()) for choice, summary in played.items()}
     assert profit[order] == max(profit.values())
+
+
+def test_a_rule_keeps_what_only_luck_would_change() -> None:
+    """Scores without a meaning: of dozens of choices none is better by more than chance explains, for most draws."""
+    world = noisy_world()
+    starts = torch.arange(FIRST_DAY, 88, 10)
+    kept = 0
+    for seed in range(10):
+        scores = np.random.default_rng(seed).random(world.market.close.shape)
+        rule = tune_rule(world.env, scores, 0.0, starts)
+        kept += (rule.threshold, rule.cash_price, rule.full_score) == (0.0, 0.0, 0.0)
+    assert kept >= 6
+
+
+def test_a_rule_waits_where_only_the_best_scores_earn() -> None:
+    """A stock of high scores rises, but can be ordered every other day only; one of low scores always falls."""
+    world = world_of(trending_panel([0.02, -0.02], 60), rules=tiny_rules(trading_days=20, stake_percent=10.0))
+    scores = np.tile([0.05, 0.02], (60, 1))
+    scores[::2, 0] = np.nan
+    rule = tune_rule(world.env, scores, 0.0, world.starts(8))
+    assert rule.threshold + rule.cash_price >= 0.02
+    assert tune_rule(world.env, np.zeros((60, 2)), 0.0, world.starts(8)).threshold == 0.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,45 +15,111 @@ from environment.orders import rank_stocks
 from environment.portfolio import Portfolio
 from training.rollout import Policy, play
 from utils.config.trader import EnvironmentConfig
-from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
+from utils.spaces import (
+    ACTION_FEATURES,
+    MAX_COEFFICIENT,
+    MAX_TARGET_PERCENT,
+    MIN_COEFFICIENT,
+    MIN_TARGET_PERCENT,
+)
 
+_NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score")
+_TRACE = 1e-6
+"""Share by which each order of a day is smaller than the better one."""
+_MARGIN = 2.0
+"""Standard errors by which a choice must be better; windows overlap, and the best of many is lucky."""
 _COEFFICIENTS = (MAX_COEFFICIENT, 7.0, 5.0)
-_TARGETS = (MIN_TARGET_PERCENT, 20.0, 30.0, MAX_TARGET_PERCENT)
+_TARGETS = (MAX_TARGET_PERCENT, 30.0, 20.0, 15.0, 12.0, MIN_TARGET_PERCENT)
+_LEVELS = (0.25, 0.5, 0.75, 0.9, 0.97)
+"""Shares of the scores that may be ordered, at which thresholds, prices of cash and sizes are tried."""
 
 
 @dataclass(frozen=True)
 class ScoreRule:
-    """A rule that every day orders the stocks of the largest scores above a threshold, all in one size and target."""
+    """A rule that every day orders the stocks of the largest scores above a threshold."""
 
     scores: NDArray[np.float64]
     """(days, n), known at each day's close; NaN: no order."""
     threshold: float = 0.0
     coefficient: float = MAX_COEFFICIENT
+    """Largest size."""
     target_percent: float = MAX_TARGET_PERCENT
+    cash_price: float = 0.0
+    """Rise of the threshold where all cash is spent and all days to trade are left, in proportion to both."""
+    full_score: float = 0.0
+    """Score from which an order has the largest size; sizes below are in proportion. 0: all have it."""
 
 
 def score_policy(rule: ScoreRule, device: torch.device) -> Policy:
     """Return the policy that every day orders by a rule, as many of the candidates as may be bought."""
-    table = torch.from_numpy(np.nan_to_num(rule.scores - rule.threshold, nan=-1.0)).to(device)
+    return _score_policy([rule], device)
+
+
+def _score_policy(rules: Sequence[ScoreRule], device: torch.device) -> Policy:
+    """Return the policy by which rules on the same scores play as many lanes each, rule by rule."""
+    table = torch.from_numpy(np.nan_to_num(rules[0].scores, nan=-np.inf)).to(device)
+    numbers = [[getattr(rule, name) for name in _NUMBERS] for rule in rules]
+    columns = torch.tensor(numbers, dtype=torch.float64, device=device)
 
     def act(env: Portfolio, step: int) -> Tensor:
         score = table[env.day]
-        score = torch.where(env.candidates() & (score > 0), score, 0.0)
-        best, stock = rank_stocks(score, env.orders_per_day)
+        lanes = columns.repeat_interleave(len(score) // len(rules), dim=0)
+        threshold, largest, target, price, full = lanes[..., None].unbind(1)
+        if bool((price > 0).any()):
+            free, _, left = env.account().double().unbind(-1)
+            threshold = threshold + price * ((1 - free).clamp(min=0) * left.clamp(min=0))[:, None]
+        above = torch.where(env.candidates() & (score > threshold), score - threshold, 0.0)
+        best, stock = rank_stocks(above, env.orders_per_day)
+        share = torch.where(full > 0, (best + threshold) / full, 1.0).clamp(max=1.0)
+        size = torch.where((best > 0) & (largest * share >= MIN_COEFFICIENT), largest * share, 0.0)
+        # Orders of one size are bought in the order of stocks: a trace less keeps the best first where cash is short.
+        trace = 1 - _TRACE * torch.arange(size.shape[1], device=device)
+        size = torch.maximum(size * trace, size.clamp(max=MIN_COEFFICIENT))
         action = torch.zeros(*score.shape, ACTION_FEATURES, device=device)
-        action[..., 0].scatter_(1, stock, torch.where(best > 0, rule.coefficient, 0.0))
-        action[..., 1] = rule.target_percent
+        action[..., 0].scatter_(1, stock, size.float())
+        action[..., 1] = target
         return action
 
     return act
 
 
 def tune_rule(env: Portfolio, scores: NDArray[np.float64], threshold: float, starts: Tensor) -> ScoreRule:
-    """Return the rule on these scores with the size and target that earn most on the given (training) windows."""
-    choices = itertools.product(_COEFFICIENTS, _TARGETS)
-    grid = [ScoreRule(scores, threshold, *choice) for choice in choices]
-    profits = [float(play(env, score_policy(rule, starts.device), starts)[0].profit_percent.mean()) for rule in grid]
-    return grid[int(np.argmax(profits))]
+    """Return the rule on these scores whose size, target, threshold and price of cash did best on training windows.
+
+    One after the other is chosen, the largest mean fitness first; a choice is kept where it is better than what was
+    there by more than twice the standard error of the difference over windows. With less, rules of planted markets lost
+    up to 8% on unseen paths.
+
+    Args:
+        threshold: the smallest that is tried.
+        starts: (W,) first days of the (training) windows.
+    """
+    rule = ScoreRule(scores, threshold)
+    first, last = int(starts.min()), int(starts.max()) + env.rules.episode_steps
+    ordered = np.sort(np.nan_to_num(scores[first:last], nan=-np.inf), axis=1)[:, -env.orders_per_day :]
+    if not (ordered > threshold).any():
+        return rule
+    rises = np.quantile(ordered[ordered > threshold] - threshold, _LEVELS).tolist()
+    steps: list[list[dict[str, Any]]] = [
+        [{"coefficient": size, "target_percent": target} for size in _COEFFICIENTS for target in _TARGETS],
+        [{"threshold": threshold + rise, "cash_price": price} for rise in (0.0, *rises) for price in (0.0, *rises)],
+        [{"full_score": threshold + rise} for rise in rises],
+        [{"target_percent": target} for target in _TARGETS],
+    ]
+    for choices in steps:
+        rule = _better(env, rule, [replace(rule, **choice) for choice in choices], starts)
+    return rule
+
+
+def _better(env: Portfolio, rule: ScoreRule, others: Sequence[ScoreRule], starts: Tensor) -> ScoreRule:
+    """Return the best of the others if it beats the rule on the same windows by more than chance, else the rule."""
+    rules = [rule, *others]
+    summary, _ = play(env, _score_policy(rules, starts.device), starts.repeat(len(rules)))
+    fitness = summary.fitness.view(len(rules), -1)
+    best = int(fitness.mean(1).argmax())
+    gain = fitness[best] - fitness[0]
+    error = float(gain.std(correction=1)) / len(gain) ** 0.5 if len(gain) > 1 else 0.0
+    return rules[best] if float(gain.mean()) > _MARGIN * error else rule
 
 
 def held_equity(

@@ -255,7 +255,7 @@ def _held(ground: Ground, equity: Array, legs: Array) -> Track:
 
 
 def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
-    """Give the rule and the oracle, by name, their best fixed size and target on (training) windows.
+    """Give the rule and the oracle, by name, as `tune_rule` leaves them on (training) windows.
 
     They know what is planted: their scores are the expected returns of a trade, and what would earn less than a round
     trip costs is not ordered.

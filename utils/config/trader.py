@@ -28,7 +28,7 @@ from utils.config.kinds import (
     has_cuda,
     limits,
 )
-from utils.config.settings import checked_dataclass, require
+from utils.config.settings import checked_dataclass, from_dict, require
 from utils.spaces import MAX_COEFFICIENT
 
 Representation = Literal["independent", "shared"]
@@ -39,7 +39,24 @@ Precision = Literal["auto", "float32", "bfloat16"]
 Profile = Literal["quick", "full"]
 Fill = Literal["next_open", "same_close"]
 Rivals = Literal["learned", "none"]
-MarketKind = Literal["momentum", "reversal", "lead-lag", "regime", "value", "martingale"]
+MarketKind = Literal[
+    "momentum",
+    "reversal",
+    "lead-lag",
+    "regime",
+    "value",
+    "bursts",
+    "spikes",
+    "edges",
+    "interaction",
+    "crowd",
+    "martingale",
+]
+KIND_RULES: Mapping[str, Mapping[str, float]] = {
+    "bursts": {"stake_percent": 5.0},
+    "edges": {"max_new_positions_per_day": 5},
+}
+"""Trading rules that a kind of market brings where it is named, unless others are stated."""
 DEFAULT_DATA = Path("data/stock_data.parquet")
 
 
@@ -68,8 +85,12 @@ class SyntheticConfig:
     """The built-in market, used when there is no data file."""
 
     kind: MarketKind = "momentum"
-    """Structure that is planted: `momentum`, `reversal` (short term), `lead-lag` (a column that may not be bought leads
-    some stocks), `regime` (all rise or all fall), `value` (stocks return to a slow anchor) or `martingale` (none)."""
+    """Structure that is planted: `momentum`, `reversal` (short term), `lead-lag` (a column that may not be bought
+    leads some stocks), `regime` (all rise or all fall), `value` (stocks return to a slow anchor), `bursts` (rare
+    strong drifts after extreme news; brings --env.stake-percent 5, at which two positions fill the account),
+    `spikes` (jumps that pass), `edges` (strong and weak drifts at once; brings --env.max-new-positions-per-day 5),
+    `interaction` (stocks repeat what they did while a context column rose, and undo the rest), `crowd` (five of 260
+    context columns lead) or `martingale` (none)."""
     days: Annotated[int, limits("{} >= 2")] = 4000
     """Days of the market."""
     stocks: PositiveInt = 40
@@ -344,9 +365,18 @@ def profile_config(profile: Profile) -> Config:
 
 
 def default_config(stated: Mapping[str, Any]) -> Config:
-    """Return the settings of the profile that the `stated` settings name, else of the one that suits the machine."""
+    """Return the settings of the profile that the `stated` settings name, else of the one that suits the machine.
+
+    A kind of built-in market that is named brings its trading rules.
+    """
     data = stated.get("data") or (DEFAULT_DATA if DEFAULT_DATA.exists() else None)
     profile: Profile | None = stated.get("profile")
     if profile is None:
         profile = "full" if data is not None or has_cuda() else "quick"
-    return dataclasses.replace(profile_config(profile), data=data)
+    env = rules_of_kind(stated.get("synthetic.kind", ""))
+    return dataclasses.replace(profile_config(profile), data=data, env=env)
+
+
+def rules_of_kind(kind: str) -> EnvironmentConfig:
+    """Return the default trading rules with those that a kind of built-in market brings."""
+    return from_dict(KIND_RULES.get(kind, {}), EnvironmentConfig)

@@ -1,0 +1,105 @@
+"""What a kind of built-in market is made of: the law of its latent drift, its rule and its oracle.
+
+The log return of day t + 1 is the drift at the close of day t, plus noise, less the constant that keeps prices fair.
+Rule and oracle score a day's stocks by the log return expected of a trade that opens after its close and is held for a
+number of sessions. The constant is left out, so that a score is close to the trade's expected return.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from utils.config.trader import SyntheticConfig
+
+Float64Array = npt.NDArray[np.float64]
+
+FAIR_SESSIONS = 20
+"""Holding a stock this long from a random day on earns nothing on average, before costs."""
+LatentDrift = Callable[[SyntheticConfig, Float64Array, np.random.Generator], Float64Array]
+Scores = Callable[[SyntheticConfig, Float64Array, int], Float64Array]
+"""Scores (days, columns) from what is known of the market, and the sessions for which a trade is held."""
+
+
+@dataclass(frozen=True)
+class MarketLaw:
+    """The law of a kind of market. Columns are the stocks, then the context columns.
+
+    `latent_drift(config, own_noise, generator)` returns (days, columns) from the (days, columns) noise that is each
+    column's own; row t may depend on rows 0..t of the noise only. `summed_variance(config, sessions)` is (columns,):
+    the variance of the sum of consecutive log returns where that is normal; in general twice the logarithm of their
+    mean growth before the constant is taken off.
+    """
+
+    latent_drift: LatentDrift
+    summed_variance: Callable[[SyntheticConfig, int], Float64Array]
+    common_share: float = 0.0
+    """Share of the noise variance that is the same for all columns."""
+    context_noise_ratios: Callable[[SyntheticConfig], tuple[float, ...]] = lambda config: ()
+    """For each column that may not be bought, its noise in daily noises of a stock."""
+
+    def noise_std(self, config: SyntheticConfig) -> Float64Array:
+        """Return the (columns,) standard deviation of the noise in a daily log return."""
+        return config.daily_noise * np.array([*[1.0] * config.stocks, *self.context_noise_ratios(config)])
+
+    def log_growth(self, config: SyntheticConfig) -> Float64Array:
+        """Return the (columns,) constant taken from each log return, so that prices grow by nothing on average.
+
+        Where drifts last, the variance of a sum of returns does not grow as their number, and no constant is right for
+        all horizons: this one is right over `FAIR_SESSIONS`.
+        """
+        return self.summed_variance(config, FAIR_SESSIONS) / (2.0 * FAIR_SESSIONS)
+
+
+@dataclass(frozen=True)
+class PlantedKind:
+    """A kind of market and who knows what is planted in it."""
+
+    law: MarketLaw
+    rule: Scores
+    """From log returns with the constant put back, NaN where there is none; row t from returns up to t only."""
+    oracle: Scores
+    """From the latent drift."""
+
+
+def log_persistence(half_life_days: float) -> float:
+    """Return the logarithm of the share that is left after a day of decay with this half-life."""
+    return -math.log(2.0) / half_life_days
+
+
+def fading_sum(log_phi: float, holding_days: int) -> float:
+    """Return 1 + phi + phi^2 + ..., one term a session: the log return that each unit of a fading drift earns."""
+    return float(np.sum(np.exp(log_phi * np.arange(holding_days))))
+
+
+def fading_oracle(log_phi: Callable[[SyntheticConfig], float]) -> Scores:
+    """Return the oracle of a drift that fades by itself."""
+    return lambda config, drift, holding_days: drift * fading_sum(log_phi(config), holding_days)
+
+
+def autoregression(persistence: float, first: Float64Array, shocks: Float64Array) -> Float64Array:
+    """Return (days, columns): row t is persistence times row t - 1 plus shocks[t]; row 0 is given."""
+    values = np.empty(shocks.shape)
+    values[0] = first
+    for day in range(1, len(values)):
+        values[day] = persistence * values[day - 1] + shocks[day]
+    return values
+
+
+def autoregressive_variance(log_phi: float, sessions: int) -> float:
+    """Return the variance of the sum of so many values of an autoregressive process of order one and variance 1."""
+    # The covariance of two days is phi^lag, and `sessions - lag` pairs lie a lag apart.
+    lag = np.arange(1, sessions)
+    return sessions + 2.0 * float(np.sum((sessions - lag) * np.exp(log_phi * lag)))
+
+
+def mean_return(returns: Float64Array) -> Float64Array:
+    """Return the (days,) mean over the columns that have a return; NaN where none has."""
+    known = np.isfinite(returns)
+    total = np.where(known, returns, 0.0).sum(axis=1)
+    mean: Float64Array = np.divide(total, known.sum(axis=1), out=np.full(len(total), np.nan), where=known.any(axis=1))
+    return mean

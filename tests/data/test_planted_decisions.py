@@ -1,0 +1,152 @@
+"""What decides in each planted market: who waits, sells at a target or multiplies signals earns more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from data.features import CLOSE
+from data.market import Market
+from data.splits import Span, spaced_windows
+from data.synthetic.built_in import MARKET_SEED, built_in_market
+from environment.portfolio import Portfolio
+from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
+from training.rollout import play
+from utils.config.trader import DataConfig, MarketKind, SyntheticConfig, rules_of_kind
+
+Array = npt.NDArray[np.float64]
+UNSEEN = (31, 32)
+NEW_KINDS: tuple[MarketKind, ...] = ("bursts", "spikes", "edges", "interaction", "crowd")
+HOLDING = 20
+
+
+@dataclass(frozen=True)
+class Path:
+    """A path of a kind of market, with windows to tune on or to judge by."""
+
+    market: Market
+    env: Portfolio
+    rule: Array
+    starts: torch.Tensor
+
+    def profit(self, rule: ScoreRule) -> float:
+        summary, _ = play(self.env, score_policy(rule, torch.device("cpu")), self.starts)
+        return float(summary.profit_percent.mean())
+
+
+def path_of(kind: MarketKind, seed: int = MARKET_SEED) -> Path:
+    rules, split = rules_of_kind(kind), DataConfig(context_window_days=64)
+    market, scores = built_in_market(SyntheticConfig(kind=kind), split, rules, seed=seed)
+    span = market.splits.train if seed == MARKET_SEED else Span(64, len(market.dates) - 1)
+    starts = spaced_windows(span, rules.episode_steps, 24)
+    return Path(market, Portfolio.on(market, rules), scores.rule, starts)
+
+
+def cost_of(path: Path) -> float:
+    return 2 * path.env.rules.cost_rate
+
+
+def profit_of(paths: list[Path], rule: ScoreRule) -> float:
+    return float(np.mean([path.profit(replace(rule, scores=path.rule)) for path in paths]))
+
+
+def tuned_and_judged(kind: MarketKind) -> tuple[ScoreRule, list[Path]]:
+    training = path_of(kind)
+    rule = tune_rule(training.env, training.rule, cost_of(training), training.starts)
+    return rule, [path_of(kind, seed) for seed in UNSEEN]
+
+
+@pytest.mark.parametrize("kind", NEW_KINDS)
+def test_the_tuned_rule_earns_and_a_random_picker_does_not(kind: MarketKind) -> None:
+    rule, unseen = tuned_and_judged(kind)
+    assert profit_of(unseen, rule) > 10
+    rng = np.random.default_rng(5)
+    guessed = [path.profit(replace(rule, scores=rng.random(path.rule.shape))) for path in unseen for _ in range(4)]
+    assert np.mean(guessed) < 1
+
+
+def test_who_waits_for_bursts_earns_more() -> None:
+    """A tuned price of cash, against the rule that orders all that earns its costs, at any target."""
+    rule, unseen = tuned_and_judged("bursts")
+    eager = [
+        profit_of(unseen, ScoreRule(unseen[0].rule, cost_of(unseen[0]), target_percent=target))
+        for target in (10.0, 15.0, 20.0, 50.0)
+    ]
+    assert profit_of(unseen, rule) > 1.4 * max(eager)
+
+
+def test_who_sells_spikes_at_a_target_earns_more() -> None:
+    """A tuned target, against holding for the whole time at any threshold."""
+    rule, unseen = tuned_and_judged("spikes")
+    held = [
+        profit_of(unseen, ScoreRule(unseen[0].rule, threshold, target_percent=50.0))
+        for threshold in (0.002, 0.005, 0.01, 0.015, 0.018)
+    ]
+    assert rule.target_percent < 15
+    assert profit_of(unseen, rule) > 1.3 * max(held)
+
+
+def test_who_sizes_edges_by_their_strength_earns_more() -> None:
+    """Sizes that grow with the score, against any one size, both for all that earns its costs.
+
+    Money is linear in size: a threshold that is tuned instead leaves sizes nothing to add.
+    """
+    training, unseen = path_of("edges"), [path_of("edges", seed) for seed in UNSEEN]
+    cost = cost_of(training)
+    by_score = [ScoreRule(training.rule, cost, full_score=score) for score in (0.04, 0.06, 0.09, 0.12, 0.16)]
+    sized = profit_of(unseen, max(by_score, key=training.profit))
+    one_size = [
+        profit_of(unseen, ScoreRule(training.rule, cost, size, target))
+        for size in (1.0, 2.0, 3.5, 5.0, 7.0, 10.0)
+        for target in (15.0, 50.0)
+    ]
+    assert sized > 1.2 * max(one_size)
+    assert profit_of(unseen, tuned_and_judged("edges")[0]) > 0.95 * sized
+
+
+def trends(close: Array) -> Array:
+    """(half-lives, days, columns) exponentially weighted means of daily log returns."""
+    returns = np.diff(np.log(close), axis=0, prepend=np.log(close[:1]))
+    means = np.zeros((6, *returns.shape))
+    keep = 0.5 ** (1 / 2.0 ** np.arange(6))[:, None]
+    for day in range(1, len(returns)):
+        means[:, day] = keep * means[:, day - 1] + (1 - keep) * returns[day]
+    return means
+
+
+def inputs(path: Path, products: bool) -> Array:
+    """(days, stocks, inputs) trends of the stock and of the context column, perhaps the products of both."""
+    every = trends(path.market.data_array[:, :, CLOSE].astype(np.float64))
+    own = np.moveaxis(every[:, :, :-1], 0, -1)
+    context = np.broadcast_to(np.moveaxis(every[:, :, -1:], 0, -1), own.shape)
+    parts = [own, context]
+    if products:
+        parts.append((own[..., :, None] * context[..., None, :]).reshape(*own.shape[:2], -1))
+    return np.concatenate(parts, axis=-1)
+
+
+@pytest.mark.parametrize(("products", "low", "high"), [(False, -0.3, 0.15), (True, 0.5, 1.1)])
+def test_only_products_tell_of_an_interaction(products: bool, low: float, high: float) -> None:
+    """The share of the rule that least squares on the trends of stock and context reach."""
+    training, unseen = path_of("interaction"), [path_of("interaction", seed) for seed in UNSEEN]
+    days = slice(64, training.market.splits.train.last - HOLDING)
+    close = np.log(training.market.close.astype(np.float64))
+    results = np.full(close.shape, np.nan)
+    results[:-HOLDING] = close[HOLDING:] - close[:-HOLDING]
+    known = inputs(training, products)
+    scale = known[days].std(axis=(0, 1))
+    rows, labels = (known[days] / scale).reshape(-1, known.shape[-1]), results[days].ravel()
+    strength = 0.01 * len(rows) * np.eye(rows.shape[1])
+    weights = np.linalg.solve(rows.T @ rows + strength, rows.T @ (labels - labels.mean())) / scale
+    found = [path.profit(ScoreRule(inputs(path, products) @ weights, cost_of(path))) for path in unseen]
+    rule = profit_of(unseen, ScoreRule(unseen[0].rule, cost_of(unseen[0])))
+    assert low < np.mean(found) / rule < high
+
+
+def test_a_crowd_has_300_columns() -> None:
+    path = path_of("crowd", 31)
+    assert path.market.data_array.shape[1] == 300 and len(path.market.investable_columns) == 40
