@@ -99,7 +99,7 @@ def test_no_trade_that_is_learned_from_overlaps_one_that_is_judged() -> None:
     [
         ("momentum", RIDGE, 0.8),
         ("momentum", LIGHTGBM, 0.7),
-        ("value", RIDGE, 0.6),
+        ("value", RIDGE, 0.5),
         ("regime", RIDGE, 0.5),
         ("lead-lag", RIDGE, 0.5),
     ],
@@ -107,7 +107,7 @@ def test_no_trade_that_is_learned_from_overlaps_one_that_is_judged() -> None:
 def test_rivals_find_what_is_planted(kind: MarketKind, name: str, least: float) -> None:
     rival = rivals_of(kind)[name]
     unseen, scores = built_in_market(SyntheticConfig(kind=kind, days=3000, stocks=12), SPLIT, RULES, seed=2)
-    rule = replace(rival.rule, scores=scores.rule)
+    rule = ScoreRule(scores.rule, threshold=2 * RULES.cost_rate)
     assert profit(unseen, rival.rule_on(unseen)) > least * profit(unseen, rule) > 0
 
 
