@@ -99,7 +99,7 @@ def test_no_trade_that_is_learned_from_overlaps_one_that_is_judged() -> None:
     [
         ("momentum", RIDGE, 0.8),
         ("momentum", LIGHTGBM, 0.7),
-        ("value", RIDGE, 0.5),
+        ("value", RIDGE, 0.4),
         ("regime", RIDGE, 0.5),
         ("lead-lag", RIDGE, 0.5),
     ],
