@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from data.features import OPEN
+from environment.ledger import EpisodeSummary
 from environment.portfolio import Portfolio
 from tests.market_cases import random_panel
 from tests.tiny import FIRST_DAY, World, seeded, tiny_rules, trending_panel, world_of
+from training.evaluation import baselines
 from training.evaluation.baselines import (
     ScoreRule,
     held_equity,
@@ -194,20 +196,32 @@ def test_the_smallest_orders_of_a_day_are_orders() -> None:
     assert int(summary.positions_opened) >= 4
 
 
-@pytest.mark.parametrize(("drift", "coefficient"), [(0.02, 10.0), (-0.02, 5.0)])
-def test_a_rule_is_tuned_to_the_size_that_earns_most(drift: float, coefficient: float) -> None:
-    """Where everything rises the largest size, where everything falls the smallest."""
-    world = world_of(trending_panel([drift] * 3, 40))
+def test_a_rule_is_tuned_to_what_earns_most() -> None:
+    """Where everything rises the largest size and target; where everything falls no order at all."""
     scores = np.ones((40, 3))
-    rule = tune_rule(world.env, scores, 0.0, world.starts(3))
-    assert rule.coefficient == coefficient
-    order = rule.coefficient, rule.target_percent
-    played = {
-        choice: play(world.env, score_policy(ScoreRule(scores, 0.0, *choice), CPU), world.starts(3))[0]
-        for choice in (order, (10.0, 50.0), (5.0, 10.0), (7.0, 20.0))
-    }
-    profit = {choice: float(summary.profit_percent.mean()) for choice, summary in played.items()}
-    assert profit[order] == max(profit.values())
+    rising, falling = (world_of(trending_panel([drift] * 3, 40)) for drift in (0.02, -0.02))
+    rule = tune_rule(rising.env, scores, 0.0, rising.starts(3))
+    assert (rule.threshold, rule.coefficient, rule.target_percent) == (0.0, 10.0, 50.0)
+    rule = tune_rule(falling.env, scores, 0.0, falling.starts(3))
+    summary, _ = play(falling.env, score_policy(rule, CPU), falling.starts(3))
+    assert summary.positions_opened.tolist() == [0, 0, 0]
+
+
+def test_choices_played_side_by_side_earn_what_each_earns_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, shown = noisy_world(), list[list[float]]()
+    scores, starts = foresight(world), world.starts(4)
+
+    def watched(env: Portfolio, policy: Policy, lanes: Tensor) -> tuple[EpisodeSummary, Tensor]:
+        played = play(env, policy, lanes)
+        shown.append(played[0].fitness.view(-1, 4).tolist())
+        return played
+
+    monkeypatch.setattr(baselines, "play", watched)
+    rule = tune_rule(world.env, scores, 0.0, starts)
+    alone = play(world.env, score_policy(rule, CPU), starts)[0].fitness
+    assert alone.tolist() in shown[-1]
+    eager = play(world.env, score_policy(ScoreRule(scores), CPU), starts)[0].fitness
+    assert eager.tolist() == shown[0][0] and float(alone.mean()) >= float(eager.mean())
 
 
 def test_a_rule_keeps_what_only_luck_would_change() -> None:

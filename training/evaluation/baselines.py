@@ -84,7 +84,7 @@ def _score_policy(rules: Sequence[ScoreRule], device: torch.device) -> Policy:
 
 
 def tune_rule(env: Portfolio, scores: NDArray[np.float64], threshold: float, starts: Tensor) -> ScoreRule:
-    """Return the rule on these scores whose size, target, threshold and price of cash did best on training windows.
+    """Return the rule on these scores whose threshold, price of cash, size and target did best on training windows.
 
     One after the other is chosen, the largest mean fitness first; a choice is kept where it is better than what was
     there by more than twice the standard error of the difference over windows. With less, rules of planted markets lost
@@ -100,11 +100,11 @@ def tune_rule(env: Portfolio, scores: NDArray[np.float64], threshold: float, sta
     if not (ordered > threshold).any():
         return rule
     rises = np.quantile(ordered[ordered > threshold] - threshold, _LEVELS).tolist()
+    # Thresholds first: the best target of a rule that orders too much is not that of one that waits.
     steps: list[list[dict[str, Any]]] = [
-        [{"coefficient": size, "target_percent": target} for size in _COEFFICIENTS for target in _TARGETS],
         [{"threshold": threshold + rise, "cash_price": price} for rise in (0.0, *rises) for price in (0.0, *rises)],
+        [{"coefficient": size, "target_percent": target} for size in _COEFFICIENTS for target in _TARGETS],
         [{"full_score": threshold + rise} for rise in rises],
-        [{"target_percent": target} for target in _TARGETS],
     ]
     for choices in steps:
         rule = _better(env, rule, [replace(rule, **choice) for choice in choices], starts)
