@@ -280,6 +280,16 @@ def test_buying_and_holding_is_one_purchase_for_all_windows() -> None:
     assert np.isnan(held.trades).all() and estimates(held, daily_returns(held.stitched[0]), 0)["trades"].value is None
 
 
+def test_a_volume_cap_does_not_cut_the_pickers_sizes_again() -> None:
+    world = random_world(3, days=60, rules=tiny_rules(volume_cap=5.0))
+    ground = ground_of(world)
+    _, _, plan = play_agent(ground, eager_agent())
+    for draw in (play_pickers, play_shifted):
+        capped, free = (draw(one, plan, 20, seeded()) for one in (ground, replace(ground, env=ground.uncapped.env)))
+        np.testing.assert_array_equal(capped.equity, free.equity)
+    assert ground.uncapped.env.rules == replace(world.env.rules, volume_cap=0.0)
+
+
 def test_equal_risk_holds_more_of_what_moves_less() -> None:
     world = world_of(trending_panel([0.01, 0.0, -0.01], 120, noise=0.02))
     ground = ground_of(world, windows=1, first=80)

@@ -97,6 +97,12 @@ class Ground:
         rules = replace(self.env.rules, cost_bps=cost_bps, slippage_bps=0.0)
         return replace(self, env=Portfolio(self.env.bars, rules))
 
+    @property
+    def uncapped(self) -> Ground:
+        """Return the ground without a volume cap, for orders that are of a filled size: none is cut a second time."""
+        rules = self.env.rules
+        return replace(self, env=Portfolio(self.env.bars, replace(rules, volume_cap=0.0))) if rules.volume_cap else self
+
 
 def play_agent(ground: Ground, agent: DDPGAgent) -> tuple[Track, list[dict[str, Any]], Orders]:
     """Play an agent without noise.
@@ -136,6 +142,7 @@ def play_pickers(ground: Ground, plan: Orders, pickers: int, generator: torch.Ge
 
     An order is cut to the picker's own cash, and left out where nothing is left to buy or no cash.
     """
+    ground = ground.uncapped
     return _play_plan(ground, plan, pickers, lambda orders: _drawn(ground.env, orders, generator))
 
 
@@ -146,6 +153,7 @@ def play_shifted(ground: Ground, plan: Orders, pickers: int, generator: torch.Ge
     shifts are spread evenly over the circle, from a place drawn in each part of it. A policy of the track is one shift:
     the mean account of all its lots of stocks.
     """
+    ground = ground.uncapped
     shifts = min(pickers, _SHIFTS)
     lots, windows, trading = pickers // shifts, len(ground.starts), ground.env.rules.trading_days
     length = windows * trading

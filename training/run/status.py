@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from training.evaluation.assessment import Evaluation
 from training.evaluation.tables import short_table
 from utils.config.trader import Config
 from utils.tables import cell
+
+_TEXT_WIDTH = 80 - 14
+"""Columns of a narrow terminal that a label leaves."""
 
 
 def opening_lines(config: Config, market: Market, device: object, path: Path) -> str:
@@ -63,8 +67,8 @@ def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str)
     """Return the end of a run: champion against baselines, the verdict, where things are, and commands to try next."""
     run = f"--run {path.name}" + ("" if path.parent == Path("runs") else f" --runs-dir {path.parent}")
     lines = {
-        "Verdict": evaluation.judgement.sentence,
-        "Note": note,
+        "Verdict": _wrapped(evaluation.judgement.sentence),
+        "Note": _wrapped(note),
         "Report": path / "report.html",
         "Checkpoint": path / "checkpoints" / checkpoint,
         "Next": f"python main.py evaluate {run} --split holdout",
@@ -72,6 +76,11 @@ def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str)
     }
     head = f"Result of the champion of generation {evaluation.champion_generation} on {evaluation.split} days"
     return "\n".join([head, short_table(evaluation), *(f"  {name:<11} {line}" for name, line in lines.items())])
+
+
+def _wrapped(text: str) -> str:
+    """Break a text that follows a label into lines of a narrow terminal."""
+    return textwrap.fill(text, _TEXT_WIDTH, break_long_words=False).replace("\n", "\n" + 14 * " ")
 
 
 def _learning(learning: Mapping[str, Any]) -> str:
