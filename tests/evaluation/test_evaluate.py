@@ -94,6 +94,34 @@ def test_an_evaluation_leaves_report_results_trades_and_equity(runs: Path, evalu
     assert found["verdict"]["sentence"][:40] in page and "Built-in market" in page
 
 
+def test_rivals_may_be_left_out_and_a_benchmark_be_given(
+    runs: Path, evaluated: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    index = runs.parent / "index.csv"
+    days = pd.bdate_range("2000-01-03", periods=300)
+    pd.DataFrame({"date": days, "close": np.linspace(100, 130, 300)}).to_csv(index, index=False)
+    assert evaluate(runs, "--rivals", "none", "--benchmark", str(index)) == 0
+    found = results(runs, "validation")
+    assert found["policies"].keys().isdisjoint({"ridge", "LightGBM"})
+    assert found["policies"]["benchmark"]["return"]["value"] > 0 == found["policies"]["benchmark"]["costs"]["value"]
+    assert found["verdict"]["rivals"] == 6
+    index.write_text("date,close\n1990-01-02,100\n1990-12-31,120\n")
+    capfd.readouterr()
+    assert evaluate(runs, "--rivals", "none", "--benchmark", str(index)) == 0
+    assert "the benchmark is left out: expected closes from 2000" in capfd.readouterr().err
+    assert "benchmark" not in results(runs, "validation")["policies"]
+    assert evaluate(runs) == 0
+
+
+def test_rivals_are_fitted_again_on_request(runs: Path, evaluated: Path) -> None:
+    once = pd.read_csv(evaluated / "equity.csv")
+    assert evaluate(runs, "--rival-refit", "5") == 0
+    rolling = pd.read_csv(evaluated / "equity.csv")
+    assert (once["champion"] == rolling["champion"]).all()
+    assert (once["ridge"] != rolling["ridge"]).any()
+    assert evaluate(runs) == 0
+
+
 def test_an_evaluation_repeats_to_the_bit(runs: Path, evaluated: Path) -> None:
     once = {path.name: path.read_bytes() for path in evaluated.iterdir()}
     assert evaluate(runs) == 0

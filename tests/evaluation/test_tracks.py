@@ -290,6 +290,22 @@ def test_a_volume_cap_does_not_cut_the_pickers_sizes_again() -> None:
     assert ground.uncapped.env.rules == replace(world.env.rules, volume_cap=0.0)
 
 
+def test_a_policy_that_is_missing_in_a_part_is_left_out_of_the_whole() -> None:
+    world = random_world(3, days=60)
+    steps = world.env.rules.episode_steps
+    with_rival = everything(ground_of(world, 2))
+    without = everything(ground_of(world, 2, FIRST_DAY + 2 * steps))
+    fewer = replace(
+        without,
+        tracks={name: track for name, track in without.tracks.items() if name != REVERSAL},
+        at_cost={bps: {n: t for n, t in level.items() if n != REVERSAL} for bps, level in without.at_cost.items()},
+        scores={name: scores for name, scores in without.scores.items() if name != REVERSAL},
+    )
+    for joined in (join([with_rival, fewer]), join([fewer, with_rival])):
+        assert REVERSAL not in {*joined.tracks, *joined.scores, *joined.at_cost[5.0]}
+        assert MOMENTUM in joined.tracks and MOMENTUM in joined.scores
+
+
 def test_equal_risk_holds_more_of_what_moves_less() -> None:
     world = world_of(trending_panel([0.01, 0.0, -0.01], 120, noise=0.02))
     ground = ground_of(world, windows=1, first=80)
