@@ -36,6 +36,7 @@ from benchmarks.learning.study import (
     holm,
     mean_interval,
     mean_p_value,
+    plus_minus,
     run_study,
     seeds_of,
     study_config,
@@ -120,8 +121,7 @@ class Difference:
         return mean_p_value(self.by_seed)
 
     def __str__(self) -> str:
-        mean, half = mean_interval(self.by_seed)
-        return f"{mean:+.2f} +- {half:.2f}"
+        return plus_minus(*mean_interval(self.by_seed), "+.2f")
 
 
 def difference(kind: str, variant: str, records: Sequence[Record], base: Sequence[Record]) -> Difference:
@@ -138,14 +138,14 @@ def _shares(records: Sequence[Record]) -> dict[int, float]:
 
 def line(variant: str, records: Sequence[Record], found: Difference | None) -> str:
     """Format the share of the rule's profit, its difference from the first line by seed, and the time it took."""
-    share, half = mean_interval([*_shares(records).values()])
+    share = plus_minus(*mean_interval([*_shares(records).values()]))
     selection = [record["selection"] for record in records]
     correlation = interval(selection, "fitness_rank_correlation")
     founders = mean_interval([result["founders"] for result in selection])[0]
     minutes = mean_interval([record["cpu_seconds"] / 60 for record in records])[0]
     steps = mean_interval([record["environment_steps"] for record in records])[0]
     return (
-        f"{variant:<26} {len(records):>5} {share:7.2f} +- {half:4.2f} {found or ''!s:>15} {correlation:>15} "
+        f"{variant:<26} {len(records):>5} {share:>15} {found or ''!s:>15} {correlation:>15} "
         f"{founders:>8.1f} {minutes:8.1f} {steps:12.0f}"
     )
 

@@ -28,6 +28,7 @@ from benchmarks.learning.study import (
     add_study_flags,
     add_training_flags,
     mean_interval,
+    plus_minus,
     run_study,
     seeds_of,
     study_config,
@@ -182,8 +183,7 @@ def _row(kind: str, policy: str, results: Sequence[Mapping[str, Any]]) -> str:
 
 def interval(results: Sequence[Mapping[str, Any]], name: str) -> str:
     """Format the mean of a figure with its 95% interval, over the results that have it."""
-    mean, half = mean_interval([result[name] for result in results if result[name] is not None])
-    return f"{mean:.2f} +- {half:.2f}"
+    return plus_minus(*mean_interval([result[name] for result in results if result[name] is not None]))
 
 
 def selection_lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:

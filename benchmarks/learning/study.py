@@ -159,3 +159,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     corrected = np.empty(len(order))
     corrected[order] = np.minimum(1.0, np.maximum.accumulate(factors * np.asarray(p_values)[order]))
     return corrected.tolist()
+
+
+def plus_minus(mean: float, half: float, form: str = ".2f") -> str:
+    """Format a mean with half the width of its interval, if that is known."""
+    return f"{mean:{form}}" + ("" if math.isnan(half) else f" +- {half:.2f}")
