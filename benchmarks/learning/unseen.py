@@ -17,7 +17,8 @@ from data.splits import Span, spaced_windows
 from data.synthetic.built_in import MARKET_SEED, PlantedScores, built_in_market
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import ScoreRule, score_policy
-from training.evaluation.tracks import ORACLE, RULE, tune_planted
+from training.evaluation.opponents import tune_planted
+from training.evaluation.tracks import ORACLE, RULE
 from training.rollout import play
 from utils.config.trader import Config
 from utils.errors import ConfigError

@@ -23,14 +23,14 @@ from models.ddpg_agent import DDPGAgent
 from tests.evaluation.page_case import case
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_population, tiny_rules, trending_panel, world_of
 from training.evaluation.assessment import estimates
-from training.evaluation.baselines import ScoreRule, held_equity, score_policy
+from training.evaluation.baselines import ScoreRule, held_equity, inverse_volatility, score_policy
 from training.evaluation.opponents import (
     LOW_VOLATILITY,
     MOMENTUM,
     REVERSAL,
     YEAR_MOMENTUM,
-    inverse_volatility,
     simple_rules,
+    tune_planted,
 )
 from training.evaluation.skill import known_share
 from training.evaluation.tracks import (
@@ -56,7 +56,6 @@ from training.evaluation.tracks import (
     play_rule,
     play_shifted,
     replay,
-    tune_planted,
 )
 from training.evaluation.verdict import Shifted, verdict
 from training.rollout import play, roll_out

@@ -18,9 +18,9 @@ from training.erl_trainer import ERLTrainer
 from training.evaluation.assessment import Evaluation, Split
 from training.evaluation.baselines import ScoreRule
 from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
-from training.evaluation.opponents import benchmark_close, known_rules
+from training.evaluation.opponents import benchmark_close, known_rules, tune_planted
 from training.evaluation.tables import log_evaluation, write_evaluation
-from training.evaluation.tracks import CHAMPION, Ground, play_all, tune_planted
+from training.evaluation.tracks import CHAMPION, Ground, play_all
 from training.run.saved import SavedRun, open_saved_run
 from utils.config.trader import Config, EvaluationConfig
 from utils.runs.devices import choose_device, choose_threads

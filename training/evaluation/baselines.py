@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -25,6 +26,7 @@ from utils.spaces import (
 
 _NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score")
 _TRACE = 1e-6
+_VOLATILITY_DAYS = 60
 """Share by which each order of a day is smaller than the better one."""
 _MARGIN = 2.0
 """Standard errors by which a choice must be better; windows overlap, and the best of many is lucky."""
@@ -161,3 +163,11 @@ def held_equity(
     equity = np.concatenate(([rules.initial_capital], invested * growth))
     equity[-1] *= 1 - rate
     return equity
+
+
+def inverse_volatility(close: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return one over the deviation of the last 60 daily log returns of (days, n) closes; NaN where it is not known."""
+    returns = pd.DataFrame(np.log(close.astype(np.float64))).diff()
+    spread = returns.rolling(_VOLATILITY_DAYS, min_periods=_VOLATILITY_DAYS // 2).std().to_numpy()
+    inverse: NDArray[np.float64] = np.divide(1.0, spread, out=np.full(spread.shape, np.nan), where=spread > 0)
+    return inverse

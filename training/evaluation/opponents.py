@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from torch import Tensor
 
 from data.benchmark import read_benchmark
 from data.market import Market
+from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import ScoreRule
+from training.evaluation.baselines import ScoreRule, inverse_volatility, tune_rule
 from training.evaluation.rivals import fit_rivals
+from training.evaluation.tracks import ORACLE, RULE
 from utils.config.trader import EvaluationConfig
 from utils.errors import DataError
 
@@ -22,7 +25,6 @@ Array = NDArray[np.float64]
 MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"
 YEAR_MOMENTUM, LOW_VOLATILITY = "12-1 momentum", "low volatility"
 _YEAR, _MONTH = 252, 21
-_VOLATILITY_DAYS = 60
 
 
 def simple_rules(market: Market) -> dict[str, ScoreRule]:
@@ -40,14 +42,6 @@ def simple_rules(market: Market) -> dict[str, ScoreRule]:
     }
     rules = {name: ScoreRule(score.to_numpy()) for name, score in scores.items()}
     return {**rules, LOW_VOLATILITY: ScoreRule(inverse_volatility(market.close))}
-
-
-def inverse_volatility(close: NDArray[np.float32]) -> Array:
-    """Return one over the deviation of the last 60 daily log returns of (days, n) closes; NaN where it is not known."""
-    returns = pd.DataFrame(np.log(close.astype(np.float64))).diff()
-    spread = returns.rolling(_VOLATILITY_DAYS, min_periods=_VOLATILITY_DAYS // 2).std().to_numpy()
-    inverse: Array = np.divide(1.0, spread, out=np.full(spread.shape, np.nan), where=spread > 0)
-    return inverse
 
 
 def known_rules(market: Market, env: Portfolio, judging: EvaluationConfig) -> dict[str, ScoreRule]:
@@ -71,3 +65,16 @@ def benchmark_close(path: Path | None, market: Market, first_day: int, last_day:
         logger.warning("the benchmark is left out: %s", error)
         return None
     return close
+
+
+def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
+    """Give the rule and the oracle, by name, as `tune_rule` leaves them on (training) windows.
+
+    They know what is planted: their scores are the expected returns of a trade, and what would earn less than a round
+    trip costs is not ordered.
+    """
+    round_trip = 2 * env.rules.cost_rate
+    return {
+        name: tune_rule(env, known, round_trip, starts)
+        for name, known in ((RULE, scores.rule), (ORACLE, scores.oracle))
+    }

@@ -14,13 +14,11 @@ from torch import Tensor
 
 from data.features import OPEN
 from data.market import Market, MarketTensors
-from data.synthetic.built_in import PlantedScores
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
 from models.ddpg_agent import DDPGAgent
-from training.evaluation.baselines import ScoreRule, held_equity, score_policy, tune_rule
-from training.evaluation.opponents import inverse_volatility
+from training.evaluation.baselines import ScoreRule, held_equity, inverse_volatility, score_policy
 from training.evaluation.skill import agent_scores, known_share, trade_results
 from training.rollout import roll_out
 from utils import metrics
@@ -260,19 +258,6 @@ def _held(ground: Ground, equity: Array, legs: Array) -> Track:
     traded = (legs[0] * equity[:, 0] / (1 + rate) + legs[1] * equity[:, -1] / (1 - rate))[None]
     none = np.full_like(traded, np.nan)
     return Track(equity[None], np.ones_like(traded), none, none, none, traded, rate * traded)
-
-
-def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
-    """Give the rule and the oracle, by name, as `tune_rule` leaves them on (training) windows.
-
-    They know what is planted: their scores are the expected returns of a trade, and what would earn less than a round
-    trip costs is not ordered.
-    """
-    round_trip = 2 * env.rules.cost_rate
-    return {
-        name: tune_rule(env, known, round_trip, starts)
-        for name, known in ((RULE, scores.rule), (ORACLE, scores.oracle))
-    }
 
 
 @dataclass(frozen=True)
