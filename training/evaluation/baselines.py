@@ -26,8 +26,8 @@ from utils.spaces import (
 
 _NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score")
 _TRACE = 1e-6
-_VOLATILITY_DAYS = 60
 """Share by which each order of a day is smaller than the better one."""
+_VOLATILITY_DAYS = 60
 _MARGIN = 2.0
 """Standard errors by which a choice must be better; windows overlap, and the best of many is lucky."""
 _COEFFICIENTS = (MAX_COEFFICIENT, 7.0, 5.0)
@@ -62,12 +62,13 @@ def _score_policy(rules: Sequence[ScoreRule], device: torch.device) -> Policy:
     table = torch.from_numpy(np.nan_to_num(rules[0].scores, nan=-np.inf)).to(device)
     numbers = [[getattr(rule, name) for name in _NUMBERS] for rule in rules]
     columns = torch.tensor(numbers, dtype=torch.float64, device=device)
+    has_price = any(rule.cash_price > 0 for rule in rules)
 
     def act(env: Portfolio, step: int) -> Tensor:
         score = table[env.day]
         lanes = columns.repeat_interleave(len(score) // len(rules), dim=0)
         threshold, largest, target, price, full = lanes[..., None].unbind(1)
-        if bool((price > 0).any()):
+        if has_price:
             free, _, left = env.account().double().unbind(-1)
             threshold = threshold + price * ((1 - free).clamp(min=0) * left.clamp(min=0))[:, None]
         above = torch.where(env.candidates() & (score > threshold), score - threshold, 0.0)
