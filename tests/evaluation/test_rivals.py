@@ -122,24 +122,28 @@ def test_only_a_column_that_leads_is_taken_for_context() -> None:
         assert rival.explained < 0.01
 
 
+SMALL = {"days": 1600, "stocks": 6}
+
+
 def test_days_that_are_judged_change_nothing() -> None:
     """What is fitted depends on training days, and a day's scores on the days up to it."""
-    market = market_of("momentum")
+    market = market_of("momentum", **SMALL)
     day = market.splits.validation.first + 100
     other = corrupted(market, day + 1)
-    for name, rival in fit_rivals(other, Portfolio.on(other, RULES)).items():
-        known = rivals_of("momentum")[name]
+    expected, found = (fit_rivals(one, Portfolio.on(one, RULES)) for one in (market, other))
+    for name, rival in found.items():
+        known = expected[name]
         np.testing.assert_array_equal(rival.rule.scores[: day + 1], known.rule.scores[: day + 1])
         assert (rival.rule.scores[day + 1 :] != known.rule.scores[day + 1 :]).any()
         assert (rival.rule.target_percent, rival.explained) == (known.rule.target_percent, known.explained)
 
 
 def test_rolling_fits_learn_only_what_is_known() -> None:
-    market = market_of("momentum")
+    market = market_of("momentum", **SMALL)
     day = market.splits.validation.first + 160
     other = corrupted(market, day + 1)
     first, second = (fit_rivals(one, Portfolio.on(one, RULES), refit_days=120) for one in (market, other))
-    once = rivals_of("momentum")
+    once = fit_rivals(market, Portfolio.on(market, RULES))
     for name, rival in first.items():
         np.testing.assert_array_equal(rival.rule.scores[: day + 1], second[name].rule.scores[: day + 1])
         train = slice(market.splits.train.last + 1)
