@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.speed import __main__ as speed
 from benchmarks.speed import device_choices, environment
+from benchmarks.speed import rivals as rivals_cost
 from benchmarks.speed.environment import lane_steps_per_second, portfolio_of
 from benchmarks.speed.evaluation import NAIVE_FORMS, TOLERANCE, NaiveSample, evaluation_rows, measure_evaluation
 from benchmarks.speed.generation import generation_rows, measure_generation
@@ -196,6 +197,13 @@ def test_report_holds_every_key_and_leaves_what_was_not_measured_open() -> None:
     assert set(figures.pop("growth_exponents")) == {"days", "columns", "population", "lanes", "buffer"}
     assert set(figures.values()) == {None}
     assert set(speed.SECTIONS) == set(speed._SECTIONS)
+
+
+def test_the_rivals_cost_is_that_of_the_rivals_that_are_fitted(capsys: pytest.CaptureFixture[str]) -> None:
+    rivals_cost.main(["--synthetic.days", "1600", "--synthetic.stocks", "6"])
+    shown = capsys.readouterr().out
+    assert "1,056 training days of 6 stocks among 6 columns" in shown
+    assert {line.split(":")[0] for line in shown.splitlines()[-2:]} == {"ridge", "LightGBM"}
 
 
 def test_device_choices_compare_forms_of_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
