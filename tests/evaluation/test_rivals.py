@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
+import lightgbm
 import numpy as np
 import pytest
 import torch
@@ -167,3 +168,15 @@ def test_what_cannot_be_fitted_is_left_out_with_one_line(spoil: str, caplog: pyt
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "left out: expected" in record.getMessage()
     assert "\n" not in record.getMessage()
+
+
+def test_one_that_fails_does_not_take_the_other_with_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise lightgbm.basic.LightGBMError("no split")
+
+    monkeypatch.setattr(lightgbm, "cv", fail)
+    market = market_of("momentum", **SMALL)
+    assert list(fit_rivals(market, Portfolio.on(market, RULES))) == [RIDGE]
+    assert "LightGBM is left out: expected results that trees can be fitted to, got: no split" in caplog.text

@@ -199,7 +199,7 @@ def fit_ridge(samples: Samples) -> Ridge:
 
 
 def fit_trees(samples: Samples, target: int) -> Ranker:
-    """Boost trees, as many as have the least out-of-fold error."""
+    """Boost trees, as many as have the least out-of-fold error; raise DataError where they cannot be fitted."""
     inputs = samples.x[..., 1:]
 
     def data(days: BoolArray) -> lightgbm.Dataset:
@@ -220,14 +220,13 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
         judged = np.zeros_like(is_used)
         judged[held] = is_used[held]
         folds.append((row[is_used & learned[:, None]], row[judged]))
-    found: dict[str, Any] = lightgbm.cv(
-        _TREES,
-        data(samples.train_days),
-        _ROUNDS,
-        folds=folds,
-        callbacks=[lightgbm.early_stopping(_PATIENCE, verbose=False)],
-        return_cvbooster=True,
-    )
+    stop = lightgbm.early_stopping(_PATIENCE, verbose=False)
+    try:
+        found: dict[str, Any] = lightgbm.cv(
+            _TREES, data(samples.train_days), _ROUNDS, folds=folds, callbacks=[stop], return_cvbooster=True
+        )
+    except lightgbm.basic.LightGBMError as error:
+        raise DataError(f"expected results that trees can be fitted to, got: {error}") from None
     cross = found["cvbooster"]
     return Ranker(
         [model(booster, cross.best_iteration) for booster in cross.boosters],

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
-import lightgbm
 import numpy as np
 from scipy.special import stdtr
 
@@ -175,8 +174,8 @@ def _rankers(samples: Samples, ridge: Ridge, target: int) -> Iterator[tuple[str,
     yield RIDGE, ridge.ranker(target)
     try:
         yield LIGHTGBM, fit_trees(samples, target)
-    except lightgbm.basic.LightGBMError as error:
-        logger.warning("the rival %s is left out: expected a fit, got: %s", LIGHTGBM, error)
+    except DataError as error:
+        logger.warning("the rival %s is left out: %s", LIGHTGBM, error)
 
 
 def _with_context(market: Market, inputs: Inputs, samples: Samples) -> tuple[Inputs, Samples, Ridge]:
