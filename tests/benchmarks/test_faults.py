@@ -89,7 +89,7 @@ def test_the_share_of_time_is_measured() -> None:
 def test_the_readmes_command_prints_the_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (command,) = re.findall(r"^python -m benchmarks\.faults.*$", README, flags=re.MULTILINE)
+    (command,) = re.findall(r"`(python -m benchmarks\.faults[^`]*)`", README)
     rows = [Row("one", 1, "so", "so", True), Row("two", 2, "so", "no", False), Row("three", 3, "so", "-", None)]
     monkeypatch.setattr(faults, "rows", lambda share: rows if share == 1 else [])
     monkeypatch.chdir(tmp_path)
