@@ -21,7 +21,7 @@ from training.evaluation.tracks import (
     Ground,
     play_equal_weight,
     play_pickers,
-    play_rule,
+    play_rules,
     play_shifted,
     purchases,
 )
@@ -64,7 +64,7 @@ class Judge:
     @classmethod
     def on(cls, ground: Ground, rivals: Mapping[str, ScoreRule], pickers: int, seed: int) -> Judge:
         """Play what does not depend on the policy that is judged."""
-        profits = {name: play_rule(ground, rule).daily_profit[0] for name, rule in rivals.items()}
+        profits = {name: track.daily_profit[0] for name, track in play_rules(ground, rivals).items()}
         generator = named_generator(seed, "random pickers", CPU)
         return cls(ground, play_equal_weight(ground).daily_profit[0], profits, pickers, generator)
 

@@ -24,7 +24,7 @@ from data.synthetic.built_in import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import TINY, lines_of, tiny_config
 from training.evaluation.baselines import ScoreRule, score_policy
-from training.evaluation.tracks import Ground, play_rule
+from training.evaluation.tracks import Ground, play_rules
 from training.evaluation.verdict import verdict
 from training.rollout import play
 
@@ -45,7 +45,7 @@ def test_a_policy_is_played_as_a_rule_is() -> None:
     ground = tiny_ground()
     rule = some_rule(ground)
     profit, orders = play_policy(ground, score_policy(rule, CPU))
-    assert profit == pytest.approx(play_rule(ground, rule).daily_profit[0])
+    assert profit == pytest.approx(play_rules(ground, {"rule": rule})["rule"].daily_profit[0])
     assert orders.stock.shape == (16, 1, len(ground.starts)) and (orders.coefficient > 0).any()
 
 

@@ -53,7 +53,7 @@ from training.evaluation.tracks import (
     play_equal_risk,
     play_equal_weight,
     play_pickers,
-    play_rule,
+    play_rules,
     play_shifted,
     replay,
 )
@@ -223,7 +223,7 @@ def test_a_perfect_timer_is_praised_for_timing_and_for_nothing_else() -> None:
     portfolio = Portfolio.on(market, env)
     starts = consecutive_windows(Span(550, 1199), env.episode_steps)
     ground = Ground(market, MarketTensors.of(market, "cpu"), portfolio, starts)
-    timer = play_rule(ground, ScoreRule(scores.rule, 2 * env.cost_rate))
+    timer = play_rules(ground, {RULE: ScoreRule(scores.rule, 2 * env.cost_rate)})[RULE]
     book, shape = portfolio.ledger(), (env.episode_steps, 1, len(starts))
     bought = (book.stock, book.value / env.stake, book.target_percent)
     plan = Orders(*(part.reshape(shape).clone() for part in bought))
@@ -248,7 +248,7 @@ def test_a_track_keeps_its_numbers_when_others_play() -> None:
     ground = ground_of(quiet_world())
     first = play_agent(ground, eager_agent())[0]
     before = first.equity.copy()
-    play_rule(ground, ScoreRule(np.ones(ground.market.close.shape)))
+    play_rules(ground, {RULE: ScoreRule(np.ones(ground.market.close.shape))})
     np.testing.assert_array_equal(first.equity, before)
 
 
@@ -338,7 +338,7 @@ def test_simple_rules_look_back_sixty_and_five_days() -> None:
     assert np.isnan(longer.scores[251]).all()
     assert np.isnan(rules[MOMENTUM].scores[59]).all() and np.isnan(rules[REVERSAL].scores[4]).all()
     ground = ground_of(world, windows=1, first=65)
-    track = play_rule(ground, rules[MOMENTUM])
+    track = play_rules(ground, rules)[MOMENTUM]
     policy = score_policy(ScoreRule(rules[MOMENTUM].scores), torch.device("cpu"))
     np.testing.assert_array_equal(track.equity[0, 0], play(world.env, policy, ground.starts)[1][:, 0].numpy())
     assert track.equity[0, 0, -1] > track.capital

@@ -52,21 +52,23 @@ class ScoreRule:
     """Score from which an order has the largest size; sizes below are in proportion. 0: all have it."""
 
 
-def score_policy(rule: ScoreRule, device: torch.device) -> Policy:
-    """Return the policy that every day orders by a rule, as many of the candidates as may be bought."""
-    return _score_policy([rule], device)
+def score_policy(rules: ScoreRule | Sequence[ScoreRule], device: torch.device) -> Policy:
+    """Return the policy that every day orders by a rule, as many of the candidates as may be bought.
 
-
-def _score_policy(rules: Sequence[ScoreRule], device: torch.device) -> Policy:
-    """Return the policy by which rules on the same scores play as many lanes each, rule by rule."""
-    table = torch.from_numpy(np.nan_to_num(rules[0].scores, nan=-np.inf)).to(device)
+    Several rules play as many lanes each, rule by rule.
+    """
+    rules = [rules] if isinstance(rules, ScoreRule) else rules
+    scores = {id(rule.scores): rule.scores for rule in rules}
+    tables = torch.from_numpy(np.nan_to_num(np.stack([*scores.values()]), nan=-np.inf)).to(device)
+    place = torch.tensor([[*scores].index(id(rule.scores)) for rule in rules], device=device)
     numbers = [[getattr(rule, name) for name in _NUMBERS] for rule in rules]
     columns = torch.tensor(numbers, dtype=torch.float64, device=device)
     has_price = any(rule.cash_price > 0 for rule in rules)
 
     def act(env: Portfolio, step: int) -> Tensor:
-        score = table[env.day]
-        lanes = columns.repeat_interleave(len(score) // len(rules), dim=0)
+        of_rule = len(env.day) // len(rules)
+        score = tables[place.repeat_interleave(of_rule), env.day]
+        lanes = columns.repeat_interleave(of_rule, dim=0)
         threshold, largest, target, price, full = lanes[..., None].unbind(1)
         if has_price:
             free, _, left = env.account().double().unbind(-1)
@@ -117,7 +119,7 @@ def tune_rule(env: Portfolio, scores: NDArray[np.float64], threshold: float, sta
 def _better(env: Portfolio, rule: ScoreRule, others: Sequence[ScoreRule], starts: Tensor) -> ScoreRule:
     """Return the best of the others if it beats the rule on the same windows by more than chance, else the rule."""
     rules = [rule, *others]
-    summary, _ = play(env, _score_policy(rules, starts.device), starts.repeat(len(rules)))
+    summary, _ = play(env, score_policy(rules, starts.device), starts.repeat(len(rules)))
     fitness = summary.fitness.view(len(rules), -1)
     best = int(fitness.mean(1).argmax())
     gain = fitness[best] - fitness[0]

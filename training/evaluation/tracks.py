@@ -129,10 +129,16 @@ def purchases(env: Portfolio) -> Orders:
     return Orders(*(part.reshape(shape).clone() for part in bought))
 
 
-def play_rule(ground: Ground, rule: ScoreRule) -> Track:
-    """Play a rule under the agents' limits and costs."""
-    policy = score_policy(rule, ground.starts.device)
-    return _play_days(ground, 1, lambda step: ground.env.step(policy(ground.env, step)))
+def play_rules(ground: Ground, rules: Mapping[str, ScoreRule]) -> dict[str, Track]:
+    """Play rules, side by side, under the agents' limits and costs."""
+    if not rules:
+        return {}
+    policy = score_policy([*rules.values()], ground.starts.device)
+    tracks = _play_days(ground, len(rules), lambda step: ground.env.step(policy(ground.env, step)))
+    return {
+        name: Track(**{f.name: getattr(tracks, f.name)[place : place + 1] for f in fields(Track)})
+        for place, name in enumerate(rules)
+    }
 
 
 def play_pickers(ground: Ground, plan: Orders, pickers: int, generator: torch.Generator) -> Track:
@@ -326,7 +332,7 @@ def _play_baselines(
         HOLD: play_buy_and_hold(ground),
         EQUAL_RISK: play_equal_risk(ground),
         **({} if ground.benchmark is None else {BENCHMARK: play_benchmark(ground, ground.benchmark)}),
-        **{name: play_rule(ground, rule) for name, rule in score_rules.items()},
+        **play_rules(ground, score_rules),
     }
 
 
