@@ -13,6 +13,7 @@ import pytest
 from tests.evaluation.chromium import Browser, chromium, find_chromium
 from tests.evaluation.page_case import case
 from tests.evaluation.test_page import HOSTILE, named
+from training.evaluation.charts import drawn_policies
 from training.evaluation.page.write import write_page
 
 EXECUTABLE = find_chromium()
@@ -96,9 +97,8 @@ def test_the_readout_tells_the_curves_values(browser: Browser, pages: dict[str, 
     day = int(np.flatnonzero(evaluation.dates == np.datetime64(words[0]))[0])
     assert day == pytest.approx(share * (len(evaluation.dates) - 1), abs=1.5)
     values = [float(re.fullmatch(r"([+-]?[\d.]+) %", word)[1]) for word in words if word.endswith("%")]  # type: ignore[index]
-    gains = [
-        100 * (curve[day] / curve[0] - 1) for name, curve in evaluation.curves.items() if name not in evaluation.elites
-    ]
+    curves = [evaluation.curves[name] for name in drawn_policies(evaluation)]
+    gains = [100 * (curve[day] / curve[0] - 1) for curve in curves]
     assert values == pytest.approx(gains, abs=0.11)
     assert browser.complaints() == []
 

@@ -83,7 +83,7 @@ def _accounts(
     ends: str,
 ) -> dict[str, Any]:
     """Return what charts of the policies over the stitched days share."""
-    lines = lines_of({name: measure(evaluation.curves[name]) for name in _drawn(evaluation)}, end)
+    lines = lines_of({name: measure(evaluation.curves[name]) for name in drawn_policies(evaluation)}, end)
     dates, windows = evaluation.dates, len(evaluation.played.days)
     return {
         "description": f"{subject} in percent. {ends}: {', '.join(f'{line.label} {line.end}' for line in lines)}.",
@@ -97,7 +97,7 @@ def _accounts(
     }
 
 
-def _drawn(evaluation: Evaluation) -> list[str]:
+def drawn_policies(evaluation: Evaluation) -> list[str]:
     """Return the policies that a chart can show apart: of all simple rules only the one that ended highest."""
     curves = evaluation.curves
     always = (CHAMPION, RANDOM, EQUAL, BENCHMARK, RIDGE, LIGHTGBM, RULE)
