@@ -8,14 +8,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from data.csv.text import NO_DAY, resolve_days
-from utils.errors import DataError
+from data.csv.text import NO_DAY, numbers, resolve_days
+from utils.errors import DataError, first_line
 
 Float64Array = NDArray[np.float64]
+LONGEST_GAP_DAYS = 31
+"""A close counts for so many days after its own, enough for monthly ones."""
 
 
 def read_benchmark(path: Path, dates: NDArray[np.datetime64]) -> Float64Array:
-    """Return the last close on or before each of the (days,) dates; NaN before the first close and after the last.
+    """Return the last close on or before each of the (days,) dates; NaN outside the file's dates and in its gaps.
 
     Raises:
         DataError: the file is no CSV file with columns `date` and `close`, or a close is not a positive number.
@@ -23,12 +25,12 @@ def read_benchmark(path: Path, dates: NDArray[np.datetime64]) -> Float64Array:
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
     except (ValueError, OSError) as error:
-        raise DataError(f"expected a CSV file with columns date, close in {path}, got: {_first_line(error)}") from None
+        raise DataError(f"expected a CSV file with columns date, close in {path}, got: {first_line(error)}") from None
     table.columns = table.columns.str.strip().str.lower()
     if not {"date", "close"} <= set(table.columns) or table.empty:
         raise DataError(f"expected columns date, close and at least one row in {path}, got {', '.join(table.columns)}")
     days, _ = resolve_days([text.strip() for text in table["date"]])
-    close = pd.to_numeric(table["close"], errors="coerce").to_numpy(np.float64)
+    close = numbers(table["close"].tolist(), ",")
     bad = (days == NO_DAY) | ~np.isfinite(close) | ~(close > 0)
     if bad.any():
         row = int(bad.argmax())
@@ -37,9 +39,6 @@ def read_benchmark(path: Path, dates: NDArray[np.datetime64]) -> Float64Array:
     series = pd.Series(close, index=days).groupby(level=0).last()
     wanted = dates.astype("datetime64[D]").astype(np.int64)
     place = np.searchsorted(series.index.to_numpy(), wanted, side="right") - 1
-    is_covered = (place >= 0) & (wanted <= series.index[-1])
+    age = wanted - series.index.to_numpy()[place]
+    is_covered = (place >= 0) & (wanted <= series.index[-1]) & (age <= LONGEST_GAP_DAYS)
     return np.where(is_covered, series.to_numpy()[place], np.nan)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -20,10 +20,12 @@ def written(path: Path, text: str) -> Path:
 
 def test_closes_are_the_last_known_ones_and_none_is_made_up(tmp_path: Path) -> None:
     file = written(
-        tmp_path, "Date, Close\n2020-01-06,30\n2020-01-03, 10.5\n2020-01-05,20\n2019-12-01,5\n2020-01-06,31\n"
+        tmp_path, "Date, Close\n2020-01-06,30\n2020-01-03, 10.5\n2020-01-05,20\n2019-12-02,5\n2020-01-06,31\n"
     )
     expected = [5, 5, 10.5, 10.5, 20, 31, *[np.nan] * 4]
     np.testing.assert_array_equal(read_benchmark(file, DATES), expected)
+    gap = written(tmp_path, "date,close\n2019-12-02,5\n2020-02-01,6\n")
+    np.testing.assert_array_equal(read_benchmark(gap, DATES), [5, 5, *[np.nan] * 8])
     later = written(tmp_path, "date,close\n2020-01-09,1\n2020-02-01,2\n")
     np.testing.assert_array_equal(read_benchmark(later, DATES), [*[np.nan] * 8, 1, 1])
 

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.benchmark import read_benchmark
+from data.benchmark import LONGEST_GAP_DAYS, read_benchmark
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
@@ -50,17 +50,21 @@ def known_rules(market: Market, env: Portfolio, judging: EvaluationConfig) -> di
     return {**{name: rival.rule for name, rival in learned.items()}, **simple_rules(market)}
 
 
-def benchmark_close(path: Path | None, market: Market, first_day: int, last_day: int) -> Array | None:
-    """Return the (days,) closes of a benchmark; None, with a warning, where it cannot be held on days first..last."""
+def benchmark_close(path: Path | None, market: Market, env: Portfolio, starts: Tensor) -> Array | None:
+    """Return the (days,) closes of a benchmark; None, with a warning, where it cannot be held over all windows."""
     if path is None:
         return None
+    first_day, last_day = int(starts[0]), int(starts[-1]) + env.rules.episode_steps
     try:
         close = read_benchmark(path, market.dates)
-        if np.isnan(close[[first_day, last_day]]).any():
+        if np.isnan(close[first_day : last_day + 1]).any():
             first, last = market.dates[[first_day, last_day]].astype("datetime64[D]")
             known = market.dates[np.isfinite(close)].astype("datetime64[D]")
             got = f"{known[0]} to {known[-1]}" if len(known) else "none on the market's days"
-            raise DataError(f"expected closes from {first} to {last} in {path}, got {got}")
+            raise DataError(
+                f"expected closes from {first} to {last} in {path}, none more than {LONGEST_GAP_DAYS} days after the "
+                f"one before, got {got}"
+            )
     except DataError as error:
         logger.warning("the benchmark is left out: %s", error)
         return None
