@@ -30,7 +30,7 @@ from data.features import (
     normalization_stats,
 )
 from utils.config.trader import DataConfig
-from utils.errors import DataError
+from utils.errors import DataError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:
             return file.read(columns=list(columns))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"expected a readable parquet file, got {path} ({_first_line(error)}); "
+            f"expected a readable parquet file, got {path} ({first_line(error)}); "
             f"`python main.py prepare` makes one of CSVs"
         ) from error
 
@@ -181,13 +181,9 @@ def _frame_table(frame: pd.DataFrame, columns: Sequence[str]) -> pa.Table:
     try:
         table = pa.Table.from_pandas(frame[list(columns)], preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"expected columns of one type each, got {_first_line(error)}; convert them") from error
+        raise DataError(f"expected columns of one type each, got {first_line(error)}; convert them") from error
     _check_schema(columns, table.schema, table.num_rows, "frame")
     return table
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _check_names(columns: Sequence[str], found: Sequence[str], source: str) -> None:

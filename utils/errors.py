@@ -86,3 +86,8 @@ def as_program_error(error: OSError | KeyboardInterrupt) -> ProgramError:
     if isinstance(error, KeyboardInterrupt):
         return StopRequested(signal.SIGINT, time.monotonic())
     return FileError(f"expected files that can be read and written, got: {error}")
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error of a library says in one line, its name if it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -47,7 +47,7 @@ class UnseenPath:
         return play(self.env, score_policy(rule, CPU), self.starts)[0].profit_percent.numpy()
 
     def play_planted(self, planted: Mapping[str, ScoreRule]) -> dict[str, NDArray[np.float64]]:
-        """Return the (windows,) profits of rule and oracle with the size and target that `tuned` chose."""
+        """Return the (windows,) profits of rule and oracle as `tuned` left them."""
         known = {RULE: self.scores.rule, ORACLE: self.scores.oracle}
         return {name: self.play_rule(replace(rule, scores=known[name])) for name, rule in planted.items()}
 
@@ -91,12 +91,12 @@ def training_market(config: Config) -> tuple[Market, PlantedScores]:
 
 
 def tuned(market: Market, scores: PlantedScores, config: Config) -> dict[str, ScoreRule]:
-    """Return rule and oracle with the fixed size and target that earn most on training windows."""
+    """Return rule and oracle as they are tuned on training windows."""
     return tune_planted(Portfolio.on(market, config.env), scores, tuning_windows(market, config))
 
 
 def tuning_windows(market: Market, config: Config) -> Tensor:
-    """Return the training windows on which size and target are tuned."""
+    """Return the training windows on which rules are tuned."""
     return spaced_windows(market.splits.train, config.env.episode_steps, _TUNING_WINDOWS)
 
 

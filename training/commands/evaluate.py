@@ -75,10 +75,7 @@ def evaluate(
     agents = {CHAMPION: run.champion} | {f"elite {rank}": agent for rank, agent in enumerate(run.elites, start=1)}
     starts = consecutive_windows(getattr(run.market.splits, split), run.config.env.episode_steps).to(run.device)
     generator = named_generator(run.config.seed, "evaluation", run.device)
-    last = int(starts[-1]) + env.rules.episode_steps
-    ground = Ground(
-        run.market, tensors, env, starts, benchmark_close(judging.benchmark, run.market, int(starts[0]), last)
-    )
+    ground = Ground(run.market, tensors, env, starts, benchmark_close(judging.benchmark, run.market, env, starts))
     played = play_all(ground, agents, rules, pickers=judging.random_pickers, generator=generator)
     holdout = run.market.splits.holdout
     looks = read_looks(run.path.parent, run.market, *run.market.dates[[holdout.first, holdout.last]].astype(str))

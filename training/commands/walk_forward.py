@@ -137,15 +137,9 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         run = open_saved_run(path, f"fold-{number}", data=config.data, device=device)
         env = Portfolio.on(run.market, run.config.env, device)
         starts = consecutive_windows(fold.holdout, run.config.env.episode_steps).to(device)
-        first, last = int(starts[0]), int(starts[-1]) + run.config.env.episode_steps
+        benchmark = benchmark_close(config.evaluation.benchmark, run.market, env, starts)
         played = play_all(
-            Ground(
-                run.market,
-                run.tensors(),
-                env,
-                starts,
-                benchmark_close(config.evaluation.benchmark, run.market, first, last),
-            ),
+            Ground(run.market, run.tensors(), env, starts, benchmark),
             {CHAMPION: run.champion},
             opposing_rules(run, env, config.evaluation),
             pickers=run.config.evaluation.random_pickers,

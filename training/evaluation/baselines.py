@@ -92,8 +92,7 @@ def tune_rule(env: Portfolio, scores: NDArray[np.float64], threshold: float, sta
     """Return the rule on these scores whose threshold, price of cash, size and target did best on training windows.
 
     One after the other is chosen, the largest mean fitness first; a choice is kept where it is better than what was
-    there by more than twice the standard error of the difference over windows. With less, rules of planted markets lost
-    up to 8% on unseen paths.
+    there by more than twice the standard error of the difference over windows.
 
     Args:
         threshold: the smallest that is tried.

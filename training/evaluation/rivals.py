@@ -75,7 +75,7 @@ class Inputs:
         bank = np.clip((multi_scale_bank(market.close) - self.mean) / self.std, -_CLIP, _CLIP)
         parts = [np.ones_like(bank[..., :1]), bank]
         if self.terms:
-            parts.append(self.context(market, bank[..., VOLATILITY]))
+            parts.append(self.context(self.boxes(market), bank[..., VOLATILITY]))
         return np.concatenate(parts, axis=2)
 
     def boxes(self, market: Market) -> Float32Array:
@@ -83,9 +83,8 @@ class Inputs:
         boxes: Float32Array = np.clip(_context_boxes(market) / self.box_std, -_CLIP, _CLIP)
         return boxes
 
-    def context(self, market: Market, volatility: Float32Array) -> Float32Array:
-        """Return the (days, n, terms) context terms for the (days, n) standardised volatilities of stocks."""
-        boxes = self.boxes(market)
+    def context(self, boxes: Float32Array, volatility: Float32Array) -> Float32Array:
+        """Return the (days, n, terms) context terms of boxes for the (days, n) standardised volatilities of stocks."""
         values = [
             boxes[:, term.column, term.box, None] * (volatility if term.times_volatility else np.ones_like(volatility))
             for term in self.terms
@@ -137,12 +136,12 @@ def fit_rivals(market: Market, env: Portfolio, *, refit_days: int = 0) -> dict[s
         logger.warning("the rivals %s and %s are left out: %s", RIDGE, LIGHTGBM, error)
         return {}
     starts = spaced_windows(samples.train, env.rules.episode_steps, _TUNING_WINDOWS).to(env.device)
-
-    def profit(target: int) -> float:
-        rule = ScoreRule(ridge.ranker(target).out_of_fold(samples), target_percent=targets[target])
-        return float(play(env, score_policy(rule, env.device), starts)[0].profit_percent.mean())
-
-    target = max(range(len(targets)), key=profit)
+    rules = [
+        ScoreRule(ridge.ranker(target).out_of_fold(samples), target_percent=percent)
+        for target, percent in enumerate(targets)
+    ]
+    summary, _ = play(env, score_policy(rules, env.device), starts.repeat(len(rules)))
+    target = int(summary.profit_percent.view(len(rules), -1).mean(1).argmax())
     rivals = {}
     for name, ranker in _rankers(samples, ridge, target):
         known = ranker.out_of_fold(samples)
@@ -190,7 +189,7 @@ def _with_context(market: Market, inputs: Inputs, samples: Samples) -> tuple[Inp
         if term is None:
             break
         wider = replace(inputs, terms=(*inputs.terms, term))
-        x = np.concatenate((bank, wider.context(market, volatility)), axis=2)
+        x = np.concatenate((bank, wider.context(boxes, volatility)), axis=2)
         more = replace(samples, x=x)
         better = fit_ridge(more)
         if better.error >= ridge.error:

@@ -22,7 +22,7 @@ from utils.spaces import ACCOUNT_FEATURES, POSITION_FEATURES
 Array = npt.NDArray[np.float64]
 _LEAST_STOCKS = 3
 _BLOCKS_PER_HOLDING = 3.0
-"""Mean block of the test, in holding periods; in simulation false alarms at 2.5% are 2.0 to 2.6%, with one 4 to 7%."""
+"""Mean block of the test, in holding periods; with shorter ones, results that overlap raise false alarms."""
 _NO_VARIATION = 1e-12
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,10 @@ class Track:
     traded: Array
     """Value bought and sold."""
     costs: Array
+
+    def each(self, change: Callable[[Array], Array]) -> Track:
+        """Return the track whose arrays are those that `change` makes of this one's."""
+        return Track(**{f.name: change(getattr(self, f.name)) for f in fields(Track)})
 
     @property
     def capital(self) -> float:
@@ -135,10 +140,7 @@ def play_rules(ground: Ground, rules: Mapping[str, ScoreRule]) -> dict[str, Trac
         return {}
     policy = score_policy([*rules.values()], ground.starts.device)
     tracks = _play_days(ground, len(rules), lambda step: ground.env.step(policy(ground.env, step)))
-    return {
-        name: Track(**{f.name: getattr(tracks, f.name)[place : place + 1] for f in fields(Track)})
-        for place, name in enumerate(rules)
-    }
+    return {name: tracks.each(itemgetter(slice(place, place + 1))) for place, name in enumerate(rules)}
 
 
 def play_pickers(ground: Ground, plan: Orders, pickers: int, generator: torch.Generator) -> Track:
@@ -176,11 +178,7 @@ def play_shifted(ground: Ground, plan: Orders, pickers: int, generator: torch.Ge
         ground.env.step_orders(_drawn(ground.env, Orders(*parts), generator) if step < trading else None)
 
     track = _play_days(ground, shifts * lots, order)
-    means = {
-        f.name: (values := getattr(track, f.name)).reshape(shifts, lots, *values.shape[1:]).mean(axis=1)
-        for f in fields(Track)
-    }
-    return Track(**means)
+    return track.each(lambda values: values.reshape(shifts, lots, *values.shape[1:]).mean(axis=1))
 
 
 def replay(ground: Ground, plan: Orders) -> Track:
