@@ -68,13 +68,17 @@ def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits
 
 
 def random_windows(span: Span, steps: int, count: int, generator: torch.Generator) -> Tensor:
-    """Draw the first days of episodes of `steps` steps within the span uniformly: (count,) on the generator's device.
+    """Draw the first days of episodes of `steps` steps, one in each of `count` equal parts of the span: (count,).
+
+    Windows spread over the span differ less from one draw to the next than windows drawn apart.
 
     Raises:
         DataError: the span holds no such episode.
     """
     starts = _possible_starts(span, steps)
-    return span.first + torch.randint(starts, (count,), generator=generator, device=generator.device)
+    draw = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
+    part = (torch.arange(count, device=draw.device) + draw) / count
+    return span.first + (part * starts).long().clamp(max=starts - 1)
 
 
 def spaced_windows(span: Span, steps: int, count: int) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from utils.config.trader import EnvironmentConfig
-from utils.spaces import MIN_COEFFICIENT
+from utils.spaces import MIN_COEFFICIENT, rank_stocks
 
 Price = TypeVar("Price", float, Tensor)
 
@@ -51,15 +51,6 @@ def candidate_stocks(tradable: Tensor, slot_stock: Tensor) -> Tensor:
     stocks = tradable.shape[-1]
     held = torch.zeros(*slot_stock.shape[:-1], stocks + 1, dtype=torch.bool, device=slot_stock.device)
     return tradable & ~held.scatter_(-1, slot_stock, True)[..., :stocks]
-
-
-def rank_stocks(score: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest of (..., n) scores, best first, and their stocks; ties go to the lower stock."""
-    if count == 1:
-        best, stock = score.max(dim=-1, keepdim=True)
-        return best, stock
-    ranked, order = score.sort(dim=-1, descending=True, stable=True)
-    return ranked[..., :count], order[..., :count]
 
 
 def choose_orders(coefficient: Tensor, is_candidate: Tensor, count: int) -> tuple[Tensor, Tensor]:

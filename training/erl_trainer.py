@@ -1,4 +1,4 @@
-"""The generation loop: evaluate, train by gradient, evolve, validate (ERL; Khadka and Tumer 2018)."""
+"""The generation loop: evaluate, evolve, train, validate (ERL; Khadka and Tumer 2018), with critics in closed form."""
 
 from __future__ import annotations
 
@@ -6,43 +6,38 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from data.features import OPEN
 from data.market import Market
 from data.splits import random_windows, spaced_windows
 from environment.portfolio import Portfolio
-from models.ddpg_agent import DDPGAgent
-from training.ddpg import mean_stats
-from training.distillation import actor_sensitivity, distill, distillation_batches
-from training.evaluation.baselines import held_equity
-from training.evolution import cross_average, cross_heads, elite_rows, inherit, mutate, plan_selection
-from training.generation_log import HISTORY, GenerationLog, validation_record
-from training.learner import Learner
-from training.rollout import Exploration, Recorder, Rollout, roll_out
+from models import genome
+from models.agent import Agent
+from models.replay_buffer import replay_buffer, waits
+from models.waiting import WaitingValue, improve
+from training.critics import TrainingDays, traders_of
+from training.evolution import elite_count, next_generation, ranked
+from training.generation_log import HISTORY, GenerationLog
+from training.rollout import Rollout, roll_out
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
-from utils.errors import NonFiniteError
 from utils.runs.seeding import named_generator, random_state, set_random_state
 
-PHASES = ("evaluate", "train", "evolve", "validate", "checkpoint")
+PHASES = ("evaluate", "evolve", "train", "validate", "checkpoint")
 """Of a generation, in their order; its checkpoint is written by who drives the trainer."""
 
 
 class ERLTrainer:
-    """Owns all that lives as long as the run: environments, the learner with population and replay, the champion."""
+    """Owns all that lives as long as the run: environments, genes and critics, the replay, the value of waiting."""
 
     def __init__(
         self,
         market: Market,
         env: Portfolio,
-        learner: Learner,
+        learning: LearningConfig,
         evolution: EvolutionConfig,
         evaluation: EvaluationConfig,
         *,
-        training_starts: int,
         seed: int,
         log: GenerationLog,
         safe_point: Callable[[], None] = lambda: None,
@@ -50,36 +45,30 @@ class ERLTrainer:
         """Take the parts; `safe_point` is called between any two steps of work and may raise to stop.
 
         Args:
-            env: agents are evaluated in it, and validated in one like it.
-            training_starts: transitions that the replay must hold before gradient steps begin.
+            env: agents are evaluated in it, and the champion validated in one like it.
         """
-        self.market, self.tensors = market, learner.market
+        self.market, self.device = market, env.device
         self.eval_env, self.val_env = env, Portfolio(env.bars, env.rules)
-        self.learner, self.population, self.replay = learner, learner.population, learner.replay
-        self.device = self.population.device
-        context_days = self.population.networks.context_days
-        self.champion = DDPGAgent(self.population.network_config, context_days, device=self.device)
-        self.learning, self.evolution, self.evaluation = learner.config, evolution, evaluation
-        self.training_starts, self.seed = training_starts, seed
+        self.learning, self.evolution, self.evaluation = learning, evolution, evaluation
         self.log, self.safe_point = log, safe_point
-        self.generators = {
-            name: named_generator(seed, name, "cpu" if name in ("windows", "evolution") else self.device)
-            for name in ("windows", "evolution", "exploration", "replay")
-        }
-        self.validation_starts = spaced_windows(
-            market.splits.validation, env.rules.episode_steps, evaluation.validation_windows
-        )
-        open_, steps = market.data_array[:, market.investable_columns, OPEN], env.rules.episode_steps
-        self.equal_weight = np.stack(
-            [held_equity(market.close, open_, start, steps, env.rules) for start in self.validation_starts.tolist()],
-            axis=1,
-        )
+        self.days = TrainingDays.of(market, env)
+        self.generators = {name: named_generator(seed, name, "cpu") for name in ("windows", "evolution")}
+        self.genes = genome.found(evolution.population_size, self.generators["evolution"])
+        """(P, genes) of the agents."""
+        self.critics = self.days.fit(self.genes)
+        self.waiting = WaitingValue.zero(env.rules, self.device)
+        self.replay = replay_buffer(learning.replay_capacity, env.orders_per_day, self.device)
+        self.elites = list(range(elite_count(evolution)))
+        """Rows of the fittest agents of the last evaluation, the fittest first."""
+        self.founders = list(range(evolution.population_size))
+        """For each agent the one of the first generation that its first parents descend from."""
+        steps = env.rules.episode_steps
+        self.validation_starts = spaced_windows(market.splits.validation, steps, evaluation.validation_windows)
         self.generation = 0
-        self.champion_score = float("-inf")
-        self.champion_generation = 0
-        self.elites: list[int] = []
-        self.founders = list(range(self.population.size))
-        """For each agent the one of the first generation whose parameters it descends from, mates left out."""
+        self.champion = self._recombined()
+        """Deployed: the elites of the last generation in one agent."""
+        self.champion_score = float("nan")
+        """Its mean profit on the validation windows, percent of the initial capital."""
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
         """Run up to so many generations; yield each one's record once its state is ready to be saved."""
@@ -92,103 +81,96 @@ class ERLTrainer:
         self.log.begin(self.generation)
         with self.log.phase("evaluate"):
             rollout = self.evaluate()
-        self._require_finite("the actions or results", rollout.fitness.isfinite())
-        with self.log.phase("train"):
-            learning = self.train()
+        learning = self.learning_record(rollout)
         with self.log.phase("evolve"):
             self.evolve(rollout.fitness)
+        with self.log.phase("train"):
+            self.train()
         with self.log.phase("validate"):
             validation = self.validate()
-        noise = exploration_noise(self.learning, self.generation)
-        return self.log.record(rollout, learning, validation, self.replay, self.training_starts, noise)
+        return self.log.record(rollout, learning, validation, self.replay)
 
     def evaluate(self) -> Rollout:
-        """Play all agents on the generation's windows, with and without noise; all of it fills the replay buffer."""
-        config, steps = self.evaluation, self.eval_env.rules.episode_steps
-        starts = random_windows(self.market.splits.train, steps, config.fitness_windows, self.generators["windows"])
-        recorder = Recorder()
+        """Play all agents on windows of training days by what they expect there out of fold; fill the replay."""
+        train, steps = self.market.splits.train, self.eval_env.rules.episode_steps
+        fitness, exploration = self.evaluation.fitness_windows, self.evaluation.exploration_windows
+        draws = self.generators["windows"]
+        starts = torch.cat([random_windows(train, steps, count, draws) for count in (fitness, exploration) if count])
+        outlook = self.days.outlook(self.critics)
+        # What an order must earn is, on average, what the best ones of a day are expected to.
+        typical = (
+            outlook.opportunity[:, train.first : train.last].clamp(min=0).mean(1) / self.eval_env.rules.largest_order
+        )
+        drawn = torch.rand(len(typical), exploration, generator=draws, dtype=torch.float64).to(self.device)
         rollout = roll_out(
             self.eval_env,
-            self.population.networks,
-            self.tensors,
-            starts.to(self.device),
-            exploration=Exploration(
-                exploration_noise(self.learning, self.generation),
-                self.learning.random_order_probability,
-                config.exploration_lanes,
-                self.generators["exploration"],
-            ),
-            recorder=recorder,
+            traders_of(self.genes, self.critics.weights, self.device),
+            outlook,
+            self.waiting,
+            starts,
+            caution=-typical[:, None] * torch.log1p(-drawn),
+            records=True,
             safe_point=self.safe_point,
         )
-        self.replay.add(recorder.transitions(self.eval_env, self.learning.credit))
+        self.replay.add(rollout.transitions)
         return rollout
 
-    def train(self) -> dict[str, float]:
-        """Train all agents on the shared buffer, once it holds enough; return mean losses and norms."""
-        if self.replay.size < max(1, self.training_starts):
-            return {}
-        self.population.scale_learning_rates(learning_rate_share(self.learning, self.generation))
-        updates = []
-        for _ in tqdm(
-            range(self.learning.gradient_steps), desc="train", unit="step", leave=False, disable=None, delay=1.0
-        ):
-            self.safe_point()
-            updates.append(self.learner.update(self.generators["replay"]))
-            self._require_finite("an update", updates[-1].is_finite)
-        return mean_stats(updates)
-
-    @torch.no_grad()
     def evolve(self, fitness: Tensor) -> None:
-        """Replace the population by its elites, offspring, mutants and survivors, in place."""
-        config, learning, generator = self.evolution, self.learning, self.generators["evolution"]
-        population, replay, draws = self.population, self.replay, self.generators["replay"]
-        selection = plan_selection(fitness.cpu(), config, generator)
-        self.elites = elite_rows(fitness.cpu(), selection)
-        self.founders = [self.founders[parent] for parent in selection.parents.tolist()]
-        sensitivity = None
-        if config.mutation == "proximal":
-            own = actor_sensitivity(population, replay, self.tensors, learning.batch_size, draws)
-            sensitivity = inherit(own, selection)
-        self.safe_point()
-        batches = []
-        if config.crossover == "distill":
-            limits, temperature = self.learner.limits, learning.selection_temperature
-            steps = config.distillation_steps
-            batches = distillation_batches(
-                population, selection, replay, self.tensors, limits, temperature, steps, draws
-            )
-        stacks = population.stacks()
-        if config.crossover == "average":
-            heirs = cross_average(stacks, selection, generator)
-        elif config.crossover == "head":
-            heirs = cross_heads(stacks, selection)
-        else:
-            heirs = inherit(stacks, selection)
-        population.write(mutate(heirs, selection.is_mutant, config.mutation_strength, generator, sensitivity))
-        self.safe_point()
-        if batches:
-            distill(population, selection, batches, learning.actor_learning_rate)
+        """Replace all agents but the elites by mutated children of the fittest."""
+        fitness = fitness.cpu()
+        self.elites = ranked(fitness)[: elite_count(self.evolution)].tolist()
+        self.genes, parents = next_generation(self.genes, fitness, self.evolution, self.generators["evolution"])
+        self.founders = [self.founders[parent] for parent in parents.tolist()]
 
-    def validate(self) -> dict[str, Any]:
-        """Play all agents on the validation windows; the best one ever, by money, becomes the champion."""
-        starts = self.validation_starts.to(self.device)
+    def train(self) -> None:
+        """Fit all critics to what orders earned, and the value of waiting to what accounts lived through."""
+        self.safe_point()
+        self.critics = self.days.fit(self.genes)
+        self.safe_point()
+        if self.learning.gamma > 0 and self.replay.size:
+            self.waiting = improve(
+                self.waiting, waits(self.replay), self.learning.gamma, self.learning.policy_iterations
+            )
+        self.champion = self._recombined()
+
+    def _recombined(self) -> Agent:
+        """Return the mean of the elites: of critics that are linear it is an ensemble."""
+        traders = traders_of(self.genes, self.critics.weights, self.device)
+        elites = torch.tensor(self.elites, device=self.device)
+        return Agent(self.days.inputs, traders.rows(elites).mean(), self.waiting, self.eval_env.rules)
+
+    def elite_agents(self) -> list[Agent]:
+        """Return the elites, the fittest first, each as an agent of its own."""
+        traders = traders_of(self.genes, self.critics.weights, self.device)
+        return [
+            Agent(self.days.inputs, traders.rows(slice(row, row + 1)), self.waiting, self.eval_env.rules)
+            for row in self.elites
+        ]
+
+    def validate(self) -> dict[str, float]:
+        """Play the champion on the validation windows; nothing is chosen by the result."""
         rollout = roll_out(
-            self.val_env, self.population.networks, self.tensors, starts, safe_point=self.safe_point, label="validate"
+            self.val_env,
+            self.champion.traders,
+            self.champion.outlook(self.market, self.days.later),
+            self.waiting,
+            self.validation_starts.to(self.device),
+            safe_point=self.safe_point,
+            label="validate",
         )
-        self._require_finite("the actions on validation windows", rollout.profit_percent.isfinite())
-        score, best = rollout.most_profitable()
-        if score > self.champion_score:
-            self.champion_score, self.champion_generation = score, self.generation
-            self.population.copy_agent(best, self.champion)
-        return validation_record(
-            rollout,
-            self.equal_weight,
-            self.validation_starts,
-            self.founders,
-            self.champion_score,
-            self.champion_generation,
-        )
+        self.champion_score = float(rollout.profit_percent)
+        return {"champion": self.champion_score}
+
+    def learning_record(self, rollout: Rollout) -> dict[str, float]:
+        """Return how well critics and value foretell what they have not seen, and how varied the agents still are."""
+        best = ranked(rollout.fitness)[: elite_count(self.evolution)]
+        return {
+            "explained": float(self.critics.explained.mean()),
+            "explained_best": float(self.critics.explained.max()),
+            "initial_value": float(rollout.initial_value[best].mean()),
+            "elite_profit_percent": float(rollout.profit_percent[best].mean()),
+            "founders": len(set(self.founders)),
+        }
 
     @property
     def seconds(self) -> Sequence[dict[str, float]]:
@@ -199,25 +181,18 @@ class ERLTrainer:
         """Add a phase that ran outside the trainer to the times of this generation."""
         self.log.seconds[-1][phase] = seconds
 
-    def _require_finite(self, name: str, is_finite: Tensor) -> None:
-        """Stop the run, if the settings say so, where something of an agent, (A,), was not finite."""
-        if self.learning.non_finite == "stop" and not bool(is_finite.all()):
-            raise NonFiniteError(
-                f"expected finite numbers, got {name} of {int((~is_finite).sum())} of {len(is_finite)} agents in "
-                f"generation {self.generation} that are not; lower the learning rates or mend the data, or skip what "
-                "is not finite with --resume and --learning.non-finite skip"
-            )
-
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to continue exactly, as nested dicts of tensors and JSON values."""
+        """Return everything needed to continue exactly, as nested dicts of tensors and JSON values.
+
+        Critics follow from genes and market; those of the champion and the elites are kept for who only plays them.
+        """
         return {
-            "population": self.population.state_dict(),
-            "champion": {"networks": self.champion.networks.state_dict()},
+            "population": {"genes": self.genes, "weights": torch.from_numpy(self.critics.weights)},
+            "champion": self.champion.state_dict(),
             "replay": self.replay.state_dict(),
             "progress": {
                 "generation": self.generation,
                 "champion_score": self.champion_score,
-                "champion_generation": self.champion_generation,
                 "elites": self.elites,
                 "founders": self.founders,
                 "seconds": list(self.log.seconds),
@@ -229,32 +204,17 @@ class ERLTrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave, into the objects that are there."""
-        self.population.load_state_dict(state["population"])
-        self.champion.networks.load_state_dict(state["champion"]["networks"])
-        self.champion.forget_encodings()
-        self.replay.load_state_dict(state["replay"])
+        """Restore what `state_dict` gave."""
         progress = state["progress"]
         self.generation = progress["generation"]
         self.champion_score = progress["champion_score"]
-        self.champion_generation = progress["champion_generation"]
-        self.elites = list(progress.get("elites", []))
-        self.founders = list(progress.get("founders", self.founders))
+        self.elites, self.founders = list(progress["elites"]), list(progress["founders"])
+        self.genes = state["population"]["genes"].cpu()
+        self.critics = self.days.fit(self.genes)
+        self.champion = Agent.from_state(state["champion"], self.device)
+        self.waiting = self.champion.waiting
+        self.replay.load_state_dict(state["replay"])
         self.log.seconds = deque(progress["seconds"], maxlen=HISTORY)
         for name, generator in self.generators.items():
             generator.set_state(state["random"]["named"][name])
         set_random_state(state["random"]["global"])
-
-
-def exploration_noise(config: LearningConfig, generation: int) -> float:
-    """Return the exploration noise at a generation, counted from 1: linear, then constant."""
-    return _falling(config.noise_initial, config.noise_final, generation, config.noise_decay_generations)
-
-
-def learning_rate_share(config: LearningConfig, generation: int) -> float:
-    """Return the share of the learning rates at a generation, counted from 1: linear, then constant."""
-    return _falling(1.0, config.learning_rate_final, generation, config.learning_rate_decay_generations)
-
-
-def _falling(initial: float, final: float, generation: int, generations: int) -> float:
-    return initial + min(1.0, (generation - 1) / generations) * (final - initial)

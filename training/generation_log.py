@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from models.replay_buffer import ReplayBuffer
 from training.rollout import Rollout
-from training.trials import trial_record
 from utils.memory.profiler import MemoryProfiler
+from utils.tensor_ring import TensorRing
 
 HISTORY = 1000
 _COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
@@ -58,31 +55,23 @@ class GenerationLog:
             self.profiler.log_memory(name, census=name == "evolve" and is_due)
 
     def record(
-        self,
-        rollout: Rollout,
-        learning: dict[str, float],
-        validation: dict[str, Any],
-        replay: ReplayBuffer,
-        training_starts: int,
-        exploration_noise: float,
+        self, rollout: Rollout, learning: dict[str, float], validation: dict[str, float], replay: TensorRing
     ) -> dict[str, Any]:
         """Put the generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
         fitness = rollout.fitness
         return {
             "generation": self.generation,
             "generations": self.generations,
-            "replay": {"size": replay.size, "capacity": replay.capacity, "training_starts": training_starts},
+            "replay": {"size": replay.size, "capacity": replay.capacity},
             "fitness": {
                 **_spread(fitness[fitness.isfinite()]),
                 "above_zero": int((fitness > 0).sum()),
                 "agents": len(fitness),
-                "unsound_agents": int((~fitness.isfinite()).sum()),
             },
             "profit_percent": float(rollout.profit_percent.nanmean()),
             "trading": _trading(rollout),
             "validation": validation,
-            "learning": learning or None,
-            "exploration_noise": exploration_noise,
+            "learning": learning,
             "seconds": self._timing(),
             "memory": self._memory(),
         }
@@ -104,37 +93,10 @@ class GenerationLog:
         return {name: getattr(snapshot, name) for name in ("rss_mb", "uss_mb", "gpu_allocated_mb")}
 
 
-def validation_record(
-    rollout: Rollout,
-    equal_weight: NDArray[np.float64],
-    starts: Tensor,
-    founders: Sequence[int],
-    champion_score: float,
-    champion_generation: int,
-) -> dict[str, Any]:
-    """Record the results on the validation windows that begin at `starts`, with each agent's own.
-
-    `equal_weight` is the (steps + 1, W) equity of holding everything equally there, `founders` the agents
-    of the first generation from which the agents descend.
-    """
-    profit = rollout.profit_percent
-    score, best = rollout.most_profitable()
-    equity = torch.where(profit.isfinite()[:, None], rollout.equity[..., 0], torch.nan)
-    return {
-        "best": score,
-        "best_agent": best,
-        "mean": float(profit.nanmean()),
-        "unsound_agents": int((~profit.isfinite()).sum()),
-        "champion": champion_score,
-        "champion_generation": champion_generation,
-        "trials": trial_record(equity.cpu().numpy(), equal_weight, starts.numpy(), float(equal_weight[0, 0]), founders),
-    }
-
-
 def _trading(rollout: Rollout) -> dict[str, float]:
-    """Sum up the noise-free episodes."""
-    counts = {name: int(rollout.noise_free(getattr(rollout.summary, name)).sum()) for name in _COUNTS}
-    money = {name: float(rollout.noise_free(getattr(rollout.summary, name)).sum()) for name in ("penalties", "costs")}
+    """Sum up the episodes."""
+    counts = {name: int(getattr(rollout.summary, name).sum()) for name in _COUNTS}
+    money = {name: float(getattr(rollout.summary, name).sum()) for name in ("penalties", "costs")}
     return {**counts, **money, "win_rate": counts["wins"] / counts["trades"] if counts["trades"] else 0.0}
 
 

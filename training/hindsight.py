@@ -16,7 +16,7 @@ from torch import Tensor
 from environment.ledger import Bars
 from environment.orders import Orders
 from environment.portfolio import Portfolio
-from utils.config.trader import EnvironmentConfig, LearningConfig, NetworkConfig
+from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 _TARGETS = 5
@@ -24,24 +24,6 @@ _TARGETS = 5
 _DAYS_AT_ONCE = 256
 _STAKE_PERCENT = 0.001
 """So small a stake that no order is ever cut to the cash at hand, or to a share of the day's volume."""
-
-
-@dataclass(frozen=True)
-class HindsightOrders:
-    """m orders in each of B states of A agents, and their results."""
-
-    stock: Tensor
-    """(A, B, m) int64."""
-    target_percent: Tensor
-    """(A, B, m)."""
-    reward: Tensor
-    """(A, B, m) reward that the largest order would have been credited with; 0 where it is not known."""
-    is_known: Tensor
-    """(A, B, m) bool."""
-
-    def of(self, agents: slice) -> HindsightOrders:
-        """Return the orders of some agents."""
-        return HindsightOrders(*(value[agents] for value in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -53,49 +35,6 @@ class Hindsight:
     """(targets,) sale targets in percent."""
     rewards: Tensor
     """(targets, days, stocks) float32 from `first_day` on, percent of the initial capital; NaN where not known."""
-
-    def draw_block(
-        self, block_days: int, shape: tuple[int, int], orders: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor, HindsightOrders]:
-        """Draw a block among all training days, (A, B) of its days, and orders for each of them.
-
-        A replay buffer holds only the days of the last few generations' episodes.
-
-        Returns:
-            The block's first day, a 0-dimensional int64 tensor, the (A, B) days since then, and their orders.
-        """
-        device, days = self.rewards.device, self.rewards.shape[1]
-        length = min(block_days, days)
-        first_day = torch.randint(days - length + 1, (), generator=generator, device=device) + self.first_day
-        day_offset = torch.randint(length, shape, generator=generator, device=device)
-        return first_day, day_offset, self.draw(first_day + day_offset, orders, generator)
-
-    def draw(self, day: Tensor, orders: int, generator: torch.Generator) -> HindsightOrders:
-        """Draw `orders` uniformly random stocks and targets for each of the (A, B) days."""
-        targets, days, stocks = self.rewards.shape
-        shape = (2, *day.shape, orders)
-        # Float64, whose numbers below 1 stay below the count when multiplied by it.
-        draw = torch.rand(shape, generator=generator, device=day.device, dtype=torch.float64)
-        which, stock = (draw[0] * targets).long(), (draw[1] * stocks).long()
-        row = (day - self.first_day).clamp(0, days - 1).unsqueeze(-1)
-        reward = self.rewards[which, row, stock]
-        is_known = reward.isfinite()
-        return HindsightOrders(stock, self.targets[which], torch.where(is_known, reward, 0.0), is_known)
-
-
-def hindsight_loss(values: list[Tensor], orders: HindsightOrders) -> Tensor:
-    """Return each agent's mean squared error over the known orders, (A,), summed over its critics' (A, B, m) values."""
-    known = orders.is_known.flatten(1).sum(1).clamp(min=1)
-    errors = torch.stack([(value - orders.reward).square() for value in values]) * orders.is_known
-    return errors.flatten(2).sum((0, 2)) / known
-
-
-def uses_hindsight(network: NetworkConfig, learning: LearningConfig) -> bool:
-    """Tell whether critics learn from orders that were not given.
-
-    Only a structured critic tells apart what a trade itself earns, which is its reward only if credited by trade.
-    """
-    return network.critic == "structured" and learning.credit == "entry" and learning.hindsight_orders > 0
 
 
 def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day: int) -> Hindsight:

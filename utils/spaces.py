@@ -15,6 +15,8 @@ ACTION_FEATURES = 2
 """Coefficient, sale target in percent."""
 POSITION_FEATURES = 6
 """Held, days held / maximum, unrealised return, size / maximum, distance to target, days without bar / maximum."""
+SESSIONS_HELD = 1
+"""The place of the sessions held, as a share of the most, among a position's features."""
 SIZE = 3
 """The place of a position's size among its features."""
 ACCOUNT_FEATURES = 3
@@ -34,3 +36,12 @@ def spread_positions(slot_stock: Tensor, slot_features: Tensor, stocks: int) -> 
     dense = slot_features.new_zeros(*slot_stock.shape[:-1], stocks + 1, slot_features.shape[-1])
     dense.scatter_(-2, slot_stock.unsqueeze(-1).expand_as(slot_features), slot_features)
     return dense[..., :stocks, :]
+
+
+def rank_stocks(score: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` largest of (..., n) scores, best first, and their stocks; ties go to the lower stock."""
+    if count == 1:
+        best, stock = score.max(dim=-1, keepdim=True)
+        return best, stock
+    ranked, order = score.sort(dim=-1, descending=True, stable=True)
+    return ranked[..., :count], order[..., :count]

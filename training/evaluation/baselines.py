@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from environment.orders import rank_stocks
 from environment.portfolio import Portfolio
 from training.rollout import Policy, play
 from utils.config.trader import EnvironmentConfig
@@ -22,6 +21,7 @@ from utils.spaces import (
     MAX_TARGET_PERCENT,
     MIN_COEFFICIENT,
     MIN_TARGET_PERCENT,
+    rank_stocks,
 )
 
 _NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score")

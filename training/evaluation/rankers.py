@@ -8,28 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import lightgbm
 import numpy as np
-from numpy.typing import NDArray
 
-from data.splits import Span
+from training.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
 from utils.errors import DataError
 
-BoolArray = NDArray[np.bool_]
-Float32Array = NDArray[np.float32]
-Float64Array = NDArray[np.float64]
 Model = Callable[[Float32Array], Float64Array]
 """From (days, n, inputs) to (days, n) expected results, in percent of the initial capital at the largest size."""
 
-_FOLDS = 5
 _PENALTIES = tuple(10.0**power for power in range(-5, 3))
 """In multiples of the number of rows, for standardised inputs."""
-_ROWS_PER_INPUT = 20
-"""Fewest results that a regression learns from, for each of its inputs."""
 _ROUNDS, _PATIENCE = 300, 15
 _TREES = {
     "objective": "regression",
@@ -43,65 +34,6 @@ _TREES = {
     "seed": 0,
     "verbose": -1,
 }
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Inputs of all days of a market, and the known results of its orders."""
-
-    x: Float32Array
-    """(days, n, inputs)"""
-    results: Float32Array
-    """(targets, days, n) in percent of the initial capital, of orders of the largest size; NaN where not known."""
-    train: Span
-    longest: int
-    """Sessions until the result of every order is known."""
-
-    @cached_property
-    def is_known(self) -> BoolArray:
-        """Tell which orders, (days, n), have a known result."""
-        is_known: BoolArray = np.isfinite(self.results[0])
-        return is_known
-
-    @cached_property
-    def train_days(self) -> BoolArray:
-        """Tell which (days,) have results that are known by the last training day."""
-        return self.known_by(self.train.last)
-
-    def known_by(self, day: int) -> BoolArray:
-        """Tell which (days,), from the first training day on, have results that are known by this day's close."""
-        days = np.arange(len(self.x))
-        is_known: BoolArray = (days >= self.train.first) & (days <= day - self.longest)
-        return is_known
-
-    @cached_property
-    def folds(self) -> list[tuple[BoolArray, slice]]:
-        """Return for each fold of the training days the (days,) to learn from and the days to judge on.
-
-        No trade of a day to learn from overlaps one of a day to judge on.
-        """
-        days, first, count = np.arange(len(self.x)), self.train.first, self.train.days
-        folds = []
-        for start, stop in pairwise(first + count * fold // _FOLDS for fold in range(_FOLDS + 1)):
-            is_apart = (days < start - self.longest) | (days >= stop + self.longest)
-            folds.append((self.train_days & is_apart, slice(start, stop)))
-        return folds
-
-    def require_enough(self) -> None:
-        """Raise DataError where there is too little to learn from outside of a fold."""
-        fewest = min(int(self.is_known[days].sum()) for days, _ in self.folds)
-        least = _ROWS_PER_INPUT * self.x.shape[2]
-        if fewest < least:
-            raise DataError(
-                f"expected the results of {least} orders outside each fifth of the training days, got {fewest}; "
-                "give more training days"
-            )
-
-    def explained(self, scores: Float64Array, target: int) -> float:
-        """Return the share of the variance of the results at a target that (days, n) scores explain."""
-        is_scored = self.is_known & self.train_days[:, None]
-        result = self.results[target][is_scored].astype(np.float64)
-        return 1.0 - float(((result - scores[is_scored]) ** 2).mean() / max(result.var(), 1e-30))
 
 
 @dataclass(frozen=True)
@@ -129,46 +61,10 @@ class Ranker:
 
 
 @dataclass(frozen=True)
-class _Moments:
-    """Sums over each day's stocks from which the ridge regression of any days and penalty follows."""
-
-    gram: Float64Array
-    """(days, inputs, inputs)"""
-    product: Float64Array
-    """(days, inputs, targets) of inputs and results."""
-    square: Float64Array
-    """(days, targets) of the results."""
-
-    @classmethod
-    def of(cls, samples: Samples) -> Self:
-        """Sum up the known results."""
-        x = samples.x * samples.is_known[..., None]
-        y = np.nan_to_num(samples.results).transpose(1, 2, 0)
-        across = x.transpose(0, 2, 1)
-        parts = across @ x, across @ y, np.square(y, dtype=np.float64).sum(axis=1)
-        return cls(*(part.astype(np.float64) for part in parts))
-
-    def solve(self, days: BoolArray, penalty: float) -> Float64Array:
-        """Return the (inputs, targets) weights; the constant, input 0, bears no penalty."""
-        gram = self.gram[days].sum(axis=0)
-        shrinkage = np.full(len(gram), penalty * gram[0, 0])
-        shrinkage[0] = 0.0
-        weights: Float64Array = np.linalg.solve(gram + np.diag(shrinkage), self.product[days].sum(axis=0))
-        return weights
-
-    def error(self, days: slice, weights: Float64Array) -> Float64Array:
-        """Return the (targets,) summed squared errors."""
-        gram, product = self.gram[days].sum(axis=0), self.product[days].sum(axis=0)
-        error: Float64Array = self.square[days].sum(axis=0)
-        error += (weights * (gram @ weights - 2 * product)).sum(axis=0)
-        return error
-
-
-@dataclass(frozen=True)
 class Ridge:
     """Ridge regressions of the results at all targets with one penalty."""
 
-    moments: _Moments
+    moments: Moments
     penalty: float
     by_fold: list[Float64Array]
     """(inputs, targets) weights without each fold."""
@@ -178,7 +74,7 @@ class Ridge:
     def ranker(self, target: int) -> Ranker:
         """Return the ranker of results at one target."""
         by_fold = [_linear(weights[:, target]) for weights in self.by_fold]
-        return Ranker(by_fold, lambda days: _linear(self.moments.solve(days, self.penalty)[:, target]))
+        return Ranker(by_fold, lambda days: _linear(self.moments.over(days).solve(self.penalty)[:, target]))
 
 
 def _linear(weights: Float64Array) -> Model:
@@ -187,12 +83,12 @@ def _linear(weights: Float64Array) -> Model:
 
 def fit_ridge(samples: Samples) -> Ridge:
     """Choose the penalty with the least out-of-fold error."""
-    moments = _Moments.of(samples)
+    moments = Moments.of(samples)
 
     def fitted(penalty: float) -> Ridge:
-        by_fold = [moments.solve(days, penalty) for days, _ in samples.folds]
+        by_fold = [moments.over(days).solve(penalty) for days, _ in samples.folds]
         folds = zip(samples.folds, by_fold, strict=True)
-        error = sum(float(moments.error(held, weights)[-1]) for (_, held), weights in folds)
+        error = sum(moments.over(held).error(weights[:, -1], -1) for (_, held), weights in folds)
         return Ridge(moments, penalty, by_fold, error)
 
     return min(map(fitted, _PENALTIES), key=lambda ridge: ridge.error)

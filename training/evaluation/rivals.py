@@ -21,9 +21,10 @@ from data.market import Market
 from data.splits import spaced_windows
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
-from training.evaluation.rankers import Float32Array, Float64Array, Model, Ranker, Ridge, Samples, fit_ridge, fit_trees
+from training.evaluation.rankers import Model, Ranker, Ridge, fit_ridge, fit_trees
 from training.hindsight import order_results
 from training.rollout import play
+from training.samples import Float32Array, Float64Array, Samples
 from utils.errors import DataError
 
 logger = logging.getLogger(__name__)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from data.market import Market, MarketTensors
+from data.market import Market
 from data.synthetic.built_in import PlantedScores
-from models.ddpg_agent import DDPGAgent
+from models.agent import Agent
 from training.run.market import MARKET, load_market, pinned
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
@@ -33,19 +32,13 @@ class SavedRun:
     """Scores of the built-in market's planted pattern; None on data from a file."""
     device: torch.device
     generation: int
-    champion: DDPGAgent
-    champion_generation: int
-    elites: list[DDPGAgent]
-    """The last generation's best agents by training fitness, the best first."""
+    champion: Agent
+    """Of that generation."""
 
     @property
     def name(self) -> str:
         """Return the name of the run's folder."""
         return self.path.name
-
-    def tensors(self) -> MarketTensors:
-        """Return the market's network inputs on the run's device, made anew at each call."""
-        return MarketTensors.of(self.market, self.device)
 
 
 def open_saved_run(
@@ -63,11 +56,8 @@ def open_saved_run(
     run = RunLog.open(runs_dir, latest_run(runs_dir) if name is None else name)
     config = run.settings(Config)
     checkpoint = run.newest_checkpoint(settings_hash(config))
-    progress = checkpoint.state["progress"]
-    if progress["champion_generation"] == 0:
-        raise ConfigError(f"expected a champion in {run.path}, got agents without a finite result only; train it again")
     market, scores = _own_market(run.path, config, data)
-    networks = checkpoint.state["population"]["networks"]
+    champion = Agent.from_state(checkpoint.state["champion"], device)
     return SavedRun(
         path=run.path,
         config=config,
@@ -75,9 +65,7 @@ def open_saved_run(
         planted_scores=scores,
         device=torch.device(device),
         generation=checkpoint.generation,
-        champion=_agent(config, checkpoint.state["champion"]["networks"], 0, device),
-        champion_generation=progress["champion_generation"],
-        elites=[_agent(config, networks, row, device) for row in progress.get("elites", [])],
+        champion=champion,
     )
 
 
@@ -89,11 +77,3 @@ def _own_market(path: Path, config: Config, data: Path | None) -> tuple[Market, 
     # The record says which stocks may be bought, so that the list of them need not be kept.
     market, scores = load_market(dataclasses.replace(config, data=data or config.data, investable=None))
     return pinned(path, market), scores
-
-
-def _agent(config: Config, state: dict[str, Tensor], row: int, device: torch.device | str) -> DDPGAgent:
-    """Return the agent in one row of a stack of networks; tensors that the agents share have one row."""
-    agent = DDPGAgent(config.network, config.split.context_window_days, device=device)
-    rows = {name: value[row if len(value) > 1 else 0][None] for name, value in state.items()}
-    agent.networks.load_state_dict(rows)
-    return agent

@@ -18,7 +18,6 @@ from utils.config.kinds import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    PositiveShare,
     ResumedRunName,
     RunName,
     RunsFolder,
@@ -31,11 +30,6 @@ from utils.config.kinds import (
 from utils.config.settings import checked_dataclass, from_dict, require
 from utils.spaces import MAX_COEFFICIENT
 
-Representation = Literal["independent", "shared"]
-Credit = Literal["entry", "daily"]
-CriticForm = Literal["structured", "plain"]
-Crossover = Literal["distill", "head", "average"]
-Precision = Literal["auto", "float32", "bfloat16"]
 Profile = Literal["quick", "full"]
 Fill = Literal["next_open", "same_close"]
 Rivals = Literal["learned", "none"]
@@ -163,138 +157,44 @@ class EnvironmentConfig:
 
 
 @checked_dataclass
-class NetworkConfig:
-    """Shapes of the market encoder, the actor and the critic."""
-
-    representation: Annotated[Representation, Mark.SHORT] = "independent"
-    """`independent`: an encoder for each agent (ERL); `shared`: one for the population (ERL-Re2)."""
-    encoder_channels: PositiveInt = 32
-    """Channels of the encoder's convolutions."""
-    hidden_units: PositiveInt = 64
-    """Units of each hidden layer of actor and critic."""
-    summary_queries: PositiveInt = 4
-    """Attention queries that summarise all columns of a day."""
-    critic: CriticForm = "structured"
-    """`structured`: state value + size x per-unit value of what is ordered; `plain`: no such knowledge."""
-    twin_critics: bool = True
-    """Learn two critics and use the smaller value (Fujimoto et al. 2018)."""
-    precision: Precision = "auto"
-    """Precision of the encoder's convolutions; parameters, optimisers, heads and accounts keep float32 or more. `auto`:
-    bfloat16 on CUDA, float32 on a CPU."""
-
-
-@checked_dataclass
 class LearningConfig:
-    """Deep deterministic policy gradient (Lillicrap et al. 2016) and learning in hindsight."""
+    """How the value of waiting is learned."""
 
-    gradient_steps: Annotated[NonNegativeInt, Mark.SHORT] = 32
-    """Updates of each agent in a generation."""
-    batch_size: PositiveInt = 256
-    """Transitions of an update, for each agent."""
-    block_days: PositiveInt = 64
-    """Consecutive days from which the transitions of one update are drawn."""
-    micro_batch_agents: Annotated[NonNegativeInt, Mark.FREE] = 0
-    """Agents whose gradients are computed at once; 0 chooses by the memory available."""
-    gamma: Share = 0.99
-    """Discount factor of a day."""
-    tau: PositiveShare = 0.005
-    """Step of the soft (Polyak) update of the target networks."""
-    actor_learning_rate: PositiveFloat = 3e-3
-    """Learning rate of the actors at the start."""
-    critic_learning_rate: PositiveFloat = 3e-3
-    """Learning rate of critics and encoder at the start."""
-    critic_weight_decay: NonNegativeFloat = 0.5
-    """Weight decay of critics and encoder but its queries: each step shrinks them by the learning rate times this
-    (Loshchilov and Hutter 2019, decoupled from the gradient). A market has few independent episodes of what moves all
-    its stocks; they are soon learned by heart."""
-    query_weight_decay: NonNegativeFloat = 0.25
-    """Weight decay of the encoder's queries: with less, each goes on picking columns by chance; with more, they mix a
-    column that stands out with all others before it is found."""
-    learning_rate_final: PositiveShare = 0.1
-    """Share of both learning rates that is left in the end: smaller steps average the noise of more batches."""
-    learning_rate_decay_generations: PositiveInt = 15
-    """Generations over which the learning rates fall linearly to that share."""
-    max_gradient_norm: PositiveFloat = 1.0
-    """Norm to which gradients are clipped, for each agent."""
-    credit: Credit = "entry"
-    """`entry`: a trade's whole profit and cost count at the step that opened it; `daily`: as it accrues."""
-    hindsight_orders: NonNegativeInt = 16
-    """Orders that were not given, for each state of an update, from whose known results the critic learns what a
-    trade earns (`entry` credit and the structured critic only); 0 takes none."""
-    hindsight_steps: PositiveInt = 4
-    """Gradient steps of the critics on such orders for each one on transitions."""
-    input_noise: NonNegativeFloat = 1.0
-    """Standard deviation of the noise on the standardised inputs of days that are learned from in hindsight. It keeps
-    the networks from learning by heart the few independent episodes of what moves all stocks at once."""
-    selection_temperature: PositiveFloat = 1.0
-    """Softness, in units of the coefficient, of the choice of a stock in the actor's loss."""
-    noise_initial: NonNegativeFloat = 0.3
-    """Standard deviation of Gaussian exploration at generation 1, as a share of each action's range."""
-    noise_final: NonNegativeFloat = 0.05
-    """Standard deviation of Gaussian exploration in the end, as a share of each action's range."""
-    noise_decay_generations: PositiveInt = 15
-    """Generations over which the noise falls linearly from its initial to its final value."""
-    random_order_probability: Share = 0.2
-    """Chance, each exploration lane and day, that a uniformly random order replaces the actor's."""
-    non_finite: Annotated[Literal["skip", "stop"], Mark.FREE] = "skip"
-    """`skip`: an agent's update that is not finite is left out and counted, an agent whose actions or results are not
-    has no fitness; `stop`: the run stops there."""
-
-
-@checked_dataclass
-class ReplayConfig:
-    """The shared replay buffer."""
-
-    capacity: PositiveInt = 50_000
-    """Transitions kept; the oldest are overwritten."""
-    training_starts: NonNegativeInt = 10_000
-    """Transitions in the buffer before training starts; at most its capacity."""
-
-    def __post_init__(self) -> None:
-        fits = self.training_starts <= self.capacity
-        require(fits, f"0 <= training-starts <= capacity ({self.capacity})", self.training_starts)
+    gamma: Share = 1.0
+    """Discount factor of a day. Episodes are finite and time left is part of the state: nothing has to be discounted.
+    0: waiting is worth nothing."""
+    policy_iterations: Annotated[PositiveInt, Mark.SHORT] = 2
+    """Policy iterations of a generation."""
+    replay_capacity: PositiveInt = 80_000
+    """Transitions that the replay buffer keeps; the oldest are overwritten."""
 
 
 @checked_dataclass
 class EvolutionConfig:
-    """Selection, crossover and mutation of the population."""
+    """Selection, crossover and mutation of the population's genes."""
 
     population_size: Annotated[PositiveInt, Mark.SHORT] = 16
     """Agents of the population."""
     elite_fraction: Share = 0.25
-    """Share of the next generation that are the best agents, unchanged and with their optimiser state."""
-    offspring_fraction: Share = 0.25
-    """Share of the next generation that are children of two tournament winners."""
-    mutant_fraction: Share = 0.25
-    """Share that are mutated copies of a tournament winner; what is left over are unchanged tournament winners."""
+    """Share of the agents, the fittest, that stay as they are; their mean is the champion."""
     tournament_size: PositiveInt = 3
-    """Agents drawn for a tournament, of which the fittest wins."""
-    crossover: Crossover = "distill"
-    """`distill`: a child learns, state by state, the better of its parents' actions (Bodnar et al. 2020); `head`: it
-    takes its actor from one parent and its critics from the other (shared representation only); `average`: blended
-    weights."""
-    distillation_steps: NonNegativeInt = 8
-    """Gradient steps in which a child learns from its parents."""
-    mutation: Literal["proximal", "gaussian"] = "proximal"
-    """`proximal`: noise scaled down where outputs are sensitive (Bodnar et al. 2020); `gaussian`: plain noise."""
-    mutation_strength: NonNegativeFloat = 0.05
-    """Standard deviation of the noise, relative to the weights' own scale."""
-
-    def __post_init__(self) -> None:
-        total = self.elite_fraction + self.offspring_fraction + self.mutant_fraction
-        require(total <= 1 + 1e-9, "elite-fraction + offspring-fraction + mutant-fraction <= 1", total)
+    """Agents drawn for a tournament, of which the fittest is a parent; each child has two."""
+    mutation_share: Share = 0.3
+    """Share of a child's genes that move."""
+    mutation_strength: NonNegativeFloat = 0.15
+    """Standard deviation of their steps, as a share of the range of a gene."""
 
 
 @checked_dataclass
 class EvaluationConfig:
     """Settings by which policies are judged."""
 
-    fitness_windows: PositiveInt = 4
+    fitness_windows: PositiveInt = 32
     """Training windows of a generation, the same for all agents; fitness is the mean over them."""
-    exploration_lanes: NonNegativeInt = 1
-    """Noisy episodes of each agent on each of those windows, played only to fill the replay buffer."""
+    exploration_windows: NonNegativeInt = 8
+    """Further ones, on which agents wait at random: they only fill the replay buffer."""
     validation_windows: PositiveInt = 8
-    """Evenly spaced validation windows on which the champion is chosen."""
+    """Evenly spaced validation windows on which the champion is looked at; nothing is chosen on them."""
     random_pickers: PositiveInt = 200
     """Random pickers in the baseline table."""
     rivals: Annotated[Rivals, Mark.SHORT, Mark.FREE] = "learned"
@@ -337,18 +237,9 @@ class Config:
     split: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)
-    network: NetworkConfig = field(default_factory=NetworkConfig)
     learning: LearningConfig = field(default_factory=LearningConfig)
-    replay: ReplayConfig = field(default_factory=ReplayConfig)
     evolution: EvolutionConfig = field(default_factory=EvolutionConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-
-    def __post_init__(self) -> None:
-        require(
-            self.evolution.crossover != "head" or self.network.representation == "shared",
-            "crossover head only with representation shared, whose heads read the same encoder",
-            f"representation {self.network.representation}",
-        )
 
 
 def profile_config(profile: Profile) -> Config:
@@ -357,10 +248,8 @@ def profile_config(profile: Profile) -> Config:
         return Config(profile="full")
     return Config(
         profile="quick",
-        generations=20,
+        generations=12,
         split=DataConfig(context_window_days=64),
-        network=NetworkConfig(encoder_channels=16, hidden_units=32),
-        learning=LearningConfig(batch_size=128),
     )
 
 

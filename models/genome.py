@@ -1,0 +1,59 @@
+"""What evolution decides about an agent: what its critic looks at, and how it uses its capital.
+
+A population's genes are one tensor, (agents, genes). Each gene lies within bounds; the sale target is one of a few.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from models.inputs import GROUPS
+from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
+
+TARGETS = 5
+"""Sale targets, evenly spaced over their range."""
+DECISIONS = ("target", "patience")
+GENES = (*GROUPS, *DECISIONS)
+"""Logarithms to base 10 of the penalties on the groups of inputs, the number of the sale target, and the weight of the
+value of waiting."""
+TARGET, PATIENCE = (GENES.index(name) for name in DECISIONS)
+_LOW = (*(-4.0 for _ in GROUPS), 0.0, 0.0)
+_HIGH = (*(2.0 for _ in GROUPS), TARGETS - 1.0, 1.25)
+TARGET_PERCENTS = tuple(
+    MIN_TARGET_PERCENT + place * (MAX_TARGET_PERCENT - MIN_TARGET_PERCENT) / (TARGETS - 1) for place in range(TARGETS)
+)
+
+
+def found(agents: int, generator: torch.Generator) -> Tensor:
+    """Draw the genes of so many agents uniformly within their bounds."""
+    low, high = _bounds()
+    drawn = torch.rand(agents, len(GENES), generator=generator, dtype=torch.float64)
+    return within_bounds(low + drawn * (high - low))
+
+
+def cross(first: Tensor, second: Tensor, generator: torch.Generator) -> Tensor:
+    """Take each gene of a child from one of its two parents by lot: (children, genes)."""
+    is_first = torch.rand(first.shape, generator=generator) < 0.5
+    return torch.where(is_first, first, second)
+
+
+def mutate(genes: Tensor, share: float, strength: float, generator: torch.Generator) -> Tensor:
+    """Move a share of the genes by Gaussian steps of this deviation, relative to the width of their bounds."""
+    low, high = _bounds()
+    is_moved = torch.rand(genes.shape, generator=generator) < share
+    step = strength * (high - low) * torch.randn(genes.shape, generator=generator, dtype=torch.float64)
+    return within_bounds(torch.where(is_moved, genes + step, genes))
+
+
+def within_bounds(genes: Tensor) -> Tensor:
+    """Reflect genes at their bounds, so that they do not gather there; round the target."""
+    low, high = _bounds()
+    genes = low + (genes - low).abs()
+    genes = torch.maximum(high - (high - genes).abs(), low)
+    genes[:, TARGET] = genes[:, TARGET].round()
+    return genes
+
+
+def _bounds() -> tuple[Tensor, Tensor]:
+    return torch.tensor(_LOW, dtype=torch.float64), torch.tensor(_HIGH, dtype=torch.float64)

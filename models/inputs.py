@@ -1,0 +1,80 @@
+"""What a critic sees of a stock at a close: the multi-scale bank and the forecasts of the responses, standardised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.bank import HALF_LIVES, multi_scale_bank
+from data.features import CLOSE
+from data.market import Market
+from models.responses import FORECASTS, Responses
+from utils.errors import DataError
+
+BoolArray = NDArray[np.bool_]
+Float32Array = NDArray[np.float32]
+
+_SCALES = len(HALF_LIVES)
+_SIZES = {
+    "constant": 1,
+    **{f"own {scale}": size for scale, size in (("fast", 3), ("medium", 3), ("slow", _SCALES - 6))},
+    **{f"market {scale}": size for scale, size in (("fast", 3), ("medium", 3), ("slow", _SCALES - 6))},
+    "volatility": 1,
+    "events": len(FORECASTS) - 2,
+    "leaders": 1,
+    "states": 1,
+}
+"""Inputs of each group: half-lives up to 4, 32 and 128 days are fast, medium and slow."""
+GROUPS = (*_SIZES,)[1:]
+"""Inputs that bear one penalty together; the constant bears none."""
+GROUP_OF_INPUT = np.repeat(np.arange(-1, len(GROUPS)), [*_SIZES.values()])
+"""(inputs,) place among the groups; -1 for the constant."""
+_BANK = 2 * _SCALES + 1
+_CLIP = 6.0
+"""Standard deviations to which the bank is clipped; forecasts stay as they are, for rare ones tell the most."""
+
+
+@dataclass(frozen=True)
+class TradeInputs:
+    """How the inputs of a market are made, fitted to its training days."""
+
+    mean: Float32Array
+    std: Float32Array
+    """(inputs - 1,) on training days."""
+    responses: Responses
+
+    @classmethod
+    def fit(cls, market: Market, learned: BoolArray) -> Self:
+        """Fit responses and standardisation to the (days,) learned days."""
+        responses = _responses(market, learned)
+        raw = _raw(market, responses)[learned]
+        std = raw.std(axis=(0, 1), dtype=np.float64)
+        if not std[:_SCALES].max() > 0:
+            raise DataError("expected closes that move, got constant ones on all training days")
+        mean = raw.mean(axis=(0, 1), dtype=np.float64).astype(np.float32)
+        return cls(mean, np.where(std > 0, std, 1.0).astype(np.float32), responses)
+
+    def of(self, market: Market) -> Float32Array:
+        """Return the (days, n, inputs) of a market; row t depends on closes up to t only."""
+        return self._standardised(_raw(market, self.responses))
+
+    def without(self, market: Market, learned: BoolArray) -> Float32Array:
+        """Return the inputs with responses fitted to other days."""
+        return self._standardised(_raw(market, _responses(market, learned)))
+
+    def _standardised(self, raw: Float32Array) -> Float32Array:
+        x = (raw - self.mean) / self.std
+        x[..., :_BANK] = np.clip(x[..., :_BANK], -_CLIP, _CLIP)
+        return np.concatenate((np.ones_like(x[..., :1]), x), axis=2)
+
+
+def _responses(market: Market, learned: BoolArray) -> Responses:
+    return Responses.fit(market.data_array[:, :, CLOSE], market.investable_columns, learned)
+
+
+def _raw(market: Market, responses: Responses) -> Float32Array:
+    forecast = responses.forecast(market.data_array[:, :, CLOSE], market.investable_columns)
+    return np.concatenate((multi_scale_bank(market.close), forecast), axis=2)

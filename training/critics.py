@@ -1,0 +1,117 @@
+"""The critics of trades of a whole population: ridge regressions of the known results of orders, in closed form.
+
+Each agent has penalties and a sale target of its own. Its critic is also fitted without each fold of the training days,
+so that on every training day there is one that has not seen it: what it expects there is out of fold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data.market import Market
+from environment.portfolio import Portfolio
+from models.genome import PATIENCE, TARGET, TARGET_PERCENTS
+from models.inputs import GROUP_OF_INPUT, GROUPS, TradeInputs
+from models.trader import Outlook, Traders
+from training.hindsight import order_results
+from training.samples import Float32Array, Float64Array, Moments, Samples, Sums
+
+
+@dataclass(frozen=True)
+class TrainingDays:
+    """The training days as a regression, and what is summed up of them once for all agents and generations."""
+
+    inputs: TradeInputs
+    samples: Samples
+    """Their inputs are cross-fitted: on the days of a fold, responses that were fitted without it."""
+    total: Sums
+    without: list[Sums]
+    """Without each fold."""
+    within: list[Sums]
+    """Of each fold."""
+    tradable: Tensor
+    """(days, n) bool: the stock has a bar."""
+    later: Float32Array
+    """(days, n, inputs) as in use, fitted to all training days; 0 on these, of which they know too much."""
+
+    @classmethod
+    def of(cls, market: Market, env: Portfolio) -> TrainingDays:
+        """Fit inputs and sum up the results of all orders of a market's training days.
+
+        Raises:
+            DataError: there is too little to learn from.
+        """
+        train, days = market.splits.train, len(market.dates)
+        hindsight = order_results(env.bars, env.rules, train.first, train.last)
+        results = np.full((len(hindsight.targets), days, env.bars.stocks), np.nan, dtype=np.float32)
+        results[:, train.first : train.last + 1] = hindsight.rewards.cpu().numpy()
+        learned = np.arange(days) <= train.last
+        inputs = TradeInputs.fit(market, learned)
+        samples = Samples(inputs.of(market), results, train, env.slots // env.orders_per_day)
+        samples.require_enough()
+        later = np.zeros_like(samples.x)
+        later[train.last + 1 :] = samples.x[train.last + 1 :]
+        for _, held in samples.folds:
+            apart = learned.copy()
+            apart[max(0, held.start - samples.longest) : held.stop + samples.longest] = False
+            samples.x[held] = inputs.without(market, apart)[held]
+        moments = Moments.of(samples)
+        without = [moments.over(fold) for fold, _ in samples.folds]
+        within = [moments.over(held) for _, held in samples.folds]
+        return cls(inputs, samples, moments.over(samples.train_days), without, within, env.bars.tradable, later)
+
+    def fit(self, genes: Tensor) -> Critics:
+        """Fit the critics of agents with these (A, genes)."""
+        whole, by_fold, error = [], [], []
+        for row in genes.numpy():
+            penalty = np.where(GROUP_OF_INPUT < 0, 0.0, 10.0 ** row[: len(GROUPS)][GROUP_OF_INPUT])
+            target = int(row[TARGET])
+            folds = [sums.solve(penalty)[:, target] for sums in self.without]
+            missed = [sums.error(w, target) for sums, w in zip(self.within, folds, strict=True)]
+            whole.append(self.total.solve(penalty)[:, target])
+            by_fold.append(folds)
+            error.append(sum(missed) / self._variance(target))
+        return Critics(np.array(whole), np.array(by_fold), 1.0 - np.array(error))
+
+    def _variance(self, target: int) -> float:
+        """Return the summed squared deviations of the results at a target from their mean, over all folds."""
+        rows = sum(sums.gram[0, 0] for sums in self.within)
+        total = sum(sums.product[0, target] for sums in self.within)
+        return float(sum(sums.square[target] for sums in self.within) - total**2 / rows)
+
+    def outlook(self, critics: Critics) -> Outlook:
+        """Return what the agents expect on training days, out of fold; nothing on all others."""
+        x = self.samples.x
+        expected = np.full((len(critics.weights), *x.shape[:2]), -np.inf, dtype=np.float32)
+        for fold, (_, held) in enumerate(self.samples.folds):
+            expected[:, held] = expectations(x[held], critics.by_fold[:, fold])
+        return Outlook.of(torch.from_numpy(expected).to(self.tradable.device), self.tradable)
+
+
+@dataclass(frozen=True)
+class Critics:
+    """The critics of A agents."""
+
+    weights: Float64Array
+    """(A, inputs) fitted to all training days."""
+    by_fold: Float64Array
+    """(A, folds, inputs) without each fold."""
+    explained: Float64Array
+    """(A,) share of the variance of results at the agent's target that its critic explains out of fold."""
+
+
+def expectations(x: Float32Array, weights: Float64Array) -> Float32Array:
+    """Return the (A, days, n) expected results of (days, n, inputs) by (A, inputs) weights."""
+    expected = x.reshape(-1, x.shape[-1]) @ weights.astype(np.float32).T
+    return np.ascontiguousarray(expected.T).reshape(len(weights), *x.shape[:2])
+
+
+def traders_of(genes: Tensor, weights: Float64Array, device: torch.device | str) -> Traders:
+    """Return the agents with these (A, genes) and critics."""
+    percents = torch.tensor(TARGET_PERCENTS, dtype=torch.float64)
+    parts = torch.from_numpy(weights), percents[genes[:, TARGET].long()], genes[:, PATIENCE]
+    return Traders(*(part.to(device) for part in parts))

@@ -1,0 +1,132 @@
+"""Known results of orders as a regression: samples, purged folds of days, ridge regressions in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.splits import Span
+from utils.errors import DataError
+
+BoolArray = NDArray[np.bool_]
+Float32Array = NDArray[np.float32]
+Float64Array = NDArray[np.float64]
+
+_FOLDS = 5
+_ROWS_PER_INPUT = 20
+"""Fewest results that a regression learns from, for each of its inputs."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs of all days of a market, and the known results of its orders."""
+
+    x: Float32Array
+    """(days, n, inputs)"""
+    results: Float32Array
+    """(targets, days, n) in percent of the initial capital, of orders of the largest size; NaN where not known."""
+    train: Span
+    longest: int
+    """Sessions until the result of every order is known."""
+
+    @cached_property
+    def is_known(self) -> BoolArray:
+        """Tell which orders, (days, n), have a known result."""
+        is_known: BoolArray = np.isfinite(self.results[0])
+        return is_known
+
+    @cached_property
+    def train_days(self) -> BoolArray:
+        """Tell which (days,) have results that are known by the last training day."""
+        return self.known_by(self.train.last)
+
+    def known_by(self, day: int) -> BoolArray:
+        """Tell which (days,), from the first training day on, have results that are known by this day's close."""
+        days = np.arange(len(self.x))
+        is_known: BoolArray = (days >= self.train.first) & (days <= day - self.longest)
+        return is_known
+
+    @cached_property
+    def folds(self) -> list[tuple[BoolArray, slice]]:
+        """Return for each fold of the training days the (days,) to learn from and the days to judge on.
+
+        No trade of a day to learn from overlaps one of a day to judge on.
+        """
+        days, first, count = np.arange(len(self.x)), self.train.first, self.train.days
+        folds = []
+        for start, stop in pairwise(first + count * fold // _FOLDS for fold in range(_FOLDS + 1)):
+            is_apart = (days < start - self.longest) | (days >= stop + self.longest)
+            folds.append((self.train_days & is_apart, slice(start, stop)))
+        return folds
+
+    def require_enough(self) -> None:
+        """Raise DataError where there is too little to learn from outside of a fold."""
+        fewest = min(int(self.is_known[days].sum()) for days, _ in self.folds)
+        least = _ROWS_PER_INPUT * self.x.shape[2]
+        if fewest < least:
+            raise DataError(
+                f"expected the results of {least} orders outside each fifth of the training days, got {fewest}; "
+                "give more training days"
+            )
+
+    def explained(self, scores: Float64Array, target: int) -> float:
+        """Return the share of the variance of the results at a target that (days, n) scores explain."""
+        is_scored = self.is_known & self.train_days[:, None]
+        result = self.results[target][is_scored].astype(np.float64)
+        return 1.0 - float(((result - scores[is_scored]) ** 2).mean() / max(result.var(), 1e-30))
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over days from which a ridge regression follows."""
+
+    gram: Float64Array
+    """(inputs, inputs)"""
+    product: Float64Array
+    """(inputs, targets)"""
+    square: Float64Array
+    """(targets,)"""
+
+    def solve(self, penalty: float | Float64Array) -> Float64Array:
+        """Return the (inputs, targets) weights under a penalty in multiples of the number of rows.
+
+        One penalty is for all inputs but the constant, input 0, which bears none; an array is for each input.
+        """
+        shrinkage = np.full(len(self.gram), penalty) if isinstance(penalty, float) else penalty.copy()
+        shrinkage[0] = 0.0
+        weights: Float64Array = np.linalg.solve(self.gram + np.diag(shrinkage * self.gram[0, 0]), self.product)
+        return weights
+
+    def error(self, weights: Float64Array, target: int) -> float:
+        """Return the summed squared error at a target of (inputs,) weights."""
+        return float(self.square[target] + weights @ (self.gram @ weights - 2 * self.product[:, target]))
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over each day's stocks from which the ridge regression of any days and penalty follows."""
+
+    gram: Float64Array
+    """(days, inputs, inputs)"""
+    product: Float64Array
+    """(days, inputs, targets) of inputs and results."""
+    square: Float64Array
+    """(days, targets) of the results."""
+
+    @classmethod
+    def of(cls, samples: Samples) -> Self:
+        """Sum up the known results."""
+        x = samples.x * samples.is_known[..., None]
+        y = np.nan_to_num(samples.results).transpose(1, 2, 0)
+        across = x.transpose(0, 2, 1)
+        parts = across @ x, across @ y, np.square(y, dtype=np.float64).sum(axis=1)
+        return cls(*(part.astype(np.float64) for part in parts))
+
+    def over(self, days: BoolArray | slice) -> Sums:
+        """Add up some days."""
+        return Sums(*(part[days].sum(axis=0) for part in (self.gram, self.product, self.square)))
