@@ -36,8 +36,8 @@ STATE_HALF_LIVES = (2, 8, 32)
 _NO_EVENT = len(EVENT_EDGES) // 2
 _VOLATILITY_HALF_LIFE = 128
 """Days: slow, or an event would raise the bar for the next one."""
-_LEAST_WEIGHT = 1.0 - 0.5 ** (20 / _VOLATILITY_HALF_LIFE)
-"""A volatility counts where its measured days weigh as much as the last 20."""
+_LEAST_WEIGHT = 1.0 - 0.5 ** (19.5 / _VOLATILITY_HALF_LIFE)
+"""A volatility counts where its measured days weigh as much as the last 20, rounding left aside."""
 _LEAST_VOLATILITY = 1e-4
 _LARGEST_ANSWER = 8.0
 """Standard deviations that an answer to an event counts at most."""
@@ -94,22 +94,11 @@ class Responses:
         mean, scale = _moments(returns, is_move)
         moves = _standardised(returns, is_move, mean, scale)
         market = _market(moves[:, investable], is_own)
-        market_days = np.maximum(is_own.any(axis=1).sum(), 1)
-        market_scale = np.sqrt((market**2).sum(keepdims=True) / market_days).reshape(1)
-        leader_terms, leader_loadings = _leader_terms(moves, is_own, investable)
+        market_scale = np.sqrt((market**2).sum(axis=0) / np.maximum(is_own.any(axis=1).sum(), 1))
+        leaders = _leader_terms(moves, is_own, investable)
         columns = _state_columns(moves, market, market_scale, investable)
-        state_terms, state_loadings = _state_terms(moves[:, investable], is_own, columns)
-        return cls(
-            mean,
-            scale,
-            market_scale,
-            event,
-            event_t,
-            leader_terms,
-            leader_loadings,
-            state_terms,
-            state_loadings,
-        )
+        states = _state_terms(moves[:, investable], is_own, columns)
+        return cls(mean, scale, market_scale, event, event_t, *leaders, *states)
 
     def forecast(self, close: Float32Array, investable: Int64Array) -> Float32Array:
         """Forecast log returns in percent, (days, n, 5) in the order of `FORECASTS`; row t from closes up to t only.
