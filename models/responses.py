@@ -27,9 +27,10 @@ EVENT_SESSIONS = (1, 3, 20)
 """Coming sessions that the answers to events are summed over: a jump that passes is told from a drift that stays."""
 FORECASTS = (*(f"event {sessions}" for sessions in EVENT_SESSIONS), "leaders", "states")
 """Names of the last axis of `Responses.forecast`."""
-EVENT_EDGES = (-3.5, -3.0, -2.75, -2.5, -2.25, -2.0, -1.5, -1.0, 1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5)
+EVENT_EDGES = (-6.0, -4.0, -3.0, -2.75, -2.5, -2.25, -2.0, -1.5, -1.0, 1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 4.0, 6.0)
 """Standard deviations between the bins of own moves: finer in the tails, where answers set in at a limit that is not
-known. Moves within one deviation, two days of three, are no events: linear inputs tell what they tell."""
+known, and wide beyond them, where jumps are told from the widest ordinary moves. Moves within one deviation, two days
+of three, are no events: linear inputs tell what they tell."""
 STATE_HALF_LIVES = (2, 8, 32)
 """Days over which a column's trend is measured: from the move of the day to that of two months."""
 
@@ -39,6 +40,8 @@ _VOLATILITY_HALF_LIFE = 128
 _LEAST_WEIGHT = 1.0 - 0.5 ** (19.5 / _VOLATILITY_HALF_LIFE)
 """A volatility counts where its measured days weigh as much as the last 20, rounding left aside."""
 _LEAST_VOLATILITY = 1e-4
+_LARGEST_IN_VOLATILITY = 3.0
+"""Standard deviations that a move counts at most in the volatility: one jump must not hide the events of a year."""
 _LARGEST_ANSWER = 8.0
 """Standard deviations that an answer to an event counts at most."""
 _LARGEST_MOVE = 4.0
@@ -197,6 +200,16 @@ def _last_sum(values: Float64Array, days: int) -> Float64Array:
 
 
 def _volatility(returns: Float64Array, is_move: BoolArray) -> Float64Array:
+    """Return the (days + 1, n) standard deviations of bounded moves, row t from days before t; 0 where not known.
+
+    Each move is bounded by the plain standard deviation of the moves before it.
+    """
+    plain = _plain_volatility(returns, is_move)[:-1]
+    bound = np.where(plain > 0.0, _LARGEST_IN_VOLATILITY * plain, np.inf)
+    return _plain_volatility(np.clip(returns, -bound, bound), is_move)
+
+
+def _plain_volatility(returns: Float64Array, is_move: BoolArray) -> Float64Array:
     """Return (days + 1, n) standard deviations of the moves, row t from days before t; 0 where too few are known.
 
     Days without a move leave it as it is.
