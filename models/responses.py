@@ -1,0 +1,354 @@
+"""Responses: what daily returns do over the sessions after something happened, estimated session by session.
+
+Local projections (Jorda 2005, "Estimation and inference of impulse responses by local projections"): the answer so many
+sessions later is a regression of its own, so that no shape of the response is assumed. Three kinds of happening are
+tried: an own move of some size (events), a move of a column that may not be bought (leaders), and an own move made
+while a column's short trend stood up or down (states). What passes a test that counts all that was tried is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from data.bank import Float32Array, Float64Array, log_returns
+from data.bank import _exponential_mean as exponential_mean
+
+Int64Array = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+SESSIONS = 20
+"""Answers are looked for up to so many sessions later: the longest that a position is held by default."""
+EVENT_SESSIONS = (1, 3, 20)
+"""Coming sessions that the answers to events are summed over: a jump that passes is told from a drift that stays."""
+FORECASTS = (*(f"event {sessions}" for sessions in EVENT_SESSIONS), "leaders", "states")
+"""Names of the last axis of `Responses.forecast`."""
+EVENT_EDGES = (-6.0, -4.0, -3.0, -2.75, -2.5, -2.25, -2.0, -1.5, -1.0, 1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 4.0, 6.0)
+"""Standard deviations between the bins of own moves: finer in the tails, where answers set in at a limit that is not
+known, and wide beyond them, where jumps are told from the widest ordinary moves. Moves within one deviation, two days
+of three, are no events: linear inputs tell what they tell."""
+STATE_HALF_LIVES = (2, 8, 32)
+"""Days over which a column's trend is measured: from the move of the day to that of two months."""
+
+_NO_EVENT = len(EVENT_EDGES) // 2
+_VOLATILITY_HALF_LIFE = 128
+"""Days: slow, or an event would raise the bar for the next one."""
+_LEAST_WEIGHT = 1.0 - 0.5 ** (19.5 / _VOLATILITY_HALF_LIFE)
+"""A volatility counts where its measured days weigh as much as the last 20, rounding left aside."""
+_LEAST_VOLATILITY = 1e-4
+_LARGEST_IN_VOLATILITY = 3.0
+"""Standard deviations that a move counts at most in the volatility: one jump must not hide the events of a year."""
+_LARGEST_ANSWER = 8.0
+"""Standard deviations that an answer to an event counts at most."""
+_LARGEST_MOVE = 4.0
+"""Standard deviations that a move counts at most, beside leaders and states: a few wild days must not make a term."""
+_MOST_LEADERS = 4
+"""Leaders of a stock at most."""
+_MOST_STATES = 4
+"""States that an answer after so many sessions depends on at most."""
+_SIGNIFICANCE = 0.05
+"""Chance that a kind of happening gets any sure term where there is nothing (two-sided, Bonferroni)."""
+
+
+@dataclass(frozen=True)
+class Responses:
+    """Answers found on learned days; a term without significance over all candidates of its kind is not kept."""
+
+    mean: Float64Array
+    """(columns,) mean of the daily log returns."""
+    scale: Float64Array
+    """(columns,) standard deviation of the daily log returns; 0 for a column that never moved."""
+    market_scale: Float64Array
+    """(1,) root mean square of the mean standardised return of the investable stocks."""
+    event: Float64Array
+    """(sessions, bins) answer to an own move, in standard deviations of the stock; row 0 is the session after it."""
+    event_t: Float64Array
+    """(sessions, bins) t-statistics of the answers before they were shrunk."""
+    leader_terms: Int64Array
+    """(terms, 3) sessions, place of the stock among the investable ones, column of the leader."""
+    leader_loadings: Float64Array
+    """(terms,) standard deviations of the stock for one of the leader."""
+    state_terms: Int64Array
+    """(terms, 3) sessions, column of the state (0: mean of the stocks, then the context columns), half-life's place."""
+    state_loadings: Float64Array
+    """(terms,) share of an own move that is answered at a full state, with the state's sign."""
+
+    @property
+    def sure_events(self) -> Int64Array:
+        """(answers, 2) sessions and bin of the answers to events that are significant over all that were tried."""
+        sessions, bins = np.nonzero(np.abs(self.event_t) > _bound(self.event_t.size - SESSIONS))
+        return np.stack([sessions + 1, bins], axis=1).astype(np.int64)
+
+    @classmethod
+    def fit(cls, close: Float32Array, investable: Int64Array, learned: BoolArray) -> Self:
+        """Estimate the answers from (days, columns) closes, NaN where there is no bar, and (n,) investable columns.
+
+        Reads the returns of (days,) `learned` days only: what happened, its answer, and the volatilities and trends
+        that both are measured by are theirs. The return of day t is that from the close of t - 1 to the close of t.
+        """
+        returns, is_move = _one_day_moves(close)
+        is_move &= learned[:, None]
+        own, is_own = returns[:, investable], is_move[:, investable]
+        event, event_t = _event_answers(own, is_own)
+        mean, scale = _moments(returns, is_move)
+        moves = _standardised(returns, is_move, mean, scale)
+        market = _market(moves[:, investable], is_own)
+        market_scale = np.sqrt((market**2).sum(axis=0) / np.maximum(is_own.any(axis=1).sum(), 1))
+        leaders = _leader_terms(moves, is_own, investable)
+        columns = _state_columns(moves, market, market_scale, investable)
+        states = _state_terms(moves[:, investable], is_own, columns)
+        return cls(mean, scale, market_scale, event, event_t, *leaders, *states)
+
+    def forecast(self, close: Float32Array, investable: Int64Array) -> Float32Array:
+        """Forecast log returns in percent, (days, n, 5) in the order of `FORECASTS`; row t from closes up to t only.
+
+        Events: over the coming 1, 3 and 20 sessions, in the stock's own volatility at t; leaders and states: over the
+        coming 20, in that of the learned days. The columns of `close` are those of the fit.
+        """
+        returns, is_move = _one_day_moves(close)
+        moves = _standardised(returns, is_move, self.mean, self.scale)
+        forecast = np.empty((len(close), len(investable), len(FORECASTS)), dtype=np.float32)
+        forecast[..., : len(EVENT_SESSIONS)] = self._after_events(returns[:, investable], is_move[:, investable])
+        scale = self.scale[investable]
+        forecast[..., -2] = scale * self._after_leaders(moves, len(investable))
+        market = _market(moves[:, investable], is_move[:, investable])
+        columns = _state_columns(moves, market, self.market_scale, investable)
+        forecast[..., -1] = scale * self._after_states(moves[:, investable], columns)
+        forecast *= 100.0
+        return forecast
+
+    def _after_events(self, own: Float64Array, is_own: BoolArray) -> Float64Array:
+        """Sum the answers to (days, n) own moves that are still to come, (days, n, 3) log returns."""
+        volatility = _volatility(own, is_own)
+        bins = _event_bins(own, is_own, volatility[:-1])
+        total = np.zeros((*own.shape, len(EVENT_SESSIONS)))
+        for place, sessions in enumerate(EVENT_SESSIONS):
+            for age in range(min(SESSIONS, len(own))):
+                pending = self.event[age : age + sessions].sum(axis=0)
+                total[age:, :, place] += pending[bins[: len(bins) - age]]
+        return total * volatility[1:, :, None]
+
+    def _after_leaders(self, moves: Float64Array, stocks: int) -> Float64Array:
+        """Sum the answers to (days, columns) moves that are still to come, (days, stocks) in standard deviations."""
+        total = np.zeros((len(moves), stocks))
+        for sessions in np.unique(self.leader_terms[:, 0]):
+            is_now = self.leader_terms[:, 0] == sessions
+            _, stock, column = self.leader_terms[is_now].T
+            weights = np.zeros((moves.shape[1], stocks))
+            weights[column, stock] = self.leader_loadings[is_now]
+            total += _last_sum(moves @ weights, sessions)
+        return total
+
+    def _after_states(self, own: Float64Array, columns: Float64Array) -> Float64Array:
+        """Sum the answers to (days, n) own moves that are still to come, given what (days, 1 + context) columns did."""
+        total = np.zeros(own.shape)
+        for sessions in np.unique(self.state_terms[:, 0]):
+            weight = np.zeros(len(own))
+            for (lag, column, place), loading in zip(self.state_terms, self.state_loadings, strict=True):
+                if lag == sessions:
+                    weight += loading * _trend(columns[:, column : column + 1], STATE_HALF_LIVES[place])[:, 0]
+            total += _last_sum(own * weight[:, None], sessions)
+        return total
+
+
+def _one_day_moves(close: Float32Array) -> tuple[Float64Array, BoolArray]:
+    """Return the (days, columns) log returns, and which of them are moves of one day.
+
+    On a day without a bar nothing is known, and the first bar after a gap carries the change of many days.
+    """
+    has_bar = np.isfinite(close)
+    is_move = np.zeros(close.shape, dtype=bool)
+    is_move[1:] = has_bar[1:] & has_bar[:-1]
+    return log_returns(close), is_move
+
+
+def _moments(returns: Float64Array, is_move: BoolArray) -> tuple[Float64Array, Float64Array]:
+    """Return the (columns,) mean and standard deviation of the moves."""
+    days = np.maximum(is_move.sum(axis=0), 1)
+    mean = np.where(is_move, returns, 0.0).sum(axis=0) / days
+    scale = np.sqrt((np.where(is_move, returns - mean, 0.0) ** 2).sum(axis=0) / days)
+    return mean, np.where(scale > _LEAST_VOLATILITY, scale, 0.0)
+
+
+def _standardised(returns: Float64Array, is_move: BoolArray, mean: Float64Array, scale: Float64Array) -> Float64Array:
+    """Return (days, columns) bounded moves in standard deviations, 0 where there is none."""
+    is_known = is_move & (scale > 0.0)
+    moves = np.divide(returns - mean, scale, out=np.zeros(returns.shape), where=is_known)
+    return np.clip(moves, -_LARGEST_MOVE, _LARGEST_MOVE, out=moves)
+
+
+def _bound(candidates: int) -> float:
+    """Return the t-statistic beyond which one of so many candidates is sure."""
+    return float(-norm.ppf(_SIGNIFICANCE / 2.0 / max(candidates, 1)))
+
+
+def _ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Float64Array:
+    """Divide, 0 where the denominator is."""
+    ratio: Float64Array = np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0.0)
+    return ratio
+
+
+def _last_sum(values: Float64Array, days: int) -> Float64Array:
+    """Sum (days, n) values over the last so many days."""
+    total = np.cumsum(values, axis=0)
+    total[days:] -= total[:-days].copy()
+    return total
+
+
+def _volatility(returns: Float64Array, is_move: BoolArray) -> Float64Array:
+    """Return the (days + 1, n) standard deviations of bounded moves, row t from days before t; 0 where not known.
+
+    Each move is bounded by the plain standard deviation of the moves before it.
+    """
+    plain = _plain_volatility(returns, is_move)[:-1]
+    bound = np.where(plain > 0.0, _LARGEST_IN_VOLATILITY * plain, np.inf)
+    return _plain_volatility(np.clip(returns, -bound, bound), is_move)
+
+
+def _plain_volatility(returns: Float64Array, is_move: BoolArray) -> Float64Array:
+    """Return (days + 1, n) standard deviations of the moves, row t from days before t; 0 where too few are known.
+
+    Days without a move leave it as it is.
+    """
+    weight = exponential_mean(is_move.astype(np.float64), _VOLATILITY_HALF_LIFE)
+    variance = exponential_mean(np.where(is_move, returns, 0.0) ** 2, _VOLATILITY_HALF_LIFE)
+    is_known = (weight >= _LEAST_WEIGHT) & (variance > _LEAST_VOLATILITY**2 * weight)
+    volatility = np.zeros((len(returns) + 1, returns.shape[1]))
+    volatility[1:][is_known] = np.sqrt(variance[is_known] / weight[is_known])
+    return volatility
+
+
+def _event_bins(returns: Float64Array, is_move: BoolArray, volatility: Float64Array) -> NDArray[np.intp]:
+    """Return the (days, n) bin of each move, in units of the volatility before it."""
+    is_known = is_move & (volatility > 0.0)
+    return np.digitize(np.divide(returns, volatility, out=np.zeros(returns.shape), where=is_known), EVENT_EDGES)
+
+
+def _event_answers(returns: Float64Array, is_move: BoolArray) -> tuple[Float64Array, Float64Array]:
+    """Estimate the (sessions, bins) answers to (days, n) moves, shrunk, and their t-statistics.
+
+    The unit of the test is the day: returns of one day have a part in common.
+    """
+    volatility = _volatility(returns, is_move)[:-1]
+    bins = _event_bins(returns, is_move, volatility)
+    is_answer = is_move & (volatility > 0.0)
+    answer = np.divide(returns, volatility, out=np.zeros(returns.shape), where=is_answer)
+    answer = np.clip(answer, -_LARGEST_ANSWER, _LARGEST_ANSWER)
+    answer[is_answer] -= answer[is_answer].sum() / max(is_answer.sum(), 1)
+    width = len(EVENT_EDGES) + 1
+    mean, t = np.zeros((2, SESSIONS, width))
+    cell = np.arange(len(bins))[:, None] * width + bins
+    for lag in range(1, min(SESSIONS + 1, len(bins))):
+        days = len(bins) - lag
+        count = np.bincount(bins[:days].ravel(), is_answer[lag:].ravel(), width)
+        daily = np.bincount(cell[:days].ravel(), answer[lag:].ravel(), days * width).reshape(days, width)
+        mean[lag - 1] = _ratio(daily.sum(axis=0), count)
+        t[lag - 1] = _ratio(daily.sum(axis=0), np.sqrt((daily**2).sum(axis=0)))
+    mean[:, _NO_EVENT] = t[:, _NO_EVENT] = 0.0
+    return mean * _kept(t), t
+
+
+def _kept(t: Float64Array) -> Float64Array:
+    """Return the share of each (sessions, bins) answer that is believed: all of a sure one.
+
+    The others are shrunk by James and Stein (1961), "Estimation with quadratic loss", over the sessions of a bin, and
+    each by its own surprise: an answer is often but one session long.
+    """
+    whole = np.clip(1.0 - len(t) * _ratio(np.ones(t.shape[1]), (t**2).sum(axis=0)), 0.0, 1.0)
+    single = 1.0 - 1.0 / np.maximum(t**2, 1.0)
+    return np.where(np.abs(t) > _bound(t.size - len(t)), 1.0, whole * single)
+
+
+def _leader_terms(moves: Float64Array, is_own: BoolArray, investable: Int64Array) -> tuple[Int64Array, Float64Array]:
+    """Select the leaders of each stock among the other columns of (days, columns) moves; give terms and loadings.
+
+    Matching pursuit (Mallat and Zhang 1993): the surest first, and the next by what that one leaves. Columns move
+    together, and what all of them tell must be counted once.
+    """
+    context = np.setdiff1d(np.arange(moves.shape[1]), investable)
+    # Half the memory and time; a statistic matters to its first digits only.
+    leaders = moves[:, context].astype(np.float32)
+    bound = _bound(SESSIONS * len(investable) * len(context))
+    left = moves[:, investable].astype(np.float32)
+    terms, loadings, stocks = [], [], np.arange(len(investable) if len(context) else 0)
+    for _ in range(_MOST_LEADERS):
+        t = np.abs(_leader_t(left[:, stocks], leaders))
+        led = np.flatnonzero(t.max(axis=(0, 2), initial=0.0) > bound)
+        for place in led:
+            row, column = np.unravel_index(t[:, place].argmax(), (SESSIONS, len(context)))
+            stock, cause = stocks[place], leaders[: -row - 1, column].astype(np.float64)
+            loading = (left[row + 1 :, stock] @ cause) / (is_own[row + 1 :, stock] @ cause**2)
+            left[row + 1 :, stock] -= is_own[row + 1 :, stock] * loading * cause
+            terms.append((row + 1, stock, context[column]))
+            loadings.append(loading)
+        stocks = stocks[led]
+    return np.array(terms, dtype=np.int64).reshape(-1, 3), np.array(loadings, dtype=np.float64)
+
+
+def _leader_t(answers: NDArray[np.float32], leaders: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the (sessions, n, context) t-statistics of (days, n) answers to (days, context) moves before them.
+
+    With the errors of White (1980): days differ in how wild they are.
+    """
+    t = np.zeros((SESSIONS, answers.shape[1], leaders.shape[1]), dtype=np.float32)
+    for lag in range(1, min(SESSIONS + 1, len(leaders))):
+        answer, cause = answers[lag:].T, leaders[:-lag]
+        t[lag - 1] = _ratio(answer @ cause, np.sqrt(answer**2 @ cause**2))
+    return t
+
+
+def _market(own: Float64Array, is_own: BoolArray) -> Float64Array:
+    """Return the (days, 1) mean of the stocks' moves."""
+    total: Float64Array = own.sum(axis=1, keepdims=True) / np.maximum(is_own.sum(axis=1, keepdims=True), 1)
+    return total
+
+
+def _state_columns(
+    moves: Float64Array, market: Float64Array, market_scale: Float64Array, investable: Int64Array
+) -> Float64Array:
+    """Return (days, 1 + context) standardised moves of the mean of the stocks, then of the other columns."""
+    context = np.setdiff1d(np.arange(moves.shape[1]), investable)
+    return np.concatenate((market / np.where(market_scale > 0.0, market_scale, 1.0), moves[:, context]), axis=1)
+
+
+def _trend(columns: Float64Array, half_life: float) -> Float64Array:
+    """Return how far (days, n) standardised columns rose or fell of late, from -1 to 1.
+
+    In standard deviations of what independent moves would give, so that half-lives compare.
+    """
+    kept = 0.5 ** (1.0 / half_life)
+    spread = np.sqrt((1.0 - kept) / (1.0 + kept))
+    trend: Float64Array = np.tanh(exponential_mean(columns, half_life) / spread)
+    return trend
+
+
+def _state_terms(own: Float64Array, is_own: BoolArray, columns: Float64Array) -> tuple[Int64Array, Float64Array]:
+    """Select the states in which the stocks repeat or undo their moves, the surest first; give terms and loadings.
+
+    The unit of the test is the day: its stocks' products have a part in common.
+    """
+    trends = np.concatenate([_trend(columns, half_life) for half_life in STATE_HALF_LIVES], axis=1)
+    squared, bound = trends**2, _bound(SESSIONS * trends.shape[1])
+    terms, loadings = [], []
+    for lag in range(1, min(SESSIONS + 1, len(own))):
+        before, trend, trend2 = own[:-lag], trends[:-lag], squared[:-lag]
+        weight = (is_own[lag:] * before**2).sum(axis=1)
+        product = (own[lag:] * before).sum(axis=1)
+        # What is answered in every state alike is not the state's, and would make slow trends look sure.
+        product -= weight * _ratio(product.sum(), weight.sum())
+        for _ in range(_MOST_STATES):
+            total = product @ trend
+            t = np.abs(_ratio(total, np.sqrt(product**2 @ trend2)))
+            place = int(t.argmax())
+            if t[place] <= bound:
+                break
+            loading = total[place] / (weight @ trend2[:, place])
+            product -= loading * weight * trend[:, place]
+            half_life, column = divmod(place, columns.shape[1])
+            terms.append((lag, column, half_life))
+            loadings.append(loading)
+    return np.array(terms, dtype=np.int64).reshape(-1, 3), np.array(loadings, dtype=np.float64)
