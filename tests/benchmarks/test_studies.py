@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import ablations, study
 from benchmarks.learning import markets as learning_markets
-from benchmarks.learning.ablations import ALTERATIONS, BASE, RANDOM_FITNESS, VARIANTS, Difference
+from benchmarks.learning.ablations import BASE, LINES, RANDOM_FITNESS, Difference, Line, draw_fitness
 from benchmarks.learning.markets import Budget, fit, market_job
 from benchmarks.learning.rivals import rivals_job
 from benchmarks.learning.study import (
@@ -215,8 +215,9 @@ def test_a_wrong_flag_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_line_of_the_ablations_changes_the_profile() -> None:
-    by_flags = [words for name, words in VARIANTS.items() if name not in ALTERATIONS]
-    assert len({study_config(words) for words in by_flags}) == len(by_flags) == len(VARIANTS) - len(ALTERATIONS)
+    assert LINES[0] == Line(BASE) and len({line.name for line in LINES}) == len(LINES)
+    changes = {(study_config(line.flags), line.alter) for line in LINES}
+    assert len(changes) == len(LINES)
 
 
 def test_random_fitness_is_noise_for_all_but_broken_agents() -> None:
@@ -224,7 +225,7 @@ def test_random_fitness_is_noise_for_all_but_broken_agents() -> None:
     for _ in range(2):
         trainer, heard = build_trainer(tiny_config(), training_market(tiny_config())[0], torch.device("cpu")), []
         trainer.evolve = heard.append  # type: ignore[method-assign]
-        ALTERATIONS[RANDOM_FITNESS](trainer)
+        draw_fitness(trainer)
         for _ in range(2):
             trainer.evolve(fitness)
         drawn.append(torch.stack(heard))
@@ -234,7 +235,8 @@ def test_random_fitness_is_noise_for_all_but_broken_agents() -> None:
 
 
 def test_a_population_without_evolution_keeps_everybody() -> None:
-    config = study_config([*TINY, *VARIANTS["evolution off"]])
+    (flags,) = (line.flags for line in LINES if line.name == "evolution off")
+    config = study_config([*TINY, *flags])
     trainer = build_trainer(config, training_market(config)[0], torch.device("cpu"))
     before = {name: stack.clone() for name, stack in trainer.population.stacks().items()}
     rollout = trainer.evaluate()
