@@ -199,18 +199,18 @@ def test_rivals_alone_train_nothing(
 def test_other_settings_are_other_results(tmp_path: Path) -> None:
     path = tmp_path / "markets.jsonl"
     words = ["markets", "--rivals-only", "--kinds", "momentum", "--json", str(path), *SMALL_STUDY, "--seeds", "1"]
-    for more in ([], ["--learning.tau", "0.1"], ["--windows", "2"], ["--unseen-seed", "3000000"], []):
+    for more in ([], ["--env.cost-bps", "7"], ["--windows", "2"], ["--unseen-seed", "3000000"], []):
         learning.main([*words, *more])
     assert len(lines_of(path)) == 4
 
 
 def test_a_wrong_flag_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["markets", "--learning.tao", "1"], ["null", "--nonsense"]):
+    for words in (["markets", "--env.cost-bsp", "1"], ["null", "--nonsense"]):
         with pytest.raises(SystemExit, match="2"):
             learning.main(words)
         assert "expected" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
-        ablations.main(["--learning.tao", "1"])
+        ablations.main(["--env.cost-bsp", "1"])
     assert "expected a known flag" in capsys.readouterr().err
 
 
