@@ -32,10 +32,7 @@ TRACE = "trace.json"
 UNSTEADY = frozenset({"seconds", "memory", "minutes", "step_times", "collection_times"})
 """Keys whose values are times or memory, which differ from run to run."""
 _SHOWN = 20
-_TINY = (
-    "--population-size 4 --gradient-steps 2 --network.encoder-channels 8 --network.hidden-units 8 "
-    "--split.context-window-days 32 --evaluation.random-pickers 20 --learning.batch-size 32 --replay.training-starts 1"
-)
+_TINY = "--population-size 4 --split.context-window-days 32 --evaluation.random-pickers 20"
 _PICKERS = "--random-pickers 50"
 
 
@@ -70,8 +67,7 @@ CASES = (
     Case(
         "full",
         (
-            f"--data {{data}} --profile full --representation shared --generations 3 {_TINY} --runs-dir {{runs}} "
-            "--run full",
+            f"--data {{data}} --profile full --generations 3 {_TINY} --runs-dir {{runs}} --run full",
             *_judged("full"),
         ),
         ("full/metrics.jsonl", "full/checkpoints/*", *_JUDGED_FILES),

@@ -2,8 +2,8 @@
 
 A table for each kind of market: each line changes one thing of the quick profile, trains for the same CPU time, and
 plays the champion on unseen paths as `benchmarks.learning.markets` does. Its share of the simple rule's profit stands
-beside the difference from the first line, seed by seed; then the rank correlation of fitness with unseen profit and
-the founders left. At the end the p-values of all differences (paired t test) are corrected for their number (Holm).
+beside the difference from the first line, seed by seed; then the rank correlation of fitness with unseen profit. At
+the end the p-values of all differences (paired t test) are corrected for their number (Holm).
 Further flags are settings of main.py, for all lines. Results are appended to --json one by one; started again, the
 study goes on from there.
 """
@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -47,40 +46,6 @@ from utils.errors import ConfigError
 from utils.runs.seeding import named_generator
 
 BASE, RANDOM_FITNESS = "as the profile", "random fitness"
-VARIANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        BASE: (),
-        "hindsight off": ("--learning.hindsight-orders", "0"),
-        "hindsight steps 1": ("--learning.hindsight-steps", "1"),
-        "learning rates constant": ("--learning.learning-rate-final", "1"),
-        "no weight decay": ("--learning.critic-weight-decay", "0", "--learning.query-weight-decay", "0"),
-        "queries spared of decay": ("--learning.query-weight-decay", "0"),
-        "inputs without noise": ("--learning.input-noise", "0"),
-        "encoder in bfloat16": ("--network.precision", "bfloat16"),
-        "credit daily": ("--learning.credit", "daily"),
-        "gamma 0": ("--learning.gamma", "0"),
-        "critic plain": ("--network.critic", "plain"),
-        "critics single": ("--network.no-twin-critics",),
-        "critic plain and single": ("--network.critic", "plain", "--network.no-twin-critics"),
-        "representation shared": ("--representation", "shared"),
-        # With all agents kept nobody is replaced: a population that shares its replay, without evolution.
-        "evolution off": (
-            *("--evolution.elite-fraction", "1"),
-            *("--evolution.offspring-fraction", "0", "--evolution.mutant-fraction", "0"),
-        ),
-        RANDOM_FITNESS: (),
-        "crossover off": ("--evolution.offspring-fraction", "0"),
-        "crossover average": ("--evolution.crossover", "average"),
-        "crossover head, shared": ("--evolution.crossover", "head", "--representation", "shared"),
-        "mutation off": ("--evolution.mutant-fraction", "0"),
-        "mutation gaussian": ("--evolution.mutation", "gaussian"),
-        "fitness windows 1": ("--evaluation.fitness-windows", "1"),
-        "fitness windows 16": ("--evaluation.fitness-windows", "16"),
-        "random orders 0%": ("--learning.random-order-probability", "0"),
-        "random orders 50%": ("--learning.random-order-probability", "0.5"),
-    }
-)
-"""Flags of main.py by the name of a line."""
 _SEEDS, _GENERATIONS = 5, 20
 
 
@@ -95,16 +60,40 @@ def draw_fitness(trainer: ERLTrainer) -> None:
     trainer.evolve = evolve_by_lot  # type: ignore[method-assign]
 
 
-ALTERATIONS: Mapping[str, Alteration] = MappingProxyType({RANDOM_FITNESS: draw_fitness})
-"""What a line changes that no flag does, by its name."""
+@dataclass(frozen=True)
+class Line:
+    """What a line of the table changes."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+    """Of main.py."""
+    alter: Alteration | None = None
+    """What no flag does."""
 
 
-def ablation_jobs(kind: str, variant: str, arguments: argparse.Namespace, words: Sequence[str]) -> list[Job]:
+LINES: tuple[Line, ...] = (
+    Line(BASE),
+    # With all agents kept nobody is replaced: a population that shares its replay, without evolution.
+    Line(
+        "evolution off",
+        (
+            *("--evolution.elite-fraction", "1"),
+            *("--evolution.offspring-fraction", "0", "--evolution.mutant-fraction", "0"),
+        ),
+    ),
+    Line(RANDOM_FITNESS, alter=draw_fitness),
+    Line("gamma 0", ("--learning.gamma", "0")),
+    Line("fitness windows 1", ("--evaluation.fitness-windows", "1")),
+    Line("fitness windows 16", ("--evaluation.fitness-windows", "16")),
+)
+"""The lines of each table, the one that the others are compared with first."""
+
+
+def ablation_jobs(kind: str, line: Line, arguments: argparse.Namespace, words: Sequence[str]) -> list[Job]:
     """Make a job for each seed of a line of a kind's table."""
-    config = study_config([*words, "--synthetic.kind", kind, *VARIANTS[variant]])
-    labels = {"study": "ablations", "kind": kind, "variant": variant}
-    alter, unseen = ALTERATIONS.get(variant), unseen_of(arguments)
-    return market_jobs(config, seeds_of(arguments), budget_of(arguments), unseen, alter, **labels)
+    config = study_config([*words, "--synthetic.kind", kind, *line.flags])
+    labels = {"study": "ablations", "kind": kind, "variant": line.name}
+    return market_jobs(config, seeds_of(arguments), budget_of(arguments), unseen_of(arguments), line.alter, **labels)
 
 
 @dataclass(frozen=True)
@@ -136,22 +125,21 @@ def _shares(records: Sequence[Record]) -> dict[int, float]:
     return {seed: share for seed, share in found.items() if share is not None}
 
 
-def line(variant: str, records: Sequence[Record], found: Difference | None) -> str:
+def row(variant: str, records: Sequence[Record], found: Difference | None) -> str:
     """Format the share of the rule's profit, its difference from the first line by seed, and the time it took."""
     share = plus_minus(*mean_interval([*_shares(records).values()]))
     selection = [record["selection"] for record in records]
     correlation = interval(selection, "fitness_rank_correlation")
-    founders = mean_interval([result["founders"] for result in selection])[0]
     minutes = mean_interval([record["cpu_seconds"] / 60 for record in records])[0]
     steps = mean_interval([record["environment_steps"] for record in records])[0]
     return (
-        f"{variant:<26} {len(records):>5} {share:>15} {found or ''!s:>15} {correlation:>15} "
-        f"{founders:>8.1f} {minutes:8.1f} {steps:12.0f}"
+        f"{variant:<26} {len(records):>5} {share:>15} {found or ''!s:>15} {correlation:>17} "
+        f"{minutes:8.1f} {steps:12.0f}"
     )
 
 
 HEADER = (
-    f"{'':<26} {'seeds':>5} {'of the rule':>15} {'to first line':>15} {'fitness foretells':>15} {'founders':>8} "
+    f"{'':<26} {'seeds':>5} {'of the rule':>15} {'to first line':>15} {'fitness foretells':>17} "
     f"{'CPU min':>8} {'env. steps':>12}"
 )
 
@@ -173,7 +161,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_training_flags(parser, _GENERATIONS)
     add_unseen_flags(parser)
     parser.add_argument("--kinds", nargs="+", default=["momentum"], choices=KINDS, help="default: momentum")
-    parser.add_argument("--only", nargs="+", choices=VARIANTS, help="lines; the first one is always done")
+    parser.add_argument(
+        "--only", nargs="+", choices=[line.name for line in LINES], help="lines; the first one is always done"
+    )
     arguments, words = parser.parse_known_args(argv)
     try:
         _run(arguments, words)
@@ -182,11 +172,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> None:
-    chosen = [variant for variant in VARIANTS if variant == BASE or variant in (arguments.only or VARIANTS)]
+    chosen = [line for line in LINES if arguments.only is None or line.name in (BASE, *arguments.only)]
     # All lines are made before any work, so that a wrong flag is an error at once.
     jobs = {
-        kind: {variant: ablation_jobs(kind, variant, arguments, words) for variant in chosen}
-        for kind in arguments.kinds
+        kind: {line.name: ablation_jobs(kind, line, arguments, words) for line in chosen} for kind in arguments.kinds
     }
     differences = []
     for kind, lines in jobs.items():
@@ -196,7 +185,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> None:
             records = list(run_study(todo, arguments.json, arguments.workers))
             found = difference(kind, variant, records, base) if base else None
             base = base or records
-            print(line(variant, records, found), flush=True)
+            print(row(variant, records, found), flush=True)
             differences += [found] if found else []
     print("\n".join(corrected(differences)), flush=True)
 

@@ -1,7 +1,7 @@
 """Profit on unseen paths of planted markets: `python -m benchmarks.learning markets [--seeds N] [--json FILE]`.
 
-Each seed trains on a path of its own. The champion is chosen on that path's validation windows; it, the rivals, the
-rule and the oracle are then played on the same windows of fresh paths of the same law, with what was fitted on the
+Each seed trains on a path of its own. The champion is fixed on that path's training days; it, the rivals, the rule and
+the oracle are then played on the same windows of fresh paths of the same law, with what was fitted on the
 training path. Below them stands how well selection works: rank correlations, over the agents of the last generation, of
 fitness and of validation with unseen profit; the founders left; the critics' value of an episode's beginning beside the
 return that followed. The default of `--unseen-seed` served development; published tables are printed once on another

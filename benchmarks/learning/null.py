@@ -4,8 +4,8 @@ Null markets: the martingale; the real prices of --data, their days drawn by lot
 the same with each stock's mean return made the market's, so that holding anything pays and choosing does not. Each run
 draws a market of its own and asks for the verdict that a report would give.
 
-Trained: a population learns briefly on it as on any other; its champion is judged on the holdout, which chose nothing,
-and on the validation windows, where it is the best of all that was tried; rivals are fitted as in `markets`. Untrained,
+Trained: a population learns briefly on it as on any other; its champion is judged on the validation days and on the
+holdout, neither of which chose anything; rivals are fitted as in `markets`. Untrained,
 --cheap-runs: an agent with random weights, and fixed tilts (high beta, low price, high volatility), judged on the
 holdout; rivals are those that learn nothing. Rates are percent of the runs with 95% intervals (Clopper and Pearson).
 """
@@ -149,17 +149,12 @@ def trained_run(kind: str, config: Config, budget: Budget) -> Record:
     """Train on a null market; return what is claimed of its champion on its holdout and on its validation days."""
     market = NULL_MARKETS[kind](config)
     trained = fit(config, market, budget)
-    trainer = trained.trainer
     rivals = {name: rival(market) for name, (rival, _) in fit_rivals(market, config).items()}
     praise: dict[str, Praise] = {}
-    tried = trainer.population.size * trainer.generation
-    for name, span, trials in (
-        (HOLDOUT, market.splits.holdout, 1),
-        (VALIDATION, market.splits.validation, tried),
-    ):
+    for name, span in ((HOLDOUT, market.splits.holdout), (VALIDATION, market.splits.validation)):
         ground = ground_on(market, config, span)
         judge = Judge.on(ground, rivals, config.evaluation.random_pickers, config.seed)
-        praise[name] = judge.praise(_played(ground, trainer.champion), trials)
+        praise[name] = judge.praise(_played(ground, trained.trainer.champion))
     return {"praise": praise, **trained.record()}
 
 

@@ -68,8 +68,8 @@ class Judge:
         generator = named_generator(seed, "random pickers", CPU)
         return cls(ground, play_equal_weight(ground).daily_profit[0], profits, pickers, generator)
 
-    def praise(self, played: ProfitAndOrders, trials: int = 1) -> Praise:
-        """Return every claim of the report's verdict on a policy that is the best of `trials`, true or not.
+    def praise(self, played: ProfitAndOrders) -> Praise:
+        """Return every claim of the report's verdict on a policy, true or not.
 
         Claims are the verdict's properties that are true or false, and the outcome of the contest with the best rival.
         """
@@ -83,7 +83,6 @@ class Judge:
             profit,
             pickers,
             self.equal_weight,
-            trials=trials,
             shifted=Shifted(shifted, known),
             rivals=self.rivals,
         )

@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks.speed.environment import environment_rows
-from benchmarks.speed.evaluation import (
-    NAIVE_FORMS,
-    EvaluationFigures,
-    NaiveSample,
-    evaluation_rows,
-    independent,
-    measure_evaluation,
-    tenth_scale,
-)
+from benchmarks.speed.evaluation import evaluation_rows, measure_evaluation
 from benchmarks.speed.generation import generation_rows, measure_generation
 from benchmarks.speed.growth import DIMENSIONS, growth_rows
 from benchmarks.speed.harness import (
@@ -43,17 +35,14 @@ from benchmarks.speed.harness import (
     random_market,
 )
 from benchmarks.speed.main_job import machine
-from benchmarks.speed.separate_agents import separate_agents_rows
-from benchmarks.speed.updates import update_rows
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from utils.config.trader import Config, profile_config
+from utils.config.trader import Config
 
 logger = logging.getLogger("benchmarks.speed")
-SECTIONS = ("generation", "evaluation", "update", "separate-agents", "environment", "growth")
+SECTIONS = ("generation", "evaluation", "environment", "growth")
 PACKAGES = ("torch", "numpy", "gymnasium")
 _NO_DEVICE = "no CUDA device: its rows are open"
-_WHOLE_WINDOW = next(iter(NAIVE_FORMS))
 
 
 @dataclass(frozen=True)
@@ -61,19 +50,13 @@ class Scale:
     """Amounts of what is measured."""
 
     generations: int
-    naive: NaiveSample
-    """Of the naive form at full scale."""
     lanes: tuple[int, ...]
     lane_seconds: float
-    paired_updates: int
-    """Updates of the learner and of separate agents, taken in turn."""
-    is_update_full: bool
-    """Measures updates at full scale as well."""
 
 
 SCALES = {
-    "quick": Scale(1, NaiveSample((0, 15), 2), (1, 16, 256, 4096), 0.5, 9, False),
-    "full": Scale(2, NaiveSample((0, 5, 10, 15), 4), (1, 4, 16, 64, 256, 1024, 4096), 2.0, 41, True),
+    "quick": Scale(1, (1, 16, 256, 4096), 0.5),
+    "full": Scale(2, (1, 4, 16, 64, 256, 1024, 4096), 2.0),
 }
 
 
@@ -84,7 +67,6 @@ class Report:
         self.rows: list[Row] = []
         self.figures: dict[str, Any] = {
             "population_evaluation_ratio": None,
-            "separate_agents_ratio": None,
             "lane_steps_per_second": None,
             "generation_seconds": None,
             "growth_exponents": dict.fromkeys(DIMENSIONS),
@@ -114,37 +96,15 @@ def measure(job: Job, sections: tuple[str, ...]) -> Report:
 
 def _measure_generation(job: Job, report: Report) -> None:
     figures = measure_generation(job.config, job.market, job.device, job.scale.generations)
-    report.rows += generation_rows("shared representation, 16 agents", figures)
+    report.rows += generation_rows("16 agents", figures)
     report.figures["generation_seconds"] = figures.seconds
     report.figures["peak_rss_mb"] = figures.peak_mb
 
 
 def _measure_evaluation(job: Job, report: Report) -> None:
-    config, market = tenth_scale()
-    whole_episode = NaiveSample((0, 1), config.env.episode_steps)
-    small = measure_evaluation(config, market, whole_episode, job.device)
-    full: EvaluationFigures = measure_evaluation(independent(job.config), job.market, job.scale.naive, job.device)
-    report.rows += evaluation_rows("1/10 scale, 2 agents", small, is_extrapolated=False)
-    report.rows += evaluation_rows("full scale, 16 agents with own encoders", full, is_extrapolated=True)
-    report.figures["population_evaluation_ratio"] = full.ratio(_WHOLE_WINDOW)
-
-
-def _measure_updates(job: Job, report: Report) -> None:
-    config, market = tenth_scale()
-    report.rows += update_rows("1/10 scale", replace(config, learning=job.config.learning), market, job.device)
-    if job.scale.is_update_full:
-        report.rows += update_rows("full scale", job.config, job.market, job.device, repeats=2)
-
-
-def _measure_separate_agents(job: Job, report: Report) -> None:
-    if job.device != CPU:
-        return
-    config = profile_config("quick")
-    stocks = config.synthetic.stocks
-    market = random_market(config, config.synthetic.days, stocks, stocks)
-    rows, ratio = separate_agents_rows(config, market, repeats=job.scale.paired_updates)
-    report.rows += rows
-    report.figures["separate_agents_ratio"] = ratio
+    figures = measure_evaluation(job.config, job.market, job.device)
+    report.rows += evaluation_rows("full scale", figures)
+    report.figures["population_evaluation_ratio"] = figures.ratio
 
 
 def _measure_environment(job: Job, report: Report) -> None:
@@ -162,8 +122,6 @@ def _measure_growth(job: Job, report: Report) -> None:
 _SECTIONS: dict[str, Callable[[Job, Report], None]] = {
     "generation": _measure_generation,
     "evaluation": _measure_evaluation,
-    "update": _measure_updates,
-    "separate-agents": _measure_separate_agents,
     "environment": _measure_environment,
     "growth": _measure_growth,
 }
@@ -191,7 +149,7 @@ def versions() -> dict[str, str | None]:
 
 def run(scale: str, sections: tuple[str, ...], data: Path | None, investable: Path | None) -> dict[str, Any]:
     """Measure on the CPU and, where there is one, on the CUDA device; return all that the JSON file holds."""
-    config = full_scale("shared")
+    config = full_scale()
     market = full_market(config, data, investable)
     on_cpu = measure(Job(SCALES[scale], config, market, CPU), sections)
     rows = [{"device": "cpu", **asdict(row)} for row in on_cpu.rows]

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from benchmarks.speed.harness import MemoryGauge, Row, random_market, synchronize
-from benchmarks.speed.updates import fill_replay, random_transitions
 from training.run.trainer import build_trainer
 from utils.config.trader import Config, profile_config
 
@@ -30,7 +29,8 @@ class Workload:
     population: int = 4
     lanes: int = 2
     """Episodes of each agent on each window, one of them without noise."""
-    buffer: int = 8_192
+    buffer: int = 512
+    """Small enough that the first generations fill even the largest."""
     investable: int = 16
 
     def config(self) -> Config:
@@ -73,17 +73,19 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
 
 
 def measure_workload(work: Workload, device: torch.device) -> Measured:
-    """Prepare a random market, fill the buffer with random episodes, and run generations: the best of two."""
+    """Prepare a random market and run generations until the buffer is full: then the best of two."""
     config, gauge = work.config(), MemoryGauge(device)
     raw = random_market(config, work.days, work.columns, work.investable)
     started = time.perf_counter()
     trainer = build_trainer(config, raw, device)
     synchronize(device)
     prepare = time.perf_counter() - started
-    fill_replay(trainer.replay, random_transitions(config, raw, trainer.eval_env, device))
     # The first generation also pays for what is built once.
-    seconds = [trainer.run_generation()["seconds"]["total"] for _ in range(3)]
-    return Measured(prepare, min(seconds[1:]), gauge.rise_mb())
+    trainer.run_generation()
+    while trainer.replay.size < trainer.replay.capacity:
+        trainer.run_generation()
+    seconds = [trainer.run_generation()["seconds"]["total"] for _ in range(2)]
+    return Measured(prepare, min(seconds), gauge.rise_mb())
 
 
 def time_of(dimension: str) -> Callable[[Measured], float]:

@@ -17,7 +17,7 @@ import torch
 from data.features import NUM_FEATURES, compute_features, normalization_stats
 from data.market import Market
 from data.splits import make_splits
-from utils.config.trader import Config, EvolutionConfig, Representation, profile_config
+from utils.config.trader import Config, EvolutionConfig, profile_config
 from utils.memory.guard import MB, peak_rss_mb, release_free_memory
 
 CPU = torch.device("cpu")
@@ -68,15 +68,9 @@ def random_market(config: Config, days: int, columns: int, investable: int, seed
     )
 
 
-def full_scale(representation: Representation, population: int = 16) -> Config:
+def full_scale(population: int = 16) -> Config:
     """Return the `full` profile's settings, without counts of live objects, which are no part of the work."""
-    config = profile_config("full")
-    return replace(
-        config,
-        census_every=0,
-        network=replace(config.network, representation=representation),
-        evolution=EvolutionConfig(population_size=population),
-    )
+    return replace(profile_config("full"), census_every=0, evolution=EvolutionConfig(population_size=population))
 
 
 def synchronize(device: torch.device) -> None:

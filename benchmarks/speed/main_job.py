@@ -14,11 +14,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
-from utils.config.trader import Representation
 from utils.memory.profiler import theil_sen
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,17 +68,15 @@ def growth_mb(values: list[float]) -> float:
     return theil_sen(values[FLAT_FROM:])
 
 
-def full_scale(data: list[str], representation: Representation) -> dict[str, Any]:
+def full_scale(data: list[str]) -> dict[str, Any]:
     """Run two generations of the full profile on the CPU."""
-    flags = ("--profile", "full", "--device", "cpu", "--generations", "2", "--representation", representation)
-    return measure_run(*data, *flags)
+    return measure_run(*data, "--profile", "full", "--device", "cpu", "--generations", "2")
 
 
 def rows_of_data(data: Path, investable: Path | None) -> dict[str, Any]:
     """Measure everything that needs a data file."""
     flags = ["--data", str(data.resolve())] + (["--investable", str(investable.resolve())] if investable else [])
-    runs = {representation: full_scale(flags, representation) for representation in get_args(Representation)}
-    return {"load": measure_load(data), **runs}
+    return {"load": measure_load(data), "full": full_scale(flags)}
 
 
 def table(results: dict[str, Any]) -> list[tuple[str, str]]:
@@ -96,15 +93,14 @@ def table(results: dict[str, Any]) -> list[tuple[str, str]]:
     if "load" in results:
         load = results["load"]
         lines.append(("load and prepare: seconds / peak MiB", f"{load['seconds']:.1f} / {load['peak_rss_mb']:.0f}"))
-        for representation in get_args(Representation):
-            lines += _lines_of_full_scale(representation, results[representation])
+        lines += _lines_of_full_scale(results["full"])
     return lines
 
 
-def _lines_of_full_scale(representation: Representation, summary: dict[str, Any]) -> list[tuple[str, str]]:
+def _lines_of_full_scale(summary: dict[str, Any]) -> list[tuple[str, str]]:
     kept = " / ".join(str(summary[name]) for name in ("environments", "agents", "replay_buffers"))
     return [
-        (f"full scale, encoder {representation}, 2 generations: seconds", f"{summary['wall_seconds']:.0f}"),
+        ("full scale, 2 generations: seconds", f"{summary['wall_seconds']:.0f}"),
         ("  evaluate / train / evolve / validate, second generation", _phases(summary, 1)),
         ("  peak resident memory, MiB", f"{summary['peak_rss_mb']:.0f}"),
         ("  bytes a transition", f"{summary['replay_bytes_per_transition']}"),

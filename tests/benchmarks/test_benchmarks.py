@@ -1,26 +1,22 @@
-"""The benchmarks measure what they say: the naive form acts alike, fits know their slope, what is missing is told."""
+"""The benchmarks measure what they say: fits know their slope, phases add up, what is missing is told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, get_args
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.speed import __main__ as speed
-from benchmarks.speed import device_choices, environment
+from benchmarks.speed import environment
 from benchmarks.speed import rivals as rivals_cost
 from benchmarks.speed.environment import lane_steps_per_second, portfolio_of
-from benchmarks.speed.evaluation import NAIVE_FORMS, TOLERANCE, NaiveSample, evaluation_rows, measure_evaluation
+from benchmarks.speed.evaluation import EvaluationFigures, evaluation_rows, measure_evaluation
 from benchmarks.speed.generation import generation_rows, measure_generation
 from benchmarks.speed.growth import DIMENSIONS, Workload, exponent, measure_workload
 from benchmarks.speed.harness import CPU, MemoryGauge, random_market
-from benchmarks.speed.separate_agents import SeparateAgents, separate_agents_rows
-from benchmarks.speed.updates import learner_maker, update_rows
 from utils.config.trader import (
     Config,
     DataConfig,
@@ -49,34 +45,12 @@ def tiny_config(context_days: int = 20, representation: Representation = "indepe
     )
 
 
-@settings(max_examples=5, deadline=None)
-@given(st.integers(2, 70), st.sampled_from(get_args(Representation)), st.integers(0, 5))
-def test_naive_forms_give_the_populations_actions(context: int, representation: Representation, seed: int) -> None:
-    config = tiny_config(context, representation)
-    market = random_market(config, 200, 5, 3, seed)
-    figures = measure_evaluation(config, market, NaiveSample((0, 1, 2), config.env.episode_steps), CPU, repeats=1)
-    assert figures.difference.keys() == NAIVE_FORMS.keys()
-    assert max(figures.difference.values()) <= TOLERANCE
-    assert all(figures.ratio(form) for form in NAIVE_FORMS)
-
-
-def test_no_ratio_where_the_naive_form_acts_otherwise() -> None:
+def test_evaluating_together_is_compared_with_as_many_single_evaluations() -> None:
     config = tiny_config()
-    sample = NaiveSample((0,), 2)
-    figures = measure_evaluation(config, random_market(config, 200, 5, 3), sample, CPU, repeats=1)
-    wrong = replace(figures, difference=dict.fromkeys(NAIVE_FORMS, 1e-3))
-    rows = evaluation_rows("tiny", wrong, is_extrapolated=True)
-    assert [row.ratio for row in rows[1:]] == [None, None]
-    assert all("NOT ALIKE" in row.note and "extrapolated" in row.note for row in rows[1:])
-
-
-def test_ratio_counts_all_agent_days() -> None:
-    config = tiny_config()
-    figures = measure_evaluation(config, random_market(config, 200, 5, 3), NaiveSample((0,), 2), CPU, repeats=1)
-    form = next(iter(NAIVE_FORMS))
-    known = replace(figures, seconds=2.0, naive_day_seconds=dict.fromkeys(NAIVE_FORMS, 0.5), agent_days=3 * 11)
-    assert figures.agent_days == 3 * 11
-    assert known.ratio(form) == pytest.approx(33 * 0.5 / 2)
+    figures = measure_evaluation(config, random_market(config, 200, 5, 3), CPU, repeats=1)
+    assert figures.agents == 3 and min(figures.seconds, figures.single_seconds) > 0
+    rows = evaluation_rows("tiny", EvaluationFigures(16, 2.0, 0.5))
+    assert [row.value for row in rows] == [2.0, 0.5] and rows[0].ratio == 16 * 0.5 / 2.0
 
 
 @given(st.floats(-2, 2), st.floats(0.01, 100), st.integers(1, 1000))
@@ -116,16 +90,6 @@ def test_phases_add_up_to_the_generation() -> None:
     assert sum(share for share in shares if share) == pytest.approx(2.0)
 
 
-def test_update_rows_compare_with_as_many_single_updates() -> None:
-    config = tiny_config()
-    rows = update_rows("tiny", config, random_market(config, 200, 5, 3), CPU, populations=(1, 2), repeats=1)
-    assert len(rows) == 2 * len(get_args(Representation))
-    for single, double in zip(rows[::2], rows[1::2], strict=True):
-        assert single.ratio == 1
-        assert single.value and double.value
-        assert double.ratio == pytest.approx(2 * single.value / double.value)
-
-
 def test_environment_is_played_to_the_end() -> None:
     config = tiny_config()
     portfolio, first_days = portfolio_of(config, 3, CPU)
@@ -155,40 +119,10 @@ def test_gauge_sees_memory_that_was_given_back() -> None:
     assert gauge.rise_mb() >= 100
 
 
-def test_separate_agents_end_with_the_learners_parameters() -> None:
-    """Networks and targets, by the same updates of the same batches, drawn by the same random numbers."""
-    config = tiny_config()
-    make = learner_maker(config, random_market(config, 200, 5, 3), CPU)
-    learner, separate = make(3), SeparateAgents(make(3))
-    before = learner.population.networks.actor.out.weight.clone()
-    generators = [torch.Generator().manual_seed(1) for _ in range(2)]
-    for _ in range(3):
-        learner.update(generators[0])
-        separate.update(generators[1])
-    assert generators[0].get_state().equal(generators[1].get_state())
-    assert (learner.population.networks.actor.out.weight != before).any()
-    for index, agent in enumerate(separate.agents):
-        for stacked, own in (
-            (learner.population.networks, agent.networks),
-            (learner.population.targets, agent.targets),
-        ):
-            plain = {name: p.mT if name.endswith("weight") else p for name, p in own.named_parameters()}
-            for name, row in {name: p[index] for name, p in stacked.named_parameters()}.items():
-                torch.testing.assert_close(plain[name].view(row.shape), row, rtol=0, atol=1e-5)
-
-
-def test_separate_agents_are_timed_against_the_learner() -> None:
-    config = tiny_config()
-    rows, ratio = separate_agents_rows(config, random_market(config, 200, 5, 3), repeats=1)
-    assert rows[0].ratio == ratio and rows[0].value and rows[1].value
-    assert ratio == pytest.approx(rows[1].value / rows[0].value)
-
-
 def test_report_holds_every_key_and_leaves_what_was_not_measured_open() -> None:
     figures = speed.Report().figures
     assert set(figures) == {
         "population_evaluation_ratio",
-        "separate_agents_ratio",
         "lane_steps_per_second",
         "generation_seconds",
         "growth_exponents",
@@ -204,21 +138,3 @@ def test_the_rivals_cost_is_that_of_the_rivals_that_are_fitted(capsys: pytest.Ca
     shown = capsys.readouterr().out
     assert "1,056 training days of 6 stocks among 6 columns" in shown
     assert {line.split(":")[0] for line in shown.splitlines()[-2:]} == {"ridge", "LightGBM"}
-
-
-def test_device_choices_compare_forms_of_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[str] = []
-
-    def note(function: Callable[..., Any], **_: object) -> Callable[..., Any]:
-        compiled.append(function.__name__)
-        return function
-
-    monkeypatch.setattr(torch, "compile", note)
-    before = [getattr(device_choices.update, name) for name in device_choices.COMPILED]
-    config = tiny_config()
-    market = random_market(config, 200, 5, 3)
-    taken = device_choices.compilation(config, market, CPU, 1)
-    assert taken.keys() == {"eager", "compiled", "compiling"} and min(taken.values()) > 0
-    assert tuple(compiled) == device_choices.COMPILED
-    assert [getattr(device_choices.update, name) for name in device_choices.COMPILED] == before
-    assert device_choices.precisions(config, market, CPU, 1).keys() == {"float32", "bfloat16"}

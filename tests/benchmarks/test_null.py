@@ -52,21 +52,19 @@ def test_a_policy_is_played_as_a_rule_is() -> None:
 def test_every_claim_of_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True)
     class Verdict:
-        trials: int
         is_lucky: bool = True
         contest: None = None
         sentence: str = "So it is."
 
         @property
-        def is_only_one(self) -> bool:
-            return self.trials == 1
+        def is_worth_it(self) -> bool:
+            return not self.is_lucky
 
-    monkeypatch.setattr(praise, "verdict", lambda *_, trials, **__: Verdict(trials))
+    monkeypatch.setattr(praise, "verdict", lambda *_, **__: Verdict())
     ground = tiny_ground()
     judge = Judge.on(ground, {}, 5, seed=0)
     played = play_policy(ground, score_policy(some_rule(ground), CPU))
-    assert judge.praise(played) == {"is_lucky": True, "is_only_one": True}
-    assert judge.praise(played, 3) == {"is_lucky": True, "is_only_one": False}
+    assert judge.praise(played) == {"is_lucky": True, "is_worth_it": False}
 
 
 def test_claims_are_those_of_the_report() -> None:
@@ -148,13 +146,14 @@ def test_tilts_do_not_see_the_future() -> None:
 def test_a_trained_run_hears_both_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[tuple[int, int]] = []
 
-    def judge(champion: Array, *others: Array, trials: int, **more: Any) -> Any:
-        heard.append((len(champion), trials))
-        return verdict(champion, *others, trials=trials, **more)
+    def judge(champion: Array, *others: Array, **more: Any) -> Any:
+        found = verdict(champion, *others, **more)
+        heard.append((len(champion), found.trials))
+        return found
 
     monkeypatch.setattr(praise, "verdict", judge)
     found = trained_run(MARTINGALE, tiny_config("--synthetic.kind", MARTINGALE), Budget(generations=2))
-    assert heard == [(48, 1), (48, 6)]
+    assert heard == [(48, 1), (48, 1)]
     assert list(found["praise"]) == [learning_null.HOLDOUT, learning_null.VALIDATION]
 
 

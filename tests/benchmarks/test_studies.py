@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from torch import Tensor
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import ablations, study
 from benchmarks.learning import markets as learning_markets
-from benchmarks.learning.ablations import ALTERATIONS, BASE, RANDOM_FITNESS, VARIANTS, Difference
+from benchmarks.learning.ablations import BASE, LINES, RANDOM_FITNESS, Difference, Line, draw_fitness
 from benchmarks.learning.markets import Budget, fit, market_job
 from benchmarks.learning.rivals import rivals_job
 from benchmarks.learning.study import (
@@ -200,36 +199,25 @@ def test_rivals_alone_train_nothing(
 def test_other_settings_are_other_results(tmp_path: Path) -> None:
     path = tmp_path / "markets.jsonl"
     words = ["markets", "--rivals-only", "--kinds", "momentum", "--json", str(path), *SMALL_STUDY, "--seeds", "1"]
-    for more in ([], ["--learning.tau", "0.1"], ["--windows", "2"], ["--unseen-seed", "3000000"], []):
+    for more in ([], ["--env.cost-bps", "7"], ["--windows", "2"], ["--unseen-seed", "3000000"], []):
         learning.main([*words, *more])
     assert len(lines_of(path)) == 4
 
 
 def test_a_wrong_flag_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["markets", "--learning.tao", "1"], ["null", "--nonsense"], ["pendulum", "--env.cost-bps", "1"]):
+    for words in (["markets", "--env.cost-bsp", "1"], ["null", "--nonsense"]):
         with pytest.raises(SystemExit, match="2"):
             learning.main(words)
         assert "expected" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
-        ablations.main(["--learning.tao", "1"])
+        ablations.main(["--env.cost-bsp", "1"])
     assert "expected a known flag" in capsys.readouterr().err
 
 
-def test_other_control_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "control.json"
-    words = ["pendulum", "--environment", "MountainCarContinuous-v0", "--seeds", "2", "--steps", "400"]
-    learning.main([*words, "--episodes", "1", "--population", "2", "--json", str(path)])
-    found = json.loads(path.read_text(encoding="utf-8"))
-    assert [len(result["return_by_seed"]) for result in found.values()] == [2, 2, 2]
-    for name in ("Nonsense-v0", "CartPole-v1"):
-        with pytest.raises(SystemExit, match="2"):
-            learning.main(["pendulum", "--environment", name])
-        assert f"got '{name}'" in capsys.readouterr().err
-
-
 def test_every_line_of_the_ablations_changes_the_profile() -> None:
-    by_flags = [words for name, words in VARIANTS.items() if name not in ALTERATIONS]
-    assert len({study_config(words) for words in by_flags}) == len(by_flags) == len(VARIANTS) - len(ALTERATIONS)
+    assert LINES[0] == Line(BASE) and len({line.name for line in LINES}) == len(LINES)
+    changes = {(study_config(line.flags), line.alter) for line in LINES}
+    assert len(changes) == len(LINES)
 
 
 def test_random_fitness_is_noise_for_all_but_broken_agents() -> None:
@@ -237,7 +225,7 @@ def test_random_fitness_is_noise_for_all_but_broken_agents() -> None:
     for _ in range(2):
         trainer, heard = build_trainer(tiny_config(), training_market(tiny_config())[0], torch.device("cpu")), []
         trainer.evolve = heard.append  # type: ignore[method-assign]
-        ALTERATIONS[RANDOM_FITNESS](trainer)
+        draw_fitness(trainer)
         for _ in range(2):
             trainer.evolve(fitness)
         drawn.append(torch.stack(heard))
@@ -247,7 +235,8 @@ def test_random_fitness_is_noise_for_all_but_broken_agents() -> None:
 
 
 def test_a_population_without_evolution_keeps_everybody() -> None:
-    config = study_config([*TINY, *VARIANTS["evolution off"]])
+    (flags,) = (line.flags for line in LINES if line.name == "evolution off")
+    config = study_config([*TINY, *flags])
     trainer = build_trainer(config, training_market(config)[0], torch.device("cpu"))
     before = {name: stack.clone() for name, stack in trainer.population.stacks().items()}
     rollout = trainer.evaluate()

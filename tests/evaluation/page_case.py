@@ -16,7 +16,6 @@ from training.evaluation.assessment import Evaluation
 from training.evaluation.holdout import Look
 from training.evaluation.opponents import MOMENTUM, REVERSAL
 from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, RANDOM, Played, Track
-from training.trials import SLICES
 from utils.charts import Dates, FloatArray
 from utils.config.trader import Config
 
@@ -67,7 +66,7 @@ def case(
             "config": Config(seed=seed, data=Path(f"{name}.parquet"), memory_limit_mb=20_480),
             "market": market,
             "played": played,
-            "trials": 400,
+            "trials": 3,
             "device": "cpu",
             "command": command,
             "champion_generation": 18,
@@ -172,11 +171,6 @@ def record(generator: np.random.Generator, index: int, mean: float, best: float)
         "validation": {
             "champion": best if index else None,
             "champion_generation": 18,
-            "trials": {
-                "slice_profit": generator.normal(0.1, 1.0, (16, SLICES)).tolist(),
-                "information_ratio": generator.normal(0.02, 0.05, 16).tolist(),
-                "founders": [row // 2 * 2 for row in range(16)],
-            },
         },
         "seconds": {"total": 73.0},
         "memory": {"rss_mb": resident, "uss_mb": resident - 60.0, "gpu_allocated_mb": None},

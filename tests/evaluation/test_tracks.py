@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from data.synthetic.built_in import PlantedScores, built_in_market
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from tests.evaluation.page_case import case
+from tests.evaluation.page_case import SESSIONS, case
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_population, tiny_rules, trending_panel, world_of
 from training.evaluation.assessment import estimates
 from training.evaluation.baselines import ScoreRule, held_equity, inverse_volatility, score_policy
@@ -33,6 +34,7 @@ from training.evaluation.opponents import (
     tune_planted,
 )
 from training.evaluation.skill import known_share
+from training.evaluation.statistics import expected_best_sharpe
 from training.evaluation.tracks import (
     BENCHMARK,
     CHAMPION,
@@ -413,7 +415,22 @@ def test_survivors_are_told_from_a_market_with_deaths() -> None:
     data[-12:, 2] = np.nan
     died = dataclasses.replace(file, market=dataclasses.replace(file.market, data_array=data))
     assert list(died.biases) == ["Delisting", "Fills"]
-    assert list(validation.biases) == ["Built-in market", "Chosen on these days", "Fills"]
+    assert list(validation.biases) == ["Built-in market", "Fills"]
+
+
+def test_only_looks_at_the_judged_days_deflate_a_ratio() -> None:
+    """Validation days chose nothing; of the holdout's champions the best is expected to show something."""
+    validation, *looked = (
+        case(windows=2, split=split, trials=trials).overfitting
+        for split, trials in (("validation", 1), ("holdout", 1), ("holdout", 4))
+    )
+    assert validation.note.startswith("Nothing was chosen on validation days")
+    assert [found.expected_best_ratio for found in (validation, looked[0])] == [0.0, 0.0]
+    days = 2 * SESSIONS
+    assert looked[1].expected_best_ratio == pytest.approx(math.sqrt(252 / (days - 1)) * expected_best_sharpe(1.0, 4))
+    first, second = (found.deflated_information_ratio for found in looked)
+    assert first and second and validation.deflated_information_ratio == first > second
+    assert "chooses on them" in case(windows=1, split="validation", trials=1).caveats[0]
 
 
 def test_biases_name_the_setting_that_mends_them() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -22,25 +23,22 @@ from training.evaluation.statistics import (
     deflated_ratio,
     expected_best_sharpe,
     mean_test,
-    overfitting_probability,
 )
 from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, ORACLE, RANDOM, RULE, Played, Track
 from training.evaluation.verdict import Judgement, Shifted, verdict
-from training.trials import read_trials
 from utils import metrics
 from utils.config.trader import Config
 
 Array = npt.NDArray[np.float64]
 Split = Literal["validation", "holdout", "walk-forward"]
 NO_CHOICE = "Each champion was chosen on days before its test days, so the test days chose nothing."
-NO_RECORD = "The run did not record what its agents earned on validation beside equal weight, nor their founders."
-NO_LINEAGES = "One lineage, or the same profit for all: there was no choice between lineages to overfit."
-CLONES = (
-    "Agents of a lineage are near-clones: over all agents the probability of backtest overfitting says little. It is "
-    "about the choice of a lineage on the validation days, each by its best agent there; a lineage that died early was "
-    "trained less, which makes the choice look easier than it was. Trials that are near-clones make the deflated ratio "
-    "too strict."
+NO_CHOICE_ON_VALIDATION = "Nothing was chosen on validation days: the champion was fixed on training days."
+LOOKS = (
+    "Champions that were looked at on these days count as independent trials without skill, whose information ratios "
+    "over T days deviate by 1 / sqrt(T - 1) a day; where they are alike this is too strict."
 )
+NOTES: dict[Split, str] = {"validation": NO_CHOICE_ON_VALIDATION, "holdout": LOOKS, "walk-forward": NO_CHOICE}
+"""What is known of the choice of the champion, by the days that judge it."""
 CURVE_MEASURES = {
     "return": metrics.total_return_percent,
     "volatility": metrics.annualised_volatility_percent,
@@ -98,21 +96,15 @@ METRICS: dict[str, Metric] = {
 class Overfitting:
     """The share of a result that may be the choice of the best among many."""
 
-    deflated_information_ratio: float | None = None
+    deflated_information_ratio: float | None
     """Probability that the true information ratio over equal weight is above that of the best of `trials` without
-    skill, from 0 to 1."""
-    trials: int | None = None
-    """Policies looked at on the judged days: agents x generations on validation, champions on the holdout."""
-    expected_best_ratio: float | None = None
+    skill, from 0 to 1; None where the champion's profit is equal weight's."""
+    trials: int
+    """Champions looked at on the judged days: on the holdout those of the ledger, on days that chose nothing 1."""
+    expected_best_ratio: float
     """Annualised information ratio that the best of `trials` without skill is expected to show."""
-    backtest_overfitting: float | None = None
-    """Probability of backtest overfitting among lineages, from 0 to 1."""
-    lineages: int | None = None
-    """First agents from which all others descend: near-clones of one count as one trial."""
-    combinations: int | None = None
-    """Ways to halve the days behind `backtest_overfitting`."""
-    note: str = ""
-    """Why one of them is absent, or what limits them."""
+    note: str
+    """What limits them."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +121,7 @@ class Evaluation:
     market: Market
     played: Played
     trials: int
-    """Policies looked at on these very days before the champion was chosen; 1 if these days chose nothing."""
+    """Champions looked at on these very days; 1 if these days chose nothing and looks are not counted."""
     device: str
     command: str
     """Command line that makes this evaluation again."""
@@ -180,27 +172,15 @@ class Evaluation:
 
     @cached_property
     def overfitting(self) -> Overfitting:
-        """Assess how much the choice of the champion may have added, by the recorded results of all agents."""
-        trials = read_trials(self.records)
-        if trials is None and self.trials > 1:
-            return Overfitting(trials=self.trials, note=NO_RECORD)
-        ratios = np.zeros(0) if trials is None else trials.information_ratio
-        best = expected_best_sharpe(float(ratios.std(ddof=1)) if len(ratios) > 1 else 0.0, self.trials)
+        """Assess how much the choice of the champion may have added, by the champions looked at on these days.
+
+        Without skill the ratio of T independent days has mean 0 and deviation 1 / sqrt(T - 1) (Bailey & Lopez de Prado
+        2012, at a ratio of 0), which stands for the deviation over trials.
+        """
         champion, equal = (metrics.daily_returns(self.played.tracks[name].stitched[0]) for name in (CHAMPION, EQUAL))
+        best = expected_best_sharpe(1 / math.sqrt(max(1, len(champion) - 1)), self.trials)
         deflated = deflated_ratio(champion - equal, best)
-        found = Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, note=NO_CHOICE)
-        if trials is None:
-            return found
-        lineages = len(np.unique(trials.lineage))
-        probability, combinations = overfitting_probability(trials.slice_profit, trials.lineage) or (None, None)
-        note = CLONES if probability is not None else NO_LINEAGES
-        return replace(
-            found,
-            backtest_overfitting=probability,
-            lineages=lineages,
-            combinations=combinations,
-            note=note,
-        )
+        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, NOTES[self.split])
 
     @cached_property
     def cost_returns(self) -> dict[str, dict[float, float]]:
@@ -244,7 +224,7 @@ class Evaluation:
     def caveats(self) -> list[str]:
         """Return what a reader must know before believing the verdict."""
         if self.split == "validation":
-            return ["The champion was chosen on these days; only the holdout, looked at once, is free of that choice."]
+            return [f"{NO_CHOICE_ON_VALIDATION} Whoever sets settings by their results chooses on them."]
         text = (
             f"Looks at these days by all runs in this folder, by the data's fingerprint: {len(self.looks or ())}, of "
             f"{self.trials:,} champions, which the verdict allows for. Looks in other folders are not counted."
@@ -273,11 +253,6 @@ class Evaluation:
             biases["Chosen in hindsight"] = (
                 "The stocks that may be bought have bars on all days, and others do not. A list made today of stocks "
                 "that lasted flatters every policy that buys."
-            )
-        if self.split == "validation":
-            biases["Chosen on these days"] = (
-                "The champion is the agent that earned most on these days: its result is flattered. The verdict allows "
-                "for that; the table and the pictures do not."
             )
         size = "whatever their size" if env.volume_cap == 0 else f"up to {env.volume_cap:g}% of the day's volume"
         remedy = " --env.volume-cap limits them where the data have volume." if env.volume_cap == 0 else ""

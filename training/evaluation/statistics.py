@@ -1,4 +1,4 @@
-"""How much of a result may be luck: block bootstrap, tests of a mean, deflated ratios, backtest overfitting.
+"""How much of a result may be luck: block bootstrap, tests of a mean, deflated ratios.
 
 Daily series are (days,) arrays in order of time. Where trials are counted, a trial is a policy whose result was looked
 at before the best one was chosen.
@@ -6,7 +6,6 @@ at before the best one was chosen.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -154,32 +153,3 @@ def probabilistic_sharpe(sharpe: float, benchmark: float, days: int, skewness: f
     """Apply the formula of `deflated_ratio` to moments; a normal law has kurtosis 3."""
     spread = 1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2
     return float(ndtr((sharpe - benchmark) * math.sqrt(days - 1) / math.sqrt(max(spread, 1e-12))))
-
-
-def overfitting_probability(results: Array, lineage: IntArray | None = None) -> tuple[float, int] | None:
-    """Return the probability of backtest overfitting, and the number of combinations it counts (Bailey et al. 2015).
-
-    Combinatorially symmetric cross-validation: `results` are (slices, trials) profits on slices of time that do not
-    overlap, an even number of them. In every choice of half the slices the best trial is found; it counts as overfitted
-    where it is not above the median of all trials on the other half. Trials of one `lineage`, (trials,), are
-    near-clones and count as one: in each choice, the best of them there. None where less than two differ.
-    """
-    slices = len(results)
-    if lineage is None:
-        results = np.unique(results, axis=1)
-        lineage = np.arange(results.shape[1])
-    founders = np.unique(lineage)
-    if len(founders) < 2 or slices < 2 or slices % 2 or not np.ptp(results, axis=1).any():
-        return None
-    halves = np.array([np.isin(np.arange(slices), half) for half in itertools.combinations(range(slices), slices // 2)])
-    every = np.arange(len(halves))
-    inside, outside = np.empty((2, len(halves), len(founders)))
-    for column, founder in enumerate(founders):
-        own = results[:, lineage == founder]
-        earned = halves @ own
-        best = earned.argmax(axis=1)
-        inside[:, column], outside[:, column] = earned[every, best], (~halves @ own)[every, best]
-    chosen = outside[every, inside.argmax(axis=1)][:, None]
-    # The middle rank of ties, from 1; relative to count + 1 the median is a half, where the logit is 0.
-    rank = (outside < chosen).sum(axis=1) + ((outside == chosen).sum(axis=1) + 1) / 2
-    return float((rank / (len(founders) + 1) <= 0.5).mean()), len(halves)

@@ -155,12 +155,7 @@ def _log_luck(evaluation: Evaluation) -> None:
             found.expected_best_ratio,
             f", which the best of {found.trials:,} trials without skill would show" if evaluation.trials > 1 else "",
         )
-    if found.backtest_overfitting is not None:
-        logger.info(
-            "probability of backtest overfitting on validation, among %d lineages: %.2f",
-            found.lineages,
-            found.backtest_overfitting,
-        )
+    logger.info("%s", found.note)
 
 
 def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
