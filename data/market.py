@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from data.features import CLOSE, NormalizationStats, network_inputs
+from data.features import CLOSE, NormalizationStats
 from data.loader import StockDataLoader
 from data.splits import Splits, make_splits
 from utils.config.trader import DataConfig, EnvironmentConfig
@@ -32,42 +29,10 @@ class Market:
     volume: NDArray[np.float32] | None = None
     """(days, columns) shares traded, NaN where not known; None unless it was asked for."""
 
-    @cached_property
-    def inputs(self) -> NDArray[np.float32]:
-        """(columns, days, 10) network inputs, a column's days next to one another in memory."""
-        inputs = network_inputs(self.data_array, self.stats, self.input_clip)
-        return np.ascontiguousarray(inputs.transpose(1, 0, 2))
-
     @property
     def close(self) -> NDArray[np.float32]:
         """(days, investable) closes, NaN where there is no bar."""
         return self.data_array[:, self.investable_columns, CLOSE]
-
-
-@dataclass(frozen=True)
-class MarketTensors:
-    """A market's network inputs on the device of the networks."""
-
-    inputs: Tensor
-    """(columns, days, 10) float32."""
-    investable: Tensor
-    """(n,) int64 columns that may be bought."""
-    tradable: Tensor
-    """(days, n) bool: the stock has a bar."""
-
-    @classmethod
-    def of(cls, market: Market, device: torch.device | str) -> MarketTensors:
-        """Copy a market's network inputs to a device."""
-        return cls(
-            torch.from_numpy(market.inputs).to(device),
-            torch.from_numpy(market.investable_columns).to(device),
-            torch.from_numpy(np.isfinite(market.close)).to(device),
-        )
-
-    @property
-    def days(self) -> int:
-        """Number of days."""
-        return self.inputs.shape[1]
 
 
 def build_market(loader: StockDataLoader, config: DataConfig, env: EnvironmentConfig) -> Market:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from data.market import MarketTensors
 from data.record import data_fingerprint
 from data.splits import consecutive_windows, spaced_windows
 from data.synthetic.built_in import PlantedScores
@@ -48,7 +47,6 @@ def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
     evaluation = evaluate(
         run,
         arguments.split,
-        run.tensors(),
         env,
         opposing_rules(run, env, judging),
         judging,
@@ -64,25 +62,20 @@ def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
 def evaluate(
     run: SavedRun,
     split: Split,
-    tensors: MarketTensors,
     env: Portfolio,
     rules: Mapping[str, ScoreRule],
     judging: EvaluationConfig,
     *,
     command: str,
 ) -> Evaluation:
-    """Play a run's champion, its elites, the baselines and rules on the days of a split, and judge them."""
-    agents = {CHAMPION: run.champion} | {f"elite {rank}": agent for rank, agent in enumerate(run.elites, start=1)}
+    """Play a run's champion, the baselines and rules on the days of a split, and judge them."""
     starts = consecutive_windows(getattr(run.market.splits, split), run.config.env.episode_steps).to(run.device)
     generator = named_generator(run.config.seed, "evaluation", run.device)
-    ground = Ground(run.market, tensors, env, starts, benchmark_close(judging.benchmark, run.market, env, starts))
-    played = play_all(ground, agents, rules, pickers=judging.random_pickers, generator=generator)
+    ground = Ground(run.market, env, starts, benchmark_close(judging.benchmark, run.market, env, starts))
+    played = play_all(ground, run.champion, rules, pickers=judging.random_pickers, generator=generator)
     holdout = run.market.splits.holdout
     looks = read_looks(run.path.parent, run.market, *run.market.dates[[holdout.first, holdout.last]].astype(str))
-    if split == "validation":
-        trials = run.generation * run.config.evolution.population_size
-    else:
-        trials = champions_looked_at(looks, (run.name, run.champion_generation))
+    trials = 1 if split == "validation" else champions_looked_at(looks, (run.name, run.generation))
     return Evaluation(
         run.name,
         split,
@@ -92,7 +85,7 @@ def evaluate(
         trials,
         str(run.device),
         command,
-        champion_generation=run.champion_generation,
+        champion_generation=run.generation,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         looks=looks,
     )
@@ -135,8 +128,6 @@ def judge_training(
         device=trainer.device,
         generation=trainer.generation,
         champion=trainer.champion,
-        champion_generation=trainer.champion_generation,
-        elites=[trainer.population.agent(row) for row in trainer.elites],
     )
     rules = opposing_rules(run, trainer.val_env, config.evaluation)
     command = shlex.join(("python", "main.py", "evaluate", "--run", path.name))
@@ -144,9 +135,7 @@ def judge_training(
     evaluations: dict[Split, Evaluation] = {}
     for split in splits:
         trainer.safe_point()
-        evaluations[split] = evaluate(
-            run, split, trainer.tensors, trainer.val_env, rules, config.evaluation, command=command
-        )
+        evaluations[split] = evaluate(run, split, trainer.val_env, rules, config.evaluation, command=command)
     return evaluations
 
 

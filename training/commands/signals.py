@@ -12,7 +12,7 @@ from typing import Any
 
 from training.commands.arguments import SignalsArguments
 from training.run.saved import SavedRun, open_saved_run
-from training.signals.attribution import METHOD, Attribution
+from training.signals.attribution import METHOD, Share
 from training.signals.holdings import read_holdings, session
 from training.signals.signals import OpenPosition, Order, Signals, cash_left, make_signals
 from utils.errors import ConfigError
@@ -40,7 +40,7 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     signals = make_signals(run.champion, market, day, rules, cash, holdings)
     notes = _notes(run, day)
     summary = (
-        f"run {run.path}, champion of generation {run.champion_generation}; decided at the close of {signals.date}, "
+        f"run {run.path}, champion of generation {run.generation}; decided at the close of {signals.date}, "
         f"orders for {signals.next_session}; capital {signals.capital:,.0f}, cash {signals.cash:,.0f}, "
         f"equity {signals.equity:,.0f}"
     )
@@ -49,7 +49,7 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     if arguments.csv is not None:
         _write(arguments.csv, "--csv", lambda path: write_atomically(path, orders_csv(signals)))
     if arguments.json is not None:
-        origin = {"run": run.name, "champion_generation": run.champion_generation}
+        origin = {"run": run.name, "champion_generation": run.generation}
         contents = origin | dataclasses.asdict(signals) | {"looks_at_method": METHOD, "notes": notes}
         _write(arguments.json, "--json", lambda path: write_json(path, contents))
     return signals
@@ -66,9 +66,12 @@ def _tables(signals: Signals) -> list[str]:
     if signals.orders:
         texts = [_titled("orders", [_order_row(order) for order in signals.orders])]
     else:
-        best = signals.best_coefficient
-        nearest = "nothing can be ordered" if best is None else f"the largest is {signals.best_candidate} at {best:.2f}"
-        texts = [f"no order: {nearest}, and below a coefficient of 1, or without cash, nothing is ordered"]
+        best = signals.best_expected_percent
+        most = (
+            "" if best is None else f": most is expected of {signals.best_candidate}, {best:+.2f}% of an order's value"
+        )
+        reason = "nothing can be ordered" if best is None else "waiting, or the lack of cash, stands against it"
+        texts = [f"no order{most}; {reason}"]
     texts += [f"{order.ticker} looks at most at {_shares(order.looks_at)}" for order in signals.orders]
     if signals.positions:
         texts.append(_titled("open positions", [_position_row(position) for position in signals.positions]))
@@ -85,6 +88,7 @@ def _order_row(order: Order) -> dict[str, Any]:
         "coefficient": order.coefficient,
         "value": order.value,
         "% of capital": order.percent_of_capital,
+        "expected %": order.expected_percent,
         "close": order.close,
         "target %": order.target_percent,
         "target price": order.target_price,
@@ -106,9 +110,8 @@ def _position_row(position: OpenPosition) -> dict[str, Any]:
     }
 
 
-def _shares(attribution: Attribution) -> str:
-    groups = {field.name: getattr(attribution, field.name) for field in dataclasses.fields(attribution)}
-    return "; ".join(f"{name} {', '.join(map(str, shares))}" for name, shares in groups.items())
+def _shares(attribution: Sequence[Share]) -> str:
+    return ", ".join(map(str, attribution))
 
 
 def orders_csv(signals: Signals) -> str:
@@ -135,7 +138,6 @@ def _notes(run: SavedRun, day: int) -> list[str]:
         notes.append("the volume of the session to come is not known: no order is cut to the volume cap")
     if run.config.data is None:
         notes.append("built-in synthetic market: not a real one")
-    elif day <= market.splits.validation.last:
-        known = "trained" if day <= market.splits.train.last else "was chosen"
-        notes.append(f"the champion {known} on this day, so its decision here is flattered")
+    elif day <= market.splits.train.last:
+        notes.append("the champion trained on this day, so its decision here is flattered")
     return notes

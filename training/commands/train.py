@@ -93,7 +93,7 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
         total=config.generations,
         disable=None,
     )
-    session.train(trainer, records, report, lambda: {trainer.champion_generation})
+    session.train(trainer, records, report)
 
 
 def _note(config: Config) -> str:
@@ -130,8 +130,7 @@ def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Ev
     ends = get_profiler().visits(GENERATION)
     return {
         "generations": trainer.generation,
-        "population_size": trainer.population.size,
-        "representation": config.network.representation,
+        "population_size": config.evolution.population_size,
         "profile": config.profile,
         "seed": config.seed,
         "synthetic": config.data is None,
@@ -140,10 +139,9 @@ def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Ev
         "features": market.data_array.shape[2],
         "investable": len(market.investable_columns),
         "context_window_days": config.split.context_window_days,
-        "encoder_receptive_field_days": trainer.population.networks.context_days,
         "replay_capacity": trainer.replay.capacity,
         "replay_size": trainer.replay.size,
-        "replay_bytes_per_transition": trainer.replay.bytes_per_transition,
+        "replay_bytes_per_transition": trainer.replay.bytes_per_row,
         "peak_rss_mb": peak_rss_mb(),
         "rss_mb_per_generation": [snapshot.rss_mb for snapshot in ends],
         "uss_mb_per_generation": [snapshot.uss_mb for snapshot in ends],
@@ -152,7 +150,7 @@ def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Ev
         "device": str(trainer.device),
         "threads": torch.get_num_threads(),
         "champion": {
-            "generation": trainer.champion_generation,
+            "generation": trainer.generation,
             "validation_return_percent": trainer.champion_score,
             **{split: short_rows(evaluation) for split, evaluation in evaluations.items()},
             "verdict": {split: verdict_values(evaluation.judgement) for split, evaluation in evaluations.items()},

@@ -139,14 +139,14 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         starts = consecutive_windows(fold.holdout, run.config.env.episode_steps).to(device)
         benchmark = benchmark_close(config.evaluation.benchmark, run.market, env, starts)
         played = play_all(
-            Ground(run.market, run.tensors(), env, starts, benchmark),
-            {CHAMPION: run.champion},
+            Ground(run.market, env, starts, benchmark),
+            run.champion,
             opposing_rules(run, env, config.evaluation),
             pickers=run.config.evaluation.random_pickers,
             generator=named_generator(run.config.seed, f"walk-forward {run.name}", device),
         )
         champion, random = (played.tracks[name].mean_return_percent for name in (CHAMPION, RANDOM))
-        folds.append(FoldResult(run.name, _dates(run.market, fold), run.champion_generation, champion, random))
+        folds.append(FoldResult(run.name, _dates(run.market, fold), run.generation, champion, random))
         parts.append(played)
     again = ("python", "main.py", "walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)
     return Evaluation(

@@ -191,11 +191,6 @@ class Evaluation:
             for name in levels[COSTS_BPS[0]]
         }
 
-    @property
-    def elites(self) -> list[str]:
-        """Return the names of the agents that were played beside the champion."""
-        return list(self.played.trades)[1:]
-
     @cached_property
     def dates(self) -> npt.NDArray[np.datetime64]:
         """Return the (W * D + 1,) days of the stitched equity."""

@@ -44,7 +44,7 @@ _TRADED_STOCKS = 6
 
 
 def equity_chart(evaluation: Evaluation) -> Chart:
-    """Draw the returns of all policies but the elites, which would crowd it."""
+    """Draw the returns of all policies."""
     low, high = (_gain_percent(edge) for edge in evaluation.picker_band)
     windows = " Dotted vertical lines: a new window begins." if len(evaluation.played.days) > 1 else ""
     return Chart(
@@ -101,7 +101,7 @@ def drawn_policies(evaluation: Evaluation) -> list[str]:
     """Return the policies that a chart can show apart: of all simple rules only the one that ended highest."""
     curves = evaluation.curves
     always = (CHAMPION, RANDOM, EQUAL, BENCHMARK, RIDGE, LIGHTGBM, RULE)
-    others = curves.keys() - {*always, *evaluation.elites, HOLD, EQUAL_RISK, ORACLE}
+    others = curves.keys() - {*always, HOLD, EQUAL_RISK, ORACLE}
     best = max(others, key=lambda name: (curves[name][-1], name), default=None)
     return [name for name in curves if name in always or name == best]
 
@@ -200,20 +200,17 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     lines = lines_of(series, lambda values: percent(last_known(values)))
     ends = ", ".join(f"{line.label} {line.end}" for line in lines)
     generations = [int(record["generation"]) for record in records]
-    champion = records[-1]["validation"]["champion_generation"]
     shares = even_shares(len(generations))
-    chosen = np.flatnonzero(np.array(generations) == champion)
     return Chart(
         title="Fitness by generation, % of the initial capital an episode",
-        note="Without exploration noise, with penalties. The dotted vertical line marks the champion's generation; its "
-        "validation result is from other windows than the population's fitness.",
+        note="On training days, by what was expected of orders out of fold, with penalties. The champion's validation "
+        "result is from days that no part of it has seen.",
         description=f"Fitness of the population in percent by generation. Last: {ends}.",
         shares=shares,
         ticks=number_ticks(generations),
         labels=[f"generation {generation}" for generation in generations],
         lines=lines,
         bands=[Band("population, lowest to highest", lowest, highest)],
-        verticals=[Tick(float(shares[place]), f"champion: generation {champion}") for place in chosen],
         unit="%",
         is_signed=True,
         height=280,

@@ -9,15 +9,13 @@ import numpy.typing as npt
 import torch
 from scipy.stats import rankdata
 
-from data.market import MarketTensors
+from data.market import Market
 from environment.ledger import Bars
 from environment.orders import Orders
-from models.ddpg_agent import DDPGAgent
+from models.agent import Agent
 from training.evaluation.statistics import mean_test
 from training.hindsight import order_results
-from training.rollout import encode_windows
 from utils.config.trader import EnvironmentConfig
-from utils.spaces import ACCOUNT_FEATURES, POSITION_FEATURES
 
 Array = npt.NDArray[np.float64]
 _LEAST_STOCKS = 3
@@ -38,20 +36,13 @@ class Coefficient:
     days: int
 
 
-def agent_scores(agent: DDPGAgent, market: MarketTensors, first_day: int, days: int) -> Array:
-    """Return the coefficients by which an agent would order, (days, n), from an account that has just begun.
+def agent_scores(agent: Agent, market: Market, first_day: int, days: int) -> Array:
+    """Return the results that an agent expects of orders, (days, n), percent of the initial capital; NaN without a bar.
 
-    An account in mid-episode holds the stocks that it ranked highest, which can then not be ordered; as one that holds
-    nothing, the agent ranks all stocks on every day, as a rule's scores do. Equal coefficients are ties.
+    It orders the largest of them that are worth more than waiting.
     """
-    networks, device = agent.networks, market.inputs.device
-    encoding = encode_windows(networks, market, [first_day], days).days
-    positions = torch.zeros(1, days, 1, POSITION_FEATURES, device=device)
-    account = torch.tensor([1.0, 0.0, 1.0], device=device).expand(1, days, ACCOUNT_FEATURES)
-    with torch.no_grad():
-        coefficient = networks.actor(encoding.stocks, encoding.summary, positions, account)[0, ..., 0]
-    scores = torch.where(market.tradable[first_day : first_day + days], coefficient, torch.nan)
-    return np.asarray(scores.double().cpu().numpy())
+    expected = agent.outlook(market).expected[0, first_day : first_day + days].double()
+    return np.asarray(torch.where(expected.isfinite(), expected, torch.nan).cpu().numpy())
 
 
 def trade_results(bars: Bars, rules: EnvironmentConfig, first_day: int, days: int) -> Array:

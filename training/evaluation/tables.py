@@ -46,7 +46,7 @@ def short_rows(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
             "return 95%": _interval(found["return"]),
             "rank IC": None if ranked is None else ranked.mean,
         }
-    return {name: row for name, row in rows.items() if name not in evaluation.elites}
+    return rows
 
 
 def short_table(evaluation: Evaluation) -> str:

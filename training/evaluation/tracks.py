@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from data.features import OPEN
-from data.market import Market, MarketTensors
+from data.market import Market
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
-from models.ddpg_agent import DDPGAgent
+from models.agent import Agent
 from training.evaluation.baselines import ScoreRule, held_equity, inverse_volatility, score_policy
 from training.evaluation.skill import agent_scores, known_share, trade_results
 from training.rollout import roll_out
@@ -88,7 +88,6 @@ class Ground:
     """A market, its windows and the trading rules under which policies are compared."""
 
     market: Market
-    tensors: MarketTensors
     env: Portfolio
     starts: Tensor
     """(W,) first days of windows of the rules' length, on the environment's device."""
@@ -107,8 +106,8 @@ class Ground:
         return replace(self, env=Portfolio(self.env.bars, replace(rules, volume_cap=0.0))) if rules.volume_cap else self
 
 
-def play_agent(ground: Ground, agent: DDPGAgent) -> tuple[Track, list[dict[str, Any]], Orders]:
-    """Play an agent without noise.
+def play_agent(ground: Ground, agent: Agent) -> tuple[Track, list[dict[str, Any]], Orders]:
+    """Play an agent.
 
     Returns:
         Its account, every trade (see `trade_ledger`) with its `window`, and its purchases: (steps, orders a day,
@@ -117,8 +116,9 @@ def play_agent(ground: Ground, agent: DDPGAgent) -> tuple[Track, list[dict[str, 
     env, invested = ground.env, list[Tensor]()
     roll_out(
         env,
-        agent.networks,
-        ground.tensors,
+        agent.traders,
+        agent.outlook(ground.market),
+        agent.waiting,
         ground.starts,
         safe_point=lambda: invested.append(_invested_share(env)),
         label="assess",
@@ -288,33 +288,31 @@ class Played:
 
 def play_all(
     ground: Ground,
-    agents: Mapping[str, DDPGAgent],
+    agent: Agent,
     score_rules: Mapping[str, ScoreRule],
     *,
     pickers: int,
     generator: torch.Generator,
 ) -> Played:
-    """Play the agents, the champion first, and all baselines; and again under other costs, without the elites."""
-    played = {name: play_agent(ground, agent) for name, agent in agents.items()}
-    champion, (_, _, plan) = next(iter(played.items()))
-    tracks = {name: track for name, (track, _, _) in played.items()}
-    tracks |= _play_baselines(ground, plan, score_rules, pickers, generator)
+    """Play the champion and all baselines, and again under other costs."""
+    track, trades, plan = play_agent(ground, agent)
+    tracks = {CHAMPION: track, **_play_baselines(ground, plan, score_rules, pickers, generator)}
     at_cost = {}
     for bps in COSTS_BPS:
         other = ground.at_cost(bps)
         baselines = _play_baselines(other, plan, score_rules, min(pickers, _PICKERS_AT_COST), generator)
-        at_cost[bps] = {champion: replay(other, plan), **baselines}
+        at_cost[bps] = {CHAMPION: replay(other, plan), **baselines}
     rules, first, windows = ground.env.rules, int(ground.starts[0]), len(ground.starts)
     judged = windows * rules.episode_steps
     return Played(
         tracks,
-        {name: trades for name, (_, trades, _) in played.items()},
+        {CHAMPION: trades},
         ground.starts.cpu().numpy()[:, None] + np.arange(rules.episode_steps + 1),
         at_cost,
         play_shifted(ground, plan, pickers, generator),
         known_share(plan, rules),
         {
-            champion: agent_scores(agents[champion], ground.tensors, first, judged),
+            CHAMPION: agent_scores(agent, ground.market, first, judged),
             **{name: rule.scores[first : first + judged] for name, rule in score_rules.items()},
         },
         trade_results(ground.env.bars, rules, first, judged),

@@ -1,4 +1,4 @@
-"""A finished or interrupted run, opened to be judged or used: its settings, its market, its champion and its elites."""
+"""A finished or interrupted run, opened to be judged or used: its settings, its market, its champion."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def open_saved_run(
         data: parquet file to read instead of the run's own; its past must be the same, its end may be later.
 
     Raises:
-        ConfigError: there is no such run, it has no complete generation, or none of its agents was ever validated.
+        ConfigError: there is no such run, it has no complete generation, of this version.
         DataError: the data cannot be read, or its past is not the one that the run knew.
     """
     run = RunLog.open(runs_dir, latest_run(runs_dir) if name is None else name)

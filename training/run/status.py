@@ -36,16 +36,13 @@ def status_block(record: Mapping[str, Any], memory: str) -> str:
     share between 0 and 1, costs in currency units. What is None is shown as -. `memory` is one line.
     """
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
-    trading, validation, learning = record["trading"], record["validation"], record.get("learning")
-    missing = max(replay["training_starts"] - replay["size"], 0)
+    trading, validation, learning = record["trading"], record["validation"], record["learning"]
     total, average, left = (_duration(seconds.get(name)) for name in ("total", "average", "left"))
-    phases = ("evaluate", "train", "evolve", "validate", "checkpoint")
+    phases = ("evaluate", "evolve", "train", "validate", "checkpoint")
     spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))
     win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]
-    since = validation["champion_generation"]
     lines = {
-        "Replay": f"{replay['size']:,} / {replay['capacity']:,} transitions, "
-        + ("ready" if missing == 0 else f"not ready, {missing:,} missing"),
+        "Replay": f"{replay['size']:,} / {replay['capacity']:,} transitions",
         "Time": f"{total}, average {average}, left {left} "
         f"({', '.join(f'{name} {_duration(seconds.get(name))}' for name in phases)})",
         "Fitness": f"{spread}, std {_percent(fitness['std'], signed=False)}, {fitness['above_zero']} of "
@@ -54,9 +51,8 @@ def status_block(record: Mapping[str, Any], memory: str) -> str:
         f"{_percent(win_rate, signed=False)}, {trading['positions_opened']:,} positions opened",
         "Days": f"{trading['days_with_positions']:,} with positions, {trading['days_without_positions']:,} without; "
         f"costs {cell(trading['costs'])}, penalties {cell(trading['penalties'])}",
-        "Validation": f"best agent {_percent(validation['best'])}, champion {_percent(validation['champion'])}"
-        + ("" if since is None else f" (of generation {since})"),
-        "Learning": "not begun" if learning is None else _learning(learning),
+        "Validation": f"champion {_percent(validation['champion'])}",
+        "Learning": _learning(learning),
         "Memory": memory,
     }
     head = f"Generation {record['generation']} of {record['generations']}"
@@ -84,19 +80,19 @@ def _wrapped(text: str) -> str:
 
 
 def _learning(learning: Mapping[str, Any]) -> str:
-    names = ("critic_loss", "actor_loss", "gradient_norm_actor", "gradient_norm_critic")
-    measures = ", ".join(f"{name.replace('_', ' ')} {_short(learning[name])}" for name in names)
-    return f"{measures}, skipped updates {learning['skipped_updates']:,}"
+    """Return what critics and value foretell of what they have not seen."""
+    explained, best = (100 * learning[name] for name in ("explained", "explained_best"))
+    value, profit = (_percent(learning[name]) for name in ("initial_value", "elite_profit_percent"))
+    return (
+        f"critics explain {explained:.2f} % of results out of fold, the best {best:.2f} %; an episode is worth "
+        f"{value}, elites earned {profit}; {learning['founders']:.0f} founders left"
+    )
 
 
 def _percent(value: float | None, signed: bool = True) -> str:
     if value is None or not math.isfinite(value):
         return "-"
     return f"{value:+.2f} %" if signed else f"{value:.2f} %"
-
-
-def _short(value: float | None) -> str:
-    return "-" if value is None or not math.isfinite(value) else f"{value:.4g}"
 
 
 def _duration(seconds: float | None) -> str:

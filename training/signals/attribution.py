@@ -1,91 +1,39 @@
-"""Attribution of an order to its inputs: gradient x input (Shrikumar et al. 2016, arXiv 1605.01713).
+"""Attribution of an order to its inputs: exact, since what an agent expects is linear in them.
 
-Inputs are standardised, so that an input's product with its gradient is, to first order, what the coefficient would
-lose if the input were at its mean. A share is the sum of absolute products over a group, relative to the sum over all.
-The mask of traded days is left out: it is 1 nearly everywhere and tells no stock from another.
+Inputs are standardised, so that an input's product with its weight is what the expected result would lose if the input
+were at its mean. A share is the sum over a group of inputs, relative to the sum of the absolute values of all groups.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from data.features import FEATURES, MASK
-from models.networks import AgentNetworks
+from models.inputs import GROUP_OF_INPUT, GROUPS
 
 METHOD = (
-    "gradient x input of the coefficient, shares of the absolute sum, + raises and - lowers it "
-    "(Shrikumar et al. 2016, arXiv 1605.01713)"
+    "input times weight, summed by group of inputs; shares of the absolute sum, + raises and - lowers what is expected"
 )
 
 
 @dataclass(frozen=True)
-class State:
-    """The inputs of one decision."""
-
-    inputs: Tensor
-    """(N, context_days, 10) network inputs of the days up to the decision."""
-    investable: Tensor
-    """(n,) columns that may be bought."""
-    positions: Tensor
-    """(K, 6) open positions."""
-    account: Tensor
-    """(3,)."""
-
-
-def act(networks: AgentNetworks, state: State) -> Tensor:
-    """Return the (n, 2) action of a single agent, without exploration: coefficient, sale target in percent."""
-    encoding = networks.encode_distinct(state.inputs, state.investable)
-    action: Tensor = networks.actor(
-        encoding.stocks, encoding.summary, state.positions[None, None], state.account[None, None]
-    )
-    return action[0, 0]
-
-
-@dataclass(frozen=True)
 class Share:
-    """The share of an order's attribution that falls on one day, column or feature."""
+    """The share of what is expected of an order that comes from one group of inputs."""
 
     name: str
     percent: float
     raises: bool
-    """The group as a whole raised the coefficient."""
+    """The group raised what is expected."""
 
     def __str__(self) -> str:
         return f"{self.name} {'+' if self.raises else '-'}{self.percent:.0f}%"
 
 
-@dataclass(frozen=True)
-class Attribution:
-    """The days, columns and features that matter most for one order, the first the most."""
-
-    days: list[Share]
-    columns: list[Share]
-    features: list[Share]
-
-
-def products(networks: AgentNetworks, state: State, stocks: Sequence[int]) -> list[Tensor]:
-    """Return gradient x input of each named stock's coefficient: (N, context_days, 9) each."""
-    inputs = state.inputs.clone().requires_grad_()
-    with torch.enable_grad():
-        coefficients = act(networks, dataclasses.replace(state, inputs=inputs))[:, 0]
-        gradients = [torch.autograd.grad(coefficients[stock], inputs, retain_graph=True)[0] for stock in stocks]
-    return [(gradient * state.inputs)[..., :MASK] for gradient in gradients]
-
-
-def attribution(product: Tensor, tickers: Sequence[str], dates: Sequence[str], most: int = 3) -> Attribution:
-    """Find the `most` important days, columns and features of one (N, days, 9) product."""
-    names = (tickers, dates, FEATURES)
-    columns, days, features = (_shares(product.movedim(axis, 0).flatten(1), names[axis], most) for axis in range(3))
-    return Attribution(days, columns, features)
-
-
-def _shares(groups: Tensor, names: Sequence[str], most: int) -> list[Share]:
-    weight, total = groups.abs().sum(1), groups.sum(1)
-    percent = 100 * weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
-    best = percent.topk(min(most, len(names))).indices.tolist()
-    return [Share(names[place], float(percent[place]), bool(total[place] >= 0)) for place in best]
+def attribution(weights: NDArray[np.float32], x: NDArray[np.float32], most: int = 3) -> list[Share]:
+    """Find the `most` important groups of (inputs,) inputs, the first the most."""
+    total = np.bincount(GROUP_OF_INPUT[1:], (weights * x)[1:].astype(np.float64), minlength=len(GROUPS))
+    percent = 100 * np.abs(total) / max(np.abs(total).sum(), np.finfo(np.float64).tiny)
+    best = np.argsort(-percent, kind="stable")[:most].tolist()
+    return [Share(GROUPS[place], float(percent[place]), bool(total[place] >= 0)) for place in best]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features import CLOSE, HIGH, OPEN
@@ -13,11 +14,12 @@ from data.market import Market
 from environment.ledger import Bars
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
-from models.ddpg_agent import DDPGAgent
-from training.signals.attribution import Attribution, State, act, attribution, products
+from models.agent import Agent
+from training.signals.attribution import Share, attribution
 from training.signals.holdings import Holding, position_features
 from utils.config.trader import EnvironmentConfig
-from utils.errors import ConfigError, DataError
+from utils.errors import ConfigError
+from utils.spaces import POSITION_FEATURES
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Order:
     value: float
     """Money to spend before costs, cut to the cash at hand, and not to a volume that nobody knows yet."""
     percent_of_capital: float
+    expected_percent: float
+    """What the agent expects of it after costs, percent of its value."""
     close: float
     """Reference: the close at which it was decided."""
     target_percent: float
@@ -48,7 +52,7 @@ class Order:
     target_price: float
     """Sale target if it were filled at the reference close."""
     latest_exit: SessionDate
-    looks_at: Attribution
+    looks_at: list[Share]
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,9 @@ class Signals:
     orders: list[Order]
     positions: list[OpenPosition]
     best_candidate: str | None
-    """Ticker with the largest coefficient among those that may be ordered."""
-    best_coefficient: float | None
+    """Ticker of which most is expected among those that may be ordered."""
+    best_expected_percent: float | None
+    """What is expected of it after costs, percent of an order's value."""
 
 
 def cash_left(holdings: list[Holding], rules: EnvironmentConfig) -> float:
@@ -99,20 +104,12 @@ def cash_left(holdings: list[Holding], rules: EnvironmentConfig) -> float:
 
 
 def make_signals(
-    agent: DDPGAgent, market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: list[Holding]
+    agent: Agent, market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: list[Holding]
 ) -> Signals:
     """Ask `agent` for its orders at the close of `day`, as on the first day of an episode.
 
     Sizes refer to the initial capital of the rules; `cash` and `holdings` are the account at that close.
-
-    Raises:
-        DataError: the day has no full context before it.
     """
-    if day < agent.context_days - 1:
-        raise DataError(
-            f"expected a day with {agent.context_days} sessions up to it, from "
-            f"{market.dates[min(agent.context_days, len(market.dates)) - 1]} on, got {market.dates[day]}"
-        )
     exposure = sum(holding.shares * holding.last_price for holding in holdings)
     # The account stands before a session in which every stock opens at this close: so the environment's own rules
     # choose the orders and size them, without the data of the days after.
@@ -124,20 +121,18 @@ def make_signals(
     portfolio.reset(torch.tensor([0]), steps=1, trading_steps=1)
     portfolio.cash.fill_(cash)
     portfolio.equity.fill_(cash + exposure)
-    device = agent.networks.encoder.queries.device
-    state = State(
-        torch.from_numpy(market.inputs[:, day - agent.context_days + 1 : day + 1]).contiguous().to(device),
-        torch.from_numpy(market.investable_columns).to(device),
-        position_features(holdings, rules).to(device),
-        portfolio.account()[0].to(device),
-    )
-    with torch.no_grad():
-        action = act(agent.networks, state).cpu()
-    held = np.isin(market.investable_columns, [holding.column for holding in holdings])
-    action[torch.from_numpy(held), 0] = -torch.inf  # such a stock cannot be ordered
-    coefficient = torch.where(portfolio.candidates()[0], action[:, 0], -torch.inf)
-    best = int(coefficient.argmax())
-    has_candidate = bool(coefficient[best] > -torch.inf)
+    x = agent.inputs.of(market)
+    outlook = agent.outlook(market, x)
+    # A position that is due, or whose target is reached, is still held at this close.
+    positions = torch.zeros(portfolio.bars.stocks, POSITION_FEATURES)
+    place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
+    if holdings:
+        positions[[place[holding.column] for holding in holdings]] = position_features(holdings, rules)
+    action = agent.decide(positions, portfolio.account()[0], outlook, day)
+    is_free = portfolio.candidates()[0] & (positions[:, 0] == 0)
+    expected = outlook.expected[0, day].cpu() / rules.largest_order
+    best = int(torch.where(is_free, expected, -torch.inf).argmax())
+    has_candidate = bool(is_free[best] & expected[best].isfinite())
     portfolio.step(action[None])
     tickers = [market.tickers[column] for column in market.investable_columns]
     return Signals(
@@ -146,10 +141,10 @@ def make_signals(
         capital=rules.initial_capital,
         cash=cash,
         equity=cash + exposure,
-        orders=_orders(agent, market, day, state, action, portfolio),
+        orders=_orders(agent, market, day, x[day], action, portfolio),
         positions=[_position(holding, market, rules) for holding in holdings],
         best_candidate=tickers[best] if has_candidate else None,
-        best_coefficient=float(coefficient[best]) if has_candidate else None,
+        best_expected_percent=float(expected[best]) if has_candidate else None,
     )
 
 
@@ -162,28 +157,27 @@ def session_date(market: Market, day: int) -> SessionDate:
 
 
 def _orders(
-    agent: DDPGAgent, market: Market, day: int, state: State, action: Tensor, portfolio: Portfolio
+    agent: Agent, market: Market, day: int, x: NDArray[np.float32], action: Tensor, portfolio: Portfolio
 ) -> list[Order]:
-    """List the orders that the environment has filled, each with the inputs that its coefficient came from."""
+    """List the orders that the environment has filled, with what the agent expects of each and why."""
     trades = trade_ledger(portfolio, 0)
     rules = portfolio.rules
     entry_day = day + trades[0]["entry_day"] if trades else day
-    first = day - agent.context_days + 1
-    dates = [str(date) for date in market.dates[first : day + 1]]
-    attributions = products(agent.networks, state, [trade["stock"] for trade in trades])
+    weights = agent.traders.weights[0].float().cpu().numpy()
     return [
         Order(
             ticker=market.tickers[market.investable_columns[trade["stock"]]],
             coefficient=float(action[trade["stock"], 0]),
             value=trade["value"],
             percent_of_capital=100 * trade["value"] / rules.initial_capital,
+            expected_percent=float(x[trade["stock"]] @ weights) / rules.largest_order,
             close=trade["entry_price"],
             target_percent=float(action[trade["stock"], 1]),
             target_price=trade["target_price"],
             latest_exit=session_date(market, entry_day + rules.max_holding_days - 1),
-            looks_at=attribution(product.cpu(), market.tickers, dates),
+            looks_at=attribution(weights, x[trade["stock"]]),
         )
-        for trade, product in zip(trades, attributions, strict=True)
+        for trade in trades
     ]
 
 
