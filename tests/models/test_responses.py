@@ -131,14 +131,14 @@ def test_little_is_sure_where_there_is_nothing() -> None:
 
 
 def test_what_is_answered_in_every_state_is_no_states() -> None:
-    count = 0
-    for seed in range(5):
-        shocks = np.random.default_rng(seed).standard_normal((2000, 24))
-        returns = shocks.copy()
-        returns[5:, :4] += 0.5 * shocks[:-5, :4]
-        close = prices(0.01 * returns)
-        count += len(Responses.fit(close, np.arange(4), always(close)).state_terms) > 0
-    assert count <= 1
+    generator = np.random.default_rng(0)
+    shocks = generator.standard_normal((2000, 60))
+    returns = shocks.copy()
+    returns[5:, :40] += 0.5 * shocks[:-5, :40]
+    # Trends of a hundred days, of which few fit into the market, so that their balance is a matter of chance.
+    returns[:, 40:] += 0.6 * np.repeat(generator.choice([-1.0, 1.0], (20, 20)), 100, axis=0)
+    close = prices(0.01 * returns)
+    assert len(Responses.fit(close, np.arange(40), always(close)).state_terms) == 0
 
 
 def test_a_state_of_many_columns_is_counted_once() -> None:
