@@ -57,7 +57,7 @@ def responses(columns: int, **answers: np.ndarray) -> Responses:
         "state_terms": np.zeros((0, 3), dtype=np.int64),
         "state_loadings": np.zeros(0),
     }
-    scales = {"mean": np.zeros(columns), "scale": np.full(columns, 0.01), "market_scale": np.ones(1)}
+    scales = {"mean": np.zeros(columns), "scale": np.full(columns, 0.01), "market_scale": np.full(1, 0.7)}
     return Responses(**(scales | empty | answers))
 
 
@@ -130,6 +130,38 @@ def test_little_is_sure_where_there_is_nothing() -> None:
     assert (np.array(counts) > 0).sum(axis=0).max() <= 2
 
 
+def test_what_is_answered_in_every_state_is_no_states() -> None:
+    generator = np.random.default_rng(0)
+    shocks = generator.standard_normal((2000, 60))
+    returns = shocks.copy()
+    returns[5:, :40] += 0.5 * shocks[:-5, :40]
+    # Trends of a hundred days, of which few fit into the market, so that their balance is a matter of chance.
+    returns[:, 40:] += 0.6 * np.repeat(generator.choice([-1.0, 1.0], (20, 20)), 100, axis=0)
+    close = prices(0.01 * returns)
+    assert len(Responses.fit(close, np.arange(40), always(close)).state_terms) == 0
+
+
+def test_a_state_of_many_columns_is_counted_once() -> None:
+    generator = np.random.default_rng(2)
+    returns, common = generator.standard_normal((3000, 40)), generator.standard_normal((3000, 1))
+    returns[:, 10:] = common + 0.1 * returns[:, 10:]
+    own = returns[:, :10].copy()
+    trend = np.tanh(common / np.sqrt((1 - 0.5**0.5) / (1 + 0.5**0.5)) * (1 - 0.5**0.5))
+    returns[6:, :10] += 0.6 * (trend * own)[:-6]
+    close = prices(0.01 * returns)
+    found = Responses.fit(close, np.arange(10), always(close))
+    assert (found.state_terms[:, 0] == 6).all() and (found.state_terms[:, 2] == 0).any()
+    full = found.state_loadings.sum()
+    assert 0.3 < full < 0.8
+
+
+def test_answers_that_may_be_chance_are_shrunk() -> None:
+    close = prices(0.015 * noise(0, 2000, 20))
+    found = Responses.fit(close, np.arange(20), always(close))
+    events = np.abs(np.delete(found.event, len(EVENT_EDGES) // 2, axis=1))
+    assert (events == 0).mean() > 0.6 and (events < 0.1).mean() > 0.95
+
+
 @given(st.integers(0, 10**6))
 @settings(max_examples=10)
 def test_events_forecast_what_is_still_to_be_answered(seed: int) -> None:
@@ -185,7 +217,7 @@ def test_states_forecast_what_is_still_to_be_answered(seed: int, lag: int, colum
     moves = np.clip(bounded_moves(close), -4, 4)
     is_move = np.isfinite(close[1:]) & np.isfinite(close[:-1])
     stocks = np.concatenate(([0], is_move[:, [0, 2]].sum(axis=1)))
-    source = (moves[:, [0, 2]].sum(axis=1) / np.maximum(stocks, 1), moves[:, 1], moves[:, 3])[column]
+    source = (moves[:, [0, 2]].sum(axis=1) / np.maximum(stocks, 1) / 0.7, moves[:, 1], moves[:, 3])[column]
     kept = 0.5 ** (1 / STATE_HALF_LIVES[place])
     trend, product = 0.0, np.zeros((80, 2))
     for day in range(80):
