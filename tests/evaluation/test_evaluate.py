@@ -66,7 +66,7 @@ def test_an_evaluation_leaves_report_results_trades_and_equity(runs: Path, evalu
     found = results(runs, "validation")
     policies, sentence = found["policies"], found["verdict"]["sentence"]
     assert set(policies) >= {
-        *("champion", "elite 1", "random picker", "equal weight", "buy and hold", "60-day momentum", "5-day reversal"),
+        *("champion", "random picker", "equal weight", "buy and hold", "60-day momentum", "5-day reversal"),
         *("planted rule", "oracle", "equal risk", "12-1 momentum", "low volatility", "ridge", "LightGBM"),
     }
     assert all(set(policy) == set(METRICS) for policy in policies.values())
