@@ -23,7 +23,7 @@ from data.splits import Span, Splits
 from main import main
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
-from tests.tiny_run import TINY, frame, records, unjudged
+from tests.tiny_run import TINY, frame, parameters, records, unjudged
 from tests.tiny_run import run as train
 from training.run.saved import open_saved_run
 from utils.errors import ConfigError, DataError
@@ -207,12 +207,12 @@ def test_a_built_in_market_takes_no_data_file(tmp_path: Path, folder: Path) -> N
 
 def test_resuming_holds_the_run_to_its_market(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that grew continues the run bit for bit; one whose past changed is refused."""
-    (tmp_path / "tiny.toml").write_text(TINY)
-    data = tmp_path / "data.parquet"
+    tiny, data = tmp_path / "tiny.toml", tmp_path / "data.parquet"
+    tiny.write_text(TINY)
     shutil.copy(folder / "data.parquet", data)
     flags = ("--data", str(data), "--generations")
-    assert train(tmp_path / "tiny.toml", "--run", "whole", *flags, "2") == 0
-    assert train(tmp_path / "tiny.toml", "--run", "parts", *flags, "1") == 0
+    assert train(tiny, "--run", "whole", *flags, "2") == 0
+    assert train(tiny, "--run", "parts", *flags, "1") == 0
     shutil.copy(folder / "all.parquet", data)
     resume = ["--runs-dir", str(tmp_path / "runs"), "--resume", "parts", "--generations", "2"]
     spoilt = pd.read_parquet(data)
@@ -223,7 +223,7 @@ def test_resuming_holds_the_run_to_its_market(folder: Path, tmp_path: Path, caps
     assert len(shown) == 1 and "expected the prices up to" in shown[0]
     shutil.copy(folder / "all.parquet", data)
     assert main(resume) == 0
-    ends = [records(tmp_path / "tiny.toml", name)[-1] for name in ("parts", "whole")]
+    ends = [(records(tiny, name)[-1], parameters(tiny, name, 2)) for name in ("parts", "whole")]
     assert ends[0] == ends[1]
 
 
