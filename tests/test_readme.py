@@ -30,9 +30,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("readme")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        data = frame(300, 4)
+        data = frame(300, 6)
         data.to_parquet("prices.parquet")
-        Path("tickers.txt").write_text("T1\nT2\n")
+        Path("tickers.txt").write_text("T1\nT2\nT3\nT4\n")
         Path("run.toml").write_text(TINY)
         Path("held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\nT1,2011-02-24,20,20,10\n")
         (folder / "folder_of_csv_files").mkdir()

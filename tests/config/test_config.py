@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -28,7 +29,7 @@ from utils.config.settings import (
     settings_to_resume,
     to_dict,
 )
-from utils.config.trader import KIND_RULES, Config, EnvironmentConfig, NetworkConfig, SyntheticConfig, profile_config
+from utils.config.trader import KIND_RULES, Config, EnvironmentConfig, SyntheticConfig, profile_config
 from utils.errors import ConfigError
 
 NOT_THERE = Path("no-such-folder/stock_data.parquet")
@@ -37,17 +38,16 @@ FLAG_VALUES: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
     "--generations": ("generations", st.integers(1, 10**6)),
     "--seed": ("seed", st.integers(0, 2**63 - 1)),
     "--population-size": ("evolution.population_size", st.integers(1, 64)),
-    "--learning.gradient_steps": ("learning.gradient_steps", st.integers(0, 100)),
-    "--representation": ("network.representation", st.sampled_from(["independent", "shared"])),
+    "--learning.policy_iterations": ("learning.policy_iterations", st.integers(1, 100)),
+    "--rivals": ("evaluation.rivals", st.sampled_from(["learned", "none"])),
     "--device": ("device", st.sampled_from(["auto", "cpu"])),
     "--runs-dir": ("runs_dir", st.sampled_from(["runs", "/tmp/other", "a b"])),
     "--run": ("run", st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)),
     "--env.cost-bps": ("env.cost_bps", st.floats(0, 9999)),
     "--env.fill": ("env.fill", st.sampled_from(["next_open", "same_close"])),
     "--learning.gamma": ("learning.gamma", st.floats(0, 1)),
-    "--evolution.elite-fraction": ("evolution.elite_fraction", st.floats(0, 0.37)),
-    "--evolution.offspring-fraction": ("evolution.offspring_fraction", st.floats(0, 0.37)),
-    "--replay.capacity": ("replay.capacity", st.integers(10_000, 10**7)),
+    "--evolution.elite-fraction": ("evolution.elite_fraction", st.floats(0, 1)),
+    "--learning.replay-capacity": ("learning.replay_capacity", st.integers(1, 10**7)),
 }
 """A setting and its values by flag."""
 
@@ -62,8 +62,8 @@ def command_lines(draw: st.DrawFn) -> tuple[list[str], dict[str, Any]]:
         meant[name] = draw(values)
         words += [f"{flag}={meant[name]}"] if draw(st.booleans()) else [flag, str(meant[name])]
     if draw(st.booleans()):
-        meant["network.twin_critics"] = draw(st.booleans())
-        words.append("--network.twin-critics" if meant["network.twin_critics"] else "--network.no-twin-critics")
+        meant["verbose"] = draw(st.booleans())
+        words.append("--verbose" if meant["verbose"] else "--no-verbose")
     return words, meant
 
 
@@ -125,7 +125,7 @@ def test_help_names_every_setting_and_exits_with_0(capsys: pytest.CaptureFixture
     shown = set(re.findall(r"(?m)^  (?:-h, )?(--[a-z][a-z.-]+)(?:, (--[a-z][a-z.-]+))?", out))
     flags = all_flags("train")
     long_spellings = {name for name in flags if "." in name and f"--{name.rpartition('.')[2]}" in flags}
-    assert {"--evolution.population-size", "--learning.gradient-steps", "--network.representation"} <= long_spellings
+    assert {"--evolution.population-size", "--learning.policy-iterations", "--evaluation.rivals"} <= long_spellings
     assert {name for pair in shown for name in pair if name} - {"--help"} == flags - long_spellings
     assert "Agents of the population. (INT >= 1; default: 16)" in out
     assert "(INT >= 2; default: 504; quick: 64)" in " ".join(out.split())
@@ -191,7 +191,7 @@ def test_flags_override_toml_which_overrides_the_profile(tmp_path: Path) -> None
     command = parse("--config", str(path), "--env.cost-bps", "9")
     config = command.arguments.settings
     assert config.generations == 7
-    assert config.network == profile_config("full").network
+    assert config.split == profile_config("full").split
     assert (config.env.cost_bps, config.env.slippage_bps) == (9.0, 3.5)
     assert command.explicit == {"generations", "profile", "env.cost_bps", "env.slippage_bps"}
 
@@ -245,12 +245,11 @@ def test_toml_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -
         ("--env.cost-bps=cheap", "a finite number for --env.cost-bps, got 'cheap'"),
         ("--env.cost-bps nan", "a finite number for --env.cost-bps"),
         ("--env.cost-bps -5", "0 <= cost-bps < 10000, got -5.0"),
-        ("--representation sharred", "got 'sharred'; the nearest is 'shared'"),
+        ("--rivals learnd", "got 'learnd'; the nearest is 'learned'"),
         ("--profile fast", "quick or full for --profile, got 'fast'"),
         ("--population-size 0", "population-size >= 1, got 0"),
-        ("--replay.capacity 5", "training-starts <= capacity (5)"),
-        ("--evolution.elite-fraction 0.8 --evolution.offspring-fraction 0.3", "elite-fraction + offspring-fraction"),
-        ("--network.twin-critics=no", "without a value"),
+        ("--evolution.elite-fraction 1.5", "0 <= elite-fraction <= 1, got 1.5"),
+        ("--verbose=no", "without a value"),
         ("--device gpu", "auto, cpu, cuda or cuda:N, got 'gpu'"),
         ("--device cuda:0", "without CUDA, got 'cuda:0'"),
         ("--run ../x", "run to be a plain folder name, got '../x'"),
@@ -319,35 +318,29 @@ def test_flatten_and_nest_are_inverse(values: dict[str, Any]) -> None:
     assert nest(flatten(values)) == values
 
 
-def changed(value: Any, kind: Any) -> Any:
-    """Another valid value of a setting of that type."""
+def changed(flat: dict[str, Any], name: str) -> Config:
+    """The settings with another valid value of one of them."""
+    value, kind = flat[name], settings_of(Config)[name].kind
     if get_origin(kind) is Literal:
-        return next(choice for choice in get_args(kind) if choice != value)
-    if isinstance(value, bool):
-        return not value
-    if value is None or isinstance(value, str):
-        return "cpu"
-    return value + 1 if isinstance(value, int) or value >= 1 else value * 0.5 + 0.01
+        others = [choice for choice in get_args(kind) if choice != value]
+    elif isinstance(value, bool):
+        others = [not value]
+    else:
+        others = ["cpu"] if value is None or isinstance(value, str) else [value + 1, value * 0.5 + 0.01]
+    for other in others:
+        with contextlib.suppress(ConfigError):
+            return from_dict(nest({**flat, name: other}), Config)
+    raise AssertionError(f"no other value of {name}")
 
 
 def test_hash_changes_with_what_shapes_results_and_nothing_else() -> None:
-    # With a shared representation every crossover is allowed.
-    base = Config(network=NetworkConfig(representation="shared"))
+    base = Config()
     free = {"profile", "generations", "device", "run", "resume", "runs_dir", "keep_checkpoints", "plot_every"}
-    free |= {
-        "threads",
-        "verbose",
-        "census_every",
-        "memory_limit_mb",
-        "learning.micro_batch_agents",
-        "learning.non_finite",
-        "evaluation.rivals",
-        "evaluation.rival_refit",
-        "evaluation.benchmark",
-    }
+    free |= {"threads", "verbose", "census_every", "memory_limit_mb"}
+    free |= {"evaluation.rivals", "evaluation.rival_refit", "evaluation.benchmark"}
     flat = flatten(to_dict(base))
-    for name, value in flat.items():
-        other = from_dict(nest({**flat, name: changed(value, settings_of(Config)[name].kind)}), Config)
+    for name in flat:
+        other = changed(flat, name)
         assert other != base
         assert (settings_hash(other) == settings_hash(base)) == (name in free), name
 

@@ -66,7 +66,7 @@ def test_an_evaluation_leaves_report_results_trades_and_equity(runs: Path, evalu
     found = results(runs, "validation")
     policies, sentence = found["policies"], found["verdict"]["sentence"]
     assert set(policies) >= {
-        *("champion", "elite 1", "random picker", "equal weight", "buy and hold", "60-day momentum", "5-day reversal"),
+        *("champion", "random picker", "equal weight", "buy and hold", "60-day momentum", "5-day reversal"),
         *("planted rule", "oracle", "equal risk", "12-1 momentum", "low volatility", "ridge", "LightGBM"),
     }
     assert all(set(policy) == set(METRICS) for policy in policies.values())
@@ -186,29 +186,40 @@ def test_mistakes_get_one_line_and_exit_code_2(
     assert message in shown and "Traceback" not in shown
 
 
-def test_training_and_the_choice_of_the_champion_never_read_the_holdout(tmp_path: Path) -> None:
-    """Other prices on every day after validation: the same metrics and champion, bit for bit."""
-    (tmp_path / "tiny.toml").write_text(TINY)
-    clean = frame(300, 5)
-    last = sorted(clean["date"].unique())[int(300 * 0.85)]
+def spoilt_from(clean: pd.DataFrame, day: int) -> pd.DataFrame:
+    """The same bars, with other prices from a day on."""
     spoilt = clean.copy()
-    is_later = (spoilt["date"] >= last).to_numpy()
+    is_later = (spoilt["date"] >= sorted(clean["date"].unique())[day]).to_numpy()
     noise = np.exp(np.random.default_rng(1).standard_normal(int(is_later.sum())))
     for name in ("open", "high", "low", "close"):
         spoilt.loc[is_later, name] *= noise
-    for name, data in (("clean", clean), ("spoilt", spoilt)):
+    return spoilt
+
+
+def test_a_champion_knows_training_days_and_its_judgement_no_holdout(tmp_path: Path) -> None:
+    """Other prices after training: the same champion, bit for bit; after validation: the same judgement too."""
+    tiny, runs = tmp_path / "tiny.toml", tmp_path / "runs"
+    tiny.write_text(TINY)
+    clean = frame(300, 5)
+    for name, data in (
+        ("clean", clean),
+        ("trained", spoilt_from(clean, int(300 * 0.7))),
+        ("validated", spoilt_from(clean, int(300 * 0.85))),
+    ):
         (tmp_path / name).mkdir()
         data.to_parquet(tmp_path / name / "data.parquet")
-        train(tmp_path, "--run", name, "--generations", "1", "--data", str(tmp_path / name / "data.parquet"))
-    tiny = tmp_path / "tiny.toml"
-    assert records(tiny, "clean") == records(tiny, "spoilt")
-    assert parameters(tiny, "clean", 1) == parameters(tiny, "spoilt", 1)
-    assert not (tmp_path / "runs" / "clean" / LEDGER).exists()
-    runs = tmp_path / "runs"
-    champions = [json.loads((runs / name / "summary.json").read_text())["champion"] for name in ("clean", "spoilt")]
-    assert champions[0] == champions[1] and "holdout" not in champions[0]
+        train(tmp_path, "--run", name, "--generations", "2", "--data", str(tmp_path / name / "data.parquet"))
+    assert not (runs / LEDGER).exists()
+    assert parameters(tiny, "clean", 2) == parameters(tiny, "trained", 2) == parameters(tiny, "validated", 2)
+    assert records(tiny, "clean") == records(tiny, "validated")
+    kept = [[record | {"validation": None} for record in records(tiny, name)] for name in ("clean", "trained")]
+    assert kept[0] == kept[1] and records(tiny, "clean") != records(tiny, "trained")
+    clean_end, trained_end, validated_end = (
+        json.loads((runs / name / "summary.json").read_text())["champion"] for name in ("clean", "trained", "validated")
+    )
+    assert clean_end == validated_end != trained_end and "holdout" not in clean_end
     found = []
-    for name in ("clean", "spoilt"):
+    for name in ("clean", "validated"):
         words = ("--runs-dir", str(runs), "--run", name, "--split", "holdout", "--random-pickers", "20")
         assert main(["evaluate", *words]) == 0
         found.append(json.loads((runs / name / "evaluation-holdout" / "results.json").read_text())["policies"])

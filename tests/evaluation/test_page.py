@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.evaluation.page_case import DRIFTS, TICKERS, case, sessions, trade, walk
-from training.evaluation import charts, statistics
+from training.evaluation import statistics
 from training.evaluation.assessment import Evaluation
 from training.evaluation.folds import FoldResult
 from training.evaluation.page import svg
@@ -100,9 +100,8 @@ def page(evaluation: Evaluation) -> Page:
 
 def small(**changes: Any) -> Evaluation:
     """An evaluation of one window that leaves out what may be missing."""
-    drifts = {name: drift for name, drift in DRIFTS.items() if not name.startswith("elite")}
     absent = {"records": (), "looks": None, "champion_generation": None}
-    return case(**{"windows": 1, "tickers": ("ABC",), "drifts": drifts, **absent, **changes})
+    return case(**{"windows": 1, "tickers": ("ABC",), **absent, **changes})
 
 
 def without_trades(evaluation: Evaluation) -> Evaluation:
@@ -417,14 +416,6 @@ def test_monthly_returns_compound_to_the_whole(seed: int, days: int, first: Any)
     known = np.isfinite(percent)
     assert percent[known] == pytest.approx(expected)
     assert [(found[row][0], column + 1) for row, column in np.argwhere(known)] == list(ends.index)
-
-
-def test_the_champions_generation_is_marked(evaluation: Evaluation) -> None:
-    chart = charts.fitness_chart(evaluation.records)
-    assert [(tick.label, tick.share) for tick in chart.verticals] == [
-        ("champion: generation 18", pytest.approx(17 / 24))
-    ]
-    assert math.isnan(chart.lines[1].values[0]) and chart.lines[1].values[-1] > 0
 
 
 def test_colours_have_enough_contrast() -> None:

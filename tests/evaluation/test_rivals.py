@@ -71,7 +71,7 @@ def test_ridge_is_least_squares_on_augmented_rows() -> None:
     results[:, 175:] = np.nan
     samples = Samples(x, results, Span(20, 179), longest=5)
     ridge = fit_ridge(samples)
-    weights = ridge.moments.solve(samples.train_days, ridge.penalty)[:, 0]
+    weights = ridge.moments.over(samples.train_days).solve(ridge.penalty)[:, 0]
 
     rows = [(x[d, s], results[0, d, s]) for d in range(20, 175) for s in range(n) if np.isfinite(results[0, d, s])]
     augmented = np.array([row for row, _ in rows] + [[0, 1, 0], [0, 0, 1]], dtype=np.float64)

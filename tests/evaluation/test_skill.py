@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from environment.orders import Orders
-from tests.tiny import FIRST_DAY, random_world, tiny_population, tiny_rules, trending_panel, world_of
+from tests.tiny import FIRST_DAY, INPUTS, random_world, tiny_agent, tiny_rules, trending_panel, world_of
 from training.evaluation.skill import (
     agent_scores,
     beta,
@@ -66,19 +66,22 @@ def test_results_that_overlap_make_the_same_mean_less_sure() -> None:
     assert short.mean == long.mean and short.t > 2 * long.t > 0
 
 
-def test_an_agent_scores_a_day_as_a_fresh_account_would_order() -> None:
+def test_an_agent_orders_the_best_of_its_scores_on_a_fresh_account() -> None:
     world = random_world(3, days=60)
-    agent = tiny_population(2).agent(1)
-    found = agent_scores(agent, world.tensors, FIRST_DAY, 30)
-    for day in (FIRST_DAY, FIRST_DAY + 7, FIRST_DAY + 29):
+    weights = [-4.0, *np.random.default_rng(0).standard_normal(INPUTS - 1)]
+    agent = tiny_agent(world.market, weights, rules=world.env.rules, patience=0.0)
+    outlook = agent.outlook(world.market)
+    found = agent_scores(agent, world.market, FIRST_DAY, 30)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(world.market.close[FIRST_DAY : FIRST_DAY + 30]))
+    ordered = 0
+    for day, scores in enumerate(found, start=FIRST_DAY):
         world.env.reset(torch.tensor([day]))
-        nothing = np.zeros((world.stocks, POSITION_FEATURES), dtype=np.float32)
-        account = world.env.account()[0].numpy()
-        observation = {"portfolio": nothing[:, :4], "exits": nothing[:, 4:], "account": account}
-        expected = agent.act(observation, world.tensors, day)[:, 0]
-        is_traded = world.tensors.tradable[day].numpy()
-        np.testing.assert_allclose(found[day - FIRST_DAY, is_traded], expected[is_traded], rtol=1e-4)
-        assert np.isnan(found[day - FIRST_DAY, ~is_traded]).all()
+        nothing = torch.zeros(world.stocks, POSITION_FEATURES)
+        orders = agent.decide(nothing, world.env.account()[0], outlook, day)[:, 0].numpy()
+        is_best = (scores == np.nanmax(scores)) & (scores > 0)
+        np.testing.assert_array_equal(orders > 0, is_best)
+        ordered += is_best.sum()
+    assert 5 < ordered < 30
 
 
 def test_a_result_is_what_the_trade_earns_and_known_only_in_time() -> None:

@@ -15,14 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.features import OPEN
-from data.market import MarketTensors
 from data.splits import Span, consecutive_windows
 from data.synthetic.built_in import PlantedScores, built_in_market
 from environment.orders import Orders
 from environment.portfolio import Portfolio
-from models.ddpg_agent import DDPGAgent
+from models.agent import Agent
 from tests.evaluation.page_case import SESSIONS, case
-from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_population, tiny_rules, trending_panel, world_of
+from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_agent, tiny_rules, trending_panel, world_of
 from training.evaluation.assessment import estimates
 from training.evaluation.baselines import ScoreRule, held_equity, inverse_volatility, score_policy
 from training.evaluation.opponents import (
@@ -69,17 +68,14 @@ Array = npt.NDArray[np.float64]
 WINDOWS = 4
 
 
-def eager_agent() -> DDPGAgent:
+def eager_agent(ground: Ground) -> Agent:
     """An agent whose orders differ from day to day."""
-    agent = tiny_population(3).agent(1)
-    with torch.no_grad():
-        agent.networks.actor.out.weight.mul_(20.0)
-    return agent
+    return tiny_agent(ground.market, rules=ground.env.rules)
 
 
 def ground_of(world: World, windows: int = WINDOWS, first: int = FIRST_DAY) -> Ground:
     starts = first + world.env.rules.episode_steps * torch.arange(windows)
-    return Ground(world.market, world.tensors, world.env, starts)
+    return Ground(world.market, world.env, starts)
 
 
 def quiet_world(stocks: int = 8, fill: Fill = "next_open", **changes: float) -> World:
@@ -105,10 +101,11 @@ def test_consecutive_windows_follow_one_another_to_the_last_day(first: int, days
 @pytest.mark.parametrize("fill", ["next_open", "same_close"])
 def test_an_agents_track_is_what_it_played(fill: Fill) -> None:
     world = random_world(3, days=60, rules=tiny_rules(fill=fill))
-    ground, agent = ground_of(world), eager_agent()
+    ground = ground_of(world)
+    agent = eager_agent(ground)
     track, trades, _ = play_agent(ground, agent)
-    episodes = roll_out(world.env, agent.networks, world.tensors, ground.starts)
-    np.testing.assert_array_equal(track.equity[0], episodes.equity[:, 0, :, 0].numpy().T)
+    episodes = roll_out(world.env, agent.traders, agent.outlook(world.market), agent.waiting, ground.starts)
+    np.testing.assert_array_equal(track.equity[0], episodes.equity[:, 0].numpy().T)
     assert track.trades.sum() > 5
     for window in range(WINDOWS):
         own = [trade for trade in trades if trade["window"] == window]
@@ -124,21 +121,22 @@ def test_an_agents_track_is_what_it_played(fill: Fill) -> None:
 
 def test_exposure_is_the_mean_invested_share() -> None:
     world = quiet_world()
-    ground, agent = ground_of(world), eager_agent()
+    ground = ground_of(world)
+    agent = eager_agent(ground)
     track = play_agent(ground, agent)[0]
     shares = []
 
     def note() -> None:
         shares.append(1 - world.env.cash / world.env.equity)
 
-    roll_out(world.env, agent.networks, world.tensors, ground.starts, safe_point=note)
+    roll_out(world.env, agent.traders, agent.outlook(world.market), agent.waiting, ground.starts, safe_point=note)
     np.testing.assert_allclose(track.exposure[0], torch.stack(shares).mean(0).numpy())
     assert 0 < track.exposure.min() < track.exposure.max() < 1
 
 
 def test_the_same_orders_again_give_the_same_account() -> None:
     ground = ground_of(random_world(3, days=60))
-    track, _, plan = play_agent(ground, eager_agent())
+    track, _, plan = play_agent(ground, eager_agent(ground))
     again = replay(ground, plan)
     for field in dataclasses.fields(Track):
         np.testing.assert_allclose(getattr(again, field.name), getattr(track, field.name), rtol=1e-12)
@@ -147,7 +145,7 @@ def test_the_same_orders_again_give_the_same_account() -> None:
 @pytest.mark.parametrize("cost", [0.0, 3.0, 10.0, 40.0])
 def test_doubling_costs_never_helps_under_fixed_orders(cost: float) -> None:
     ground = ground_of(quiet_world())
-    plan = play_agent(ground, eager_agent())[2]
+    plan = play_agent(ground, eager_agent(ground))[2]
     cheap, dear = (replay(ground.at_cost(bps), plan) for bps in (cost, 2 * cost))
     assert bool((dear.equity <= cheap.equity).all())
     assert cost == 0 or float(dear.equity[..., -1].max()) < float(cheap.equity[..., -1].max())
@@ -157,7 +155,7 @@ def test_pickers_give_the_champions_orders_for_other_stocks() -> None:
     """As many trades in each window, of the same value on the same days; which stocks is the lot's."""
     world = quiet_world()
     ground = ground_of(world)
-    track, _, plan = play_agent(ground, eager_agent())
+    track, _, plan = play_agent(ground, eager_agent(ground))
     pickers = play_pickers(ground, plan, 50, seeded())
     assert pickers.equity.shape == (50, WINDOWS, world.env.rules.episode_steps + 1)
     np.testing.assert_array_equal(pickers.trades, np.broadcast_to(track.trades, (50, WINDOWS)))
@@ -174,7 +172,7 @@ def test_pickers_never_buy_what_they_hold_or_what_has_no_bar() -> None:
     """In a market with gaps they may find nothing to buy, and then leave the order out."""
     world = random_world(11, days=60, rules=tiny_rules(trading_days=7, max_new_positions_per_day=2))
     ground = ground_of(world)
-    plan = play_agent(ground, eager_agent())[2]
+    plan = play_agent(ground, eager_agent(ground))[2]
     pickers = play_pickers(ground, plan, 30, seeded())
     assert bool((pickers.trades <= (plan.coefficient > 0).sum((0, 1)).numpy()[None]).all())
     book = world.env.ledger()
@@ -193,7 +191,7 @@ def test_shifted_pickers_give_the_same_orders_on_other_days() -> None:
     """In each shift: all orders of the plan in their order, moved in a circle over the windows' trading steps."""
     world = quiet_world()
     ground, trading = ground_of(world), world.env.rules.trading_days
-    plan = play_agent(ground, eager_agent())[2]
+    plan = play_agent(ground, eager_agent(ground))[2]
     wanted = plan.coefficient[:trading, 0].T.flatten()
     track = play_shifted(ground, plan, 20, seeded())
     values = world.env.ledger().value / world.env.rules.stake
@@ -210,7 +208,7 @@ def test_shifted_pickers_give_the_same_orders_on_other_days() -> None:
 
 def test_the_lots_of_a_shift_are_averaged() -> None:
     ground = ground_of(quiet_world())
-    plan = play_agent(ground, eager_agent())[2]
+    plan = play_agent(ground, eager_agent(ground))[2]
     track = play_shifted(ground, plan, 600, seeded())
     assert track.equity.shape[0] == 125
     lanes = ground.env.equity_curve.T.reshape(125, 4, WINDOWS, -1)
@@ -224,7 +222,7 @@ def test_a_perfect_timer_is_praised_for_timing_and_for_nothing_else() -> None:
     market, scores = built_in_market(synthetic, split, env)
     portfolio = Portfolio.on(market, env)
     starts = consecutive_windows(Span(550, 1199), env.episode_steps)
-    ground = Ground(market, MarketTensors.of(market, "cpu"), portfolio, starts)
+    ground = Ground(market, portfolio, starts)
     timer = play_rules(ground, {RULE: ScoreRule(scores.rule, 2 * env.cost_rate)})[RULE]
     book, shape = portfolio.ledger(), (env.episode_steps, 1, len(starts))
     bought = (book.stock, book.value / env.stake, book.target_percent)
@@ -241,14 +239,14 @@ def test_a_perfect_timer_is_praised_for_timing_and_for_nothing_else() -> None:
 
 def test_the_lot_decides_the_pickers() -> None:
     ground = ground_of(quiet_world())
-    plan = play_agent(ground, eager_agent())[2]
+    plan = play_agent(ground, eager_agent(ground))[2]
     one, same, other = (play_pickers(ground, plan, 5, seeded(seed)).equity for seed in (1, 1, 2))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
 def test_a_track_keeps_its_numbers_when_others_play() -> None:
     ground = ground_of(quiet_world())
-    first = play_agent(ground, eager_agent())[0]
+    first = play_agent(ground, eager_agent(ground))[0]
     before = first.equity.copy()
     play_rules(ground, {RULE: ScoreRule(np.ones(ground.market.close.shape))})
     np.testing.assert_array_equal(first.equity, before)
@@ -284,7 +282,7 @@ def test_buying_and_holding_is_one_purchase_for_all_windows() -> None:
 def test_a_volume_cap_does_not_cut_the_pickers_sizes_again() -> None:
     world = random_world(3, days=60, rules=tiny_rules(volume_cap=5.0))
     ground = ground_of(world)
-    _, _, plan = play_agent(ground, eager_agent())
+    _, _, plan = play_agent(ground, eager_agent(ground))
     for draw in (play_pickers, play_shifted):
         capped, free = (draw(one, plan, 20, seeded()) for one in (ground, replace(ground, env=ground.uncapped.env)))
         np.testing.assert_array_equal(capped.equity, free.equity)
@@ -364,7 +362,7 @@ def test_who_knows_asks_for_the_cost_of_a_round_trip() -> None:
 
 
 def everything(ground: Ground) -> Played:
-    return play_all(ground, {CHAMPION: eager_agent()}, simple_rules(ground.market), pickers=6, generator=seeded())
+    return play_all(ground, eager_agent(ground), simple_rules(ground.market), pickers=6, generator=seeded())
 
 
 def test_parts_joined_are_the_whole() -> None:
@@ -379,7 +377,6 @@ def test_parts_joined_are_the_whole() -> None:
         == list(whole.tracks)
         == [CHAMPION, RANDOM, EQUAL, HOLD, EQUAL_RISK, *simple_rules(world.market)]
     )
-    # The networks' float32 may round otherwise in a pass over other days.
     for name in (CHAMPION, EQUAL, MOMENTUM, REVERSAL):
         np.testing.assert_allclose(joined.tracks[name].equity, whole.tracks[name].equity, rtol=1e-7)
         np.testing.assert_allclose(joined.tracks[name].exposure, whole.tracks[name].exposure, rtol=1e-6)

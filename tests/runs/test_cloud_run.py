@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults.child import non_finite
 from benchmarks.faults.cloud import hasty
 from benchmarks.faults.proxy import FaultProxy, emulator, running
 from main import main
@@ -247,7 +246,7 @@ def test_data_may_lie_elsewhere_when_a_run_goes_on(
     tiny: Path, volume: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = tiny.parent / "data.parquet", tiny.parent / "elsewhere" / "data.parquet"
-    frame(300, 3).to_parquet(old)
+    frame(300, 4).to_parquet(old)
     assert run(tiny, "--run", "own", "--data", str(old), "--generations", "1") == 0
     new.parent.mkdir()
     old.rename(new)
@@ -269,18 +268,6 @@ def test_what_a_killed_upload_left_in_a_volume_goes(tmp_path: Path) -> None:
     left.write_bytes(b"half")
     store.delete("run/file")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("setting", ["skip", "stop"])
-def test_a_run_that_was_stopped_at_nan_may_go_on(tiny: Path, capsys: pytest.CaptureFixture[str], setting: str) -> None:
-    """The setting changes no result, so a run that stopped may be told to skip."""
-    with non_finite("loss", generation=2):
-        assert run(tiny, "--run", "one", "--learning.non-finite", "stop") == 1
-        shown = capsys.readouterr().err
-        assert "expected finite numbers, got an update of 1 of 4 agents in generation 2" in shown
-        resumed = run(tiny, "--resume", "one", "--learning.non-finite", setting)
-    assert resumed == (0 if setting == "skip" else 1)
-    assert len(records(tiny, "one")) == (2 if setting == "skip" else 1)
 
 
 def test_a_file_that_cannot_be_written_is_told_in_one_line(

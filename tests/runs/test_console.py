@@ -19,7 +19,7 @@ from utils.runs.console import ConsoleHandler, wrapped
 RECORD: dict[str, Any] = {
     "generation": 3,
     "generations": 25,
-    "replay": {"size": 8120, "capacity": 50_000, "training_starts": 10_000},
+    "replay": {"size": 8120, "capacity": 50_000},
     "seconds": {
         "evaluate": 20.12,
         "train": None,
@@ -42,13 +42,13 @@ RECORD: dict[str, Any] = {
         "costs": 12_345.678,
         "penalties": 0.0,
     },
-    "validation": {"best": 1.5, "champion": 2.25, "champion_generation": 2},
+    "validation": {"champion": 2.25},
     "learning": {
-        "critic_loss": 0.25,
-        "actor_loss": -4.5,
-        "gradient_norm_actor": 0.5,
-        "gradient_norm_critic": 12.5,
-        "skipped_updates": 1,
+        "explained": 0.0125,
+        "explained_best": 0.025,
+        "initial_value": 6.5,
+        "elite_profit_percent": -0.75,
+        "founders": 5,
     },
 }
 
@@ -57,38 +57,31 @@ def test_status_block_says_everything() -> None:
     block = status_block(RECORD, "resident 1 MB")
     for expected in (
         "Generation 3 of 25",
-        "8,120 / 50,000 transitions, not ready, 1,880 missing",
+        "8,120 / 50,000 transitions",
         "46.2 s, average 1 min 40 s, left 2 h 06 min",
-        "evaluate 20.1 s, train -, evolve 0.1 s",
+        "evaluate 20.1 s, evolve 0.1 s, train -",
         "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
         "1,600 trades, 900 wins, 700 losses, win rate 56.25 %, 1,601 positions opened",
         "2,300 with positions, 20 without; costs 12,345.68, penalties 0.00",
-        "best agent +1.50 %, champion +2.25 % (of generation 2)",
+        "Validation  champion +2.25 %",
         "Memory      resident 1 MB",
-        "critic loss 0.25, actor loss -4.5, gradient norm actor 0.5, gradient norm critic 12.5, skipped updates 1",
+        "5 founders left",
+        "explain 1.25 % of results out of fold, the best 2.50 %; an episode is worth +6.50 %, elites earned -0.75 %",
     ):
         assert expected in block
 
 
-@given(size=st.integers(0, 100), starts=st.integers(0, 100))
-def test_status_block_counts_what_is_missing(size: int, starts: int) -> None:
-    replay = {"size": size, "capacity": 100, "training_starts": starts}
-    line = next(line for line in status_block({**RECORD, "replay": replay}, "").split("\n") if "Replay" in line)
-    assert line.endswith(", ready" if size >= starts else f", not ready, {starts - size} missing")
-
-
-def test_status_block_before_anything_is_known() -> None:
+def test_status_block_shows_a_dash_for_what_is_not_known() -> None:
     unknown = {
         **RECORD,
-        "learning": None,
+        "learning": {**RECORD["learning"], "initial_value": math.nan},
         "seconds": dict.fromkeys(RECORD["seconds"]),
         "fitness": {**RECORD["fitness"], "mean": None, "std": math.nan},
         "trading": {**RECORD["trading"], "win_rate": None},
         "validation": dict.fromkeys(RECORD["validation"]),
     }
     block = status_block(unknown, "")
-    assert "not begun" in block
-    assert "best agent -, champion -\n" in block
+    assert "champion -\n" in block and "worth -, elites" in block
     assert "None" not in block and "nan" not in block
 
 

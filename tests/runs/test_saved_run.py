@@ -23,7 +23,7 @@ from data.splits import Span, Splits
 from main import main
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
-from tests.tiny_run import TINY, frame, records, unjudged
+from tests.tiny_run import TINY, frame, parameters, records, unjudged
 from tests.tiny_run import run as train
 from training.run.saved import open_saved_run
 from utils.errors import ConfigError, DataError
@@ -50,7 +50,7 @@ def test_a_file_that_grew_changes_nothing_that_the_run_knew(seed: int, more_days
     after = pin_market(market(bars[: DAYS + more_days, : COLUMNS + more_columns]), record)
     assert after.splits == before.splits and after.tickers == before.tickers
     assert (after.investable_columns == before.investable_columns).all()
-    assert (after.inputs[:, :DAYS] == before.inputs).all()
+    np.testing.assert_array_equal(after.data_array[:DAYS], before.data_array)
     assert (after.dates[:DAYS] == before.dates).all()
 
 
@@ -63,7 +63,7 @@ def test_a_day_on_which_only_a_new_ticker_trades_stays_if_the_run_knew_it(knows_
     record = record_market(before)
     assert record.idle_days == [str(before.dates[day]) for day in (0, 70)]
     if knows_idle_days:
-        assert (pin_market(market(bars), record).inputs == before.inputs).all()
+        np.testing.assert_array_equal(pin_market(market(bars), record).data_array, before.data_array)
     else:
         with pytest.raises(DataError, match="got others"):
             pin_market(market(bars), dataclasses.replace(record, idle_days=[]))
@@ -148,9 +148,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a data file and a finished run on it."""
     path = tmp_path_factory.mktemp("runs")
     (path / "tiny.toml").write_text(TINY)
-    frame(303, 5).to_parquet(path / "all.parquet")
-    frame(303, 5).head(300 * 5).to_parquet(path / "data.parquet")
-    (path / "listed.txt").write_text("T1\nT3\n")
+    frame(303, 6).to_parquet(path / "all.parquet")
+    frame(303, 6).head(300 * 6).to_parquet(path / "data.parquet")
+    (path / "listed.txt").write_text("T1\nT3\nT4\nT5\n")
     flags = ("--data", str(path / "data.parquet"), "--investable", str(path / "listed.txt"))
     assert train(path / "tiny.toml", "--run", "one", *flags) == 0
     return path
@@ -160,22 +160,23 @@ def test_a_run_opens_as_it_was_saved(folder: Path) -> None:
     saved = open_saved_run(folder / "runs")
     checkpoint = load_latest(folder / "runs" / "one" / "checkpoints")
     assert checkpoint is not None and saved.generation == checkpoint.generation == 2
-    for name, value in saved.champion.networks.state_dict().items():
-        assert torch.equal(value, checkpoint.state["champion"]["networks"][name])
-    (elite,) = saved.elites
-    row = checkpoint.state["progress"]["elites"][0]
-    assert torch.equal(
-        elite.networks.actor.out.weight[0], checkpoint.state["population"]["networks"]["actor.out.weight"][row]
-    )
-    assert [saved.market.tickers[column] for column in saved.market.investable_columns] == ["T1", "T3"]
-    assert saved.planted_scores is None and saved.tensors().days == 300
+    for part, values in saved.champion.state_dict().items():
+        for name, value in values.items():
+            stored = checkpoint.state["champion"][part][name]
+            assert torch.equal(value, stored) if isinstance(value, torch.Tensor) else value == stored, (part, name)
+    progress, weights = checkpoint.state["progress"], checkpoint.state["population"]["weights"]
+    torch.testing.assert_close(saved.champion.traders.weights[0], weights[progress["elites"]].mean(0))
+    assert [saved.market.tickers[column] for column in saved.market.investable_columns] == ["T1", "T3", "T4", "T5"]
+    assert saved.planted_scores is None and len(saved.market.dates) == 300
 
 
 def test_it_opens_on_a_file_that_grew(folder: Path) -> None:
     before = open_saved_run(folder / "runs", "one")
     after = open_saved_run(folder / "runs", "one", data=folder / "all.parquet")
     assert len(after.market.dates) == 303 and after.market.splits == before.market.splits
-    assert (after.market.inputs[:, :300] == before.market.inputs).all()
+    np.testing.assert_array_equal(after.market.data_array[:300], before.market.data_array)
+    expected = [saved.champion.outlook(saved.market).expected[:, :300] for saved in (before, after)]
+    assert torch.equal(*expected) and bool(expected[0].isfinite().any())
 
 
 def test_what_cannot_be_opened_is_told_in_one_line(folder: Path, tmp_path: Path) -> None:
@@ -206,12 +207,12 @@ def test_a_built_in_market_takes_no_data_file(tmp_path: Path, folder: Path) -> N
 
 def test_resuming_holds_the_run_to_its_market(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that grew continues the run bit for bit; one whose past changed is refused."""
-    (tmp_path / "tiny.toml").write_text(TINY)
-    data = tmp_path / "data.parquet"
+    tiny, data = tmp_path / "tiny.toml", tmp_path / "data.parquet"
+    tiny.write_text(TINY)
     shutil.copy(folder / "data.parquet", data)
     flags = ("--data", str(data), "--generations")
-    assert train(tmp_path / "tiny.toml", "--run", "whole", *flags, "2") == 0
-    assert train(tmp_path / "tiny.toml", "--run", "parts", *flags, "1") == 0
+    assert train(tiny, "--run", "whole", *flags, "2") == 0
+    assert train(tiny, "--run", "parts", *flags, "1") == 0
     shutil.copy(folder / "all.parquet", data)
     resume = ["--runs-dir", str(tmp_path / "runs"), "--resume", "parts", "--generations", "2"]
     spoilt = pd.read_parquet(data)
@@ -222,7 +223,7 @@ def test_resuming_holds_the_run_to_its_market(folder: Path, tmp_path: Path, caps
     assert len(shown) == 1 and "expected the prices up to" in shown[0]
     shutil.copy(folder / "all.parquet", data)
     assert main(resume) == 0
-    ends = [records(tmp_path / "tiny.toml", name)[-1] for name in ("parts", "whole")]
+    ends = [(records(tiny, name)[-1], parameters(tiny, name, 2)) for name in ("parts", "whole")]
     assert ends[0] == ends[1]
 
 
