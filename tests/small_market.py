@@ -1,4 +1,4 @@
-"""Tiny markets, as the loader makes them, with rules and networks: a whole episode takes milliseconds."""
+"""Tiny markets, as the loader makes them, with rules: a whole episode takes milliseconds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from data.loader import StockDataLoader
 from data.market import Market, build_market
 from environment.trading_env import TradingEnvironment
 from tests.market_cases import FloatArray, random_panel
-from utils.config.trader import DataConfig, EnvironmentConfig, NetworkConfig
+from utils.config.trader import DataConfig, EnvironmentConfig
 
 # Operations this small only lose time, and order of summation, to more threads.
 torch.set_num_threads(1)
 
-TINY_NETWORK = NetworkConfig(encoder_channels=4, hidden_units=8, summary_queries=2)
 TINY_DATA = DataConfig(context_window_days=16, train_fraction=0.5, validation_fraction=0.25, max_bad_row_share=0.9)
 TINY_RULES = EnvironmentConfig(
     trading_days=12, settlement_days=6, stake_percent=5.0, max_holding_days=5, max_days_without_bar=2

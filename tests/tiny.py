@@ -1,4 +1,4 @@
-"""Tiny worlds, populations and transitions for tests of the learners; everything is seeded.
+"""Tiny worlds, agents and trainers for tests of the learner; everything is seeded.
 
 Their markets are made without the loader, see `small_market` for those that come through it.
 """
@@ -6,28 +6,34 @@ Their markets are made without the loader, see `small_market` for those that com
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from data.features import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN, normalization_stats
-from data.market import Market, MarketTensors
+from data.market import Market
 from data.splits import Span, Splits
 from environment.portfolio import Portfolio
-from models.population import Population
-from models.replay_buffer import ReplayBuffer, TransitionBatch
+from models.agent import Agent
+from models.inputs import GROUP_OF_INPUT, TradeInputs
+from models.trader import Traders
+from models.waiting import WaitingValue
 from tests.market_cases import FloatArray, random_panel, random_volume
-from tests.small_market import TINY_NETWORK
-from training.learner import Learner
-from training.rollout import Exploration, Recorder, roll_out
-from utils.config.trader import Credit, EnvironmentConfig, LearningConfig, NetworkConfig, Representation
+from tests.small_market import TINY_RULES, small_market
+from training.erl_trainer import ERLTrainer
+from training.generation_log import GenerationLog
+from utils.config.trader import EnvironmentConfig, EvaluationConfig, EvolutionConfig, LearningConfig
 
 CONTEXT = 8
 FIRST_DAY = CONTEXT
 INVESTABLE = (0, 2, 3, 5)
+INPUTS = len(GROUP_OF_INPUT)
+TINY_LEARNING = LearningConfig(replay_capacity=500)
+TINY_EVOLUTION = EvolutionConfig(population_size=4)
+TINY_EVALUATION = EvaluationConfig(fitness_windows=2, exploration_windows=1, validation_windows=2)
 
 
 @dataclass(frozen=True)
@@ -35,16 +41,19 @@ class World:
     """A market with an environment on it."""
 
     market: Market
-    tensors: MarketTensors
     env: Portfolio
 
     @property
     def stocks(self) -> int:
         return len(self.market.investable_columns)
 
+    @property
+    def days(self) -> int:
+        return len(self.market.dates)
+
     def starts(self, count: int, seed: int = 0) -> Tensor:
         """Random first days of whole episodes."""
-        last = self.tensors.days - 1 - self.env.rules.episode_steps
+        last = self.days - 1 - self.env.rules.episode_steps
         return torch.randint(FIRST_DAY, last + 1, (count,), generator=seeded(seed))
 
 
@@ -61,14 +70,6 @@ def tiny_rules(**changes: Any) -> EnvironmentConfig:
         "stake_percent": 4.0,
     }
     return EnvironmentConfig(**(settings | changes))
-
-
-def tiny_network(representation: Representation = "independent", **changes: Any) -> NetworkConfig:
-    return replace(TINY_NETWORK, representation=representation, **({"hidden_units": 6} | changes))
-
-
-def tiny_learning(**changes: Any) -> LearningConfig:
-    return LearningConfig(**({"batch_size": 12, "block_days": 5} | changes))
 
 
 def world_of(
@@ -94,7 +95,7 @@ def world_of(
         volume,
     )
     env = Portfolio.on(market, rules or tiny_rules())
-    return World(market, MarketTensors.of(market, "cpu"), env)
+    return World(market, env)
 
 
 def random_world(seed: int = 0, days: int = 40, rules: EnvironmentConfig | None = None) -> World:
@@ -119,103 +120,51 @@ def trending_panel(returns: Sequence[float], days: int, noise: float = 0.004, se
     return np.stack((open_, high, low, close), axis=-1).astype(np.float32)
 
 
-def tiny_population(
-    size: int,
-    representation: Representation = "independent",
-    learning: LearningConfig | None = None,
-    seed: int = 0,
-    **network: Any,
-) -> Population:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return Population(size, tiny_network(representation, **network), learning or tiny_learning(), CONTEXT)
-
-
-def fill_replay(
-    world: World,
-    population: Population,
+def tiny_agent(
+    market: Market,
+    weights: Sequence[float] | None = None,
     *,
-    windows: int = 6,
-    credit: Credit = "entry",
-    exploration: Exploration | None = None,
+    rules: EnvironmentConfig = TINY_RULES,
+    target: float = 20.0,
+    patience: float = 0.5,
+    waiting: WaitingValue | None = None,
     seed: int = 0,
-) -> ReplayBuffer:
-    """A buffer with the transitions of one rollout with noise."""
-    env = world.env
-    replay = ReplayBuffer(
-        4096,
-        first_day=FIRST_DAY,
-        last_day=world.tensors.days - 2,
-        slots=env.slots,
-        orders_per_day=env.orders_per_day,
+) -> Agent:
+    """An agent whose inputs are fitted to all days of a market.
+
+    Args:
+        weights: (inputs,) of its critic; default: random ones, by which about half of all orders gain.
+        waiting: default: random values, about as large as what it expects of an order.
+    """
+    draws = seeded(seed)
+    drawn = torch.randn(INPUTS, generator=draws, dtype=torch.float64) if weights is None else torch.tensor(weights)
+    drawn[0] = 0.0 if weights is None else drawn[0]
+    nothing = WaitingValue.zero(rules)
+    worth = 5 * torch.rand(len(nothing.weights), generator=draws, dtype=torch.float64)
+    traders = Traders(
+        drawn.double()[None],
+        torch.tensor([target], dtype=torch.float64),
+        torch.tensor([patience], dtype=torch.float64),
     )
-    recorder = Recorder()
-    roll_out(
-        env,
-        population.networks,
-        world.tensors,
-        world.starts(windows, seed),
-        exploration=exploration or Exploration(0.3, 0.5, 2, seeded(seed)),
-        recorder=recorder,
-    )
-    replay.add(recorder.transitions(env, credit))
-    return replay
+    inputs = TradeInputs.fit(market, np.ones(len(market.dates), dtype=np.bool_))
+    known = waiting or nothing.with_values(worth, nothing.opportunity_knots)
+    return Agent(inputs, traders, known, rules)
 
 
-@dataclass(frozen=True)
-class FixedReplay:
-    """Hands out the same transitions whatever is asked for."""
-
-    first_day: int
-    last_day: int
-    block: Tensor
-    batch: TransitionBatch
-
-    def sample_block(self, *_: object) -> tuple[Tensor, TransitionBatch]:
-        return self.block, self.batch
-
-    def of(self, agents: slice | Tensor) -> FixedReplay:
-        """The transitions of some agents, in that order."""
-        return FixedReplay(self.first_day, self.last_day, self.block, self.batch.of(cast(slice, agents)))
+def learnable_market(seed: int = 0) -> Market:
+    """The smallest random market that a learner takes: it has gaps, and three of its five columns may be bought."""
+    return small_market(seed, 700, investable=(0, 2, 3))
 
 
-def double(value: Tensor) -> Tensor:
-    return value.double() if value.is_floating_point() else value
+def tiny_trainer(
+    market: Market | None = None, *, seed: int = 0, rules: EnvironmentConfig = TINY_RULES, **changes: Any
+) -> ERLTrainer:
+    """A trainer of four agents on `learnable_market`, a generation of which takes milliseconds.
 
-
-def double_tensors(world: World) -> MarketTensors:
-    return MarketTensors(world.tensors.inputs.double(), world.tensors.investable, world.tensors.tradable)
-
-
-def double_population(population: Population) -> Population:
-    """The same population with float64 networks, so that rounding hides no error."""
-    population.networks.double()
-    population.targets.double()
-    return population
-
-
-def fixed_replay(replay: ReplayBuffer, agents: int, config: LearningConfig, seed: int = 0) -> FixedReplay:
-    """One draw of a buffer, as float64."""
-    span = replay.last_day + 1 - replay.first_day
-    block, batch = replay.sample_block(min(config.block_days, span), agents, config.batch_size, seeded(seed))
-    batch = TransitionBatch(**{name: double(value) for name, value in vars(batch).items()})
-    return FixedReplay(replay.first_day, replay.last_day, block, batch)
-
-
-def double_learner(world: World, population: Population, replay: FixedReplay, config: LearningConfig) -> Learner:
-    """A learner in float64 that always sees the same transitions."""
-    return Learner(population, cast(ReplayBuffer, replay), double_tensors(world), config, world.env.limits)
-
-
-def parameters(population: Population) -> dict[str, Tensor]:
-    """Copies of all networks and targets, by name."""
-    state = population.state_dict()
-    return {f"{part}.{name}": value.clone() for part in ("networks", "targets") for name, value in state[part].items()}
-
-
-def copy_rows(source: Population, rows: slice | Tensor, target: Population) -> None:
-    """Give `target` the networks, targets and encoders of some agents of `source`."""
-    with torch.no_grad():
-        for mine, other in ((source.networks, target.networks), (source.targets, target.targets)):
-            for name, parameter in mine.named_parameters():
-                other.get_parameter(name).copy_(parameter[rows] if mine.is_stacked(name) else parameter)
+    Args:
+        changes: other settings of learning, evolution and evaluation, and the other arguments of a trainer.
+    """
+    market = market or learnable_market()
+    log = GenerationLog(3, torch.device("cpu"))
+    parts: dict[str, Any] = {"learning": TINY_LEARNING, "evolution": TINY_EVOLUTION, "evaluation": TINY_EVALUATION}
+    return ERLTrainer(market, Portfolio.on(market, rules), seed=seed, **(parts | {"log": log} | changes))

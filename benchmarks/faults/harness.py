@@ -36,22 +36,13 @@ stocks = 6
 trading_days = 12
 settlement_days = 4
 max_holding_days = 4
-[network]
-encoder_channels = 4
-hidden_units = 8
-summary_queries = 1
 [learning]
-gradient_steps = 4
-batch_size = 16
-block_days = 8
-[replay]
-capacity = 300
-training_starts = 50
+replay_capacity = 300
 [evolution]
 population_size = 4
-distillation_steps = 1
 [evaluation]
 fitness_windows = 2
+exploration_windows = 1
 validation_windows = 2
 random_pickers = 5
 """
