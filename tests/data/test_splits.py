@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -181,6 +182,27 @@ def test_random_windows_repeat_with_their_seed(case: tuple[Span, int], count: in
     first, second = (random_windows(span, steps, count, torch.Generator().manual_seed(seed)) for _ in range(2))
     assert first.shape == (count,)
     assert torch.equal(first, second)
+
+
+@settings(deadline=None)
+@given(spans(), st.integers(1, 40), st.integers(0, 2**32))
+def test_one_random_window_starts_in_each_equal_part_of_the_span(
+    case: tuple[Span, int], count: int, seed: int
+) -> None:
+    span, steps = case
+    possible = span.days - steps
+    starts = random_windows(span, steps, count, torch.Generator().manual_seed(seed)).tolist()
+    for part, start in enumerate(starts):
+        first, end = Fraction(part * possible, count), Fraction((part + 1) * possible, count)
+        # A start is a whole day: that on which a moment of its part falls.
+        assert int(first) <= start - span.first <= min(math.ceil(end), possible - 1)
+
+
+def test_parts_of_the_span_are_drawn_from_uniformly() -> None:
+    draws = torch.stack([random_windows(Span(30, 74), 15, 3, torch.Generator().manual_seed(s)) for s in range(2000)])
+    for part, starts in enumerate(draws.T):
+        times = torch.bincount(starts - 30 - 10 * part, minlength=10)
+        assert len(times) == 10 and (times - 200).abs().max() < 5 * 13.4
 
 
 def test_random_windows_draw_every_start_about_equally_often() -> None:

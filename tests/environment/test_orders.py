@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environment.orders import OrderLimits, candidate_stocks, choose_orders, cut_to_cash, rank_stocks
+from environment.orders import OrderLimits, candidate_stocks, choose_orders, cut_to_cash
 from utils.config.trader import EnvironmentConfig
+from utils.spaces import rank_stocks
 
 
 @settings(max_examples=100)

@@ -1,0 +1,118 @@
+"""Genes: they stay within their bounds, children take them from their parents, and mutations leave the others alone."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from models.genome import GENES, TARGET, TARGET_PERCENTS, TARGETS, cross, found, mutate, within_bounds
+from models.inputs import GROUPS
+from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
+
+seeds = st.integers(0, 2**32)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def reach() -> tuple[Tensor, Tensor]:
+    """The least and the largest of each gene among many."""
+    genes = found(20_000, seeded(0))
+    return genes.min(0).values, genes.max(0).values
+
+
+LOW, HIGH = reach()
+
+
+def are_within_bounds(genes: Tensor) -> bool:
+    slack = 1e-2 * (HIGH - LOW)
+    is_whole = bool((genes[:, TARGET] == genes[:, TARGET].round()).all())
+    return is_whole and bool(((genes >= LOW - slack) & (genes <= HIGH + slack)).all())
+
+
+def test_every_group_of_inputs_has_a_penalty_and_every_target_is_drawn() -> None:
+    assert GENES[: len(GROUPS)] == GROUPS and len(set(GENES)) == len(GENES)
+    targets = found(500, seeded(1))[:, TARGET]
+    assert targets.unique().tolist() == list(range(TARGETS))
+    assert (TARGET_PERCENTS[0], TARGET_PERCENTS[-1]) == (MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
+    assert len(TARGET_PERCENTS) == TARGETS
+
+
+@settings(max_examples=60)
+@given(seeds, st.floats(0, 1), st.floats(0, 3), st.integers(1, 40))
+def test_no_draw_leaves_the_bounds(seed: int, share: float, strength: float, agents: int) -> None:
+    generator = seeded(seed)
+    genes = found(agents, generator)
+    assert genes.shape == (agents, len(GENES)) and are_within_bounds(genes)
+    for _ in range(3):
+        genes = mutate(genes, share, strength, generator)
+        assert are_within_bounds(genes)
+
+
+@settings(max_examples=60)
+@given(seeds)
+def test_a_step_beyond_a_bound_comes_back_from_it(seed: int) -> None:
+    """So that genes do not gather at the bounds; where they are already within, nothing moves."""
+    generator = seeded(seed)
+    genes = found(50, generator)
+    assert torch.equal(within_bounds(genes.clone()), genes)
+    low, high = within_bounds(torch.full_like(genes, -1e9)), within_bounds(torch.full_like(genes, 1e9))
+    assert are_within_bounds(low) and are_within_bounds(high)
+    step = 0.4 * (high - low) * torch.rand(genes.shape, generator=generator, dtype=torch.float64)
+    step[:, TARGET] = step[:, TARGET].round()
+    torch.testing.assert_close(within_bounds(low - step), low + step)
+    torch.testing.assert_close(within_bounds(high + step), high - step)
+
+
+@settings(max_examples=60)
+@given(seeds, st.integers(1, 40))
+def test_each_gene_of_a_child_is_one_of_its_parents(seed: int, children: int) -> None:
+    generator = seeded(seed)
+    first, second = found(children, generator), found(children, generator)
+    before = first.clone(), second.clone()
+    child = cross(first, second, generator)
+    assert bool(((child == first) | (child == second)).all())
+    assert torch.equal(first, before[0]) and torch.equal(second, before[1])
+
+
+def test_parents_give_about_half_of_the_genes_each() -> None:
+    generator = seeded(3)
+    first, second = found(500, generator), found(500, generator)
+    free = [gene for gene in range(len(GENES)) if gene != TARGET]
+    share = (cross(first, second, generator) == first)[:, free].double().mean(0)
+    assert (share - 0.5).abs().max() < 5 * 0.5 / 500**0.5
+
+
+@settings(max_examples=30)
+@given(seeds, st.floats(0.05, 0.5))
+def test_mutation_moves_the_share_that_is_asked_for(seed: int, share: float) -> None:
+    generator = seeded(seed)
+    genes = found(2000, generator)
+    before = genes.clone()
+    assert torch.equal(mutate(genes, 0.0, 1.0, generator), genes)
+    assert torch.equal(mutate(genes, 1.0, 0.0, generator), genes)
+    free = [gene for gene in range(len(GENES)) if gene != TARGET]
+    moved = (mutate(genes, share, 0.1, generator) != genes)[:, free].double().mean(0)
+    assert (moved - share).abs().max() < 5.5 * (share * (1 - share) / 2000) ** 0.5
+    assert torch.equal(genes, before)
+
+
+def test_small_steps_are_as_wide_as_they_are_said_to_be() -> None:
+    genes = found(4000, seeded(4))
+    middle = ((genes - LOW) / (HIGH - LOW) - 0.5).abs() < 0.25
+    middle[:, TARGET] = False
+    steps = ((mutate(genes, 1.0, 0.05, seeded(5)) - genes) / (HIGH - LOW))[middle]
+    assert abs(float(steps.std()) - 0.05) < 0.001 and abs(float(steps.mean())) < 0.001
+
+
+@given(seeds)
+def test_the_same_seed_gives_the_same_genes(seed: int) -> None:
+    def bred() -> Tensor:
+        generator = seeded(seed)
+        genes = found(5, generator)
+        return mutate(cross(genes, genes.flip(0), generator), 0.5, 0.2, generator)
+
+    assert torch.equal(bred(), bred())

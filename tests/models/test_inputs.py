@@ -1,0 +1,112 @@
+"""The inputs of critics: what they are made of, from days that may be known, whatever a ticker's prices are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.bank import multi_scale_bank
+from data.features import CLOSE
+from data.market import Market
+from models import inputs as module
+from models.inputs import GROUP_OF_INPUT, GROUPS, TradeInputs
+from models.responses import FORECASTS, Responses
+from tests.small_market import small_market
+from utils.errors import DataError
+
+DAYS, INVESTABLE = 260, (0, 2, 3)
+LEARNED = np.arange(DAYS) < 180
+
+
+def market_of(seed: int = 0) -> Market:
+    return small_market(seed, DAYS, investable=INVESTABLE)
+
+
+def with_closes(market: Market, factor: np.ndarray) -> Market:
+    """The market with closes multiplied by so much, broadcast to (days, columns)."""
+    data = market.data_array.copy()
+    data[:, :, CLOSE] *= factor.astype(np.float32)
+    return replace(market, data_array=data)
+
+
+def with_another_future(market: Market, day: int, seed: int) -> Market:
+    factor = np.ones(market.data_array.shape[:2])
+    factor[day + 1 :] = np.exp(np.random.default_rng(seed).uniform(-1, 1, factor[day + 1 :].shape))
+    return with_closes(market, factor)
+
+
+def test_every_input_but_the_constant_is_in_one_group() -> None:
+    market = market_of()
+    x = TradeInputs.fit(market, LEARNED).of(market)
+    assert x.shape == (DAYS, len(INVESTABLE), len(GROUP_OF_INPUT)) and x.dtype == np.float32
+    assert GROUP_OF_INPUT[0] == -1 and (x[..., 0] == 1).all()
+    assert GROUP_OF_INPUT[1:].tolist() == sorted(GROUP_OF_INPUT[1:])
+    assert set(GROUP_OF_INPUT[1:]) == set(range(len(GROUPS))) and len(set(GROUPS)) == len(GROUPS)
+
+
+def test_inputs_are_bank_and_forecasts_in_units_of_the_learned_days() -> None:
+    market = market_of()
+    found = TradeInputs.fit(market, LEARNED).of(market)[..., 1:].astype(np.float64)
+    close = market.data_array[:, :, CLOSE]
+    bank = multi_scale_bank(market.close).astype(np.float64)
+    forecast = Responses.fit(close, market.investable_columns, LEARNED).forecast(close, market.investable_columns)
+    for place in range(bank.shape[2] + len(FORECASTS)):
+        raw = bank[..., place] if place < bank.shape[2] else forecast[..., place - bank.shape[2]].astype(np.float64)
+        learned = raw[LEARNED]
+        expected = (raw - learned.mean()) / (learned.std() if learned.std() > 0 else 1.0)
+        if place < bank.shape[2]:
+            expected = expected.clip(-module._CLIP, module._CLIP)
+        np.testing.assert_allclose(found[..., place], expected, rtol=1e-3, atol=2e-4)
+
+
+@given(st.integers(0, 3), st.integers(0, DAYS - 2), st.integers(0, 1000))
+@settings(max_examples=15)
+def test_no_row_depends_on_a_later_close(seed: int, day: int, noise: int) -> None:
+    market = market_of(seed)
+    inputs, other = TradeInputs.fit(market, LEARNED), with_another_future(market, day, noise)
+    np.testing.assert_array_equal(inputs.of(other)[: day + 1], inputs.of(market)[: day + 1])
+    apart = LEARNED & (np.arange(DAYS) > 100)
+    if day >= 180:
+        found, expected = (inputs.without(prices, apart)[: day + 1] for prices in (other, market))
+        np.testing.assert_array_equal(found, expected)
+
+
+@given(st.integers(0, 3), st.integers(0, 1000))
+@settings(max_examples=5)
+def test_days_that_are_not_learned_from_are_not_read(seed: int, noise: int) -> None:
+    market = market_of(seed)
+    fitted, other = (TradeInputs.fit(m, LEARNED) for m in (market, with_another_future(market, 179, noise)))
+    np.testing.assert_array_equal(fitted.mean, other.mean)
+    np.testing.assert_array_equal(fitted.std, other.std)
+    for name, value in vars(fitted.responses).items():
+        np.testing.assert_array_equal(getattr(other.responses, name), value, err_msg=name)
+
+
+def test_responses_can_be_those_of_other_days() -> None:
+    market = market_of(1)
+    inputs, apart = TradeInputs.fit(market, LEARNED), LEARNED & ((np.arange(DAYS) < 60) | (np.arange(DAYS) > 120))
+    responses = Responses.fit(market.data_array[:, :, CLOSE], market.investable_columns, apart)
+    expected = replace(inputs, responses=responses).of(market)
+    np.testing.assert_array_equal(inputs.without(market, apart), expected)
+    assert not np.array_equal(expected, inputs.of(market))
+
+
+@pytest.mark.parametrize("column", range(5))
+def test_a_price_level_says_nothing(column: int) -> None:
+    """A ticker in other units, after a split say, may be bought or not."""
+    market, factor = market_of(2), np.ones((1, 5))
+    factor[0, column] = 10.0
+    other = with_closes(market, factor)
+    found, expected = (TradeInputs.fit(prices, LEARNED).of(prices) for prices in (other, market))
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_prices_that_never_move_teach_nothing() -> None:
+    market = market_of()
+    data = np.full_like(market.data_array, 7.0)
+    with pytest.raises(DataError, match="expected closes that move"):
+        TradeInputs.fit(replace(market, data_array=data), LEARNED)

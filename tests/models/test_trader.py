@@ -1,0 +1,173 @@
+"""Decisions of a population: what is expected, what is ordered of it, and what the account then fills."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from models.trader import Outlook, Traders, decide
+from models.waiting import BUCKETS, Accounts, Decision, WaitingValue, accounts_of
+from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules, trending_panel, world_of
+from utils.config.trader import EnvironmentConfig
+from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT
+
+seeds = st.integers(0, 2**20)
+
+
+def traders_of(agents: int, seed: int = 0, inputs: int = 6) -> Traders:
+    generator = seeded(seed)
+    weights = torch.randn(agents, inputs, generator=generator, dtype=torch.float64)
+    target, patience = torch.rand(2, agents, generator=generator, dtype=torch.float64)
+    return Traders(weights, 10 + 40 * target, patience)
+
+
+def some_value(rules: EnvironmentConfig, seed: int, worth: float = 1.0) -> WaitingValue:
+    nothing = WaitingValue.zero(rules)
+    weights = worth * torch.rand(len(nothing.weights), generator=seeded(seed), dtype=torch.float64)
+    return nothing.with_values(weights, nothing.opportunity_knots)
+
+
+@given(seeds, st.integers(1, 12))
+@settings(max_examples=40)
+def test_an_outlook_knows_what_can_be_ordered_and_what_the_best_of_it_is_worth(seed: int, stocks: int) -> None:
+    generator = seeded(seed)
+    drawn = torch.randn(2, 9, stocks, generator=generator)
+    drawn[torch.rand(drawn.shape, generator=generator) < 0.2] = torch.nan
+    tradable = torch.rand(9, stocks, generator=generator) < 0.7
+    tradable[0] = False
+    outlook = Outlook.of(drawn.clone(), tradable)
+    assert not outlook.expected.isnan().any()
+    for agent in range(2):
+        for day in range(9):
+            known = [
+                float(value) if may and value == value else -np.inf
+                for value, may in zip(drawn[agent, day], tradable[day], strict=True)
+            ]
+            assert outlook.expected[agent, day].tolist() == known
+            best = sorted((value for value in known if value > -np.inf), reverse=True)[:5]
+            assert float(outlook.opportunity[agent, day]) == pytest.approx(sum(best) / max(len(best), 1), abs=1e-6)
+
+
+def test_an_empty_outlook_orders_nothing() -> None:
+    world = random_world(1)
+    outlook = Outlook.empty(2, world.days, world.stocks)
+    world.env.reset(torch.full((4,), FIRST_DAY))
+    _, decision = decided(world, traders_of(2), outlook.expected[0, :4], WaitingValue.zero(world.env.rules))
+    assert not decision.size.any() and not decision.reward.any() and not outlook.opportunity.any()
+
+
+@given(seeds, st.integers(1, 6))
+@settings(max_examples=30)
+def test_the_mean_of_agents_expects_the_mean_of_what_they_expect(seed: int, agents: int) -> None:
+    traders = traders_of(agents, seed)
+    x = torch.randn(50, 6, generator=seeded(seed), dtype=torch.float64)
+    mean = traders.mean()
+    assert mean.count == 1
+    torch.testing.assert_close(x @ mean.weights[0], (x @ traders.weights.T).mean(1))
+    assert float(mean.patience) == pytest.approx(float(traders.patience.mean()))
+    assert float(mean.target_percent) == pytest.approx(float(traders.target_percent.mean()))
+    for row in range(agents):
+        torch.testing.assert_close(traders.rows(slice(row, row + 1)).mean().weights, traders.weights[row : row + 1])
+
+
+def decided(world: World, traders: Traders, expected: Tensor, waiting: WaitingValue) -> tuple[Tensor, Decision]:
+    """The action and decision of the accounts of an environment; what is held may not be ordered."""
+    env = world.env
+    expected = torch.where(env.candidates(), expected, -torch.inf)
+    best = expected.clamp(min=0).max(1).values.double()
+    accounts = accounts_of(env.positions().features, env.account(), best, env.rules)
+    action, ranked, decision = decide(
+        traders, waiting, expected, accounts, torch.zeros_like(accounts.cash), env.orders_per_day
+    )
+    torch.testing.assert_close(ranked, expected.sort(1, descending=True).values[:, : env.orders_per_day])
+    return action, decision
+
+
+@given(seeds, st.integers(1, 4), st.sampled_from((1.0, 4.0, 9.0)), st.sampled_from((0.0, 50.0)))
+@settings(max_examples=25)
+def test_the_account_fills_what_was_decided(seed: int, orders: int, stake: float, cost: float) -> None:
+    """Day by day, two agents of three accounts each: sizes, ranks, targets and the cash that is left."""
+    rules = tiny_rules(
+        max_new_positions_per_day=orders, stake_percent=stake, cost_bps=cost, fill="same_close", trading_days=12
+    )
+    world, traders = random_world(seed % 50, rules=rules), traders_of(2, seed)
+    env, generator, waiting = world.env, seeded(seed), some_value(rules, seed, worth=0.05)
+    env.reset(world.starts(6, seed))
+    ordered = 0
+    for step in range(rules.trading_days):
+        expected = torch.randn(6, world.stocks, generator=generator)
+        action, decision = decided(world, traders, expected, waiting)
+        value = decision.size * rules.largest_order * rules.initial_capital
+        cash, is_candidate = env.cash.clone(), env.candidates()
+        env.step(action)
+        rows = slice(step * env.orders_per_day, (step + 1) * env.orders_per_day)
+        ledger = env.ledger()
+        torch.testing.assert_close(ledger.value[rows].T, value, rtol=1e-5, atol=1e-5 * rules.initial_capital)
+        left = cash - value.sum(1) * (1 + rules.cost_rate)
+        torch.testing.assert_close(
+            decision.after.cash * rules.initial_capital, left, rtol=1e-5, atol=1e-6 * rules.initial_capital
+        )
+        rank = torch.where(is_candidate, expected, -torch.inf).argsort(dim=1, descending=True, stable=True)
+        filled = ledger.value[rows].T > 0
+        assert torch.equal(ledger.stock[rows].T[filled], rank[:, : env.orders_per_day][filled])
+        target = traders.target_percent.repeat_interleave(3)[:, None].expand(filled.shape)
+        torch.testing.assert_close(ledger.target_percent[rows].T[filled], target[filled], rtol=1e-6, atol=0)
+        ordered += int(filled.sum())
+    assert ordered > 6
+
+
+def test_the_best_stock_is_bought_first_when_cash_is_short() -> None:
+    """Three orders of 40 percent each: two whole ones, the rest to the third best."""
+    rules = tiny_rules(max_new_positions_per_day=3, stake_percent=4.0, cost_bps=0.0, slippage_bps=0.0)
+    world = world_of(trending_panel((0.01, 0.0, -0.01, 0.02), 40), rules=rules)
+    env = world.env
+    env.reset(torch.full((1,), FIRST_DAY))
+    expected = torch.tensor([[1.0, 4.0, 2.0, 3.0]])
+    action, decision = decided(world, traders_of(1), expected, WaitingValue.zero(rules))
+    assert decision.size.tolist() == [pytest.approx([1.0, 1.0, 0.5])]
+    coefficient = action[0, :, 0].tolist()
+    assert coefficient[0] == 0 and coefficient[1] > coefficient[3] > coefficient[2] > 0
+    env.step(action)
+    shares = env.ledger().value[:, 0] / rules.initial_capital
+    assert env.ledger().stock[:, 0].tolist() == [1, 3, 2]
+    assert shares.tolist() == pytest.approx([0.4, 0.4, 0.2], rel=1e-4)
+
+
+def test_the_smallest_order_is_not_lost_to_the_trace_of_its_rank() -> None:
+    """The best order leaves cash for the smallest one."""
+    rules = tiny_rules(max_new_positions_per_day=2, stake_percent=9.0, cost_bps=0.0, slippage_bps=0.0)
+    least = MIN_COEFFICIENT / MAX_COEFFICIENT
+    cash = torch.tensor([(1 + least) * rules.largest_order + 1e-12], dtype=torch.float64)
+    accounts = Accounts(cash, torch.zeros(1, BUCKETS).double(), torch.ones(1).double(), torch.ones(1).double())
+    expected = torch.tensor([[4.0, -torch.inf, 5.0, -1.0]])
+    action, _, decision = decide(
+        traders_of(1), WaitingValue.zero(rules), expected, accounts, torch.zeros(1).double(), 2
+    )
+    assert decision.size.tolist() == [pytest.approx([1.0, least])]
+    assert action[0, :, 0].tolist() == [MIN_COEFFICIENT, 0.0, MAX_COEFFICIENT, 0.0]
+
+
+def test_agents_do_not_see_one_another() -> None:
+    world, traders = random_world(5), traders_of(3)
+    rules, waiting = world.env.rules, some_value(world.env.rules, 2)
+    world.env.reset(world.starts(6))
+    expected = torch.randn(6, world.stocks, generator=seeded(9))
+    together, _ = decided(world, traders, expected, waiting)
+    accounts = accounts_of(world.env.positions().features, world.env.account(), expected.max(1).values.double(), rules)
+    for agent in range(3):
+        lanes = slice(2 * agent, 2 * agent + 2)
+        candidates = torch.where(world.env.candidates(), expected, -torch.inf)[lanes]
+        best = candidates.clamp(min=0).max(1).values.double()
+        own = replace(
+            type(accounts)(**{name: value[lanes] for name, value in vars(accounts).items()}), opportunity=best
+        )
+        alone, _, _ = decide(
+            traders.rows(slice(agent, agent + 1)), waiting, candidates, own, torch.zeros(2).double(), 1
+        )
+        assert torch.equal(alone, together[lanes])

@@ -1,0 +1,310 @@
+"""The value of waiting on worlds so small that it is known, and the rules by which orders spend cash."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from models import waiting as module
+from models.waiting import BUCKETS, Accounts, Terms, WaitingValue, Waits, accounts_of, hats, improve
+from utils.config.trader import EnvironmentConfig
+from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, POSITION_FEATURES, SESSIONS_HELD, SIZE
+
+GOOD, POOR = 3.0, 1.0
+SMALLEST = MIN_COEFFICIENT / MAX_COEFFICIENT
+seeds = st.integers(0, 2**32)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def rules_of(days: int, held: int = 4, stake: float = 10.0, cost: float = 0.0) -> EnvironmentConfig:
+    """At a stake of 10 percent one order takes all cash."""
+    return EnvironmentConfig(
+        trading_days=days,
+        settlement_days=held,
+        max_holding_days=held,
+        stake_percent=stake,
+        cost_bps=cost,
+        slippage_bps=0.0,
+    )
+
+
+def accounts(cash: Tensor, left: Tensor | float, opportunity: Tensor | float = 0.0) -> Accounts:
+    """Accounts with cash only."""
+    cash = cash.double()
+    later, chances = (torch.as_tensor(value, dtype=torch.float64).expand_as(cash) for value in (left, opportunity))
+    return Accounts(cash, cash.new_zeros(len(cash), BUCKETS), later, chances)
+
+
+def random_accounts(count: int, days: int, generator: torch.Generator) -> Accounts:
+    cash, share, left, opportunity = torch.rand(4, count, generator=generator, dtype=torch.float64)
+    parts = torch.rand(count, BUCKETS, generator=generator, dtype=torch.float64)
+    pending = parts / parts.sum(1, keepdim=True) * (share * (1 - cash))[:, None]
+    return Accounts(cash, pending, (left * days).floor(), opportunity)
+
+
+def random_value(rules: EnvironmentConfig, generator: torch.Generator) -> WaitingValue:
+    nothing = WaitingValue.zero(rules)
+    weights = torch.randn(len(nothing.weights), generator=generator, dtype=torch.float64)
+    return nothing.with_values(weights, torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64))
+
+
+@given(seeds, st.integers(2, 6))
+def test_hats_interpolate_between_knots_and_stay_level_beyond(seed: int, count: int) -> None:
+    generator = seeded(seed)
+    knots = (0.1 + torch.rand(count, generator=generator, dtype=torch.float64)).cumsum(0) - 2.0
+    heights = torch.randn(count, generator=generator, dtype=torch.float64)
+    values = torch.cat((4 * torch.randn(50, generator=generator, dtype=torch.float64), knots))
+    weights = hats(values, knots)
+    assert bool((weights >= 0).all()) and int((weights > 1e-12).sum(1).max()) <= 2
+    torch.testing.assert_close(weights.sum(1), torch.ones(len(values), dtype=torch.float64))
+    torch.testing.assert_close(weights[50:], torch.eye(count, dtype=torch.float64))
+    np.testing.assert_allclose(weights @ heights, np.interp(values, knots, heights), rtol=0, atol=1e-12)
+
+
+def test_what_is_due_soon_stands_in_front() -> None:
+    """Two sessions a bucket; a position that is overdue, for want of a bar, counts among the first."""
+    held = 2 * BUCKETS
+    rules = rules_of(30, held, stake=5.0)
+    positions = torch.zeros(1, held + 3, POSITION_FEATURES)
+    expected = torch.zeros(1, BUCKETS, dtype=torch.float64)
+    for session in range(1, held + 2):
+        positions[0, session, SESSIONS_HELD], positions[0, session, SIZE] = session / held, 2.0**-session
+        expected[0, max(held - session - 1, 0) // 2] += 2.0**-session * rules.largest_order
+    found = accounts_of(positions, torch.tensor([[0.3, 0.6, 10 / 30]]), torch.tensor([0.7]), rules)
+    assert float(found.cash) == pytest.approx(0.3) and float(found.left) == 9
+    torch.testing.assert_close(found.pending, expected, rtol=1e-6, atol=1e-9)
+
+
+@given(seeds, st.integers(1, 4), st.sampled_from((4.0, 10.0)), st.sampled_from((0.0, 60.0)))
+@settings(max_examples=60)
+def test_orders_are_those_of_the_rule_by_hand(seed: int, orders: int, stake: float, cost: float) -> None:
+    """One account after the other, one order after the other, the best first, by the values before and after it."""
+    generator, rules = seeded(seed), rules_of(20, 5, stake, cost)
+    waiting, held = random_value(rules, generator), random_accounts(20, 20, generator)
+    best = torch.randn(20, orders, generator=generator, dtype=torch.float64).sort(1, descending=True).values
+    best[torch.rand(best.shape, generator=generator) < 0.2] = -torch.inf
+    patience, caution = torch.rand(2, 20, generator=generator, dtype=torch.float64)
+    decision = waiting.decide(best, held, Terms(patience, caution))
+    per_order = rules.largest_order * (1 + rules.cost_rate)
+    for lane in range(20):
+        account = Accounts(**{name: value[lane : lane + 1] for name, value in vars(held).items()})
+        reward = 0.0
+        for order, expected in enumerate(best[lane].tolist()):
+            size = min(1.0, float(account.cash) / per_order)
+            found, is_ordered = float(decision.size[lane, order]), False
+            if size >= SMALLEST and expected > -np.inf:
+                after = account.after(
+                    *torch.tensor([[size * per_order], [size * rules.largest_order]], dtype=torch.float64)
+                )
+                gain = size * expected - float(patience[lane]) * float(waiting.of(account) - waiting.of(after))
+                margin = gain - float(caution[lane]) * size * rules.largest_order
+                is_ordered = found > 0 if abs(margin) < 1e-9 else margin > 0
+            assert found == pytest.approx(size if is_ordered else 0.0, abs=1e-12)
+            if is_ordered:
+                account, reward = after, reward + size * expected
+        assert float(decision.reward[lane]) == pytest.approx(reward, abs=1e-9)
+        for name, value in vars(decision.after).items():
+            torch.testing.assert_close(value[lane : lane + 1], getattr(account, name), msg=name)
+
+
+@given(seeds, st.integers(1, 5))
+@settings(max_examples=60)
+def test_cash_is_never_overdrawn_and_money_is_conserved(seed: int, orders: int) -> None:
+    generator, rules = seeded(seed), rules_of(20, 5, 4.0, 60.0)
+    held = random_accounts(50, 20, generator)
+    best = torch.randn(50, orders, generator=generator, dtype=torch.float64)
+    decision = random_value(rules, generator).decide(best, held)
+    assert bool((decision.after.cash >= -1e-12).all())
+    assert bool(((decision.size == 0) | (decision.size >= SMALLEST)).all() and (decision.size <= 1).all())
+    invested = decision.size.sum(1) * rules.largest_order
+    torch.testing.assert_close(held.cash - decision.after.cash, invested * (1 + rules.cost_rate))
+    torch.testing.assert_close(decision.after.pending.sum(1) - held.pending.sum(1), invested)
+    assert torch.equal(decision.after.pending[:, :-1], held.pending[:, :-1])
+
+
+def test_where_waiting_is_worth_nothing_all_that_earns_is_ordered() -> None:
+    rules = rules_of(20, 5, 4.0)
+    best = torch.tensor([[2.0, 1.0, 0.5], [1.0, 0.0, -1.0], [-torch.inf] * 3, [3.0, 2.0, 1.0]], dtype=torch.float64)
+    decision = WaitingValue.zero(rules).decide(best, accounts(torch.tensor([1.0, 1.0, 1.0, 0.5]), 10.0))
+    expected = torch.tensor([[1, 1, 0.5], [1, 0, 0], [0, 0, 0], [1, 0.25, 0]], dtype=torch.float64)
+    torch.testing.assert_close(decision.size, expected)
+    assert decision.reward.tolist() == pytest.approx([3.25, 1.0, 0.0, 3.5])
+
+
+def plenty(days: int, worth: float, rules: EnvironmentConfig) -> WaitingValue:
+    """The value of one opportunity a day, of so small orders that cash never matters."""
+    generator, count = seeded(1), 3000
+    left = torch.randint(1, days, (count,), generator=generator).double()
+    cash = 0.8 + 0.2 * torch.rand(count, generator=generator, dtype=torch.float64)
+    chances = worth * (0.5 + torch.rand(2, count, generator=generator, dtype=torch.float64))
+    waits = Waits(
+        accounts(cash, left, chances[0]),
+        accounts(cash, left - 1, chances[1]),
+        torch.full((count, 1), worth, dtype=torch.float64),
+    )
+    return improve(WaitingValue.zero(rules), waits, 1.0, 3)
+
+
+@pytest.mark.parametrize("worth", [0.3, 4.0])
+def test_with_plenty_of_cash_waiting_is_worth_what_the_days_left_earn(worth: float) -> None:
+    rules = rules_of(40, 10, stake=0.001)
+    waiting = plenty(40, worth, rules)
+    left = torch.arange(1.0, 40.0)
+    found = waiting.of(accounts(torch.full((39,), 0.9), left, worth))
+    np.testing.assert_allclose(found, worth * left, rtol=0.05)
+    assert float(waiting.of(accounts(torch.ones(1), 0.0, worth))) == 0.0
+    # Orders take nothing from waiting: any is given that earns.
+    decision = waiting.decide(torch.full((39, 1), 0.2 * worth).double(), accounts(torch.full((39,), 0.9), left, worth))
+    assert decision.size.tolist() == [[1.0]] * 39
+
+
+@cache
+def lived(days: int, held: int, chance: float, accounts_count: int = 1000) -> tuple[EnvironmentConfig, Waits]:
+    """Transitions of accounts that can pay for one order at a time, and give one on every tenth day.
+
+    A day is good with this chance, else poor. An order's cash comes back `held` days later.
+    """
+    generator, rules = seeded(2), rules_of(days)
+    parts: list[Waits] = []
+    due = torch.zeros(accounts_count, dtype=torch.int64)  # days until the cash comes back, 0: it is there
+    before, _ = _day(due, days - 1, held, chance, generator)
+    for left in range(days - 1, 0, -1):
+        is_ordered = (due == 0) & (torch.rand(accounts_count, generator=generator) < 0.1)
+        due = torch.where(is_ordered, held, due)
+        after = replace(_state(due, left, held), opportunity=before.opportunity)
+        due = (due - 1).clamp(min=0)
+        before, best = _day(due, left - 1, held, chance, generator)
+        parts.append(Waits(after, before, best))
+    fields = (
+        {n: torch.cat([getattr(p, when).__dict__[n] for p in parts]) for n in vars(before)}
+        for when in ("after", "next")
+    )
+    after, following = (Accounts(**values) for values in fields)
+    return rules, Waits(after, following, torch.cat([p.next_best for p in parts]))
+
+
+def _state(due: Tensor, left: int, held: int) -> Accounts:
+    state = accounts((due == 0).double(), float(left))
+    bucket = ((due - 1).clamp(min=0) * BUCKETS // held).clamp(max=BUCKETS - 1)
+    return replace(state, pending=state.pending.scatter(1, bucket[:, None], (due > 0).double()[:, None]))
+
+
+def _day(due: Tensor, left: int, held: int, chance: float, generator: torch.Generator) -> tuple[Accounts, Tensor]:
+    worth = torch.where(torch.rand(len(due), generator=generator) < chance, GOOD, POOR).double()
+    return replace(_state(due, left, held), opportunity=worth), worth[:, None]
+
+
+def optimum(days: int, held: int, chance: float) -> np.ndarray:
+    """Values (left, days until the cash comes back) after a decision, by dynamic programming."""
+    value = np.zeros((days, held + 1))
+    for left in range(1, days):
+        for due in range(held + 1):
+            now = max(due - 1, 0)  # on the next day
+            waits = value[left - 1, now]
+            orders = value[left - 1, held]
+            best = [max(worth + orders, waits) if now == 0 else waits for worth in (GOOD, POOR)]
+            value[left, due] = chance * best[0] + (1 - chance) * best[1]
+    return value
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.2, 0.35])
+def test_scarce_cash_that_never_comes_back_is_kept_for_a_good_day(chance: float) -> None:
+    """Optimal stopping: the last day alone takes a poor trade."""
+    days = 12
+    rules, waits = lived(days, 100, chance)
+    waiting = improve(WaitingValue.zero(rules), waits, 1.0, 6)
+    left = np.arange(1, days)
+    expected = optimum(days, 100, chance)[1:, 0]
+    for today in (GOOD, POOR):
+        found = waiting.of(accounts(torch.ones(days - 1), torch.from_numpy(left), today))
+        np.testing.assert_allclose(found, expected, rtol=0.2)
+    none = waiting.of(_state(torch.full((days - 1,), 100), 5, 100))
+    assert float(none.abs().max()) < 0.1 * expected[4]
+    is_clear = expected > 1.15 * POOR
+    held = accounts(torch.ones(days), torch.arange(days), POOR)
+    poor, good = (
+        waiting.decide(torch.full((days, 1), worth).double(), replace(held, opportunity=held.cash * worth)).size[:, 0]
+        for worth in (POOR, GOOD)
+    )
+    assert good[1:][torch.from_numpy(expected < 0.9 * GOOD)].all() and float(good[0]) == 1.0
+    assert float(poor[0]) == 1.0 and is_clear.any() and not poor[1:][torch.from_numpy(is_clear)].any()
+
+
+def test_cash_that_comes_back_is_worth_what_it_still_earns() -> None:
+    """A poor trade is taken where it delays no likely good one, that is near the end only."""
+    days, held, chance = 24, 4, 0.25
+    rules, waits = lived(days, held, chance)
+    waiting = improve(WaitingValue.zero(rules), waits, 1.0, 8)
+    exact = optimum(days, held, chance)
+    for left in (6, 12, 20, 23):
+        for due in (0, held):
+            found = float(waiting.of(replace(_state(torch.tensor([due]), left, held), opportunity=torch.ones(1))))
+            assert found == pytest.approx(exact[left, due], rel=0.2, abs=0.15), (left, due)
+    gain_of_poor = POOR + exact[:, held] - exact[:, 0]
+    clear = [left for left in range(days) if abs(gain_of_poor[left]) > 0.3]
+    state = accounts(torch.ones(len(clear)), torch.tensor(clear), POOR)
+    poor = waiting.decide(torch.full((len(clear), 1), POOR).double(), state).size[:, 0] > 0
+    assert poor.tolist() == [gain_of_poor[left] > 0 for left in clear]
+
+
+def test_an_impatient_agent_takes_what_a_patient_one_leaves() -> None:
+    rules, waits = lived(12, 100, 0.2)
+    waiting = improve(WaitingValue.zero(rules), waits, 1.0, 4)
+    state, poor = accounts(torch.ones(4), 8.0, POOR), torch.full((4, 1), POOR, dtype=torch.float64)
+    terms = Terms(torch.tensor([1.0, 0.1, 0.1, 0.0]).double(), torch.tensor([0.0, 0.0, 2.0, 0.9]).double())
+    assert waiting.decide(poor, state, terms).size[:, 0].tolist() == [0.0, 1.0, 0.0, 1.0]
+
+
+def test_who_discounts_everything_knows_no_value_of_waiting() -> None:
+    rules, waits = lived(12, 100, 0.2)
+    waiting = improve(random_value(rules, seeded()), waits, 0.0, 2)
+    assert not waiting.weights.any()
+    decision = waiting.decide(torch.full((11, 1), POOR).double(), accounts(torch.ones(11), torch.arange(11), POOR))
+    assert decision.size.tolist() == [[1.0]] * 11
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0])
+def test_an_iteration_is_the_least_squares_of_temporal_differences(
+    gamma: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many rows are taken at once; solved anew from all features in double precision."""
+    generator, rules = seeded(5), rules_of(20, 5, 4.0)
+    waits = Waits(
+        random_accounts(500, 20, generator),
+        random_accounts(500, 20, generator),
+        torch.randn(500, 2, generator=generator, dtype=torch.float64),
+    )
+    before = random_value(rules, generator)
+    found = improve(before, waits, gamma, 1)
+    decision = before.decide(waits.next_best, waits.next)
+    now, following = (found.features(state).double().numpy() for state in (waits.after, decision.after))
+    penalty = module._RIDGE * 500 * np.eye(now.shape[1])
+    exact = np.linalg.solve(now.T @ (now - gamma * following) + penalty, now.T @ (gamma * decision.reward.numpy()))
+    np.testing.assert_allclose(now @ found.weights.numpy(), now @ exact, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        found.of(waits.after), found.features(waits.after).double() @ found.weights, rtol=1e-4, atol=1e-4
+    )
+    monkeypatch.setattr(module, "_ROWS_AT_ONCE", 64)
+    pieces = improve(before, waits, gamma, 1)
+    np.testing.assert_allclose(now @ pieces.weights.numpy(), now @ exact, rtol=1e-3, atol=1e-3)
+
+
+def test_opportunities_that_are_all_alike_do_no_harm() -> None:
+    rules, waits = lived(12, 100, 0.2)
+    alike = {
+        when: replace(getattr(waits, when), opportunity=torch.zeros_like(waits.after.cash))
+        for when in ("after", "next")
+    }
+    waiting = improve(WaitingValue.zero(rules), Waits(**alike, next_best=waits.next_best), 1.0, 6)
+    found = waiting.of(accounts(torch.ones(11), torch.arange(1, 12)))
+    np.testing.assert_allclose(found, optimum(12, 100, 0.2)[1:, 0], rtol=0.2)

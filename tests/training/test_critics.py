@@ -1,0 +1,209 @@
+"""Critics of a population in closed form: fitted to what each agent looks at, out of fold on every training day."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data.features import CLOSE, HIGH, LOW, OPEN
+from data.market import Market
+from data.synthetic.built_in import built_in_market
+from environment.portfolio import Portfolio
+from models.genome import PATIENCE, TARGET, TARGET_PERCENTS, found
+from models.inputs import GROUP_OF_INPUT, GROUPS
+from models.responses import Responses
+from tests.small_market import TINY_RULES
+from tests.tiny import learnable_market, seeded
+from training.critics import TrainingDays, expectations, traders_of
+from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
+from utils.errors import DataError
+
+AGENTS = 5
+
+
+@pytest.fixture(scope="module")
+def market() -> Market:
+    return learnable_market(1)
+
+
+def days_of(market: Market) -> TrainingDays:
+    return TrainingDays.of(market, Portfolio.on(market, TINY_RULES))
+
+
+@pytest.fixture(scope="module")
+def days(market: Market) -> TrainingDays:
+    return days_of(market)
+
+
+@pytest.fixture(scope="module")
+def genes() -> Tensor:
+    return found(AGENTS, seeded(3))
+
+
+def with_prices(market: Market, factor: NDArray[Any]) -> Market:
+    """The market with all prices multiplied by (days, columns)."""
+    data = market.data_array.copy()
+    data[:, :, [OPEN, HIGH, LOW, CLOSE]] *= factor[..., None].astype(np.float32)
+    return replace(market, data_array=data)
+
+
+def ridge(days: TrainingDays, learned: NDArray[np.bool_], gene: Tensor) -> NDArray[np.float64]:
+    """The weights of one agent from the rows themselves: least squares with further rows for the penalties."""
+    samples = days.samples
+    known = np.isfinite(samples.results[0]) & learned[:, None]
+    x, y = samples.x[known].astype(np.float64), samples.results[int(gene[TARGET])][known].astype(np.float64)
+    penalty = [0.0 if group < 0 else 10.0 ** float(gene[group]) for group in GROUP_OF_INPUT]
+    rows = np.vstack((x, np.diag(np.sqrt(np.array(penalty) * len(x)))))
+    weights: NDArray[np.float64] = np.linalg.lstsq(rows, np.concatenate((y, np.zeros(len(penalty)))))[0]
+    return weights
+
+
+def test_each_agent_has_the_ridge_regression_of_its_genes(days: TrainingDays, genes: Tensor) -> None:
+    critics, x = days.fit(genes), days.samples.x
+    for agent, gene in enumerate(genes):
+        expected = ridge(days, days.samples.train_days, gene)
+        np.testing.assert_allclose(x @ critics.weights[agent], x @ expected, rtol=1e-3, atol=2e-3)
+        for fold, (learned, _) in enumerate(days.samples.folds):
+            expected = ridge(days, learned, gene)
+            np.testing.assert_allclose(x @ critics.by_fold[agent, fold], x @ expected, rtol=1e-3, atol=2e-3)
+
+
+def test_agents_differ_in_what_they_look_at(days: TrainingDays, genes: Tensor) -> None:
+    """A group with a large penalty weighs next to nothing, and that changes what the others weigh."""
+    one = genes[:1].clone()
+    one[:, : len(GROUPS)] = -4.0
+    other = one.clone()
+    other[:, 0] = 2.0
+    open_, shut = (days.fit(gene).weights[0] for gene in (one, other))
+    in_group = GROUP_OF_INPUT == 0
+    assert np.abs(shut[in_group]).max() < 0.05 * np.abs(open_[in_group]).max()
+    assert np.abs(shut[~in_group] - open_[~in_group]).max() > 1e-4
+
+
+def test_what_is_expected_on_a_day_is_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
+    critics, samples = days.fit(genes), days.samples
+    outlook = days.outlook(critics)
+    train = samples.train
+    assert bool((outlook.expected[:, : train.first] == -torch.inf).all())
+    assert bool((outlook.expected[:, train.last + 1 :] == -torch.inf).all())
+    for fold, (_, held) in enumerate(samples.folds):
+        tradable = days.tradable[held].numpy()
+        for agent in range(AGENTS):
+            expected = np.where(tradable, samples.x[held] @ critics.by_fold[agent, fold], -np.inf)
+            np.testing.assert_allclose(outlook.expected[agent, held], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_explained_counts_the_errors_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
+    critics, samples = days.fit(genes), days.samples
+    for agent, gene in enumerate(genes):
+        errors, results = [], []
+        for fold, (_, held) in enumerate(samples.folds):
+            known = np.isfinite(samples.results[0, held])
+            result = samples.results[int(gene[TARGET]), held][known].astype(np.float64)
+            errors.append((result - (samples.x[held] @ critics.by_fold[agent, fold])[known]) ** 2)
+            results.append(result)
+        expected = 1 - np.concatenate(errors).mean() / np.concatenate(results).var()
+        assert critics.explained[agent] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("fold", [0, 2, 4])
+def test_prices_of_a_fold_do_not_reach_what_is_learned_without_it(market: Market, fold: int) -> None:
+    """Other prices on its days change no result on the days that its critics learn from, nor their responses."""
+    days = days_of(market)
+    learned, held = days.samples.folds[fold]
+    factor = np.ones(market.data_array.shape[:2])
+    factor[held] = np.exp(np.random.default_rng(0).uniform(-0.3, 0.3, factor[held].shape))
+    other_market = with_prices(market, factor)
+    other = days_of(other_market)
+    one, two = days.samples.results[:, learned], other.samples.results[:, learned]
+    np.testing.assert_array_equal(one, two)
+    assert not np.array_equal(days.samples.results, other.samples.results, equal_nan=True)
+    longest = days.samples.longest
+    apart = np.arange(len(market.dates)) <= market.splits.train.last
+    apart[max(0, held.start - longest) : held.stop + longest] = False
+    closes = (m.data_array[:, :, CLOSE] for m in (market, other_market))
+    fitted = [Responses.fit(close, market.investable_columns, apart) for close in closes]
+    for name, value in vars(fitted[0]).items():
+        np.testing.assert_array_equal(getattr(fitted[1], name), value, err_msg=name)
+    np.testing.assert_array_equal(days.samples.x[held], days.inputs.without(market, apart)[held])
+
+
+def test_results_of_a_fold_do_not_reach_what_is_expected_on_it(
+    market: Market, genes: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the results on: other ones on a fold and as long before and after it as a trade may take."""
+    expected = days_of(market)
+    _, held = expected.samples.folds[2]
+    longest, first = expected.samples.longest, market.splits.train.first
+    changed = slice(held.start - longest - first, held.stop + longest - first)
+
+    def other_results(*args: Any) -> Any:
+        known = results(*args)
+        known.rewards[:, changed] = known.rewards[:, changed] * 7 + 3
+        return known
+
+    from training import critics as module
+
+    results = module.order_results
+    monkeypatch.setattr(module, "order_results", other_results)
+    found_days = days_of(market)
+    one, two = (days.outlook(days.fit(genes)).expected for days in (expected, found_days))
+    assert torch.equal(one[:, held], two[:, held])
+    assert not torch.allclose(one[:, : held.start].nan_to_num(0, 0, 0), two[:, : held.start].nan_to_num(0, 0, 0))
+
+
+def test_days_after_training_are_as_in_use(market: Market, days: TrainingDays) -> None:
+    last = market.splits.train.last
+    assert not days.later[: last + 1].any()
+    np.testing.assert_array_equal(days.later[last + 1 :], days.inputs.of(market)[last + 1 :])
+    later = np.ones(market.data_array.shape[:2])
+    later[last + 1 :] = np.random.default_rng(1).uniform(0.5, 2.0, later[last + 1 :].shape)
+    other = days_of(with_prices(market, later))
+    np.testing.assert_array_equal(other.samples.results, days.samples.results)
+    np.testing.assert_array_equal(other.samples.x[: last + 1], days.samples.x[: last + 1])
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_the_unit_of_a_price_changes_nothing_expected(market: Market, genes: Tensor, column: int) -> None:
+    factor = np.ones(market.data_array.shape[:2])
+    factor[:, column] = 10.0
+    one, two = (
+        days.outlook(days.fit(genes)).expected for days in (days_of(market), days_of(with_prices(market, factor)))
+    )
+    assert torch.equal(one.isfinite(), two.isfinite())
+    known = one.isfinite()
+    torch.testing.assert_close(one[known], two[known], rtol=1e-2, atol=1e-2 * float(one[known].std()))
+
+
+def test_agents_are_made_of_genes_and_weights(genes: Tensor) -> None:
+    weights = np.random.default_rng(0).standard_normal((AGENTS, len(GROUP_OF_INPUT)))
+    traders = traders_of(genes, weights, "cpu")
+    np.testing.assert_array_equal(traders.weights, weights)
+    assert traders.target_percent.tolist() == [TARGET_PERCENTS[int(place)] for place in genes[:, TARGET]]
+    assert torch.equal(traders.patience, genes[:, PATIENCE])
+    x = np.random.default_rng(1).standard_normal((7, 3, len(GROUP_OF_INPUT))).astype(np.float32)
+    np.testing.assert_allclose(expectations(x, weights), (x @ weights.T).transpose(2, 0, 1), rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_planted_is_learned_and_noise_is_not() -> None:
+    split, rules = DataConfig(context_window_days=64), EnvironmentConfig(trading_days=40, settlement_days=20)
+    explained = {}
+    for kind in ("momentum", "martingale"):
+        market, _ = built_in_market(SyntheticConfig(kind=kind, days=1500, stocks=12), split, rules)
+        critics = TrainingDays.of(market, Portfolio.on(market, rules)).fit(found(8, seeded(0)))
+        explained[kind] = float(critics.explained.max())
+    assert explained["momentum"] > 0.02 and explained["martingale"] < 0.01
+
+
+def test_too_short_a_market_is_refused() -> None:
+    market = replace(learnable_market(1))
+    train = replace(market.splits.train, last=market.splits.train.first + 60)
+    short = replace(market, splits=replace(market.splits, train=train))
+    with pytest.raises(DataError, match="give more training days"):
+        days_of(short)

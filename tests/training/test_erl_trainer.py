@@ -1,0 +1,264 @@
+"""Whole generations: they continue exactly after a checkpoint, and learn what waiting is worth."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from data.market import Market
+from data.splits import Span
+from data.synthetic.built_in import built_in_market
+from models.genome import GENES
+from tests.small_market import TINY_RULES
+from tests.tiny import TINY_EVALUATION, TINY_EVOLUTION, learnable_market, tiny_trainer
+from training import erl_trainer as module
+from training.critics import traders_of
+from training.erl_trainer import PHASES, ERLTrainer
+from training.evolution import elite_count
+from training.rollout import Rollout, roll_out
+from utils.config.trader import (
+    DataConfig,
+    EnvironmentConfig,
+    EvaluationConfig,
+    EvolutionConfig,
+    LearningConfig,
+    SyntheticConfig,
+)
+from utils.errors import DataError
+from utils.runs.state_tree import flatten, unflatten
+
+
+@pytest.fixture(scope="module")
+def market() -> Market:
+    return learnable_market(1)
+
+
+def state_of(trainer: ERLTrainer) -> tuple[dict[str, Tensor], Any]:
+    """All that a checkpoint holds, without the times and without rows of the replay that are not filled."""
+    state = copy.deepcopy(trainer.state_dict())
+    rows, size = state["replay"]["rows"], state["replay"]["size"]
+    state["replay"]["rows"] = {name: value[:size] for name, value in rows.items()}
+    del state["progress"]["seconds"]
+    state["random"]["global"] = None  # other tests may draw
+    return flatten(state)
+
+
+def assert_equal(one: ERLTrainer, other: ERLTrainer) -> None:
+    (tensors, rest), (expected, expected_rest) = state_of(one), state_of(other)
+    assert tensors.keys() == expected.keys() and json.dumps(rest) == json.dumps(expected_rest)
+    for name, value in expected.items():
+        assert value.dtype == tensors[name].dtype, name
+        torch.testing.assert_close(tensors[name], value, rtol=0, atol=0, equal_nan=True, msg=name)
+
+
+def plain(record: dict[str, Any]) -> str:
+    """A record without what may differ between equal runs."""
+    return json.dumps({name: value for name, value in record.items() if name not in ("seconds", "memory")})
+
+
+@pytest.mark.parametrize("finished", [0, 1, 2])
+def test_a_resumed_run_continues_bit_for_bit(market: Market, finished: int) -> None:
+    """From what a checkpoint keeps, into a trainer that has lived through something else."""
+    whole = tiny_trainer(market)
+    records = [plain(record) for record in whole.run(3)]
+    first = tiny_trainer(market)
+    assert [plain(record) for record in first.run(finished)] == records[:finished]
+    tensors, rest = flatten(first.state_dict())
+    saved = unflatten({name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(rest)))
+    second = tiny_trainer(market, seed=99)
+    second.run_generation()
+    second.load_state_dict(saved)
+    assert_equal(second, first)
+    assert [plain(record) for record in second.run(3)] == records[finished:]
+    assert_equal(second, whole)
+
+
+def test_what_is_restored_plays_the_same(market: Market) -> None:
+    trainer, other = tiny_trainer(market), tiny_trainer(market, seed=5)
+    list(trainer.run(2))
+    other.load_state_dict(trainer.state_dict())
+    assert torch.equal(other.genes, trainer.genes) and other.generation == 2
+    assert other.waiting.weights.equal(trainer.waiting.weights) and bool(trainer.waiting.weights.any())
+    assert other.replay.size == trainer.replay.size > 0 and other.replay.next_row == trainer.replay.next_row
+    assert other.elites == trainer.elites and other.founders == trainer.founders
+    assert (other.critics.weights == trainer.critics.weights).all()
+    found, expected = (one.champion.outlook(market).expected for one in (other, trainer))
+    assert torch.equal(found, expected)
+    assert other.validate() == {"champion": trainer.champion_score}
+
+
+def numbers(record: Any) -> Iterator[float]:
+    if isinstance(record, dict):
+        for value in record.values():
+            yield from numbers(value)
+    elif record is not None:
+        yield float(record)
+
+
+@pytest.mark.parametrize("orders", [1, 3])
+def test_a_record_holds_finite_numbers(market: Market, orders: int) -> None:
+    rules = replace(TINY_RULES, max_new_positions_per_day=orders)
+    trainer = tiny_trainer(market, rules=rules)
+    for generation, record in enumerate(trainer.run(2), start=1):
+        assert record["generation"] == generation == trainer.generation
+        assert all(math.isfinite(number) for number in numbers(record))
+        assert json.loads(json.dumps(record)) == record
+        assert record["validation"]["champion"] == trainer.champion_score
+        assert record["trading"]["trades"] > 0 and record["replay"]["size"] == trainer.replay.size
+        assert set(PHASES) - {"checkpoint"} <= record["seconds"].keys()
+        assert 1 <= record["learning"]["founders"] <= len(trainer.genes)
+    assert [*trainer.run(2)] == [], "the run has ended"
+
+
+def test_generations_keep_what_they_promise(market: Market) -> None:
+    """Elites' genes stay, the champion is the mean of the last elites, descent goes back to the founders."""
+    trainer = tiny_trainer(market, evolution=EvolutionConfig(population_size=8))
+    count = elite_count(trainer.evolution)
+    for _ in range(3):
+        before, founders = trainer.genes.clone(), list(trainer.founders)
+        trainer.run_generation()
+        assert trainer.genes.shape == (8, len(GENES)) and len(trainer.elites) == count == len(set(trainer.elites))
+        assert torch.equal(trainer.genes[trainer.elites], before[trainer.elites])
+        assert [trainer.founders[row] for row in trainer.elites] == [founders[row] for row in trainer.elites]
+        assert set(trainer.founders) <= set(founders)
+        elites = trainer.elite_agents()
+        assert [agent.traders.count for agent in elites] == [1] * count
+        weights = torch.stack([agent.traders.weights[0] for agent in elites])
+        torch.testing.assert_close(trainer.champion.traders.weights[0], weights.mean(0))
+        assert trainer.champion.waiting is trainer.waiting and trainer.champion.rules == TINY_RULES
+
+
+def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, played = tiny_trainer(market), []
+
+    def spying(*args: Any, **given: Any) -> Rollout:
+        played.append((given.get("label"), args[4].tolist(), given.get("caution")))
+        return roll_out(*args, **given)
+
+    monkeypatch.setattr(module, "roll_out", spying)
+    list(trainer.run(2))
+    steps, splits = TINY_RULES.episode_steps, market.splits
+    for label, starts, caution in played:
+        span: Span = splits.validation if label == "validate" else splits.train
+        assert all(span.first <= start and start + steps <= span.last for start in starts)
+        if label != "validate":
+            assert len(starts) == TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
+            assert caution.shape == (4, TINY_EVALUATION.exploration_windows) and bool((caution >= 0).all())
+        else:
+            assert starts == trainer.validation_starts.tolist() and caution is None
+    assert [label == "validate" for label, *_ in played] == [False, True] * 2
+    assert played[0][1] != played[2][1], "windows are drawn anew"
+
+
+def test_the_replay_is_what_accounts_lived_through(market: Market) -> None:
+    trainer = tiny_trainer(market, learning=LearningConfig(replay_capacity=100_000))
+    trainer.run_generation()
+    windows = TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
+    assert trainer.replay.size == (TINY_RULES.trading_days - 1) * windows * TINY_EVOLUTION.population_size
+    trainer.run_generation()
+    assert trainer.replay.size == 2 * (TINY_RULES.trading_days - 1) * windows * TINY_EVOLUTION.population_size
+
+
+def test_no_exploration_and_no_waiting_can_be_asked_for(market: Market) -> None:
+    trainer = tiny_trainer(
+        market,
+        learning=LearningConfig(gamma=0.0),
+        evaluation=replace(TINY_EVALUATION, exploration_windows=0),
+    )
+    list(trainer.run(2))
+    assert not trainer.waiting.weights.any()
+
+
+def test_it_may_stop_between_any_two_steps(market: Market) -> None:
+    """A safe point in every phase; a generation that was broken off is repeated from the state before it."""
+    calls = [0]
+
+    class Stop(Exception):
+        pass
+
+    def count() -> None:
+        calls[0] += 1
+
+    trainer = tiny_trainer(market, safe_point=count)
+    trainer.run_generation()
+    assert calls[0] >= 2 * TINY_RULES.episode_steps + 2
+    saved = copy.deepcopy(trainer.state_dict())
+    whole = plain(trainer.run_generation())
+    for stop_at in (1, calls[0] // 2, calls[0] // 2 - 1):
+        left = [stop_at]
+
+        def stop(left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Stop
+
+        broken = tiny_trainer(market, safe_point=stop)
+        broken.load_state_dict(saved)
+        with pytest.raises(Stop):
+            broken.run_generation()
+        broken.load_state_dict(saved)
+        assert plain(broken.run_generation()) == whole
+
+
+def test_prices_after_training_change_no_agent(market: Market) -> None:
+    """Validation does see them, and chooses nothing."""
+    data = market.data_array.copy()
+    later = data[market.splits.train.last + 1 :, :, :4]
+    later *= torch.linspace(1, 3, len(later)).numpy()[:, None, None]
+    one, two = (tiny_trainer(prices) for prices in (market, replace(market, data_array=data)))
+    for trainer in (one, two):
+        list(trainer.run(2))
+    assert one.champion_score != two.champion_score
+    two.champion_score = one.champion_score
+    assert_equal(one, two)
+
+
+def planted() -> tuple[Market, EnvironmentConfig]:
+    """Drifts that last for days, and cash for four of the largest orders."""
+    rules = EnvironmentConfig(trading_days=40, settlement_days=10, max_holding_days=10, stake_percent=2.5)
+    config = SyntheticConfig(kind="momentum", days=1500, stocks=12)
+    return built_in_market(config, DataConfig(context_window_days=64), rules)[0], rules
+
+
+def test_the_value_of_waiting_foretells_what_is_earned() -> None:
+    """On the first day of an episode it is about the profit of the whole of it; and who heeds it earns more."""
+    market, rules = planted()
+    trainer = tiny_trainer(
+        market,
+        rules=rules,
+        evolution=EvolutionConfig(population_size=8),
+        learning=LearningConfig(replay_capacity=20_000),
+        evaluation=EvaluationConfig(fitness_windows=24, exploration_windows=8, validation_windows=4),
+    )
+    records = [record["learning"] for record in trainer.run(5)]
+    assert records[0]["initial_value"] == 0.0 and records[-1]["explained"] > 0.05
+    value, profit = (
+        sum(record[name] for record in records[2:]) / 3 for name in ("initial_value", "elite_profit_percent")
+    )
+    assert value == pytest.approx(profit, rel=0.35) and profit > 3.0
+    traders = traders_of(trainer.genes, trainer.critics.weights, "cpu")
+    traders = replace(traders, patience=torch.ones_like(traders.patience))
+    outlook, nothing = (
+        trainer.days.outlook(trainer.critics),
+        replace(trainer.waiting, weights=torch.zeros_like(trainer.waiting.weights)),
+    )
+    starts = torch.arange(market.splits.train.first, market.splits.train.last - rules.episode_steps, 20)
+    patient, hasty = (
+        float(roll_out(trainer.eval_env, traders, outlook, waiting, starts).profit_percent.mean())
+        for waiting in (trainer.waiting, nothing)
+    )
+    assert patient > 1.05 * hasty
+
+
+def test_too_little_to_learn_from_is_refused(market: Market) -> None:
+    train = replace(market.splits.train, last=market.splits.train.first + 60)
+    with pytest.raises(DataError, match="give more training days"):
+        tiny_trainer(replace(market, splits=replace(market.splits, train=train)))
