@@ -25,7 +25,7 @@ from benchmarks.faults.disk import ROT, full_disk, kill_while_saving, order_of_c
 from benchmarks.faults.files import malformed_files
 from benchmarks.faults.harness import QUICK_RUN, SMALL_RUN, Row
 from benchmarks.faults.overhead import added_time
-from benchmarks.faults.whole_run import kill_and_resume, leak, non_finite_numbers, sigterm
+from benchmarks.faults.whole_run import kill_and_resume, leak, sigterm
 from benchmarks.speed.main_job import machine
 
 GENERATIONS = 6
@@ -53,7 +53,6 @@ def rows(share: float) -> Iterator[Row]:
     yield closed_doors()
     yield empty_disk(GENERATIONS)
     yield sigterm_while_stalled()
-    yield from non_finite_numbers(GENERATIONS)
     yield sigterm(3, settings=QUICK_RUN if share >= 0.5 else SMALL_RUN)
     yield leak(GENERATIONS)
     yield malformed_files()

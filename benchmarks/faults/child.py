@@ -19,14 +19,11 @@ import torch
 from torch import Tensor
 
 from main import main as program
-from training import learner
-from training.ddpg import critic_loss
 from training.erl_trainer import ERLTrainer
-from training.rollout import Recorder
 from utils.runs import checkpoint_writer
 from utils.runs.checkpoint import save_checkpoint
 
-PHASES = ("evaluate", "train", "evolve", "validate")
+PHASES = ("evaluate", "evolve", "train", "validate")
 SAVING = "saving"
 PAUSE_SECONDS = 0.3
 
@@ -71,43 +68,6 @@ def leaking(megabytes: int) -> Iterator[None]:
         return validate(self)
 
     with mock.patch.object(ERLTrainer, "validate", leak):
-        yield
-
-
-@contextlib.contextmanager
-def non_finite(kind: str, generation: int) -> Iterator[None]:
-    """Put NaN into a generation: the first agent's `loss`, every other `reward`, or the first agent's `actions`."""
-    loss, transitions = critic_loss, Recorder.transitions
-    evaluate, evolve = ERLTrainer.evaluate, ERLTrainer.evolve
-    now: list[int] = []
-
-    def noted(self: ERLTrainer) -> Any:
-        now[:] = [self.generation]
-        return evaluate(self)
-
-    def spoilt_loss(values: list[Tensor], target: Tensor) -> Tensor:
-        found = loss(values, target)
-        is_first = torch.arange(len(found)) == 0
-        # A factor: where() would carry the NaN into every agent's gradient.
-        return found * torch.where(is_first, torch.nan, 1.0) if now == [generation] else found
-
-    def spoilt_transitions(self: Recorder, *arguments: Any) -> dict[str, Tensor]:
-        rows = transitions(self, *arguments)
-        if now == [generation]:
-            rows["reward"][::2] = torch.nan
-        return rows
-
-    def spoilt_evolve(self: ERLTrainer, fitness: Tensor) -> None:
-        evolve(self, fitness)
-        if now == [generation]:
-            next(self.population.networks.actor.parameters()).data[0] = torch.nan
-
-    spoilt: dict[str, Any] = {
-        "loss": mock.patch.object(learner, "critic_loss", spoilt_loss),
-        "reward": mock.patch.object(Recorder, "transitions", spoilt_transitions),
-        "actions": mock.patch.object(ERLTrainer, "evolve", spoilt_evolve),
-    }
-    with mock.patch.object(ERLTrainer, "evaluate", noted), spoilt[kind]:
         yield
 
 

@@ -22,6 +22,8 @@ FRAMES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "too few days": lambda good: good.groupby("ticker").head(30),
     "negative prices": lambda good: good.assign(close=-1.0),
     "infinite prices": lambda good: good.assign(open=float("inf")),
+    "constant prices": lambda good: good.assign(open=9.0, high=9.0, low=9.0, close=9.0),
+    "too few results to learn from": lambda good: good[good["ticker"] == "S000"],
     "numbers as dates": lambda good: good.assign(date=1.5),
 }
 SETTINGS = (
@@ -31,7 +33,7 @@ SETTINGS = (
     "generations = ",
     "[env",
     "[env]\ncost_bps = nan",
-    "[replay]\ncapacity = 10\ntraining_starts = 11",
+    "[learning]\nreplay_capacity = 0",
     "[evolution]\npopulation_size = 0",
     "run = '../escape'",
     "env = 3",
@@ -54,7 +56,7 @@ def malformed_files() -> Row:
 
 def _parquet(root: Path) -> list[Ended]:
     words, path = [*flags(root), "--data", str(root / "spoilt.parquet")], root / "spoilt.parquet"
-    good = bars_frame(synthetic_market(SyntheticConfig(days=300, stocks=3), seed=1))
+    good = bars_frame(synthetic_market(SyntheticConfig(days=300, stocks=6), seed=1))
     ended = []
     for spoil in FRAMES.values():
         spoil(good).to_parquet(path)

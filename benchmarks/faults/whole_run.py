@@ -1,18 +1,13 @@
-"""Faults of a whole run: killed, signalled, leaking, with numbers that are not finite; it must resume exactly."""
+"""Faults of a whole run: killed, signalled, leaking; it must resume exactly."""
 
 from __future__ import annotations
 
-import json
-import math
 import random
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
-from safetensors.torch import load_file
-
-from benchmarks.faults.child import PAUSE_SECONDS, PHASES, SAVING, non_finite
+from benchmarks.faults.child import PAUSE_SECONDS, PHASES, SAVING
 from benchmarks.faults.harness import (
     QUICK_RUN,
     Row,
@@ -20,7 +15,6 @@ from benchmarks.faults.harness import (
     flags,
     folder,
     outcome,
-    records,
     run_beside,
     run_here,
     whole_run,
@@ -99,52 +93,3 @@ def leak(generations: int) -> Row:
     exact = "bit-identically" if is_same else "OTHERWISE"
     measured = f"exit {process.returncode} with generation {saved} saved, object named: {names_it}, resumes {exact}"
     return Row("injected leak under a low memory limit", 1, "stops with a checkpoint, exit 3; resumes", measured, is_ok)
-
-
-def non_finite_numbers(generations: int, kinds: tuple[str, ...] = ("loss", "reward", "actions")) -> list[Row]:
-    """Put NaN into generation 2: it is skipped and counted, or the run stops, as the settings say."""
-    return [_skipped(generations, kinds), _stopped(generations, kinds)]
-
-
-def _skipped(generations: int, kinds: tuple[str, ...]) -> Row:
-    right, skipped = 0, 0
-    with folder() as runs:
-        words = [*flags(runs), "--generations", str(generations)]
-        for kind in kinds:
-            with non_finite(kind, generation=2):
-                ended = run_here(*words, "--run", kind)
-            lost = [_left_out(record) for record in records(runs / kind)]
-            skipped += sum(lost)
-            right += ended.code == 0 and lost[0] == 0 < sum(lost) and _is_champion_finite(runs, kind)
-    measured = f"{right} runs go on, {skipped} updates and agents left out and counted, every champion finite"
-    test, must_be = f"NaN in a {', '.join(kinds)}; skip", "left out, counted, never champion"
-    return Row(test, len(kinds), must_be, measured, right == len(kinds))
-
-
-def _stopped(generations: int, kinds: tuple[str, ...]) -> Row:
-    right = 0
-    with folder() as runs:
-        words = [*flags(runs), "--generations", str(generations)]
-        for kind in kinds:
-            with non_finite(kind, generation=2):
-                ended = run_here(*words, "--run", kind, "--learning.non-finite", "stop")
-            is_told = ended.code == 1 and ended.is_clear and list(checkpoints_of(runs, kind)) == [1]
-            run_here(*words, "--resume", kind)
-            right += is_told and outcome(runs, kind) == whole_run(generations).outcome
-    measured = f"{right} exit 1 with one clear error, generation 1 saved, and resume bit-identically without the fault"
-    test, must_be = f"NaN in a {', '.join(kinds)}; stop", "stops, exit 1, last generation saved"
-    return Row(test, len(kinds), must_be, measured, right == len(kinds))
-
-
-def _left_out(record: dict[str, Any]) -> int:
-    """Count the updates that were left out, and the agents without a result, in a generation."""
-    learning = record["learning"] or {}
-    without_result = record["fitness"]["unsound_agents"] + record["validation"]["unsound_agents"]
-    return int(learning.get("skipped_updates", 0)) + int(without_result)
-
-
-def _is_champion_finite(runs: Path, name: str) -> bool:
-    last = max(checkpoints_of(runs, name).items())[1]
-    networks = load_file(last / "champion.safetensors")
-    score = json.loads((runs / name / "summary.json").read_text())["champion"]["validation_return_percent"]
-    return math.isfinite(score) and all(bool(tensor.isfinite().all()) for tensor in networks.values())

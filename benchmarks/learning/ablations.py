@@ -1,6 +1,6 @@
 """The worth of each part: `python -m benchmarks.learning.ablations [--kinds KIND ...] [--minutes M] [--json FILE]`.
 
-A table for each kind of market: each line changes one thing of the quick profile, trains for the same CPU time, and
+A table for each kind of market: each line changes one thing of the quick profile, trains for as long, and
 plays the champion on unseen paths as `benchmarks.learning.markets` does. Its share of the simple rule's profit stands
 beside the difference from the first line, seed by seed; then the rank correlation of fitness with unseen profit. At
 the end the p-values of all differences (paired t test) are corrected for their number (Holm).
@@ -14,12 +14,15 @@ import argparse
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.learning.markets import (
     KINDS,
+    PLANTED,
     Alteration,
     add_unseen_flags,
     budget_of,
@@ -40,24 +43,69 @@ from benchmarks.learning.study import (
     seeds_of,
     study_config,
 )
+from models import genome
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION
+from training.evolution import elite_count, ranked
 from utils.errors import ConfigError
-from utils.runs.seeding import named_generator
 
-BASE, RANDOM_FITNESS = "as the profile", "random fitness"
+BASE = "as the profile"
 _SEEDS, _GENERATIONS = 5, 20
+_OFF = 9.0
+"""Logarithm of a penalty under which an input counts for nothing."""
 
 
-def draw_fitness(trainer: ERLTrainer) -> None:
-    """Let selection see noise in place of fitness, broken agents excepted; the champion is chosen as before."""
-    evolve, generator = trainer.evolve, named_generator(trainer.seed, RANDOM_FITNESS, "cpu")
+def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Let fitness choose the elites only: nobody is replaced."""
+
+    def choose(fitness: Tensor) -> None:
+        trainer.elites = elites_of(trainer, fitness)
+
+    trainer.evolve = choose  # type: ignore[method-assign]
+
+
+def draw_fitness(trainer: ERLTrainer, generator: torch.Generator) -> None:
+    """Let evolution see noise in place of fitness: the elites, and so the champion, are chosen by lot."""
+    evolve = trainer.evolve
 
     def evolve_by_lot(fitness: Tensor) -> None:
-        noise = torch.rand(fitness.shape, generator=generator).to(fitness)
-        evolve(torch.where(fitness.isfinite(), noise, fitness))
+        evolve(torch.rand(fitness.shape, generator=generator, dtype=fitness.dtype))
 
     trainer.evolve = evolve_by_lot  # type: ignore[method-assign]
+
+
+def search_by_lot(trainer: ERLTrainer, generator: torch.Generator) -> None:
+    """Replace all agents but the elites by new founders in place of children."""
+
+    def replace_by_founders(fitness: Tensor) -> None:
+        trainer.elites = elites_of(trainer, fitness)
+        founders = genome.found(len(fitness), generator)
+        founders[trainer.elites] = trainer.genes[trainer.elites]
+        first = 1 + max(trainer.founders)
+        kept = {row: trainer.founders[row] for row in trainer.elites}
+        trainer.founders = [kept.get(row, first + row) for row in range(len(fitness))]
+        trainer.genes = founders
+
+    trainer.evolve = replace_by_founders  # type: ignore[method-assign]
+
+
+def elites_of(trainer: ERLTrainer, fitness: Tensor) -> list[int]:
+    """Return the rows of the fittest agents, the fittest first."""
+    rows: list[int] = ranked(fitness.cpu())[: elite_count(trainer.evolution)].tolist()
+    return rows
+
+
+def leave_out(groups: Sequence[str], trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Take groups of inputs from all critics, whatever evolution makes of the genes."""
+    evolve, places = trainer.evolve, [genome.GENES.index(group) for group in groups]
+
+    def evolve_without(fitness: Tensor) -> None:
+        evolve(fitness)
+        trainer.genes[:, places] = _OFF
+
+    trainer.genes[:, places] = _OFF
+    trainer.critics = trainer.days.fit(trainer.genes)
+    trainer.evolve = evolve_without  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -71,20 +119,17 @@ class Line:
     """What no flag does."""
 
 
+_FORECASTS = ("events", "leaders", "states")
 LINES: tuple[Line, ...] = (
     Line(BASE),
-    # With all agents kept nobody is replaced: a population that shares its replay, without evolution.
-    Line(
-        "evolution off",
-        (
-            *("--evolution.elite-fraction", "1"),
-            *("--evolution.offspring-fraction", "0", "--evolution.mutant-fraction", "0"),
-        ),
-    ),
-    Line(RANDOM_FITNESS, alter=draw_fitness),
     Line("gamma 0", ("--learning.gamma", "0")),
-    Line("fitness windows 1", ("--evaluation.fitness-windows", "1")),
-    Line("fitness windows 16", ("--evaluation.fitness-windows", "16")),
+    Line("no exploration", ("--evaluation.exploration-windows", "0")),
+    Line("evolution off", alter=keep_genes),
+    Line("random fitness", alter=draw_fitness),
+    Line("random search", alter=search_by_lot),
+    Line("single best", ("--evolution.elite-fraction", "0")),
+    *(Line(f"no {group}", alter=partial(leave_out, (group,))) for group in _FORECASTS),
+    Line("bank only", alter=partial(leave_out, _FORECASTS)),
 )
 """The lines of each table, the one that the others are compared with first."""
 
@@ -92,7 +137,7 @@ LINES: tuple[Line, ...] = (
 def ablation_jobs(kind: str, line: Line, arguments: argparse.Namespace, words: Sequence[str]) -> list[Job]:
     """Make a job for each seed of a line of a kind's table."""
     config = study_config([*words, "--synthetic.kind", kind, *line.flags])
-    labels = {"study": "ablations", "kind": kind, "variant": line.name}
+    labels: dict[str, Any] = {"study": "ablations", "kind": kind, "variant": line.name}
     return market_jobs(config, seeds_of(arguments), budget_of(arguments), unseen_of(arguments), line.alter, **labels)
 
 
@@ -160,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_study_flags(parser, "--seeds", _SEEDS)
     add_training_flags(parser, _GENERATIONS)
     add_unseen_flags(parser)
-    parser.add_argument("--kinds", nargs="+", default=["momentum"], choices=KINDS, help="default: momentum")
+    parser.add_argument("--kinds", nargs="+", default=PLANTED, choices=KINDS, help="default: all but the martingale")
     parser.add_argument(
         "--only", nargs="+", choices=[line.name for line in LINES], help="lines; the first one is always done"
     )

@@ -2,10 +2,11 @@
 
 Each seed trains on a path of its own. The champion is fixed on that path's training days; it, the rivals, the rule and
 the oracle are then played on the same windows of fresh paths of the same law, with what was fitted on the
-training path. Below them stands how well selection works: rank correlations, over the agents of the last generation, of
-fitness and of validation with unseen profit; the founders left; the critics' value of an episode's beginning beside the
-return that followed. The default of `--unseen-seed` served development; published tables are printed once on another
-one, which they name.
+training path. Beside the champion stand the one of its elites that earned most on the validation windows, and the mean
+of all agents of the last generation. Below stands how well selection works: rank correlations of fitness with unseen
+profit, over the agents of the last generation and over genomes drawn by lot; the founders left; the value of waiting on
+the first day beside the profit that followed; the profit of the champions of some generations on the way. The default
+of `--unseen-seed` served development; published tables are printed once on another one, which they name.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from functools import partial
 from typing import Any, get_args
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from benchmarks.learning.rivals import rivals_job
-from benchmarks.learning.selection import SelectionStudy
+from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT, SelectionStudy
 from benchmarks.learning.study import (
     Job,
     Record,
@@ -45,20 +48,24 @@ from benchmarks.learning.unseen import (
     tuned,
 )
 from data.market import Market
+from models.agent import Agent
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION, ORACLE, RULE
-from training.rollout import roll_out
 from training.run.trainer import build_trainer
 from utils.config.settings import settings_hash
 from utils.config.trader import Config, MarketKind
-from utils.runs.seeding import seed_everything
+from utils.runs.seeding import named_generator, seed_everything
 
 logger = logging.getLogger(__name__)
 KINDS: tuple[str, ...] = get_args(MarketKind)
 MARTINGALE = "martingale"
 """The kind in which nothing is planted: what its rule earns is nothing to have a share of."""
-Alteration = Callable[[ERLTrainer], None]
-"""Changes a trainer that was just built in a way that no setting does."""
+PLANTED = tuple(kind for kind in KINDS if kind != MARTINGALE)
+Array = NDArray[np.float64]
+Alteration = Callable[[ERLTrainer, torch.Generator], None]
+"""Changes a trainer that was just built in a way that no setting does; it may draw from the generator."""
+RANDOM_GENOMES = 64
+"""Over which fitness is correlated with unseen profit, however alike the last generation's agents are."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,8 @@ class Trained:
     """A finished training and the time it took."""
 
     trainer: ERLTrainer
+    early: Mapping[int, Agent]
+    """Champions after 1, 2, 4, 8 generations and so on, by generation."""
     wall_seconds: float
     cpu_seconds: float
 
@@ -81,8 +90,8 @@ class Trained:
     def environment_steps(self) -> int:
         """Return the steps that agents played to learn from, exploration included, validation not."""
         trainer = self.trainer
-        lanes = trainer.evaluation.fitness_windows * (1 + trainer.evaluation.exploration_lanes)
-        return trainer.generation * trainer.population.size * lanes * trainer.eval_env.rules.episode_steps
+        windows = trainer.evaluation.fitness_windows + trainer.evaluation.exploration_windows
+        return trainer.generation * len(trainer.genes) * windows * trainer.eval_env.rules.episode_steps
 
     def record(self) -> Record:
         """Return the cost of the training in plain numbers."""
@@ -91,18 +100,18 @@ class Trained:
             "cpu_seconds": self.cpu_seconds,
             "environment_steps": self.environment_steps,
             "generations_run": self.trainer.generation,
-            "champion_generation": self.trainer.champion_generation,
             "validation_percent": self.trainer.champion_score,
         }
 
 
 def fit(config: Config, market: Market, budget: Budget, alter: Alteration | None = None) -> Trained:
     """Train a population by the trainer's own generations, at least one, until the budget is spent."""
+    wall, cpu = time.perf_counter(), time.process_time()
     seed_everything(config.seed)
     trainer = build_trainer(config, market, CPU)
     if alter is not None:
-        alter(trainer)
-    wall, cpu = time.perf_counter(), time.process_time()
+        alter(trainer, named_generator(config.seed, "alteration"))
+    early: dict[int, Agent] = {}
     while trainer.generation == 0 or not _is_spent(budget, trainer.generation, time.process_time() - cpu):
         record = trainer.run_generation()
         logger.info(
@@ -112,7 +121,9 @@ def fit(config: Config, market: Market, budget: Budget, alter: Alteration | None
             record["fitness"]["max"] or 0.0,
             trainer.champion_score,
         )
-    return Trained(trainer, time.perf_counter() - wall, time.process_time() - cpu)
+        if trainer.generation.bit_count() == 1:
+            early[trainer.generation] = trainer.champion
+    return Trained(trainer, early, time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def _is_spent(budget: Budget, generations: int, cpu_seconds: float) -> bool:
@@ -121,16 +132,33 @@ def _is_spent(budget: Budget, generations: int, cpu_seconds: float) -> bool:
     return budget.cpu_minutes is not None and cpu_seconds >= 60 * budget.cpu_minutes
 
 
-def market_job(config: Config, budget: Budget, unseen: UnseenPaths, alter: Alteration | None = None) -> Record:
-    """Train one seed and measure its champion and its last generation; return plain numbers for the file of results."""
+def market_job(
+    config: Config, budget: Budget, unseen: UnseenPaths, alter: Alteration | None = None, genomes: int = 0
+) -> Record:
+    """Train one seed and measure its champion and its last generation; return plain numbers for the file of results.
+
+    Args:
+        genomes: drawn by lot, on which fitness is tested too.
+    """
     market, scores = training_market(config)
     trained = fit(config, market, budget, alter)
-    planted, selection, parts = tuned(market, scores, config), SelectionStudy(trained.trainer), []
+    planted, selection = tuned(market, scores, config), SelectionStudy(trained.trainer, config.seed, genomes)
+    parts: list[dict[str, Array]] = []
     for path in unseen.each(config, market.stats):
-        played = roll_out(path.env, trained.trainer.champion.networks, path.tensors, path.starts)
-        parts.append({CHAMPION: played.summary.profit_percent.numpy(), **path.play_planted(planted)})
-        selection.play(path)
-    return {"policies": shares(joined(parts)), "selection": selection.record(), **trained.record()}
+        x = trained.trainer.days.inputs.of(path.market)
+        early = {
+            _after(generation): path.play_agent(agent, x).summary.profit_percent.numpy()
+            for generation, agent in trained.early.items()
+        }
+        parts.append({**selection.play(path, x), **early, **path.play_planted(planted)})
+    found = shares(joined(parts))
+    curve = {str(generation): found.pop(_after(generation))["profit"] for generation in trained.early}
+    curve[str(trained.trainer.generation)] = found[CHAMPION]["profit"]
+    return {"policies": found, "curve": curve, "selection": selection.record(), **trained.record()}
+
+
+def _after(generation: int) -> str:
+    return f"{CHAMPION} after generation {generation}"
 
 
 def market_jobs(
@@ -139,12 +167,13 @@ def market_jobs(
     budget: Budget,
     unseen: UnseenPaths,
     alter: Alteration | None = None,
+    genomes: int = 0,
     **labels: Any,
 ) -> list[Job]:
     """Make a job a seed; its key holds the labels, seed, budget, unseen paths and the hash of the settings."""
     unseen.require_unseen(seeds)
     return [
-        Job(key_of(own, unseen, **labels, **asdict(budget)), partial(market_job, own, budget, unseen, alter))
+        Job(key_of(own, unseen, **labels, **asdict(budget)), partial(market_job, own, budget, unseen, alter, genomes))
         for own in of_each_seed(config, seeds)
     ]
 
@@ -163,15 +192,17 @@ def table_rows(kind: str, trained: Sequence[Record], rivals: Sequence[Record]) -
     """Format a line for each policy, with 95% intervals over seeds, and how well selection worked."""
     found = {name: [record["policies"][name] for record in rivals] for name in rivals[0]["policies"]}
     if trained:
-        champion = [
-            {**record["policies"][CHAMPION], "cpu_seconds": record["cpu_seconds"], "steps": record["environment_steps"]}
-            for record in trained
-        ]
-        found = {CHAMPION: champion} | found
-    for name in sorted(found, key=lambda name: (name == ORACLE, name == RULE, name != CHAMPION)):
+        spent = [{"cpu_seconds": record["cpu_seconds"], "steps": record["environment_steps"]} for record in trained]
+        own = {
+            name: [record["policies"][name] | cost for record, cost in zip(trained, spent, strict=True)]
+            for name in (CHAMPION, BEST_SINGLE, MEAN_AGENT)
+        }
+        found = own | found
+    for name in sorted(found, key=lambda name: (name == ORACLE, name == RULE)):
         yield _row(kind, name, found[name])
     if trained:
         yield from selection_lines([record["selection"] for record in trained])
+        yield _curve([record["curve"] for record in trained])
 
 
 def _row(kind: str, policy: str, results: Sequence[Mapping[str, Any]]) -> str:
@@ -188,17 +219,24 @@ def interval(results: Sequence[Mapping[str, Any]], name: str) -> str:
 
 def selection_lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Format what `SelectionStudy.record` gave for each seed."""
-    fitness, validation = (interval(results, f"{name}_rank_correlation") for name in ("fitness", "validation"))
+    agents, genomes = (interval(results, f"{name}_rank_correlation") for name in ("fitness", "random"))
     mean = {name: float(np.mean([result[name] for result in results])) for name in results[0] if "_rank" not in name}
     yield (
-        f"{'':<12} rank correlation with unseen profit: fitness {fitness}, validation {validation}; "
-        f"founders {mean['founders']:.1f} of {mean['agents']:.0f}"
+        f"{'':<12} rank correlation of fitness with unseen profit: last generation {agents}, genomes by lot {genomes}"
     )
     yield (
-        f"{'':<12} agents' profit {mean['unseen_mean']:.2f}, deviation {mean['unseen_deviation']:.2f}; "
-        f"V(s0) {mean['initial_value']:.2f}, return that followed {mean['discounted_return']:.2f} discounted, "
-        f"{mean['undiscounted_return']:.2f} not"
+        f"{'':<12} founders {mean['founders']:.1f} of {mean['agents']:.0f}; agents' profit {mean['unseen_mean']:.2f}, "
+        f"deviation {mean['unseen_deviation']:.2f}; V(s0) {mean['initial_value']:.2f}, profit that followed "
+        f"{mean['profit']:.2f}"
     )
+
+
+def _curve(results: Sequence[Mapping[str, float]]) -> str:
+    """Format the mean profit of the champions of the generations that all seeds have."""
+    known = [generation for generation in results[0] if all(generation in result for result in results)]
+    mean = {generation: float(np.mean([result[generation] for result in results])) for generation in known}
+    after = ", ".join(f"{generation}: {profit:.2f}" for generation, profit in mean.items())
+    return f"{'':<12} champion's profit after generation {after}; best after {max(mean, key=mean.__getitem__)}"
 
 
 HEADER = (
@@ -235,8 +273,7 @@ def add_command(commands: Any) -> None:
     )
     add_study_flags(parser, "--seeds", seeds=5)
     add_training_flags(parser, generations=20)
-    planted = [kind for kind in KINDS if kind != MARTINGALE]
-    parser.add_argument("--kinds", nargs="+", default=planted, choices=KINDS, help="default: all but the martingale")
+    parser.add_argument("--kinds", nargs="+", default=PLANTED, choices=KINDS, help="default: all but the martingale")
     parser.add_argument("--rivals-only", action="store_true", help="train no population")
     add_unseen_flags(parser)
     parser.set_defaults(run=run_markets)
@@ -253,7 +290,9 @@ def run_markets(arguments: argparse.Namespace, words: Sequence[str]) -> None:
             Job(key_of(own, unseen, **labels, played="rivals"), partial(rivals_job, own, unseen))
             for own in of_each_seed(config, seeds)
         ]
-        trained = market_jobs(config, seeds, budget_of(arguments), unseen, **labels, played="trained")
+        trained = market_jobs(
+            config, seeds, budget_of(arguments), unseen, genomes=RANDOM_GENOMES, **labels, played="trained"
+        )
         of_rivals = list(run_study(rivals, arguments.json, arguments.workers))
         of_trained = [] if arguments.rivals_only else list(run_study(trained, arguments.json, arguments.workers))
         print("\n".join(table_rows(kind, of_trained, of_rivals)), flush=True)

@@ -5,9 +5,9 @@ the same with each stock's mean return made the market's, so that holding anythi
 draws a market of its own and asks for the verdict that a report would give.
 
 Trained: a population learns briefly on it as on any other; its champion is judged on the validation days and on the
-holdout, neither of which chose anything; rivals are fitted as in `markets`. Untrained,
---cheap-runs: an agent with random weights, and fixed tilts (high beta, low price, high volatility), judged on the
-holdout; rivals are those that learn nothing. Rates are percent of the runs with 95% intervals (Clopper and Pearson).
+holdout, neither of which chose anything; rivals are fitted as in `markets`. Untrained, --cheap-runs: an agent whose
+critic has random weights, and fixed tilts (high beta, low price, high volatility), judged on the holdout; rivals are
+those that learn nothing. Rates are percent of the runs with 95% intervals (Clopper and Pearson).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import torch
 
 from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit, of_each_seed
 from benchmarks.learning.praise import Judge, Praise, ProfitAndOrders, ground_on, play_policy, praise_rows
@@ -39,14 +40,18 @@ from benchmarks.learning.unseen import CPU, training_market
 from data.features import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from models.ddpg_agent import DDPGAgent
+from models.agent import Agent
+from models.genome import TARGET_PERCENTS
+from models.inputs import GROUP_OF_INPUT, TradeInputs
+from models.trader import Traders
+from models.waiting import WaitingValue
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.evaluation.opponents import simple_rules
 from training.evaluation.tracks import Ground, play_agent
 from utils.config.settings import settings_hash
 from utils.config.trader import Config, DataConfig
 from utils.errors import DataError
-from utils.runs.seeding import seed_everything
+from utils.runs.seeding import named_generator
 
 Array = npt.NDArray[np.float64]
 DRAWN = "real prices, days drawn by lot"
@@ -158,19 +163,29 @@ def trained_run(kind: str, config: Config, budget: Budget) -> Record:
     return {"praise": praise, **trained.record()}
 
 
-def _played(ground: Ground, agent: DDPGAgent) -> ProfitAndOrders:
+def _played(ground: Ground, agent: Agent) -> ProfitAndOrders:
     track, _, orders = play_agent(ground, agent)
     return track.daily_profit[0], orders
 
 
+def untrained_agent(market: Market, config: Config) -> Agent:
+    """Return an agent whose critic has learned nothing: random weights on the inputs, of which training days know."""
+    generator = named_generator(config.seed, UNTRAINED)
+    inputs = TradeInputs.fit(market, np.arange(len(market.dates)) <= market.splits.train.last)
+    weights = torch.randn(1, len(GROUP_OF_INPUT), generator=generator, dtype=torch.float64)
+    target = torch.tensor(TARGET_PERCENTS, dtype=torch.float64)[
+        torch.randint(len(TARGET_PERCENTS), (1,), generator=generator)
+    ]
+    traders = Traders(weights, target, patience=torch.ones_like(target))
+    return Agent(inputs, traders, WaitingValue.zero(config.env), config.env)
+
+
 def untrained_run(kind: str, config: Config) -> Record:
-    """Return what is claimed of an agent with random weights and of fixed tilts on a null market's holdout."""
+    """Return what is claimed of an agent with a random critic and of fixed tilts on a null market's holdout."""
     market = NULL_MARKETS[kind](config)
-    seed_everything(config.seed)
-    agent = DDPGAgent(config.network, config.split.context_window_days)
     ground = ground_on(market, config, market.splits.holdout)
     judge = Judge.on(ground, simple_rules(market), config.evaluation.random_pickers, config.seed)
-    praise = {UNTRAINED: judge.praise(_played(ground, agent))}
+    praise = {UNTRAINED: judge.praise(_played(ground, untrained_agent(market, config)))}
     for name, rule in tilts(market).items():
         praise[name] = judge.praise(play_policy(ground, score_policy(rule, CPU)))
     return {"praise": praise}

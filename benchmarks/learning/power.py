@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.learning.markets import KINDS, MARTINGALE, of_each_seed
+from benchmarks.learning.markets import PLANTED, of_each_seed
 from benchmarks.learning.praise import Judge, ground_on, play_policy, praise_rows
 from benchmarks.learning.study import Job, Record, add_study_flags, run_study, seeds_of, study_config
 from benchmarks.learning.unseen import CPU, training_market, tuned, tuning_windows
@@ -106,8 +106,7 @@ def add_command(commands: Any) -> None:
     """Add `power` to the commands of `benchmarks.learning`."""
     parser = commands.add_parser("power", allow_abbrev=False, help="how often a rule with skill is praised")
     add_study_flags(parser, "--runs", RUNS)
-    planted = [kind for kind in KINDS if kind != MARTINGALE]
-    parser.add_argument("--kinds", nargs="+", default=planted, choices=planted, help="default: all")
+    parser.add_argument("--kinds", nargs="+", default=PLANTED, choices=PLANTED, help="default: all")
     parser.set_defaults(run=run_power)
 
 

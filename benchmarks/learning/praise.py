@@ -10,8 +10,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.learning.study import rate_interval
-from benchmarks.learning.unseen import CPU
-from data.market import Market, MarketTensors
+from data.market import Market
 from data.splits import Span, consecutive_windows
 from environment.orders import Orders
 from environment.portfolio import Portfolio
@@ -40,7 +39,7 @@ Praise = Mapping[str, bool]
 def ground_on(market: Market, config: Config, span: Span) -> Ground:
     """Return a market with the windows that follow one another to the end of a span."""
     starts = consecutive_windows(span, config.env.episode_steps)
-    return Ground(market, MarketTensors.of(market, CPU), Portfolio.on(market, config.env), starts)
+    return Ground(market, Portfolio.on(market, config.env), starts)
 
 
 def play_policy(ground: Ground, policy: Policy) -> ProfitAndOrders:
@@ -65,7 +64,7 @@ class Judge:
     def on(cls, ground: Ground, rivals: Mapping[str, ScoreRule], pickers: int, seed: int) -> Judge:
         """Play what does not depend on the policy that is judged."""
         profits = {name: track.daily_profit[0] for name, track in play_rules(ground, rivals).items()}
-        generator = named_generator(seed, "random pickers", CPU)
+        generator = named_generator(seed, "random pickers")
         return cls(ground, play_equal_weight(ground).daily_profit[0], profits, pickers, generator)
 
     def praise(self, played: ProfitAndOrders) -> Praise:

@@ -1,6 +1,8 @@
-"""How well selection works: what fitness and validation foretell of unseen profit, lineages left, critics' values."""
+"""How well selection works: what fitness foretells of unseen profit, lineages left, the value of waiting."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,54 +12,98 @@ from torch import Tensor
 
 from benchmarks.learning.study import Record
 from benchmarks.learning.unseen import UnseenPath
-from models.networks import ALL, AgentNetworks, StateBatch
-from training.ddpg import target_value
+from data.splits import spaced_windows
+from models import genome
+from models.inputs import Float32Array
+from models.trader import Outlook
+from training.critics import Critics, expectations, traders_of
 from training.erl_trainer import ERLTrainer
-from training.rollout import encode_windows, roll_out
-from utils.config.trader import LearningConfig
+from training.evaluation.tracks import CHAMPION
+from training.rollout import Rollout, roll_out
+from utils.runs.seeding import named_generator
 
 Array = NDArray[np.float64]
+BEST_SINGLE, MEAN_AGENT = "best single elite", "mean agent"
+"""The elite that earned most on the validation windows, alone; the mean profit of the last generation's agents."""
+_FITNESS_WINDOWS = 32
+
+
+@dataclass(frozen=True)
+class Agents:
+    """Genes of A agents, their critics, and what they earned on each unseen path: (A,) percent, means over windows."""
+
+    genes: Tensor
+    critics: Critics
+    unseen: list[Tensor]
+
+    def play(self, path: UnseenPath, x: Float32Array, trainer: ERLTrainer) -> Rollout:
+        """Play all of them on an unseen path with these (days, n, inputs)."""
+        outlook = Outlook.of(torch.from_numpy(expectations(x, self.critics.weights)), path.env.bars.tradable)
+        rollout = path.play(traders_of(self.genes, self.critics.weights, trainer.device), outlook, trainer.waiting)
+        self.unseen.append(rollout.profit_percent)
+        return rollout
+
+    def fitness(self, trainer: ERLTrainer) -> Tensor:
+        """Return their (A,) fitness, out of fold, on spaced training windows."""
+        starts = spaced_windows(trainer.market.splits.train, trainer.eval_env.rules.episode_steps, _FITNESS_WINDOWS)
+        traders = traders_of(self.genes, self.critics.weights, trainer.device)
+        return roll_out(trainer.eval_env, traders, trainer.days.outlook(self.critics), trainer.waiting, starts).fitness
+
+    def rank_correlation(self, trainer: ERLTrainer) -> float | None:
+        """Return Spearman's rank correlation of fitness and unseen profit."""
+        return rank_correlation(self.fitness(trainer), torch.stack(self.unseen).mean(0)) if len(self.genes) else None
 
 
 class SelectionStudy:
-    """Results of a trainer's last generation, gathered path by path."""
+    """Results of a trainer's last generation, and of genomes drawn by lot, gathered path by path."""
 
-    def __init__(self, trainer: ERLTrainer) -> None:
+    def __init__(self, trainer: ERLTrainer, seed: int, genomes: int = 0) -> None:
         self.trainer = trainer
-        self._profits: list[Tensor] = []
-        self._values: list[Tensor] = []
+        self.agents = Agents(trainer.genes, trainer.critics, [])
+        drawn = genome.found(genomes, named_generator(seed, "genomes by lot"))
+        self.drawn = Agents(drawn, trainer.days.fit(drawn), [])
+        self.best = best_elite(trainer)
+        self._champion: list[tuple[float, float]] = []
 
-    def play(self, path: UnseenPath) -> None:
-        """Play all agents on an unseen path without noise."""
-        networks, learning = self.trainer.population.networks, self.trainer.learning
-        value = initial_value(networks, path)
-        profit = roll_out(path.env, networks, path.tensors, path.starts).profit_percent
-        self._profits.append(profit)
-        self._values.append(torch.stack((value, *returns(path, learning))))
+    def play(self, path: UnseenPath, x: Float32Array) -> dict[str, Array]:
+        """Play all on an unseen path; return (windows,) profits of the champion, of one elite, and of the mean."""
+        champion = path.play_agent(self.trainer.champion, x)
+        profit = {CHAMPION: champion.summary.profit_percent.numpy()}
+        self._champion.append((float(champion.initial_value), float(champion.profit_percent)))
+        each = self.agents.play(path, x, self.trainer).summary.profit_percent.view(len(self.agents.genes), -1).numpy()
+        profit |= {BEST_SINGLE: each[self.best], MEAN_AGENT: each.mean(axis=0)}
+        if len(self.drawn.genes):
+            self.drawn.play(path, x, self.trainer)
+        return profit
 
     def record(self) -> Record:
-        """Return plain numbers; the trainer draws one more generation's fitness, which fills its replay buffer.
+        """Return plain numbers.
 
-        Rank correlations are Spearman's over agents, None where all agents are equal. `initial_value` is the critics'
-        value of cash only on the first day of an episode, beside the mean returns that followed, in percent of the
-        initial capital: means over agents and windows.
+        Rank correlations are Spearman's over agents, None where all are equal or none were asked for. `initial_value`
+        is what waiting is worth to the champion on the first day of an episode, beside the profit that followed, in
+        percent of the initial capital: means over windows.
         """
-        trainer = self.trainer
-        unseen = torch.stack(self._profits).mean(0)
-        starts = trainer.validation_starts
-        validation = roll_out(trainer.val_env, trainer.population.networks, trainer.tensors, starts).profit_percent
-        value, discounted, undiscounted = torch.stack(self._values).mean(0).tolist()
+        unseen = torch.stack(self.agents.unseen).mean(0)
+        value, profit = np.mean(self._champion, axis=0).tolist()
         return {
-            "fitness_rank_correlation": rank_correlation(trainer.evaluate().fitness, unseen),
-            "validation_rank_correlation": rank_correlation(validation, unseen),
-            "unseen_mean": float(unseen.nanmean()),
-            "unseen_deviation": float(unseen[unseen.isfinite()].std()),
-            "founders": len(set(trainer.founders)),
-            "agents": trainer.population.size,
+            "fitness_rank_correlation": self.agents.rank_correlation(self.trainer),
+            "random_rank_correlation": self.drawn.rank_correlation(self.trainer),
+            "unseen_mean": float(unseen.mean()),
+            "unseen_deviation": float(unseen.std(correction=0)),
+            "founders": len(set(self.trainer.founders)),
+            "agents": len(unseen),
             "initial_value": value,
-            "discounted_return": discounted,
-            "undiscounted_return": undiscounted,
+            "profit": profit,
         }
+
+
+def best_elite(trainer: ERLTrainer) -> int:
+    """Return the row of the elite with the largest profit on the validation windows: the choice of a single agent."""
+    weights = trainer.critics.weights[trainer.elites]
+    traders = traders_of(trainer.genes[trainer.elites], weights, trainer.device)
+    outlook = Outlook.of(torch.from_numpy(expectations(trainer.days.later, weights)), trainer.days.tradable)
+    profit = roll_out(trainer.val_env, traders, outlook, trainer.waiting, trainer.validation_starts).profit_percent
+    return trainer.elites[int(profit.argmax())]
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> float | None:
@@ -67,28 +113,3 @@ def rank_correlation(first: Tensor, second: Tensor) -> float | None:
     if len(np.unique(one)) < 2 or len(np.unique(other)) < 2:
         return None
     return float(stats.spearmanr(one, other).statistic)
-
-
-@torch.no_grad()
-def initial_value(networks: AgentNetworks, path: UnseenPath) -> Tensor:
-    """Return the mean over agents and windows of Q(s0, mu(s0)) in accounts of cash only, the smaller of the critics."""
-    env, starts, shape = path.env, path.starts, (networks.population, len(path.starts))
-    encoded = encode_windows(networks, path.tensors, starts.tolist(), 1)
-    env.reset(starts.repeat(networks.population))
-    positions, account = env.positions(), env.account()
-    state = StateBatch(
-        encoded.place[starts].expand(shape),
-        positions.stock.view(*shape, -1),
-        positions.features.view(*shape, *positions.features.shape[1:]),
-        account.view(*shape, -1),
-    )
-    candidates = env.candidates().view(*shape, -1)
-    return target_value(networks, encoded.days, state, candidates, env.limits, ALL).double().mean()
-
-
-def returns(path: UnseenPath, learning: LearningConfig) -> tuple[Tensor, Tensor]:
-    """Return the mean discounted and undiscounted return of what was just played, by the critics' rewards."""
-    env = path.env
-    rewards = env.entry_credited_rewards() if learning.credit == "entry" else env.rewards[: env.steps]
-    discount = learning.gamma ** torch.arange(len(rewards), dtype=torch.float64)
-    return (discount[:, None] * rewards).sum(0).mean(), rewards.sum(0).mean()

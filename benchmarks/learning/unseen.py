@@ -12,14 +12,18 @@ from torch import Tensor
 
 from benchmarks.learning.study import Record
 from data.features import NormalizationStats
-from data.market import Market, MarketTensors
+from data.market import Market
 from data.splits import Span, spaced_windows
 from data.synthetic.built_in import MARKET_SEED, PlantedScores, built_in_market
 from environment.portfolio import Portfolio
+from models.agent import Agent
+from models.inputs import Float32Array
+from models.trader import Outlook, Traders
+from models.waiting import WaitingValue
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.evaluation.opponents import tune_planted
 from training.evaluation.tracks import ORACLE, RULE
-from training.rollout import play
+from training.rollout import Rollout, play, roll_out
 from utils.config.trader import Config
 from utils.errors import ConfigError
 
@@ -38,9 +42,16 @@ class UnseenPath:
 
     market: Market
     scores: PlantedScores
-    tensors: MarketTensors
     env: Portfolio
     starts: Tensor
+
+    def play_agent(self, agent: Agent, x: Float32Array) -> Rollout:
+        """Play an agent; `x` are its (days, n, inputs) of this path."""
+        return self.play(agent.traders, agent.outlook(self.market, x), agent.waiting)
+
+    def play(self, traders: Traders, outlook: Outlook, waiting: WaitingValue) -> Rollout:
+        """Play agents that share a value of waiting."""
+        return roll_out(self.env, traders, outlook, waiting, self.starts)
 
     def play_rule(self, rule: ScoreRule) -> NDArray[np.float64]:
         """Return the (windows,) profits of a rule whose scores are of this path, in percent."""
@@ -70,7 +81,7 @@ class UnseenPaths:
             market, scores = built_in_market(config.synthetic, config.split, config.env, seed=seed, stats=stats)
             days = Span(config.split.context_window_days, len(market.dates) - 1)
             starts = spaced_windows(days, config.env.episode_steps, self.windows)
-            yield UnseenPath(market, scores, MarketTensors.of(market, CPU), Portfolio.on(market, config.env), starts)
+            yield UnseenPath(market, scores, Portfolio.on(market, config.env), starts)
 
     def require_unseen(self, seeds: Sequence[int]) -> None:
         """Raise ConfigError where an unseen path might be one that a seed trains on."""

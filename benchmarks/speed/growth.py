@@ -27,30 +27,32 @@ class Workload:
     days: int = 1000
     columns: int = 64
     population: int = 4
-    lanes: int = 2
-    """Episodes of each agent on each window, one of them without noise."""
+    windows: int = 2
+    """Training windows of each agent, as many to explore as to be judged on."""
     buffer: int = 512
-    """Small enough that the first generations fill even the largest."""
+    """Transitions; small enough that the first generations fill even the largest."""
     investable: int = 16
 
     def config(self) -> Config:
-        """Return settings of this size; windows, batch and gradient steps are the same for every size."""
+        """Return settings of this size."""
         config = profile_config("full")
         return replace(
             config,
             census_every=0,
             split=replace(config.split, context_window_days=64),
             env=replace(config.env, trading_days=60),
-            learning=replace(config.learning, gradient_steps=4),
-            replay=replace(config.replay, capacity=self.buffer, training_starts=0),
+            learning=replace(config.learning, replay_capacity=self.buffer),
             evolution=replace(config.evolution, population_size=self.population),
             evaluation=replace(
-                config.evaluation, fitness_windows=2, exploration_lanes=self.lanes - 1, validation_windows=2
+                config.evaluation,
+                fitness_windows=self.windows,
+                exploration_windows=self.windows,
+                validation_windows=2,
             ),
         )
 
 
-DIMENSIONS = ("days", "columns", "population", "lanes", "buffer")
+DIMENSIONS = ("days", "columns", "population", "windows", "buffer")
 
 
 @dataclass(frozen=True)

@@ -98,19 +98,19 @@ def table(results: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _lines_of_full_scale(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    kept = " / ".join(str(summary[name]) for name in ("environments", "agents", "replay_buffers"))
+    kept = " / ".join(str(summary[name]) for name in ("environments", "replay_buffers"))
     return [
         ("full scale, 2 generations: seconds", f"{summary['wall_seconds']:.0f}"),
-        ("  evaluate / train / evolve / validate, second generation", _phases(summary, 1)),
+        ("  evaluate / evolve / train / validate, second generation", _phases(summary, 1)),
         ("  peak resident memory, MiB", f"{summary['peak_rss_mb']:.0f}"),
         ("  bytes a transition", f"{summary['replay_bytes_per_transition']}"),
-        ("  environments / agents / replay buffers", kept),
+        ("  environments / replay buffers", kept),
     ]
 
 
 def _phases(summary: dict[str, Any], generation: int) -> str:
     seconds = summary["seconds"]
-    return " / ".join(f"{seconds[name][generation]:.1f} s" for name in ("evaluate", "train", "evolve", "validate"))
+    return " / ".join(f"{seconds[name][generation]:.1f} s" for name in ("evaluate", "evolve", "train", "validate"))
 
 
 def main() -> None:

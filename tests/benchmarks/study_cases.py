@@ -12,10 +12,9 @@ from utils.config.trader import Config
 TINY = [
     *("--synthetic.days", "400", "--synthetic.stocks", "4", "--split.context-window-days", "12"),
     *("--env.trading-days", "12", "--env.settlement-days", "4", "--env.max-holding-days", "4"),
-    *("--network.encoder-channels", "4", "--network.hidden-units", "6", "--population-size", "3"),
-    *("--gradient-steps", "1", "--learning.batch-size", "8", "--learning.block-days", "8"),
-    *("--replay.training-starts", "0", "--replay.capacity", "512", "--evolution.distillation-steps", "1"),
-    *("--evaluation.random-pickers", "20", "--census-every", "0"),
+    *("--population-size", "4", "--policy-iterations", "1", "--learning.replay-capacity", "512"),
+    *("--evaluation.fitness-windows", "2", "--evaluation.exploration-windows", "1"),
+    *("--evaluation.validation-windows", "2", "--evaluation.random-pickers", "20", "--census-every", "0"),
 ]
 SMALL_STUDY = ["--seeds", "2", "--generations", "1", "--paths", "1", "--windows", "3", *TINY]
 

@@ -24,30 +24,25 @@ from utils.config.trader import (
     EvaluationConfig,
     EvolutionConfig,
     LearningConfig,
-    NetworkConfig,
-    ReplayConfig,
-    Representation,
 )
 
 torch.set_num_threads(1)
 
 
-def tiny_config(context_days: int = 20, representation: Representation = "independent") -> Config:
+def tiny_config(context_days: int = 20) -> Config:
     return Config(
         census_every=0,
         split=DataConfig(context_window_days=context_days, train_fraction=0.5, validation_fraction=0.25),
         env=EnvironmentConfig(trading_days=8, settlement_days=3, max_holding_days=3),
-        network=NetworkConfig(representation, encoder_channels=4, hidden_units=6, summary_queries=2),
-        learning=LearningConfig(gradient_steps=1, batch_size=8, block_days=8),
-        replay=ReplayConfig(capacity=256, training_starts=0),
-        evolution=EvolutionConfig(population_size=3, distillation_steps=1),
-        evaluation=EvaluationConfig(fitness_windows=2, validation_windows=1),
+        learning=LearningConfig(policy_iterations=1, replay_capacity=256),
+        evolution=EvolutionConfig(population_size=3),
+        evaluation=EvaluationConfig(fitness_windows=2, exploration_windows=1, validation_windows=1),
     )
 
 
 def test_evaluating_together_is_compared_with_as_many_single_evaluations() -> None:
     config = tiny_config()
-    figures = measure_evaluation(config, random_market(config, 200, 5, 3), CPU, repeats=1)
+    figures = measure_evaluation(config, random_market(config, 800, 5, 3), CPU, repeats=1)
     assert figures.agents == 3 and min(figures.seconds, figures.single_seconds) > 0
     rows = evaluation_rows("tiny", EvaluationFigures(16, 2.0, 0.5))
     assert [row.value for row in rows] == [2.0, 0.5] and rows[0].ratio == 16 * 0.5 / 2.0
@@ -65,27 +60,28 @@ def test_no_exponent_of_nothing() -> None:
 
 @pytest.mark.parametrize("dimension", DIMENSIONS)
 def test_each_dimension_of_the_workload_can_double(dimension: str) -> None:
-    base = Workload(days=1000, columns=4, population=2, lanes=2, buffer=256, investable=2)
+    base = Workload(days=1000, columns=4, population=2, windows=2, buffer=256, investable=2)
     larger = replace(base, **{dimension: 2 * getattr(base, dimension)})
     config = larger.config()
-    assert (config.evolution.population_size, config.replay.capacity) == (larger.population, larger.buffer)
-    assert config.evaluation.exploration_lanes == larger.lanes - 1
+    assert (config.evolution.population_size, config.learning.replay_capacity) == (larger.population, larger.buffer)
+    assert config.evaluation.exploration_windows == config.evaluation.fitness_windows == larger.windows
     assert config != base.config() or dimension in ("days", "columns")
 
 
 def test_workload_is_measured() -> None:
-    work = Workload(days=1000, columns=4, population=2, lanes=2, buffer=256, investable=2)
+    work = Workload(days=1000, columns=4, population=2, windows=2, buffer=256, investable=2)
     point = measure_workload(work, CPU)
     assert point.generation_seconds > 0
     assert point.prepare_seconds > 0
 
 
 def test_phases_add_up_to_the_generation() -> None:
-    config = tiny_config(representation="shared")
-    figures = measure_generation(config, random_market(config, 200, 5, 3), CPU, 1)
+    config = tiny_config()
+    figures = measure_generation(config, random_market(config, 800, 5, 3), CPU, 1)
     phases = {name: seconds for name, seconds in figures.seconds.items() if name != "total"}
     assert set(phases) == {"evaluate", "train", "evolve", "validate"}
     assert sum(phases.values()) == pytest.approx(figures.seconds["total"])
+    assert figures.build_seconds > 0
     shares = [row.ratio for row in generation_rows("tiny", figures) if row.unit == "s"]
     assert sum(share for share in shares if share) == pytest.approx(2.0)
 
@@ -128,7 +124,7 @@ def test_report_holds_every_key_and_leaves_what_was_not_measured_open() -> None:
         "growth_exponents",
         "peak_rss_mb",
     }
-    assert set(figures.pop("growth_exponents")) == {"days", "columns", "population", "lanes", "buffer"}
+    assert set(figures.pop("growth_exponents")) == {"days", "columns", "population", "windows", "buffer"}
     assert set(figures.values()) == {None}
     assert set(speed.SECTIONS) == set(speed._SECTIONS)
 

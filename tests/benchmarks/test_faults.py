@@ -23,7 +23,7 @@ from benchmarks.faults.disk import ROT, full_disk, kill_while_saving, order_of_c
 from benchmarks.faults.files import malformed_files
 from benchmarks.faults.harness import SMALL_RUN, Row
 from benchmarks.faults.overhead import added_time
-from benchmarks.faults.whole_run import kill_and_resume, leak, non_finite_numbers, sigterm
+from benchmarks.faults.whole_run import kill_and_resume, leak, sigterm
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -38,7 +38,6 @@ CASES: dict[str, Callable[[], list[Row]]] = {
     "pickle bomb": lambda: [pickle_bomb()],
     "SIGTERM": lambda: [sigterm(GENERATIONS, ("train",), SMALL_RUN)],
     "leak": lambda: [leak(GENERATIONS)],
-    "not finite": lambda: non_finite_numbers(GENERATIONS, ("loss",)),
     "malformed": lambda: [malformed_files()],
 }
 CLOUD_CASES: dict[str, Callable[[], Row]] = {

@@ -1,6 +1,8 @@
-"""Diagnostics of selection: what fitness and validation foretell, what the critics expect."""
+"""Diagnostics of selection: what fitness foretells, which elite is best alone."""
 
 from __future__ import annotations
+
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -8,10 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.learning.selection import SelectionStudy, initial_value, rank_correlation, returns
+from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT, SelectionStudy, best_elite, rank_correlation
 from benchmarks.learning.unseen import UnseenPath, UnseenPaths, training_market
+from data.splits import spaced_windows
+from models.agent import Agent
 from tests.benchmarks.study_cases import tiny_config
+from training.critics import traders_of
 from training.erl_trainer import ERLTrainer
+from training.evaluation.tracks import CHAMPION
 from training.rollout import roll_out
 from training.run.trainer import build_trainer
 from utils.config.trader import Config
@@ -41,43 +47,68 @@ def unseen_path(config: Config) -> UnseenPath:
     return next(iter(UnseenPaths(paths=1, windows=5).each(config, training_market(config)[0].stats)))
 
 
-def test_the_smaller_critic_values_the_beginning() -> None:
-    """Critics that value every state alike and orders at nothing give just that."""
-    config = tiny_config()
-    networks = trainer_of(config).population.networks
-    for critic, value in zip(networks.each_critic(), (5.0, 3.0), strict=True):
-        for parameter in critic.parameters():
-            parameter.data.zero_()
-        critic.value_out.bias.data.fill_(value)
-    assert float(initial_value(networks, unseen_path(config))) == pytest.approx(3.0)
-
-
-@pytest.mark.parametrize("credit", ["entry", "daily"])
-def test_returns_are_what_was_earned(credit: str) -> None:
-    """The undiscounted one is the profit; with gamma 0 the discounted one is the first day's reward."""
-    for gamma in ("0", "0.9", "1"):
-        config = tiny_config("--learning.credit", credit, "--learning.gamma", gamma)
-        trainer, path = trainer_of(config), unseen_path(config)
-        profit = roll_out(path.env, trainer.population.networks, path.tensors, path.starts).profit_percent.mean()
-        discounted, undiscounted = returns(path, config.learning)
-        env = path.env
-        rewards = (env.entry_credited_rewards() if credit == "entry" else env.rewards).mean(1).tolist()
-        assert float(undiscounted) == pytest.approx(float(profit))
-        weights = [float(gamma) ** day for day in range(len(rewards))]
-        assert float(discounted) == pytest.approx(np.dot(weights, rewards))
-
-
 def test_selection_is_measured_on_the_last_generation() -> None:
-    config = tiny_config()
+    """What is played at once is what each agent plays alone; the single elite is the best on the validation windows."""
+    trainer = trainer_of(tiny_config())
+    trainer.run_generation()
+    study, profits, champion, single = SelectionStudy(trainer, seed=0), [], [], []
+    for path in UnseenPaths(paths=2, windows=4).each(tiny_config(), trainer.market.stats):
+        x = trainer.days.inputs.of(path.market)
+        played = study.play(path, x)
+        alone = [path.play_agent(agent, x) for agent in agents_of(trainer)]
+        champion.append(path.play_agent(trainer.champion, x))
+        profits.append([float(each.profit_percent) for each in alone])
+        single.append(alone[study.best].profit_percent)
+        assert played[CHAMPION] == pytest.approx(champion[-1].summary.profit_percent.numpy())
+        assert played[BEST_SINGLE] == pytest.approx(alone[study.best].summary.profit_percent.numpy())
+        assert played[MEAN_AGENT].mean() == pytest.approx(np.mean(profits[-1]))
+    found, unseen = study.record(), torch.tensor(profits).mean(0)
+    assert found["agents"] == 4 and found["founders"] == len(set(trainer.founders))
+    assert found["unseen_mean"] == pytest.approx(float(unseen.mean()))
+    assert found["unseen_deviation"] == pytest.approx(float(unseen.std(correction=0)))
+    assert found["profit"] == pytest.approx(np.mean([float(each.profit_percent) for each in champion]))
+    assert found["initial_value"] == pytest.approx(np.mean([float(each.initial_value) for each in champion]))
+    assert found["random_rank_correlation"] is None
+
+
+def agents_of(trainer: ERLTrainer) -> list[Agent]:
+    traders = traders_of(trainer.genes, trainer.critics.weights, "cpu")
+    rows = [traders.rows(slice(row, row + 1)) for row in range(traders.count)]
+    return [Agent(trainer.days.inputs, row, trainer.waiting, trainer.eval_env.rules) for row in rows]
+
+
+def test_the_single_elite_is_chosen_by_validation() -> None:
+    config = tiny_config("--evolution.elite-fraction", "1")
     trainer = trainer_of(config)
     trainer.run_generation()
-    study, profits = SelectionStudy(trainer), []
-    for path in UnseenPaths(paths=2, windows=4).each(config, trainer.market.stats):
-        study.play(path)
-        rollout = roll_out(path.env, trainer.population.networks, path.tensors, path.starts)
-        profits.append(rollout.profit_percent)
-    found, unseen = study.record(), torch.stack(profits).mean(0)
-    assert found["agents"] == 3 and found["founders"] == len(set(trainer.founders))
-    assert found["unseen_mean"] == pytest.approx(float(unseen.mean())) == pytest.approx(found["undiscounted_return"])
-    validated = roll_out(trainer.val_env, trainer.population.networks, trainer.tensors, trainer.validation_starts)
-    assert found["validation_rank_correlation"] == rank_correlation(validated.profit_percent, unseen)
+    assert sorted(trainer.elites) == [0, 1, 2, 3]
+    profit = []
+    for agent in trainer.elite_agents():
+        outlook = agent.outlook(trainer.market, trainer.days.later)
+        played = roll_out(trainer.val_env, agent.traders, outlook, agent.waiting, trainer.validation_starts)
+        profit.append(float(played.profit_percent))
+    assert best_elite(trainer) == trainer.elites[int(np.argmax(profit))]
+
+
+def test_genomes_by_lot_are_tested_too() -> None:
+    """Their fitness is out of fold, and what they earn is played with what was fitted to all training days."""
+    config = tiny_config("--synthetic.drift-std", "0.03")
+    trainer = trainer_of(config)
+    study = SelectionStudy(trainer, seed=0, genomes=6)
+    assert len(study.drawn.genes) == 6 and not torch.equal(study.drawn.genes[:4], trainer.genes)
+    assert torch.equal(study.drawn.genes, SelectionStudy(trainer, seed=0, genomes=6).drawn.genes)
+    path = unseen_path(config)
+    study.play(path, trainer.days.inputs.of(path.market))
+    known = study.record()["random_rank_correlation"]
+    assert known == rank_correlation(study.drawn.fitness(trainer), study.drawn.unseen[0])
+    assert known is not None and -1 <= known <= 1
+
+
+def test_fitness_is_that_of_the_trainer() -> None:
+    """On the same windows it is what evolution saw."""
+    trainer = trainer_of(tiny_config("--evaluation.exploration-windows", "0"))
+    steps = trainer.eval_env.rules.episode_steps
+    starts = spaced_windows(trainer.market.splits.train, steps, 32)
+    with mock.patch("training.erl_trainer.random_windows", lambda *_: starts):
+        evaluated = trainer.evaluate().fitness
+    assert torch.equal(SelectionStudy(trainer, seed=0).agents.fitness(trainer), evaluated)

@@ -17,14 +17,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from torch import Tensor
 
 from benchmarks.learning import __main__ as learning
 from benchmarks.learning import ablations, study
 from benchmarks.learning import markets as learning_markets
-from benchmarks.learning.ablations import BASE, LINES, RANDOM_FITNESS, Difference, Line, draw_fitness
+from benchmarks.learning.ablations import BASE, LINES, Difference, Line
 from benchmarks.learning.markets import Budget, fit, market_job
 from benchmarks.learning.rivals import rivals_job
+from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT
 from benchmarks.learning.study import (
     Job,
     append_result,
@@ -37,7 +37,9 @@ from benchmarks.learning.study import (
     study_config,
 )
 from benchmarks.learning.unseen import UnseenPaths, shares, training_market, tuned
+from models.inputs import GROUP_OF_INPUT, GROUPS
 from tests.benchmarks.study_cases import SMALL_STUDY, TINY, lines_of, tiny_config
+from training.erl_trainer import ERLTrainer
 from training.evaluation.opponents import simple_rules
 from training.evaluation.tracks import CHAMPION, ORACLE, RULE
 from training.run.trainer import build_trainer
@@ -153,8 +155,8 @@ def test_training_stops_at_its_budget() -> None:
     market, _ = training_market(config)
     done = fit(config, market, Budget(generations=2))
     assert done.trainer.generation == 2
-    windows, lanes = config.evaluation.fitness_windows, 1 + config.evaluation.exploration_lanes
-    assert done.environment_steps == 2 * 3 * windows * lanes * 16
+    assert done.environment_steps == 2 * 4 * (2 + 1) * 16
+    assert [*done.early] == [1, 2] and done.early[2] is done.trainer.champion
     assert fit(config, market, Budget(cpu_minutes=1e-9)).trainer.generation == 1
     assert fit(config, market, Budget(cpu_minutes=1e9, generations=1)).trainer.generation == 1
 
@@ -166,7 +168,7 @@ def test_study_of_markets_prints_and_keeps(tmp_path: Path, capsys: pytest.Captur
     first = capsys.readouterr().out.splitlines()
     assert "from seed 77" in first[0] and max(map(len, first)) <= 120
     policies = [line[13:37].strip() for line in first[2:] if line[:12].strip() == "lead-lag"]
-    assert policies[0] == CHAMPION and policies[-2:] == [RULE, ORACLE] and len(policies) > 3
+    assert policies[:3] == [CHAMPION, BEST_SINGLE, MEAN_AGENT] and policies[-2:] == [RULE, ORACLE] and len(policies) > 3
     assert sum("rank correlation" in line for line in first) == 2
     kept = lines_of(path)
     assert [(record["kind"], record["played"], record["seed"]) for record in kept] == [
@@ -179,7 +181,8 @@ def test_study_of_markets_prints_and_keeps(tmp_path: Path, capsys: pytest.Captur
         assert record["unseen_seed"] == 77
         if record["played"] == "trained":
             assert record["environment_steps"] > 0 and record["generations_run"] == 1
-            assert record["selection"]["agents"] == 3
+            assert record["selection"]["agents"] == 4
+            assert record["curve"] == {"1": record["policies"][CHAMPION]["profit"]}
     learning.main(words)
     assert capsys.readouterr().out.splitlines() == first
     assert lines_of(path) == kept
@@ -220,36 +223,76 @@ def test_every_line_of_the_ablations_changes_the_profile() -> None:
     assert len(changes) == len(LINES)
 
 
-def test_random_fitness_is_noise_for_all_but_broken_agents() -> None:
-    fitness, drawn = torch.tensor([5.0, torch.nan, 7.0]), []
-    for _ in range(2):
-        trainer, heard = build_trainer(tiny_config(), training_market(tiny_config())[0], torch.device("cpu")), []
-        trainer.evolve = heard.append  # type: ignore[method-assign]
-        draw_fitness(trainer)
-        for _ in range(2):
-            trainer.evolve(fitness)
-        drawn.append(torch.stack(heard))
-    torch.testing.assert_close(drawn[0], drawn[1], equal_nan=True)
-    known: Tensor = drawn[0][:, [0, 2]]
-    assert drawn[0][:, 1].isnan().all() and (known < 1).all() and len(known.unique()) == 4
-
-
-def test_a_population_without_evolution_keeps_everybody() -> None:
-    (flags,) = (line.flags for line in LINES if line.name == "evolution off")
-    config = study_config([*TINY, *flags])
+def altered(name: str, *words: str) -> ERLTrainer:
+    """A new trainer as a line of the ablations has it."""
+    (line,) = (line for line in LINES if line.name == name)
+    config = study_config([*TINY, *words, *line.flags])
     trainer = build_trainer(config, training_market(config)[0], torch.device("cpu"))
-    before = {name: stack.clone() for name, stack in trainer.population.stacks().items()}
-    rollout = trainer.evaluate()
-    trainer.evolve(rollout.fitness)
-    after = trainer.population.stacks()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    if line.alter is not None:
+        line.alter(trainer, torch.Generator().manual_seed(0))
+    return trainer
+
+
+FITNESS = torch.tensor([1.0, 4.0, 2.0, 3.0], dtype=torch.float64)
+
+
+def test_random_fitness_chooses_by_lot() -> None:
+    """Whatever the fitness: the elites, and with them the champion, are drawn."""
+    drawn: list[list[tuple[int, ...]]] = []
+    for fitness in (FITNESS, -FITNESS):
+        trainer = altered("random fitness")
+        drawn.append([])
+        for _ in range(6):
+            trainer.evolve(fitness)
+            drawn[-1].append(tuple(trainer.elites))
+    assert drawn[0] == drawn[1] and len(set(drawn[0])) > 1
+
+
+def test_without_evolution_all_genes_stay() -> None:
+    trainer = altered("evolution off", "--evolution.elite-fraction", "0.5")
+    before = trainer.genes.clone()
+    trainer.run_generation()
+    trainer.evolve(FITNESS)
+    assert torch.equal(trainer.genes, before) and trainer.elites == [1, 3] and trainer.founders == [0, 1, 2, 3]
+
+
+def test_random_search_draws_all_but_the_elites() -> None:
+    trainer = altered("random search", "--evolution.elite-fraction", "0.5")
+    before, seen = trainer.genes.clone(), [trainer.genes[0]]
+    for _ in range(3):
+        trainer.evolve(FITNESS)
+        assert torch.equal(trainer.genes[[1, 3]], before[[1, 3]])
+        assert all((trainer.genes[0] != genes).sum() > 5 for genes in seen)
+        seen.append(trainer.genes[0])
+        assert trainer.founders[1] == 1 and trainer.founders[3] == 3 and len(set(trainer.founders)) == 4
+    assert trainer.founders[0] > 3
+
+
+def test_a_single_best_agent_is_the_champion() -> None:
+    trainer = altered("single best", "--evolution.elite-fraction", "0.5")
+    trainer.run_generation()
+    (elite,) = trainer.elite_agents()
+    assert torch.equal(trainer.champion.traders.weights, elite.traders.weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out"), [("no events", {"events"}), ("bank only", {"events", "leaders", "states"})]
+)
+def test_groups_of_inputs_are_left_out(name: str, left_out: set[str]) -> None:
+    """Their weights are next to nothing before the first generation and after it; the others' are not."""
+    trainer = altered(name)
+    for _ in range(2):
+        inputs = np.array([GROUPS[group] in left_out if group >= 0 else False for group in GROUP_OF_INPUT])
+        weights = np.abs(trainer.critics.weights)
+        assert weights[:, inputs].max() < 1e-6 < weights[:, ~inputs].max()
+        trainer.run_generation()
 
 
 def test_ablations_at_a_tiny_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "ablations.jsonl"
-    kinds, lines = ["momentum", "value"], [BASE, RANDOM_FITNESS]
+    kinds, lines = ["momentum", "value"], [BASE, "random fitness"]
     strong = ["--synthetic.drift-std", "0.03"]
-    words = ["--json", str(path), *SMALL_STUDY, *strong, "--only", RANDOM_FITNESS, "--kinds", *kinds]
+    words = ["--json", str(path), *SMALL_STUDY, *strong, "--only", "random fitness", "--kinds", *kinds]
     ablations.main(words)
     first = capsys.readouterr().out.splitlines()
     for table, kind in ((first[:4], "momentum"), (first[4:8], "value")):
