@@ -272,7 +272,7 @@ def add_command(commands: Any) -> None:
         "markets", help="planted markets: the champion beside its rivals, the rule and the oracle", allow_abbrev=False
     )
     add_study_flags(parser, "--seeds", seeds=5)
-    add_training_flags(parser, generations=20)
+    add_training_flags(parser, generations=10)
     parser.add_argument("--kinds", nargs="+", default=PLANTED, choices=KINDS, help="default: all but the martingale")
     parser.add_argument("--rivals-only", action="store_true", help="train no population")
     add_unseen_flags(parser)
