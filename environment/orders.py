@@ -81,7 +81,7 @@ def position_features(
     value: Tensor,
     days_without_bar: Tensor,
 ) -> Tensor:
-    """Describe open positions as networks see them, (..., POSITION_FEATURES) float32; prices and money are float64."""
+    """Describe open positions as they are observed, (..., POSITION_FEATURES) float32; prices and money are float64."""
     features = (
         torch.ones_like(last_price),
         sessions_held / rules.max_holding_days,

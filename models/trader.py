@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.waiting import Accounts, Decision, Terms, WaitingValue
+from models.waiting import Accounts, Decision, WaitingValue
 from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MIN_COEFFICIENT, rank_stocks
 
 _BEST = 5
@@ -62,12 +62,6 @@ class Outlook:
         total = torch.where(best.isfinite(), best, 0.0).sum(2)
         return cls(expected, torch.where(count > 0, total / count.clamp(min=1), 0.0).double())
 
-    @classmethod
-    def empty(cls, agents: int, days: int, stocks: int, device: torch.device | str = "cpu") -> Outlook:
-        """Return an outlook that expects nothing."""
-        expected = torch.full((agents, days, stocks), -torch.inf, device=device)
-        return cls(expected, torch.zeros(agents, days, dtype=torch.float64, device=device))
-
 
 def decide(
     traders: Traders,
@@ -90,7 +84,7 @@ def decide(
     of_agent = len(expected) // traders.count
     best, stock = rank_stocks(expected, orders)
     patience, target = (value.repeat_interleave(of_agent) for value in (traders.patience, traders.target_percent))
-    decision = waiting.decide(best.double(), accounts, Terms(patience, caution))
+    decision = waiting.decide(best.double(), accounts, patience=patience, caution=caution)
     size = decision.size * MAX_COEFFICIENT
     traced = size * (1 - _TRACE * torch.arange(orders, device=size.device))
     # An order of the smallest size must not fall below it.

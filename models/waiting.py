@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from utils.config.trader import EnvironmentConfig
-from utils.spaces import SESSIONS_HELD, SIZE, TRADING_LEFT
+from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, SESSIONS_HELD, SIZE, TRADING_LEFT
 
 BUCKETS = 4
 """Parts of the holding period by which the capital in open positions is told apart."""
@@ -27,8 +27,6 @@ _OPPORTUNITIES = (0.05, 0.5, 0.95)
 _RIDGE = 1e-4
 """Penalty on the weights, in multiples of the number of transitions; features lie between 0 and 1."""
 _ROWS_AT_ONCE = 16_384
-_SMALLEST_ORDER = 0.1
-"""Share of the largest order."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +57,6 @@ class Decision:
     reward: Tensor
     """(L,) expected results of the orders, percent of the initial capital."""
     after: Accounts
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How an account weighs waiting, (L,) each."""
-
-    patience: Tensor
-    """Weight of the value that an order takes from waiting."""
-    caution: Tensor
-    """Expected result, percent of an order's value, that it must have beyond that; 0 but to explore."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +115,16 @@ class WaitingValue:
         """Return the value with other weights, and the knots that they were learned with."""
         return replace(self, weights=weights, opportunity_knots=opportunity_knots)
 
-    def decide(self, best: Tensor, accounts: Accounts, terms: Terms | None = None) -> Decision:
+    def decide(
+        self, best: Tensor, accounts: Accounts, *, patience: Tensor | float = 1.0, caution: Tensor | float = 0.0
+    ) -> Decision:
         """Order the best stocks, one after the other, where they earn more than the cash would by waiting.
 
         Args:
             best: (L, k) expected results of the largest orders, percent of the initial capital, the best first; minus
                 infinity where there is no candidate.
-            terms: default: patience 1, no caution.
+            patience: (L,) weight of the value that an order takes from waiting.
+            caution: (L,) expected result, percent of an order's value, that it must have beyond that.
         """
         sizes, reward = [], torch.zeros_like(accounts.cash)
         by_cash = self._by_cash(accounts)  # orders change neither the day nor its opportunities
@@ -141,11 +132,9 @@ class WaitingValue:
         for expected in best.unbind(1):
             size = (accounts.cash / per_order).clamp(max=1.0)
             after = accounts.after(size * per_order, size * self.largest_order)
-            gain = size * expected
             lost = (by_cash * (self._cash(accounts) - self._cash(after))).sum(1)
-            gain = gain - (lost if terms is None else terms.patience * lost)
-            least = 0.0 if terms is None else terms.caution * size * self.largest_order
-            is_ordered = (gain > least) & (size >= _SMALLEST_ORDER) & (expected > -torch.inf)
+            gain = size * expected - patience * lost - caution * size * self.largest_order
+            is_ordered = (gain > 0) & (size >= MIN_COEFFICIENT / MAX_COEFFICIENT) & (expected > -torch.inf)
             size = torch.where(is_ordered, size, 0.0)
             reward = reward + torch.where(is_ordered, size * expected, 0.0)
             accounts = accounts.after(size * per_order, size * self.largest_order)

@@ -37,7 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tiny, "--run", "one") == 0
     folder = tiny.parent / "runs" / "one"
-    for name in ("fitness.png", "equity.png", "memory.png"):
+    for name in ("fitness.png", "learning.png", "equity.png", "memory.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
     assert json.loads((folder / "config.json").read_text())["generations"] == 2
     assert list(folder.glob("tensorboard/events*"))

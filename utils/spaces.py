@@ -1,4 +1,4 @@
-"""Conventions of environment and networks: the ranges of an action and the layout of an account's state."""
+"""Conventions of environment and agents: the ranges of an action and the layout of an account's state."""
 
 from __future__ import annotations
 

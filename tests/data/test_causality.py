@@ -11,13 +11,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models.ddpg_agent import DDPGAgent
+from models.networks import AgentNetworks
 
 from data.features import CLOSE, network_inputs, stationary_inputs
 from data.market import Market, MarketTensors, build_market
 from environment.portfolio import Portfolio
 from environment.trading_env import Observation
-from models.ddpg_agent import DDPGAgent
-from models.networks import AgentNetworks
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_NETWORK, TINY_RULES, environment_of, loader_of
 from training.rollout import encode_windows, roll_out

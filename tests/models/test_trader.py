@@ -54,14 +54,6 @@ def test_an_outlook_knows_what_can_be_ordered_and_what_the_best_of_it_is_worth(s
             assert float(outlook.opportunity[agent, day]) == pytest.approx(sum(best) / max(len(best), 1), abs=1e-6)
 
 
-def test_an_empty_outlook_orders_nothing() -> None:
-    world = random_world(1)
-    outlook = Outlook.empty(2, world.days, world.stocks)
-    world.env.reset(torch.full((4,), FIRST_DAY))
-    _, decision = decided(world, traders_of(2), outlook.expected[0, :4], WaitingValue.zero(world.env.rules))
-    assert not decision.size.any() and not decision.reward.any() and not outlook.opportunity.any()
-
-
 @given(seeds, st.integers(1, 6))
 @settings(max_examples=30)
 def test_the_mean_of_agents_expects_the_mean_of_what_they_expect(seed: int, agents: int) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models import waiting as module
-from models.waiting import BUCKETS, Accounts, Terms, WaitingValue, Waits, accounts_of, hats, improve
+from models.waiting import BUCKETS, Accounts, WaitingValue, Waits, accounts_of, hats, improve
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, POSITION_FEATURES, SESSIONS_HELD, SIZE
 
@@ -94,7 +94,7 @@ def test_orders_are_those_of_the_rule_by_hand(seed: int, orders: int, stake: flo
     best = torch.randn(20, orders, generator=generator, dtype=torch.float64).sort(1, descending=True).values
     best[torch.rand(best.shape, generator=generator) < 0.2] = -torch.inf
     patience, caution = torch.rand(2, 20, generator=generator, dtype=torch.float64)
-    decision = waiting.decide(best, held, Terms(patience, caution))
+    decision = waiting.decide(best, held, patience=patience, caution=caution)
     per_order = rules.largest_order * (1 + rules.cost_rate)
     for lane in range(20):
         account = Accounts(**{name: value[lane : lane + 1] for name, value in vars(held).items()})
@@ -261,8 +261,8 @@ def test_an_impatient_agent_takes_what_a_patient_one_leaves() -> None:
     rules, waits = lived(12, 100, 0.2)
     waiting = improve(WaitingValue.zero(rules), waits, 1.0, 4)
     state, poor = accounts(torch.ones(4), 8.0, POOR), torch.full((4, 1), POOR, dtype=torch.float64)
-    terms = Terms(torch.tensor([1.0, 0.1, 0.1, 0.0]).double(), torch.tensor([0.0, 0.0, 2.0, 0.9]).double())
-    assert waiting.decide(poor, state, terms).size[:, 0].tolist() == [0.0, 1.0, 0.0, 1.0]
+    patience, caution = torch.tensor([[1.0, 0.1, 0.1, 0.0], [0.0, 0.0, 2.0, 0.9]], dtype=torch.float64)
+    assert waiting.decide(poor, state, patience=patience, caution=caution).size[:, 0].tolist() == [0.0, 1.0, 0.0, 1.0]
 
 
 def test_who_discounts_everything_knows_no_value_of_waiting() -> None:

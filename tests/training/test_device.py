@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from models.population import Population
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from training.learner import Learner
 
 from data.market import MarketTensors
 from environment.ledger import EpisodeSummary
 from environment.portfolio import Portfolio
-from models.population import Population
 from models.replay_buffer import ReplayBuffer, TransitionBatch
 from tests.tiny import (
     FIRST_DAY,
@@ -34,7 +35,6 @@ from tests.tiny import (
     tiny_rules,
 )
 from training.hindsight import order_results
-from training.learner import Learner
 from training.rollout import Exploration, Recorder, Rollout, random_orders, roll_out
 from utils.config.trader import EnvironmentConfig, Representation
 

@@ -15,7 +15,7 @@ from training.commands.arguments import TrainArguments
 from training.commands.evaluate import judge_training
 from training.erl_trainer import PHASES, ERLTrainer
 from training.evaluation.assessment import Evaluation, Split
-from training.evaluation.charts import equity_chart, fitness_chart
+from training.evaluation.charts import equity_chart, fitness_chart, learning_chart
 from training.evaluation.page.write import write_page
 from training.evaluation.tables import short_rows, short_table, verdict_values
 from training.run.market import MARKET, load_market, remember_market
@@ -33,7 +33,7 @@ from utils.runs.checkpoint import generation_name
 from utils.runs.run_log import REPORT, SUMMARY, RunLog
 
 logger = logging.getLogger(__name__)
-RESULTS = (SUMMARY, REPORT, "fitness.png", "equity.png", "memory.png")
+RESULTS = (SUMMARY, REPORT, "fitness.png", "learning.png", "equity.png", "memory.png")
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
 SURVIVORS_NOTE = "chosen on these validation windows: flattered; so is any data that holds survivors only"
 
@@ -101,7 +101,9 @@ def _note(config: Config) -> str:
 
 
 def _draw_progress(run: RunLog, note: str) -> None:
-    draw_chart(fitness_chart(run.records()), run.path / "fitness.png", note)
+    records = run.records()
+    draw_chart(fitness_chart(records), run.path / "fitness.png", note)
+    draw_chart(learning_chart(records), run.path / "learning.png", note)
     draw_chart(memory_chart(get_profiler().phases()), run.path / "memory.png")
 
 

@@ -217,6 +217,26 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     )
 
 
+def learning_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
+    """Draw the share of the results of orders that critics explain out of fold, from the records of metrics.jsonl."""
+    names = {"population mean": "explained", "best agent": "explained_best"}
+    series = {label: 100.0 * _column(records, "learning", name) for label, name in names.items()}
+    lines = lines_of(series, lambda values: percent(last_known(values)))
+    generations = [int(record["generation"]) for record in records]
+    return Chart(
+        title="Variance of results explained by generation, %",
+        note="On training days, by critics that have not seen them; below 0 they foretell less than the mean does.",
+        description=f"Explained variance. Last: {', '.join(f'{line.label} {line.end}' for line in lines)}.",
+        shares=even_shares(len(generations)),
+        ticks=number_ticks(generations),
+        labels=[f"generation {generation}" for generation in generations],
+        lines=lines,
+        unit="%",
+        is_signed=True,
+        height=280,
+    )
+
+
 def _column(records: Sequence[Mapping[str, Any]], group: str, name: str) -> FloatArray:
     return np.array([record[group][name] for record in records], dtype=np.float64)  # None becomes NaN
 

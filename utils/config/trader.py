@@ -56,16 +56,16 @@ DEFAULT_DATA = Path("data/stock_data.parquet")
 
 @checked_dataclass
 class DataConfig:
-    """Settings of the market's days and of the network's inputs."""
+    """Settings of the market's days and of the environment's observations."""
 
     context_window_days: Annotated[int, limits("{} >= 2")] = 504
-    """Days of history that an encoding may use, the observed day included."""
+    """Sessions before the first day that is learned from, over which the means of past returns settle."""
     train_fraction: InnerShare = 0.70
     """Share of the days, from the first, that training may read."""
     validation_fraction: InnerShare = 0.15
     """Share of the days after training, used to choose the champion; the rest is the holdout."""
     input_clip: PositiveFloat = 8.0
-    """Standard deviations to which standardised network inputs are clipped, above and below."""
+    """Standard deviations to which standardised observations are clipped, above and below."""
     max_bad_row_share: Annotated[float, limits("0 <= {} < 1")] = 0.01
     """Largest share of rows with a non-positive or infinite price that a file may have."""
 
