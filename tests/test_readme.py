@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from main import main
 from tests.tiny_run import TINY, frame
@@ -69,8 +68,6 @@ def test_the_commands_are_there() -> None:
 
 
 def test_the_example(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frame(1300, 3).to_parquet("prices.parquet")
     (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    torch.manual_seed(0)
     exec(compile(example, "README", "exec"), {})
     assert "'trades'" in capsys.readouterr().out
