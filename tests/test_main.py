@@ -85,14 +85,18 @@ def test_resuming_gives_the_run_that_was_never_interrupted(tiny: Path, whole: Pa
 
 
 def test_a_resumed_run_ends_in_the_same_judgement(tiny: Path) -> None:
+    """Stopped after its first generation, or after its last: then only the judgement is left to do."""
     assert run(tiny, "--run", "whole", "--generations", "2") == 0
-    with unjudged():
-        assert run(tiny, "--run", "parts", "--generations", "1") == 0
-    assert run(tiny, "--resume", "parts", "--generations", "2") == 0
-    assert [r | {"generations": 2} for r in records(tiny, "parts")] == records(tiny, "whole")
-    assert parameters(tiny, "parts", 2) == parameters(tiny, "whole", 2)
-    ends = [json.loads((tiny.parent / "runs" / n / "summary.json").read_text())["champion"] for n in ("parts", "whole")]
-    assert ends[0] == ends[1]
+    ends = []
+    for name, done in (("first", "1"), ("last", "2")):
+        with unjudged():
+            assert run(tiny, "--run", name, "--generations", done) == 0
+        assert run(tiny, "--resume", name, "--generations", "2") == 0
+        assert [r | {"generations": 2} for r in records(tiny, name)] == records(tiny, "whole")
+        assert parameters(tiny, name, 2) == parameters(tiny, "whole", 2)
+    for name in ("whole", "first", "last"):
+        ends.append(json.loads((tiny.parent / "runs" / name / "summary.json").read_text())["champion"])
+    assert ends[0] == ends[1] == ends[2]
 
 
 def test_interrupting_keeps_the_last_complete_generation(

@@ -199,6 +199,25 @@ def test_a_position_that_is_due_is_still_held_at_the_close() -> None:
     assert "holding period over, to be closed" in seen
 
 
+def test_the_status_of_a_position_says_when_it_is_sold() -> None:
+    """By hand, under rules of five sessions held and two without a bar."""
+    stock, day = next(
+        (stock, day)
+        for stock, day in itertools.product(range(5), range(40, 60))
+        if np.isfinite(MARKET.data_array[day - 6 : day + 1, stock]).all()
+    )
+    statuses = ["open, 4 sessions left", "open, 3 sessions left", "open, 2 sessions left", "exit due at the next close"]
+    statuses += ["holding period over, to be closed"] * 2
+    for age, expected in enumerate(statuses):
+        held = bought(stock, day - age, day, target_percent=1e4)
+        silent = dataclasses.replace(held, bars=held.bars.copy())
+        silent.bars[-2:] = np.nan
+        reached = dataclasses.replace(held, target_percent=1e-4 - 100)
+        made = [signals_of(MARKET, 0, day, holdings=[one]).positions[0].status for one in (held, silent, reached)]
+        no_bar = "no bar for 2 sessions, to be closed" if age else expected
+        assert made == [expected, no_bar, f"target reached on {MARKET.dates[day - age]}"]
+
+
 def test_an_order_says_what_is_expected_and_the_shares_that_make_it_up() -> None:
     """Without the inputs of a group the expected result changes by just its share, signed."""
     found = 0
