@@ -186,9 +186,7 @@ def test_random_windows_repeat_with_their_seed(case: tuple[Span, int], count: in
 
 @settings(deadline=None)
 @given(spans(), st.integers(1, 40), st.integers(0, 2**32))
-def test_one_random_window_starts_in_each_equal_part_of_the_span(
-    case: tuple[Span, int], count: int, seed: int
-) -> None:
+def test_one_random_window_starts_in_each_equal_part_of_the_span(case: tuple[Span, int], count: int, seed: int) -> None:
     span, steps = case
     possible = span.days - steps
     starts = random_windows(span, steps, count, torch.Generator().manual_seed(seed)).tolist()

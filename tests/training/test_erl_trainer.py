@@ -137,7 +137,8 @@ def test_generations_keep_what_they_promise(market: Market) -> None:
 
 
 def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, played = tiny_trainer(market), []
+    trainer = tiny_trainer(market)
+    played: list[tuple[Any, list[int], Any]] = []
 
     def spying(*args: Any, **given: Any) -> Rollout:
         played.append((given.get("label"), args[4].tolist(), given.get("caution")))
