@@ -47,15 +47,15 @@ def multi_scale_bank(close: Float32Array) -> Float32Array:
     market = own.mean(axis=1, keepdims=True)
     bank = np.empty((*own.shape, VOLATILITY + 1), dtype=np.float32)
     for place, half_life in enumerate(HALF_LIVES):
-        bank[..., place] = _exponential_mean(own, half_life)
-        bank[..., len(HALF_LIVES) + place] = _exponential_mean(market, half_life)
-    weight = _exponential_mean(np.ones((len(own), 1)), _VOLATILITY_HALF_LIFE)
-    variance = _exponential_mean(own**2, _VOLATILITY_HALF_LIFE) / weight
+        bank[..., place] = exponential_mean(own, half_life)
+        bank[..., len(HALF_LIVES) + place] = exponential_mean(market, half_life)
+    weight = exponential_mean(np.ones((len(own), 1)), _VOLATILITY_HALF_LIFE)
+    variance = exponential_mean(own**2, _VOLATILITY_HALF_LIFE) / weight
     bank[..., VOLATILITY] = np.log(np.maximum(variance, _LEAST_VOLATILITY**2)) / 2
     return bank
 
 
-def _exponential_mean(values: Float64Array, half_life: float) -> Float64Array:
+def exponential_mean(values: Float64Array, half_life: float) -> Float64Array:
     """Weight the (days, n) values so far, those before the first day being 0."""
     kept = 0.5 ** (1.0 / half_life)
     mean: Float64Array = lfilter([1.0 - kept], [1.0, -kept], values, axis=0)

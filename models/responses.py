@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from data.bank import Float32Array, Float64Array, log_returns
-from data.bank import _exponential_mean as exponential_mean
+from data.bank import Float32Array, Float64Array, exponential_mean, log_returns
 
 Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

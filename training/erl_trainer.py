@@ -112,7 +112,8 @@ class ERLTrainer:
             records=True,
             safe_point=self.safe_point,
         )
-        self.replay.add(rollout.transitions)
+        # What is worth waiting for is what the best expect: the others would only blur it.
+        self.replay.add(rollout.transitions_of(ranked(rollout.fitness)[: elite_count(self.evolution)]))
         return rollout
 
     def evolve(self, fitness: Tensor) -> None:

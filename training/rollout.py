@@ -33,7 +33,11 @@ class Rollout:
     initial_value: Tensor
     """(A,) mean over windows of the value of waiting on the first day."""
     transitions: dict[str, Tensor]
-    """See `models.replay_buffer.transition_fields`; empty unless asked for."""
+    """(decisions - 1, A, W, ...) each, see `models.replay_buffer.transition_fields`; empty unless asked for."""
+
+    def transitions_of(self, agents: Tensor) -> dict[str, Tensor]:
+        """Return the transitions of some agents, (N, ...) each."""
+        return {name: part[:, agents].flatten(0, 2) for name, part in self.transitions.items()}
 
 
 @torch.no_grad()
@@ -84,13 +88,13 @@ def roll_out(
         env.step(action)
     summary = env.summary()
     equity = env.equity_curve[: steps + 1].view(steps + 1, agents, windows).clone()
-    means = [
+    fitness, profit, value = (
         total.view(agents, windows)[:, :judged].mean(1) for total in (summary.fitness, summary.profit_percent, initial)
-    ]
-    return Rollout(summary, equity, *means, _transitions(history))
+    )
+    return Rollout(summary, equity, fitness, profit, value, _transitions(history, agents))
 
 
-def _transitions(history: list[tuple[Accounts, Tensor, Accounts]]) -> dict[str, Tensor]:
+def _transitions(history: list[tuple[Accounts, Tensor, Accounts]], agents: int) -> dict[str, Tensor]:
     """Join the decisions of consecutive days: from the account after one to that before the next."""
     if len(history) < 2:
         return {}
@@ -98,7 +102,7 @@ def _transitions(history: list[tuple[Accounts, Tensor, Accounts]]) -> dict[str, 
     columns = {f"after_{name}": [getattr(a, name) for a in after[:-1]] for name in vars(after[0])}
     columns |= {f"next_{name}": [getattr(a, name) for a in before[1:]] for name in vars(before[0])}
     columns["next_best"] = best[1:]
-    return {name: torch.cat(parts).float() for name, parts in columns.items()}
+    return {name: torch.stack(parts).float().unflatten(1, (agents, -1)) for name, parts in columns.items()}
 
 
 @torch.no_grad()

@@ -99,8 +99,8 @@ class Sums:
         """
         shrinkage = np.full(len(self.gram), penalty) if isinstance(penalty, float) else penalty.copy()
         shrinkage[0] = 0.0
-        weights: Float64Array = np.linalg.solve(self.gram + np.diag(shrinkage * self.gram[0, 0]), self.product)
-        return weights
+        penalised = self.gram + np.diag(shrinkage * self.gram[0, 0])
+        return np.asarray(np.linalg.solve(penalised, self.product), dtype=np.float64)
 
     def error(self, weights: Float64Array, target: int) -> float:
         """Return the summed squared error at a target of (inputs,) weights."""

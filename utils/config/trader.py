@@ -248,7 +248,7 @@ def profile_config(profile: Profile) -> Config:
         return Config(profile="full")
     return Config(
         profile="quick",
-        generations=12,
+        generations=10,
         split=DataConfig(context_window_days=64),
     )
 
