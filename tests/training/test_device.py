@@ -159,7 +159,7 @@ def test_results_of_orders_are_the_same_on_cuda() -> None:
 @needs_cuda
 def test_the_value_of_waiting_is_the_same_on_cuda() -> None:
     world = random_world(6)
-    transitions, learned = rolled_out(world).transitions, []
+    transitions, learned = rolled_out(world).transitions_of(torch.arange(AGENTS)), []
     for device in ("cpu", "cuda"):
         replay = replay_buffer(4096, 1, device)
         replay.add({name: value.to(device) for name, value in transitions.items()})

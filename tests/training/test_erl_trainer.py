@@ -18,7 +18,7 @@ from data.splits import Span
 from data.synthetic.built_in import built_in_market
 from models.genome import GENES
 from tests.small_market import TINY_RULES
-from tests.tiny import TINY_EVALUATION, TINY_EVOLUTION, learnable_market, tiny_trainer
+from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer
 from training import erl_trainer as module
 from training.critics import traders_of
 from training.erl_trainer import PHASES, ERLTrainer
@@ -159,13 +159,20 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
     assert played[0][1] != played[2][1], "windows are drawn anew"
 
 
-def test_the_replay_is_what_accounts_lived_through(market: Market) -> None:
-    trainer = tiny_trainer(market, learning=LearningConfig(replay_capacity=100_000))
-    trainer.run_generation()
+def test_the_replay_is_what_the_fittest_lived_through(market: Market) -> None:
+    """On all windows, those of exploration too."""
+    trainer = tiny_trainer(
+        market, learning=LearningConfig(replay_capacity=100_000), evolution=EvolutionConfig(population_size=8)
+    )
     windows = TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
-    assert trainer.replay.size == (TINY_RULES.trading_days - 1) * windows * TINY_EVOLUTION.population_size
-    trainer.run_generation()
-    assert trainer.replay.size == 2 * (TINY_RULES.trading_days - 1) * windows * TINY_EVOLUTION.population_size
+    count = (TINY_RULES.trading_days - 1) * windows * elite_count(trainer.evolution)
+    for generation in range(2):
+        rollout = trainer.evaluate()
+        trainer.evolve(rollout.fitness)
+        assert trainer.replay.size == (generation + 1) * count
+        for name, value in rollout.transitions_of(torch.tensor(trainer.elites)).items():
+            assert torch.equal(trainer.replay.data[name][generation * count : (generation + 1) * count], value), name
+        trainer.train()
 
 
 def test_no_exploration_and_no_waiting_can_be_asked_for(market: Market) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from environment.ledger import Bars
 from environment.orders import Orders
-from environment.portfolio import Portfolio
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules
 from training.hindsight import Hindsight, order_results
 from utils.config.trader import EnvironmentConfig
