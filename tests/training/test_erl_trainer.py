@@ -118,6 +118,39 @@ def test_a_record_holds_finite_numbers(market: Market, orders: int) -> None:
     assert [*trainer.run(2)] == [], "the run has ended"
 
 
+def unlike(**changes: Any) -> Any:
+    return pytest.param(changes, id=", ".join(changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        unlike(max_holding_days=1, settlement_days=0),
+        unlike(trading_days=2),
+        unlike(max_new_positions_per_day=9, stake_percent=10.0),
+        unlike(stake_percent=50.0, max_days_without_bar=1, delisting_loss=100.0),
+        unlike(inaction_penalty=0.3, loss_multiplier=2.0, fill="same_close"),
+        pytest.param(
+            {"trading_days": 1},
+            marks=pytest.mark.xfail(
+                reason="one decision an episode is followed by no other: the replay refuses no rows", strict=True
+            ),
+        ),
+        pytest.param(
+            {"stake_percent": 100.0},
+            marks=pytest.mark.xfail(
+                reason="all cash pays, with costs, for a little less than the smallest order; it is never given",
+                strict=True,
+            ),
+        ),
+    ],
+)
+def test_agents_learn_and_trade_under_unusual_rules(market: Market, changes: dict[str, Any]) -> None:
+    trainer = tiny_trainer(market, rules=replace(TINY_RULES, **changes))
+    for record in trainer.run(2):
+        assert all(math.isfinite(number) for number in numbers(record)) and record["trading"]["trades"] > 0
+
+
 def test_generations_keep_what_they_promise(market: Market) -> None:
     """Elites' genes stay, the champion is the mean of the last elites, descent goes back to the founders."""
     trainer = tiny_trainer(market, evolution=EvolutionConfig(population_size=8))
