@@ -11,20 +11,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models.ddpg_agent import DDPGAgent
-from models.networks import AgentNetworks
 
 from data.features import CLOSE, network_inputs, stationary_inputs
-from data.market import Market, MarketTensors, build_market
+from data.market import Market, build_market
 from environment.portfolio import Portfolio
 from environment.trading_env import Observation
+from models.agent import Agent
+from models.trader import Outlook, Traders
 from tests.market_cases import FloatArray, random_panel
-from tests.small_market import TINY_DATA, TINY_NETWORK, TINY_RULES, environment_of, loader_of
-from training.rollout import encode_windows, roll_out
-from utils.config.trader import Fill, Representation
+from tests.small_market import TINY_DATA, TINY_RULES, environment_of, loader_of
+from tests.tiny import tiny_agent
+from training.rollout import roll_out
+from utils.config.trader import Fill
 
 DAYS, COLUMNS, INVESTABLE = 160, 5, [0, 2, 4]
-CONTEXT = TINY_DATA.context_window_days
 LAST_TRAINING_DAY = 79
 
 
@@ -50,14 +50,6 @@ def market_of(panel: FloatArray) -> Market:
     return market
 
 
-def networks_of(representation: Representation = "independent", agents: int = 1) -> AgentNetworks:
-    torch.manual_seed(1)
-    config = dataclasses.replace(TINY_NETWORK, representation=representation)
-    networks = AgentNetworks(agents, config, CONTEXT).requires_grad_(False)
-    networks.actor.out.weight.mul_(20.0)
-    return networks
-
-
 @dataclass(frozen=True)
 class Episode:
     """Observations, actions and equity of one agent; the first observation is of the first day."""
@@ -67,14 +59,13 @@ class Episode:
     equity: list[float]
 
 
-def play(market: Market, start: int, fill: Fill = "next_open") -> Episode:
-    agent, tensors = DDPGAgent(TINY_NETWORK, CONTEXT), MarketTensors.of(market, "cpu")
-    agent.networks = networks_of()
+def play(market: Market, agent: Agent, start: int, fill: Fill = "next_open") -> Episode:
+    outlook = agent.outlook(market)
     env = environment_of(market, start, rules=dataclasses.replace(TINY_RULES, fill=fill))
     observation, info = env.reset()
     episode, is_done = Episode([observation], [], [info["equity"]]), False
     while not is_done:
-        action = agent.act(observation, tensors, info["day_index"])
+        action = agent.act(observation, outlook, info["day_index"])
         observation, _, is_done, _, info = env.step(action)
         episode.observations.append(observation)
         episode.actions.append(action)
@@ -103,7 +94,6 @@ def test_normalisation_reads_training_days_only(day: int, seed: int) -> None:
     market, other = market_of(panel), market_of(with_another_future(panel, day, seed))
     np.testing.assert_array_equal(other.stats.mean, market.stats.mean)
     np.testing.assert_array_equal(other.stats.std, market.stats.std)
-    np.testing.assert_array_equal(other.inputs[:, : day + 1], market.inputs[:, : day + 1])
 
 
 def test_normalisation_reads_the_last_training_day() -> None:
@@ -119,10 +109,12 @@ def test_observations_and_actions_up_to_a_day_ignore_what_follows(day: int, fill
     panel = panel_of()
     start = min(day - 7, DAYS - 1 - TINY_RULES.episode_steps)
     known = day - start + 1
-    expected = play(market_of(panel), start, fill)
+    market = market_of(panel)
+    agent = tiny_agent(market, seed=2)
+    expected = play(market, agent, start, fill)
     assert len({tuple(action.argmax(0)) for action in expected.actions}) > 1
     for seed in (0, 1):
-        found = play(market_of(with_another_future(panel, day, seed)), start, fill)
+        found = play(market_of(with_another_future(panel, day, seed)), agent, start, fill)
         for seen, as_seen in zip(found.observations[:known], expected.observations[:known], strict=True):
             for name, value in as_seen.items():
                 np.testing.assert_array_equal(seen[name], value, err_msg=name)
@@ -131,27 +123,27 @@ def test_observations_and_actions_up_to_a_day_ignore_what_follows(day: int, fill
         assert found.equity != expected.equity, "what follows does differ"
 
 
-@pytest.mark.parametrize("representation", ["independent", "shared"])
 @pytest.mark.parametrize("day", [88, 97, 128])
-def test_a_population_of_lanes_ignores_what_follows(day: int, representation: Representation) -> None:
-    """The batched form: encodings and equity of every agent, whole blocks of days encoded in one pass."""
+def test_a_population_of_lanes_ignores_what_follows(day: int) -> None:
+    """The batched form: equity and expectations of every agent."""
     panel = panel_of(1)
-    networks = networks_of(representation, agents=3)
+    agents = [tiny_agent(market_of(panel), seed=seed) for seed in range(3)]
+    traders = Traders(*(torch.cat(parts) for parts in zip(*(vars(a.traders).values() for a in agents), strict=True)))
     starts = torch.tensor([day - 5, day - 12])
-    equity, encodings = [], []
+    equity, outlooks = [], []
     for prices in (panel, with_another_future(panel, day, 2)):
         market = market_of(prices)
-        tensors = MarketTensors.of(market, "cpu")
         env = Portfolio.on(market, TINY_RULES)
-        equity.append(roll_out(env, networks, tensors, starts).equity)
-        encoded = encode_windows(networks, tensors, starts.tolist(), TINY_RULES.episode_steps + 1)
-        seen = encoded.place[day - 12 : day + 1]
-        assert (seen >= 0).all()
-        encodings.append((encoded.days.stocks[:, seen], encoded.days.summary[:, seen]))
+        expected = torch.cat([agent.outlook(market).expected for agent in agents])
+        outlook = Outlook.of(expected, env.bars.tradable)
+        outlooks.append(outlook)
+        equity.append(roll_out(env, traders, outlook, agents[0].waiting, starts).equity)
     for window, start in enumerate(starts.tolist()):
         assert torch.equal(equity[0][: day - start + 1, :, window], equity[1][: day - start + 1, :, window])
     assert not torch.equal(equity[0], equity[1])
-    assert all(torch.equal(one, other) for one, other in zip(*encodings, strict=True))
+    for name in ("expected", "opportunity"):
+        one, other = (getattr(outlook, name)[:, : day + 1] for outlook in outlooks)
+        assert torch.equal(one, other)
 
 
 def test_an_order_is_filled_at_a_price_that_was_not_seen() -> None:

@@ -21,6 +21,7 @@ from models.responses import Responses
 from tests.small_market import TINY_RULES
 from tests.tiny import learnable_market, seeded
 from training.critics import TrainingDays, expectations, traders_of
+from training.hindsight import order_results
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 from utils.errors import DataError
 
@@ -144,14 +145,11 @@ def test_results_of_a_fold_do_not_reach_what_is_expected_on_it(
     changed = slice(held.start - longest - first, held.stop + longest - first)
 
     def other_results(*args: Any) -> Any:
-        known = results(*args)
+        known = order_results(*args)
         known.rewards[:, changed] = known.rewards[:, changed] * 7 + 3
         return known
 
-    from training import critics as module
-
-    results = module.order_results
-    monkeypatch.setattr(module, "order_results", other_results)
+    monkeypatch.setattr("training.critics.order_results", other_results)
     found_days = days_of(market)
     one, two = (days.outlook(days.fit(genes)).expected for days in (expected, found_days))
     assert torch.equal(one[:, held], two[:, held])

@@ -18,7 +18,7 @@ from data.splits import Span
 from data.synthetic.built_in import built_in_market
 from models.genome import GENES
 from tests.small_market import TINY_RULES
-from tests.tiny import TINY_EVALUATION, TINY_EVOLUTION, learnable_market, tiny_trainer
+from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer
 from training import erl_trainer as module
 from training.critics import traders_of
 from training.erl_trainer import PHASES, ERLTrainer
@@ -118,6 +118,39 @@ def test_a_record_holds_finite_numbers(market: Market, orders: int) -> None:
     assert [*trainer.run(2)] == [], "the run has ended"
 
 
+def unlike(**changes: Any) -> Any:
+    return pytest.param(changes, id=", ".join(changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        unlike(max_holding_days=1, settlement_days=0),
+        unlike(trading_days=2),
+        unlike(max_new_positions_per_day=9, stake_percent=10.0),
+        unlike(stake_percent=50.0, max_days_without_bar=1, delisting_loss=100.0),
+        unlike(inaction_penalty=0.3, loss_multiplier=2.0, fill="same_close"),
+        pytest.param(
+            {"trading_days": 1},
+            marks=pytest.mark.xfail(
+                reason="one decision an episode is followed by no other: the replay refuses no rows", strict=True
+            ),
+        ),
+        pytest.param(
+            {"stake_percent": 100.0},
+            marks=pytest.mark.xfail(
+                reason="all cash pays, with costs, for a little less than the smallest order; it is never given",
+                strict=True,
+            ),
+        ),
+    ],
+)
+def test_agents_learn_and_trade_under_unusual_rules(market: Market, changes: dict[str, Any]) -> None:
+    trainer = tiny_trainer(market, rules=replace(TINY_RULES, **changes))
+    for record in trainer.run(2):
+        assert all(math.isfinite(number) for number in numbers(record)) and record["trading"]["trades"] > 0
+
+
 def test_generations_keep_what_they_promise(market: Market) -> None:
     """Elites' genes stay, the champion is the mean of the last elites, descent goes back to the founders."""
     trainer = tiny_trainer(market, evolution=EvolutionConfig(population_size=8))
@@ -137,7 +170,8 @@ def test_generations_keep_what_they_promise(market: Market) -> None:
 
 
 def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, played = tiny_trainer(market), []
+    trainer = tiny_trainer(market)
+    played: list[tuple[Any, list[int], Any]] = []
 
     def spying(*args: Any, **given: Any) -> Rollout:
         played.append((given.get("label"), args[4].tolist(), given.get("caution")))
@@ -158,13 +192,20 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
     assert played[0][1] != played[2][1], "windows are drawn anew"
 
 
-def test_the_replay_is_what_accounts_lived_through(market: Market) -> None:
-    trainer = tiny_trainer(market, learning=LearningConfig(replay_capacity=100_000))
-    trainer.run_generation()
+def test_the_replay_is_what_the_fittest_lived_through(market: Market) -> None:
+    """On all windows, those of exploration too."""
+    trainer = tiny_trainer(
+        market, learning=LearningConfig(replay_capacity=100_000), evolution=EvolutionConfig(population_size=8)
+    )
     windows = TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
-    assert trainer.replay.size == (TINY_RULES.trading_days - 1) * windows * TINY_EVOLUTION.population_size
-    trainer.run_generation()
-    assert trainer.replay.size == 2 * (TINY_RULES.trading_days - 1) * windows * TINY_EVOLUTION.population_size
+    count = (TINY_RULES.trading_days - 1) * windows * elite_count(trainer.evolution)
+    for generation in range(2):
+        rollout = trainer.evaluate()
+        trainer.evolve(rollout.fitness)
+        assert trainer.replay.size == (generation + 1) * count
+        for name, value in rollout.transitions_of(torch.tensor(trainer.elites)).items():
+            assert torch.equal(trainer.replay.data[name][generation * count : (generation + 1) * count], value), name
+        trainer.train()
 
 
 def test_no_exploration_and_no_waiting_can_be_asked_for(market: Market) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -107,5 +108,6 @@ def test_ties_go_to_the_lower_row() -> None:
 @pytest.mark.parametrize("name", ["elite_fraction", "mutation_share"])
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
 def test_shares_are_validated(name: str, value: float) -> None:
+    settings_given: dict[str, Any] = {name: value}
     with pytest.raises(ConfigError, match=name.replace("_", "-")):
-        EvolutionConfig(**{name: value})
+        EvolutionConfig(**settings_given)

@@ -79,10 +79,8 @@ def test_lanes_are_what_each_would_be_alone(seed: int, orders: int, fill: str, i
             least = float(caution[agent, 0]) if window == 2 else 0.0
             equity, rows = alone(world, outlook, waiting, agent, start, least)
             torch.testing.assert_close(rollout.equity[:, agent, window], equity, rtol=0, atol=0)
-            lane = 3 * agent + window
             for name, values in rows.items():
-                found = rollout.transitions[name]
-                found = found.view(rules.trading_days - 1, 3 * AGENTS, *found.shape[1:])[:, lane]
+                found = rollout.transitions[name][:, agent, window]
                 torch.testing.assert_close(found, torch.cat(values).float(), rtol=0, atol=0, msg=name)
 
 
@@ -125,7 +123,23 @@ def test_windows_of_exploration_do_not_count() -> None:
     assert torch.equal(with_them.equity[:, :, :3], without.equity)
     everything = roll_out(world.env, traders(), outlook, waiting, starts)
     assert torch.equal(with_them.equity[:, :, 3], everything.equity[:, :, 3]), "no caution, no change"
-    assert len(with_them.transitions["after_cash"]) == (world.env.rules.trading_days - 1) * AGENTS * 5
+    assert with_them.transitions["after_cash"].shape == (world.env.rules.trading_days - 1, AGENTS, 5)
+
+
+def test_transitions_of_some_agents_are_theirs() -> None:
+    world = random_world(2, rules=tiny_rules(max_new_positions_per_day=2))
+    arguments = world.env, traders(), outlook_of(world), some_value(world.env.rules), world.starts(4)
+    rollout = roll_out(*arguments, records=True)
+    chosen = torch.tensor([2, 0])
+    rows, fields_of_rows = rollout.transitions_of(chosen), transition_fields(2)
+    assert rows.keys() == fields_of_rows.keys()
+    for name, (shape, dtype) in fields_of_rows.items():
+        held = rollout.transitions[name]
+        assert rows[name].dtype == dtype and rows[name].shape == (held.shape[0] * 2 * 4, *shape)
+        expected = torch.stack(
+            [held[step, agent, window] for step in range(len(held)) for agent in (2, 0) for window in range(4)]
+        )
+        assert torch.equal(rows[name], expected), name
 
 
 @pytest.mark.parametrize("fill", ["next_open", "same_close"])
@@ -135,8 +149,8 @@ def test_cash_comes_back_as_positions_close(fill: str, cost: float) -> None:
     rules = tiny_rules(trading_days=12, fill=fill, cost_bps=cost, stake_percent=3.0, max_new_positions_per_day=2)
     world = world_of(trending_panel((0.03, 0.0, -0.02, 0.05), 60, noise=0.02), rules=rules)
     rollout = roll_out(world.env, traders(), outlook_of(world), some_value(rules), world.starts(2), records=True)
-    steps, lanes = rules.trading_days - 1, AGENTS * 2
-    rows = {name: value.view(steps, lanes, *value.shape[1:]).double() for name, value in rollout.transitions.items()}
+    steps = rules.trading_days - 1
+    rows = {name: value.flatten(1, 2).double() for name, value in rollout.transitions.items()}
     ledger, capital = world.env.ledger(), rules.initial_capital
     sold = 0
     for step in range(steps):
@@ -166,10 +180,11 @@ def test_an_order_that_finds_no_price_costs_nothing() -> None:
     rollout = roll_out(
         world.env, traders(agents=1), outlook, WaitingValue.zero(rules), torch.tensor([FIRST_DAY]), records=True
     )
-    assert float(rollout.transitions["after_cash"][0]) == pytest.approx(0.5, abs=0.01)
-    assert float(rollout.transitions["next_cash"][0]) == 1.0 and not rollout.transitions["next_pending"][0].any()
-    assert not rollout.transitions["next_best"][0].isfinite().any()
-    assert float(rollout.transitions["after_cash"][1]) == 1.0
+    rows = rollout.transitions_of(torch.tensor([0]))
+    assert float(rows["after_cash"][0]) == pytest.approx(0.5, abs=0.01)
+    assert float(rows["next_cash"][0]) == 1.0 and not rows["next_pending"][0].any()
+    assert not rows["next_best"][0].isfinite().any()
+    assert float(rows["after_cash"][1]) == 1.0
 
 
 def test_all_agents_see_all_days_before_the_end_only() -> None:
