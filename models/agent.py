@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data.market import Market
-from models.inputs import Float32Array, TradeInputs
+from models.inputs import INPUTS, Float32Array, TradeInputs
 from models.responses import Responses
 from models.trader import Outlook, Traders, decide
 from models.waiting import WaitingValue, accounts_of
@@ -93,6 +93,9 @@ class Agent:
             **{name: value.to(device) for name, value in state["waiting"].items()}
         )
         traders = Traders(**{name: value.to(device) for name, value in state["traders"].items()})
+        shapes = arrays["mean"].shape, arrays["std"].shape, traders.weights.shape
+        if shapes != ((INPUTS - 1,), (INPUTS - 1,), (1, INPUTS)):
+            raise ValueError(f"expected {INPUTS} inputs, got arrays of {shapes}")
         return cls(TradeInputs(arrays["mean"], arrays["std"], responses), traders, waiting, rules)
 
     def save(self, path: Path | str) -> None:

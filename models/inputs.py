@@ -32,6 +32,7 @@ GROUPS = (*_SIZES,)[1:]
 """Inputs that bear one penalty together; the constant bears none."""
 GROUP_OF_INPUT = np.repeat(np.arange(-1, len(GROUPS)), [*_SIZES.values()])
 """(inputs,) place among the groups; -1 for the constant."""
+INPUTS = len(GROUP_OF_INPUT)
 _BANK = 2 * _SCALES + 1
 _CLIP = 6.0
 """Standard deviations to which the bank is clipped; forecasts stay as they are, for rare ones tell the most."""

@@ -87,8 +87,8 @@ def decide(
     decision = waiting.decide(best.double(), accounts, patience=patience, caution=caution)
     size = decision.size * MAX_COEFFICIENT
     traced = size * (1 - _TRACE * torch.arange(orders, device=size.device))
-    # An order of the smallest size must not fall below it.
-    size = torch.where(size > 0, torch.maximum(traced, size.clamp(max=MIN_COEFFICIENT)), 0.0)
+    # An order of less than the smallest coefficient is given at it, and cut to the cash.
+    size = torch.where(size > 0, traced.clamp(min=MIN_COEFFICIENT), 0.0)
     action = torch.zeros(*expected.shape, ACTION_FEATURES, device=expected.device)
     action[..., 0].scatter_(1, stock, size.float())
     action[..., 1] = target.float()[:, None]

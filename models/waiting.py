@@ -112,7 +112,9 @@ class WaitingValue:
         return self._context(accounts) @ self.weights.view(-1, 3 * len(_CASH))
 
     def with_values(self, weights: Tensor, opportunity_knots: Tensor) -> WaitingValue:
-        """Return the value with other weights, and the knots that they were learned with."""
+        """Return the value with other weights, and the knots that they were learned with; ValueError if none fit."""
+        if (weights.shape, opportunity_knots.shape) != (self.weights.shape, self.opportunity_knots.shape):
+            raise ValueError(f"expected {tuple(self.weights.shape)} weights, got {tuple(weights.shape)}")
         return replace(self, weights=weights, opportunity_knots=opportunity_knots)
 
     def decide(
@@ -129,12 +131,14 @@ class WaitingValue:
         sizes, reward = [], torch.zeros_like(accounts.cash)
         by_cash = self._by_cash(accounts)  # orders change neither the day nor its opportunities
         per_order = self.largest_order * (1 + self.cost_rate)
+        # Less is left in cash, but where all of it pays for no more.
+        smallest = MIN_COEFFICIENT / MAX_COEFFICIENT * min(1.0, 1.0 / per_order)
         for expected in best.unbind(1):
             size = (accounts.cash / per_order).clamp(max=1.0)
             after = accounts.after(size * per_order, size * self.largest_order)
             lost = (by_cash * (self._cash(accounts) - self._cash(after))).sum(1)
             gain = size * expected - patience * lost - caution * size * self.largest_order
-            is_ordered = (gain > 0) & (size >= MIN_COEFFICIENT / MAX_COEFFICIENT) & (expected > -torch.inf)
+            is_ordered = (gain > 0) & (size >= smallest) & (expected > -torch.inf)
             size = torch.where(is_ordered, size, 0.0)
             reward = reward + torch.where(is_ordered, size * expected, 0.0)
             accounts = accounts.after(size * per_order, size * self.largest_order)

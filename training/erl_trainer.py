@@ -98,9 +98,8 @@ class ERLTrainer:
         starts = torch.cat([random_windows(train, steps, count, draws) for count in (fitness, exploration) if count])
         outlook = self.days.outlook(self.critics)
         # What an order must earn is, on average, what the best ones of a day are expected to.
-        typical = (
-            outlook.opportunity[:, train.first : train.last].clamp(min=0).mean(1) / self.eval_env.rules.largest_order
-        )
+        best = outlook.opportunity[:, train.first : train.last].clamp(min=0).mean(1)
+        typical = best / self.eval_env.rules.largest_order
         drawn = torch.rand(len(typical), exploration, generator=draws, dtype=torch.float64).to(self.device)
         rollout = roll_out(
             self.eval_env,
@@ -113,7 +112,8 @@ class ERLTrainer:
             safe_point=self.safe_point,
         )
         # What is worth waiting for is what the best expect: the others would only blur it.
-        self.replay.add(rollout.transitions_of(ranked(rollout.fitness)[: elite_count(self.evolution)]))
+        if rollout.transitions:
+            self.replay.add(rollout.transitions_of(ranked(rollout.fitness)[: elite_count(self.evolution)]))
         return rollout
 
     def evolve(self, fitness: Tensor) -> None:

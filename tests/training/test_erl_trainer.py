@@ -130,19 +130,8 @@ def unlike(**changes: Any) -> Any:
         unlike(max_new_positions_per_day=9, stake_percent=10.0),
         unlike(stake_percent=50.0, max_days_without_bar=1, delisting_loss=100.0),
         unlike(inaction_penalty=0.3, loss_multiplier=2.0, fill="same_close"),
-        pytest.param(
-            {"trading_days": 1},
-            marks=pytest.mark.xfail(
-                reason="one decision an episode is followed by no other: the replay refuses no rows", strict=True
-            ),
-        ),
-        pytest.param(
-            {"stake_percent": 100.0},
-            marks=pytest.mark.xfail(
-                reason="all cash pays, with costs, for a little less than the smallest order; it is never given",
-                strict=True,
-            ),
-        ),
+        unlike(trading_days=1),
+        unlike(stake_percent=100.0),
     ],
 )
 def test_agents_learn_and_trade_under_unusual_rules(market: Market, changes: dict[str, Any]) -> None:

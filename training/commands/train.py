@@ -35,7 +35,7 @@ from utils.runs.run_log import REPORT, SUMMARY, RunLog
 logger = logging.getLogger(__name__)
 RESULTS = (SUMMARY, REPORT, "fitness.png", "learning.png", "equity.png", "memory.png")
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
-SURVIVORS_NOTE = "chosen on these validation windows: flattered; so is any data that holds survivors only"
+SURVIVORS_NOTE = "data that holds survivors only flatters every result"
 
 
 def run_train(arguments: TrainArguments, explicit: frozenset[str]) -> None:
