@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -65,7 +65,7 @@ class Job:
     task: Callable[[], Record]
 
 
-def run_study(jobs: Sequence[Job], path: Path | None, workers: int = 1) -> Iterator[Record]:
+def run_study(jobs: Sequence[Job], path: Path | None, workers: int = 1) -> Generator[Record, None, None]:
     """Do the jobs whose results `path` does not hold yet; yield all results, those on disk first.
 
     A result is its key and what the task returned; it is appended to `path` (JSON lines) as soon as it is there. A last

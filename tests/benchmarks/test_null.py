@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,16 @@ from benchmarks.learning import __main__ as learning
 from benchmarks.learning import null as learning_null
 from benchmarks.learning import power, praise
 from benchmarks.learning.markets import MARTINGALE, Budget
-from benchmarks.learning.null import DRAWN, RISING, UNTRAINED, drawn_market, rearranged, tilts, trained_run
+from benchmarks.learning.null import (
+    DRAWN,
+    RISING,
+    UNTRAINED,
+    drawn_market,
+    rearranged,
+    tilts,
+    trained_run,
+    untrained_agent,
+)
 from benchmarks.learning.praise import Judge, ground_on, play_policy, praise_rows
 from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import CPU, training_market, tuning_windows
@@ -24,7 +34,7 @@ from data.synthetic.built_in import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import TINY, lines_of, tiny_config
 from training.evaluation.baselines import ScoreRule, score_policy
-from training.evaluation.tracks import Ground, play_rules
+from training.evaluation.tracks import Ground, play_agent, play_rules
 from training.evaluation.verdict import verdict
 from training.rollout import play
 
@@ -141,6 +151,17 @@ def test_tilts_do_not_see_the_future() -> None:
     changed[301:] *= 3.0
     for name, rule in tilts(replace(market, data_array=changed)).items():
         assert np.array_equal(rule.scores[:301], tilts(market)[name].scores[:301], equal_nan=True)
+
+
+def test_an_untrained_agent_orders_by_lot() -> None:
+    """It trades, alike for the same seed, and weighs its inputs otherwise for another."""
+    market, _ = training_market(tiny_config())
+    config = tiny_config()
+    agents = [untrained_agent(market, replace(config, seed=seed)) for seed in (0, 0, 1)]
+    same, other = (torch.equal(agents[0].traders.weights, agent.traders.weights) for agent in agents[1:])
+    assert same and not other
+    _, trades, _ = play_agent(ground_on(market, config, market.splits.holdout), agents[0])
+    assert trades
 
 
 def test_a_trained_run_hears_both_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -221,6 +222,11 @@ def test_every_line_of_the_ablations_changes_the_profile() -> None:
     assert LINES[0] == Line(BASE) and len({line.name for line in LINES}) == len(LINES)
     changes = {(study_config(line.flags), line.alter) for line in LINES}
     assert len(changes) == len(LINES)
+
+
+def test_every_line_of_the_ablations_can_be_sent_to_a_worker() -> None:
+    for line in LINES:
+        assert pickle.loads(pickle.dumps(line)).name == line.name
 
 
 def altered(name: str, *words: str) -> ERLTrainer:
