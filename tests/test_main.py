@@ -45,7 +45,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     assert (summary["environments"], summary["replay_buffers"]) == (2, 1)
     assert summary["generations"] == 2 and summary["population_size"] == 4
     assert summary["days"] == 300 and summary["columns"] == 6 and summary["features"] == 9
-    assert summary["replay_size"] == 264 and summary["replay_bytes_per_transition"] <= 256
+    assert 0 < summary["replay_size"] <= 80 and summary["replay_bytes_per_transition"] <= 256
     assert len(summary["rss_mb_per_generation"]) == 2 and all(len(v) == 2 for v in summary["seconds"].values())
     policies = {*POLICIES, "ridge", "LightGBM", "planted rule", "oracle"}
     assert set(summary["champion"]["validation"]) == policies == set(summary["champion"]["holdout"])
@@ -53,7 +53,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     for text in (
         "300 days to 2001-02-23",
         "quick profile",
-        "264 / 300 transitions",
+        f"Replay      {summary['replay_size']} / 80 transitions",
         "agents above zero",
         "planted rule",
     ):

@@ -37,7 +37,7 @@ trading_days = 12
 settlement_days = 4
 max_holding_days = 4
 [learning]
-replay_capacity = 300
+replay_capacity = 80
 [evolution]
 population_size = 4
 [evaluation]
