@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from models import genome
 from models.genome import GENES, TARGET, TARGET_PERCENTS, TARGETS, cross, found, mutate, within_bounds
 from models.inputs import GROUPS
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
@@ -59,8 +60,9 @@ def test_a_step_beyond_a_bound_comes_back_from_it(seed: int) -> None:
     generator = seeded(seed)
     genes = found(50, generator)
     assert torch.equal(within_bounds(genes.clone()), genes)
-    low, high = within_bounds(torch.full_like(genes, -1e9)), within_bounds(torch.full_like(genes, 1e9))
-    assert are_within_bounds(low) and are_within_bounds(high)
+    low, high = (bound.expand_as(genes) for bound in genome._bounds())
+    for far in (-1e9, 1e9):
+        assert are_within_bounds(within_bounds(torch.full_like(genes, far)))
     step = 0.4 * (high - low) * torch.rand(genes.shape, generator=generator, dtype=torch.float64)
     step[:, TARGET] = step[:, TARGET].round()
     torch.testing.assert_close(within_bounds(low - step), low + step)
@@ -84,6 +86,9 @@ def test_parents_give_about_half_of_the_genes_each() -> None:
     free = [gene for gene in range(len(GENES)) if gene != TARGET]
     share = (cross(first, second, generator) == first)[:, free].double().mean(0)
     assert (share - 0.5).abs().max() < 5 * 0.5 / 500**0.5
+    taken = (cross(first, second, generator) == first)[:, free].double()
+    together = torch.corrcoef(taken.T) - torch.eye(len(free))
+    assert together.abs().max() < 5.5 / 500**0.5, "genes are drawn apart"
 
 
 @settings(max_examples=30)
