@@ -39,10 +39,6 @@ class CheckpointError(ProgramError):
     """A checkpoint that cannot be written, or cannot be trusted."""
 
 
-class NonFiniteError(ProgramError):
-    """Numbers that are not finite, where the settings let the run stop at them."""
-
-
 class CloudError(ProgramError):
     """An operation that the cloud's store could not do; the message holds nothing secret."""
 

@@ -43,7 +43,7 @@ class PrepareArguments:
 
 @checked_dataclass
 class EvaluateArguments:
-    """Judge the champion of a run, and each elite, against baselines; writes a report into the run's folder."""
+    """Judge the champion of a run against baselines; writes a report into the run's folder."""
 
     run: SavedRunName = None
     split: Literal["validation", "holdout"] = "validation"
@@ -102,6 +102,6 @@ class WalkForwardArguments:
     test_windows: PositiveInt = 2
     """Episodes on a fold's test days, each beginning where the one before it ended."""
     validation_days: PositiveInt = 290
-    """Days before a fold's test days (less a purge) on which its champion is chosen."""
+    """Days before a fold's test days (less a purge) on which its champion is first looked at."""
     train_days: NonNegativeInt = 0
     """Days before a fold's validation days (less a purge) on which it trains; 0 takes all of them."""

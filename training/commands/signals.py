@@ -67,11 +67,11 @@ def _tables(signals: Signals) -> list[str]:
         texts = [_titled("orders", [_order_row(order) for order in signals.orders])]
     else:
         best = signals.best_expected_percent
-        most = (
-            "" if best is None else f": most is expected of {signals.best_candidate}, {best:+.2f}% of an order's value"
-        )
-        reason = "nothing can be ordered" if best is None else "waiting, or the lack of cash, stands against it"
-        texts = [f"no order{most}; {reason}"]
+        reason = "nothing can be ordered"
+        if best is not None:
+            against = "cash is worth more, or short" if best > 0 else "it would not earn its costs"
+            reason = f"most is expected of {signals.best_candidate}, {best:+.2f}% of its value, but {against}"
+        texts = [f"no order: {reason}"]
     texts += [f"{order.ticker} looks at most at {_shares(order.looks_at)}" for order in signals.orders]
     if signals.positions:
         texts.append(_titled("open positions", [_position_row(position) for position in signals.positions]))

@@ -55,7 +55,6 @@ def run_training(
 
     Raises:
         DataError: the data cannot be used, or are not those that the run knew.
-        NonFiniteError: an update or a result was not finite, at which the settings let the run stop.
         ConfigError, CloudError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
     with open_session(config, explicit, store=store, files=(MARKET,), results=RESULTS) as session:

@@ -39,4 +39,5 @@ def build_trainer(
         profiler.track("environments", trainer.eval_env)
         profiler.track("environments", trainer.val_env)
         profiler.track("replay_buffers", trainer.replay)
+        profiler.track("agents", trainer, count=config.evolution.population_size + 1)
     return trainer

@@ -18,7 +18,7 @@ from models.agent import Agent
 from training.signals.attribution import Share, attribution
 from training.signals.holdings import Holding, position_features
 from utils.config.trader import EnvironmentConfig
-from utils.errors import ConfigError
+from utils.errors import ConfigError, DataError
 from utils.spaces import POSITION_FEATURES
 
 
@@ -109,7 +109,15 @@ def make_signals(
     """Ask `agent` for its orders at the close of `day`, as on the first day of an episode.
 
     Sizes refer to the initial capital of the rules; `cash` and `holdings` are the account at that close.
+
+    Raises:
+        DataError: the day comes before all that was learned from.
     """
+    if day < market.splits.train.first:
+        raise DataError(
+            f"expected a day from {market.dates[market.splits.train.first]} on, the first that was learned from, got "
+            f"{market.dates[day]}"
+        )
     exposure = sum(holding.shares * holding.last_price for holding in holdings)
     # The account stands before a session in which every stock opens at this close: so the environment's own rules
     # choose the orders and size them, without the data of the days after.

@@ -63,7 +63,7 @@ class DataConfig:
     train_fraction: InnerShare = 0.70
     """Share of the days, from the first, that training may read."""
     validation_fraction: InnerShare = 0.15
-    """Share of the days after training, used to choose the champion; the rest is the holdout."""
+    """Share of the days after training, on which the champion is first looked at; the rest is the holdout."""
     input_clip: PositiveFloat = 8.0
     """Standard deviations to which standardised observations are clipped, above and below."""
     max_bad_row_share: Annotated[float, limits("0 <= {} < 1")] = 0.01
@@ -226,7 +226,7 @@ class Config:
     resume: ResumedRunName = None
     runs_dir: RunsFolder = Path("runs")
     keep_checkpoints: Annotated[PositiveInt, Mark.FREE] = 3
-    """Newest generations whose checkpoints stay on disk, besides the champion's."""
+    """Newest generations whose checkpoints stay on disk."""
     plot_every: Annotated[PositiveInt, Mark.FREE] = 5
     """Generations between two drawings of the pictures."""
     census_every: Annotated[NonNegativeInt, Mark.FREE] = 5

@@ -14,7 +14,6 @@ def choose_device(name: str) -> torch.device:
     device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
     label = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     logger.debug("device: %s (%s)", device, label)
-    logger.debug("torch.compile, CUDA graphs: off (measure them with `python -m benchmarks.speed.device_choices`)")
     return device
 
 
