@@ -37,7 +37,7 @@ from utils.errors import ConfigError, DataError
 
 CONTEXT = 16
 MARKET = small_market(3)
-days = st.integers(CONTEXT - 1, len(MARKET.dates) - TINY_RULES.episode_steps - 1)
+days = st.integers(CONTEXT, len(MARKET.dates) - TINY_RULES.episode_steps - 1)
 
 
 @cache
@@ -358,3 +358,10 @@ def test_help_names_every_flag_of_a_command(name: str, capsys: pytest.CaptureFix
     known = arguments_of(COMMANDS[name].arguments)
     flags = [flag for key, setting in known.items() if "." not in key for flag in flags_of(key, setting)]
     assert len(flags) >= 7 and all(re.search(rf"{flag}\b", shown) for flag in flags)
+
+
+def test_a_day_before_all_that_was_learned_from_is_refused() -> None:
+    first = MARKET.splits.train.first
+    assert signals_of(MARKET, 0, first).date == str(MARKET.dates[first])
+    with pytest.raises(DataError, match=str(MARKET.dates[first])):
+        signals_of(MARKET, 0, first - 1)
