@@ -50,7 +50,7 @@ from training.evolution import elite_count, ranked
 from utils.errors import ConfigError
 
 BASE = "as the profile"
-_SEEDS, _GENERATIONS = 5, 20
+_SEEDS, _GENERATIONS = 5, 10
 _OFF = 9.0
 """Logarithm of a penalty under which an input counts for nothing."""
 
