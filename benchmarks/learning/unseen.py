@@ -22,6 +22,7 @@ from models.trader import Outlook, Traders
 from models.waiting import WaitingValue
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.evaluation.opponents import tune_planted
+from training.evaluation.rivals import TUNING_WINDOWS
 from training.evaluation.tracks import ORACLE, RULE
 from training.rollout import Rollout, play, roll_out
 from utils.config.trader import Config
@@ -33,7 +34,6 @@ CPU = torch.device("cpu")
 UNSEEN_SEED = 2_000_000
 """Seed of the first unseen path while things are developed; training paths have small ones."""
 UNSEEN_PATHS, WINDOWS_PER_PATH = 8, 25
-_TUNING_WINDOWS = 32
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def tuned(market: Market, scores: PlantedScores, config: Config) -> dict[str, Sc
 
 def tuning_windows(market: Market, config: Config) -> Tensor:
     """Return the training windows on which rules are tuned."""
-    return spaced_windows(market.splits.train, config.env.episode_steps, _TUNING_WINDOWS)
+    return spaced_windows(market.splits.train, config.env.episode_steps, TUNING_WINDOWS)
 
 
 def joined(parts: Sequence[Profits]) -> Profits:

@@ -18,6 +18,7 @@ from training.evaluation.assessment import Evaluation, Split
 from training.evaluation.baselines import ScoreRule
 from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
 from training.evaluation.opponents import benchmark_close, known_rules, tune_planted
+from training.evaluation.rivals import TUNING_WINDOWS
 from training.evaluation.tables import log_evaluation, write_evaluation
 from training.evaluation.tracks import CHAMPION, Ground, play_all
 from training.run.saved import SavedRun, open_saved_run
@@ -25,8 +26,6 @@ from utils.config.trader import Config, EvaluationConfig
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import RunLog
 from utils.runs.seeding import named_generator
-
-_TUNING_WINDOWS = 16
 
 
 def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
@@ -144,7 +143,7 @@ def opposing_rules(run: SavedRun, env: Portfolio, judging: EvaluationConfig) -> 
     rules = known_rules(run.market, env, judging)
     if run.planted_scores is None:
         return rules
-    starts = spaced_windows(run.market.splits.train, run.config.env.episode_steps, _TUNING_WINDOWS).to(run.device)
+    starts = spaced_windows(run.market.splits.train, run.config.env.episode_steps, TUNING_WINDOWS).to(run.device)
     return rules | tune_planted(env, run.planted_scores, starts)
 
 

@@ -34,7 +34,7 @@ _MOST_CONTEXT_TERMS = 8
 _SIGNIFICANCE = 0.05
 _CLIP = 6.0
 """Standard deviations to which inputs are clipped."""
-_TUNING_WINDOWS = 32
+TUNING_WINDOWS = 32
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def fit_rivals(market: Market, env: Portfolio, *, refit_days: int = 0) -> dict[s
     except DataError as error:
         logger.warning("the rivals %s and %s are left out: %s", RIDGE, LIGHTGBM, error)
         return {}
-    starts = spaced_windows(samples.train, env.rules.episode_steps, _TUNING_WINDOWS).to(env.device)
+    starts = spaced_windows(samples.train, env.rules.episode_steps, TUNING_WINDOWS).to(env.device)
     rules = [
         ScoreRule(ridge.ranker(target).out_of_fold(samples), target_percent=percent)
         for target, percent in enumerate(targets)
