@@ -1,4 +1,4 @@
-"""Nine causal features of daily bars, and the stationary network inputs made from them."""
+"""Nine causal features of daily bars, and the stationary features that are observed made from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEATURES = ("open", "close", "high", "low", "rsi", "macd", "macd_signal", "trix"
 OPEN, CLOSE, HIGH, LOW, RSI, MACD, MACD_SIGNAL, TRIX, PERCENT_TO_MA20 = range(9)
 NUM_FEATURES = len(FEATURES)
 MASK = NUM_FEATURES
-"""Channel of the validity mask in the network inputs."""
+"""Channel of the validity mask in the observed features."""
 
 PRICES = (OPEN, CLOSE, HIGH, LOW)
 
@@ -94,8 +94,8 @@ def normalization_stats(data_array: Float32Array, last_day: int) -> Normalizatio
     return NormalizationStats(mean=mean, std=std)
 
 
-def network_inputs(data_array: Float32Array, stats: NormalizationStats, clip: float) -> Float32Array:
-    """Return the network inputs: (days, columns, 10) float32, standardised and clipped to +-`clip`.
+def observed_features(data_array: Float32Array, stats: NormalizationStats, clip: float) -> Float32Array:
+    """Return the observed features: (days, columns, 10) float32, standardised and clipped to +-`clip`.
 
     A missing value is 0, the mean. Channel 9 is the validity mask: 1.0 where the stock traded that day, else 0.0.
     """

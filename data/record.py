@@ -33,7 +33,7 @@ class MarketRecord:
     """First and last date of each split."""
     mean: list[float]
     std: list[float]
-    """Normalisation of the network inputs."""
+    """Normalisation of the observed features."""
     fingerprints: dict[str, str]
     """Hash of each ticker's prices up to the last validation day, days without a bar included; of its volume, too,
     where the run uses it."""

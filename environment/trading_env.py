@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from data.features import NUM_FEATURES, NormalizationStats, network_inputs
+from data.features import NUM_FEATURES, NormalizationStats, observed_features
 from environment.ledger import EXIT_REASONS, Bars
 from environment.portfolio import Portfolio
 from utils.config.trader import EnvironmentConfig
@@ -63,7 +63,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         columns = _checked_columns(investable_columns, data_array.shape[1])
         self.rules = rules or EnvironmentConfig()
         self.dates = dates
-        self._market = network_inputs(data_array, normalization_stats, input_clip)
+        self._market = observed_features(data_array, normalization_stats, input_clip)
         self._portfolio = Portfolio(Bars.of(data_array, columns, volume=volume), self.rules)
         self._set_window(start_idx, end_idx, trading_end_idx)
         stocks = len(columns)

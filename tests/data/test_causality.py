@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.features import CLOSE, network_inputs, stationary_inputs
+from data.features import CLOSE, observed_features, stationary_inputs
 from data.market import Market, build_market
 from environment.portfolio import Portfolio
 from environment.trading_env import Observation
@@ -83,7 +83,7 @@ def test_features_and_inputs_up_to_a_day_ignore_what_follows(day: int, seed: int
     np.testing.assert_array_equal(other.data_array[known], loader.data_array[known])
     assert not np.array_equal(other.data_array[day + 1 :], loader.data_array[day + 1 :], equal_nan=True)
     stats = loader.compute_normalization_stats(LAST_TRAINING_DAY)
-    for inputs in (stationary_inputs, lambda data: network_inputs(data, stats, 8.0)):
+    for inputs in (stationary_inputs, lambda data: observed_features(data, stats, 8.0)):
         np.testing.assert_array_equal(inputs(other.data_array)[known], inputs(loader.data_array)[known])
 
 

@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import features as f
-from data.features import NormalizationStats, compute_features, network_inputs, normalization_stats, stationary_inputs
+from data.features import (
+    NormalizationStats,
+    compute_features,
+    normalization_stats,
+    observed_features,
+    stationary_inputs,
+)
 
 Array = npt.NDArray[np.floating]
 
@@ -140,7 +146,7 @@ def test_a_power_of_two_changes_no_bit_and_ten_next_to_nothing(seed: int, power:
         bars = {name: price.astype(np.float32) * factor for name, price in random_bars(seed, 80).items()}
         data[:, 0] = compute_features(**bars)
         stats = normalization_stats(data, 79)
-        return network_inputs(data, stats, 8.0), stats
+        return observed_features(data, stats, 8.0), stats
 
     plain, stats = inputs(np.float64(1.0))
     doubled, doubled_stats = inputs(np.float64(2.0**power))
@@ -167,22 +173,22 @@ def test_stationary_prices_refer_to_the_last_traded_close() -> None:
 
 @given(seed=st.integers(0, 1000), day=st.integers(1, 79), filler=st.sampled_from([np.nan, 3.0, 1e30]))
 @settings(max_examples=25, deadline=None)
-def test_network_inputs_never_read_a_later_day(seed: int, day: int, filler: float) -> None:
+def test_observed_features_never_read_a_later_day(seed: int, day: int, filler: float) -> None:
     data = random_market(seed)
     spoiled = data.copy()
     spoiled[day + 1 :] = filler
     stats, spoiled_stats = normalization_stats(data, day), normalization_stats(spoiled, day)
     assert spoiled_stats.mean.tobytes() == stats.mean.tobytes()
     assert spoiled_stats.std.tobytes() == stats.std.tobytes()
-    expected = network_inputs(data, stats, 8.0)[: day + 1].tobytes()
-    assert network_inputs(spoiled, stats, 8.0)[: day + 1].tobytes() == expected
+    expected = observed_features(data, stats, 8.0)[: day + 1].tobytes()
+    assert observed_features(spoiled, stats, 8.0)[: day + 1].tobytes() == expected
 
 
 @given(seed=st.integers(0, 1000), missing=st.floats(0.0, 0.9))
 @settings(max_examples=20, deadline=None)
-def test_network_inputs_are_standard_bounded_and_never_missing(seed: int, missing: float) -> None:
+def test_observed_features_are_standard_bounded_and_never_missing(seed: int, missing: float) -> None:
     data = random_market(seed, missing=missing)
-    inputs = network_inputs(data, normalization_stats(data, len(data) - 1), 3.0)
+    inputs = observed_features(data, normalization_stats(data, len(data) - 1), 3.0)
     assert inputs.dtype == np.float32
     assert inputs.shape == (80, 4, 10)
     assert np.isfinite(inputs).all()
@@ -220,6 +226,6 @@ def test_a_feature_that_never_varies_gives_zeros() -> None:
     data[:, :, : f.RSI] = 20.0
     stats = normalization_stats(data, 49)
     np.testing.assert_array_equal(stats.std, 1.0)
-    inputs = network_inputs(data, stats, 8.0)
+    inputs = observed_features(data, stats, 8.0)
     assert not inputs[:, :, : f.MASK].any()
     assert inputs[:, :, f.MASK].all()

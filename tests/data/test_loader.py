@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import features as f
-from data.features import compute_features, network_inputs
+from data.features import compute_features, observed_features
 from data.loader import StockDataLoader
 from utils.config.trader import DataConfig
 from utils.errors import DataError
@@ -125,8 +125,8 @@ def test_nothing_later_changes_a_bit(seed: int, day: int, how: str) -> None:
     assert dirty.data_array[: day + 1].tobytes() == clean.data_array[: day + 1].tobytes()
     stats = clean.compute_normalization_stats(day)
     assert dirty.compute_normalization_stats(day).std.tobytes() == stats.std.tobytes()
-    expected = network_inputs(clean.data_array, stats, 8.0)[: day + 1].tobytes()
-    assert network_inputs(dirty.data_array, stats, 8.0)[: day + 1].tobytes() == expected
+    expected = observed_features(clean.data_array, stats, 8.0)[: day + 1].tobytes()
+    assert observed_features(dirty.data_array, stats, 8.0)[: day + 1].tobytes() == expected
 
 
 DAYS = bars_frame()["date"]

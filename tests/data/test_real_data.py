@@ -9,7 +9,7 @@ import pytest
 
 from data.loader import StockDataLoader
 from environment.trading_env import TradingEnvironment
-from models.replay_buffer import ReplayBuffer
+from models.replay_buffer import replay_buffer
 
 FOLDER = Path(__file__).parents[3] / "shared" / "data"
 PRICES, INVESTABLE = FOLDER / "us_daily_1999_2014.parquet", FOLDER / "investable_108.txt"
@@ -53,7 +53,4 @@ def test_ten_windows_on_one_environment(loader: StockDataLoader) -> None:
 
 def test_a_full_buffer_is_small() -> None:
     for orders_per_day in (1, 3):
-        replay = ReplayBuffer(
-            10, first_day=504, last_day=2600, slots=24 * orders_per_day, orders_per_day=orders_per_day
-        )
-        assert replay.bytes_per_transition <= 4096
+        assert replay_buffer(10, orders_per_day).bytes_per_row <= 256

@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from data.features import NUM_FEATURES
+from data.features import NUM_FEATURES, observed_features
 from data.market import Market
 from environment.portfolio import Portfolio
 from environment.trading_env import Observation, TradingEnvironment
@@ -131,6 +131,7 @@ def test_one_object_serves_ten_windows(market: Market) -> None:
     """Each reset shows what a freshly built environment shows, whatever was played before."""
     env, rng = environment_of(market), np.random.default_rng(5)
     stocks = len(market.investable_columns)
+    inputs = observed_features(market.data_array, market.stats, market.input_clip)
     for start in rng.integers(16, 120, 10).tolist():
         length = int(rng.integers(2, 30))
         trading = int(rng.integers(1, length + 1))
@@ -147,7 +148,7 @@ def test_one_object_serves_ten_windows(market: Market) -> None:
         )
         fresh_observation, fresh_info = fresh.reset()
         assert observation["market"].shape == (market.data_array.shape[1], NUM_FEATURES)
-        np.testing.assert_array_equal(observation["market"], market.inputs[:, start, :NUM_FEATURES])
+        np.testing.assert_array_equal(observation["market"], inputs[start, :, :NUM_FEATURES])
         assert_equal(observation, fresh_observation)
         np.testing.assert_equal(info, fresh_info)
         for _ in range(int(rng.integers(1, length + 1))):
