@@ -361,7 +361,7 @@ def test_a_resumed_run_takes_free_settings_and_moved_files_only() -> None:
     saved = Config(generations=3, seed=5, data=Path("here/bars.parquet"))
     now = Config(generations=9, seed=6, threads=2, data=Path("there/bars.parquet"), resume="one")
     merged = settings_to_resume(saved, now, frozenset({"generations", "data"}))
-    assert merged == dataclasses.replace(now, seed=5, threads=0)
+    assert merged == dataclasses.replace(now, seed=5, threads=1)
     for name, changed_to in {"seed": 6, "data": Path("here/other.parquet")}.items():
         other = dataclasses.replace(saved, **{name: changed_to})
         with pytest.raises(ConfigError, match=f"expected {name} = .*with which the run began"):

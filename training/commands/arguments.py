@@ -60,7 +60,7 @@ class EvaluateArguments:
     benchmark: InputFile | None = None
     """CSV file (`date, close`) of a benchmark to be played beside the champion."""
     device: Device = "auto"
-    threads: Threads = 0
+    threads: Threads = 1
 
 
 @checked_dataclass
@@ -84,7 +84,7 @@ class SignalsArguments:
     """JSON file to write everything to."""
     runs_dir: RunsFolder = Path("runs")
     device: Device = "cpu"
-    threads: Threads = 0
+    threads: Threads = 1
 
 
 @checked_dataclass

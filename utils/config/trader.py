@@ -232,7 +232,7 @@ class Config:
     census_every: Annotated[NonNegativeInt, Mark.FREE] = 5
     """Generations between two counts of all live objects, by which leaks are named; 0 counts none."""
     memory_limit_mb: MemoryLimit = 0.0
-    threads: Threads = 0
+    threads: Threads = 1
     verbose: Verbose = False
     split: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
