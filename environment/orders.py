@@ -27,25 +27,6 @@ class Orders:
     target_percent: Tensor
 
 
-@dataclass(frozen=True)
-class OrderLimits:
-    """Limits of a day's orders: their number, and the size that the cash allows."""
-
-    orders_per_day: int
-    size_per_cash: float
-    """Size of the order, as a share of the largest, that all of the initial capital in cash pays for."""
-
-    @classmethod
-    def of(cls, rules: EnvironmentConfig, stocks: int) -> OrderLimits:
-        """Derive the limits of an account that trades so many stocks."""
-        orders = min(rules.max_new_positions_per_day, stocks)
-        return cls(orders, 1 / (rules.largest_order * (1 + rules.cost_rate)))
-
-    def affordable_size(self, account: Tensor) -> Tensor:
-        """Return the size that the cash of (..., 3) accounts pays for, as a share of the largest: (..., 1)."""
-        return account[..., :1] * self.size_per_cash
-
-
 def candidate_stocks(tradable: Tensor, slot_stock: Tensor) -> Tensor:
     """Tell which of (..., n) tradable stocks are not held; `slot_stock` (..., slots) is n in empty slots."""
     stocks = tradable.shape[-1]

@@ -16,7 +16,6 @@ from torch import Tensor
 from data.market import Market
 from environment.ledger import EXIT_REASONS, Bars, EpisodeSummary, Ledger, Positions
 from environment.orders import (
-    OrderLimits,
     Orders,
     candidate_stocks,
     choose_orders,
@@ -59,8 +58,7 @@ class Portfolio:
         self.bars = bars
         self.rules = rules
         self.device = bars.quotes.device
-        self.limits = OrderLimits.of(rules, bars.stocks)
-        self.orders_per_day = self.limits.orders_per_day
+        self.orders_per_day = min(rules.max_new_positions_per_day, bars.stocks)
         self.lanes = 0
         self.steps = 0
         self._rate = rules.cost_rate

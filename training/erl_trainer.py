@@ -140,14 +140,6 @@ class ERLTrainer:
         elites = torch.tensor(self.elites, device=self.device)
         return Agent(self.days.inputs, traders.rows(elites).mean(), self.waiting, self.eval_env.rules)
 
-    def elite_agents(self) -> list[Agent]:
-        """Return the elites, the fittest first, each as an agent of its own."""
-        traders = traders_of(self.genes, self.critics.weights, self.device)
-        return [
-            Agent(self.days.inputs, traders.rows(slice(row, row + 1)), self.waiting, self.eval_env.rules)
-            for row in self.elites
-        ]
-
     def validate(self) -> dict[str, float]:
         """Play the champion on the validation windows; nothing is chosen by the result."""
         rollout = roll_out(
@@ -185,10 +177,10 @@ class ERLTrainer:
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue exactly, as nested dicts of tensors and JSON values.
 
-        Critics follow from genes and market; those of the champion and the elites are kept for who only plays them.
+        Critics follow from genes and market; the champion's is kept for who only plays it.
         """
         return {
-            "population": {"genes": self.genes, "weights": torch.from_numpy(self.critics.weights)},
+            "population": {"genes": self.genes},
             "champion": self.champion.state_dict(),
             "replay": self.replay.state_dict(),
             "progress": {

@@ -83,7 +83,8 @@ def test_the_single_elite_is_chosen_by_validation() -> None:
     trainer.run_generation()
     assert sorted(trainer.elites) == [0, 1, 2, 3]
     profit = []
-    for agent in trainer.elite_agents():
+    each = agents_of(trainer)
+    for agent in (each[row] for row in trainer.elites):
         outlook = agent.outlook(trainer.market, trainer.days.later)
         played = roll_out(trainer.val_env, agent.traders, outlook, agent.waiting, trainer.validation_starts)
         profit.append(float(played.profit_percent))

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environment.orders import OrderLimits, candidate_stocks, choose_orders, cut_to_cash
-from utils.config.trader import EnvironmentConfig
+from environment.orders import candidate_stocks, choose_orders, cut_to_cash
 from utils.spaces import rank_stocks
 
 
@@ -45,11 +44,3 @@ def test_later_orders_get_the_cash_that_is_left(dim: int) -> None:
     cash = torch.tensor([[7.0]])
     found = cut_to_cash(wanted if dim else wanted.T, cash if dim else cash[0], dim)
     assert found.flatten().tolist() == [5.0, 2.0, 0.0]
-
-
-def test_all_cash_buys_what_it_pays_for_with_its_costs() -> None:
-    rules = EnvironmentConfig(stake_percent=1.0, cost_bps=50.0, slippage_bps=50.0, max_new_positions_per_day=3)
-    limits = OrderLimits.of(rules, stocks=2)
-    size = limits.affordable_size(torch.tensor([[0.5, 0.5, 1.0]]))
-    assert limits.orders_per_day == 2
-    assert float(size) * rules.largest_order * (1 + rules.cost_rate) == pytest.approx(0.5)

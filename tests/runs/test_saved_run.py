@@ -21,6 +21,7 @@ from data.market import Market, build_market
 from data.record import pin_market, read_record, record_market, split_market
 from data.splits import Span, Splits
 from main import main
+from models.genome import PATIENCE
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
 from tests.tiny_run import TINY, frame, parameters, records, unjudged
@@ -164,8 +165,8 @@ def test_a_run_opens_as_it_was_saved(folder: Path) -> None:
         for name, value in values.items():
             stored = checkpoint.state["champion"][part][name]
             assert torch.equal(value, stored) if isinstance(value, torch.Tensor) else value == stored, (part, name)
-    progress, weights = checkpoint.state["progress"], checkpoint.state["population"]["weights"]
-    torch.testing.assert_close(saved.champion.traders.weights[0], weights[progress["elites"]].mean(0))
+    progress, genes = checkpoint.state["progress"], checkpoint.state["population"]["genes"]
+    torch.testing.assert_close(saved.champion.traders.patience[0], genes[progress["elites"], PATIENCE].mean())
     assert [saved.market.tickers[column] for column in saved.market.investable_columns] == ["T1", "T3", "T4", "T5"]
     assert saved.planted_scores is None and len(saved.market.dates) == 300
 
