@@ -9,20 +9,15 @@ import torch
 from torch import Tensor
 
 from models.inputs import GROUPS
-from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
+from utils.spaces import TARGET_PERCENTS
 
-TARGETS = 5
-"""Sale targets, evenly spaced over their range."""
 DECISIONS = ("target", "patience")
 GENES = (*GROUPS, *DECISIONS)
 """Logarithms to base 10 of the penalties on the groups of inputs, the number of the sale target, and the weight of the
 value of waiting."""
 TARGET, PATIENCE = (GENES.index(name) for name in DECISIONS)
 _LOW = (*(-4.0 for _ in GROUPS), 0.0, 0.0)
-_HIGH = (*(2.0 for _ in GROUPS), TARGETS - 1.0, 1.25)
-TARGET_PERCENTS = tuple(
-    MIN_TARGET_PERCENT + place * (MAX_TARGET_PERCENT - MIN_TARGET_PERCENT) / (TARGETS - 1) for place in range(TARGETS)
-)
+_HIGH = (*(2.0 for _ in GROUPS), len(TARGET_PERCENTS) - 1.0, 1.25)
 
 
 def found(agents: int, generator: torch.Generator) -> Tensor:

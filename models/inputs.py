@@ -60,16 +60,14 @@ class TradeInputs:
 
     def of(self, market: Market) -> Float32Array:
         """Return the (days, n, inputs) of a market; row t depends on closes up to t only."""
-        return self._standardised(_raw(market, self.responses))
-
-    def without(self, market: Market, learned: BoolArray) -> Float32Array:
-        """Return the inputs with responses fitted to other days."""
-        return self._standardised(_raw(market, _responses(market, learned)))
-
-    def _standardised(self, raw: Float32Array) -> Float32Array:
-        x = (raw - self.mean) / self.std
+        x = (_raw(market, self.responses) - self.mean) / self.std
         x[..., :_BANK] = np.clip(x[..., :_BANK], -_CLIP, _CLIP)
         return np.concatenate((np.ones_like(x[..., :1]), x), axis=2)
+
+    def without(self, x: Float32Array, market: Market, learned: BoolArray) -> Float32Array:
+        """Return a market's inputs `x` with the forecasts of responses fitted to other days in place of these."""
+        forecast = (_forecast(market, _responses(market, learned)) - self.mean[_BANK:]) / self.std[_BANK:]
+        return np.concatenate((x[..., : 1 + _BANK], forecast), axis=2)
 
 
 def _responses(market: Market, learned: BoolArray) -> Responses:
@@ -77,5 +75,8 @@ def _responses(market: Market, learned: BoolArray) -> Responses:
 
 
 def _raw(market: Market, responses: Responses) -> Float32Array:
-    forecast = responses.forecast(market.data_array[:, :, CLOSE], market.investable_columns)
-    return np.concatenate((multi_scale_bank(market.close), forecast), axis=2)
+    return np.concatenate((multi_scale_bank(market.close), _forecast(market, responses)), axis=2)
+
+
+def _forecast(market: Market, responses: Responses) -> Float32Array:
+    return responses.forecast(market.data_array[:, :, CLOSE], market.investable_columns)

@@ -24,7 +24,7 @@ class Traders:
     """What A agents decide by."""
 
     weights: Tensor
-    """(A, inputs) float32 of their critics."""
+    """(A, inputs) of their critics."""
     target_percent: Tensor
     """(A,) sale target of all orders."""
     patience: Tensor

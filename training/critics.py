@@ -14,11 +14,11 @@ from torch import Tensor
 
 from data.market import Market
 from environment.portfolio import Portfolio
-from models.genome import PATIENCE, TARGET, TARGET_PERCENTS
+from models.genome import PATIENCE, TARGET
 from models.inputs import GROUP_OF_INPUT, GROUPS, TradeInputs
 from models.trader import Outlook, Traders
-from training.hindsight import order_results
 from training.samples import Float32Array, Float64Array, Moments, Samples, Sums
+from utils.spaces import TARGET_PERCENTS
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,17 @@ class TrainingDays:
         Raises:
             DataError: there is too little to learn from.
         """
-        train, days = market.splits.train, len(market.dates)
-        hindsight = order_results(env.bars, env.rules, train.first, train.last)
-        results = np.full((len(hindsight.targets), days, env.bars.stocks), np.nan, dtype=np.float32)
-        results[:, train.first : train.last + 1] = hindsight.rewards.cpu().numpy()
-        learned = np.arange(days) <= train.last
+        train = market.splits.train
+        learned = np.arange(len(market.dates)) <= train.last
         inputs = TradeInputs.fit(market, learned)
-        samples = Samples(inputs.of(market), results, train, env.slots // env.orders_per_day)
+        samples = Samples.of(inputs.of(market), env, train, train.last)
         samples.require_enough()
         later = np.zeros_like(samples.x)
         later[train.last + 1 :] = samples.x[train.last + 1 :]
         for _, held in samples.folds:
             apart = learned.copy()
             apart[max(0, held.start - samples.longest) : held.stop + samples.longest] = False
-            samples.x[held] = inputs.without(market, apart)[held]
+            samples.x[held] = inputs.without(samples.x, market, apart)[held]
         moments = Moments.of(samples)
         without = [moments.over(fold) for fold, _ in samples.folds]
         within = [moments.over(held) for _, held in samples.folds]

@@ -17,10 +17,8 @@ from environment.ledger import Bars
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from utils.config.trader import EnvironmentConfig
-from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
+from utils.spaces import MAX_COEFFICIENT, TARGET_PERCENTS
 
-_TARGETS = 5
-"""Sale targets tried, evenly spaced over their range; a critic sees its target as a number and fills the gaps."""
 _DAYS_AT_ONCE = 256
 _STAKE_PERCENT = 0.001
 """So small a stake that no order is ever cut to the cash at hand, or to a share of the day's volume."""
@@ -45,7 +43,7 @@ def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day
     volume cap. The results are those of orders that no cap cuts: a trade's result is in proportion to its size, and
     critics see the size that was filled.
     """
-    targets = torch.linspace(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT, _TARGETS, device=bars.quotes.device)
+    targets = torch.tensor(TARGET_PERCENTS, device=bars.quotes.device)
     affordable = replace(
         rules,
         stake_percent=_STAKE_PERCENT,
@@ -55,7 +53,7 @@ def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day
     )
     portfolio = Portfolio(bars, affordable)
     longest, days = portfolio.slots, last_day - first_day + 1
-    rewards = torch.full((_TARGETS, days, bars.stocks), torch.nan, device=bars.quotes.device)
+    rewards = torch.full((len(targets), days, bars.stocks), torch.nan, device=bars.quotes.device)
     for first in range(0, days - longest, _DAYS_AT_ONCE):
         count = min(_DAYS_AT_ONCE, days - longest - first)
         credited = _credited(portfolio, first_day + first, count, count + longest - 1, targets)

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.splits import Span
+from environment.portfolio import Portfolio
+from training.hindsight import order_results
 from utils.errors import DataError
 
 BoolArray = NDArray[np.bool_]
@@ -33,6 +35,14 @@ class Samples:
     train: Span
     longest: int
     """Sessions until the result of every order is known."""
+
+    @classmethod
+    def of(cls, x: Float32Array, env: Portfolio, train: Span, last: int) -> Self:
+        """Take the results of all orders of the days from the first training day to `last`, as an environment gives."""
+        hindsight = order_results(env.bars, env.rules, train.first, last)
+        results = np.full((len(hindsight.targets), *x.shape[:2]), np.nan, dtype=np.float32)
+        results[:, train.first : last + 1] = hindsight.rewards.cpu().numpy()
+        return cls(x, results, train, env.slots // env.orders_per_day)
 
     @cached_property
     def is_known(self) -> BoolArray:

@@ -11,6 +11,8 @@ MIN_COEFFICIENT, MAX_COEFFICIENT = 1.0, 10.0
 """An order's size in stakes; below the minimum nothing is ordered."""
 MIN_TARGET_PERCENT, MAX_TARGET_PERCENT = 10.0, 50.0
 """Sale target above the fill price."""
+TARGET_PERCENTS = (MIN_TARGET_PERCENT, 20.0, 30.0, 40.0, MAX_TARGET_PERCENT)
+"""Sale targets at which the results of orders are known, and among which agents choose."""
 ACTION_FEATURES = 2
 """Coefficient, sale target in percent."""
 POSITION_FEATURES = 6

@@ -41,7 +41,6 @@ from data.features import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from models.agent import Agent
-from models.genome import TARGET_PERCENTS
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.trader import Traders
 from models.waiting import WaitingValue
@@ -52,6 +51,7 @@ from utils.config.settings import settings_hash
 from utils.config.trader import Config, DataConfig
 from utils.errors import DataError
 from utils.runs.seeding import named_generator
+from utils.spaces import TARGET_PERCENTS
 
 Array = npt.NDArray[np.float64]
 DRAWN = "real prices, days drawn by lot"

@@ -71,7 +71,7 @@ def test_an_agent_orders_the_best_of_its_scores_on_a_fresh_account() -> None:
     weights = [-4.0, *np.random.default_rng(0).standard_normal(INPUTS - 1)]
     agent = tiny_agent(world.market, weights, rules=world.env.rules, patience=0.0)
     outlook = agent.outlook(world.market)
-    found = agent_scores(agent, world.market, FIRST_DAY, 30)
+    found = agent_scores(agent.outlook(world.market), FIRST_DAY, 30)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(world.market.close[FIRST_DAY : FIRST_DAY + 30]))
     ordered = 0
     for day, scores in enumerate(found, start=FIRST_DAY):

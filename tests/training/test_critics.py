@@ -15,7 +15,7 @@ from data.features import CLOSE, HIGH, LOW, OPEN
 from data.market import Market
 from data.synthetic.built_in import built_in_market
 from environment.portfolio import Portfolio
-from models.genome import PATIENCE, TARGET, TARGET_PERCENTS, found
+from models.genome import PATIENCE, TARGET, found
 from models.inputs import GROUP_OF_INPUT, GROUPS
 from models.responses import Responses
 from tests.small_market import TINY_RULES
@@ -24,6 +24,7 @@ from training.critics import TrainingDays, expectations, traders_of
 from training.hindsight import order_results
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 from utils.errors import DataError
+from utils.spaces import TARGET_PERCENTS
 
 AGENTS = 5
 
@@ -132,7 +133,9 @@ def test_prices_of_a_fold_do_not_reach_what_is_learned_without_it(market: Market
     fitted = [Responses.fit(close, market.investable_columns, apart) for close in closes]
     for name, value in vars(fitted[0]).items():
         np.testing.assert_array_equal(getattr(fitted[1], name), value, err_msg=name)
-    np.testing.assert_array_equal(days.samples.x[held], days.inputs.without(market, apart)[held])
+    np.testing.assert_array_equal(
+        days.samples.x[held], days.inputs.without(days.inputs.of(market), market, apart)[held]
+    )
 
 
 def test_results_of_a_fold_do_not_reach_what_is_expected_on_it(
@@ -149,7 +152,7 @@ def test_results_of_a_fold_do_not_reach_what_is_expected_on_it(
         known.rewards[:, changed] = known.rewards[:, changed] * 7 + 3
         return known
 
-    monkeypatch.setattr("training.critics.order_results", other_results)
+    monkeypatch.setattr("training.samples.order_results", other_results)
     found_days = days_of(market)
     one, two = (days.outlook(days.fit(genes)).expected for days in (expected, found_days))
     assert torch.equal(one[:, held], two[:, held])

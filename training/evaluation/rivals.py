@@ -22,10 +22,10 @@ from data.splits import spaced_windows
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.evaluation.rankers import Model, Ranker, Ridge, fit_ridge, fit_trees
-from training.hindsight import order_results
 from training.rollout import play
 from training.samples import Float32Array, Float64Array, Samples
 from utils.errors import DataError
+from utils.spaces import TARGET_PERCENTS
 
 logger = logging.getLogger(__name__)
 RIDGE, LIGHTGBM = "ridge", "LightGBM"
@@ -130,7 +130,8 @@ def fit_rivals(market: Market, env: Portfolio, *, refit_days: int = 0) -> dict[s
     """
     try:
         inputs = Inputs.fit(market)
-        samples, targets = _samples(market, env, inputs, to_the_end=refit_days > 0)
+        last = len(market.dates) - 1 if refit_days else market.splits.train.last
+        samples = Samples.of(inputs.of(market), env, market.splits.train, last)
         samples.require_enough()
         inputs, samples, ridge = _with_context(market, inputs, samples)
     except DataError as error:
@@ -139,7 +140,7 @@ def fit_rivals(market: Market, env: Portfolio, *, refit_days: int = 0) -> dict[s
     starts = spaced_windows(samples.train, env.rules.episode_steps, TUNING_WINDOWS).to(env.device)
     rules = [
         ScoreRule(ridge.ranker(target).out_of_fold(samples), target_percent=percent)
-        for target, percent in enumerate(targets)
+        for target, percent in enumerate(TARGET_PERCENTS)
     ]
     summary, _ = play(env, score_policy(rules, env.device), starts.repeat(len(rules)))
     target = int(summary.profit_percent.view(len(rules), -1).mean(1).argmax())
@@ -156,17 +157,6 @@ def fit_rivals(market: Market, env: Portfolio, *, refit_days: int = 0) -> dict[s
             100 * rivals[name].explained,
         )
     return rivals
-
-
-def _samples(market: Market, env: Portfolio, inputs: Inputs, *, to_the_end: bool) -> tuple[Samples, list[float]]:
-    """Return inputs and results, of training days only or to the end of the data, and the sale targets in percent."""
-    train, days = market.splits.train, len(market.dates)
-    last = days - 1 if to_the_end else train.last
-    hindsight = order_results(env.bars, env.rules, train.first, last)
-    results = np.full((len(hindsight.targets), days, env.bars.stocks), np.nan, dtype=np.float32)
-    results[:, train.first : last + 1] = hindsight.rewards.cpu().numpy()
-    longest = env.slots // env.orders_per_day
-    return Samples(inputs.of(market), results, train, longest), hindsight.targets.tolist()
 
 
 def _rankers(samples: Samples, ridge: Ridge, target: int) -> Iterator[tuple[str, Ranker]]:

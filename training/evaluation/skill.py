@@ -9,10 +9,9 @@ import numpy.typing as npt
 import torch
 from scipy.stats import rankdata
 
-from data.market import Market
 from environment.ledger import Bars
 from environment.orders import Orders
-from models.agent import Agent
+from models.trader import Outlook
 from training.evaluation.statistics import mean_test
 from training.hindsight import order_results
 from utils.config.trader import EnvironmentConfig
@@ -36,12 +35,12 @@ class Coefficient:
     days: int
 
 
-def agent_scores(agent: Agent, market: Market, first_day: int, days: int) -> Array:
+def agent_scores(outlook: Outlook, first_day: int, days: int) -> Array:
     """Return the results that an agent expects of orders, (days, n), percent of the initial capital; NaN without a bar.
 
     It orders the largest of them that are worth more than waiting.
     """
-    expected = agent.outlook(market).expected[0, first_day : first_day + days].double()
+    expected = outlook.expected[0, first_day : first_day + days].double()
     return np.asarray(torch.where(expected.isfinite(), expected, torch.nan).cpu().numpy())
 
 

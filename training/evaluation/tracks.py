@@ -19,6 +19,7 @@ from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
 from models.agent import Agent
+from models.trader import Outlook
 from training.evaluation.baselines import ScoreRule, held_equity, inverse_volatility, score_policy
 from training.evaluation.skill import agent_scores, known_share, trade_results
 from training.rollout import roll_out
@@ -106,8 +107,10 @@ class Ground:
         return replace(self, env=Portfolio(self.env.bars, replace(rules, volume_cap=0.0))) if rules.volume_cap else self
 
 
-def play_agent(ground: Ground, agent: Agent) -> tuple[Track, list[dict[str, Any]], Orders]:
-    """Play an agent.
+def play_agent(
+    ground: Ground, agent: Agent, outlook: Outlook | None = None
+) -> tuple[Track, list[dict[str, Any]], Orders]:
+    """Play an agent, by its outlook on the market if that is known.
 
     Returns:
         Its account, every trade (see `trade_ledger`) with its `window`, and its purchases: (steps, orders a day,
@@ -117,7 +120,7 @@ def play_agent(ground: Ground, agent: Agent) -> tuple[Track, list[dict[str, Any]
     roll_out(
         env,
         agent.traders,
-        agent.outlook(ground.market),
+        agent.outlook(ground.market) if outlook is None else outlook,
         agent.waiting,
         ground.starts,
         safe_point=lambda: invested.append(_invested_share(env)),
@@ -295,7 +298,8 @@ def play_all(
     generator: torch.Generator,
 ) -> Played:
     """Play the champion and all baselines, and again under other costs."""
-    track, trades, plan = play_agent(ground, agent)
+    outlook = agent.outlook(ground.market)
+    track, trades, plan = play_agent(ground, agent, outlook)
     tracks = {CHAMPION: track, **_play_baselines(ground, plan, score_rules, pickers, generator)}
     at_cost = {}
     for bps in COSTS_BPS:
@@ -312,7 +316,7 @@ def play_all(
         play_shifted(ground, plan, pickers, generator),
         known_share(plan, rules),
         {
-            CHAMPION: agent_scores(agent, ground.market, first, judged),
+            CHAMPION: agent_scores(outlook, first, judged),
             **{name: rule.scores[first : first + judged] for name, rule in score_rules.items()},
         },
         trade_results(ground.env.bars, rules, first, judged),
