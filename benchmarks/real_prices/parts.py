@@ -120,23 +120,27 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
         config = replace(from_dict(settings, Config), seed=seed)
         trained = fit(config, market, Budget(generations=config.generations), change.alter)
         ground, forms = source.ground(market), {}
+        results = trade_results(ground.env.bars, ground.env.rules, *_judged(ground))
         for name in source.plan.forms:
             generator = named_generator(seed, f"real prices {universe.name} {fold} {variant} {name}")
             agent = FORMS[name](trained.trainer)
-            forms[name] = _play_form(ground, agent, trained.trainer.days.later, source.plan, generator)
+            x = trained.trainer.days.later
+            forms[name] = _play_form(ground, agent, x, results, source.plan, generator)
     kept = {name: value for name, value in trained.record().items() if "seconds" not in name}
     return {"policies": forms, **kept, "training_seconds": trained.cpu_seconds, **cost.record}
 
 
-def _play_form(ground: Ground, agent: Agent, x: Float32Array, plan: Plan, generator: torch.Generator) -> Record:
-    """Play an agent, pickers with its orders, and its orders again under other rules."""
+def _play_form(
+    ground: Ground, agent: Agent, x: Float32Array, results: Array, plan: Plan, generator: torch.Generator
+) -> Record:
+    """Play an agent with the inputs `x`, pickers with its orders, and its orders again under other rules."""
     outlook = agent.outlook(ground.market, x)
     track, _, orders = play_agent(ground, agent, outlook)
     pickers, shifted = (play(ground, orders, plan.pickers, generator) for play in (play_pickers, play_shifted))
     replays = {label: replay(other, orders) for label, other in _other_grounds(ground, plan.replays)}
-    first, days = _judged(ground)
+    scores = agent_scores(outlook, *_judged(ground))
     return {
-        **_packed(ground, track, replays, agent_scores(outlook, first, days)),
+        **_packed(track, replays, scores, results),
         "pickers": pack_pickers(pickers, shifted, known_share(orders, ground.env.rules)),
     }
 
@@ -155,11 +159,11 @@ def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
         # Under a volume cap equal weight would need rules of its own: what is held is replayed at other costs only.
         replays = {label: _baselines(other, rules) for label, other in _other_grounds(ground, plan.cost_replays)}
         first, days = _judged(ground)
-        played = {}
+        results, played = trade_results(ground.env.bars, ground.env.rules, first, days), {}
         for name, track in _baselines(ground, rules).items():
             scores = rules[name].scores[first : first + days] if name in rules else None
             again = {label: tracks[name] for label, tracks in replays.items()}
-            played[name] = _packed(ground, track, again, scores)
+            played[name] = _packed(track, again, scores, results)
         dates = market.dates[first + 1 : first + days + 1].astype("datetime64[D]")
     return {"policies": played, "dates": np.datetime_as_string(dates).tolist(), **cost.record}
 
@@ -173,11 +177,11 @@ def _baselines(ground: Ground, rules: Mapping[str, object]) -> dict[str, Track]:
     }
 
 
-def _packed(ground: Ground, track: Track, replays: Mapping[str, Track], scores: Array | None) -> Record:
-    first, days = _judged(ground)
-    ranked = np.full(days, np.nan)
+def _packed(track: Track, replays: Mapping[str, Track], scores: Array | None, results: Array) -> Record:
+    """Pack what a policy did; `scores` and `results` are (days, n) of the test days."""
+    ranked = np.full(len(results), np.nan)
     if scores is not None:
-        _, ranked = information_coefficients(scores, trade_results(ground.env.bars, ground.env.rules, first, days))
+        _, ranked = information_coefficients(scores, results)
     return {
         "track": pack_track(track),
         "rank_ic": pack(ranked),

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.real_prices.forms import FORMS, PRODUCT, VARIANTS
 from training.evaluation.folds import FoldPlan
+from training.evaluation.tracks import EQUAL
 from utils.config.settings import flatten, from_dict, to_dict
 from utils.config.trader import Config, profile_config
 from utils.errors import ConfigError, first_line
@@ -125,6 +126,13 @@ def read_plan(path: Path = PLAN) -> Plan:
         unknown = [word for word in used if word not in known]
         if unknown or not used:
             raise ConfigError(f"expected a {name} of {', '.join(known)} in {path}, got {', '.join(unknown) or 'none'}")
+    for universe in plan.universes:
+        trained = [name for name, *_ in plan.policies(universe)]
+        others = [*trained, PICKERS, AT_EXPOSURE, BEST_RIVAL, EQUAL]
+        for own in plan.comparisons:
+            for word, among in ((own.policy, trained), (own.against, others)):
+                if own.universe == universe.name and word not in among:
+                    raise ConfigError(f"expected one of {'; '.join(among)} to be compared in {path}, got {word!r}")
     return plan
 
 
