@@ -87,6 +87,7 @@ def evaluate(
         champion_generation=run.generation,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         looks=looks,
+        evidence=[run.champion.evidence],
     )
 
 
@@ -103,7 +104,7 @@ def entered(evaluation: Evaluation, runs: Path) -> Evaluation:
             evaluation.champion_generation,
             *days,
             evaluation.policies[CHAMPION]["return"].value,
-            evaluation.judgement.sentence,
+            evaluation.sentence,
             evaluation.name,
             data_fingerprint(evaluation.market),
         )

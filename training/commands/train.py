@@ -154,6 +154,6 @@ def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Ev
             "generation": trainer.generation,
             "validation_return_percent": trainer.champion_score,
             **{split: short_rows(evaluation) for split, evaluation in evaluations.items()},
-            "verdict": {split: verdict_values(evaluation.judgement) for split, evaluation in evaluations.items()},
+            "verdict": {split: verdict_values(evaluation) for split, evaluation in evaluations.items()},
         },
     }
