@@ -72,6 +72,13 @@ class ERLTrainer:
         self.champion_score = float("nan")
         """Its mean profit on the validation windows, percent of the initial capital."""
 
+    def begin_with(self, genes: Tensor, elites: Sequence[int], weights: Tensor, opportunity_knots: Tensor) -> None:
+        """Take the place of the founders by (P, genes) of another run, and that of no value of waiting by its value."""
+        self.genes, self.elites = genes, list(elites)
+        self.critics = self.days.fit(genes)
+        self.waiting = self.waiting.with_values(weights.to(self.device), opportunity_knots.to(self.device))
+        self.champion = self.ensemble(self.elites)
+
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
         """Run up to so many generations; yield each one's record once its state is ready to be saved."""
         while self.generation < generations:

@@ -88,6 +88,7 @@ def evaluate(
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         looks=looks,
         evidence=[run.champion.evidence],
+        extends=run.extends,
     )
 
 
@@ -107,6 +108,7 @@ def entered(evaluation: Evaluation, runs: Path) -> Evaluation:
             evaluation.sentence,
             evaluation.name,
             data_fingerprint(evaluation.market),
+            evaluation.extends,
         )
         add_look(ledger, look)
         looks.append(look)

@@ -133,6 +133,8 @@ class Evaluation:
     looks: list[Look] | None = None
     """Looks at the run's holdout, the oldest first; None where no ledger is kept."""
     folds: Sequence[FoldResult] = ()
+    extends: str = ""
+    """Name of the run that this one began with, if any."""
     evidence: Sequence[Evidence] = ()
     """Of each champion, from its training days."""
     rivals: Sequence[str] = ()
