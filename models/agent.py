@@ -24,7 +24,7 @@ from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 
-MOST_CHANCE = 0.01
+MOST_CHANCE = 0.001
 """Chance of luck at which what an agent expects counts as evidence."""
 
 
