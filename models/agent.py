@@ -43,7 +43,12 @@ class Evidence:
     @property
     def is_there(self) -> bool:
         """Tell whether either is too small for luck."""
-        return min(self.choice, self.timing) <= MOST_CHANCE
+        return self.smallest <= MOST_CHANCE
+
+    @property
+    def smallest(self) -> float:
+        """Return the smaller chance."""
+        return min(self.choice, self.timing)
 
     def __str__(self) -> str:
         return f"chance of luck {self.choice:.3f} in choice, {self.timing:.3f} in timing, {MOST_CHANCE:g} asked"

@@ -159,7 +159,8 @@ def trained_run(kind: str, config: Config, budget: Budget) -> Record:
     for name, span in ((HOLDOUT, market.splits.holdout), (VALIDATION, market.splits.validation)):
         ground = ground_on(market, config, span)
         judge = Judge.on(ground, rivals, config.evaluation.random_pickers, config.seed)
-        praise[name] = judge.praise(_played(ground, trained.trainer.champion))
+        champion = trained.trainer.champion
+        praise[name] = {**judge.praise(_played(ground, champion)), "has_evidence": champion.evidence.is_there}
     return {"praise": praise, **trained.record()}
 
 
