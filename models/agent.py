@@ -36,9 +36,9 @@ class Evidence:
     """
 
     choice: float
-    """Of the differences between the stocks of a day."""
+    """Of the stocks of a day, by rank."""
     timing: float
-    """Of the differences between days, over all stocks."""
+    """Of the means of days."""
 
     @property
     def is_there(self) -> bool:

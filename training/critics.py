@@ -18,6 +18,7 @@ from models.agent import Evidence
 from models.genome import PATIENCE, TARGET
 from models.inputs import GROUP_OF_INPUT, GROUPS, TradeInputs
 from models.trader import Outlook, Traders
+from training.evaluation.skill import information_coefficients
 from training.evaluation.statistics import mean_test
 from training.samples import Float32Array, Float64Array, Moments, Samples, Sums
 from utils.spaces import TARGET_PERCENTS
@@ -82,8 +83,7 @@ class TrainingDays:
     def evidence(self, by_fold: Float64Array, target: int) -> Evidence:
         """Test whether what a critic, (folds, inputs) without each fold, expects goes with results at a target.
 
-        The values tested are those of each day: the covariance over its stocks, and the product of the deviations of
-        its means from those of all days.
+        Choice is the mean rank correlation over the stocks of a day, timing that of days' means over time.
         """
         samples = self.samples
         is_known = samples.is_known & samples.train_days[:, None]
@@ -92,15 +92,12 @@ class TrainingDays:
             expected[held] = expectations(samples.x[held], weights[None])[0]
         days = is_known.any(axis=1)
         pair = [np.where(is_known, values, np.nan)[days] for values in (expected, samples.results[target])]
+        _, choice = information_coefficients(*pair)
         means = [np.nanmean(values, axis=1) for values in pair]
-        within = [values - mean[:, None] for values, mean in zip(pair, means, strict=True)]
-        between = [mean - mean.mean() for mean in means]
-        return Evidence(
-            *(
-                mean_test(product, trials=2, mean_block=_BLOCKS_PER_TRADE * samples.longest).p_value
-                for product in (np.nanmean(within[0] * within[1], axis=1), between[0] * between[1])
-            )
-        )
+        timing = np.prod([mean - mean.mean() for mean in means], axis=0)
+        block = _BLOCKS_PER_TRADE * samples.longest
+        tests = (mean_test(values, 2, block) for values in (choice[np.isfinite(choice)], timing))
+        return Evidence(*(test.p_value for test in tests))
 
     def _variance(self, target: int) -> float:
         """Return the summed squared deviations of the results at a target from their mean, over all folds."""
