@@ -24,6 +24,35 @@ from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 
+MOST_CHANCE = 0.001
+"""Chance of luck at which what an agent expects counts as evidence."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The chances that critics without skill foresee as much of results on days that they were not fitted to.
+
+    Both are looked at, and allow for it.
+    """
+
+    choice: float
+    """Of the stocks of a day, by rank."""
+    timing: float
+    """Of the means of days."""
+
+    @property
+    def is_there(self) -> bool:
+        """Tell whether either is too small for luck."""
+        return self.smallest <= MOST_CHANCE
+
+    @property
+    def smallest(self) -> float:
+        """Return the smaller chance."""
+        return min(self.choice, self.timing)
+
+    def __str__(self) -> str:
+        return f"chance of luck {self.choice:.3f} in choice, {self.timing:.3f} in timing, {MOST_CHANCE:g} asked"
+
 
 @dataclass(frozen=True)
 class Agent:
@@ -35,6 +64,8 @@ class Agent:
     waiting: WaitingValue
     rules: EnvironmentConfig
     """Under which it was trained."""
+    evidence: Evidence
+    """Of its critic; where there is none, it expects nothing of any stock and holds the market, stock by stock."""
 
     @property
     def device(self) -> torch.device:
@@ -47,9 +78,12 @@ class Agent:
         Args:
             x: (days, n, inputs) of the market, where they are known.
         """
+        tradable = torch.from_numpy(np.isfinite(market.close)).to(self.device)
+        if not self.evidence.is_there:
+            return Outlook.in_turn(tradable, self.rules.max_new_positions_per_day)
         x = self.inputs.of(market) if x is None else x
         expected = torch.from_numpy(x).to(self.device) @ self.traders.weights[0].float()
-        return Outlook.of(expected[None], torch.from_numpy(np.isfinite(market.close)).to(self.device))
+        return Outlook.of(expected[None], tradable)
 
     def act(self, observation: Mapping[str, NDArray[np.float32]], outlook: Outlook, day: int) -> NDArray[np.float32]:
         """Decide on an observation of `TradingEnvironment`.
@@ -80,6 +114,9 @@ class Agent:
             "inputs": {name: torch.from_numpy(value) for name, value in _arrays(self.inputs).items()},
             "traders": dict(vars(self.traders)),
             "waiting": {name: getattr(self.waiting, name) for name in ("weights", "opportunity_knots")},
+            "evidence": {
+                name: torch.tensor(chance, dtype=torch.float64) for name, chance in vars(self.evidence).items()
+            },
             "rules": asdict(self.rules),
         }
 
@@ -96,7 +133,8 @@ class Agent:
         shapes = arrays["mean"].shape, arrays["std"].shape, traders.weights.shape
         if shapes != ((INPUTS - 1,), (INPUTS - 1,), (1, INPUTS)):
             raise ValueError(f"expected {INPUTS} inputs, got arrays of {shapes}")
-        return cls(TradeInputs(arrays["mean"], arrays["std"], responses), traders, waiting, rules)
+        evidence = Evidence(**{name: float(chance) for name, chance in state["evidence"].items()})
+        return cls(TradeInputs(arrays["mean"], arrays["std"], responses), traders, waiting, rules, evidence)
 
     def save(self, path: Path | str) -> None:
         """Write it to one safetensors file."""

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from models.waiting import Accounts, Decision, WaitingValue
-from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MIN_COEFFICIENT, rank_stocks
+from utils.config.trader import EnvironmentConfig
+from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, rank_stocks
 
 _BEST = 5
 """Stocks over whose expected results the opportunities of a day are the mean."""
@@ -29,11 +30,24 @@ class Traders:
     """(A,) sale target of all orders."""
     patience: Tensor
     """(A,) weight of the value of waiting."""
+    size: Tensor
+    """(A,) share of the largest order that an order has, if the cash suffices."""
 
     @property
     def count(self) -> int:
         """Number of agents."""
         return len(self.weights)
+
+    @classmethod
+    def of_market(cls, rules: EnvironmentConfig, inputs: int, device: torch.device | str = "cpu") -> Traders:
+        """Return the one agent that expects nothing of any stock, and buys what keeps its capital in the most of them.
+
+        That many positions are open where each day's orders are given, one of a stock, and held for the longest time.
+        """
+        share = 1 / (rules.max_new_positions_per_day * rules.max_holding_days) / rules.largest_order
+        numbers = (MAX_TARGET_PERCENT, 0.0, min(1.0, max(share, MIN_COEFFICIENT / MAX_COEFFICIENT)))
+        weights = torch.zeros(1, inputs, dtype=torch.float64, device=device)
+        return cls(weights, *(torch.tensor([number], dtype=torch.float64, device=device) for number in numbers))
 
     def rows(self, rows: Tensor | slice) -> Traders:
         """Return some of the agents."""
@@ -62,6 +76,17 @@ class Outlook:
         total = torch.where(best.isfinite(), best, 0.0).sum(2)
         return cls(expected, torch.where(count > 0, total / count.clamp(min=1), 0.0).double())
 
+    @classmethod
+    def in_turn(cls, tradable: Tensor, orders: int) -> Outlook:
+        """Expect next to nothing, of the stocks whose turn it is a trace more: (days, n) with a bar, orders a day.
+
+        In time each stock is held as long as any other, so that only the market decides about the result.
+        """
+        count = tradable.sum(1, keepdim=True).clamp(min=1)
+        day = torch.arange(len(tradable), device=tradable.device)[:, None]
+        turn = (tradable.cumsum(1) - 1 - orders * day) % count
+        return cls.of((_TRACE * (1.0 - turn / count)).float()[None], tradable)
+
 
 def decide(
     traders: Traders,
@@ -83,8 +108,9 @@ def decide(
     """
     of_agent = len(expected) // traders.count
     best, stock = rank_stocks(expected, orders)
-    patience, target = (value.repeat_interleave(of_agent) for value in (traders.patience, traders.target_percent))
-    decision = waiting.decide(best.double(), accounts, patience=patience, caution=caution)
+    numbers = (traders.patience, traders.target_percent, traders.size)
+    patience, target, largest = (value.repeat_interleave(of_agent) for value in numbers)
+    decision = waiting.decide(best.double(), accounts, patience=patience, caution=caution, largest=largest)
     size = decision.size * MAX_COEFFICIENT
     traced = size * (1 - _TRACE * torch.arange(orders, device=size.device))
     # An order of less than the smallest coefficient is given at it, and cut to the cash.

@@ -118,7 +118,13 @@ class WaitingValue:
         return replace(self, weights=weights, opportunity_knots=opportunity_knots)
 
     def decide(
-        self, best: Tensor, accounts: Accounts, *, patience: Tensor | float = 1.0, caution: Tensor | float = 0.0
+        self,
+        best: Tensor,
+        accounts: Accounts,
+        *,
+        patience: Tensor | float = 1.0,
+        caution: Tensor | float = 0.0,
+        largest: Tensor | float = 1.0,
     ) -> Decision:
         """Order the best stocks, one after the other, where they earn more than the cash would by waiting.
 
@@ -127,6 +133,7 @@ class WaitingValue:
                 infinity where there is no candidate.
             patience: (L,) weight of the value that an order takes from waiting.
             caution: (L,) expected result, percent of an order's value, that it must have beyond that.
+            largest: (L,) share of the largest order that an order has, if the cash suffices.
         """
         sizes, reward = [], torch.zeros_like(accounts.cash)
         by_cash = self._by_cash(accounts)  # orders change neither the day nor its opportunities
@@ -134,7 +141,7 @@ class WaitingValue:
         # Less is left in cash, but where all of it pays for no more.
         smallest = MIN_COEFFICIENT / MAX_COEFFICIENT * min(1.0, 1.0 / per_order)
         for expected in best.unbind(1):
-            size = (accounts.cash / per_order).clamp(max=1.0)
+            size = (accounts.cash / per_order).clamp(max=largest)
             after = accounts.after(size * per_order, size * self.largest_order)
             lost = (by_cash * (self._cash(accounts) - self._cash(after))).sum(1)
             gain = size * expected - patience * lost - caution * size * self.largest_order

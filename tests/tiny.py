@@ -17,7 +17,7 @@ from data.features import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN, normalization_st
 from data.market import Market
 from data.splits import Span, Splits
 from environment.portfolio import Portfolio
-from models.agent import Agent
+from models.agent import Agent, Evidence
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.trader import Traders
 from models.waiting import WaitingValue
@@ -31,6 +31,8 @@ CONTEXT = 8
 FIRST_DAY = CONTEXT
 INVESTABLE = (0, 2, 3, 5)
 INPUTS = len(GROUP_OF_INPUT)
+SURE = Evidence(choice=0.0, timing=0.0)
+"""What makes an agent order by what it expects."""
 TINY_LEARNING = LearningConfig(replay_capacity=500)
 TINY_EVOLUTION = EvolutionConfig(population_size=4)
 TINY_EVALUATION = EvaluationConfig(fitness_windows=2, exploration_windows=1, validation_windows=2)
@@ -145,10 +147,11 @@ def tiny_agent(
         drawn.double()[None],
         torch.tensor([target], dtype=torch.float64),
         torch.tensor([patience], dtype=torch.float64),
+        torch.ones(1, dtype=torch.float64),
     )
     inputs = TradeInputs.fit(market, np.ones(len(market.dates), dtype=np.bool_))
     known = waiting or nothing.with_values(worth, nothing.opportunity_knots)
-    return Agent(inputs, traders, known, rules)
+    return Agent(inputs, traders, known, rules, SURE)
 
 
 def learnable_market(seed: int = 0) -> Market:

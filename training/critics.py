@@ -14,11 +14,17 @@ from torch import Tensor
 
 from data.market import Market
 from environment.portfolio import Portfolio
+from models.agent import Evidence
 from models.genome import PATIENCE, TARGET
 from models.inputs import GROUP_OF_INPUT, GROUPS, TradeInputs
 from models.trader import Outlook, Traders
+from training.evaluation.skill import information_coefficients
+from training.evaluation.statistics import mean_test
 from training.samples import Float32Array, Float64Array, Moments, Samples, Sums
 from utils.spaces import TARGET_PERCENTS
+
+_BLOCKS_PER_TRADE = 3.0
+"""Mean block of the test of evidence, in the longest trades: results of trades that overlap go together."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,25 @@ class TrainingDays:
             error.append(sum(missed) / self._variance(target))
         return Critics(np.array(whole), np.array(by_fold), 1.0 - np.array(error))
 
+    def evidence(self, by_fold: Float64Array, target: int) -> Evidence:
+        """Test whether what a critic, (folds, inputs) without each fold, expects goes with results at a target.
+
+        Choice is the mean rank correlation over the stocks of a day, timing that of days' means over time.
+        """
+        samples = self.samples
+        is_known = samples.is_known & samples.train_days[:, None]
+        expected = np.zeros(is_known.shape)
+        for (_, held), weights in zip(samples.folds, by_fold, strict=True):
+            expected[held] = expectations(samples.x[held], weights[None])[0]
+        days = is_known.any(axis=1)
+        pair = [np.where(is_known, values, np.nan)[days] for values in (expected, samples.results[target])]
+        _, choice = information_coefficients(*pair)
+        means = [np.nanmean(values, axis=1) for values in pair]
+        timing = np.prod([mean - mean.mean() for mean in means], axis=0)
+        block = _BLOCKS_PER_TRADE * samples.longest
+        tests = (mean_test(values, 2, block) for values in (choice[np.isfinite(choice)], timing))
+        return Evidence(*(test.p_value for test in tests))
+
     def _variance(self, target: int) -> float:
         """Return the summed squared deviations of the results at a target from their mean, over all folds."""
         rows = sum(sums.gram[0, 0] for sums in self.within)
@@ -110,5 +135,6 @@ def expectations(x: Float32Array, weights: Float64Array) -> Float32Array:
 def traders_of(genes: Tensor, weights: Float64Array, device: torch.device | str) -> Traders:
     """Return the agents with these (A, genes) and critics."""
     percents = torch.tensor(TARGET_PERCENTS, dtype=torch.float64)
-    parts = torch.from_numpy(weights), percents[genes[:, TARGET].long()], genes[:, PATIENCE]
+    largest = torch.ones(len(genes), dtype=torch.float64)
+    parts = torch.from_numpy(weights), percents[genes[:, TARGET].long()], genes[:, PATIENCE], largest
     return Traders(*(part.to(device) for part in parts))

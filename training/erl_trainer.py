@@ -15,6 +15,7 @@ from environment.portfolio import Portfolio
 from models import genome
 from models.agent import Agent
 from models.replay_buffer import replay_buffer, waits
+from models.trader import Traders
 from models.waiting import WaitingValue, improve
 from training.critics import TrainingDays, traders_of
 from training.evolution import elite_count, next_generation, ranked
@@ -22,6 +23,7 @@ from training.generation_log import HISTORY, GenerationLog
 from training.rollout import Rollout, roll_out
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.runs.seeding import named_generator, random_state, set_random_state
+from utils.spaces import TARGET_PERCENTS
 
 PHASES = ("evaluate", "evolve", "train", "validate", "checkpoint")
 """Of a generation, in their order; its checkpoint is written by who drives the trainer."""
@@ -65,10 +67,17 @@ class ERLTrainer:
         steps = env.rules.episode_steps
         self.validation_starts = spaced_windows(market.splits.validation, steps, evaluation.validation_windows)
         self.generation = 0
-        self.champion = self._recombined()
-        """Deployed: the elites of the last generation in one agent."""
+        self.champion = self.ensemble(self.elites)
+        """The elites of the last generation in one agent."""
         self.champion_score = float("nan")
         """Its mean profit on the validation windows, percent of the initial capital."""
+
+    def begin_with(self, genes: Tensor, elites: Sequence[int], weights: Tensor, opportunity_knots: Tensor) -> None:
+        """Take the place of the founders by (P, genes) of another run, and that of no value of waiting by its value."""
+        self.genes, self.elites = genes, list(elites)
+        self.critics = self.days.fit(genes)
+        self.waiting = self.waiting.with_values(weights.to(self.device), opportunity_knots.to(self.device))
+        self.champion = self.ensemble(self.elites)
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
         """Run up to so many generations; yield each one's record once its state is ready to be saved."""
@@ -86,6 +95,7 @@ class ERLTrainer:
             self.evolve(rollout.fitness)
         with self.log.phase("train"):
             self.train()
+        learning |= {f"luck_in_{name}": chance for name, chance in vars(self.champion.evidence).items()}
         with self.log.phase("validate"):
             validation = self.validate()
         return self.log.record(rollout, learning, validation, self.replay)
@@ -132,13 +142,20 @@ class ERLTrainer:
             self.waiting = improve(
                 self.waiting, waits(self.replay), self.learning.gamma, self.learning.policy_iterations
             )
-        self.champion = self._recombined()
+        self.champion = self.ensemble(self.elites)
 
-    def _recombined(self) -> Agent:
-        """Return the mean of the elites: of critics that are linear it is an ensemble."""
-        traders = traders_of(self.genes, self.critics.weights, self.device)
-        elites = torch.tensor(self.elites, device=self.device)
-        return Agent(self.days.inputs, traders.rows(elites).mean(), self.waiting, self.eval_env.rules)
+    def ensemble(self, agents: Sequence[int]) -> Agent:
+        """Return the mean of some agents: of critics that are linear it is an ensemble.
+
+        Where days out of fold show no evidence for what it expects, it is one that holds the market.
+        """
+        rows, rules = list(agents), self.eval_env.rules
+        traders = traders_of(self.genes[rows], self.critics.weights[rows], self.device).mean()
+        target = int((torch.tensor(TARGET_PERCENTS) - traders.target_percent.cpu()).abs().argmin())
+        evidence = self.days.evidence(self.critics.by_fold[rows].mean(axis=0), target)
+        if not evidence.is_there:
+            traders = Traders.of_market(rules, traders.weights.shape[1], self.device)
+        return Agent(self.days.inputs, traders, self.waiting, rules, evidence)
 
     def validate(self) -> dict[str, float]:
         """Play the champion on the validation windows; nothing is chosen by the result."""

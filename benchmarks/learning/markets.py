@@ -101,6 +101,7 @@ class Trained:
             "environment_steps": self.environment_steps,
             "generations_run": self.trainer.generation,
             "validation_percent": self.trainer.champion_score,
+            "luck": self.trainer.champion.evidence.smallest,
         }
 
 
@@ -203,6 +204,7 @@ def table_rows(kind: str, trained: Sequence[Record], rivals: Sequence[Record]) -
     if trained:
         yield from selection_lines([record["selection"] for record in trained])
         yield _curve([record["curve"] for record in trained])
+        yield f"{'':<12} chance of luck on training days at most {max(record['luck'] for record in trained):.1e}"
 
 
 def _row(kind: str, policy: str, results: Sequence[Mapping[str, Any]]) -> str:

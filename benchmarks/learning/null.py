@@ -40,7 +40,7 @@ from benchmarks.learning.unseen import CPU, training_market
 from data.features import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from models.agent import Agent
+from models.agent import Agent, Evidence
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.trader import Traders
 from models.waiting import WaitingValue
@@ -159,7 +159,8 @@ def trained_run(kind: str, config: Config, budget: Budget) -> Record:
     for name, span in ((HOLDOUT, market.splits.holdout), (VALIDATION, market.splits.validation)):
         ground = ground_on(market, config, span)
         judge = Judge.on(ground, rivals, config.evaluation.random_pickers, config.seed)
-        praise[name] = judge.praise(_played(ground, trained.trainer.champion))
+        champion = trained.trainer.champion
+        praise[name] = {**judge.praise(_played(ground, champion)), "has_evidence": champion.evidence.is_there}
     return {"praise": praise, **trained.record()}
 
 
@@ -176,8 +177,8 @@ def untrained_agent(market: Market, config: Config) -> Agent:
     target = torch.tensor(TARGET_PERCENTS, dtype=torch.float64)[
         torch.randint(len(TARGET_PERCENTS), (1,), generator=generator)
     ]
-    traders = Traders(weights, target, patience=torch.ones_like(target))
-    return Agent(inputs, traders, WaitingValue.zero(config.env), config.env)
+    traders = Traders(weights, target, patience=torch.ones_like(target), size=torch.ones_like(target))
+    return Agent(inputs, traders, WaitingValue.zero(config.env), config.env, Evidence(choice=0.0, timing=0.0))
 
 
 def untrained_run(kind: str, config: Config) -> Record:

@@ -15,6 +15,7 @@ from benchmarks.learning.unseen import UnseenPath, UnseenPaths, training_market
 from data.splits import spaced_windows
 from models.agent import Agent
 from tests.benchmarks.study_cases import tiny_config
+from tests.tiny import SURE
 from training.critics import traders_of
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION
@@ -74,7 +75,7 @@ def test_selection_is_measured_on_the_last_generation() -> None:
 def agents_of(trainer: ERLTrainer) -> list[Agent]:
     traders = traders_of(trainer.genes, trainer.critics.weights, "cpu")
     rows = [traders.rows(slice(row, row + 1)) for row in range(traders.count)]
-    return [Agent(trainer.days.inputs, row, trainer.waiting, trainer.eval_env.rules) for row in rows]
+    return [Agent(trainer.days.inputs, row, trainer.waiting, trainer.eval_env.rules, SURE) for row in rows]
 
 
 def test_the_single_elite_is_chosen_by_validation() -> None:

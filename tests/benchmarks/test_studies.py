@@ -274,7 +274,8 @@ def test_random_search_draws_all_but_the_elites() -> None:
     assert trainer.founders[0] > 3
 
 
-def test_a_single_best_agent_is_the_champion() -> None:
+def test_a_single_best_agent_is_the_champion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.agent.MOST_CHANCE", 1.0)
     trainer = altered("single best", "--evolution.elite-fraction", "0.5")
     trainer.run_generation()
     (elite,) = trainer.elites

@@ -24,7 +24,7 @@ def traders_of(agents: int, seed: int = 0, inputs: int = 6) -> Traders:
     generator = seeded(seed)
     weights = torch.randn(agents, inputs, generator=generator, dtype=torch.float64)
     target, patience = torch.rand(2, agents, generator=generator, dtype=torch.float64)
-    return Traders(weights, 10 + 40 * target, patience)
+    return Traders(weights, 10 + 40 * target, patience, torch.ones_like(target))
 
 
 def some_value(rules: EnvironmentConfig, seed: int, worth: float = 1.0) -> WaitingValue:

@@ -48,6 +48,8 @@ RECORD: dict[str, Any] = {
         "explained_best": 0.025,
         "initial_value": 6.5,
         "elite_profit_percent": -0.75,
+        "luck_in_choice": 0.0312,
+        "luck_in_timing": 1.0,
         "founders": 5,
     },
 }
@@ -65,7 +67,7 @@ def test_status_block_says_everything() -> None:
         "2,300 with positions, 20 without; costs 12,345.68, penalties 0.00",
         "Validation  champion +2.25 %",
         "Memory      resident 1 MB",
-        "5 founders left",
+        "chance of luck 0.031 in choice, 1.000 in timing; 5 founders left",
         "explain 1.25 % of results out of fold, the best 2.50 %; an episode is worth +6.50 %, elites earned -0.75 %",
     ):
         assert expected in block

@@ -82,7 +82,8 @@ def decided_by(world: World, device: str) -> tuple[Traders, Outlook, WaitingValu
     expected = torch.randn(AGENTS, world.days, world.stocks, generator=seeded(2))
     nothing = WaitingValue.zero(world.env.rules, device)
     weights = torch.rand(len(nothing.weights), generator=seeded(3), dtype=torch.float64).to(device)
-    traders = Traders(torch.zeros(AGENTS, 1).to(device), (10 + 20 * target).to(device), patience.to(device))
+    numbers = (torch.zeros(AGENTS, 1), 10 + 20 * target, patience, torch.ones_like(target))
+    traders = Traders(*(number.to(device) for number in numbers))
     outlook = Outlook.of(expected.to(device), world.env.bars.tradable.to(device))
     return traders, outlook, nothing.with_values(weights, nothing.opportunity_knots)
 

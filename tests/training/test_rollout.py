@@ -22,7 +22,7 @@ AGENTS = 3
 
 def traders(seed: int = 0, agents: int = AGENTS) -> Traders:
     target, patience = torch.rand(2, agents, generator=seeded(seed), dtype=torch.float64)
-    return Traders(torch.zeros(agents, 1), 10 + 20 * target, 2 * patience)
+    return Traders(torch.zeros(agents, 1), 10 + 20 * target, 2 * patience, torch.ones_like(target))
 
 
 def some_value(rules: EnvironmentConfig, seed: int = 0) -> WaitingValue:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from utils.config.kinds import (
     Device,
+    ExtendedRunName,
     InputFile,
     Mark,
     NonNegativeFloat,
@@ -29,6 +30,7 @@ class TrainArguments:
 
     settings: Config = field(default_factory=Config)
     config: SettingsFile = None
+    extend: ExtendedRunName = None
 
 
 @checked_dataclass

@@ -87,6 +87,8 @@ def evaluate(
         champion_generation=run.generation,
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         looks=looks,
+        evidence=[run.champion.evidence],
+        extends=run.extends,
     )
 
 
@@ -103,9 +105,10 @@ def entered(evaluation: Evaluation, runs: Path) -> Evaluation:
             evaluation.champion_generation,
             *days,
             evaluation.policies[CHAMPION]["return"].value,
-            evaluation.judgement.sentence,
+            evaluation.sentence,
             evaluation.name,
             data_fingerprint(evaluation.market),
+            evaluation.extends,
         )
         add_look(ledger, look)
         looks.append(look)

@@ -18,6 +18,7 @@ from training.evaluation.assessment import Evaluation, Split
 from training.evaluation.charts import equity_chart, fitness_chart, learning_chart
 from training.evaluation.page.write import write_page
 from training.evaluation.tables import short_rows, short_table, verdict_values
+from training.run.extension import INHERITED, Inheritance, extended_settings, inherit, run_to_extend
 from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
 from training.run.status import opening_lines, result_block, status_block
@@ -40,11 +41,19 @@ SURVIVORS_NOTE = "data that holds survivors only flatters every result"
 
 def run_train(arguments: TrainArguments, explicit: frozenset[str]) -> None:
     """Run the command `train`, with the cloud that the environment names."""
-    run_training(arguments.settings, explicit, store=open_cloud())
+    config, parent = arguments.settings, None
+    if arguments.extend is not None:
+        parent = run_to_extend(arguments.extend, config)
+        config = extended_settings(parent, config, explicit)
+    run_training(config, explicit, store=open_cloud(), parent=parent)
 
 
 def run_training(
-    config: Config, explicit: frozenset[str], splits: Splits | None = None, store: ObjectStore | None = None
+    config: Config,
+    explicit: frozenset[str],
+    splits: Splits | None = None,
+    store: ObjectStore | None = None,
+    parent: RunLog | None = None,
 ) -> dict[str, Any]:
     """Train, or continue a run, to its last generation; return the contents of `summary.json`.
 
@@ -52,18 +61,25 @@ def run_training(
         explicit: dotted names of the settings that the user gave, for a resumed run to honour or refuse.
         splits: days of a new run that does not divide them by the configured fractions.
         store: where the run is kept besides the disk.
+        parent: run that a new one extends.
 
     Raises:
         DataError: the data cannot be used, or are not those that the run knew.
         ConfigError, CloudError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
-    with open_session(config, explicit, store=store, files=(MARKET,), results=RESULTS) as session:
+    with open_session(config, explicit, store=store, files=(MARKET, INHERITED), results=RESULTS) as session:
         config = session.settings
         keep_freed_memory()
         get_profiler().log_memory("baseline", census=config.census_every > 0)
         market, scores = load_market(config)
         market = remember_market(session.run.path, market, splits)
+        if parent is not None:
+            inherit(parent, session.run.path, market)
         trainer = build_trainer(config, market, session.device, safe_point=session.safe_point, profiler=get_profiler())
+        inherited = Inheritance.of(session.run.path)
+        if inherited is not None:
+            logger.info("begins with generation %d of %s", inherited.generation, inherited.run)
+            inherited.give(trainer)
         logger.info("%s", opening_lines(config, market, session.device, session.run.path))
         session.restore(trainer)
         get_profiler().log_memory("start", show_objects=config.census_every > 0)
@@ -154,6 +170,6 @@ def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Ev
             "generation": trainer.generation,
             "validation_return_percent": trainer.champion_score,
             **{split: short_rows(evaluation) for split, evaluation in evaluations.items()},
-            "verdict": {split: verdict_values(evaluation.judgement) for split, evaluation in evaluations.items()},
+            "verdict": {split: verdict_values(evaluation) for split, evaluation in evaluations.items()},
         },
     }

@@ -132,7 +132,7 @@ def _train(folder: Path, fold: Splits, config: Config, explicit: frozenset[str])
 
 def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
     """Play the champion of each fold on its test days, an account that reinvests going from one to the next."""
-    folds, parts, device = [], [], choose_device(config.device)
+    folds, parts, evidence, device = [], [], [], choose_device(config.device)
     for number, fold in enumerate(splits, start=1):
         run = open_saved_run(path, f"fold-{number}", data=config.data, device=device)
         env = Portfolio.on(run.market, run.config.env, device)
@@ -148,7 +148,17 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         champion, random = (played.tracks[name].mean_return_percent for name in (CHAMPION, RANDOM))
         folds.append(FoldResult(run.name, _dates(run.market, fold), run.generation, champion, random))
         parts.append(played)
+        evidence.append(run.champion.evidence)
     again = ("python", "main.py", "walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)
     return Evaluation(
-        path.name, "walk-forward", config, run.market, join(parts), 1, str(device), shlex.join(again), folds=folds
+        path.name,
+        "walk-forward",
+        config,
+        run.market,
+        join(parts),
+        1,
+        str(device),
+        shlex.join(again),
+        folds=folds,
+        evidence=evidence,
     )

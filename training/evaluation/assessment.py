@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from data.features import CLOSE
 from data.market import Market
+from models.agent import Evidence
 from training.evaluation.folds import FoldResult
 from training.evaluation.holdout import Look
 from training.evaluation.skill import Coefficient, beta, information_coefficients, summed_up
@@ -132,6 +133,10 @@ class Evaluation:
     looks: list[Look] | None = None
     """Looks at the run's holdout, the oldest first; None where no ledger is kept."""
     folds: Sequence[FoldResult] = ()
+    extends: str = ""
+    """Name of the run that this one began with, if any."""
+    evidence: Sequence[Evidence] = ()
+    """Of each champion, from its training days."""
     rivals: Sequence[str] = ()
     """Policies among which the best rival is sought; default: all score rules that do not know what is planted."""
 
@@ -159,6 +164,16 @@ class Evaluation:
             shifted=Shifted(played.shifted.daily_profit, played.known_share),
             rivals={name: profit[name][0] for name in self.rivals or [name for name in profit if name not in known]},
         )
+
+    @property
+    def sentence(self) -> str:
+        """Return the verdict in words, and before it whether a champion holds the market for lack of evidence."""
+        lacking = [evidence for evidence in self.evidence if not evidence.is_there]
+        if not lacking:
+            return self.judgement.sentence
+        who = f"{len(lacking)} of {len(self.evidence)} champions hold" if self.folds else "The champion holds"
+        found = "" if self.folds else f" ({lacking[0]})"
+        return f"{who} the market: training days show no evidence for choosing{found}. {self.judgement.sentence}"
 
     @cached_property
     def coefficients(self) -> dict[str, tuple[Coefficient | None, Coefficient | None]]:

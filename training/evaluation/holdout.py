@@ -41,6 +41,8 @@ class Look:
     """Name of the run or of the walk-forward test."""
     data: tuple[str, ...] = ()
     """The data's fingerprint, see `data_fingerprint`."""
+    extends: str = ""
+    """Name of the run that this one began with, if any."""
 
     @property
     def champion(self) -> tuple[str, int | None]:

@@ -14,7 +14,7 @@ import pandas as pd
 from training.evaluation.assessment import METRICS, Estimate, Evaluation
 from training.evaluation.page.write import write_page
 from training.evaluation.tracks import RANDOM
-from training.evaluation.verdict import Judgement, differences
+from training.evaluation.verdict import differences
 from utils.runs.run_log import REPORT, write_json
 from utils.tables import table
 
@@ -141,7 +141,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
         logger.info("known bias: %s: %s", name, effect)
     for caveat in evaluation.caveats:
         logger.info("%s", caveat)
-    logger.info("verdict: %s", evaluation.judgement.sentence)
+    logger.info("verdict: %s", evaluation.sentence)
 
 
 def _log_luck(evaluation: Evaluation) -> None:
@@ -180,7 +180,7 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
         "split": evaluation.split,
         "windows": len(evaluation.played.days),
         **(folds if evaluation.folds else champion),
-        "verdict": verdict_values(evaluation.judgement),
+        "verdict": verdict_values(evaluation),
         "information_coefficients": {
             name: {
                 label: None if one is None else dataclasses.asdict(one)
@@ -201,8 +201,9 @@ def results(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def verdict_values(judgement: Judgement) -> dict[str, Any]:
-    """Return a verdict as JSON values."""
+def verdict_values(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the verdict as JSON values."""
+    judgement = evaluation.judgement
     contest = judgement.contest
     tests = {
         "over_random_picker": judgement.against_pickers,
@@ -212,7 +213,8 @@ def verdict_values(judgement: Judgement) -> dict[str, Any]:
         "over_best_rival": contest and contest.test,
     }
     return {
-        "sentence": judgement.sentence,
+        "sentence": evaluation.sentence,
+        "evidence": [dataclasses.asdict(evidence) for evidence in evaluation.evidence],
         "has_skill": judgement.has_skill,
         "is_better_than_random_picker": judgement.is_better_than_pickers,
         "has_timing": judgement.has_timing,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.record import pin_market, read_record, record_market, split_market
+from data.record import MarketRecord, pin_market, read_record, record_market, split_market
 from data.splits import Splits
 from data.synthetic.built_in import PlantedScores, built_in_market
 from utils.config.trader import Config
@@ -53,8 +53,13 @@ def remember_market(path: Path, market: Market, splits: Splits | None = None) ->
 
 def pinned(path: Path, market: Market) -> Market:
     """Return the market as the run in `path` knew it. Raises DataError, see `pin_market`, or for a damaged record."""
+    return pin_market(market, read_market_record(path))
+
+
+def read_market_record(path: Path) -> MarketRecord:
+    """Return what the run in `path` wrote down of its market. Raises DataError for a damaged record."""
     try:
         record = dict(json.loads((path / MARKET).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"expected JSON in {path / MARKET}, got: {error}; restore it from a copy of the run") from None
-    return pin_market(market, read_record(record, str(path / MARKET)))
+    return read_record(record, str(path / MARKET))

@@ -11,6 +11,7 @@ import torch
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
 from models.agent import Agent
+from training.run.extension import Inheritance
 from training.run.market import MARKET, load_market, pinned
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
@@ -39,6 +40,12 @@ class SavedRun:
     def name(self) -> str:
         """Return the name of the run's folder."""
         return self.path.name
+
+    @property
+    def extends(self) -> str:
+        """Return the name of the run that it began with; empty where it began by lot."""
+        inherited = Inheritance.of(self.path)
+        return inherited.run if inherited else ""
 
 
 def open_saved_run(

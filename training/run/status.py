@@ -63,7 +63,7 @@ def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str)
     """Return the end of a run: champion against baselines, the verdict, where things are, and commands to try next."""
     run = f"--run {path.name}" + ("" if path.parent == Path("runs") else f" --runs-dir {path.parent}")
     lines = {
-        "Verdict": _wrapped(evaluation.judgement.sentence),
+        "Verdict": _wrapped(evaluation.sentence),
         "Note": _wrapped(note),
         "Report": path / "report.html",
         "Checkpoint": path / "checkpoints" / checkpoint,
@@ -85,7 +85,8 @@ def _learning(learning: Mapping[str, Any]) -> str:
     value, profit = (_percent(learning[name]) for name in ("initial_value", "elite_profit_percent"))
     return (
         f"critics explain {explained:.2f} % of results out of fold, the best {best:.2f} %; an episode is worth "
-        f"{value}, elites earned {profit}; {learning['founders']:.0f} founders left"
+        f"{value}, elites earned {profit}; chance of luck {learning['luck_in_choice']:.3f} in choice, "
+        f"{learning['luck_in_timing']:.3f} in timing; {learning['founders']:.0f} founders left"
     )
 
 

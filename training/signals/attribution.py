@@ -35,5 +35,5 @@ def attribution(weights: NDArray[np.float32], x: NDArray[np.float32], most: int 
     """Find the `most` important groups of (inputs,) inputs, the first the most."""
     total = np.bincount(GROUP_OF_INPUT[1:], (weights * x)[1:].astype(np.float64), minlength=len(GROUPS))
     percent = 100 * np.abs(total) / max(np.abs(total).sum(), np.finfo(np.float64).tiny)
-    best = np.argsort(-percent, kind="stable")[:most].tolist()
+    best = [place for place in np.argsort(-percent, kind="stable")[:most].tolist() if percent[place] > 0]
     return [Share(GROUPS[place], float(percent[place]), bool(total[place] >= 0)) for place in best]

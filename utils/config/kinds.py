@@ -99,6 +99,11 @@ ResumedRunName = Annotated[
     Mark.NEWEST_IF_BARE,
     Mark.FREE,
 ]
+ExtendedRunName = Annotated[
+    FolderName | None,
+    "Start a new run with the settings and genes of the named one, or the newest, on data that have grown since.",
+    Mark.NEWEST_IF_BARE,
+]
 RunsFolder = Annotated[Path, "Folder of all runs.", Mark.FREE]
 MemoryLimit = Annotated[
     NonNegativeFloat,

@@ -1,0 +1,113 @@
+"""Evidence on training days: it is there where something was planted, and an agent without it holds the market."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.learning.study import study_config
+from benchmarks.learning.unseen import training_market
+from data.market import Market
+from environment.portfolio import Portfolio
+from models.agent import MOST_CHANCE, Agent, Evidence
+from models.trader import Outlook, Traders
+from tests.tiny import SURE, random_world, tiny_agent, tiny_rules
+from training.critics import TrainingDays
+from training.evaluation.tracks import Ground, play_agent
+from training.run.trainer import build_trainer
+from utils.config.trader import EnvironmentConfig
+from utils.spaces import MAX_TARGET_PERCENT
+
+NONE = Evidence(choice=0.4, timing=1.0)
+CPU = torch.device("cpu")
+
+
+def chances(kind: str, seed: int) -> Evidence:
+    """Of the champion of a small population after two generations on 3,000 days of 12 stocks."""
+    words = ("--synthetic.kind", kind, "--synthetic.days", "3000", "--synthetic.stocks", "12", "--seed", str(seed))
+    config = study_config([*words, "--population-size", "4", "--evaluation.fitness-windows", "4"])
+    trainer = build_trainer(config, training_market(config)[0], CPU)
+    for _ in trainer.run(2):
+        pass
+    return trainer.champion.evidence
+
+
+@pytest.mark.parametrize("kind", ["momentum", "reversal", "regime"])
+def test_what_was_planted_is_evidence(kind: str) -> None:
+    assert chances(kind, seed=3).is_there
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_luck_is_none(seed: int) -> None:
+    found = chances("martingale", seed)
+    assert not found.is_there and min(vars(found).values()) > 10 * MOST_CHANCE
+
+
+def test_evidence_by_hand() -> None:
+    """A critic that nearly knows the results is sure in both; one that expects a constant knows nothing."""
+    config = study_config(["--synthetic.days", "1200", "--synthetic.stocks", "5"])
+    market, _ = training_market(config)
+    days = TrainingDays.of(market, Portfolio.on(market, config.env))
+    samples = days.samples
+    knowing = replace(samples, x=np.zeros_like(samples.x))
+    noise = 0.5 * np.random.default_rng(0).standard_normal(samples.results[2].shape)
+    knowing.x[..., 1] = np.nan_to_num(samples.results[2] + noise)
+    weights = np.zeros((5, samples.x.shape[2]))
+    weights[:, 0] = 1.0
+    assert replace(days, samples=knowing).evidence(weights, 2) == Evidence(choice=1.0, timing=1.0)
+    weights[:, 1] = 1.0
+    assert max(vars(replace(days, samples=knowing).evidence(weights, 2)).values()) < 1e-4
+    knowing.x[..., 1] = np.nan_to_num(samples.results[2] - samples.results[2].mean(axis=1, keepdims=True) + noise)
+    found = replace(days, samples=knowing).evidence(weights, 2)
+    assert found.choice < 1e-4 and found.timing > 0.1, "expectations relative to the day's mean say nothing of the day"
+
+
+def holder(market: Market, rules: EnvironmentConfig) -> Agent:
+    agent = tiny_agent(market, rules=rules)
+    return replace(agent, evidence=NONE, traders=Traders.of_market(rules, agent.traders.weights.shape[1]))
+
+
+@pytest.mark.parametrize("orders", [1, 2])
+def test_without_evidence_it_holds_as_many_stocks_as_the_rules_allow(orders: int) -> None:
+    rules = replace(tiny_rules(), max_new_positions_per_day=orders, max_holding_days=2, cost_bps=0.0, slippage_bps=0.0)
+    world = random_world(rules=rules)
+    agent = holder(world.market, rules)
+    ground = Ground(world.market, world.env, world.starts(6))
+    track, trades, _ = play_agent(ground, agent)
+    for trade in trades:
+        assert trade["target_price"] == pytest.approx(trade["entry_price"] * (1 + MAX_TARGET_PERCENT / 100))
+    most = min(1 / (orders * 2), rules.largest_order)
+    sizes = np.array([trade["value"] for trade in trades]) / rules.initial_capital
+    assert sizes.max() <= most + 1e-9 and np.median(sizes) > 0.8 * most
+    by_stock = np.bincount([trade["stock"] for trade in trades], minlength=world.stocks)
+    assert (by_stock > 0).all(), "every stock has its turn"
+    assert float(track.exposure.mean()) > 0
+
+
+@given(st.integers(1, 7), st.integers(1, 3), st.integers(0, 2**20))
+def test_turns_go_round(stocks: int, orders: int, seed: int) -> None:
+    """Where all stocks trade, each is first equally often; where some do not, only those that do have a turn."""
+    orders = min(orders, stocks)
+    whole = torch.ones(stocks * 4, stocks, dtype=torch.bool)
+    expected = Outlook.in_turn(whole, orders).expected[0]
+    chosen = expected.topk(orders, dim=1).indices
+    assert torch.bincount(chosen.flatten(), minlength=stocks).unique().numel() == 1
+    assert bool((expected > 0).all()) and float(expected.max()) < 1e-5
+    draws = torch.Generator().manual_seed(seed)
+    tradable = torch.rand(whole.shape, generator=draws) < 0.5
+    partly = Outlook.in_turn(tradable, orders).expected[0]
+    assert torch.equal(partly.isfinite(), tradable)
+
+
+def test_evidence_survives_saving() -> None:
+    world = random_world()
+    for agent in (tiny_agent(world.market), holder(world.market, world.env.rules)):
+        back = Agent.from_state(agent.state_dict())
+        assert back.evidence == agent.evidence and torch.equal(back.traders.size, agent.traders.size)
+    assert SURE.is_there and not NONE.is_there
+    assert str(NONE) == "chance of luck 0.400 in choice, 1.000 in timing, 0.001 asked"

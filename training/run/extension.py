@@ -1,0 +1,100 @@
+"""A new run that begins with what another one found, on data that have grown since."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+
+from data.market import Market
+from data.record import is_recorded_market
+from training.erl_trainer import ERLTrainer
+from training.run.market import read_market_record
+from utils.config.settings import LATEST, flatten, from_dict, settings_hash, to_dict
+from utils.config.trader import Config
+from utils.errors import ConfigError, DataError
+from utils.runs.run_log import RunLog, latest_run, write_json
+
+INHERITED = "inherited.json"
+"""Of a run that extends another one."""
+
+
+@dataclass(frozen=True)
+class Inheritance:
+    """What a run takes over from another one; its critics are fitted to its own days."""
+
+    run: str
+    generation: int
+    genes: list[list[float]]
+    elites: list[int]
+    waiting: list[float]
+    """Weights of its value."""
+    opportunity_knots: list[float]
+
+    @classmethod
+    def of(cls, path: Path) -> Self | None:
+        """Read what the run in `path` inherited; None where it began by lot. Raises ConfigError for a damaged file."""
+        try:
+            return cls(**json.loads((path / INHERITED).read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"expected what a run inherited in {path / INHERITED}, got: {error}") from None
+
+    def give(self, trainer: ERLTrainer) -> None:
+        """Let a trainer begin with it. Raises ConfigError for a population of another size."""
+        if len(self.genes) != len(trainer.genes):
+            raise ConfigError(
+                f"expected a population of {len(self.genes)}, as that of {self.run}, got {len(trainer.genes)}; leave "
+                "--population-size out"
+            )
+        genes, weights, knots = (
+            torch.tensor(values, dtype=torch.float64) for values in (self.genes, self.waiting, self.opportunity_knots)
+        )
+        trainer.begin_with(genes, self.elites, weights, knots)
+
+
+def run_to_extend(name: str, config: Config) -> RunLog:
+    """Return the run of that name, or the newest one. Raises ConfigError if there is none, or one is to be resumed."""
+    if config.resume is not None:
+        raise ConfigError("expected --extend for a new run or --resume for one that began, got both; leave one out")
+    return RunLog.open(config.runs_dir, latest_run(config.runs_dir) if name == LATEST else name)
+
+
+def extended_settings(parent: RunLog, config: Config, explicit: frozenset[str]) -> Config:
+    """Return the settings of a new run: those of its parent, but for what the user gave."""
+    before, now = flatten(to_dict(parent.settings(Config))), flatten(to_dict(config))
+    taken = {name: value for name, value in now.items() if name in explicit | {"run", "resume", "runs_dir"}}
+    return from_dict({**before, **taken}, Config)
+
+
+def inherit(parent: RunLog, path: Path, market: Market) -> None:
+    """Write down in `path` what a new run takes over from its parent.
+
+    Raises:
+        ConfigError: the parent has no generation.
+        DataError: it was trained on other data, or knew all the days of these.
+    """
+    record = read_market_record(parent.path)
+    last = np.datetime64(record.splits["holdout"][1], "D")
+    if not is_recorded_market(market, record) or market.dates[-1] <= last:
+        raise DataError(
+            f"expected the data of {parent.name} with days after {last}, got days to {market.dates[-1]} of "
+            f"{'the same' if is_recorded_market(market, record) else 'other'} data; give its file as it has grown"
+        )
+    checkpoint = parent.newest_checkpoint(settings_hash(parent.settings(Config)))
+    waiting = checkpoint.state["champion"]["waiting"]
+    found = Inheritance(
+        run=parent.name,
+        generation=checkpoint.generation,
+        genes=checkpoint.state["population"]["genes"].tolist(),
+        elites=checkpoint.state["progress"]["elites"],
+        waiting=waiting["weights"].tolist(),
+        opportunity_knots=waiting["opportunity_knots"].tolist(),
+    )
+    write_json(path / INHERITED, dataclasses.asdict(found))
