@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import torch
 
 from benchmarks.learning.ablations import keep_genes
 from benchmarks.learning.markets import Alteration
-from models.agent import Agent
+from models.agent import Agent, Evidence
 from training.critics import traders_of
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION
 
-PRODUCT, SINGLE_BEST = "product", "single best elite"
+PRODUCT = "product"
+ENSEMBLE, SINGLE_BEST = "untested ensemble", "untested single elite"
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,25 @@ def champion(trainer: ERLTrainer) -> Agent:
     return trainer.champion
 
 
+def ensemble(trainer: ERLTrainer) -> Agent:
+    """Return the mean of the elites, which trades whether or not training days show evidence for what it expects."""
+    return _untested(trainer, trainer.elites)
+
+
 def single_best_elite(trainer: ERLTrainer) -> Agent:
-    """Return the fittest agent alone, in place of the mean of the elites."""
-    traders = traders_of(trainer.genes, trainer.critics.weights, trainer.device)
-    best = torch.tensor(trainer.elites[:1], device=trainer.device)
-    return Agent(trainer.days.inputs, traders.rows(best), trainer.waiting, trainer.eval_env.rules)
+    """Return the fittest agent alone, in place of the mean of the elites, without a test of evidence either."""
+    return _untested(trainer, trainer.elites[:1])
 
 
-FORMS: Mapping[str, Callable[[ERLTrainer], Agent]] = {CHAMPION: champion, SINGLE_BEST: single_best_elite}
+def _untested(trainer: ERLTrainer, rows: Sequence[int]) -> Agent:
+    traders = traders_of(trainer.genes[rows], trainer.critics.weights[rows], trainer.device).mean()
+    certain = Evidence(choice=0.0, timing=0.0)
+    return Agent(trainer.days.inputs, traders, trainer.waiting, trainer.eval_env.rules, certain)
+
+
+FORMS: Mapping[str, Callable[[ERLTrainer], Agent]] = {
+    CHAMPION: champion,
+    ENSEMBLE: ensemble,
+    SINGLE_BEST: single_best_elite,
+}
 """Ways to make one agent of a trained population, by name."""

@@ -89,6 +89,7 @@ def _universe(report: Report, name: str) -> dict[str, Any]:
         "id": f"u{[*report.fields].index(name)}",
         "stocks": words.stocks_of(report, name),
         "main": main,
+        "evidence": words.evidence(report, name),
         "verdict": report.judgements[name][main].sentence,
         "equity": _equity_chart(report, name),
         "figures": report.figures[name],

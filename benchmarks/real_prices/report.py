@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.real_prices.accounts import Record, account_of
+from benchmarks.real_prices.forms import PRODUCT
 from benchmarks.real_prices.ledger import Look
 from benchmarks.real_prices.measures import (
     Field,
@@ -24,6 +25,7 @@ from benchmarks.real_prices.measures import (
 from benchmarks.real_prices.parts import RIVALS, TRAINED, Source, chosen
 from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, Plan, Universe
 from data.features import CLOSE
+from models.agent import MOST_CHANCE
 from training.evaluation.statistics import MeanTest
 from training.evaluation.verdict import Judgement, differences
 
@@ -135,6 +137,11 @@ class Report:
             for name, field in self.fields.items()
         }
 
+    def without_evidence(self, universe: str) -> tuple[int, int]:
+        """Return in how many of the product's trainings the champion holds the market, and of how many."""
+        luck = [line["luck"] for line in chosen(self.records, universe, TRAINED, PRODUCT)]
+        return sum(chance > MOST_CHANCE for chance in luck), len(luck)
+
     def replayed(self, universe: str) -> dict[str, dict[str, MeanTest]]:
         """Return the yearly profits of the same orders under other rules, by policy and label."""
         field, found = self.fields[universe], dict[str, dict[str, MeanTest]]()
@@ -197,7 +204,10 @@ def results(report: Report) -> dict[str, Any]:
 
 
 def _universe(report: Report, name: str) -> dict[str, Any]:
+    holding, trainings = report.without_evidence(name)
     return {
+        "trainings": trainings,
+        "without_evidence": holding,
         "policies": {
             policy: {
                 "all_folds": {key: figure._asdict() for key, figure in found.items()},

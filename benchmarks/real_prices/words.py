@@ -13,8 +13,9 @@ from training.evaluation.tracks import EQUAL
 
 
 def summary(report: Report) -> str:
-    """Return the headline and the three lists as text for a console."""
+    """Return the headline, what was found on training days and the three lists as text for a console."""
     parts = [headline(report)]
+    parts += [f"{stocks_of(report, name).capitalize()}: {evidence(report, name)}" for name in report.fields]
     for title, said in lists(report).items():
         parts.append("\n".join((f"{title}:", *(f"- {sentence}" for sentence in said))))
     return "\n\n".join(parts)
@@ -113,6 +114,17 @@ def limits(report: Report) -> Iterator[str]:
     yield (
         "Whoever built the trader and the rivals may have known how these years went, and nothing undoes that. Fixed "
         "beforehand are the plan and what each fold learns from, which ends before its test days."
+    )
+
+
+def evidence(report: Report, universe: str) -> str:
+    """Say how often the product found nothing to go by on training days."""
+    holding, trainings = report.without_evidence(universe)
+    if not trainings:
+        return ""
+    return (
+        f"In {holding} of {trainings} trainings of the product the training days showed no evidence for what the "
+        "critics expect; there the champion holds the market, stock by stock."
     )
 
 

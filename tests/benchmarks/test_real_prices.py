@@ -17,7 +17,7 @@ from scipy import stats
 
 from benchmarks.real_prices.__main__ import PAGE, PARTS, RESULTS, main
 from benchmarks.real_prices.accounts import BLOCKS, Account, Array, Pickers, account_of, block_edges, pack, pack_track
-from benchmarks.real_prices.forms import single_best_elite
+from benchmarks.real_prices.forms import ensemble, single_best_elite
 from benchmarks.real_prices.ledger import LEDGER
 from benchmarks.real_prices.measures import Field, confirm, detectable, figures, share_close, two_sided
 from benchmarks.real_prices.page import stitched
@@ -35,7 +35,7 @@ from utils.metrics import TRADING_DAYS_PER_YEAR
 
 PLAN = """
 seeds = [0, 1]
-forms = ["champion", "single best elite"]
+forms = ["champion", "untested ensemble"]
 pickers = 40
 rival_refit = 30
 cost_bps = [0, 10, 50]
@@ -70,10 +70,10 @@ against = "best rival"
 """
 
 
-def write_case(folder: Path, kind: str, **changes: Any) -> list[str]:
-    """Write plan, data and list of a tiny study; return the words of its command."""
+def write_case(folder: Path, kind: str, path: int = 3, **changes: Any) -> list[str]:
+    """Write plan, data and list of a tiny study on a path of a kind of market; return the words of its command."""
     folder.mkdir(exist_ok=True)
-    market = synthetic_market(SyntheticConfig(kind=kind, days=500, stocks=8, **changes), 3)
+    market = synthetic_market(SyntheticConfig(kind=kind, days=500, stocks=8, **changes), path)
     frame = bars_frame(market)
     frame["volume"] = np.random.default_rng(0).integers(10_000, 1_000_000, len(frame)).astype(float)
     frame.to_parquet(folder / "prices.parquet")
@@ -104,6 +104,7 @@ def test_a_planted_market_is_praised_and_the_page_says_so(planted: tuple[list[st
     assert main_test["outcome"] == "better" and main_test["low"] > 0 and main_test["p_holm"] <= 0.05
     page = (out / PAGE).read_text()
     assert "the champion earned more than random pickers" in page.split("In words")[0]
+    assert "In 0 of 4 trainings of the product" in page
     assert "Survivors only" in page and "run over these test days once" in page
     costs = found(out)["universes"]["few"]["replays"]["champion"]
     assert costs["0 bp a leg"]["mean"] > costs["10 bp a leg"]["mean"] > costs["50 bp a leg"]["mean"]
@@ -113,7 +114,7 @@ def test_a_planted_market_is_praised_and_the_page_says_so(planted: tuple[list[st
 
 
 def test_a_martingale_is_not_praised(tmp_path: Path, capsys: pytest.CaptureFixture[str], small_heap: None) -> None:
-    words = write_case(tmp_path / "case", "martingale")
+    words = write_case(tmp_path / "case", "martingale", 100)
     plan = tmp_path / "case/plan.toml"
     plan.write_text(PLAN.replace("[0, 1]", "[0]").replace(', "no evolution"', ""))
     main(words)
@@ -122,6 +123,7 @@ def test_a_martingale_is_not_praised(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no difference is shown between the champion and random pickers" in printed
     assert "Nothing, by the comparisons that were named beforehand." in printed
     assert "would have been seen with a chance of 80%" in printed
+    assert "In 2 of 2 trainings of the product the training days showed no evidence" in printed
 
 
 def test_a_stopped_study_goes_on(planted: tuple[list[str], Path], tmp_path: Path) -> None:
@@ -176,7 +178,7 @@ def test_comments_are_no_other_plan(planted: tuple[list[str], Path], tmp_path: P
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ('"single best elite"]', '"worst elite"]', "worst elite"),
+        ('"untested ensemble"]', '"worst elite"]', "worst elite"),
         ("pickers = 40", "pickers", "plan"),
         ("pickers = 40", "", "pickers"),
         ("generations = 1", "generation = 1", "generation"),
@@ -212,11 +214,13 @@ def test_a_fold_sees_nothing_after_its_test_days(planted: tuple[list[str], Path]
         assert market.volume is not None and len(market.volume) == len(market.dates)
 
 
-def test_one_elite_is_the_fittest_alone() -> None:
+def test_untested_agents_trade_by_the_fittest() -> None:
     trainer = tiny_trainer()
     trainer.run_generation()
-    agent = single_best_elite(trainer)
-    assert agent.traders.weights[0].tolist() == trainer.critics.weights[trainer.elites[0]].tolist()
+    best, all_elites = single_best_elite(trainer), ensemble(trainer)
+    assert best.traders.weights[0].tolist() == trainer.critics.weights[trainer.elites[0]].tolist()
+    assert all_elites.traders.weights[0].tolist() == trainer.critics.weights[trainer.elites].mean(axis=0).tolist()
+    assert best.evidence.is_there and all_elites.evidence.is_there
 
 
 STEPS, WINDOWS = 12, 4
