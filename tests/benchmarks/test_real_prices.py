@@ -25,6 +25,7 @@ from benchmarks.real_prices.parts import Source
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison, read_plan
 from data.synthetic.built_in import bars_frame, synthetic_market
 from tests.benchmarks.study_cases import lines_of
+from tests.evaluation.test_page import Page
 from tests.tiny import tiny_trainer
 from training.evaluation.folds import make_folds
 from training.evaluation.statistics import MeanTest
@@ -103,6 +104,7 @@ def test_a_planted_market_is_praised_and_the_page_says_so(planted: tuple[list[st
     main_test = found(out)["confirmatory"][0]
     assert main_test["outcome"] == "better" and main_test["low"] > 0 and main_test["p_holm"] <= 0.05
     page = (out / PAGE).read_text()
+    assert ("script", {}) in Page(page).elements and "://" not in page
     assert "the champion earned more than random pickers" in page.split("In words")[0]
     assert "In 0 of 4 trainings of the product" in page
     assert "Survivors only" in page and "run over these test days once" in page
