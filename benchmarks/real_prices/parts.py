@@ -122,7 +122,8 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
         ground, forms = source.ground(market), {}
         results = trade_results(ground.env.bars, ground.env.rules, *_judged(ground))
         for name in source.plan.forms:
-            generator = named_generator(seed, f"real prices {universe.name} {fold} {variant} {name}")
+            # The same draws for all: agents that give the same orders are held against the same pickers.
+            generator = named_generator(seed, f"real prices {universe.name} {fold}")
             agent = FORMS[name](trained.trainer)
             x = trained.trainer.days.later
             forms[name] = _play_form(ground, agent, x, results, source.plan, generator)

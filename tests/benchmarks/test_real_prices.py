@@ -115,6 +115,12 @@ def test_a_planted_market_is_praised_and_the_page_says_so(planted: tuple[list[st
     assert costs["5% of volume, 1000 million"]["mean"] < 0.2 * costs["5% of volume, 1 million"]["mean"]
 
 
+def test_equal_orders_are_held_against_equal_pickers(planted: tuple[list[str], Path]) -> None:
+    """With evidence on all training days the champion is the untested ensemble, and so are all its figures."""
+    policies = found(planted[1])["universes"]["few"]["policies"]
+    assert policies["champion"] == policies["untested ensemble"]
+
+
 def test_a_martingale_is_not_praised(tmp_path: Path, capsys: pytest.CaptureFixture[str], small_heap: None) -> None:
     words = write_case(tmp_path / "case", "martingale", 100)
     plan = tmp_path / "case/plan.toml"
