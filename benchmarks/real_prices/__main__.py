@@ -22,7 +22,8 @@ from benchmarks.real_prices.parts import Source, all_jobs
 from benchmarks.real_prices.plan import PLAN, read_plan
 from benchmarks.real_prices.report import DataFacts, Report, markdown, results
 from benchmarks.real_prices.words import summary
-from utils.errors import ProgramError
+from utils.errors import ConfigError, ProgramError
+from utils.runs.run_lock import RunLock
 from utils.runs.run_log import write_atomically, write_json
 
 PARTS, RESULTS, PAGE = "parts.jsonl", "results.json", "report.html"
@@ -48,20 +49,24 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def run(arguments: argparse.Namespace) -> str:
     """Do the study, write its files and return what is printed."""
+    if arguments.workers < 1:
+        raise ConfigError(f"expected --workers >= 1, got {arguments.workers}")
     source = Source(arguments.data, arguments.investable, read_plan(arguments.plan))
     source.folds()  # Data that are too short are told before anything is written.
     digest, out = source.digest(), arguments.out
     jobs, path = all_jobs(source, digest), out / PARTS
     require_same(out, source.plan, digest)
-    known = read_results(path)
-    left = [job for job in jobs if not any(job.key.items() <= record.items() for record in known)]
-    looks = enter(out, source.plan, digest, len(left))
-    print(f"run {len(looks)} over these test days, {len(left)} of {len(jobs)} parts to do", flush=True)
-    records = []
-    for record in run_study(jobs, path, arguments.workers):
-        records.append(record)
-        if len(records) > len(jobs) - len(left):
-            print(_progress(record, len(records), len(jobs)), flush=True)
+    out.mkdir(parents=True, exist_ok=True)
+    with RunLock(out):
+        known = read_results(path)
+        left = [job for job in jobs if not any(job.key.items() <= record.items() for record in known)]
+        looks = enter(out, source.plan, digest, len(left))
+        print(f"run {len(looks)} over these test days, {len(left)} of {len(jobs)} parts to do", flush=True)
+        records = []
+        for record in run_study(jobs, path, arguments.workers):
+            records.append(record)
+            if len(records) > len(jobs) - len(left):
+                print(_progress(record, len(records), len(jobs)), flush=True)
     report = Report(source.plan, DataFacts.of(source), records, looks)
     command = ["python", "-m", "benchmarks.real_prices", "--data", str(arguments.data)]
     command += ["--investable", str(arguments.investable), "--out", str(out)]

@@ -33,14 +33,16 @@ class Pickers:
     """(S, days) see `training.evaluation.skill.known_share`."""
 
     def each(self, windows: slice, steps: int) -> Array:
-        """Return (count, days) profits over some windows, means over seeds, with exact sums and daily means.
+        """Return (S * count, days) profits over some windows: the mean over seeds, and what each earned beyond its own.
 
-        What a picker earned beyond the mean is spread evenly over the days of each block.
+        Seeds of a policy buy much the same stocks. Pickers that were means over seeds of lots drawn apart would differ
+        less than it does from what luck gives, and it would look skilled. What a picker earned beyond the mean is
+        spread evenly over the days of each block, so that sums and daily means are exact.
         """
         days = slice(steps * windows.start, steps * windows.stop)
-        own = self.blocks.mean(axis=0)[:, BLOCKS * windows.start : BLOCKS * windows.stop]
+        own = self.blocks[..., BLOCKS * windows.start : BLOCKS * windows.stop]
         length = np.tile(np.diff(block_edges(steps)), windows.stop - windows.start)
-        beyond = (own - own.mean(axis=0)) / length
+        beyond = ((own - own.mean(axis=1, keepdims=True)) / length).reshape(-1, len(length))
         profits: Array = self.daily.mean(axis=0)[days] + np.repeat(beyond, length, axis=1)
         return profits
 

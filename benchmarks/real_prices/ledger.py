@@ -37,7 +37,6 @@ def enter(folder: Path, plan: Plan, data: str, parts_left: int) -> list[Look]:
     Raises:
         ConfigError: the folder was begun under another plan, or on other data.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     looks = require_same(folder, plan, data)
     looks.append(Look(datetime.now(UTC).isoformat(timespec="seconds"), plan.digest, data, code_version(), parts_left))
     append_result(folder / LEDGER, asdict(looks[-1]))

@@ -184,6 +184,7 @@ def figures(field: Field, policy: str) -> dict[str, Figure]:
     found["information_ratio"] = _resampled(returns - market, days)
     if account.pickers is not None:
         found["over_pickers"] = _tested(track.daily_profit - account.pickers.daily)
+        found["timing"] = _tested(account.pickers.daily - account.pickers.shifted)
     found["over_equal_at_exposure"] = _tested(track.daily_profit - field.at_exposure(account))
     ranked = summed_up(_known_mean(account.rank_ic), field.holding_days)
     if ranked is not None:

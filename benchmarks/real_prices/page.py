@@ -24,6 +24,7 @@ COLUMNS: Mapping[str, tuple[str, str, int]] = {
     "sharpe": ("Sharpe", "a year", 2),
     "information_ratio": ("Information ratio", "over equal weight", 2),
     "over_pickers": ("Over pickers", "% a year", 1),
+    "timing": ("Pickers over pickers on other days", "% a year", 1),
     "over_equal_at_exposure": ("Over equal weight at its exposure", "% a year", 1),
     "rank_ic": ("Rank IC", "mean", 3),
     "rank_ic_t": ("Rank IC", "t", 1),
