@@ -32,7 +32,10 @@ PARTS, RESULTS, PAGE = "parts.jsonl", "results.json", "report.html"
 def main(words: Sequence[str] | None = None) -> None:
     """Do the parts that have no result yet, then write and print the report."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        "python -m benchmarks.real_prices",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--data", type=Path, required=True, help="parquet file of daily bars")
     parser.add_argument("--investable", type=Path, required=True, help="text file, one ticker a line")
