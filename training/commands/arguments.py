@@ -94,6 +94,17 @@ class SignalsArguments:
 
 
 @checked_dataclass
+class ReportArguments:
+    """Lay runs side by side on one page: settings, results on validation days, learning, time and memory."""
+
+    run: Annotated[tuple[str, ...], Mark.POSITIONAL]
+    """Names of the runs, the first one drawn boldly."""
+    output: Path | None = None
+    """HTML file to write; default: report.html in the folder of all runs."""
+    runs_dir: RunsFolder = Path("runs")
+
+
+@checked_dataclass
 class WalkForwardArguments:
     """Train, validate and test again and again, each time later: one equity curve of days that no champion has seen.
 

@@ -35,9 +35,10 @@ BROKER_NOTES = (
     "quantities refer to the last close, a higher open costs more; sale targets of purchases depend on their fills and "
     "are written once they are held (--positions)",
 )
-_IB_FORMS = {"open": ("OPG", "MKT"), "target": ("GTC", "LMT"), "close": ("DAY", "MOC")}
+When = Literal["open", "target", "close"]
+_IB_FORMS: dict[When, tuple[str, str]] = {"open": ("OPG", "MKT"), "target": ("GTC", "LMT"), "close": ("DAY", "MOC")}
 """Time in force and type of an order of whole shares."""
-_ALPACA_FORCES = {"open": "opg", "target": "gtc", "close": "cls"}
+_ALPACA_FORCES: dict[When, str] = {"open": "opg", "target": "gtc", "close": "cls"}
 _CLASS_SHARE = re.compile(r"^([A-Z]+)[. /-]([A-Z])$")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,20}")
 _SHARE_STEP = Decimal("0.0001")
@@ -49,7 +50,7 @@ class BrokerOrder:
 
     ticker: str
     quantity: Decimal
-    when: Literal["open", "target", "close"]
+    when: When
     """A purchase at the open, a sale at the target, or a sale at the close."""
     limit_price: Decimal | None
     """Of a sale at the target: rounded up to a price that exchanges take."""
@@ -77,7 +78,7 @@ def broker_orders(
     """
     step = Decimal(1) if whole_shares else _SHARE_STEP
 
-    def order(ticker: str, shares: float, when: Literal["open", "target", "close"], price: float = 0.0) -> BrokerOrder:
+    def order(ticker: str, shares: float, when: When, price: float = 0.0) -> BrokerOrder:
         quantity = Decimal(shares).quantize(step, ROUND_FLOOR)
         side = "buy" if when == "open" else "sell"
         limit = _limit(price) if when == "target" else None
