@@ -84,9 +84,26 @@ class SignalsArguments:
     """CSV file to write the orders to."""
     json: Path | None = None
     """JSON file to write everything to."""
+    ib: Path | None = None
+    """CSV file to write orders to as a basket of Interactive Brokers' Trader Workstation; nothing is sent."""
+    alpaca: Path | None = None
+    """JSON file to write orders to as a list of requests to Alpaca; nothing is sent."""
+    whole_shares: bool = False
+    """Round the quantities in files for brokers down to whole shares."""
     runs_dir: RunsFolder = Path("runs")
     device: Device = "cpu"
     threads: Threads = 1
+
+
+@checked_dataclass
+class ReportArguments:
+    """Lay runs side by side on one page: settings, results on validation days, learning, time and memory."""
+
+    run: Annotated[tuple[str, ...], Mark.POSITIONAL]
+    """Names of the runs, the first one drawn boldly."""
+    output: Path | None = None
+    """HTML file to write; default: report.html in the folder of all runs."""
+    runs_dir: RunsFolder = Path("runs")
 
 
 @checked_dataclass

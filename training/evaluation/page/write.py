@@ -44,23 +44,19 @@ _SECRET_VALUE = re.compile(
 
 def write_page(evaluation: Evaluation, path: Path) -> None:
     """Write the page in one step: `path` holds the old page or the whole new one. OSError where that fails."""
-    # A name from a foreign file system may hold bytes that are no text.
-    write_atomically(path, render(evaluation).encode("utf-8", errors="replace").decode())
+    write_document(render(evaluation), path)
 
 
 def render(evaluation: Evaluation) -> str:
     """Return the page as HTML text."""
-    style, script = ((_HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     records, limit = evaluation.records, evaluation.config.memory_limit_mb or None
     rows = differences(evaluation.judgement)
     monthly = monthly_returns(evaluation.dates, evaluation.curves[CHAMPION])
     scale = scale_of([np.array([(0.0, test.mean, *test.interval) for _, test, _ in rows])])
-    return _template().render(
+    return document(
+        "page.html",
+        evaluation.title,
         report=evaluation,
-        style=Markup(style),
-        script=Markup(script),
-        policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}",
-        metrics=METRICS,
         facts=_facts(evaluation),
         forest=[
             (name, Estimate(test.mean, *test.interval), chance, svg.interval_bar(test, scale))
@@ -82,8 +78,22 @@ def render(evaluation: Evaluation) -> str:
     )
 
 
+def write_document(text: str, path: Path) -> None:
+    """Write a page in one step. OSError where that fails."""
+    # A name from a foreign file system may hold bytes that are no text.
+    write_atomically(path, text.encode("utf-8", errors="replace").decode())
+
+
+def document(template: str, title: str, **values: Any) -> str:
+    """Return a self-contained page from a template that extends `base.html`, with the values that it shows."""
+    style, script = ((_HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}"
+    known = {"title": title, "metrics": METRICS, "style": Markup(style), "script": Markup(script), "policy": policy}
+    return _template(template).render(known | values)
+
+
 @cache
-def _template() -> Template:
+def _template(name: str) -> Template:
     environment = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
@@ -101,7 +111,7 @@ def _template() -> Template:
         "redacted": lambda text: _SECRET_VALUE.sub(NOT_SHOWN, text),
         "share": lambda value: number(None if value is None else 100 * value, 1),
     }
-    return environment.get_template("page.html")
+    return environment.get_template(name)
 
 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
