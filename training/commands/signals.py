@@ -70,7 +70,7 @@ def _write_for_brokers(arguments: SignalsArguments, signals: Signals, orders: Se
     for flag, path, form in targets:
         if path is not None:
             _write(path, flag, partial(write_atomically, text=form(orders)))
-            logger.info("%d orders for the next session in %s; nothing is sent", len(orders), path)
+            logger.info("%d for the next session in %s; nothing is sent", len(orders), path)
     for note in BROKER_NOTES:
         logger.info("note: %s", note)
 
