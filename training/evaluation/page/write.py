@@ -6,8 +6,6 @@ of that script and of the style sheet forbids everything else. The same evaluati
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -17,22 +15,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from markupsafe import Markup
+from jinja2 import Template
 
 from training.evaluation import charts
 from training.evaluation.assessment import METRICS, Estimate, Evaluation
 from training.evaluation.page import svg
+from training.evaluation.page.parts import look, page_environment
 from training.evaluation.tracks import CHAMPION
 from training.evaluation.verdict import differences
-from utils.charts import Dates, FloatArray, memory_chart, number, scale_of, tick_labels
+from utils.charts import Dates, FloatArray, memory_chart, number, scale_of
 from utils.config.settings import flatten, to_dict
 from utils.metrics import daily_returns
 from utils.runs.run_log import write_atomically
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 NOT_SHOWN = "(not shown)"
-_HERE = Path(__file__).parent
 _MAX_HEAT = 4
 _SECRET_NAME = re.compile(r"secret|token|passw|credential|private|api_?key|access_?key|account_?key", re.IGNORECASE)
 _SECRET_VALUE = re.compile(
@@ -50,16 +47,13 @@ def write_page(evaluation: Evaluation, path: Path) -> None:
 
 def render(evaluation: Evaluation) -> str:
     """Return the page as HTML text."""
-    style, script = ((_HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     records, limit = evaluation.records, evaluation.config.memory_limit_mb or None
     rows = differences(evaluation.judgement)
     monthly = monthly_returns(evaluation.dates, evaluation.curves[CHAMPION])
     scale = scale_of([np.array([(0.0, test.mean, *test.interval) for _, test, _ in rows])])
     return _template().render(
         report=evaluation,
-        style=Markup(style),
-        script=Markup(script),
-        policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}",
+        **look(),
         metrics=METRICS,
         facts=_facts(evaluation),
         forest=[
@@ -84,18 +78,8 @@ def render(evaluation: Evaluation) -> str:
 
 @cache
 def _template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {"svg": svg, "tick_labels": tick_labels}
+    environment = page_environment()
     environment.filters |= {
-        "fixed": lambda value, decimals: f"{value:.{decimals}f}",
-        "number": number,
-        "signed": lambda value, decimals: number(value, decimals, is_signed=True),
         "interval": interval_text,
         "heat": heat_level,
         "redacted": lambda text: _SECRET_VALUE.sub(NOT_SHOWN, text),
@@ -134,12 +118,6 @@ def monthly_returns(dates: Dates, equity: FloatArray) -> list[tuple[int, FloatAr
     months = growth.groupby([years, growth.index.month]).prod().unstack().reindex(columns=range(1, 13))
     rows = zip(months.index, months.to_numpy(), growth.groupby(years).prod(), strict=True)
     return [(year, 100.0 * (row - 1.0), 100.0 * (whole - 1.0)) for year, row, whole in rows]
-
-
-def _hash(text: str) -> str:
-    # The parser of HTML turns every line ending into a line feed before the browser takes the hash.
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def interval_text(estimate: Estimate, decimals: int, is_signed: bool = False) -> str:
