@@ -68,6 +68,8 @@ def scaled_events(rows: pd.DataFrame) -> list[Adjustment]:
         largest = f"{1 / step[worst]:.4g} ({rows['ticker'].iloc[worst]}, {_day(rows['day'].iloc[worst + 1])})"
     count = len(np.unique(codes[found + 1]))
     outcome = "open, high, low and close scaled by adjusted close / close, volume the other way"
+    if not found.size:
+        outcome = "it moves as the close does, so there was nothing to adjust"
     return [Adjustment("Steps of the adjusted close", len(found), count, largest, outcome)]
 
 

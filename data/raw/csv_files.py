@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,12 +13,22 @@ from typing import TextIO
 import numpy as np
 import pandas as pd
 
-from data.raw.layout import BLANKS, EVENTS, PRICES, VALUES, Layout, UnusableFileError, long_layout, panel_layout
-from data.raw.layout import wide_layout as closes_layout
-from data.raw.text import Int32Array, is_number, numbers, parse_day, resolve_days
+from data.raw.layout import (
+    BLANKS,
+    EVENTS,
+    PRICES,
+    VALUES,
+    Layout,
+    UnusableFileError,
+    long_layout,
+    panel_layout,
+    wide_layout,
+)
+from data.raw.text import Float64Array, Int32Array, is_number, numbers, parse_day, resolve_days
 
 _HEAD_LINES = 50
-_BLOCK_ROWS = 100_000
+_BLOCK_CELLS = 1_000_000
+"""Fields of text in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ def find_layout(path: Path) -> CsvLayout:
             has_third = bool(following[1]) and not any(following[1][1:])  # the index's name alone
             last, _ = head[place + 1 + has_third]
             return CsvLayout(panel, separator, last + 1, 2 + has_third)
-        columns = closes_layout(row, following[0], separator) or long_layout(row, separator)
+        columns = wide_layout(row, following[0], separator) or long_layout(row, separator)
         if columns is not None:
             return CsvLayout(columns, separator, number + 1, 1)
         if (columns := _data_layout(row, separator)) is not None:
@@ -103,8 +113,8 @@ def read_csv(
     with _open(path) as lines:
         before = sum(bool(line.strip()) for line in islice(lines, layout.skip)) - layout.header_lines
         dropped["line before the first bar"] += before
-        rows = _fields(lines, layout, dropped)
-        while block := list(islice(rows, _BLOCK_ROWS)):
+        rows, block_rows = _fields(lines, layout, dropped), max(1, _BLOCK_CELLS // layout.columns.width)
+        while block := list(islice(rows, block_rows)):
             if layout.columns.panel:
                 blocks.append(_panel_block(block, layout, days, tickers))
             else:
@@ -154,13 +164,25 @@ def _panel_block(
     day = _codes((row[0] for row in rows), days)
     parts = []
     for ticker, fields in layout.columns.panel.items():
-        traded = [place for place, row in enumerate(rows) if row[fields["close"]].strip().casefold() not in BLANKS]
-        codes = {"day": day[traded], "ticker": np.int32(tickers.setdefault(ticker, len(tickers)))}
-        parts.append(pd.DataFrame(codes | _values([rows[place] for place in traded], fields, layout.separator)))
-    return pd.concat(parts, ignore_index=True)
+        close = fields["close"]
+        traded = [place for place, row in enumerate(rows) if row[close].strip().casefold() not in BLANKS]
+        values = _values([rows[place] for place in traded], fields, layout.separator)
+        parts.append((tickers.setdefault(ticker, len(tickers)), day[traded], values))
+    return joined(parts)
 
 
-def _values(rows: list[list[str]], fields: dict[str, int], separator: str) -> dict[str, np.ndarray]:
+def joined(parts: Sequence[tuple[int, Int32Array, dict[str, Float64Array]]]) -> pd.DataFrame:
+    """Return one table of the code, days and values by role of each ticker; a role that one lacks is NaN there."""
+    roles = dict.fromkeys(role for _, _, values in parts for role in values)
+    codes = np.repeat(np.array([code for code, _, _ in parts], dtype=np.int32), [len(day) for _, day, _ in parts])
+    columns = {
+        role: np.concatenate([values.get(role, np.full(len(day), np.nan)) for _, day, values in parts])
+        for role in roles
+    }
+    return pd.DataFrame({"day": np.concatenate([day for _, day, _ in parts]), "ticker": codes} | columns)
+
+
+def _values(rows: list[list[str]], fields: dict[str, int], separator: str) -> dict[str, Float64Array]:
     found = {
         role: numbers([row[place] for row in rows], separator)
         for role, place in fields.items()
@@ -169,7 +191,7 @@ def _values(rows: list[list[str]], fields: dict[str, int], separator: str) -> di
     return with_all_prices(found)
 
 
-def with_all_prices(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def with_all_prices(values: dict[str, Float64Array]) -> dict[str, Float64Array]:
     """Return values by role with all prices, the close where there is no other, and a volume, NaN if unknown."""
     unknown = np.full_like(values["close"], np.nan)
     return {role: values["close"] for role in PRICES} | {"volume": unknown} | values

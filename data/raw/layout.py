@@ -156,7 +156,7 @@ def split_names(names: Sequence[str]) -> tuple[list[str], list[str]] | None:
     for name in names:
         try:
             pair = ast.literal_eval(name) if name.startswith("(") else (name, "")
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # as literal_eval may raise
             return None
         pairs.append(pair)
     if not any(name.startswith("(") for name in names) or any(len(pair) != 2 for pair in pairs):

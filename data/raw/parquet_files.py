@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data.raw.csv_files import with_all_prices
+from data.raw.csv_files import joined, with_all_prices
 from data.raw.layout import EVENTS, VALUES, Layout, UnusableFileError, long_layout, panel_layout, plain, split_names
 from data.raw.text import NO_DAY, Float64Array, Int32Array, days_of_seconds, numbers, resolve_days
 from utils.errors import first_line
@@ -24,7 +24,7 @@ def find_parquet_layout(path: Path) -> tuple[Layout, list[str]]:
     """Return the layout and the columns' names in its order, dates first. Raises `UnusableFileError`."""
     try:
         schema = pq.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UnusableFileError(f"no readable parquet file ({first_line(error)})") from None
     names = list(schema.names)
     if len(set(names)) < len(names):
@@ -65,23 +65,28 @@ def read_parquet(
     path: Path, layout: Layout, names: list[str], file_ticker: str, tickers: dict[str, int]
 ) -> tuple[pd.DataFrame, str | None]:
     """Return a file's rows as `read_csv` does."""
+    try:
+        return _read(path, layout, names, file_ticker, tickers)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise UnusableFileError(f"no readable parquet file ({first_line(error)})") from None
+
+
+def _read(
+    path: Path, layout: Layout, names: list[str], file_ticker: str, tickers: dict[str, int]
+) -> tuple[pd.DataFrame, str | None]:
     roles = {"date", "ticker", "adjusted", *VALUES, *EVENTS}
     places = {place for group in (layout.fields, *layout.groups) for role, place in group.items() if role in roles}
     wanted = [names[place] for place in sorted(places)]
-    try:
-        table = pq.ParquetFile(path).read(columns=wanted)
-    except (pa.ArrowException, OSError) as error:
-        raise UnusableFileError(f"no readable parquet file ({first_line(error)})") from None
+    table = pq.ParquetFile(path).read(columns=wanted)
     days, unsettled = _days(table[names[layout.fields["date"]]])
     if layout.panel:
         parts = []
         for ticker, fields in layout.panel.items():
             values = {role: _numbers(table[names[place]]) for role, place in fields.items()}
             traded = ~np.isnan(values["close"])
-            code = np.int32(tickers.setdefault(ticker.strip(), len(tickers)))
             found = {role: one[traded] for role, one in with_all_prices(values).items()}
-            parts.append(pd.DataFrame({"day": days[traded], "ticker": code} | found))
-        return pd.concat(parts, ignore_index=True), unsettled
+            parts.append((tickers.setdefault(ticker.strip(), len(tickers)), days[traded], found))
+        return joined(parts), unsettled
     fields = layout.fields
     values = {role: _numbers(table[names[place]]) for role, place in fields.items() if role not in ("date", "ticker")}
     if "ticker" in fields:

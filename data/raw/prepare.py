@@ -151,6 +151,8 @@ def _found(source: Path, target: Path) -> list[Path]:
     """Return the files to read; what was written by an earlier call is none of them."""
     if not source.exists():
         raise DataError(f"expected a CSV or parquet file, or a folder, but {source} does not exist; check the path")
+    if source.resolve() == target.resolve():
+        raise DataError(f"expected another file to write than the one to read, got {target} twice; name a new file")
     if not source.is_dir():
         return [source]
     suffixes = (*CSV_SUFFIXES, *PARQUET_SUFFIXES)
@@ -219,9 +221,10 @@ def _read_file(file: _File, tickers: dict[str, int], summary: PrepareSummary) ->
 
 def _usable(rows: pd.DataFrame, no_ticker: int, is_one_ticker: bool, dropped: Counter[str]) -> pd.DataFrame:
     """Return rows with a date, a ticker and four prices; the others are counted by the first reason that holds."""
-    prices = rows[PRICES]
+    with np.errstate(over="ignore"):  # as the loader: what float32 cannot hold is infinite, or zero
+        prices = rows[PRICES].astype(np.float32)
     faults = {
-        "date not understood": rows["day"] == NO_DAY,
+        "date not understood": ~rows["day"].between(1 - EPOCH, date.max.toordinal() - EPOCH),
         "no ticker": rows["ticker"] == no_ticker,
         "price missing or not a number": prices.isna().any(axis=1),
         "price infinite or not positive": ~((prices > 0) & (prices < np.inf)).all(axis=1),

@@ -19,8 +19,11 @@ LARGE_MOVE = 0.5
 REVERSING_MOVE = 0.25
 STALE_SESSIONS = 5
 MOST_SURVIVORS = 0.95
+THIN = 0.9
+_NAMED = 3
+"""Findings of a kind that a line names."""
 BEYOND, UNDONE, BACK, LIKE_SPLIT = "beyond 50%", "undone the next day", "back from it", "like a split"
-SPLITS = ((4, 3), (3, 2), (2, 1), (5, 2), *((shares, 1) for shares in (3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100)))
+SPLITS = ((3, 2), (2, 1), (5, 2), *((shares, 1) for shares in (3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100)))
 """New shares for old ones that splits usually give, ascending; reverse splits the other way."""
 _NEAR_RATIO = 0.02
 _KEPT = 0.2
@@ -62,6 +65,9 @@ class Survey:
     """(sessions,)"""
     traded: IntArray
     """(sessions,) tickers that traded."""
+    thin: list[tuple[np.datetime64, int, int]]
+    """Sessions on which fewer than 90% of the tickers trade that do before and after: date, tickers that trade, of how
+    many."""
     gaps: list[Spell]
     moves: list[Move]
     stale: list[Spell]
@@ -83,7 +89,7 @@ class Survey:
         """Return what the share of survivors means."""
         share = f"{self.tickers - len(self.early):,} of {self.tickers:,} tickers trade on the last day"
         if self.survivors >= MOST_SURVIVORS and self.tickers > 1:
-            return f"Survivors only: {share}; stocks that failed are missing, so results are flattered"
+            return f"Survivors only: {share}; stocks that failed seem to be missing, which flatters results"
         return f"Survivors: {share}"
 
     def lines(self) -> list[str]:
@@ -91,30 +97,34 @@ class Survey:
         marks = (BEYOND, UNDONE, LIKE_SPLIT)
         by_mark = [f"{sum(mark in move.marks for move in self.moves):,} {mark}" for mark in marks]
         found = [
-            _line("Gaps", self.gaps, lambda one: f"{one.ticker}, {one.sessions:,} sessions, {one.first} to {one.last}"),
-            _line("Suspicious moves", self.moves, lambda one: f"{one.ticker} {one.percent:+.0f}% on {one.date}")
+            _line("Thin sessions", self.thin, lambda one: f"{one[0]} with {one[1]:,} of {one[2]:,} tickers"),
+            _line("Gaps", self.gaps, lambda one: f"{one.ticker} {one.sessions:,} sessions, {one.first} to {one.last}"),
+            _line("Suspicious moves", self.moves, lambda one: f"{one.ticker} {one.percent:+,.0f}% on {one.date}")
             + (f" ({', '.join(by_mark)})" if self.moves else ""),
             _line(
                 f"Stale prices ({STALE_SESSIONS} or more equal bars)",
                 self.stale,
-                lambda one: f"{one.ticker}, {one.sessions:,} bars, {one.first} to {one.last}",
+                lambda one: f"{one.ticker} {one.sessions:,} bars, {one.first} to {one.last}",
             ),
             _line(
                 "Rows with high or low to be widened",
                 self.widened,
                 lambda one: f"{one.ticker} by {one.percent:,.2f}% on {one.date}",
             ),
+            _line("Tickers that begin late", self.late, lambda one: f"{one.ticker} on {one.first}"),
+            _line("Tickers that end early", self.early, lambda one: f"{one.ticker} on {one.last}"),
         ]
-        return [*found, f"Tickers: {len(self.late):,} begin late, {len(self.early):,} end early", self.survivor_line]
+        return [*found, self.survivor_line]
 
 
-NO_SURVEY = Survey([], np.empty(0, dtype="datetime64[D]"), np.empty(0, dtype=np.int64), [], [], [], [], [], [], 0)
+NO_SURVEY = Survey([], np.empty(0, "datetime64[D]"), np.empty(0, np.int64), [], [], [], [], [], [], [], 0)
 """Facts about no rows."""
-Found = TypeVar("Found", Move, Spell)
+Found = TypeVar("Found")
 
 
 def _line(what: str, found: Sequence[Found], describe: Callable[[Found], str]) -> str:
-    return f"{what}: {len(found):,}" + (f", the largest {describe(found[0])}" if found else "")
+    named = "; ".join(map(describe, found[:_NAMED])) + ("; ..." if len(found) > _NAMED else "")
+    return f"{what}: {len(found):,}" + (f": {named}" if found else "")
 
 
 def survey_of(rows: pd.DataFrame) -> Survey:
@@ -134,6 +144,7 @@ def survey_of(rows: pd.DataFrame) -> Survey:
         years=_years(column, day, dates, len(names)),
         dates=dates,
         traded=np.bincount(day, minlength=len(dates)),
+        thin=_thin(dates, day, first, last),
         gaps=_gaps(bars),
         moves=_moves(bars),
         stale=_stale(bars),
@@ -178,6 +189,17 @@ def _years(column: IntArray, day: IntArray, dates: Dates, tickers: int) -> list[
         }
         for year, count, own in zip(years, sessions, bars, strict=True)
     ]
+
+
+def _thin(dates: Dates, day: IntArray, first: IntArray, last: IntArray) -> list[tuple[np.datetime64, int, int]]:
+    """Return thin sessions, the emptiest first; `first` and `last` are each ticker's rows."""
+    traded = np.bincount(day, minlength=len(dates))
+    begun = np.cumsum(np.bincount(day[first], minlength=len(dates)))
+    ended = np.cumsum(np.bincount(day[last] + 1, minlength=len(dates) + 1))[:-1]
+    alive = begun - ended
+    found = np.flatnonzero(traded < THIN * alive)
+    found = found[np.argsort(traded[found] / alive[found], kind="stable")]
+    return [(dates[at], int(traded[at]), int(alive[at])) for at in found]
 
 
 def _gaps(bars: _Bars) -> list[Spell]:
