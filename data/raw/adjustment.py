@@ -79,8 +79,8 @@ def adjust_for_events(
     """Return rows adjusted for the events that are not in their prices yet, and what was found.
 
     Raw prices jump with a split and fall with a dividend, adjusted ones do not: of each kind of events the move over
-    night is regressed on the move that raw prices would make. Where a ticker's own events do not tell, all of them do;
-    where these do not either, prices stay as they are.
+    night is regressed on the move that raw prices would make. Where a ticker's own events do not tell, those of all
+    tickers do, unless they contradict one another; where these do not either, prices stay as they are.
 
     Args:
         rows: sorted by `ticker` (a category) and `day`, once each.
@@ -106,9 +106,10 @@ def adjust_for_events(
     kept = 1.0 - found["dividend"].to_numpy() / before
     has_dividend = (kept < 1.0) & (kept > 0.0)
     by_dividend = np.where(has_dividend, kept, 1.0)
-    raw_dividends = _states(gaps, np.log(by_dividend), owner, has_dividend & ~has_split, noise, tickers)
-    raw_dividends = np.where(np.isnan(raw_dividends) & (raw_splits == 1), 1.0, raw_dividends)
-
+    raw_dividends = np.where(raw_splits == 1, 1.0, np.nan)  # nobody takes dividends out of prices and leaves splits in
+    for group in (raw_splits == 0, np.isnan(raw_splits)):
+        alone = has_dividend & ~has_split & group[owner]
+        raw_dividends[group] = _states(gaps, np.log(by_dividend), owner, alone, noise, tickers)[group]
     steps = np.zeros(len(rows))
     np.add.at(steps, row, np.where(raw_splits[owner] == 1, -np.log(split), 0.0))
     np.add.at(steps, row, np.where(raw_dividends[owner] == 1, np.log(by_dividend), 0.0))
@@ -138,10 +139,14 @@ def _described(what: str, events: pd.DataFrame, rows: pd.DataFrame, is_yfinance:
         if len(of):
             worst = of.iloc[int(np.argmax(np.abs(np.log(of["size"]))))]
             place = int(worst["row"])
-            size = f"{worst['size']:.4g}:1" if what == "Splits" else f"{100 * (1 - worst['size']):.2g}% of the price"
+            size = _ratio(worst["size"]) if what == "Splits" else f"{100 * (1 - worst['size']):.2g}% of the price"
             largest = f"{size} ({rows['ticker'].iloc[place]}, {_day(rows['day'].iloc[place])})"
             result.append(Adjustment(what, len(of), of["ticker"].nunique(), largest, outcome))
     return result
+
+
+def _ratio(shares: float) -> str:
+    return f"{shares:.4g}:1" if shares >= 1 else f"1:{1 / shares:.4g}"
 
 
 def _located(rows: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
@@ -168,7 +173,8 @@ def _states(
     squares = np.bincount(owner[has], (expected**2)[has], minlength=tickers).astype(np.float64)
     own = _state(products, squares, noise)
     together = _state(products.sum(keepdims=True), squares.sum(keepdims=True), noise)
-    return np.where(np.isnan(own), together, own)
+    is_agreed = len(np.unique(own[np.isfinite(own)])) < 2
+    return np.where(np.isnan(own) & is_agreed, together, own)
 
 
 def _state(products: Float64Array, squares: Float64Array, noise: float) -> Float64Array:

@@ -104,6 +104,24 @@ def test_prices_that_are_adjusted_already_stay(seed: int, tmp_path_factory: pyte
     assert "left as they are" in dividends.outcome
 
 
+def test_tickers_of_both_kinds_are_told_apart(tmp_path: Path) -> None:
+    """Two raw stocks, an adjusted one, and one without splits, whose prices then stay as they are."""
+    raw = {name: market(seed, splits=int(seed < 3)) for seed, name in enumerate("ABCD")}
+    adjusted = {name: np.array(oracle(own)) for name, own in raw.items()}
+    given = dict(raw)
+    factor = adjusted["C"] / raw["C"]["Close"]
+    given["C"] = raw["C"].assign(**{name: raw["C"][name] * factor for name in ("Open", "High", "Low", "Close")})
+    given["D"] = raw["D"].assign(Dividends=raw["D"]["Dividends"] / 20)
+    frame = pd.concat([own.assign(Ticker=name) for name, own in given.items()])
+    summary, bars = prepared(tmp_path, frame.to_csv(index=False))
+    made = {str(name): own["close"].to_numpy() for name, own in bars.groupby("ticker", observed=True)}
+    for name in "AB":
+        np.testing.assert_allclose(made[name], adjusted[name], rtol=1e-12)
+    for name in "CD":
+        np.testing.assert_array_equal(made[name], given[name]["Close"])
+    assert [one.tickers for one in summary.adjustments if one.what == "Splits"] == [2, 1]
+
+
 def test_dividends_alone_are_told_from_the_moves_of_many(tmp_path: Path) -> None:
     """Splits are in the prices, dividends are not, as in a close of Yahoo's whose adjusted close was dropped."""
     raw = market(3, days=2000, dividends=60, splits=0)

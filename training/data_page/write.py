@@ -13,7 +13,7 @@ from training.evaluation.page.parts import look, page_environment
 from utils.charts import Chart, date_ticks, even_shares, lines_of, number
 from utils.runs.run_log import write_atomically
 
-LISTED = 50
+LISTED = 30
 """Rows of a list; the longer ones say how many there are."""
 
 
