@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,7 @@ from data.raw.layout import (
     panel_layout,
     wide_layout,
 )
+from data.raw.rows import joined, with_all_prices
 from data.raw.text import Float64Array, Int32Array, is_number, numbers, parse_day, resolve_days
 
 _HEAD_LINES = 50
@@ -171,17 +172,6 @@ def _panel_block(
     return joined(parts)
 
 
-def joined(parts: Sequence[tuple[int, Int32Array, dict[str, Float64Array]]]) -> pd.DataFrame:
-    """Return one table of the code, days and values by role of each ticker; a role that one lacks is NaN there."""
-    roles = dict.fromkeys(role for _, _, values in parts for role in values)
-    codes = np.repeat(np.array([code for code, _, _ in parts], dtype=np.int32), [len(day) for _, day, _ in parts])
-    columns = {
-        role: np.concatenate([values.get(role, np.full(len(day), np.nan)) for _, day, values in parts])
-        for role in roles
-    }
-    return pd.DataFrame({"day": np.concatenate([day for _, day, _ in parts]), "ticker": codes} | columns)
-
-
 def _values(rows: list[list[str]], fields: dict[str, int], separator: str) -> dict[str, Float64Array]:
     found = {
         role: numbers([row[place] for row in rows], separator)
@@ -189,12 +179,6 @@ def _values(rows: list[list[str]], fields: dict[str, int], separator: str) -> di
         if role not in ("date", "ticker")
     }
     return with_all_prices(found)
-
-
-def with_all_prices(values: dict[str, Float64Array]) -> dict[str, Float64Array]:
-    """Return values by role with all prices, the close where there is no other, and a volume, NaN if unknown."""
-    unknown = np.full_like(values["close"], np.nan)
-    return {role: values["close"] for role in PRICES} | {"volume": unknown} | values
 
 
 def _codes(texts: Iterable[str], known: dict[str, int]) -> Int32Array:

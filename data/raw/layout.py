@@ -30,7 +30,7 @@ _NAMES = {
 # One letter a column, as Alpaca gives them; taken only as a whole, for T and C are tickers too.
 _SHORT = {"date": "t", "open": "o", "high": "h", "low": "l", "close": "c", "volume": "v"}
 _ALSO_IN_PANELS = frozenset({"capitalgains", "repaired"})
-_CLOSES = frozenset({*_NAMES["close"][:-2], *_NAMES["adjusted"]})
+_CLOSES = frozenset({"close", "closeprice", "closelast", "4close", *_NAMES["adjusted"]})
 """Names that are no ticker; `last` and `price` may be one."""
 _YFINANCE = "stocksplits"
 _CORNERS = frozenset({"", "ticker", "tickers", "symbol", "symbols", "price", "attributes", "date"})

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data.raw.csv_files import joined, with_all_prices
 from data.raw.layout import EVENTS, VALUES, Layout, UnusableFileError, long_layout, panel_layout, plain, split_names
+from data.raw.rows import joined, with_all_prices
 from data.raw.text import NO_DAY, Float64Array, Int32Array, days_of_seconds, numbers, resolve_days
 from utils.errors import first_line
 

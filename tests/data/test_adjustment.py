@@ -165,3 +165,22 @@ def test_events_that_change_nothing(tmp_path: Path) -> None:
     summary, bars = prepared(tmp_path, HEADER + rows + "2014-01-07,0,0,0,0,1,1,2\n")
     assert bars["close"].tolist() == [10.0, 10.0, 10.0]
     assert summary.adjustments == []
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_events_side_by_side(suffix: str, tmp_path: Path) -> None:
+    """A download of several tickers with their events, and the same with adjusted closes, give the same bars."""
+    raw = {name: market(seed).assign(Date=lambda own: pd.to_datetime(own["Date"])) for seed, name in enumerate("ABC")}
+    made = []
+    for extra in ("events", "closes"):
+        closes = {name: {} if extra == "events" else {"Adj Close": oracle(own)} for name, own in raw.items()}
+        parts = {name: own.assign(**closes[name]).set_index("Date") for name, own in raw.items()}
+        frame = pd.concat(parts, axis=1, names=["Ticker", "Price"]).swaplevel(axis=1)
+        source = tmp_path / f"{extra}.{suffix}"
+        frame.to_csv(source) if suffix == "csv" else frame.to_parquet(source)
+        summary = prepare(source, tmp_path / "out.parquet")
+        made.append(pd.read_parquet(tmp_path / "out.parquet"))
+        assert summary.dropped.total() == 0
+    pd.testing.assert_frame_equal(*made, rtol=1e-9)
+    np.testing.assert_allclose(made[0]["close"][:300], oracle(raw["A"]), rtol=1e-12)
+    assert summary.adjustments[0].what == "Steps of the adjusted close" and summary.adjustments[0].tickers == 3

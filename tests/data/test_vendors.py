@@ -274,6 +274,24 @@ def test_the_two_header_rows_name_the_ticker_of_one_download(tmp_path: Path) -> 
     assert made["ticker"].tolist() == ["MSFT"]
 
 
+def test_a_folder_of_all_kinds(tmp_path: Path) -> None:
+    """An index of Stooq, stocks of its own and other vendors' files, and a file that is none, in one folder."""
+    bars = truth()
+    folder = tmp_path / "source"
+    folder.mkdir()
+    own = {ticker: rows for ticker, rows in bars.groupby("ticker")}
+    titled(own["AAPL"].drop(columns="ticker")).to_csv(folder / "aapl_us_d.csv", index=False)
+    titled(own["LOW"].drop(columns="ticker")).to_csv(folder / "^spx_d.csv", index=False)
+    own["BRK-B"].to_parquet(folder / "one.parquet")
+    panel(own["T"]).to_csv(folder / "download.csv")
+    (folder / "notes.txt").write_text("nothing here")
+    summary, made = read_back(folder, tmp_path)
+    expected = bars.assign(ticker=bars["ticker"].replace("LOW", "^SPX")).sort_values(["ticker", "date"])
+    assert_equal(made, expected.reset_index(drop=True))
+    assert [name for name, _ in summary.skipped] == ["notes.txt"]
+    assert summary.notes == ["^SPX looks like an index: --benchmark '^SPX' takes it out of the tickers"]
+
+
 def test_stamps_of_the_close_in_new_york_keep_their_date() -> None:
     days = pd.bdate_range("2020-10-05", periods=20)
     closes = (days + pd.Timedelta(hours=16)).tz_localize("America/New_York").tz_convert("UTC")
