@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.csv.prepare import PrepareSummary, prepare
-from data.csv.text import NO_DAY, numbers, resolve_days
 from data.loader import StockDataLoader
+from data.raw.prepare import PrepareSummary, prepare
+from data.raw.text import NO_DAY, numbers, resolve_days
 from utils.errors import DataError
 
 EPOCH = date(1970, 1, 1)

@@ -35,12 +35,14 @@ class TrainArguments:
 
 @checked_dataclass
 class PrepareArguments:
-    """Turn CSV files of daily bars into one validated parquet file."""
+    """Turn files of daily bars into one validated parquet file, and a page about what is in it."""
 
     source: Annotated[Path, Mark.POSITIONAL]
-    """Folder with one CSV file a ticker, or one long CSV file with a ticker column."""
+    """CSV or parquet file, or a folder of them: tickers in a column, one a file, or side by side."""
     target: Annotated[Path, Mark.POSITIONAL] = DEFAULT_DATA
-    """Parquet file to write."""
+    """Parquet file to write; the page is written beside it."""
+    benchmark: str | None = None
+    """Ticker of an index in the data: written to a CSV file of its own, for --benchmark, instead."""
 
 
 @checked_dataclass

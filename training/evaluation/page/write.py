@@ -84,18 +84,18 @@ def write_document(text: str, path: Path) -> None:
     write_atomically(path, text.encode("utf-8", errors="replace").decode())
 
 
-def document(template: str, title: str, **values: Any) -> str:
-    """Return a self-contained page from a template that extends `base.html`, with the values that it shows."""
+def document(template: str, title: str, *, folder: Path = _HERE, **values: Any) -> str:
+    """Return a self-contained page from a folder's template that extends `base.html`, with the values that it shows."""
     style, script = ((_HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}"
     known = {"title": title, "metrics": METRICS, "style": Markup(style), "script": Markup(script), "policy": policy}
-    return _template(template).render(known | values)
+    return _template(folder, template).render(known | values)
 
 
 @cache
-def _template(name: str) -> Template:
+def _template(folder: Path, name: str) -> Template:
     environment = Environment(
-        loader=FileSystemLoader(_HERE),
+        loader=FileSystemLoader([folder, _HERE]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
