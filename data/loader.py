@@ -136,6 +136,8 @@ class StockDataLoader:
         )
         bars, self.dates, self.tickers = _sorted_bars(table)
         del table
+        # Else the pool keeps what the file took: a hundred MiB at full scale.
+        pa.default_memory_pool().release_unused()
         self.investable_columns = _investable_columns(self._investable, self.tickers)
         bars, self.quality = _repair(bars, self.config.max_bad_row_share)
         self.data_array = _dense_features(bars, len(self.dates), self.tickers)

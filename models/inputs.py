@@ -64,10 +64,10 @@ class TradeInputs:
         x[..., :_BANK] = np.clip(x[..., :_BANK], -_CLIP, _CLIP)
         return np.concatenate((np.ones_like(x[..., :1]), x), axis=2)
 
-    def without(self, x: Float32Array, market: Market, learned: BoolArray) -> Float32Array:
-        """Return a market's inputs `x` with the forecasts of responses fitted to other days in place of these."""
-        forecast = (_forecast(market, _responses(market, learned)) - self.mean[_BANK:]) / self.std[_BANK:]
-        return np.concatenate((x[..., : 1 + _BANK], forecast), axis=2)
+    def without(self, x: Float32Array, market: Market, learned: BoolArray, days: slice = slice(None)) -> Float32Array:
+        """Return a market's inputs `x` of some days, with the forecasts of responses fitted to other days in place."""
+        forecast = (_forecast(market, _responses(market, learned))[days] - self.mean[_BANK:]) / self.std[_BANK:]
+        return np.concatenate((x[days, :, : 1 + _BANK], forecast), axis=2)
 
 
 def _responses(market: Market, learned: BoolArray) -> Responses:

@@ -124,12 +124,15 @@ class Responses:
         """Sum the answers to (days, n) own moves that are still to come, (days, n, 3) log returns."""
         volatility = _volatility(own, is_own)
         bins = _event_bins(own, is_own, volatility[:-1])
-        total = np.zeros((*own.shape, len(EVENT_SESSIONS)))
+        total = np.empty((*own.shape, len(EVENT_SESSIONS)))
         for place, sessions in enumerate(EVENT_SESSIONS):
+            # By itself, for sums over every third number take twice as long.
+            answer = np.zeros(own.shape)
             for age in range(min(SESSIONS, len(own))):
                 pending = self.event[age : age + sessions].sum(axis=0)
-                total[age:, :, place] += pending[bins[: len(bins) - age]]
-        return total * volatility[1:, :, None]
+                answer[age:] += pending[bins[: len(bins) - age]]
+            total[..., place] = answer * volatility[1:]
+        return total
 
     def _after_leaders(self, moves: Float64Array, stocks: int) -> Float64Array:
         """Sum the answers to (days, columns) moves that are still to come, (days, stocks) in standard deviations."""

@@ -61,7 +61,7 @@ class TrainingDays:
         for _, held in samples.folds:
             apart = learned.copy()
             apart[max(0, held.start - samples.longest) : held.stop + samples.longest] = False
-            samples.x[held] = inputs.without(samples.x, market, apart)[held]
+            samples.x[held] = inputs.without(samples.x, market, apart, held)
         moments = Moments.of(samples)
         without = [moments.over(fold) for fold, _ in samples.folds]
         within = [moments.over(held) for _, held in samples.folds]

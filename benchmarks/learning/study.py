@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -91,10 +92,22 @@ def _results(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Record]]:
         for job in jobs:
             yield job, _alone(job.task)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
         running = {pool.submit(_alone, job.task): job for job in jobs}
         for future in as_completed(running):
             yield running[future], future.result()
+
+
+def _end_with_parent() -> None:
+    """End this worker when the process that started it is gone: it would wait for work for ever."""
+
+    def watch() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _alone(task: Callable[[], Record]) -> Record:

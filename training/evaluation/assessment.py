@@ -280,7 +280,10 @@ def estimates(track: Track, market: Array, seed: int) -> dict[str, Estimate]:
     """
     returns = metrics.daily_returns(track.stitched)
     exposure = beta(returns, market)
-    found = _measures(track) | {"beta": exposure, "alpha": _YEAR * (returns - np.outer(exposure, market)).mean(axis=1)}
+    found = measures_of(track) | {
+        "beta": exposure,
+        "alpha": _YEAR * (returns - np.outer(exposure, market)).mean(axis=1),
+    }
     if len(track.equity) > 1:
         return {name: _range(values) for name, values in found.items()}
     generator = np.random.default_rng([seed, _BOOTSTRAP_SEED])
@@ -297,8 +300,8 @@ def _scaled(test: MeanTest) -> tuple[float, float]:
     return _YEAR * low, _YEAR * high
 
 
-def _measures(track: Track) -> dict[str, Array]:
-    """(P,) of each measure, NaN where it is not defined."""
+def measures_of(track: Track) -> dict[str, Array]:
+    """Return the (P,) values of the measures that need no market, by the keys of `METRICS`; NaN: not defined."""
     curve = track.stitched
     years = (curve.shape[1] - 1) / metrics.TRADING_DAYS_PER_YEAR
     trades = track.trades.sum(axis=1)

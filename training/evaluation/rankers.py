@@ -124,6 +124,9 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
     except lightgbm.basic.LightGBMError as error:
         raise DataError(f"expected results that trees can be fitted to, got: {error}") from None
     cross = found["cvbooster"]
+    for booster in cross.boosters:
+        # Written and read again it predicts the same, without the rows that it learned from.
+        booster.model_from_string(booster.model_to_string()).free_dataset()
     return Ranker(
         [model(booster, cross.best_iteration) for booster in cross.boosters],
         lambda days: model(lightgbm.train(_TREES, data(days), cross.best_iteration), cross.best_iteration),

@@ -152,13 +152,13 @@ def verdict(
     looks = trials if shifted is None else 2 * trials
     timing, timing_chance, exposure = (None, 1.0, None) if shifted is None else _timing(same_day, shifted, looks)
     return Judgement(
-        against_pickers=_yearly(mean_test(champion - same_day, looks)),
+        against_pickers=yearly(mean_test(champion - same_day, looks)),
         picker_chance=chance_of_rank(earned, totals, looks),
         share_of_pickers_beaten=float((totals < earned).mean()),
         timing=timing,
         timing_chance=timing_chance,
         exposure=exposure,
-        against_equal_weight=_yearly(mean_test(champion - equal_weight, trials)),
+        against_equal_weight=yearly(mean_test(champion - equal_weight, trials)),
         contest=_contest(champion, rivals, trials) if rivals else None,
         trials=trials,
     )
@@ -168,7 +168,7 @@ def _timing(same_day: Array, shifted: Shifted, looks: int) -> tuple[MeanTest, fl
     """Return the test of timing, the chance of its second test, and the exposure."""
     mean = shifted.profits.mean(axis=0)
     chance = mean_test(same_day - shifted.known_share * mean, looks).p_value
-    return _yearly(mean_test(same_day - mean, looks)), chance, _yearly(mean_test(mean, looks))
+    return yearly(mean_test(same_day - mean, looks)), chance, yearly(mean_test(mean, looks))
 
 
 def differences(found: Judgement) -> list[tuple[str, MeanTest, float | None]]:
@@ -187,9 +187,10 @@ def differences(found: Judgement) -> list[tuple[str, MeanTest, float | None]]:
 
 def _contest(champion: Array, rivals: Mapping[str, Array], trials: int) -> Contest:
     best = max(rivals, key=lambda name: float(rivals[name].sum()))
-    return Contest(best, _yearly(mean_test(champion - rivals[best], trials * len(rivals))), len(rivals))
+    return Contest(best, yearly(mean_test(champion - rivals[best], trials * len(rivals))), len(rivals))
 
 
-def _yearly(test: MeanTest) -> MeanTest:
+def yearly(test: MeanTest) -> MeanTest:
+    """Return the test of a daily mean as one of its sum over a year."""
     year = TRADING_DAYS_PER_YEAR
     return replace(test, mean=test.mean * year, standard_error=test.standard_error * year)

@@ -156,7 +156,7 @@ def interval_text(estimate: Estimate, decimals: int, is_signed: bool = False) ->
     """Return "low to high", or nothing where the interval is not known."""
     if estimate.low is None or estimate.high is None:
         return ""
-    low, high = (number(bound, decimals, is_signed=is_signed) for bound in estimate[1:])
+    low, high = (number(bound, decimals, is_signed=is_signed) for bound in estimate[1:3])
     return f"{low} to {high}"
 
 

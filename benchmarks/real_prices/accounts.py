@@ -1,0 +1,153 @@
+"""Accounts of a policy over test days: as lines of the file of results, and joined over folds and seeds again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from training.evaluation.tracks import Track
+
+Array = npt.NDArray[np.float64]
+Record = dict[str, Any]
+BLOCKS = 5
+"""Parts of a window for which each random picker's profit is kept; of single days their mean is."""
+_DIGITS = 9
+_TOTALS = tuple(field.name for field in fields(Track) if field.name != "equity")
+
+
+@dataclass(frozen=True)
+class Pickers:
+    """Random pickers with a policy's orders, (S, ...) by seed; profits in percent of the initial capital."""
+
+    daily: Array
+    """(S, days) mean of the same-day pickers' profits."""
+    blocks: Array
+    """(S, count, blocks) profits of each over parts of the windows."""
+    shifted: Array
+    """(S, days) mean profits of those whose orders are moved in time."""
+    known_share: Array
+    """(S, days) see `training.evaluation.skill.known_share`."""
+
+    def each(self, windows: slice, steps: int) -> Array:
+        """Return (S * count, days) profits over some windows: the mean over seeds, and what each earned beyond its own.
+
+        Seeds of a policy buy much the same stocks. Pickers that were means over seeds of lots drawn apart would differ
+        less than it does from what luck gives, and it would look skilled. What a picker earned beyond the mean is
+        spread evenly over the days of each block, so that sums and daily means are exact.
+        """
+        days = slice(steps * windows.start, steps * windows.stop)
+        own = self.blocks[..., BLOCKS * windows.start : BLOCKS * windows.stop]
+        length = np.tile(np.diff(block_edges(steps)), windows.stop - windows.start)
+        beyond = ((own - own.mean(axis=1, keepdims=True)) / length).reshape(-1, len(length))
+        profits: Array = self.daily.mean(axis=0)[days] + np.repeat(beyond, length, axis=1)
+        return profits
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a policy did on the test days, (S, ...) by seed; what has no seed has S = 1."""
+
+    track: Track
+    """A policy a seed."""
+    rank_ic: Array
+    """(S, days) rank correlation over stocks of scores and results; NaN where there is none."""
+    replays: Mapping[str, Array]
+    """(S, days) profits of the same orders under other rules, by label; of rules and rivals their own orders."""
+    pickers: Pickers | None = None
+
+    @property
+    def steps(self) -> int:
+        """Return the days of a window."""
+        return int(self.track.equity.shape[2]) - 1
+
+    @property
+    def windows(self) -> int:
+        """Return the number of windows."""
+        return int(self.track.equity.shape[1])
+
+    @property
+    def profit(self) -> Array:
+        """Return (days,) profits in percent of the initial capital, means over seeds."""
+        mean: Array = self.track.daily_profit.mean(axis=0)
+        return mean
+
+    def of(self, windows: slice) -> Account:
+        """Return the account over some windows."""
+        days = slice(self.steps * windows.start, self.steps * windows.stop)
+        blocks = slice(BLOCKS * windows.start, BLOCKS * windows.stop)
+        known = self.pickers
+        return Account(
+            self.track.each(lambda values: values[:, windows]),
+            self.rank_ic[:, days],
+            {label: profit[:, days] for label, profit in self.replays.items()},
+            known
+            and Pickers(
+                known.daily[:, days], known.blocks[..., blocks], known.shifted[:, days], known.known_share[:, days]
+            ),
+        )
+
+    def of_seed(self, place: int) -> Account:
+        """Return the account of one seed."""
+        one = slice(place, place + 1)
+        known = self.pickers
+        return replace(
+            self,
+            track=self.track.each(lambda values: values[one]),
+            rank_ic=self.rank_ic[one],
+            replays={label: profit[one] for label, profit in self.replays.items()},
+            pickers=known and Pickers(*(getattr(known, field.name)[one] for field in fields(Pickers))),
+        )
+
+
+def block_edges(steps: int) -> npt.NDArray[np.int64]:
+    """Return the (BLOCKS + 1,) days at which the blocks of a window begin and end."""
+    return np.linspace(0, steps, BLOCKS + 1).astype(np.int64)
+
+
+def pack_track(track: Track) -> Record:
+    """Return one policy's track as JSON values."""
+    return {"profit": pack(track.daily_profit[0]), **{name: pack(getattr(track, name)[0]) for name in _TOTALS}}
+
+
+def pack(values: Array, digits: int = _DIGITS) -> list[float | None]:
+    """Return (n,) numbers as JSON values, None where they are not known."""
+    return [round(float(value), digits) if np.isfinite(value) else None for value in values]
+
+
+def pack_pickers(track: Track, shifted: Track, known_share: Array) -> Record:
+    """Return what is kept of random pickers as JSON values."""
+    edges = block_edges(track.equity.shape[2] - 1)
+    percent = 100 / track.capital * np.diff(track.equity[:, :, edges], axis=2)
+    return {
+        "daily": pack(track.daily_profit.mean(axis=0)),
+        "blocks": [pack(own, 5) for own in percent.reshape(len(percent), -1)],
+        "shifted": pack(shifted.daily_profit.mean(axis=0)),
+        "known_share": pack(known_share),
+    }
+
+
+def account_of(records: Sequence[Sequence[Record]], capital: float, steps: int) -> Account:
+    """Join the packed accounts of a policy, by seed and then by fold."""
+
+    def joined(*names: str) -> Array:
+        def numbers(record: Any) -> Array:
+            for name in names:
+                record = record[name]
+            return np.array(record, dtype=np.float64)
+
+        return np.stack([np.concatenate([numbers(fold) for fold in seed], axis=-1) for seed in records])
+
+    profit = joined("track", "profit")
+    profit = profit.reshape(len(profit), -1, steps)
+    equity = capital * (1 + np.concatenate((np.zeros_like(profit[..., :1]), np.cumsum(profit, axis=2)), axis=2) / 100)
+    known = records[0][0]
+    return Account(
+        Track(equity, **{name: joined("track", name) for name in _TOTALS}),
+        joined("rank_ic"),
+        {label: joined("replays", label) for label in known["replays"]},
+        Pickers(*(joined("pickers", field.name) for field in fields(Pickers))) if "pickers" in known else None,
+    )

@@ -1,0 +1,62 @@
+"""What is trained, and how a trained population is deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.learning.ablations import keep_genes
+from benchmarks.learning.markets import Alteration
+from models.agent import Agent, Evidence
+from training.critics import traders_of
+from training.erl_trainer import ERLTrainer
+from training.evaluation.tracks import CHAMPION
+
+PRODUCT = "product"
+ENSEMBLE, SINGLE_BEST = "untested ensemble", "untested single elite"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a training changes of the product."""
+
+    settings: Mapping[str, float] = field(default_factory=dict)
+    """By dotted name."""
+    alter: Alteration | None = None
+    """What no setting does."""
+
+
+VARIANTS: Mapping[str, Variant] = {
+    PRODUCT: Variant(),
+    "no evolution": Variant(alter=keep_genes),
+    "no waiting": Variant({"learning.gamma": 0.0}),
+}
+
+
+def champion(trainer: ERLTrainer) -> Agent:
+    """Return the agent that the product deploys."""
+    return trainer.champion
+
+
+def ensemble(trainer: ERLTrainer) -> Agent:
+    """Return the mean of the elites, which trades whether or not training days show evidence for what it expects."""
+    return _untested(trainer, trainer.elites)
+
+
+def single_best_elite(trainer: ERLTrainer) -> Agent:
+    """Return the fittest agent alone, in place of the mean of the elites, without a test of evidence either."""
+    return _untested(trainer, trainer.elites[:1])
+
+
+def _untested(trainer: ERLTrainer, rows: Sequence[int]) -> Agent:
+    traders = traders_of(trainer.genes[rows], trainer.critics.weights[rows], trainer.device).mean()
+    certain = Evidence(choice=0.0, timing=0.0)
+    return Agent(trainer.days.inputs, traders, trainer.waiting, trainer.eval_env.rules, certain)
+
+
+FORMS: Mapping[str, Callable[[ERLTrainer], Agent]] = {
+    CHAMPION: champion,
+    ENSEMBLE: ensemble,
+    SINGLE_BEST: single_best_elite,
+}
+"""Ways to make one agent of a trained population, by name."""

@@ -1,0 +1,248 @@
+"""Measures of accounts: means over seeds with their spread, tests of daily differences, what could have been seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+
+from benchmarks.learning.study import holm
+from benchmarks.real_prices.accounts import Account, Array
+from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison
+from training.evaluation.assessment import measures_of
+from training.evaluation.skill import beta, summed_up
+from training.evaluation.statistics import (
+    EDGES,
+    RESAMPLES,
+    IntArray,
+    MeanTest,
+    mean_block_days,
+    mean_test,
+    stationary_bootstrap,
+)
+from training.evaluation.tracks import EQUAL, HOLD
+from training.evaluation.verdict import Judgement, Shifted, verdict, yearly
+from utils import metrics
+
+YEAR = metrics.TRADING_DAYS_PER_YEAR
+POWER, CONFIDENCE = 0.8, 0.975
+_BOOTSTRAP_SEED = 1994
+_SIGNIFICANCE = 0.05
+
+
+class Figure(NamedTuple):
+    """A mean over seeds, its 95% interval over days, and the smallest and largest of the seeds; None: not known."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    least: float | None = None
+    most: float | None = None
+
+
+@dataclass(frozen=True)
+class Field:
+    """All that was played in one universe."""
+
+    accounts: Mapping[str, Account]
+    """Trained policies first, then rivals and rules."""
+    trained: Sequence[str]
+    windows_of_fold: int
+    holding_days: int
+
+    @property
+    def equal(self) -> Account:
+        """Return the account of equal weight."""
+        return self.accounts[EQUAL]
+
+    @property
+    def rivals(self) -> list[str]:
+        """Return the policies among which the best rival is sought: what is held at equal weight is not one."""
+        return [name for name in self.accounts if name not in (*self.trained, EQUAL, HOLD)]
+
+    @property
+    def folds(self) -> int:
+        """Return the number of folds."""
+        return self.equal.windows // self.windows_of_fold
+
+    def of_fold(self, fold: int) -> Field:
+        """Return what was played in one fold."""
+        windows = slice(fold * self.windows_of_fold, (fold + 1) * self.windows_of_fold)
+        return replace(self, accounts={name: account.of(windows) for name, account in self.accounts.items()})
+
+    def at_exposure(self, account: Account) -> Array:
+        """Return (S, days) profits of equal weight times the account's mean exposure of each fold."""
+        exposure = account.track.exposure.reshape(len(account.track.exposure), self.folds, -1).mean(axis=2)
+        days = len(account.profit) // self.folds
+        profits: Array = np.repeat(exposure, days, axis=1) * self.equal.track.daily_profit[0]
+        return profits
+
+    def judge(self, account: Account) -> Judgement:
+        """Return the verdict that a report of the product would give on the means over seeds."""
+        known = account.pickers
+        assert known is not None
+        shifted = Shifted(known.shifted.mean(axis=0)[None], known.known_share.mean(axis=0))
+        return verdict(
+            account.profit,
+            known.each(slice(0, account.windows), account.steps),
+            self.equal.profit,
+            shifted=shifted,
+            rivals={name: self.accounts[name].profit for name in self.rivals},
+        )
+
+    def difference(self, policy: str, against: str) -> MeanTest:
+        """Test the yearly difference of a policy from another, percent of the capital, paired by day."""
+        account = self.accounts[policy]
+        if against == BEST_RIVAL:
+            contest = self.judge(account).contest
+            assert contest is not None
+            return contest.test
+        return yearly(mean_test(account.profit - self.other(account, against)))
+
+    def other(self, account: Account, against: str) -> Array:
+        """Return the (days,) profits that an account is held against."""
+        if against == AT_EXPOSURE:
+            found: Array = self.at_exposure(account).mean(axis=0)
+            return found
+        if against == PICKERS:
+            assert account.pickers is not None
+            picked: Array = account.pickers.daily.mean(axis=0)
+            return picked
+        return self.accounts[against].profit
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A confirmatory comparison and what it found."""
+
+    comparison: Comparison
+    against: str
+    """Whom it was held against; of the best rival the name."""
+    test: MeanTest
+    """Percent of the capital a year."""
+    p_value: float
+    """Two-sided; where the best rival was sought it allows for that choice."""
+    p_holm: float
+    """Allows for all comparisons of the plan."""
+
+    @property
+    def outcome(self) -> str:
+        """Return "better", "worse" or "open"."""
+        if self.p_holm > _SIGNIFICANCE:
+            return "open"
+        return "better" if self.test.mean > 0 else "worse"
+
+
+def confirm(fields: Mapping[str, Field], comparisons: Sequence[Comparison]) -> list[Finding]:
+    """Make the confirmatory comparisons; their p-values are corrected for their number (Holm 1979)."""
+    rows = []
+    for own in comparisons:
+        field = fields[own.universe]
+        test = field.difference(own.policy, own.against)
+        p_value, against = two_sided(test), own.against
+        if own.against in (PICKERS, BEST_RIVAL):
+            judgement = field.judge(field.accounts[own.policy])
+            if own.against == BEST_RIVAL and judgement.contest is not None:
+                against = judgement.contest.rival
+            # As in the verdict, choice has to be shown among pickers as well as in time.
+            if own.against == PICKERS and test.mean > 0:
+                p_value = max(p_value, min(1.0, judgement.picker_chance))
+        rows.append((own, against, test, p_value))
+    corrected = holm([p_value for *_, p_value in rows])
+    return [Finding(*row, p_holm) for row, p_holm in zip(rows, corrected, strict=True)]
+
+
+def two_sided(test: MeanTest) -> float:
+    """Return the two-sided p-value of a mean."""
+    return min(1.0, 2 * min(test.p_value, replace(test, mean=-test.mean).p_value))
+
+
+def detectable(standard_error: float) -> float:
+    """Return the mean that a two-sided test at 5% would see with a chance of 80%: (z.975 + z.8) standard errors."""
+    return float((ndtri(CONFIDENCE) + ndtri(POWER)) * standard_error)
+
+
+def share_close(field: Field, policy: str, against: str, within: float) -> float:
+    """Return the share of folds in which a policy's yearly profit is within so many percent of another's."""
+    differences = [field.of_fold(fold).difference(policy, against).mean for fold in range(field.folds)]
+    return float(np.mean([abs(difference) <= within for difference in differences]))
+
+
+def figures(field: Field, policy: str) -> dict[str, Figure]:
+    """Measure a policy over the days of a field."""
+    account, found = field.accounts[policy], dict[str, Figure]()
+    track, steady = account.track, np.random.default_rng(_BOOTSTRAP_SEED)
+    returns = metrics.daily_returns(track.stitched)
+    market = metrics.daily_returns(field.equal.track.stitched[0])
+    days = stationary_bootstrap(len(market), RESAMPLES, mean_block_days(len(market)), steady)
+    found["profit"] = _tested(track.daily_profit)
+    found["sharpe"] = _resampled(returns, days)
+    found["information_ratio"] = _resampled(returns - market, days)
+    if account.pickers is not None:
+        found["over_pickers"] = _tested(track.daily_profit - account.pickers.daily)
+        found["timing"] = _tested(account.pickers.daily - account.pickers.shifted)
+    found["over_equal_at_exposure"] = _tested(track.daily_profit - field.at_exposure(account))
+    ranked = summed_up(_known_mean(account.rank_ic), field.holding_days)
+    if ranked is not None:
+        seeds = [summed_up(own, field.holding_days) for own in account.rank_ic]
+        found["rank_ic"] = _spread(ranked.mean, [own.mean for own in seeds if own is not None])
+        found["rank_ic_t"] = Figure(ranked.t)
+    slopes = beta(returns, market)
+    alphas = 100 * (returns - np.outer(slopes, market))
+    found |= {"beta": _mean(slopes), "alpha": _tested(alphas)}
+    measured = measures_of(track)
+    for name in ("turnover", "max_drawdown", "exposure", "trades", "costs"):
+        found[name] = _mean(measured[name])
+    return found
+
+
+def _tested(daily: Array) -> Figure:
+    """(S, days) percent a day, as percent a year."""
+    test = yearly(mean_test(daily.mean(axis=0)))
+    return _spread(test.mean, YEAR * daily.mean(axis=1), *test.interval)
+
+
+def _resampled(returns: Array, days: IntArray) -> Figure:
+    """Mean over seeds of the yearly ratio of (S, days) returns; all seeds see the same resampled days."""
+    ratios = np.array([_ratio(own) for own in returns])
+    resampled = np.mean([_ratio(own[days]) for own in returns], axis=0)
+    low, high = np.percentile(resampled, EDGES)
+    return _spread(float(ratios.mean()), ratios, float(low), float(high))
+
+
+def _ratio(returns: Array) -> Array:
+    deviation = returns.std(axis=-1, ddof=1)
+    safe = np.where(deviation > metrics.NO_RISK, deviation, 1.0)
+    return np.asarray(np.where(deviation > metrics.NO_RISK, metrics.YEAR_ROOT * returns.mean(axis=-1) / safe, 0.0))
+
+
+def _known_mean(daily: Array) -> Array:
+    """Mean over seeds of (S, days) values, NaN where none is known."""
+    count = np.isfinite(daily).sum(axis=0)
+    total = np.nansum(daily, axis=0)
+    return np.asarray(np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0))
+
+
+def _mean(values: Array) -> Figure:
+    known = values[np.isfinite(values)]
+    return _spread(float(known.mean()), known) if len(known) else Figure(None)
+
+
+def _spread(
+    value: float, of_seeds: Array | Sequence[float], low: float | None = None, high: float | None = None
+) -> Figure:
+    if len(of_seeds) < 2:
+        return Figure(value, low, high)
+    return Figure(value, low, high, float(min(of_seeds)), float(max(of_seeds)))
+
+
+def mean_of_replay(field: Field, policy: str, label: str) -> MeanTest | None:
+    """Test the yearly profit of the same orders under other rules; None where they were not replayed."""
+    daily = field.accounts[policy].replays.get(label)
+    if daily is None or not math.isfinite(float(daily.sum())):
+        return None
+    return yearly(mean_test(daily.mean(axis=0)))

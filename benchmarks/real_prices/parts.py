@@ -1,0 +1,246 @@
+"""The parts of the study: a population trained on a fold and what it and its rivals do on that fold's test days."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from benchmarks.learning.markets import Budget, fit
+from benchmarks.learning.study import Job
+from benchmarks.real_prices.accounts import Array, Record, pack, pack_pickers, pack_track
+from benchmarks.real_prices.forms import FORMS, VARIANTS
+from benchmarks.real_prices.plan import LISTED, Plan, Universe
+from benchmarks.speed.harness import MemoryGauge
+from data.features import normalization_stats
+from data.loader import VOLUME, StockDataLoader
+from data.market import Market
+from data.splits import Splits, consecutive_windows
+from environment.portfolio import Portfolio
+from models.agent import Agent
+from models.inputs import Float32Array
+from training.evaluation.folds import make_folds
+from training.evaluation.opponents import simple_rules
+from training.evaluation.rivals import fit_rivals
+from training.evaluation.skill import agent_scores, information_coefficients, known_share, trade_results
+from training.evaluation.tracks import (
+    EQUAL,
+    EQUAL_RISK,
+    HOLD,
+    Ground,
+    Track,
+    play_agent,
+    play_buy_and_hold,
+    play_equal_risk,
+    play_equal_weight,
+    play_pickers,
+    play_rules,
+    play_shifted,
+    replay,
+)
+from utils.config.settings import flatten, from_dict, to_dict
+from utils.config.trader import Config, EnvironmentConfig
+from utils.runs.seeding import named_generator
+
+TRAINED, RIVALS = "trained", "rivals"
+_SHORT = 16
+
+
+@dataclass(frozen=True)
+class Source:
+    """The data of the study, and its plan."""
+
+    data: Path
+    investable: Path
+    plan: Plan
+
+    def digest(self) -> str:
+        """Return the SHA-256 (hex) of both files."""
+        found = hashlib.sha256()
+        for path in (self.data, self.investable):
+            found.update(hashlib.sha256(path.read_bytes()).digest())
+        return found.hexdigest()
+
+    @property
+    def loader(self) -> StockDataLoader:
+        """Return the prepared data, with volume where the plan has a use for it and the file has it."""
+        return _loaded(self.data, self.investable, self.plan.config, bool(self.plan.volume_caps))
+
+    def folds(self) -> list[Splits]:
+        """Return the folds. Raises DataError where the data are too short for them."""
+        config = self.plan.config
+        return make_folds(len(self.loader.dates), self.plan.folds, config.split, config.env)
+
+    def market(self, universe: Universe, fold: int) -> Market:
+        """Return the market of a fold, which ends with its last test day: nothing later can be seen."""
+        loader, splits = self.loader, self.folds()[fold]
+        days = slice(0, splits.holdout.last + 1)
+        columns = np.arange(len(loader.tickers), dtype=np.int64)
+        return Market(
+            data_array=loader.data_array[days],
+            dates=loader.dates[days],
+            tickers=loader.tickers,
+            investable_columns=loader.investable_columns if universe.stocks == LISTED else columns,
+            splits=splits,
+            stats=normalization_stats(loader.data_array[days], splits.train.last),
+            input_clip=self.plan.config.split.input_clip,
+            volume=None if loader.volume is None else loader.volume[days],
+        )
+
+    def ground(self, market: Market) -> Ground:
+        """Return the test windows of a fold's market."""
+        env = Portfolio.on(market, self.plan.config.env)
+        return Ground(market, env, consecutive_windows(market.splits.holdout, env.rules.episode_steps))
+
+
+@lru_cache(maxsize=1)
+def _loaded(data: Path, investable: Path, config: Config, wants_volume: bool) -> StockDataLoader:
+    try:
+        has_volume = VOLUME in pq.read_schema(data).names
+    except (pa.ArrowException, OSError):
+        has_volume = False  # The loader says what is wrong with the file.
+    loader = StockDataLoader(data, config=config.split, investable=investable, with_volume=wants_volume and has_volume)
+    loader.load_and_prepare()
+    return loader
+
+
+def trained_part(source: Source, universe: Universe, fold: int, seed: int, variant: str) -> Record:
+    """Train a population on a fold and play all that is deployed of it on the test days."""
+    with _Cost() as cost:
+        market, change = source.market(universe, fold), VARIANTS[variant]
+        settings = flatten(to_dict(source.plan.config)) | dict(change.settings)
+        config = replace(from_dict(settings, Config), seed=seed)
+        trained = fit(config, market, Budget(generations=config.generations), change.alter)
+        ground, forms = source.ground(market), {}
+        results = trade_results(ground.env.bars, ground.env.rules, *_judged(ground))
+        for name in source.plan.forms:
+            # The same draws for all: agents that give the same orders are held against the same pickers.
+            generator = named_generator(seed, f"real prices {universe.name} {fold}")
+            agent = FORMS[name](trained.trainer)
+            x = trained.trainer.days.later
+            forms[name] = _play_form(ground, agent, x, results, source.plan, generator)
+    kept = {name: value for name, value in trained.record().items() if "seconds" not in name}
+    return {"policies": forms, **kept, "training_seconds": trained.cpu_seconds, **cost.record}
+
+
+def _play_form(
+    ground: Ground, agent: Agent, x: Float32Array, results: Array, plan: Plan, generator: torch.Generator
+) -> Record:
+    """Play an agent with the inputs `x`, pickers with its orders, and its orders again under other rules."""
+    outlook = agent.outlook(ground.market, x)
+    track, _, orders = play_agent(ground, agent, outlook)
+    pickers, shifted = (play(ground, orders, plan.pickers, generator) for play in (play_pickers, play_shifted))
+    replays = {label: replay(other, orders) for label, other in _other_grounds(ground, plan.replays)}
+    scores = agent_scores(outlook, *_judged(ground))
+    return {
+        **_packed(track, replays, scores, results),
+        "pickers": pack_pickers(pickers, shifted, known_share(orders, ground.env.rules)),
+    }
+
+
+def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
+    """Fit the rivals on a fold and play them, the simple rules and the held portfolios on its test days."""
+    with _Cost() as cost:
+        market, plan = source.market(universe, fold), source.plan
+        ground = source.ground(market)
+        rules, fitted = {}, fit_rivals(market, ground.env, refit_days=plan.rival_refit)
+        for name, rival in fitted.items():
+            rules[name] = rival.rule_on(market)
+            if plan.rival_refit:
+                rules[f"{name}, refitted every {plan.rival_refit} days"] = rival.rule
+        rules |= simple_rules(market)
+        # Under a volume cap equal weight would need rules of its own: what is held is replayed at other costs only.
+        replays = {label: _baselines(other, rules) for label, other in _other_grounds(ground, plan.cost_replays)}
+        first, days = _judged(ground)
+        results, played = trade_results(ground.env.bars, ground.env.rules, first, days), {}
+        for name, track in _baselines(ground, rules).items():
+            scores = rules[name].scores[first : first + days] if name in rules else None
+            again = {label: tracks[name] for label, tracks in replays.items()}
+            played[name] = _packed(track, again, scores, results)
+        dates = market.dates[first + 1 : first + days + 1].astype("datetime64[D]")
+    return {"policies": played, "dates": np.datetime_as_string(dates).tolist(), **cost.record}
+
+
+def _baselines(ground: Ground, rules: Mapping[str, object]) -> dict[str, Track]:
+    return {
+        EQUAL: play_equal_weight(ground),
+        HOLD: play_buy_and_hold(ground),
+        EQUAL_RISK: play_equal_risk(ground),
+        **play_rules(ground, rules),  # type: ignore[arg-type]
+    }
+
+
+def _packed(track: Track, replays: Mapping[str, Track], scores: Array | None, results: Array) -> Record:
+    """Pack what a policy did; `scores` and `results` are (days, n) of the test days."""
+    ranked = np.full(len(results), np.nan)
+    if scores is not None:
+        _, ranked = information_coefficients(scores, results)
+    return {
+        "track": pack_track(track),
+        "rank_ic": pack(ranked),
+        "replays": {label: pack(other.daily_profit[0]) for label, other in replays.items()},
+    }
+
+
+def _judged(ground: Ground) -> tuple[int, int]:
+    """Return the first day of the test windows and their number of days."""
+    return int(ground.starts[0]), len(ground.starts) * ground.env.rules.episode_steps
+
+
+def _other_grounds(ground: Ground, replays: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, Ground]]:
+    """Yield the ground under the rules of each replay; those that need volume are left out where there is none."""
+    for label, changes in replays.items():
+        rules = from_dict({**to_dict(ground.env.rules), **changes}, EnvironmentConfig)
+        if rules.volume_cap == 0 or ground.env.bars.volume is not None:
+            yield label, replace(ground, env=Portfolio(ground.env.bars, rules))
+
+
+class _Cost:
+    """Wall and CPU seconds and peak memory of a part."""
+
+    def __enter__(self) -> _Cost:
+        self._gauge, self._wall, self._cpu = MemoryGauge(), time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.record = {
+            "wall_seconds": round(time.perf_counter() - self._wall, 3),
+            "cpu_seconds": round(time.process_time() - self._cpu, 3),
+            "peak_rss_mb": round(self._gauge.peak_mb(), 1),
+        }
+
+
+def all_jobs(source: Source, digest: str) -> list[Job]:
+    """Return the jobs of the study in the order of its universes; keys hold the digests of plan and data."""
+    plan, jobs = source.plan, list[Job]()
+    for universe in plan.universes:
+        for fold in range(plan.folds.folds):
+            key = {"plan": plan.digest[:_SHORT], "data": digest[:_SHORT], "universe": universe.name, "fold": fold}
+            jobs.append(Job({**key, "part": RIVALS}, partial(rivals_part, source, universe, fold)))
+            jobs += [
+                Job(
+                    {**key, "part": TRAINED, "variant": variant, "seed": seed},
+                    partial(trained_part, source, universe, fold, seed, variant),
+                )
+                for variant in universe.variants
+                for seed in plan.seeds
+            ]
+    return jobs
+
+
+def chosen(records: Sequence[Record], universe: str, part: str, variant: str | None = None) -> list[Record]:
+    """Return the records of a kind of part of a universe, by seed and fold."""
+    found = [
+        record
+        for record in records
+        if record["universe"] == universe and record["part"] == part and record.get("variant") == variant
+    ]
+    return sorted(found, key=lambda record: (record.get("seed", 0), record["fold"]))

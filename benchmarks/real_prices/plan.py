@@ -1,0 +1,149 @@
+"""The plan of the study on real prices: everything that is measured, read from a file that is fixed beforehand."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.real_prices.forms import FORMS, PRODUCT, VARIANTS
+from training.evaluation.folds import FoldPlan
+from training.evaluation.tracks import EQUAL
+from utils.config.settings import flatten, from_dict, to_dict
+from utils.config.trader import Config, profile_config
+from utils.errors import ConfigError, first_line
+
+PLAN = Path(__file__).parent / "plan.toml"
+PICKERS, AT_EXPOSURE, BEST_RIVAL = "pickers", "equal weight at its exposure", "best rival"
+LISTED, ALL = "listed", "all"
+
+
+@dataclass(frozen=True)
+class Universe:
+    """Stocks that may be bought, and what is trained on them."""
+
+    name: str
+    stocks: str
+    """`listed`: those of --investable; `all`: every column of the data."""
+    variants: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A difference that was named before the test days were seen."""
+
+    universe: str
+    policy: str
+    against: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained, played and compared."""
+
+    seeds: tuple[int, ...]
+    forms: tuple[str, ...]
+    """Ways to deploy a trained population."""
+    pickers: int
+    rival_refit: int
+    """Sessions after which learned rivals are fitted again, beside those that are fitted once a fold."""
+    cost_bps: tuple[float, ...]
+    volume_caps: tuple[float, ...]
+    capitals: tuple[float, ...]
+    """Currency units, under each volume cap."""
+    delisting_losses: tuple[float, ...]
+    close_percent: float
+    """Difference in percent of the capital a year up to which two policies count as close."""
+    folds: FoldPlan
+    universes: tuple[Universe, ...]
+    comparisons: tuple[Comparison, ...]
+    """Confirmatory ones, the main test first."""
+    config: Config
+    digest: str
+    """SHA-256 (hex) of the plan's contents; comments and order of tables count for nothing."""
+
+    def policies(self, universe: Universe) -> Iterator[tuple[str, str, str]]:
+        """Yield name, variant and form of each trained policy of a universe."""
+        for variant in universe.variants:
+            for form in self.forms:
+                yield policy_name(variant, form), variant, form
+
+    @property
+    def cost_replays(self) -> dict[str, dict[str, float]]:
+        """Return by label the trading rules of each level of costs."""
+        return {cost_label(bps): {"cost_bps": bps, "slippage_bps": 0.0} for bps in self.cost_bps}
+
+    @property
+    def replays(self) -> dict[str, dict[str, float]]:
+        """Return by label the trading rules under which the orders of each policy are given again."""
+        capped = {
+            cap_label(cap, capital): {"volume_cap": cap, "initial_capital": capital}
+            for cap in self.volume_caps
+            for capital in self.capitals
+        }
+        losses = {loss_label(loss): {"delisting_loss": loss} for loss in self.delisting_losses}
+        return self.cost_replays | capped | losses
+
+
+def policy_name(variant: str, form: str) -> str:
+    """Name a deployed form of a trained variant; that of the product goes without."""
+    return form if variant == PRODUCT else f"{form}, {variant}"
+
+
+def cost_label(bps: float) -> str:
+    """Name a replay under other costs."""
+    return f"{bps:g} bp a leg"
+
+
+def cap_label(cap: float, capital: float) -> str:
+    """Name a replay under a volume cap with so much capital."""
+    return f"{cap:g}% of volume, {capital / 1e6:g} million"
+
+
+def loss_label(loss: float) -> str:
+    """Name a replay under a loss at delisting."""
+    return f"{loss:g}% lost at delisting"
+
+
+def read_plan(path: Path = PLAN) -> Plan:
+    """Read a plan. Raises ConfigError for one that cannot be followed."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+        plan = _plan(values, digest)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"expected a plan of the study in {path}, got: {first_line(error)}; mend it") from None
+    for name, known, used in (
+        ("form", FORMS, plan.forms),
+        ("variant", VARIANTS, [variant for universe in plan.universes for variant in universe.variants]),
+        ("kind of stocks", (LISTED, ALL), [universe.stocks for universe in plan.universes]),
+        ("universe", [universe.name for universe in plan.universes], [own.universe for own in plan.comparisons]),
+    ):
+        unknown = [word for word in used if word not in known]
+        if unknown or not used:
+            raise ConfigError(f"expected a {name} of {', '.join(known)} in {path}, got {', '.join(unknown) or 'none'}")
+    for universe in plan.universes:
+        trained = [name for name, *_ in plan.policies(universe)]
+        others = [*trained, PICKERS, AT_EXPOSURE, BEST_RIVAL, EQUAL]
+        for own in plan.comparisons:
+            for word, among in ((own.policy, trained), (own.against, others)):
+                if own.universe == universe.name and word not in among:
+                    raise ConfigError(f"expected one of {'; '.join(among)} to be compared in {path}, got {word!r}")
+    return plan
+
+
+def _plan(values: dict[str, Any], digest: str) -> Plan:
+    settings = flatten(to_dict(profile_config("full"))) | flatten(values.pop("settings", {}))
+    universes = [Universe(**{**own, "variants": tuple(own["variants"])}) for own in values.pop("universes")]
+    others: dict[str, Any] = {
+        "folds": FoldPlan(**values.pop("folds")),
+        "universes": tuple(universes),
+        "comparisons": tuple(Comparison(**own) for own in values.pop("comparisons")),
+        "config": from_dict(settings | {"census_every": 0}, Config),
+    }
+    lists: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return Plan(digest=digest, **others, **lists)

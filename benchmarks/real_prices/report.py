@@ -1,0 +1,278 @@
+"""The report of the study as data: fields, findings, figures, and results.json and the Markdown table made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from benchmarks.real_prices.accounts import Record, account_of
+from benchmarks.real_prices.forms import PRODUCT
+from benchmarks.real_prices.ledger import Look
+from benchmarks.real_prices.measures import (
+    Field,
+    Figure,
+    Finding,
+    confirm,
+    detectable,
+    figures,
+    mean_of_replay,
+    share_close,
+)
+from benchmarks.real_prices.parts import RIVALS, TRAINED, Source, chosen
+from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, Plan, Universe
+from data.features import CLOSE
+from models.agent import MOST_CHANCE
+from training.evaluation.statistics import MeanTest
+from training.evaluation.verdict import Judgement, differences
+
+_LAST_DAYS = 10
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What is known of the data as a whole."""
+
+    name: str
+    tickers: int
+    listed: int
+    first_day: str
+    last_day: str
+    sessions: int
+    lasting: int
+    """Tickers that trade to the end."""
+    complete_listed: int
+    """Listed tickers with a bar on every day."""
+    complete: int
+    has_volume: bool
+
+    @classmethod
+    def of(cls, source: Source) -> DataFacts:
+        """Count them."""
+        loader = source.loader
+        has_bar = np.asarray(np.isfinite(loader.data_array[..., CLOSE]))
+        whole = np.asarray(has_bar.all(axis=0))
+        days = loader.dates.astype("datetime64[D]")
+        return cls(
+            source.data.name,
+            len(loader.tickers),
+            len(loader.investable_columns),
+            str(days[0]),
+            str(days[-1]),
+            len(days),
+            int(has_bar[-_LAST_DAYS:].any(axis=0).sum()),
+            int(whole[loader.investable_columns].sum()),
+            int(whole.sum()),
+            loader.volume is not None,
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that the study found."""
+
+    plan: Plan
+    facts: DataFacts
+    records: Sequence[Record]
+    looks: Sequence[Look]
+
+    @cached_property
+    def fields(self) -> dict[str, Field]:
+        """Return what was played, by universe."""
+        return {universe.name: self._field(universe) for universe in self.plan.universes}
+
+    def _field(self, universe: Universe) -> Field:
+        env = self.plan.config.env
+        trained, accounts = [], {}
+        for name, variant, form in self.plan.policies(universe):
+            lines = chosen(self.records, universe.name, TRAINED, variant)
+            by_seed = [[line["policies"][form] for line in lines if line["seed"] == seed] for seed in self.plan.seeds]
+            accounts[name] = account_of(by_seed, env.initial_capital, env.episode_steps)
+            trained.append(name)
+        lines = chosen(self.records, universe.name, RIVALS)
+        # A rival that could not be fitted in a fold is left out.
+        common = [name for name in lines[0]["policies"] if all(name in line["policies"] for line in lines)]
+        for name in common:
+            parts = [[line["policies"][name] for line in lines]]
+            accounts[name] = account_of(parts, env.initial_capital, env.episode_steps)
+        return Field(accounts, trained, self.plan.folds.test_windows, env.max_holding_days)
+
+    @cached_property
+    def dates(self) -> list[str]:
+        """Return the test days, the first being that on which the first orders are filled."""
+        lines = chosen(self.records, self.plan.universes[0].name, RIVALS)
+        return [day for line in lines for day in line["dates"]]
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """Return the confirmatory comparisons, the main test first."""
+        return confirm(self.fields, self.plan.comparisons)
+
+    @cached_property
+    def figures(self) -> dict[str, dict[str, dict[str, Figure]]]:
+        """Return the measures over all folds, by universe and policy."""
+        return {
+            name: {policy: figures(field, policy) for policy in field.accounts} for name, field in self.fields.items()
+        }
+
+    @cached_property
+    def judgements(self) -> dict[str, dict[str, Judgement]]:
+        """Return the product's own verdict on the means over seeds, by universe and trained policy."""
+        return {
+            name: {policy: field.judge(field.accounts[policy]) for policy in field.trained}
+            for name, field in self.fields.items()
+        }
+
+    @cached_property
+    def by_fold(self) -> dict[str, dict[str, list[dict[str, Figure]]]]:
+        """Return the measures in each fold, by universe and policy."""
+        return {
+            name: {
+                policy: [figures(field.of_fold(fold), policy) for fold in range(field.folds)]
+                for policy in field.accounts
+            }
+            for name, field in self.fields.items()
+        }
+
+    def without_evidence(self, universe: str) -> tuple[int, int]:
+        """Return in how many of the product's trainings the champion holds the market, and of how many."""
+        luck = [line["luck"] for line in chosen(self.records, universe, TRAINED, PRODUCT)]
+        return sum(chance > MOST_CHANCE for chance in luck), len(luck)
+
+    def replayed(self, universe: str) -> dict[str, dict[str, MeanTest]]:
+        """Return the yearly profits of the same orders under other rules, by policy and label."""
+        field, found = self.fields[universe], dict[str, dict[str, MeanTest]]()
+        for policy in field.accounts:
+            tests = {label: mean_of_replay(field, policy, label) for label in self.plan.replays}
+            found[policy] = {label: test for label, test in tests.items() if test is not None}
+        return found
+
+    def power(self, universe: str, policy: str) -> dict[str, float]:
+        """Return what could have been seen, and how often a policy was close to what luck and the market give."""
+        field, within = self.fields[universe], self.plan.close_percent
+        return {
+            "detectable_over_pickers": detectable(field.difference(policy, PICKERS).standard_error),
+            "detectable_over_equal_at_exposure": detectable(field.difference(policy, AT_EXPOSURE).standard_error),
+            "share_of_folds_close_to_pickers": share_close(field, policy, PICKERS, within),
+            "share_of_folds_close_to_equal_at_exposure": share_close(field, policy, AT_EXPOSURE, within),
+        }
+
+    @cached_property
+    def costs(self) -> list[dict[str, Any]]:
+        """Return time and memory of the parts by universe and kind."""
+        rows = []
+        for universe in self.plan.universes:
+            for kind in (None, *universe.variants):
+                lines = chosen(self.records, universe.name, RIVALS if kind is None else TRAINED, kind)
+                rows.append(
+                    {
+                        "universe": universe.name,
+                        "part": kind or RIVALS,
+                        "parts": len(lines),
+                        "CPU s a part": float(np.mean([line["cpu_seconds"] for line in lines])),
+                        "CPU min in all": sum(line["cpu_seconds"] for line in lines) / 60,
+                        "peak MiB": max(line["peak_rss_mb"] for line in lines),
+                    }
+                )
+        return rows
+
+
+def results(report: Report) -> dict[str, Any]:
+    """Return what was found as JSON values."""
+    return {
+        "plan": report.plan.digest,
+        "data": asdict(report.facts),
+        "runs": [asdict(look) for look in report.looks],
+        "test_days": {"first": report.dates[0], "last": report.dates[-1], "days": len(report.dates)},
+        "confirmatory": [
+            {
+                **asdict(found.comparison),
+                "held_against": found.against,
+                **test_values(found.test),
+                "p_value": found.p_value,
+                "p_holm": found.p_holm,
+                "outcome": found.outcome,
+            }
+            for found in report.findings
+        ],
+        "universes": {name: _universe(report, name) for name in report.fields},
+        "costs": report.costs,
+    }
+
+
+def _universe(report: Report, name: str) -> dict[str, Any]:
+    holding, trainings = report.without_evidence(name)
+    return {
+        "trainings": trainings,
+        "without_evidence": holding,
+        "policies": {
+            policy: {
+                "all_folds": {key: figure._asdict() for key, figure in found.items()},
+                "by_fold": [
+                    {key: figure._asdict() for key, figure in fold.items()} for fold in report.by_fold[name][policy]
+                ],
+            }
+            for policy, found in report.figures[name].items()
+        },
+        "verdicts": {
+            policy: {
+                "sentence": judgement.sentence,
+                "parts": [
+                    {"name": part, "chance": chance, **test_values(test)}
+                    for part, test, chance in differences(judgement)
+                ],
+            }
+            for policy, judgement in report.judgements[name].items()
+        },
+        "power": {policy: report.power(name, policy) for policy in report.fields[name].trained},
+        "replays": {
+            policy: {label: test_values(test) for label, test in tests.items()}
+            for policy, tests in report.replayed(name).items()
+        },
+    }
+
+
+def test_values(test: MeanTest) -> dict[str, Any]:
+    """Return a test of a mean as JSON values."""
+    low, high = test.interval
+    return {"mean": test.mean, "low": low, "high": high, "standard_error": test.standard_error}
+
+
+_COLUMNS = {
+    "profit": ("profit % a year", 1),
+    "sharpe": ("Sharpe", 2),
+    "over_pickers": ("over pickers", 1),
+    "over_equal_at_exposure": ("over equal weight at its exposure", 1),
+    "rank_ic": ("rank IC", 3),
+    "max_drawdown": ("drawdown %", 1),
+    "exposure": ("exposure %", 0),
+}
+
+
+def markdown(report: Report) -> str:
+    """Return the findings and the main measures as Markdown tables."""
+    lines = ["| universe | comparison | % a year (95%) | p (Holm) | |", "| --- | --- | ---: | ---: | --- |"]
+    for found in report.findings:
+        low, high = found.test.interval
+        chance = "< 0.001" if found.p_holm < 0.001 else f"{found.p_holm:.3f}"
+        lines.append(
+            f"| {found.comparison.universe} | {found.comparison.policy} over {found.against} | {found.test.mean:+.1f} "
+            f"({low:+.1f} to {high:+.1f}) | {chance} | {found.outcome} |"
+        )
+    for name, policies in report.figures.items():
+        lines += ["", f"| {name} | " + " | ".join(label for label, _ in _COLUMNS.values()) + " |"]
+        lines.append("| --- |" + " ---: |" * len(_COLUMNS))
+        for policy, measured in policies.items():
+            cells = (_cell(measured.get(key), digits) for key, (_, digits) in _COLUMNS.items())
+            lines.append(f"| {policy} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(figure: Figure | None, digits: int) -> str:
+    if figure is None or figure.value is None:
+        return ""
+    interval = "" if figure.low is None else f" ({figure.low:.{digits}f} to {figure.high:.{digits}f})"
+    return f"{figure.value:.{digits}f}{interval}"

@@ -1,0 +1,360 @@
+"""The study on real prices: stopped it goes on, its plan is frozen, its sums are right, and it claims what is there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from benchmarks.real_prices.__main__ import PAGE, PARTS, RESULTS, main
+from benchmarks.real_prices.accounts import BLOCKS, Account, Array, Pickers, account_of, block_edges, pack, pack_track
+from benchmarks.real_prices.forms import ensemble, single_best_elite
+from benchmarks.real_prices.ledger import LEDGER
+from benchmarks.real_prices.measures import Field, confirm, detectable, figures, share_close, two_sided
+from benchmarks.real_prices.page import stitched
+from benchmarks.real_prices.parts import Source
+from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison, read_plan
+from data.synthetic.built_in import bars_frame, synthetic_market
+from tests.benchmarks.study_cases import lines_of
+from tests.evaluation.test_page import Page
+from tests.tiny import tiny_trainer
+from training.evaluation.folds import make_folds
+from training.evaluation.statistics import MeanTest
+from training.evaluation.tracks import EQUAL, Track
+from utils.config.trader import SyntheticConfig
+from utils.errors import ConfigError
+from utils.metrics import TRADING_DAYS_PER_YEAR
+
+PLAN = """
+seeds = [0, 1]
+forms = ["champion", "untested ensemble"]
+pickers = 40
+rival_refit = 30
+cost_bps = [0, 10, 50]
+volume_caps = [5]
+capitals = [1e6, 1e9]
+delisting_losses = [0, 30]
+close_percent = 1.5
+[folds]
+folds = 2
+test_windows = 2
+validation_days = 30
+train_days = 0
+[settings]
+generations = 1
+split.context_window_days = 12
+env = { trading_days = 20, settlement_days = 4, max_holding_days = 4, stake_percent = 5.0 }
+evolution.population_size = 4
+learning = { policy_iterations = 1, replay_capacity = 512 }
+evaluation = { fitness_windows = 2, exploration_windows = 1, validation_windows = 2 }
+[[universes]]
+name = "few"
+stocks = "listed"
+variants = ["product", "no evolution"]
+[[comparisons]]
+universe = "few"
+policy = "champion"
+against = "pickers"
+[[comparisons]]
+universe = "few"
+policy = "champion"
+against = "best rival"
+"""
+
+
+def write_case(folder: Path, kind: str, path: int = 3, **changes: Any) -> list[str]:
+    """Write plan, data and list of a tiny study on a path of a kind of market; return the words of its command."""
+    folder.mkdir(exist_ok=True)
+    market = synthetic_market(SyntheticConfig(kind=kind, days=500, stocks=8, **changes), path)
+    frame = bars_frame(market)
+    frame["volume"] = np.random.default_rng(0).integers(10_000, 1_000_000, len(frame)).astype(float)
+    frame.to_parquet(folder / "prices.parquet")
+    (folder / "few.txt").write_text("\n".join(market.tickers[: market.stocks]))
+    (folder / "plan.toml").write_text(PLAN)
+    names = ("data", "prices.parquet"), ("investable", "few.txt"), ("plan", "plan.toml"), ("out", "out")
+    return [word for flag, name in names for word in (f"--{flag}", str(folder / name))]
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory, small_heap: None) -> tuple[list[str], Path]:
+    """The words and the folder of a finished study of a market with strong momentum."""
+    folder = tmp_path_factory.mktemp("planted")
+    words = write_case(folder, "momentum", drift_std=0.02)
+    main(words)
+    return words, folder / "out"
+
+
+def found(out: Path) -> dict[str, Any]:
+    """What a study found, without what differs between equal studies."""
+    results: dict[str, Any] = json.loads((out / RESULTS).read_text())
+    return {name: value for name, value in results.items() if name not in ("runs", "costs")}
+
+
+def test_a_planted_market_is_praised_and_the_page_says_so(planted: tuple[list[str], Path]) -> None:
+    _, out = planted
+    main_test = found(out)["confirmatory"][0]
+    assert main_test["outcome"] == "better" and main_test["low"] > 0 and main_test["p_holm"] <= 0.05
+    page = (out / PAGE).read_text()
+    assert ("script", {}) in Page(page).elements and "://" not in page
+    assert "the champion earned more than random pickers" in page.split("In words")[0]
+    assert "In 0 of 4 trainings of the product" in page
+    assert "Survivors only" in page and "run over these test days once" in page
+    costs = found(out)["universes"]["few"]["replays"]["champion"]
+    assert costs["0 bp a leg"]["mean"] > costs["10 bp a leg"]["mean"] > costs["50 bp a leg"]["mean"]
+    own = found(out)["universes"]["few"]["policies"]["champion"]["all_folds"]["profit"]["value"]
+    assert costs["10 bp a leg"]["mean"] == pytest.approx(own, rel=1e-6)
+    assert costs["5% of volume, 1000 million"]["mean"] < 0.2 * costs["5% of volume, 1 million"]["mean"]
+
+
+def test_equal_orders_are_held_against_equal_pickers(planted: tuple[list[str], Path]) -> None:
+    """With evidence on all training days the champion is the untested ensemble, and so are all its figures."""
+    policies = found(planted[1])["universes"]["few"]["policies"]
+    assert policies["champion"] == policies["untested ensemble"]
+
+
+def test_a_martingale_is_not_praised(tmp_path: Path, capsys: pytest.CaptureFixture[str], small_heap: None) -> None:
+    words = write_case(tmp_path / "case", "martingale", 100)
+    plan = tmp_path / "case/plan.toml"
+    plan.write_text(PLAN.replace("[0, 1]", "[0]").replace(', "no evolution"', ""))
+    main(words)
+    assert [one["outcome"] for one in found(tmp_path / "case/out")["confirmatory"]] == ["open", "open"]
+    printed = capsys.readouterr().out
+    assert "no difference is shown between the champion and random pickers" in printed
+    assert "Nothing, by the comparisons that were named beforehand." in printed
+    assert "would have been seen with a chance of 80%" in printed
+    assert "In 2 of 2 trainings of the product the training days showed no evidence" in printed
+
+
+def test_a_stopped_study_goes_on(planted: tuple[list[str], Path], tmp_path: Path) -> None:
+    """Killed in the middle of a line it continues after the last whole one, and finds what it would have found."""
+    words, whole = planted
+    out = tmp_path / "out"
+    shutil.copytree(whole, out)
+    lines = (whole / PARTS).read_bytes().splitlines(keepends=True)
+    (out / PARTS).write_bytes(b"".join(lines[:-2]) + lines[-2][:999])
+    (out / RESULTS).unlink()
+    main([*words[:-1], str(out)])
+    assert found(out) == found(whole)
+
+    def parts(folder: Path) -> list[dict[str, Any]]:
+        costs = ("seconds", "peak")
+        read = lines_of(folder / PARTS)
+        return [{name: own for name, own in line.items() if not any(c in name for c in costs)} for line in read]
+
+    assert parts(out) == parts(whole)
+    looks = lines_of(out / LEDGER)
+    assert [look["parts_left"] for look in looks] == [len(lines), 2]
+    assert "run over these test days 2 times" in (out / PAGE).read_text()
+
+
+@pytest.mark.parametrize("changed", ["plan", "data"])
+def test_a_folder_keeps_its_plan_and_data(
+    planted: tuple[list[str], Path], changed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, out = planted
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    other = tmp_path / "other"
+    if changed == "plan":
+        other.write_text(PLAN.replace("pickers = 40", "pickers = 41"))
+    else:
+        other.write_text((out.parent / "few.txt").read_text() + "\n")
+    place = words.index("--plan" if changed == "plan" else "--investable") + 1
+    with pytest.raises(SystemExit, match="2"):
+        main([*words[:place], str(other), *words[place + 1 :]])
+    message = capsys.readouterr().err
+    assert f"expected the {changed}" in message and "--out" in message and message.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_comments_are_no_other_plan(planted: tuple[list[str], Path], tmp_path: Path) -> None:
+    same, other = tmp_path / "same.toml", tmp_path / "other.toml"
+    same.write_text("# A remark.\n" + PLAN)
+    other.write_text(PLAN.replace("generations = 1", "generations = 2"))
+    digest = read_plan(planted[1].parent / "plan.toml").digest
+    assert read_plan(same).digest == digest != read_plan(other).digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"untested ensemble"]', '"worst elite"]', "worst elite"),
+        ("pickers = 40", "pickers", "plan"),
+        ("pickers = 40", "", "pickers"),
+        ("generations = 1", "generation = 1", "generation"),
+        ('universe = "few"\npolicy', 'universe = "many"\npolicy', "many"),
+        ('policy = "champion"', 'policy = "chimpion"', "chimpion"),
+        ('against = "pickers"', 'against = "luck"', "luck"),
+    ],
+)
+def test_a_wrong_plan_is_told(old: str, new: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN.replace(old, new))
+    with pytest.raises(ConfigError, match="expected") as error:
+        read_plan(path)
+    assert told in str(error.value)
+
+
+def test_the_committed_plan_tests_2320_days_that_follow_one_another() -> None:
+    plan = read_plan()
+    folds = make_folds(3781, plan.folds, plan.config.split, plan.config.env)
+    spans = [fold.holdout for fold in folds]
+    assert spans[0].first == 1460 and spans[-1].last == 3780
+    assert all(one.last == other.first for one, other in pairwise(spans))
+    assert all(fold.train.last + plan.config.env.max_holding_days < fold.validation.first for fold in folds)
+    assert plan.comparisons[0] == Comparison("108", "champion", PICKERS)
+
+
+def test_a_fold_sees_nothing_after_its_test_days(planted: tuple[list[str], Path]) -> None:
+    case = planted[1].parent
+    source = Source(case / "prices.parquet", case / "few.txt", read_plan(case / "plan.toml"))
+    for number, fold in enumerate(source.folds()):
+        market = source.market(source.plan.universes[0], number)
+        assert len(market.dates) == len(market.data_array) == fold.holdout.last + 1
+        assert market.volume is not None and len(market.volume) == len(market.dates)
+
+
+def test_untested_agents_trade_by_the_fittest() -> None:
+    trainer = tiny_trainer()
+    trainer.run_generation()
+    best, all_elites = single_best_elite(trainer), ensemble(trainer)
+    assert best.traders.weights[0].tolist() == trainer.critics.weights[trainer.elites[0]].tolist()
+    assert all_elites.traders.weights[0].tolist() == trainer.critics.weights[trainer.elites].mean(axis=0).tolist()
+    assert best.evidence.is_there and all_elites.evidence.is_there
+
+
+STEPS, WINDOWS = 12, 4
+DAYS = STEPS * WINDOWS
+
+
+def an_account(
+    rng: np.random.Generator, seeds: int = 1, pickers: int = 0, edge: float = 0.0, exposure: float = 0.5
+) -> Account:
+    """Random daily profits around an edge in percent a day, with random pickers if they are asked for."""
+    profit = edge + rng.normal(0, 0.5, (seeds, WINDOWS, STEPS))
+    equity = 1e6 * (1 + np.concatenate((np.zeros((seeds, WINDOWS, 1)), profit.cumsum(axis=2)), axis=2) / 100)
+    ones = np.ones((seeds, WINDOWS))
+    known = None
+    if pickers:
+        drawn = rng.normal(0, 0.5, (seeds, pickers, WINDOWS, STEPS))
+        sums = np.add.reduceat(drawn, block_edges(STEPS)[:-1], axis=3)
+        known = Pickers(
+            drawn.mean(axis=1).reshape(seeds, DAYS),
+            sums.reshape(seeds, pickers, -1),
+            rng.normal(0, 0.5, (seeds, DAYS)),
+            np.ones((seeds, DAYS)),
+        )
+    return Account(
+        Track(equity, exposure * ones, ones, ones, ones, ones, ones),
+        np.full((seeds, DAYS), np.nan),
+        {"0 bp a leg": profit.reshape(seeds, DAYS)},
+        known,
+    )
+
+
+def a_field(seed: int = 0, edge: float = 0.0) -> Field:
+    rng = np.random.default_rng(seed)
+    accounts = {"champion": an_account(rng, 3, 30, edge), EQUAL: an_account(rng, exposure=1.0)}
+    accounts |= {name: an_account(rng) for name in ("one", "other")}
+    return Field(accounts, ["champion"], 2, 4)
+
+
+def test_accounts_come_back_from_their_lines() -> None:
+    rng = np.random.default_rng(0)
+    whole = an_account(rng)
+    halves = [whole.of(slice(0, 2)), whole.of(slice(2, 4))]
+    lines = [
+        {
+            "track": pack_track(half.track),
+            "rank_ic": pack(half.rank_ic[0]),
+            "replays": {label: pack(profit[0]) for label, profit in half.replays.items()},
+        }
+        for half in halves
+    ]
+    again = account_of([json.loads(json.dumps(lines))], 1e6, STEPS)
+    assert again.track.equity == pytest.approx(whole.track.equity, abs=1e-2)
+    assert again.profit == pytest.approx(whole.profit, abs=1e-8)
+    assert np.isnan(again.rank_ic).all() and again.pickers is None
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1000))
+def test_pickers_keep_their_sums_and_daily_means(seed: int) -> None:
+    """And the parts of the profit sum up: choice, timing and exposure are what the champion earned."""
+    field = a_field(seed)
+    account = field.accounts["champion"]
+    assert account.pickers is not None
+    each = account.pickers.each(slice(0, WINDOWS), STEPS)
+    assert each.mean(axis=0) == pytest.approx(account.pickers.daily.mean(axis=0))
+    for windows in (slice(0, WINDOWS), slice(1, 2)):
+        sums = account.pickers.blocks[..., BLOCKS * windows.start : BLOCKS * windows.stop].sum(axis=2)
+        beyond = (sums - sums.mean(axis=1, keepdims=True)).ravel()
+        assert account.pickers.each(windows, STEPS).sum(axis=1) == pytest.approx(sums.mean() + beyond)
+    less = field.difference("champion", PICKERS).mean * DAYS / TRADING_DAYS_PER_YEAR
+    assert less == pytest.approx(account.track.daily_profit.mean(axis=0).sum() - each.mean(axis=0).sum())
+    judged = field.judge(account)
+    assert judged.timing is not None and judged.exposure is not None
+    earned = judged.against_pickers.mean + judged.timing.mean + judged.exposure.mean
+    assert earned == pytest.approx(TRADING_DAYS_PER_YEAR * account.profit.mean())
+
+
+def test_folds_add_up() -> None:
+    field = a_field()
+    for against in (PICKERS, AT_EXPOSURE, "one"):
+        parts = [field.of_fold(fold).difference("champion", against).mean for fold in range(field.folds)]
+        assert np.mean(parts) == pytest.approx(field.difference("champion", against).mean)
+    halved = TRADING_DAYS_PER_YEAR * (field.accounts["champion"].profit - field.equal.profit / 2).mean()
+    assert field.difference("champion", AT_EXPOSURE).mean == pytest.approx(halved)
+    shares = [share_close(field, "champion", PICKERS, within) for within in (0.0, 1e9)]
+    assert shares == [0.0, 1.0]
+
+
+def test_figures_are_means_over_seeds() -> None:
+    field = a_field(edge=0.1)
+    account, found_figures = field.accounts["champion"], figures(field, "champion")
+    profits = TRADING_DAYS_PER_YEAR * account.track.daily_profit.mean(axis=1)
+    profit = found_figures["profit"]
+    assert (profit.value, profit.least, profit.most) == pytest.approx((profits.mean(), profits.min(), profits.max()))
+    ratio = found_figures["sharpe"]
+    assert ratio.value is not None and ratio.low is not None and ratio.high is not None
+    assert ratio.low < ratio.value < ratio.high
+    single = figures(replace(field, accounts={**field.accounts, "champion": account.of_seed(0)}), "champion")
+    assert single["sharpe"].least is None
+
+
+def test_an_edge_of_this_size_is_seen_four_times_out_of_five() -> None:
+    edge = detectable(0.7) / 0.7
+    seen = stats.norm.sf(stats.norm.ppf(0.975) - edge) + stats.norm.cdf(-stats.norm.ppf(0.975) - edge)
+    assert seen == pytest.approx(0.8, abs=1e-4)
+
+
+def outcomes(edge: float) -> list[str]:
+    comparisons = [Comparison("u", "champion", against) for against in (PICKERS, EQUAL, AT_EXPOSURE, BEST_RIVAL)]
+    return [one.outcome for one in confirm({"u": a_field(edge=edge)}, comparisons)]
+
+
+def test_what_is_clear_is_found_either_way() -> None:
+    assert outcomes(1.0) == ["better"] * 4 and outcomes(-1.0) == ["worse"] * 4
+    assert outcomes(0.0) == ["open"] * 4
+
+
+def test_p_values_are_two_sided() -> None:
+    for mean in (-2.0, 2.0):
+        assert two_sided(MeanTest(mean, 1.0, 10.0)) == pytest.approx(2 * stats.t.sf(2, 10))
+    assert two_sided(MeanTest(0.0, 1.0, 10.0)) == 1.0
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1000))
+def test_stitched_accounts_are_those_of_the_tracks(seed: int) -> None:
+    track = an_account(np.random.default_rng(seed), 2).track
+    own: Array = stitched(track.daily_profit, STEPS)
+    assert own == pytest.approx(100 * (track.stitched / track.capital - 1))
