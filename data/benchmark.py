@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from data.csv.text import NO_DAY, numbers, resolve_days
+from data.raw.text import NO_DAY, numbers, resolve_days
 from utils.errors import DataError, first_line
 
 Float64Array = NDArray[np.float64]

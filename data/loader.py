@@ -40,6 +40,8 @@ PRICE_COLUMNS = ("open", "close", "high", "low")  # the first four features
 VOLUME = "volume"
 COLUMNS = ("date", "ticker", *PRICE_COLUMNS)
 LARGE_MOVE = 0.5
+_LARGEST_RATIO = 5.0
+"""Of two prices of a bar; beyond it a digit is in the wrong place, which anybody sees by the end of that day."""
 DEFAULT_CONFIG = DataConfig()
 _EPOCH = date(1970, 1, 1).toordinal()
 
@@ -58,7 +60,8 @@ class DataQuality:
     def line(self) -> str:
         """Return the counts as one line of a log."""
         return (
-            f"Rows: {self.rows} read; {self.masked} masked (price missing, infinite or not positive); "
+            f"Rows: {self.rows} read; {self.masked} masked (a price missing, infinite, not positive or "
+            f"{_LARGEST_RATIO:g} times another one of its bar); "
             f"{self.empty} empty; {self.widened} with high/low widened to enclose open and close; "
             f"{self.large_moves} daily moves beyond 50% counted and kept; {self.gaps} days missing inside a history"
         )
@@ -293,6 +296,7 @@ def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, or zero, for all that follows
         prices = bars.prices.astype(np.float32)
     usable = np.asarray((np.isfinite(prices) & (prices > 0)).all(axis=0))
+    usable[usable] = prices[:, usable].max(axis=0) <= _LARGEST_RATIO * prices[:, usable].min(axis=0)
     empty = np.asarray(np.isnan(prices).all(axis=0))
     rows, masked = usable.size, int((~usable & ~empty).sum())
     if masked > max_bad_share * rows:

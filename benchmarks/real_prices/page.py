@@ -14,7 +14,7 @@ from benchmarks.real_prices.measures import YEAR, Field, Figure
 from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, cap_label, cost_label, loss_label
 from benchmarks.real_prices.report import Report
 from training.evaluation.page import svg
-from training.evaluation.page.write import environment, sheets
+from training.evaluation.page.write import document
 from training.evaluation.statistics import EDGES, MeanTest
 from training.evaluation.tracks import EQUAL
 from utils.charts import Band, Chart, Line, Tick, date_ticks, even_shares, number, percent, scale_of
@@ -36,7 +36,6 @@ COLUMNS: Mapping[str, tuple[str, str, int]] = {
 }
 """Measures of the table of policies: label, unit and decimals."""
 _SEED_STYLE, _EQUAL_STYLE, _RIVAL_STYLE, _PICKER_STYLE = 5, 1, 3, 7
-_HERE = Path(__file__).parent
 
 
 def render(report: Report, command: str) -> str:
@@ -44,25 +43,22 @@ def render(report: Report, command: str) -> str:
     universes = [_universe(report, name) for name in report.fields]
     rows = report.findings
     scale = scale_of([np.array([(0.0, found.test.mean, *found.test.interval) for found in rows])])
-    return (
-        environment(_HERE)
-        .get_template("study.html")
-        .render(
-            **sheets(),
-            title="What the trader is worth on real prices",
-            facts=_facts(report),
-            headline=words.headline(report),
-            is_better=rows[0].outcome == "better",
-            said=words.lists(report),
-            runs=words.runs(report),
-            findings=[(found, _figure(found.test), svg.interval_bar(found.test, scale)) for found in rows],
-            columns=COLUMNS,
-            universes=universes,
-            looks=report.looks,
-            costs=report.costs,
-            command=command,
-            within=report.plan.close_percent,
-        )
+    return document(
+        "study.html",
+        "What the trader is worth on real prices",
+        folder=Path(__file__).parent,
+        facts=_facts(report),
+        headline=words.headline(report),
+        is_better=rows[0].outcome == "better",
+        said=words.lists(report),
+        runs=words.runs(report),
+        findings=[(found, _figure(found.test), svg.interval_bar(found.test, scale)) for found in rows],
+        columns=COLUMNS,
+        universes=universes,
+        looks=report.looks,
+        costs=report.costs,
+        command=command,
+        within=report.plan.close_percent,
     )
 
 

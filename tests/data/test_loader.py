@@ -233,21 +233,24 @@ def test_dirty_rows_are_repaired_masked_and_counted(caplog: pytest.LogCaptureFix
     frame.loc[8, "high"] = np.nan
     frame.loc[9, "close"] = 1e39  # beyond float32
     frame.loc[10, PRICES] = np.nan
+    frame.loc[12, "close"] *= 0.1
+    frame.loc[13, "open"] *= 0.01
+    frame.loc[14, "high"] *= 4.5  # a wild day, not a wrong digit
     frame.loc[20:, PRICES] *= 3.0
     frame.loc[30:, PRICES] *= 0.4
     with caplog.at_level(logging.DEBUG, logger="data.loader"):
         loader = load(frame)
 
     quality = loader.quality
-    assert (quality.rows, quality.masked, quality.empty, quality.widened) == (60, 5, 1, 2)
-    assert (quality.large_moves, quality.gaps) == (2, 6)
+    assert (quality.rows, quality.masked, quality.empty, quality.widened) == (60, 7, 1, 2)
+    assert (quality.large_moves, quality.gaps) == (2, 8)
     assert np.isnan(loader.data_array[5:11]).all()
     top = frame.loc[3, ["open", "close"]].max()
     assert loader.data_array[3, 0, f.HIGH] == np.float32(top)
     assert loader.data_array[4, 0, f.LOW] == np.float32(frame.loc[4, ["open", "close"]].min())
     assert loader.data_array[25, 0, f.CLOSE] == np.float32(frame.loc[25, "close"])
     assert "Loaded: 60 days, 1 stocks, 9 features" in caplog.messages
-    assert any("5 masked" in line and "2 with high/low widened" in line for line in caplog.messages)
+    assert any("7 masked" in line and "2 with high/low widened" in line for line in caplog.messages)
 
 
 def test_every_bar_encloses_its_open_and_close() -> None:
@@ -430,7 +433,7 @@ def test_real_data_loads_within_its_memory() -> None:
     code = MEASURE.format(path=str(REAL), listed=str(REAL.with_name("investable_108.txt")))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     found, peak_mb = done.stdout.splitlines()
-    assert found.startswith("(3781, 669, 9) float32 108 DataQuality(rows=2053548, masked=1, empty=0, widened=43, ")
+    assert found.startswith("(3781, 669, 9) float32 108 DataQuality(rows=2053548, masked=52, empty=0, widened=0, ")
     assert float(peak_mb) < 1.5e9 / 2**20
     assert "Loaded: 3781 days, 669 stocks, 9 features" in done.stderr
     assert "survivors" in done.stderr

@@ -119,7 +119,8 @@ def named(name: str) -> Evaluation:
 
 def drawn(chart: Chart) -> Page:
     """A chart alone."""
-    return Page(str(html_report.environment().get_template("chart.html").module.draw(chart)))  # type: ignore[attr-defined]
+    template = html_report._template(Path(), "page.html").environment.get_template("chart.html")
+    return Page(str(template.module.draw(chart)))  # type: ignore[attr-defined]
 
 
 def test_the_page_loads_nothing_and_runs_its_own_script_only(page: Page) -> None:

@@ -35,12 +35,14 @@ class TrainArguments:
 
 @checked_dataclass
 class PrepareArguments:
-    """Turn CSV files of daily bars into one validated parquet file."""
+    """Turn files of daily bars into one validated parquet file, and a page about what is in it."""
 
     source: Annotated[Path, Mark.POSITIONAL]
-    """Folder with one CSV file a ticker, or one long CSV file with a ticker column."""
+    """CSV or parquet file, or a folder of them: tickers in a column, one a file, or side by side."""
     target: Annotated[Path, Mark.POSITIONAL] = DEFAULT_DATA
-    """Parquet file to write."""
+    """Parquet file to write; the page is written beside it."""
+    benchmark: str | None = None
+    """Ticker of an index in the data: written to a CSV file of its own, for --benchmark, instead."""
 
 
 @checked_dataclass
@@ -84,9 +86,26 @@ class SignalsArguments:
     """CSV file to write the orders to."""
     json: Path | None = None
     """JSON file to write everything to."""
+    ib: Path | None = None
+    """CSV file to write orders to as a basket of Interactive Brokers' Trader Workstation; nothing is sent."""
+    alpaca: Path | None = None
+    """JSON file to write orders to as a list of requests to Alpaca; nothing is sent."""
+    whole_shares: bool = False
+    """Round the quantities in files for brokers down to whole shares."""
     runs_dir: RunsFolder = Path("runs")
     device: Device = "cpu"
     threads: Threads = 1
+
+
+@checked_dataclass
+class ReportArguments:
+    """Lay runs side by side on one page: settings, results on validation days, learning, time and memory."""
+
+    run: Annotated[tuple[str, ...], Mark.POSITIONAL]
+    """Names of the runs, the first one drawn boldly."""
+    output: Path | None = None
+    """HTML file to write; default: report.html in the folder of all runs."""
+    runs_dir: RunsFolder = Path("runs")
 
 
 @checked_dataclass

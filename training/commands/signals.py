@@ -7,12 +7,14 @@ import dataclasses
 import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from training.commands.arguments import SignalsArguments
 from training.run.saved import SavedRun, open_saved_run
 from training.signals.attribution import METHOD, Share
+from training.signals.broker_orders import BROKER_NOTES, BrokerOrder, alpaca_requests, broker_orders, ib_basket
 from training.signals.holdings import read_holdings, session
 from training.signals.signals import OpenPosition, Order, Signals, cash_left, make_signals
 from utils.errors import ConfigError
@@ -52,7 +54,25 @@ def run_signals(arguments: SignalsArguments) -> Signals:
         origin = {"run": run.name, "champion_generation": run.generation}
         contents = origin | dataclasses.asdict(signals) | {"looks_at_method": METHOD, "notes": notes}
         _write(arguments.json, "--json", lambda path: write_json(path, contents))
+    if arguments.ib is not None or arguments.alpaca is not None:
+        orders = broker_orders(run.name, signals, holdings, rules, arguments.whole_shares)
+        _write_for_brokers(arguments, signals, orders)
     return signals
+
+
+def _write_for_brokers(arguments: SignalsArguments, signals: Signals, orders: Sequence[BrokerOrder]) -> None:
+    """Write the files for brokers that were asked for, and say what to know before they are sent."""
+    wanted = [order.ticker for order in signals.orders] + [position.ticker for position in signals.positions]
+    too_small = sorted(set(wanted) - {order.ticker for order in orders})
+    if too_small:
+        logger.warning("less than a share, and not in the files for brokers: %s", ", ".join(too_small))
+    targets = (("--ib", arguments.ib, ib_basket), ("--alpaca", arguments.alpaca, alpaca_requests))
+    for flag, path, form in targets:
+        if path is not None:
+            _write(path, flag, partial(write_atomically, text=form(orders)))
+            logger.info("%d for the next session in %s; nothing is sent", len(orders), path)
+    for note in BROKER_NOTES:
+        logger.info("note: %s", note)
 
 
 def _write(path: Path, flag: str, write: Callable[[Path], None]) -> None:
@@ -72,7 +92,8 @@ def _tables(signals: Signals) -> list[str]:
             against = "cash is worth more, or short" if best > 0 else "it would not earn its costs"
             reason = f"most is expected of {signals.best_candidate}, {best:+.2f}% of its value, but {against}"
         texts = [f"no order: {reason}"]
-    texts += [f"{order.ticker} looks at most at {_shares(order.looks_at)}" for order in signals.orders]
+    chosen = [order for order in signals.orders if order.looks_at]
+    texts += [f"{order.ticker} looks at most at {_shares(order.looks_at)}" for order in chosen]
     if signals.positions:
         texts.append(_titled("open positions", [_position_row(position) for position in signals.positions]))
     return texts
@@ -134,6 +155,8 @@ def _notes(run: SavedRun, day: int) -> list[str]:
         "rules of the run's environment",
         f"what an order looks at: {METHOD}",
     ]
+    if not run.champion.evidence.is_there:
+        notes.insert(0, f"training days show no evidence for choosing ({run.champion.evidence}): stocks have turns")
     if run.config.env.volume_cap > 0:
         notes.append("the volume of the session to come is not known: no order is cut to the volume cap")
     if run.config.data is None:

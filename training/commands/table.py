@@ -5,6 +5,7 @@ from __future__ import annotations
 from training.commands.arguments import (
     EvaluateArguments,
     PrepareArguments,
+    ReportArguments,
     SignalsArguments,
     TrainArguments,
     WalkForwardArguments,
@@ -23,6 +24,7 @@ COMMANDS = {
     "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),
     "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation"),
     "signals": Command(SignalsArguments, "training.commands.signals:run_signals"),
+    "report": Command(ReportArguments, "training.commands.report:run_report"),
     "walk-forward": Command(
         WalkForwardArguments, "training.commands.walk_forward:run_walk_forward", default_config, PROFILES
     ),

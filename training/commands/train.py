@@ -17,7 +17,7 @@ from training.erl_trainer import PHASES, ERLTrainer
 from training.evaluation.assessment import Evaluation, Split
 from training.evaluation.charts import equity_chart, fitness_chart, learning_chart
 from training.evaluation.page.write import write_page
-from training.evaluation.tables import short_rows, short_table, verdict_values
+from training.evaluation.tables import EQUITY, short_rows, short_table, verdict_values, write_equity
 from training.run.extension import INHERITED, Inheritance, extended_settings, inherit, run_to_extend
 from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
@@ -34,7 +34,7 @@ from utils.runs.checkpoint import generation_name
 from utils.runs.run_log import REPORT, SUMMARY, RunLog
 
 logger = logging.getLogger(__name__)
-RESULTS = (SUMMARY, REPORT, "fitness.png", "learning.png", "equity.png", "memory.png")
+RESULTS = (SUMMARY, REPORT, EQUITY, "fitness.png", "learning.png", "equity.png", "memory.png")
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
 SURVIVORS_NOTE = "data that holds survivors only flatters every result"
 
@@ -134,6 +134,7 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     get_profiler().log_memory("end", census=config.census_every > 0)
     get_profiler().final_summary()
     _draw_progress(run, _note(config))
+    write_equity(validation, run.path)
     summary = _summary(trainer, config, evaluations)
     run.write_summary(summary)
     trainer.safe_point()

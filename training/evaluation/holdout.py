@@ -49,6 +49,11 @@ class Look:
         """Return the run and generation of what was judged."""
         return self.run, self.champion_generation
 
+    def is_beside(self, other: Look) -> bool:
+        """Tell whether this look is one at the same data, as far as is known, on days that overlap."""
+        is_of_data = self.run == other.run or not set(self.data).isdisjoint(other.data)
+        return is_of_data and self.first_day <= other.last_day and other.first_day <= self.last_day
+
 
 @contextlib.contextmanager
 def locked_ledger(runs: Path) -> Iterator[Path]:
@@ -76,6 +81,19 @@ def read_looks(runs: Path, market: Market, first_day: str, last_day: str) -> lis
         (look for look in looks if look.first_day <= last_day and first_day <= look.last_day),
         key=lambda look: look.time,
     )
+
+
+def looks_beside(runs: Path, run: str) -> list[Look]:
+    """Return the looks of all runs at the days and data at which this run was looked at, if it was, the oldest first.
+
+    Raises:
+        ConfigError: a line is no look.
+    """
+    looks = _read(runs / LEDGER)
+    for path in sorted(runs.glob(f"*/{LEDGER}")):
+        looks += _read(path, run=path.parent.name)
+    own = [look for look in looks if look.run == run]
+    return sorted((look for look in looks if any(map(look.is_beside, own))), key=lambda look: look.time)
 
 
 def add_look(ledger: Path, look: Look) -> None:

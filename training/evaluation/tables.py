@@ -15,25 +15,27 @@ from training.evaluation.assessment import METRICS, Estimate, Evaluation
 from training.evaluation.page.write import write_page
 from training.evaluation.tracks import RANDOM
 from training.evaluation.verdict import differences
-from utils.runs.run_log import REPORT, write_json
+from utils.runs.run_log import REPORT, write_atomically, write_json
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
+RESULTS, EQUITY = "results.json", "equity.csv"
 _TRADE_COLUMNS = [
     *("policy", "window", "ticker", "order_date", "entry_date", "entry_price", "shares", "value", "target_price"),
     *("exit_date", "exit_price", "reason", "profit", "costs"),
 ]
-_SHORT = {
+SHORT = {
     "return": "return %",
     "sharpe": "Sharpe",
     "max_drawdown": "drawdown %",
+    "exposure": "exposure %",
     "trades": "trades",
     "win_rate": "win rate %",
     "costs": "costs %",
     "beta": "beta",
     "alpha": "alpha %",
 }
-"""Columns of the short table, by measure."""
+"""Names of the measures in summaries."""
 
 
 def short_rows(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
@@ -42,7 +44,7 @@ def short_rows(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
     for name, found in evaluation.policies.items():
         ranked = evaluation.coefficients.get(name, (None, None))[1]
         rows[name] = {
-            **{label: found[key].value for key, label in _SHORT.items()},
+            **{label: found[key].value for key, label in SHORT.items()},
             "return 95%": _interval(found["return"]),
             "rank IC": None if ranked is None else ranked.mean,
         }
@@ -164,10 +166,15 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
     trades = trade_frame(evaluation)
     trades.to_csv(folder / "trades.csv", index=False)
     trades.to_parquet(folder / "trades.parquet", index=False)
-    equity_frame(evaluation).to_csv(folder / "equity.csv", index=False)
-    write_json(folder / "results.json", results(evaluation))
+    write_equity(evaluation, folder)
+    write_json(folder / RESULTS, results(evaluation))
     write_page(evaluation, folder / REPORT)
     logger.info("written to %s", folder)
+
+
+def write_equity(evaluation: Evaluation, folder: Path) -> None:
+    """Write the equity by policy into a folder, in one step."""
+    write_atomically(folder / EQUITY, equity_frame(evaluation).to_csv(index=False))
 
 
 def results(evaluation: Evaluation) -> dict[str, Any]:

@@ -160,7 +160,7 @@ def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]
         raise ConfigError(f"expected a known flag, got {flag!r}; the nearest is {nearest(flag, [*flags, '--help'])!r}")
     if rest:
         raise ConfigError(f"expected a flag (such as --help), got {rest[0]!r}")
-    values = {key: value for key, value in vars(given).items() if value is not None}
+    values = {key: value for key, value in vars(given).items() if value not in (None, [])}
     for item in _required(commands[name].arguments) - values.keys():
         raise ConfigError(f"expected {item.upper()}, got nothing; see --help")
     return values
@@ -169,6 +169,11 @@ def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]
 def _required(kind: type[Any]) -> set[str]:
     every = dataclasses.fields(kind)
     return {item.name for item in every if item.default is item.default_factory is dataclasses.MISSING}
+
+
+def _place(name: str, setting: Setting, is_required: bool) -> str:
+    word = name.upper() + (f" [{name.upper()} ...]" if get_origin(setting.kind) is tuple else "")
+    return word if is_required else f"[{word}]"
 
 
 class _Switch(argparse.Action):
@@ -183,7 +188,7 @@ def _parser(name: str, commands: Mapping[str, Command], wants_help: bool) -> arg
     kind = commands[name].arguments
     known = arguments_of(kind)
     by_place = [key for key, setting in known.items() if Mark.POSITIONAL in setting.notes]
-    places = [key.upper() if key in _required(kind) else f"[{key.upper()}]" for key in by_place]
+    places = [_place(key, known[key], key in _required(kind)) for key in by_place]
     parser = argparse.ArgumentParser(
         usage=" ".join([_program(name), "[-h]" if places else "[flags]", *places]),
         description=_wrapped(str(kind.__doc__)),
@@ -208,9 +213,12 @@ def _add(group: Any, name: str, setting: Setting, text: str) -> None:
     if setting.kind is bool:
         group.add_argument(*flags, dest=name, action=_Switch, nargs=0, help=text)
         return
-    read = partial(_read_value, kind=setting.kind, name=(flags or [name.upper()])[0])
+    has_many = get_origin(setting.kind) is tuple
+    kind = get_args(setting.kind)[0] if has_many else setting.kind
+    read = partial(_read_value, kind=kind, name=(flags or [name.upper()])[0])
     if not flags:
-        group.add_argument(name, nargs="?", default=None, metavar=name.upper(), type=read, help=text)
+        nargs = "*" if has_many else "?"
+        group.add_argument(name, nargs=nargs, default=None, metavar=name.upper(), type=read, help=text)
         return
     optional: dict[str, Any] = {"nargs": "?", "const": LATEST} if Mark.NEWEST_IF_BARE in setting.notes else {}
     group.add_argument(flags[0], dest=name, metavar=_metavar(setting.kind), type=read, help=text, **optional)

@@ -151,7 +151,7 @@ def checked(value: Any, kind: Any, name: str) -> Any:
     """Return `value`, as JSON or TOML hold it, as the type of setting `name`; ConfigError where it is not one."""
     for choice in alternatives(kind):
         if _fits(value, choice):
-            return choice(value) if choice in (float, Path) else value
+            return tuple(value) if get_origin(choice) is tuple else choice(value) if choice in (float, Path) else value
     message = f"expected {describe(kind)} for {name}, got {value!r}"
     if get_origin(kind) is Literal and isinstance(value, str):
         message += f"; the nearest is {nearest(value, get_args(kind))!r}"
@@ -177,6 +177,8 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if kind is Path:
         return isinstance(value, str | Path)
+    if get_origin(kind) is tuple:
+        return isinstance(value, list | tuple) and all(_fits(item, get_args(kind)[0]) for item in value)
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 

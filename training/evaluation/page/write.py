@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from training.evaluation import charts
@@ -44,8 +44,7 @@ _SECRET_VALUE = re.compile(
 
 def write_page(evaluation: Evaluation, path: Path) -> None:
     """Write the page in one step: `path` holds the old page or the whole new one. OSError where that fails."""
-    # A name from a foreign file system may hold bytes that are no text.
-    write_atomically(path, render(evaluation).encode("utf-8", errors="replace").decode())
+    write_document(render(evaluation), path)
 
 
 def render(evaluation: Evaluation) -> str:
@@ -54,54 +53,56 @@ def render(evaluation: Evaluation) -> str:
     rows = differences(evaluation.judgement)
     monthly = monthly_returns(evaluation.dates, evaluation.curves[CHAMPION])
     scale = scale_of([np.array([(0.0, test.mean, *test.interval) for _, test, _ in rows])])
-    return (
-        environment()
-        .get_template("page.html")
-        .render(
-            report=evaluation,
-            **sheets(),
-            metrics=METRICS,
-            facts=_facts(evaluation),
-            forest=[
-                (name, Estimate(test.mean, *test.interval), chance, svg.interval_bar(test, scale))
-                for name, test, chance in rows
-            ],
-            champion=evaluation.policies[CHAMPION],
-            equity=charts.equity_chart(evaluation),
-            drawdown=charts.drawdown_chart(evaluation),
-            monthly=monthly,
-            largest_month=float(np.nanmax(np.abs([percent for _, percent, _ in monthly]), initial=0.0)),
-            months=MONTHS,
-            traded=charts.traded_stocks(evaluation),
-            exit_words=charts.EXIT_WORDS,
-            costs=charts.cost_chart(evaluation),
-            fitness=charts.fitness_chart(records) if records else None,
-            memory=memory_chart(charts.memory_points(records), limit) if records else None,
-            settings=shown_settings(to_dict(evaluation.config)),
-            command=_SECRET_VALUE.sub(NOT_SHOWN, evaluation.command),
-        )
+    return document(
+        "page.html",
+        evaluation.title,
+        report=evaluation,
+        facts=_facts(evaluation),
+        forest=[
+            (name, Estimate(test.mean, *test.interval), chance, svg.interval_bar(test, scale))
+            for name, test, chance in rows
+        ],
+        champion=evaluation.policies[CHAMPION],
+        equity=charts.equity_chart(evaluation),
+        drawdown=charts.drawdown_chart(evaluation),
+        monthly=monthly,
+        largest_month=float(np.nanmax(np.abs([percent for _, percent, _ in monthly]), initial=0.0)),
+        months=MONTHS,
+        traded=charts.traded_stocks(evaluation),
+        exit_words=charts.EXIT_WORDS,
+        costs=charts.cost_chart(evaluation),
+        fitness=charts.fitness_chart(records) if records else None,
+        memory=memory_chart(charts.memory_points(records), limit) if records else None,
+        settings=shown_settings(to_dict(evaluation.config)),
+        command=_SECRET_VALUE.sub(NOT_SHOWN, evaluation.command),
     )
 
 
-def sheets() -> dict[str, str]:
-    """Return style sheet and script of a page, and the policy that allows these and nothing else."""
+def write_document(text: str, path: Path) -> None:
+    """Write a page in one step. OSError where that fails."""
+    # A name from a foreign file system may hold bytes that are no text.
+    write_atomically(path, text.encode("utf-8", errors="replace").decode())
+
+
+def document(template: str, title: str, *, folder: Path = _HERE, **values: Any) -> str:
+    """Return a self-contained page from a folder's template that extends `base.html`, with the values that it shows."""
     style, script = ((_HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}"
-    return {"style": Markup(style), "script": Markup(script), "policy": policy}
+    known = {"title": title, "metrics": METRICS, "style": Markup(style), "script": Markup(script), "policy": policy}
+    return _template(folder, template).render(known | values)
 
 
 @cache
-def environment(*folders: Path) -> Environment:
-    """Return the templates of pages: those of further folders, and `page.html`, `parts.html` and `chart.html`."""
-    found = Environment(
-        loader=FileSystemLoader([*folders, _HERE]),
+def _template(folder: Path, name: str) -> Template:
+    environment = Environment(
+        loader=FileSystemLoader([folder, _HERE]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals |= {"svg": svg, "tick_labels": tick_labels}
-    found.filters |= {
+    environment.globals |= {"svg": svg, "tick_labels": tick_labels}
+    environment.filters |= {
         "fixed": lambda value, decimals: f"{value:.{decimals}f}",
         "number": number,
         "signed": lambda value, decimals: number(value, decimals, is_signed=True),
@@ -110,7 +111,7 @@ def environment(*folders: Path) -> Environment:
         "redacted": lambda text: _SECRET_VALUE.sub(NOT_SHOWN, text),
         "share": lambda value: number(None if value is None else 100 * value, 1),
     }
-    return found
+    return environment.get_template(name)
 
 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
@@ -155,7 +156,7 @@ def interval_text(estimate: Estimate, decimals: int, is_signed: bool = False) ->
     """Return "low to high", or nothing where the interval is not known."""
     if estimate.low is None or estimate.high is None:
         return ""
-    low, high = (number(bound, decimals, is_signed=is_signed) for bound in (estimate.low, estimate.high))
+    low, high = (number(bound, decimals, is_signed=is_signed) for bound in estimate[1:3])
     return f"{low} to {high}"
 
 

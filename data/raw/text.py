@@ -1,4 +1,4 @@
-"""Dates and numbers as people write them in CSV files."""
+"""Dates and numbers as people write them in files."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ _FORMS = [
 ]
 _NUMERIC = re.compile(r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4}|\d{2})" + _TIME)
 _UNIX = re.compile(r"(\d{9,10}|\d{12,13})(?:\.0)?")
+_UTC = re.compile(r"\d{4}-\d{2}-\d{2}[ T](\d{2}):\d{2}(?::\d{2}(?:\.\d+)?)? ?(?:Z|UTC|[+-]00:?00)")
+_DAY_SECONDS = 86_400
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
 
 
@@ -43,7 +45,37 @@ def resolve_days(texts: Sequence[str]) -> tuple[Int32Array, str | None]:
     second_beyond = sum(int(match[2]) > 12 for match in numeric)
     days = [parse_day(text, day_first=first_beyond > second_beyond) for text in texts]
     unsettled = numeric[0][0] if numeric and first_beyond == second_beyond else None
-    return np.array([NO_DAY if day is None else day for day in days], dtype=np.int32), unsettled
+    result = np.array([NO_DAY if day is None else day for day in days], dtype=np.int32)
+    instants = {
+        place: seconds
+        for place, (text, day) in enumerate(zip(texts, days, strict=True))
+        if day is not None and (seconds := _utc_seconds(text, day)) is not None
+    }
+    if instants:
+        result[list(instants)] = days_of_seconds(np.array(list(instants.values()), dtype=np.int64))
+    return result, unsettled
+
+
+def _utc_seconds(text: str, day: int) -> int | None:
+    """Return the Unix time, to the hour, of a text that is an instant in UTC; None for a day or another zone's time."""
+    if match := _UNIX.fullmatch(text):
+        return int(match[1]) // (1 if len(match[1]) <= 10 else 1000)
+    match = _UTC.fullmatch(text)
+    return day * _DAY_SECONDS + 3600 * int(match[1]) if match else None
+
+
+def days_of_seconds(seconds: npt.NDArray[np.int64]) -> Int32Array:
+    """Return the exchange's days since 1970-01-01 of daily bars (bars,) that are stamped with Unix times.
+
+    A stamp of an American exchange, its midnight or its close, has the exchange's date in UTC too. Midnight east of
+    Greenwich is late on the day before: so it is read where late stamps fall on Sundays and none on a Friday.
+    """
+    days = seconds // _DAY_SECONDS
+    is_late = seconds % _DAY_SECONDS >= _DAY_SECONDS // 2
+    weekdays = (days[is_late] + 3) % 7  # Monday is 0; 1970-01-01 was a Thursday
+    if (weekdays == 6).any() and not (weekdays == 4).any():
+        days = days + is_late
+    return days.astype(np.int32)
 
 
 def parse_day(text: str, *, day_first: bool = False, either_order: bool = False) -> int | None:

@@ -1,0 +1,188 @@
+"""Prices adjusted for splits and dividends, once.
+
+A split of s new shares for one multiplies earlier prices by 1/s, a dividend D by 1 - D/P, where P is the close before
+the ex-date, in the shares of after a split of that day: the multipliers of Yahoo's adjusted close, after CRSP (Yahoo
+help, "What is the adjusted close?", whose example the tests hold). Volume is divided by the same, so that price x
+volume stays the money traded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+import pandas as pd
+
+from data.raw.layout import PRICES
+from data.raw.text import EPOCH, Float64Array
+
+_SURE = 1 / 6
+"""Standard error of a slope, which is 0 or 1, below which it tells; a slope nearer than this to 1/2 does not."""
+_STEP = 0.001
+"""Relative move of adjusted close / close that counts as an event; rounded prices move it by less."""
+_NORMAL = 1.4826
+"""Standard deviation of a normal variable over its median absolute value."""
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """What was found and done about splits, dividends or an adjusted close, for the log and the page."""
+
+    what: str
+    events: int
+    tickers: int
+    largest: str
+    """Largest event, with ticker and date; "" where there is none."""
+    outcome: str
+
+    @property
+    def line(self) -> str:
+        """The same as one sentence."""
+        largest = f"; the largest {self.largest}" if self.largest else ""
+        return f"{self.what}: {self.events:,} of {self.tickers:,} tickers{largest}: {self.outcome}"
+
+
+def scale_to_adjusted(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with prices scaled to their adjusted close, and volume the other way."""
+    adjusted, close = rows["adjusted"].to_numpy(), rows["close"].to_numpy()
+    with np.errstate(all="ignore"):  # a close of zero gives no number, and the row is dropped
+        # A price equal to the close stays equal to it.
+        scaled = {role: np.where(rows[role] == close, adjusted, rows[role] * (adjusted / close)) for role in PRICES}
+        scaled["volume"] = rows["volume"].to_numpy() * (close / adjusted)
+        return rows.drop(columns="adjusted").assign(**scaled, scale=adjusted / close)
+
+
+def scaled_events(rows: pd.DataFrame) -> list[Adjustment]:
+    """Return what the adjusted close changed; `rows` sorted by ticker and day, `scale` NaN where there was none."""
+    scale, codes = rows["scale"].to_numpy(), rows["ticker"].cat.codes.to_numpy()
+    if np.isnan(scale).all():
+        return []
+    with np.errstate(all="ignore"):
+        step = np.where(codes[1:] == codes[:-1], scale[1:] / scale[:-1], np.nan)
+        size = np.abs(np.log(step))
+    found = np.flatnonzero(size > _STEP)
+    largest = ""
+    if found.size:
+        worst = found[np.argmax(size[found])]
+        largest = f"{1 / step[worst]:.4g} ({rows['ticker'].iloc[worst]}, {_day(rows['day'].iloc[worst + 1])})"
+    count = len(np.unique(codes[found + 1]))
+    outcome = "open, high, low and close scaled by adjusted close / close, volume the other way"
+    if not found.size:
+        outcome = "it moves as the close does, so there was nothing to adjust"
+    return [Adjustment("Steps of the adjusted close", len(found), count, largest, outcome)]
+
+
+def adjust_for_events(
+    rows: pd.DataFrame, events: pd.DataFrame, *, is_yfinance: bool
+) -> tuple[pd.DataFrame, list[Adjustment]]:
+    """Return rows adjusted for the events that are not in their prices yet, and what was found.
+
+    Raw prices jump with a split and fall with a dividend, adjusted ones do not: of each kind of events the move over
+    night is regressed on the move that raw prices would make. Where a ticker's own events do not tell, those of all
+    tickers do, unless they contradict one another; where these do not either, prices stay as they are.
+
+    Args:
+        rows: sorted by `ticker` (a category) and `day`, once each.
+        events: `ticker` as codes of that category, `day`, `split` (new shares for one) and `dividend` (money a share);
+            0 or NaN is none.
+        is_yfinance: the columns are those of yfinance, which adjusts prices unless it is told not to.
+    """
+    found = _located(rows, events)
+    tickers = len(rows["ticker"].cat.categories)
+    owner, row = found["ticker"].to_numpy(), found["row"].to_numpy()
+    close, opened = rows["close"].to_numpy(), rows["open"].to_numpy()
+    codes = rows["ticker"].cat.codes.to_numpy()
+    nights = np.where(codes[1:] == codes[:-1], np.log(opened[1:] / close[:-1]), np.nan)
+    is_quiet = np.isin(codes[1:], owner) & np.isfinite(nights)
+    is_quiet[row - 1] = False
+    noise = _NORMAL * float(np.median(np.abs(nights[is_quiet]))) if is_quiet.any() else np.inf
+    gaps = nights[row - 1]
+
+    split = found["split"].to_numpy()
+    has_split = split != 1.0
+    raw_splits = _states(gaps, -np.log(split), owner, has_split, noise, tickers)
+    before = close[row - 1] / np.where(raw_splits[owner] == 1, split, 1.0)
+    kept = 1.0 - found["dividend"].to_numpy() / before
+    has_dividend = (kept < 1.0) & (kept > 0.0)
+    by_dividend = np.where(has_dividend, kept, 1.0)
+    raw_dividends = np.where(raw_splits == 1, 1.0, np.nan)  # nobody takes dividends out of prices and leaves splits in
+    for group in (raw_splits == 0, np.isnan(raw_splits)):
+        alone = has_dividend & ~has_split & group[owner]
+        raw_dividends[group] = _states(gaps, np.log(by_dividend), owner, alone, noise, tickers)[group]
+    steps = np.zeros(len(rows))
+    np.add.at(steps, row, np.where(raw_splits[owner] == 1, -np.log(split), 0.0))
+    np.add.at(steps, row, np.where(raw_dividends[owner] == 1, np.log(by_dividend), 0.0))
+    passed = np.cumsum(steps)
+    last = np.searchsorted(codes, codes, side="right") - 1
+    factor = np.exp(passed[last] - passed)
+    adjusted = rows.assign(**{role: rows[role] * factor for role in PRICES}, volume=rows["volume"] / factor)
+    split_shares = found.assign(size=split, state=raw_splits[owner])[has_split]
+    dividend_shares = found.assign(size=by_dividend, state=raw_dividends[owner])[has_dividend]
+    return adjusted, [
+        *_described("Splits", split_shares, rows, is_yfinance),
+        *_described("Dividends", dividend_shares, rows, is_yfinance),
+    ]
+
+
+def _described(what: str, events: pd.DataFrame, rows: pd.DataFrame, is_yfinance: bool) -> list[Adjustment]:
+    """Say what was done about events of one kind, which have a `size` and a `state`."""
+    advice = ", for yfinance adjusts unless told not to" if is_yfinance else "; give an adjusted close if they are not"
+    outcomes = {
+        1.0: "not in the prices, which move by them; prices adjusted, volume the other way",
+        0.0: "in the prices already, which do not move by them; left as they are",
+        -1.0: f"prices do not tell whether they are in them already; left as they are{advice}",
+    }
+    result = []
+    for state, outcome in outcomes.items():
+        of = events[events["state"].fillna(-1.0) == state]
+        if len(of):
+            worst = of.iloc[int(np.argmax(np.abs(np.log(of["size"]))))]
+            place = int(worst["row"])
+            size = _ratio(worst["size"]) if what == "Splits" else f"{100 * (1 - worst['size']):.2g}% of the price"
+            largest = f"{size} ({rows['ticker'].iloc[place]}, {_day(rows['day'].iloc[place])})"
+            result.append(Adjustment(what, len(of), of["ticker"].nunique(), largest, outcome))
+    return result
+
+
+def _ratio(shares: float) -> str:
+    return f"{shares:.4g}:1" if shares >= 1 else f"1:{1 / shares:.4g}"
+
+
+def _located(rows: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
+    """Return events between two bars of their ticker, with the row on which, or after which, each took effect.
+
+    One before the first bar, or after the last, changes no price that is here.
+    """
+    split = events["split"].where(np.isfinite(events["split"]) & (events["split"] > 0), 1.0)
+    dividend = events["dividend"].where(np.isfinite(events["dividend"]) & (events["dividend"] > 0), 0.0)
+    found = events.assign(split=split, dividend=dividend)
+    codes = rows["ticker"].cat.codes.to_numpy(dtype=np.int64)
+    key = codes * 2**32 + rows["day"].to_numpy()
+    place = np.searchsorted(key, found["ticker"].to_numpy(dtype=np.int64) * 2**32 + found["day"].to_numpy())
+    owner = np.concatenate(([-1], codes, [-1]))
+    is_inside = (owner[place] == found["ticker"]) & (owner[place + 1] == found["ticker"])
+    return found.assign(row=place)[is_inside]
+
+
+def _states(
+    gaps: Float64Array, expected: Float64Array, owner: np.ndarray, has: np.ndarray, noise: float, tickers: int
+) -> Float64Array:
+    """Return (tickers,) 1 where prices are raw, 0 where events are in them, NaN where neither is sure."""
+    products = np.bincount(owner[has], (gaps * expected)[has], minlength=tickers).astype(np.float64)
+    squares = np.bincount(owner[has], (expected**2)[has], minlength=tickers).astype(np.float64)
+    own = _state(products, squares, noise)
+    together = _state(products.sum(keepdims=True), squares.sum(keepdims=True), noise)
+    is_agreed = len(np.unique(own[np.isfinite(own)])) < 2
+    return np.where(np.isnan(own) & is_agreed, together, own)
+
+
+def _state(products: Float64Array, squares: Float64Array, noise: float) -> Float64Array:
+    with np.errstate(all="ignore"):
+        slope, error = products / squares, noise / np.sqrt(squares)
+    is_sure = (error < _SURE) & (np.abs(slope - 0.5) > _SURE)
+    return np.where(is_sure, slope > 0.5, np.nan)
+
+
+def _day(number: int) -> date:
+    return date.fromordinal(EPOCH + int(number))

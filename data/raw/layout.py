@@ -1,0 +1,164 @@
+"""Where the bars are in a file: recognised by its column names and the first row, whoever wrote it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from data.raw.text import is_number, parse_day
+
+PRICES = ["open", "high", "low", "close"]
+VALUES = [*PRICES, "volume"]
+EVENTS = ["split", "dividend"]
+BLANKS = frozenset({"", "nan", "null", "none", "n/a", "na", "-"})
+
+# Column names by what they hold, lower case, letters and digits only; the first that a header has is taken.
+_NAMES = {
+    "date": ("date", "datetime", "timestamp", "tradedate", "tradingdate", "dtyyyymmdd", "day", "time"),
+    "ticker": ("ticker", "symbol", "tic", "stock", "name"),
+    "open": ("open", "openprice", "1open"),
+    "high": ("high", "highprice", "2high"),
+    "low": ("low", "lowprice", "3low"),
+    "close": ("close", "closeprice", "closelast", "4close", "last", "price"),
+    "adjusted": ("adjclose", "adjustedclose", "adjcloseprice", "5adjustedclose"),
+    "volume": ("volume", "vol", "5volume", "6volume"),
+    "split": ("stocksplits", "stocksplit", "splits", "split", "splitfactor", "splitratio", "splitcoefficient"),
+    "dividend": ("dividends", "dividend", "divcash", "exdividend", "dividendamount", "cashdividend"),
+}
+# One letter a column, as Alpaca gives them; taken only as a whole, for T and C are tickers too.
+_SHORT = {"date": "t", "open": "o", "high": "h", "low": "l", "close": "c", "volume": "v"}
+_ALSO_IN_PANELS = frozenset({"capitalgains", "repaired"})
+_CLOSES = frozenset({"close", "closeprice", "closelast", "4close", *_NAMES["adjusted"]})
+"""Names that are no ticker; `last` and `price` may be one."""
+_YFINANCE = "stocksplits"
+_CORNERS = frozenset({"", "ticker", "tickers", "symbol", "symbols", "price", "attributes", "date"})
+
+
+class UnusableFileError(Exception):
+    """A file that gives no rows; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a file has what: the column of each role, or of each ticker's roles."""
+
+    fields: dict[str, int]
+    """Column by role; `date` alone where there is one group of columns a ticker."""
+    width: int
+    panel: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Column by role by ticker, in a file that has columns of its own for each ticker."""
+    is_yfinance: bool = False
+    """There is a column `Stock Splits`, as yfinance calls it."""
+
+    @property
+    def groups(self) -> list[dict[str, int]]:
+        """Columns of values by role, one group a ticker or one for all."""
+        return list(self.panel.values()) or [self.fields]
+
+    @property
+    def roles(self) -> set[str]:
+        """All roles that some column has."""
+        return {role for group in self.groups for role in group}
+
+    @property
+    def has_closes_only(self) -> bool:
+        """There is no open, high or low."""
+        return "close" in self.roles and not self.roles & {"open", "high", "low"}
+
+
+def plain(title: str) -> str:
+    """Return a title in lower case, letters and digits only."""
+    return re.sub(r"[^a-z0-9]", "", title.casefold())
+
+
+def long_layout(titles: Sequence[str], separator: str = ",") -> Layout | None:
+    """Return the layout of a header with one column a role, or None for another line.
+
+    Raises `UnusableFileError` where a price is missing.
+    """
+    fields = _roles(titles)
+    prices = sum(role in fields for role in PRICES)
+    if prices == 0 or ("date" not in fields and prices < len(PRICES)):
+        return None
+    if 0 not in fields.values():
+        fields.setdefault("date", 0)  # an index column, whose title says little
+    missing = [role for role in ("date", *PRICES) if role not in fields]
+    if missing:
+        raise UnusableFileError(f"no column for {', '.join(missing)} in the header '{separator.join(titles)[:80]}'")
+    return Layout(fields, len(titles), is_yfinance=_YFINANCE in map(plain, titles))
+
+
+def _roles(titles: Sequence[str]) -> dict[str, int]:
+    """Return the column of each role that the titles name."""
+    names = [plain(title) for title in titles]
+    fields = {
+        role: names.index(name)
+        for role, known in _NAMES.items()
+        if (name := next((name for name in known if name in names), None)) is not None
+    }
+    if "date" not in fields and {*_SHORT.values()} - {"v"} <= set(names):
+        fields |= {role: names.index(name) for role, name in _SHORT.items() if name in names}
+        fields |= {"ticker": names.index("s")} if "ticker" not in fields and "s" in names else {}
+    return fields
+
+
+def wide_layout(titles: Sequence[str], first_row: Sequence[str], separator: str = ",") -> Layout | None:
+    """Return the layout of a file of closes, dates first and then one column a ticker, or None for another file."""
+    names = [plain(title) for title in titles]
+    known = {name for names in _NAMES.values() for name in names}
+    if len(titles) < 2 or _CLOSES & set(names) or not set(names[1:]) - known or set(PRICES) <= set(_roles(titles)):
+        return None
+    cells = [text.strip() for text in first_row]
+    if len(cells) < 2 or parse_day(cells[0], either_order=True) is None:
+        return None
+    if is_number(titles[0], separator) or any(is_number(title, separator) for title in titles[1:]):
+        return None
+    if not all(is_number(text, separator) for text in cells[1:] if text.casefold() not in BLANKS):
+        return None
+    panel = {title.strip(): {"close": place} for place, title in enumerate(titles) if place and title.strip()}
+    return Layout({"date": 0}, len(titles), panel)
+
+
+def panel_layout(first: Sequence[str], second: Sequence[str], separator: str = ",") -> Layout | None:
+    """Return the layout of two header rows, of roles and of tickers in either order, or None for other rows.
+
+    Raises `UnusableFileError` where a ticker has some prices only.
+    """
+    for titles, tickers in ((first, second), (second, first)):
+        names, found = [plain(title) for title in titles[1:]], [ticker.strip() for ticker in tickers[1:]]
+        roles = [next((role for role, known in _NAMES.items() if name in known), None) for name in names]
+        is_header = plain(tickers[0]) in _CORNERS and all(found) and len(found) == len(roles) > 0
+        if not is_header or any(is_number(text, separator) for text in found):
+            continue
+        if (
+            "close" not in roles
+            or {name for name, role in zip(names, roles, strict=True) if not role} - _ALSO_IN_PANELS
+        ):
+            continue
+        panel: dict[str, dict[str, int]] = {}
+        for place, (role, ticker) in enumerate(zip(roles, found, strict=True), start=1):
+            if role is not None:
+                panel.setdefault(ticker, {}).setdefault(role, place)
+        for ticker, group in panel.items():
+            has = [role for role in PRICES if role in group]
+            if has not in (PRICES, ["close"]):
+                got = ", ".join(has) or "none"
+                raise UnusableFileError(f"expected open, high, low and close of {ticker}, or close alone, got {got}")
+        return Layout({"date": 0}, len(titles), panel, is_yfinance=_YFINANCE in names)
+    return None
+
+
+def split_names(names: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """Return the two header rows in the column names of a parquet file with a column MultiIndex, None for others."""
+    pairs = []
+    for name in names:
+        try:
+            pair = ast.literal_eval(name) if name.startswith("(") else (name, "")
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # as literal_eval may raise
+            return None
+        pairs.append(pair)
+    if not any(name.startswith("(") for name in names) or any(len(pair) != 2 for pair in pairs):
+        return None
+    return [str(pair[0]) for pair in pairs], [str(pair[1]) for pair in pairs]

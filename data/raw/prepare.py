@@ -1,0 +1,341 @@
+"""Files of daily bars as people have them, made into one parquet file that the loader accepts."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from data.raw.adjustment import Adjustment, adjust_for_events, scale_to_adjusted, scaled_events
+from data.raw.csv_files import CsvLayout, find_layout, read_csv
+from data.raw.layout import EVENTS, PRICES, VALUES, Layout, UnusableFileError
+from data.raw.parquet_files import find_parquet_layout, read_parquet
+from data.raw.survey import NO_SURVEY, Survey, survey_of
+from data.raw.text import EPOCH, NO_DAY
+from utils.errors import DataError
+
+CSV_SUFFIXES = (".csv", ".txt", ".tsv")
+PARQUET_SUFFIXES = (".parquet", ".pq")
+_LISTED = 20
+# Stooq calls a stock AAPL.US, its files aapl.us.txt and aapl_us_d.csv.
+_STOOQ_FILE = re.compile(r"(.+)_us_d|(.+)\.us|(\^.+)_d", re.IGNORECASE)
+_STOOQ_TICKER = re.compile(r"([A-Z0-9_-]+)\.US")
+
+
+@dataclass
+class PrepareSummary:
+    """Counts of what was read, kept and dropped, and why; filled on the way."""
+
+    target: Path
+    files_read: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    """(file, reason) of each file that gave no rows."""
+    rows_kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Rows dropped, by reason."""
+    tickers: int = 0
+    first_date: date = date.min
+    last_date: date = date.min
+    notes: list[str] = field(default_factory=list)
+    """Assumptions made where a file did not say."""
+    adjustments: list[Adjustment] = field(default_factory=list)
+    closes_only: list[str] = field(default_factory=list)
+    """Files without open, high and low."""
+    benchmark: Path | None = None
+    """CSV file of the index that was taken out of the data."""
+    survey: Survey = NO_SURVEY
+
+    def lines(self) -> list[str]:
+        """Return the summary as lines to print."""
+        return [
+            f"Wrote {self.target}: {self.tickers} tickers, {self.first_date} to {self.last_date}",
+            *([f"Wrote {self.benchmark}, for --benchmark; not among the tickers"] if self.benchmark else []),
+            f"Files: {self.files_read} read, {len(self.skipped)} skipped",
+            *_shortened([f"  skipped {name}: {reason}" for name, reason in self.skipped]),
+            f"Rows: {self.rows_kept} kept, {self.dropped.total()} dropped",
+            *[f"  dropped {rows}: {reason}" for reason, rows in sorted(self.dropped.items())],
+            *self.adjustment_lines(),
+            *_shortened([f"Note: {note}" for note in self.notes]),
+        ]
+
+    def adjustment_lines(self) -> list[str]:
+        """Return what was adjusted, and what closes alone mean."""
+        lines = [adjustment.line for adjustment in self.adjustments]
+        if self.closes_only:
+            count = len(self.closes_only)
+            which = self.closes_only[0] if count == 1 else f"{count} files, the first {self.closes_only[0]}"
+            lines.append(
+                f"Closes only ({which}): open, high and low are the close, so orders fill at closes, a sale target is "
+                "reached at a close only, and results are not those of real fills"
+            )
+        return lines or ["Adjusted: nothing; no adjusted close and no splits or dividends were given"]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file that can be read."""
+
+    path: Path
+    layout: Layout
+    csv: CsvLayout | None
+    names: Sequence[str] = ()
+    """Names of a parquet file's columns, in the layout's order."""
+
+
+def prepare(source: Path, target: Path, benchmark: str | None = None) -> PrepareSummary:
+    """Turn a file of daily bars, or a folder of them, into the parquet `target`, replaced in one step.
+
+    Files are CSV or parquet, with the tickers in a column, one a file, or side by side (`data/raw/layout.py`). Columns
+    are known by their usual names; a CSV file without a header has date, open, high, low, close and perhaps volume in
+    this order. A ticker without a column is the file's name. Prices are adjusted (`data/raw/adjustment.py`), and volume
+    the other way, so that price x volume stays the money traded. Of several rows for one date the last is kept. Rows
+    without a date or with a price that is missing, infinite or not positive are dropped. A `benchmark`, a ticker of the
+    data, is written to TARGET.benchmark.csv (`date, close`) instead. Raises `DataError` if nothing usable is found, the
+    benchmark is not there or a file cannot be written; then nothing is.
+    """
+    summary = PrepareSummary(target)
+    tickers: dict[str, int] = {}
+    parts: list[pd.DataFrame] = []
+    events: list[pd.DataFrame] = []
+    files = _usable_files(source, target, summary)
+    for file in tqdm(files, desc="Reading files", unit="file", leave=False, disable=None, delay=1.0):
+        try:
+            rows, own_events = _read_file(file, tickers, summary)
+        except (UnusableFileError, OSError) as reason:
+            summary.skipped.append((_relative(file.path, source), str(reason)))
+            continue
+        parts.append(rows)
+        events.append(own_events)
+        if file.layout.has_closes_only:
+            summary.closes_only.append(_relative(file.path, source))
+    if not parts:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in summary.skipped[:3])
+        raise DataError(f"expected files with daily bars in {source}, got none that can be used ({reasons})")
+    summary.files_read = len(parts)
+    names = _plain_tickers(list(tickers), summary)
+    rows = _merge(parts, names, summary.dropped)
+    is_yfinance = any(file.layout.is_yfinance for file in files)
+    rows = _adjust(rows, pd.concat(events, ignore_index=True), names, is_yfinance, summary)
+    rows, index = _without_benchmark(rows, benchmark)
+    _describe(rows, summary)
+    _write(rows, target)
+    if index is not None:
+        summary.benchmark = target.with_name(f"{target.stem}.benchmark.csv")
+        _write_benchmark(index, summary.benchmark)
+    return summary
+
+
+def _shortened(lines: Sequence[str]) -> list[str]:
+    rest = len(lines) - _LISTED
+    return [*lines[:_LISTED], *([f"  and {rest} more"] if rest > 0 else [])]
+
+
+def _relative(path: Path, source: Path) -> str:
+    return str(path.relative_to(source)) if source.is_dir() else path.name
+
+
+def _found(source: Path, target: Path) -> list[Path]:
+    """Return the files to read; what was written by an earlier call is none of them."""
+    if not source.exists():
+        raise DataError(f"expected a CSV or parquet file, or a folder, but {source} does not exist; check the path")
+    if source.resolve() == target.resolve():
+        raise DataError(f"expected another file to write than the one to read, got {target} twice; name a new file")
+    if not source.is_dir():
+        return [source]
+    suffixes = (*CSV_SUFFIXES, *PARQUET_SUFFIXES)
+    written = {target.resolve(), target.with_name(f"{target.stem}.benchmark.csv").resolve()}
+    files = sorted(path for path in source.rglob("*") if path.suffix.lower() in suffixes and path.is_file())
+    files = [path for path in files if path.resolve() not in written]
+    if not files:
+        raise DataError(f"expected files that end in {', '.join(suffixes)} in the folder {source}, got none")
+    return files
+
+
+def _usable_files(source: Path, target: Path, summary: PrepareSummary) -> list[_File]:
+    """Return usable files; a CSV file without a header and with extra fields borrows a neighbour's header."""
+    found: list[_File] = []
+    for path in _found(source, target):
+        try:
+            if path.suffix.lower() in PARQUET_SUFFIXES or _is_parquet(path):
+                layout, names = find_parquet_layout(path)
+                found.append(_File(path, layout, None, names))
+            else:
+                csv = find_layout(path)
+                found.append(_File(path, csv.columns, csv))
+        except (UnusableFileError, OSError) as reason:
+            summary.skipped.append((_relative(path, source), str(reason)))
+    named = {
+        file.layout.width: file.layout for file in found if file.csv and file.csv.header_lines and not file.layout.panel
+    }
+    for place, file in enumerate(found):
+        if file.csv and not file.csv.header_lines:
+            summary.notes.append(f"{_relative(file.path, source)} has no header: columns taken by position")
+            if file.layout.width > len(file.layout.fields) and file.layout.width in named:
+                layout = named[file.layout.width]
+                found[place] = replace(file, layout=layout, csv=replace(file.csv, columns=layout))
+    return found
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def _read_file(file: _File, tickers: dict[str, int], summary: PrepareSummary) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return one file's usable rows, scaled to their adjusted close, and its events, if they are still to be used."""
+    name = file.path.stem
+    if stooq := _STOOQ_FILE.fullmatch(name):
+        name = next(part for part in stooq.groups() if part).upper()
+    if file.csv is None:
+        rows, unsettled = read_parquet(file.path, file.layout, list(file.names), name, tickers)
+    else:
+        rows, unsettled = read_csv(file.path, file.csv, name, tickers, summary.dropped)
+    if unsettled is not None:
+        summary.notes.append(
+            f"{file.path.name}: dates like {unsettled} read as month/day/year; nothing in the file settles it"
+        )
+    if "adjusted" in rows:
+        rows = scale_to_adjusted(rows)
+    events = pd.DataFrame(columns=["ticker", "day", *EVENTS], dtype=np.float64)
+    if "adjusted" not in file.layout.roles and set(EVENTS) & set(rows.columns):
+        events = rows.reindex(columns=["ticker", "day", *EVENTS])
+        has_event = (events["split"] > 0) & (events["split"] != 1) | (events["dividend"] > 0)
+        events = events[has_event & (events["day"] != NO_DAY)]
+    kept = ["day", "ticker", *VALUES, *(["scale"] if "scale" in rows else [])]
+    is_one_ticker = "ticker" not in file.layout.fields and not file.layout.panel
+    return _usable(rows[kept], tickers.get("", -1), is_one_ticker, summary.dropped), events
+
+
+def _usable(rows: pd.DataFrame, no_ticker: int, is_one_ticker: bool, dropped: Counter[str]) -> pd.DataFrame:
+    """Return rows with a date, a ticker and four prices; the others are counted by the first reason that holds."""
+    with np.errstate(over="ignore"):  # as the loader: what float32 cannot hold is infinite, or zero
+        prices = rows[PRICES].astype(np.float32)
+    faults = {
+        "date not understood": ~rows["day"].between(1 - EPOCH, date.max.toordinal() - EPOCH),
+        "no ticker": rows["ticker"] == no_ticker,
+        "price missing or not a number": prices.isna().any(axis=1),
+        "price infinite or not positive": ~((prices > 0) & (prices < np.inf)).all(axis=1),
+    }
+    for reason, fault in faults.items():
+        dropped[reason] += int(fault[rows.index].sum())
+        rows = rows[~fault[rows.index]]
+    if rows.empty:
+        raise UnusableFileError("no row with a date and four positive prices")
+    if 3 * len(rows[["ticker", "day"]].drop_duplicates()) < len(rows):
+        wish = ", or a column of tickers" if is_one_ticker else ""
+        raise UnusableFileError(f"many rows for one date: expected daily bars{wish}")
+    return rows
+
+
+def _plain_tickers(names: list[str], summary: PrepareSummary) -> list[str]:
+    """Return tickers without Stooq's `.US`, if no ticker is of another form."""
+    stocks = [name for name in names if not name.startswith("^")]
+    if not stocks or not all(_STOOQ_TICKER.fullmatch(name) for name in stocks):
+        return names
+    summary.notes.append(f"tickers like {stocks[0]} written without .US")
+    return [name.removesuffix(".US") for name in names]
+
+
+def _merge(parts: Sequence[pd.DataFrame], names: Sequence[str], dropped: Counter[str]) -> pd.DataFrame:
+    """Return rows of all files sorted by ticker, as a category, and day, the last of each kept."""
+    rows = pd.concat(parts, ignore_index=True)
+    tickers = pd.Categorical.from_codes(rows["ticker"], names).remove_unused_categories()
+    rows["ticker"] = tickers.reorder_categories(sorted(tickers.categories))
+    rows = rows.iloc[np.lexsort((rows["day"], rows["ticker"].cat.codes))]  # rows of one date stay in the order read
+    is_repeated = rows.duplicated(["ticker", "day"], keep="last")
+    kept = rows[~is_repeated]
+    identical = len(rows[is_repeated].merge(kept))
+    dropped["duplicate, identical to the row kept"] = identical
+    dropped["duplicate date, a later row was kept"] = int(is_repeated.sum()) - identical
+    return kept.reset_index(drop=True)
+
+
+def _adjust(
+    rows: pd.DataFrame, events: pd.DataFrame, names: Sequence[str], is_yfinance: bool, summary: PrepareSummary
+) -> pd.DataFrame:
+    """Return rows adjusted for events, and say what was adjusted."""
+    if "scale" in rows:
+        summary.adjustments += scaled_events(rows)
+        rows = rows.drop(columns="scale")
+    places = {name: place for place, name in enumerate(rows["ticker"].cat.categories)}
+    code_of = np.array([places.get(name, -1) for name in names])
+    events = events.drop_duplicates(["ticker", "day"], keep="last")
+    events = events.assign(ticker=code_of[events["ticker"].astype(np.int64)])
+    events = events[events["ticker"] >= 0]
+    if len(events):
+        rows, found = adjust_for_events(rows, events, is_yfinance=is_yfinance)
+        summary.adjustments += found
+    return rows
+
+
+def _without_benchmark(rows: pd.DataFrame, benchmark: str | None) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """Return the rows of all other tickers and those of the benchmark. Raises `DataError` if it is not there."""
+    if benchmark is None:
+        return rows, None
+    names = list(rows["ticker"].cat.categories)
+    if benchmark not in names:
+        near = difflib.get_close_matches(benchmark, names, n=1, cutoff=0.5)
+        hint = f"the nearest is {near[0]!r}" if near else f"such as {', '.join(names[:5])}"
+        raise DataError(f"expected --benchmark to be a ticker of the data, got {benchmark!r} ({hint}); check its name")
+    if len(names) == 1:
+        raise DataError(f"expected other tickers beside --benchmark {benchmark}, got none; add the stocks to trade")
+    is_index = rows["ticker"] == benchmark
+    others = rows[~is_index].reset_index(drop=True)
+    others["ticker"] = others["ticker"].cat.remove_unused_categories()
+    return others, rows[is_index]
+
+
+def _describe(rows: pd.DataFrame, summary: PrepareSummary) -> None:
+    """Fill in what is known when all rows are there."""
+    summary.rows_kept = len(rows)
+    summary.dropped = +summary.dropped  # without the reasons that no row had
+    summary.tickers = len(rows["ticker"].cat.categories)
+    summary.first_date, summary.last_date = (
+        date.fromordinal(EPOCH + int(day)) for day in (rows["day"].min(), rows["day"].max())
+    )
+    for name in rows["ticker"].cat.categories:
+        if name.startswith("^"):
+            summary.notes.append(f"{name} looks like an index: --benchmark '{name}' takes it out of the tickers")
+    summary.survey = survey_of(rows)
+
+
+def _write(rows: pd.DataFrame, target: Path) -> None:
+    columns = {"date": pa.array(rows["day"].to_numpy()).cast(pa.date32()), "ticker": pa.array(rows["ticker"])}
+    columns |= {role: pa.array(rows[role].to_numpy()) for role in VALUES}
+    _write_in_one_step(target, lambda file: pq.write_table(pa.table(columns), file, compression="zstd"))
+
+
+def _write_benchmark(rows: pd.DataFrame, target: Path) -> None:
+    days = pa.array(rows["day"].to_numpy()).cast(pa.date32())
+    table = pa.table({"date": days, "close": pa.array(rows["close"].to_numpy())})
+    _write_in_one_step(target, lambda file: pa_csv.write_csv(table, file))
+
+
+def _write_in_one_step(target: Path, write: Callable[[object], object]) -> None:
+    """Write a file beside its place and move it there, so that no half file is ever seen under its name."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except OSError as error:
+        raise DataError(f"expected to write {target}, got '{error}'; name a file in a folder you may write") from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)

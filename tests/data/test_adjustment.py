@@ -1,0 +1,186 @@
+"""Adjustment for splits and dividends, against Yahoo's own example, an oracle made by hand, and adjusted closes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.raw.prepare import PrepareSummary, prepare
+
+HEADER = "Date,Open,High,Low,Close,Volume,Dividends,Stock Splits\n"
+
+
+def prepared(folder: Path, text: str) -> tuple[PrepareSummary, pd.DataFrame]:
+    (folder / "A.csv").write_text(text)
+    summary = prepare(folder / "A.csv", folder / "out" / "bars.parquet")
+    return summary, pd.read_parquet(folder / "out" / "bars.parquet")
+
+
+def test_the_example_of_yahoo(tmp_path: Path) -> None:
+    """https://help.yahoo.com/kb/SLN28256.html: a split of 2:1 and a dividend of 0.08 after a close of 24.96."""
+    closes = {
+        "2003-02-13": (46.99, 0, 0), "2003-02-14": (48.30, 0, 0), "2003-02-18": (24.96, 0, 2),
+        "2003-02-19": (24.53, 0.08, 0), "2003-02-20": (24.54, 0, 0),
+    }  # fmt: skip
+    rows = [f"{day},{close},{close},{close},{close},100,{paid},{split}" for day, (close, paid, split) in closes.items()]
+    summary, bars = prepared(tmp_path, HEADER + "\n".join(rows))
+    assert bars["close"].round(2).tolist() == [23.42, 24.07, 24.88, 24.53, 24.54]
+    assert (bars["close"] * bars["volume"]).tolist() == pytest.approx([4699, 4830, 2496, 2453, 2454])
+    assert [one.line for one in summary.adjustments] == [
+        "Splits: 1 of 1 tickers; the largest 2:1 (A, 2003-02-18): "
+        "not in the prices, which move by them; prices adjusted, volume the other way",
+        "Dividends: 1 of 1 tickers; the largest 0.32% of the price (A, 2003-02-19): "
+        "not in the prices, which move by them; prices adjusted, volume the other way",
+    ]
+
+
+def market(seed: int, *, days: int = 300, dividends: int = 3, splits: int = 2) -> pd.DataFrame:
+    """Raw prices of one stock with its events: columns open, high, low, close, volume, dividend, split."""
+    rng = np.random.default_rng(seed)
+    steps = 0.01 * rng.standard_normal((days, 2))
+    events = rng.choice(np.arange(1, days), dividends + splits, replace=False)
+    dividend, split = np.zeros(days), np.ones(days)
+    dividend[events[:dividends]] = rng.uniform(0.2, 2.0, dividends)
+    split[events[dividends:]] = rng.choice([2.0, 3.0, 1.5, 0.2], splits)
+    opens, closes = np.empty(days), np.empty(days)
+    close = 100.0
+    for day in range(days):
+        opens[day] = (close / split[day] - dividend[day]) * np.exp(0.3 * steps[day, 0])
+        close = closes[day] = opens[day] * np.exp(steps[day, 1])
+    high, low = np.maximum(opens, closes) * 1.01, np.minimum(opens, closes) * 0.99
+    dates = np.busday_offset("2010-01-04", np.arange(days)).astype(str)
+    return pd.DataFrame(
+        {
+            "Date": dates, "Open": opens, "High": high, "Low": low, "Close": closes,
+            "Volume": rng.integers(1000, 9000, days).astype(float), "Dividends": dividend,
+            "Stock Splits": np.where(split == 1, 0.0, split),
+        }
+    )  # fmt: skip
+
+
+def oracle(raw: pd.DataFrame) -> list[float]:
+    """Adjusted closes, day by day and event by event in plain Python."""
+    closes = raw["Close"].tolist()
+    adjusted = list(closes)
+    for day in range(1, len(closes)):
+        split = raw["Stock Splits"][day] or 1.0
+        factor = (1 / split) * (1 - raw["Dividends"][day] / (closes[day - 1] / split))
+        for earlier in range(day):
+            adjusted[earlier] *= factor
+    return adjusted
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=15)
+def test_events_give_what_the_oracle_and_the_adjusted_close_give(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, raw = tmp_path_factory.mktemp("market"), market(seed)
+    expected = oracle(raw)
+    _, by_events = prepared(folder, raw.to_csv(index=False))
+    _, by_close = prepared(folder, raw.assign(**{"Adj Close": expected}).to_csv(index=False))
+    np.testing.assert_allclose(by_events["close"], expected, rtol=1e-12)
+    for role in ("open", "high", "low", "close", "volume"):
+        np.testing.assert_allclose(by_events[role], by_close[role], rtol=1e-9)
+    np.testing.assert_allclose(by_events["close"] * by_events["volume"], raw["Close"] * raw["Volume"], rtol=1e-9)
+    assert by_events["close"].iloc[-1] == raw["Close"].iloc[-1]
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=15)
+def test_prices_that_are_adjusted_already_stay(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder, raw = tmp_path_factory.mktemp("adjusted"), market(seed, splits=1)
+    factor = np.array(oracle(raw)) / raw["Close"]
+    done = raw.assign(**{name: raw[name] * factor for name in ("Open", "High", "Low", "Close")})
+    summary, bars = prepared(folder, done.to_csv(index=False))
+    np.testing.assert_array_equal(bars["close"], done["Close"])
+    splits, dividends = summary.adjustments
+    assert splits.outcome.startswith("in the prices already")
+    assert "left as they are" in dividends.outcome
+
+
+def test_tickers_of_both_kinds_are_told_apart(tmp_path: Path) -> None:
+    """Two raw stocks, an adjusted one, and one without splits, whose prices then stay as they are."""
+    raw = {name: market(seed, splits=int(seed < 3)) for seed, name in enumerate("ABCD")}
+    adjusted = {name: np.array(oracle(own)) for name, own in raw.items()}
+    given = dict(raw)
+    factor = adjusted["C"] / raw["C"]["Close"]
+    given["C"] = raw["C"].assign(**{name: raw["C"][name] * factor for name in ("Open", "High", "Low", "Close")})
+    given["D"] = raw["D"].assign(Dividends=raw["D"]["Dividends"] / 20)
+    frame = pd.concat([own.assign(Ticker=name) for name, own in given.items()])
+    summary, bars = prepared(tmp_path, frame.to_csv(index=False))
+    made = {str(name): own["close"].to_numpy() for name, own in bars.groupby("ticker", observed=True)}
+    for name in "AB":
+        np.testing.assert_allclose(made[name], adjusted[name], rtol=1e-12)
+    for name in "CD":
+        np.testing.assert_array_equal(made[name], given[name]["Close"])
+    assert [one.tickers for one in summary.adjustments if one.what == "Splits"] == [2, 1]
+
+
+def test_dividends_alone_are_told_from_the_moves_of_many(tmp_path: Path) -> None:
+    """Splits are in the prices, dividends are not, as in a close of Yahoo's whose adjusted close was dropped."""
+    raw = market(3, days=2000, dividends=60, splits=0)
+    expected = oracle(raw)
+    summary, bars = prepared(tmp_path, raw.to_csv(index=False))
+    np.testing.assert_allclose(bars["close"], expected, rtol=1e-12)
+    factor = np.array(expected) / raw["Close"]
+    done = raw.assign(**{name: raw[name] * factor for name in ("Open", "High", "Low", "Close")})
+    summary, bars = prepared(tmp_path, done.to_csv(index=False))
+    np.testing.assert_array_equal(bars["close"], done["Close"])
+    assert summary.adjustments[0].outcome.startswith("in the prices already")
+
+
+@pytest.mark.parametrize(
+    ("title", "advice"),
+    [
+        ("split_factor", "; give an adjusted close if they are not"),
+        ("Stock Splits", ", for yfinance adjusts unless told not to"),
+    ],
+)
+def test_what_cannot_be_told_is_said(title: str, advice: str, tmp_path: Path) -> None:
+    raw = market(1, days=30, dividends=1, splits=0).rename(columns={"Stock Splits": title})
+    raw["Dividends"] /= 10
+    summary, bars = prepared(tmp_path, raw.to_csv(index=False))
+    np.testing.assert_array_equal(bars["close"], raw["Close"])
+    assert summary.adjustments[0].outcome == (
+        f"prices do not tell whether they are in them already; left as they are{advice}"
+    )
+
+
+def test_an_event_on_a_dropped_row_still_counts(tmp_path: Path) -> None:
+    rows = "2014-01-02,10,10,10,10,1,0,0\n2014-01-03,,,,,1,0,2\n2014-01-06,5,5,5,5,1,0,0\n2014-01-07,5,5,5,5,1,0,0\n"
+    summary, bars = prepared(tmp_path, HEADER + rows)
+    assert bars["close"].tolist() == [5.0, 5.0, 5.0]
+    assert summary.dropped.total() == 1
+
+
+def test_events_that_change_nothing(tmp_path: Path) -> None:
+    """Before the first bar, after the last, of no size, or larger than the price."""
+    rows = "2014-01-02,10,10,10,10,1,3,4\n2014-01-03,10,10,10,10,1,20,1\n2014-01-06,10,10,10,10,1,-1,nan\n"
+    summary, bars = prepared(tmp_path, HEADER + rows + "2014-01-07,0,0,0,0,1,1,2\n")
+    assert bars["close"].tolist() == [10.0, 10.0, 10.0]
+    assert summary.adjustments == []
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_events_side_by_side(suffix: str, tmp_path: Path) -> None:
+    """A download of several tickers with their events, and the same with adjusted closes, give the same bars."""
+    raw = {name: market(seed).assign(Date=lambda own: pd.to_datetime(own["Date"])) for seed, name in enumerate("ABC")}
+    made = []
+    for extra in ("events", "closes"):
+        closes = {name: {} if extra == "events" else {"Adj Close": oracle(own)} for name, own in raw.items()}
+        parts = {name: own.assign(**closes[name]).set_index("Date") for name, own in raw.items()}
+        frame = pd.concat(parts, axis=1, names=["Ticker", "Price"]).swaplevel(axis=1)
+        source = tmp_path / f"{extra}.{suffix}"
+        frame.to_csv(source) if suffix == "csv" else frame.to_parquet(source)
+        summary = prepare(source, tmp_path / "out.parquet")
+        made.append(pd.read_parquet(tmp_path / "out.parquet"))
+        assert summary.dropped.total() == 0
+    pd.testing.assert_frame_equal(*made, rtol=1e-9)
+    np.testing.assert_allclose(made[0]["close"][:300], oracle(raw["A"]), rtol=1e-12)
+    assert summary.adjustments[0].what == "Steps of the adjusted close" and summary.adjustments[0].tickers == 3

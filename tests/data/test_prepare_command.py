@@ -1,0 +1,158 @@
+"""The command `prepare` as a user sees it: files, messages, exit codes, and the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data.benchmark import read_benchmark
+from data.raw.prepare import prepare
+from main import main
+from tests.evaluation.chromium import chromium, find_chromium
+from tests.evaluation.test_page import HOSTILE, Page
+from training.data_page.write import render
+from utils.errors import DataError
+
+
+def bars(tickers: tuple[str, ...] = ("AAA", "BBB"), days: int = 300) -> pd.DataFrame:
+    """Long frame in which the second ticker has a gap, an error, a wide row and no split column."""
+    rng = np.random.default_rng(0)
+    dates = np.busday_offset("2019-06-03", np.arange(days)).astype("datetime64[s]")
+    parts = []
+    for place, ticker in enumerate(tickers):
+        close = 30 * np.exp(np.cumsum(0.01 * rng.standard_normal(days)))
+        own = pd.DataFrame(
+            {"date": dates, "ticker": ticker, "open": close, "high": close, "low": close, "close": close}
+        )
+        if place == 1:
+            own.loc[50, ["open", "high", "low", "close"]] *= 10
+            own.loc[60, "high"] /= 2
+            own = own.drop(index=range(70, 80))
+        parts.append(own)
+    return pd.concat(parts, ignore_index=True)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    bars().to_parquet(tmp_path / "source.parquet")
+    return tmp_path / "source.parquet"
+
+
+def test_files_and_messages(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = source.parent / "out" / "prices.parquet"
+    assert main(["prepare", str(source), str(target)]) == 0
+    assert sorted(path.name for path in target.parent.iterdir()) == ["prices.html", "prices.parquet"]
+    shown = capsys.readouterr().err
+    for line in (
+        "2019       152        2   294     96.71",
+        "Gaps: 1: BBB 10 sessions, 2019-09-06 to 2019-09-23",
+        "(2 beyond 50%, 1 undone the next day, 0 like a split)",
+        "Rows with high or low to be widened: 1: BBB by 100.00% on 2019-08-26",
+        "Survivors only: 2 of 2 tickers trade on the last day",
+    ):
+        assert line in shown
+    page = Page((target.parent / "prices.html").read_text())
+    rows = [text for _, text in page.all("tr")]
+    for row in (
+        "BBB2019-09-062019-09-2310",
+        "2019152229496.7",
+        "BBB2019-08-26100.00",
+    ):
+        assert row in rows
+    assert any(row.startswith("BBB2019-08-12+88") and row.endswith("beyond 50%, undone the next day") for row in rows)
+    policy = next(meta["content"] for meta, _ in page.all("meta") if meta.get("http-equiv"))
+    assert policy is not None and policy.startswith("default-src 'none'")
+
+
+def test_the_benchmark_is_what_evaluate_takes(tmp_path: Path) -> None:
+    frame = bars(("AAA", "BBB", "^SPX"))
+    frame.to_parquet(tmp_path / "all.parquet")
+    assert (
+        main(["prepare", str(tmp_path / "all.parquet"), str(tmp_path / "prices.parquet"), "--benchmark", "^SPX"]) == 0
+    )
+    own = frame[frame["ticker"] == "^SPX"]
+    read = read_benchmark(tmp_path / "prices.benchmark.csv", own["date"].to_numpy())
+    np.testing.assert_array_equal(read, own["close"])
+    assert "^SPX" not in pd.read_parquet(tmp_path / "prices.parquet")["ticker"].unique()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere", "prices.parquet"], "does not exist"),
+        (["source.parquet", "source.parquet"], "expected another file to write"),
+        (["source.parquet", "prices.html"], "expected a parquet file as TARGET"),
+        (["source.parquet", "prices.parquet", "--benchmark", "CCC"], "expected --benchmark to be a ticker of the data"),
+        (["one.csv", "prices.parquet", "--benchmark", "one"], "expected other tickers beside --benchmark one"),
+        (["source.parquet", "one.csv/prices.parquet"], "expected to write"),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(
+    arguments: list[str],
+    words: str,
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(source.parent)
+    Path("one.csv").write_text("Date,Open,High,Low,Close\n2020-01-02,1,1,1,1\n")
+    before = {path.name: path.read_bytes() for path in Path().iterdir()}
+    assert main(["prepare", *arguments]) == 2
+    shown = capsys.readouterr().err.strip().splitlines()
+    assert len(shown) == 1 and words in shown[0]
+    assert {path.name: path.read_bytes() for path in Path().iterdir()} == before
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if "\x00" not in name])
+def test_names_cannot_act_in_the_page(name: str, tmp_path: Path) -> None:
+    shapes = []
+    for ticker in ("plain", name):
+        bars(("AAA", ticker)).to_parquet(tmp_path / "source.parquet")
+        summary = prepare(tmp_path / "source.parquet", tmp_path / "prices.parquet")
+        summary.notes, summary.skipped = [ticker], [(ticker, ticker)]
+        page = Page(render(summary, Path(ticker)))
+        shapes.append(sorted(map(str, page.shape())))
+        assert " ".join(name.split()) in page.texts[0] or ticker == "plain"
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="no Chromium or Chrome is installed")
+def test_the_page_in_a_browser(source: Path, tmp_path: Path) -> None:
+    assert main(["prepare", str(source), str(tmp_path / "prices.parquet")]) == 0
+    executable = find_chromium()
+    assert executable is not None
+    with chromium(executable, tmp_path / "profile") as browser:
+        for width in (1280, 390):
+            browser.open(tmp_path / "prices.html", width)
+            assert browser.complaints() == []
+            assert len(browser.requests()) == 1
+            assert browser.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_spoilt_files_are_read_or_refused_in_one_line(tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "source"
+    is_csv = data.draw(st.booleans())
+    frame = bars().groupby("ticker").head(20)
+    wide = frame.pivot(index="date", columns="ticker", values="close")
+    shown = data.draw(st.sampled_from([frame, wide.reset_index()]))
+    if is_csv:
+        shown.to_csv(path, index=False)
+    else:
+        shown.to_parquet(path, compression="none")
+    content = path.read_bytes()
+    start = data.draw(st.integers(0, len(content) - 1))
+    junk = data.draw(st.binary(min_size=1, max_size=64))
+    path.write_bytes(content[:start] + junk + content[start + len(junk) :])
+    try:
+        summary = prepare(path, tmp_path / "prices.parquet")
+        render(summary, path)
+        assert summary.lines() and summary.survey.lines()
+    except DataError as error:
+        assert "\n" not in str(error) and "expected" in str(error)

@@ -1,0 +1,214 @@
+"""Files for brokers: the right orders in the right form, never more than the cash, and the same ids when made again."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import itertools
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.small_market import TINY_RULES
+from tests.tiny_run import frame
+from tests.training.test_signals import MARKET, bought, command, days, signals_of
+from tests.training.test_signals import folder as folder
+from training.signals.broker_orders import BrokerOrder, alpaca_requests, broker_orders, ib_basket
+from training.signals.holdings import Holding
+from training.signals.signals import Order, SessionDate, Signals
+
+LAST = TINY_RULES.max_holding_days
+
+
+def purchase(ticker: str, value: float, close: float) -> Order:
+    return Order(ticker, 1.0, value, 1.0, 0.5, close, 20.0, 1.2 * close, SessionDate("2020-02-01", True), [])
+
+
+def held(ticker: str, sessions: int, price: float, target_percent: float, shares: float) -> Holding:
+    bars = np.full((sessions, 9), price, np.float32)
+    return Holding(ticker, 0, 0, price, target_percent, shares, bars)
+
+
+def made(orders: list[Order], holdings: list[Holding], *, whole: bool = True, run: str = "one") -> list[BrokerOrder]:
+    signals = Signals("2020-01-02", SessionDate("2020-01-03", True), 1e6, 1e6, 1e6, orders, [], None, None)
+    return broker_orders(run, signals, holdings, TINY_RULES, whole)
+
+
+HELD = [held("AAA", 2, 10.0, 12.345, 40), held("BRK.B", LAST - 1, 300.0, 20.0, 7)]
+BOUGHT = [purchase("CCC", 10_000.0, 33.0), purchase("BF-A", 50.0, 60.0)]
+
+
+def test_a_basket_by_hand() -> None:
+    head, *rows = list(csv.reader(io.StringIO(ib_basket(made(BOUGHT, HELD)))))
+    assert ",".join(head) == "Action,Quantity,Symbol,SecType,Exchange,Currency,TimeInForce,OrderType,LmtPrice,BasketTag"
+    assert [",".join(row) for row in rows] == [
+        "SELL,40,AAA,STK,SMART,USD,DAY,LMT,11.24,one-2020-01-02-AAA-sell",
+        "SELL,7,BRK B,STK,SMART,USD,DAY,MOC,,one-2020-01-02-BRK.B-sell",
+        "BUY,303,CCC,STK,SMART,USD,OPG,MKT,,one-2020-01-02-CCC-buy",
+    ]
+
+
+def test_requests_by_hand() -> None:
+    assert json.loads(alpaca_requests(made(BOUGHT, HELD))) == [
+        {
+            **{"symbol": "AAA", "qty": "40", "side": "sell", "type": "limit", "time_in_force": "day"},
+            **{"client_order_id": "one-2020-01-02-AAA-sell", "limit_price": "11.24"},
+        },
+        {
+            **{"symbol": "BRK.B", "qty": "7", "side": "sell", "type": "market", "time_in_force": "cls"},
+            "client_order_id": "one-2020-01-02-BRK.B-sell",
+        },
+        {
+            **{"symbol": "CCC", "qty": "303", "side": "buy", "type": "market", "time_in_force": "opg"},
+            "client_order_id": "one-2020-01-02-CCC-buy",
+        },
+    ]
+
+
+def test_fractions_of_shares_are_day_orders() -> None:
+    fractions = [dataclasses.replace(one, shares=one.shares + 0.5) for one in HELD]
+    orders = made(BOUGHT, fractions, whole=False)
+    assert [str(order.quantity) for order in orders] == ["40.5000", "7.5000", "303.0303", "0.8333"]
+    basket = list(csv.DictReader(io.StringIO(ib_basket(orders))))
+    assert [(row["TimeInForce"], row["OrderType"]) for row in basket] == [("DAY", "LMT"), *[("DAY", "MKT")] * 3]
+    requests = json.loads(alpaca_requests(orders))
+    assert [one["time_in_force"] for one in requests] == ["day"] * 4
+    assert [one["qty"] for one in requests] == ["40.5", "7.5", "303.0303", "0.8333"]
+    assert [row["Quantity"] for row in basket] == [one["qty"] for one in requests]
+
+
+@pytest.mark.parametrize(
+    ("ticker", "at_ib", "at_alpaca"),
+    [
+        ("BRK.B", "BRK B", "BRK.B"),
+        ("BF-A", "BF A", "BF.A"),
+        ("BRK/B", "BRK B", "BRK.B"),
+        ("BRK B", "BRK B", "BRK.B"),
+        ("RY.TO", "RY.TO", "RY.TO"),
+        ("A", "A", "A"),
+    ],
+)
+def test_class_shares_have_a_brokers_spelling(ticker: str, at_ib: str, at_alpaca: str) -> None:
+    orders = made([purchase(ticker, 1000.0, 10.0)], [])
+    assert next(csv.DictReader(io.StringIO(ib_basket(orders))))["Symbol"] == at_ib
+    assert json.loads(alpaca_requests(orders))[0]["symbol"] == at_alpaca
+    assert " " not in orders[0].order_id
+
+
+sizes = st.tuples(st.floats(0.01, 5000), st.floats(1e-3, 1))
+
+
+@given(st.floats(1, 1e7), st.lists(sizes, max_size=6), st.booleans())
+def test_purchases_cost_no_more_than_the_cash(cash: float, stocks: list[tuple[float, float]], whole: bool) -> None:
+    """Values that together take at most the cash and its costs, as the environment cuts them."""
+    total = sum(share for _, share in stocks)
+    values = [cash / (1 + TINY_RULES.cost_rate) * share / total for _, share in stocks]
+    bought = [purchase(f"T{i}", value, stocks[i][0]) for i, value in enumerate(values)]
+    orders = made(bought, [], whole=whole)
+    spent = sum(float(order.quantity) * bought[int(order.ticker[1:])].close for order in orders)
+    assert spent * (1 + TINY_RULES.cost_rate) <= cash * (1 + 1e-9)
+    for order in orders:
+        own = bought[int(order.ticker[1:])]
+        assert order.quantity > 0 and (order.is_whole or not whole)
+        lost = own.value - float(order.quantity) * own.close
+        assert lost <= own.close * (1 if whole else 1e-4) * (1 + 1e-9)
+
+
+@given(st.floats(0.01, 1e5), st.floats(10, 50))
+def test_a_limit_is_the_target_rounded_up_to_a_tick(price: float, target_percent: float) -> None:
+    one = held("A", 1, price, target_percent, 10)
+    (order,) = made([], [one])
+    tick = Decimal("0.01") if one.target_price >= 1 else Decimal("0.0001")
+    limit = order.limit_price
+    assert limit is not None and limit % tick == 0
+    assert -1e-8 * one.target_price <= float(limit) - one.target_price <= float(tick) * (1 + 1e-8)
+
+
+def test_a_round_target_stays_what_it_is() -> None:
+    (order,) = made([], [held("A", 1, 11.0, 10.0, 10)])
+    assert 11 * (1 + 10 / 100) > 12.1 and str(order.limit_price) == "12.10"
+
+
+def test_a_position_leaves_at_the_close_when_its_status_says_so() -> None:
+    seen = set()
+    for age, stock in itertools.product(range(LAST + 1), range(5)):
+        one = bought(stock, 50 - age, 50, target_percent=1e4)
+        if not np.isfinite(one.entry_price):
+            continue
+        signals = signals_of(MARKET, 0, 50, holdings=[one])
+        (order,) = [sale for sale in broker_orders("r", signals, [one], TINY_RULES, True) if sale.side == "sell"]
+        status = signals.positions[0].status
+        assert (order.when == "target") == status.startswith("open, ")
+        seen.add(order.when)
+    assert seen == {"target", "close"}
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 50), days, st.booleans())
+def test_purchases_are_the_orders_of_the_signals(seed: int, day: int, whole: bool) -> None:
+    signals = signals_of(MARKET, seed, day)
+    orders = broker_orders("r", signals, [], TINY_RULES, whole)
+    assert [order.ticker for order in orders] == [order.ticker for order in signals.orders if order.value > order.close]
+    for order, signal in zip(orders, signals.orders, strict=True):
+        assert order.when == "open"
+        assert float(order.quantity) == pytest.approx(signal.value / signal.close, abs=1 if whole else 1e-4)
+
+
+def test_an_id_tells_run_date_ticker_and_side_apart_and_stays() -> None:
+    names = ["one", "two", "a b", "a,b", "a" * 200, "a" * 201, "\udcff"]
+    ids = [order.order_id for name in names for order in made(BOUGHT, HELD, run=name)]
+    assert ids == [order.order_id for name in names for order in made(BOUGHT, HELD, run=name)]
+    assert len(set(ids)) == len(ids) == 3 * len(names)
+    assert all(len(one) <= 48 and one.isascii() and not set(one) & {" ", ",", '"'} for one in ids)
+
+
+def test_the_command_writes_both_files_and_leaves_the_others_as_they_are(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dates = np.unique(frame(301, 5)["date"].to_numpy().astype("datetime64[D]"))
+    rows = [f"T0,{dates[299]},20,50,100", f"T1,{dates[297]},20,50,10.75"]
+    (folder / "held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\n" + "\n".join(rows) + "\n")
+    positions = ("--positions", str(folder / "held.csv"))
+    before = command(folder, *positions)
+    capsys.readouterr()
+    out = folder / "brokers"
+    out.mkdir()
+    ib, alpaca = out / "basket.csv", out / "orders.json"
+    after = command(folder, *positions, "--ib", str(ib), "--alpaca", str(alpaca), "--whole-shares")
+    assert after == before and after[0] == 0
+    with ib.open(newline="") as file:
+        basket = list(csv.DictReader(file))
+    requests = json.loads(alpaca.read_text())
+    assert [row["Quantity"] for row in basket] == [one["qty"] for one in requests]
+    assert [(one["side"], one["qty"], one["time_in_force"]) for one in requests[:2]] == [
+        ("sell", "100", "day"),
+        ("sell", "10", "cls"),
+    ]
+    bought = {order["ticker"]: int(order["value"] / order["close"]) for order in after[1]["orders"]}
+    assert {one["symbol"]: int(one["qty"]) for one in requests[2:]} == bought
+    assert sorted(path.name for path in out.iterdir()) == ["basket.csv", "orders.json"]
+    shown = capsys.readouterr().err
+    assert "nothing is sent" in shown and "the next session alone" in shown
+
+
+@pytest.mark.parametrize("flag", ["--ib", "--alpaca"])
+def test_a_file_that_cannot_be_written_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    assert command(folder, flag, "no/such/folder/out")[0] == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR ")]
+    assert len(errors) == 1 and f"a file to write to for {flag}" in errors[0]
+
+
+def test_less_than_a_share_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "held.csv").write_text(
+        "ticker,entry_date,entry_price,target_percent,shares\n"
+        f"T0,{frame(301, 5)['date'].iloc[299 * 5]:%Y-%m-%d},20,50,0.5\n"
+    )
+    flags = ("--positions", str(folder / "held.csv"), "--whole-shares", "--ib", str(folder / "basket.csv"))
+    assert command(folder, *flags)[0] == 0
+    assert "less than a share, and not in the files for brokers: T0" in capsys.readouterr().err

@@ -1,0 +1,32 @@
+"""The command `report`: several runs laid side by side, from their files alone."""
+
+from __future__ import annotations
+
+import logging
+
+from training.commands.arguments import ReportArguments
+from training.evaluation.page.write import write_document
+from training.report.page import cautions, render, short_table
+from training.report.reported import read_run
+from utils.errors import ConfigError
+from utils.runs.run_log import REPORT
+
+logger = logging.getLogger(__name__)
+
+
+def run_report(arguments: ReportArguments) -> None:
+    """Show a table of the runs and write the page. Nothing is played, and no holdout is looked at.
+
+    Raises:
+        ConfigError, DataError: a name is no run, a file of a run is damaged, or the page cannot be written.
+    """
+    runs = [read_run(arguments.runs_dir, name) for name in dict.fromkeys(arguments.run)]
+    logger.info("%s", short_table(runs))
+    for text in cautions(runs):
+        logger.info("note: %s", text)
+    path = arguments.output or arguments.runs_dir / REPORT
+    try:
+        write_document(render(runs), path)
+    except OSError as error:
+        raise ConfigError(f"expected a file to write to for --output, got {str(path)!r} ({error.strerror})") from None
+    logger.info("written to %s", path)

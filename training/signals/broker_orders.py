@@ -1,0 +1,142 @@
+"""Orders in the forms that brokers read: a basket of Interactive Brokers' Trader Workstation, and requests to Alpaca.
+
+Purchases are market orders at the next open. A held position leaves at a limit on its sale target, or at the market at
+the close of its last session. All are for the next session only, so that nothing of an earlier file is left when a new
+one is sent. Market-on-open and market-on-close orders take whole shares only: a quantity with a fraction of a share is
+a day order, which at the market fills after the open. Nothing is attached to a purchase: its target depends on its
+fill, and an order with others attached cannot be one for the open.
+
+Column and field names: the users' guides of BasketTrader and of Alpaca's orders endpoint.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, ROUND_UP, Decimal
+from typing import Literal
+
+from training.signals.holdings import Holding
+from training.signals.signals import Signals
+from utils.config.trader import EnvironmentConfig
+
+IB_COLUMNS = (
+    *("Action", "Quantity", "Symbol", "SecType", "Exchange", "Currency"),
+    *("TimeInForce", "OrderType", "LmtPrice", "BasketTag"),
+)
+BROKER_NOTES = (
+    "the orders are for the next session alone: write and send new files for each",
+    "quantities refer to the last close, a higher open costs more; sale targets of purchases depend on their fills and "
+    "are written once they are held (--positions)",
+)
+When = Literal["open", "target", "close"]
+_IB_FORMS: dict[When, tuple[str, str]] = {"open": ("OPG", "MKT"), "target": ("DAY", "LMT"), "close": ("DAY", "MOC")}
+"""Time in force and type of an order of whole shares."""
+_ALPACA_FORCES: dict[When, str] = {"open": "opg", "target": "day", "close": "cls"}
+_CLASS_SHARE = re.compile(r"^([A-Z]+)[. /-]([A-Z])$")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,20}")
+_SHARE_STEP = Decimal("0.0001")
+
+
+@dataclass(frozen=True)
+class BrokerOrder:
+    """An order for the next session."""
+
+    ticker: str
+    quantity: Decimal
+    when: When
+    """A purchase at the open, a sale at the target, or a sale at the close."""
+    limit_price: Decimal | None
+    """Of a sale at the target: rounded up to a price that exchanges take."""
+    order_id: str
+    """The same for the same run, date, ticker and side."""
+
+    @property
+    def side(self) -> Literal["buy", "sell"]:
+        """Return what is done with the shares."""
+        return "buy" if self.when == "open" else "sell"
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether the quantity is of whole shares."""
+        return self.quantity == self.quantity.to_integral_value()
+
+
+def broker_orders(
+    run: str, signals: Signals, holdings: Sequence[Holding], rules: EnvironmentConfig, whole_shares: bool
+) -> list[BrokerOrder]:
+    """Return the sales of what is held, then the purchases; without those of no share.
+
+    Args:
+        whole_shares: quantities are rounded down to whole shares, else to ten-thousandths.
+    """
+    step = Decimal(1) if whole_shares else _SHARE_STEP
+
+    def order(ticker: str, shares: float, when: When, price: float = 0.0) -> BrokerOrder:
+        quantity = Decimal(shares).quantize(step, ROUND_FLOOR)
+        side = "buy" if when == "open" else "sell"
+        limit = _limit(price) if when == "target" else None
+        return BrokerOrder(ticker, quantity, when, limit, _order_id(run, signals.date, ticker, side))
+
+    sales = [
+        order(held.ticker, held.shares, "close" if _is_due(held, rules) else "target", held.target_price)
+        for held in holdings
+    ]
+    purchases = [order(bought.ticker, bought.value / bought.close, "open") for bought in signals.orders]
+    return [one for one in (*sales, *purchases) if one.quantity > 0]
+
+
+def ib_basket(orders: Sequence[BrokerOrder]) -> str:
+    """Return the orders as BasketTrader reads them: CSV under one header, US stocks on the route SMART."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(IB_COLUMNS)
+    for order in orders:
+        fraction = ("DAY", "MKT" if order.limit_price is None else "LMT")
+        form = _IB_FORMS[order.when] if order.is_whole else fraction
+        what = (order.side.upper(), _digits(order.quantity), _CLASS_SHARE.sub(r"\1 \2", order.ticker))
+        writer.writerow([*what, "STK", "SMART", "USD", *form, order.limit_price, order.order_id])
+    return text.getvalue()
+
+
+def alpaca_requests(orders: Sequence[BrokerOrder]) -> str:
+    """Return a JSON list of the bodies of requests to Alpaca's orders endpoint, numbers as text."""
+    requests = []
+    for order in orders:
+        has_limit = order.limit_price is not None
+        request = {
+            "symbol": _CLASS_SHARE.sub(r"\1.\2", order.ticker),
+            "qty": _digits(order.quantity),
+            "side": order.side,
+            "type": "limit" if has_limit else "market",
+            "time_in_force": _ALPACA_FORCES[order.when] if order.is_whole else "day",
+            "client_order_id": order.order_id,
+        }
+        requests.append(request | ({"limit_price": str(order.limit_price)} if has_limit else {}))
+    return json.dumps(requests, indent=2) + "\n"
+
+
+def _is_due(held: Holding, rules: EnvironmentConfig) -> bool:
+    """Tell whether a position leaves at the next close at the latest."""
+    return held.sessions_held >= rules.max_holding_days - 1 or held.days_without_bar >= rules.max_days_without_bar
+
+
+def _limit(price: float) -> Decimal:
+    """Return the price rounded up to cents, below 1 to hundredths of a cent, whatever rounding of floats added."""
+    exact = Decimal(f"{price:.9g}")
+    return exact.quantize(Decimal("0.01") if exact >= 1 else Decimal("0.0001"), ROUND_UP)
+
+
+def _order_id(run: str, date: str, ticker: str, side: str) -> str:
+    """Return the same identity for the same order; of runs with long or odd names it holds a hash."""
+    name = run if _PLAIN_NAME.fullmatch(run) else hashlib.sha256(run.encode(errors="surrogateescape")).hexdigest()[:12]
+    return f"{name}-{date}-{ticker.replace(' ', '.')}-{side}"
+
+
+def _digits(quantity: Decimal) -> str:
+    return f"{quantity.normalize():f}"
