@@ -41,18 +41,33 @@ def multi_scale_bank(close: Float32Array) -> Float32Array:
     """Describe the stocks' past at each close: (days, n, 17) from (days, n) closes, row t from closes up to t only.
 
     Exponentially weighted means of a stock's own daily log returns at half-lives of 1, 2, 4, ... 128 days; the same of
-    the mean return of all stocks; the logarithm of the stock's volatility.
+    the mean return of the stocks that trade; the logarithm of the stock's volatility, the mean of the others' on its
+    first day.
     """
-    own = log_returns(close)
-    market = own.mean(axis=1, keepdims=True)
+    own, is_move = log_returns(close), has_return(close)
+    market = own.sum(axis=1, keepdims=True) / np.maximum(is_move.sum(axis=1, keepdims=True), 1)
     bank = np.empty((*own.shape, VOLATILITY + 1), dtype=np.float32)
     for place, half_life in enumerate(HALF_LIVES):
         bank[..., place] = exponential_mean(own, half_life)
         bank[..., len(HALF_LIVES) + place] = exponential_mean(market, half_life)
-    weight = exponential_mean(np.ones((len(own), 1)), _VOLATILITY_HALF_LIFE)
-    variance = exponential_mean(own**2, _VOLATILITY_HALF_LIFE) / weight
-    bank[..., VOLATILITY] = np.log(np.maximum(variance, _LEAST_VOLATILITY**2)) / 2
+    weight = exponential_mean(is_move.astype(np.float64), _VOLATILITY_HALF_LIFE)
+    is_known = weight > 0
+    variance = np.divide(
+        exponential_mean(own**2, _VOLATILITY_HALF_LIFE), weight, out=np.zeros_like(own), where=is_known
+    )
+    volatility = np.log(np.maximum(variance, _LEAST_VOLATILITY**2)) / 2
+    others = (volatility * is_known).sum(axis=1, keepdims=True) / np.maximum(is_known.sum(axis=1, keepdims=True), 1)
+    bank[..., VOLATILITY] = np.where(is_known, volatility, others)
     return bank
+
+
+def has_return(close: Float32Array) -> NDArray[np.bool_]:
+    """Tell on which days the stocks of (days, n) closes have a bar, and had one before."""
+    has_bar = np.isfinite(close)
+    had_bar = np.zeros_like(has_bar)
+    had_bar[1:] = np.logical_or.accumulate(has_bar, axis=0)[:-1]
+    both: NDArray[np.bool_] = has_bar & had_bar
+    return both
 
 
 def exponential_mean(values: Float64Array, half_life: float) -> Float64Array:

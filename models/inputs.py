@@ -44,18 +44,18 @@ class TradeInputs:
 
     mean: Float32Array
     std: Float32Array
-    """(inputs - 1,) on training days."""
+    """(inputs - 1,) of stocks with a bar on training days."""
     responses: Responses
 
     @classmethod
     def fit(cls, market: Market, learned: BoolArray) -> Self:
         """Fit responses and standardisation to the (days,) learned days."""
         responses = _responses(market, learned)
-        raw = _raw(market, responses)[learned]
-        std = raw.std(axis=(0, 1), dtype=np.float64)
-        if not std[:_SCALES].max() > 0:
+        raw = _raw(market, responses)[learned[:, None] & np.isfinite(market.close)]
+        std = raw.std(axis=0, dtype=np.float64)
+        if not std[:_SCALES].max(initial=0.0) > 0:
             raise DataError("expected closes that move, got constant ones on all training days")
-        mean = raw.mean(axis=(0, 1), dtype=np.float64).astype(np.float32)
+        mean = raw.mean(axis=0, dtype=np.float64).astype(np.float32)
         return cls(mean, np.where(std > 0, std, 1.0).astype(np.float32), responses)
 
     def of(self, market: Market) -> Float32Array:

@@ -95,9 +95,9 @@ class Source:
             volume=None if loader.volume is None else loader.volume[days],
         )
 
-    def ground(self, market: Market) -> Ground:
+    def ground(self, universe: Universe, market: Market) -> Ground:
         """Return the test windows of a fold's market."""
-        env = Portfolio.on(market, self.plan.config.env)
+        env = Portfolio.on(market, self.plan.config_of(universe).env)
         return Ground(market, env, consecutive_windows(market.splits.holdout, env.rules.episode_steps))
 
 
@@ -116,10 +116,10 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
     """Train a population on a fold and play all that is deployed of it on the test days."""
     with _Cost() as cost:
         market, change = source.market(universe, fold), VARIANTS[variant]
-        settings = flatten(to_dict(source.plan.config)) | dict(change.settings)
+        settings = flatten(to_dict(source.plan.config_of(universe))) | dict(change.settings)
         config = replace(from_dict(settings, Config), seed=seed)
         trained = fit(config, market, Budget(generations=config.generations), change.alter)
-        ground, forms = source.ground(market), {}
+        ground, forms = source.ground(universe, market), {}
         results = trade_results(ground.env.bars, ground.env.rules, *_judged(ground))
         for name in source.plan.forms:
             # The same draws for all: agents that give the same orders are held against the same pickers.
@@ -150,7 +150,7 @@ def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
     """Fit the rivals on a fold and play them, the simple rules and the held portfolios on its test days."""
     with _Cost() as cost:
         market, plan = source.market(universe, fold), source.plan
-        ground = source.ground(market)
+        ground = source.ground(universe, market)
         rules, fitted = {}, fit_rivals(market, ground.env, refit_days=plan.rival_refit)
         for name, rival in fitted.items():
             rules[name] = rival.rule_on(market)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Universe:
     stocks: str
     """`listed`: those of --investable; `all`: every column of the data."""
     variants: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of main.py, over those of the plan, by dotted name."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class Plan:
     config: Config
     digest: str
     """SHA-256 (hex) of the plan's contents; comments and order of tables count for nothing."""
+
+    def config_of(self, universe: Universe) -> Config:
+        """Return the settings of a universe."""
+        return from_dict(flatten(to_dict(self.config)) | dict(universe.settings), Config)
 
     def policies(self, universe: Universe) -> Iterator[tuple[str, str, str]]:
         """Yield name, variant and form of each trained policy of a universe."""
@@ -138,7 +144,10 @@ def read_plan(path: Path = PLAN) -> Plan:
 
 def _plan(values: dict[str, Any], digest: str) -> Plan:
     settings = flatten(to_dict(profile_config("full"))) | flatten(values.pop("settings", {}))
-    universes = [Universe(**{**own, "variants": tuple(own["variants"])}) for own in values.pop("universes")]
+    universes = [
+        Universe(**{**own, "variants": tuple(own["variants"]), "settings": flatten(own.get("settings", {}))})
+        for own in values.pop("universes")
+    ]
     others: dict[str, Any] = {
         "folds": FoldPlan(**values.pop("folds")),
         "universes": tuple(universes),
@@ -146,4 +155,7 @@ def _plan(values: dict[str, Any], digest: str) -> Plan:
         "config": from_dict(settings | {"census_every": 0}, Config),
     }
     lists: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return Plan(digest=digest, **others, **lists)
+    plan = Plan(digest=digest, **others, **lists)
+    for universe in universes:
+        plan.config_of(universe)
+    return plan

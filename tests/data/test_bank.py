@@ -28,12 +28,13 @@ def test_log_returns_bridge_gaps_and_are_bounded() -> None:
 def test_bank_is_what_a_recursion_gives() -> None:
     close = closes()
     returns, bank = log_returns(close), multi_scale_bank(close)
+    trades = np.isfinite(close) & (np.cumsum(np.isfinite(close), axis=0) > 1)
     for stock in range(close.shape[1]):
         for place, half_life in enumerate(HALF_LIVES):
             kept, own, market = 0.5 ** (1 / half_life), 0.0, 0.0
             for day in range(len(close)):
                 own = kept * own + (1 - kept) * returns[day, stock]
-                market = kept * market + (1 - kept) * returns[day].mean()
+                market = kept * market + (1 - kept) * (returns[day][trades[day]].mean() if trades[day].any() else 0.0)
                 assert bank[day, stock, place] == pytest.approx(own, abs=1e-7)
                 assert bank[day, stock, len(HALF_LIVES) + place] == pytest.approx(market, abs=1e-7)
 
@@ -41,9 +42,21 @@ def test_bank_is_what_a_recursion_gives() -> None:
 def test_volatility_is_a_weighted_root_mean_square() -> None:
     close = closes(gaps=0.0)
     returns = log_returns(close)
-    day, weights = 40, 0.5 ** (np.arange(41)[::-1] / 32)
-    expected = np.sqrt((weights[:, None] * returns[: day + 1] ** 2).sum(axis=0) / weights.sum())
+    day, weights = 40, 0.5 ** (np.arange(40)[::-1] / 32)
+    expected = np.sqrt((weights[:, None] * returns[1 : day + 1] ** 2).sum(axis=0) / weights.sum())
     np.testing.assert_allclose(np.exp(multi_scale_bank(close)[day, :, VOLATILITY]), expected, rtol=1e-5)
+
+
+def test_stocks_that_do_not_trade_yet_change_nothing() -> None:
+    """Not the mean of the others, and not their own volatility once they begin; on the first day that of the others."""
+    close = closes(gaps=0.0)
+    alone = multi_scale_bank(close)
+    late = np.concatenate((close, np.where(np.arange(len(close))[:, None] < 30, np.nan, close[:, :2])), axis=1)
+    bank = multi_scale_bank(late.astype(np.float32))
+    np.testing.assert_allclose(bank[:30, :3], alone[:30], rtol=1e-6)
+    own = multi_scale_bank(close[30:, :2])
+    np.testing.assert_allclose(bank[31:, 3:, VOLATILITY], own[1:, :, VOLATILITY], rtol=1e-5)
+    np.testing.assert_allclose(bank[30, 3:, VOLATILITY], bank[30, :3, VOLATILITY].mean(), rtol=1e-6)
 
 
 def test_boxes_are_sums_of_returns() -> None:

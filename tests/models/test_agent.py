@@ -106,7 +106,7 @@ def test_it_expects_nothing_of_a_stock_without_a_bar(market: Market) -> None:
 
 def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path) -> None:
     rules = tiny_rules(max_new_positions_per_day=2, trading_days=9)
-    agent = tiny_agent(market, rules=rules, seed=3)
+    agent = tiny_agent(market, rules=rules, seed=4)
     agent.save(tmp_path / "agent.safetensors")
     loaded = Agent.load(str(tmp_path / "agent.safetensors"))
     assert loaded.rules == rules and loaded.device == agent.device

@@ -56,7 +56,7 @@ def test_inputs_are_bank_and_forecasts_in_units_of_the_learned_days() -> None:
     forecast = Responses.fit(close, market.investable_columns, LEARNED).forecast(close, market.investable_columns)
     for place in range(bank.shape[2] + len(FORECASTS)):
         raw = bank[..., place] if place < bank.shape[2] else forecast[..., place - bank.shape[2]].astype(np.float64)
-        learned = raw[LEARNED]
+        learned = raw[LEARNED[:, None] & np.isfinite(market.close)]
         expected = (raw - learned.mean()) / (learned.std() if learned.std() > 0 else 1.0)
         if place < bank.shape[2]:
             expected = expected.clip(-module._CLIP, module._CLIP)

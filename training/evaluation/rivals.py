@@ -54,7 +54,7 @@ class Inputs:
 
     mean: Float32Array
     std: Float32Array
-    """(17,) of the bank on training days."""
+    """(17,) of the bank of stocks with a bar on training days."""
     box_std: Float32Array
     """(context columns, boxes) of the sums of the context columns' last returns on training days."""
     terms: tuple[ContextTerm, ...] = ()
@@ -63,12 +63,12 @@ class Inputs:
     def fit(cls, market: Market) -> Self:
         """Standardise the bank, without context terms, on a market's training days."""
         days = slice(market.splits.train.first, market.splits.train.last + 1)
-        bank = multi_scale_bank(market.close)[days]
-        std = bank.std(axis=(0, 1), dtype=np.float64)
-        if not std.max() > 0:
+        bank = multi_scale_bank(market.close)[days][np.isfinite(market.close[days])]
+        std = bank.std(axis=0, dtype=np.float64)
+        if not std.max(initial=0.0) > 0:
             raise DataError("expected closes that move, got constant ones on all training days")
         box_std = _context_boxes(market)[days].std(axis=0, dtype=np.float64)
-        mean = bank.mean(axis=(0, 1), dtype=np.float64).astype(np.float32)
+        mean = bank.mean(axis=0, dtype=np.float64).astype(np.float32)
         return cls(mean, _above_zero(std), _above_zero(box_std))
 
     def of(self, market: Market) -> Float32Array:
