@@ -144,7 +144,9 @@ def runs(report: Report) -> str:
 def stocks_of(report: Report, universe: str) -> str:
     """Name the stocks of a universe."""
     (own,) = (one for one in report.plan.universes if one.name == universe)
-    return f"the {report.facts.listed} listed stocks" if own.stocks == LISTED else f"all {report.facts.tickers} stocks"
+    stocks = f"the {report.facts.listed} listed stocks" if own.stocks == LISTED else f"all {report.facts.tickers} stocks"
+    settings = ", ".join(f"{name.rpartition('.')[2].replace('_', ' ')} {value}" for name, value in own.settings.items())
+    return f"{stocks} ({settings})" if settings else stocks
 
 
 def _subject(report: Report, found: Finding) -> str:
