@@ -142,11 +142,12 @@ def runs(report: Report) -> str:
 
 
 def stocks_of(report: Report, universe: str) -> str:
-    """Name the stocks of a universe."""
+    """Name the stocks of a universe, and the settings of its own."""
     (own,) = (one for one in report.plan.universes if one.name == universe)
-    stocks = f"the {report.facts.listed} listed stocks" if own.stocks == LISTED else f"all {report.facts.tickers} stocks"
-    settings = ", ".join(f"{name.rpartition('.')[2].replace('_', ' ')} {value}" for name, value in own.settings.items())
-    return f"{stocks} ({settings})" if settings else stocks
+    facts = report.facts
+    stocks = f"the {facts.listed} listed stocks" if own.stocks == LISTED else f"all {facts.tickers} stocks"
+    changed = [f"{name.rpartition('.')[2].replace('_', ' ')} {value}" for name, value in own.settings.items()]
+    return f"{stocks} ({', '.join(changed)})" if changed else stocks
 
 
 def _subject(report: Report, found: Finding) -> str:
