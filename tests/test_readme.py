@@ -1,4 +1,4 @@
-"""Every command that the README shows works, and so does its example."""
+"""Every command that the README shows works, and so does the example of using an agent alone."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import pytest
 from main import main
 from tests.tiny_run import TINY, frame
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^python main\.py(?! fuel-breaks).*$", README, flags=re.MULTILINE)
 SMALL = {
     "prepare": [],
     "evaluate": ["--random-pickers", "20"],
     "signals": [],
+    "report": [],
     "walk-forward": ["--config", "run.toml", "--generations", "1", "--folds", "1", "--validation-days", "30"],
 }
 """Flags that make a command quick."""
@@ -31,13 +33,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         data = frame(300, 6)
         data.to_parquet("prices.parquet")
+        data.head(280 * 6).to_parquet("before.parquet")
         Path("tickers.txt").write_text("T1\nT2\nT3\nT4\n")
         Path("run.toml").write_text(TINY)
-        Path("held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\nT1,2011-02-24,20,20,10\n")
+        Path("held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\nT1,2011-01-27,20,20,10\n")
         (folder / "folder_of_csv_files").mkdir()
         for ticker, rows in data.groupby("ticker"):
             rows.drop(columns="ticker").to_csv(f"folder_of_csv_files/{ticker}.csv", index=False)
-        assert main(["--config", "run.toml", "--run", "NAME", "--data", "prices.parquet", "--generations", "1"]) == 0
+        for run in ("OTHER", "NAME"):
+            assert main(["--config", "run.toml", "--run", run, "--data", "before.parquet", "--generations", "1"]) == 0
     return folder
 
 
@@ -57,7 +61,8 @@ def test_commands(folder: Path, command: str) -> None:
             main(arguments)
         assert left.value.code == 0
         return
-    train = ["--generations", "2"] if "--resume" in arguments else ["--config", "run.toml", "--generations", "1"]
+    begins = not {"--resume", "--extend"} & set(arguments)
+    train = ["--config", "run.toml", "--generations", "1"] if begins else ["--generations", "2"]
     assert main([*arguments, *SMALL.get(" ".join(arguments[:1]), train)]) == 0
 
 
@@ -68,6 +73,7 @@ def test_the_commands_are_there() -> None:
 
 
 def test_the_example(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     exec(compile(example, "README", "exec"), {})
     assert "'trades'" in capsys.readouterr().out
