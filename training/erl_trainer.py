@@ -22,6 +22,7 @@ from training.evolution import elite_count, next_generation, ranked
 from training.generation_log import HISTORY, GenerationLog
 from training.rollout import Rollout, roll_out
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
+from utils.runs.devices import note_other_device
 from utils.runs.seeding import named_generator, random_state, set_random_state
 from utils.spaces import TARGET_PERCENTS
 
@@ -202,6 +203,7 @@ class ERLTrainer:
             "replay": self.replay.state_dict(),
             "progress": {
                 "generation": self.generation,
+                "device": str(self.device),
                 "champion_score": self.champion_score,
                 "elites": self.elites,
                 "founders": self.founders,
@@ -216,6 +218,7 @@ class ERLTrainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         progress = state["progress"]
+        note_other_device(progress.get("device"), self.device)
         self.generation = progress["generation"]
         self.champion_score = progress["champion_score"]
         self.elites, self.founders = list(progress["elites"]), list(progress["founders"])

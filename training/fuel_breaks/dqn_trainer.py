@@ -34,6 +34,7 @@ from training.fuel_breaks.policies import (
 from training.fuel_breaks.replay import Batch, Replay, centre_by_group, n_step_returns
 from training.fuel_breaks.validation import Judge, spaced
 from utils.memory.profiler import get_profiler
+from utils.runs.devices import note_other_device
 from utils.runs.seeding import named_generator
 from utils.runs.stopping import PeriodicChecks
 
@@ -220,12 +221,14 @@ class DQNTrainer:
                 **{name: getattr(self, name) for name in _PROGRESS},
                 **{name: list(values) for name, values in self.histories.items()},
                 "generator": self.generator.get_state(),
+                "device": str(self.device),
             },
         }
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore what `state_dict` gave."""
         optimizer, progress = state["optimizer"], state["progress"]
+        note_other_device(progress.get("device"), self.device)
         for name in _NETWORKS:
             getattr(self, name).load_state_dict(state["networks"][name])
         by_number = {int(key): value for key, value in optimizer["state"].items()}

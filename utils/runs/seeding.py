@@ -35,7 +35,10 @@ def named_generator(seed: int, name: str, device: str | torch.device = "cpu") ->
 
 
 def random_state() -> dict[str, Any]:
-    """Return the state of the global generators as JSON values and uint8 tensors, to be saved without pickle."""
+    """Return the state of the global generators as JSON values and a uint8 tensor, to be saved without pickle.
+
+    Those of CUDA devices are no part of it: nothing draws from them, and their states fit no other device.
+    """
     version, words, gauss_next = random.getstate()
     state = np.random.get_state(legacy=False)
     assert isinstance(state, dict) and state["bit_generator"] == "MT19937"
@@ -48,12 +51,11 @@ def random_state() -> dict[str, Any]:
             "gauss": float(state["gauss"]),
         },
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Put the global generators back to what `random_state` returned; states of CUDA devices not here are left out."""
+    """Put the global generators back to what `random_state` returned."""
     python, numpy_ = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(python["words"]), python["gauss_next"]))
     np.random.set_state(
@@ -65,6 +67,3 @@ def set_random_state(state: Mapping[str, Any]) -> None:
         }
     )
     torch.set_rng_state(state["torch"].cpu())
-    if torch.cuda.is_available():
-        for device, cuda_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(cuda_state.cpu(), device)

@@ -1,0 +1,91 @@
+"""The device that `auto` chooses, a card that torch cannot use, and a run that goes on on another device."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tiny import learnable_market, tiny_trainer
+from utils.runs import devices
+from utils.runs.devices import choose_device
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without a card; returns the folder in which the driver would show one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(devices, "_CARDS", ((tmp_path, "nvidia[0-9]*"),))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return tmp_path
+
+
+def smi(folder: Path, answer: str, code: int = 0) -> None:
+    """Put a program in the place of the driver's."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho '{answer}'\nexit {code}\n")
+    program.chmod(0o755)
+
+
+def warnings_of(name: str, caplog: pytest.LogCaptureFixture) -> str:
+    """What choosing a device warns of."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert choose_device(name) == torch.device("cpu")
+    return caplog.text
+
+
+def test_no_card_no_warning(bare: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (bare / "nvidiactl").touch()
+    assert not warnings_of("auto", caplog)
+    smi(bare, "NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver", 9)
+    assert not warnings_of("auto", caplog)
+
+
+@pytest.mark.parametrize("shown_by", ["file", "program"])
+@pytest.mark.parametrize(
+    ("build", "cause"), [(None, "-m pip install --force-reinstall"), ("13.0", "CUDA 13.0: renew the driver")]
+)
+def test_an_idle_card_is_told_with_the_command_that_helps(
+    bare: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, shown_by: str, build: str, cause: str
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", build)
+    (bare / "nvidia0").touch() if shown_by == "file" else smi(bare, "GPU 0: NVIDIA H200 (UUID: GPU-0)")
+    told = warnings_of("auto", caplog)
+    assert cause in told
+    assert not warnings_of("cpu", caplog)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert not warnings_of("auto", caplog)
+
+
+def test_the_command_names_the_torch_that_is_required() -> None:
+    required = (Path(__file__).parents[2] / "requirements.txt").read_text().splitlines()
+    assert any(line in devices._BUILD for line in required if line.startswith("torch"))
+
+
+def test_a_run_from_another_device_goes_on_and_says_what_is_not_equal(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever states of CUDA generators are held: they have 16 bytes, those of a CPU 5,056."""
+    market = learnable_market()
+    first = tiny_trainer(market)
+    first.run_generation()
+    there, here = first.state_dict(), first.state_dict()
+    there["progress"]["device"] = "cuda:1"
+    there["random"]["global"]["cuda"] = [torch.zeros(16, dtype=torch.uint8) for _ in range(3)]
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: pytest.fail("a CUDA generator is read"))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *_: pytest.fail("a CUDA generator is set"))
+    fitness, told = [], []
+    for state in (there, here):
+        caplog.clear()
+        trainer = tiny_trainer(market, seed=5)
+        with caplog.at_level(logging.INFO):
+            trainer.load_state_dict(state)
+        told.append([record.getMessage() for record in caplog.records if "bit-equal" in record.getMessage()])
+        fitness.append(trainer.run_generation()["fitness"])
+    assert fitness[0] == fitness[1]
+    assert len(told[0]) == 1 and "cuda:1" in told[0][0] and not told[1]
+    assert trainer.state_dict()["progress"]["device"] == "cpu"
