@@ -73,6 +73,8 @@ class WaitingValue:
     """Share of the initial capital."""
     cost_rate: float
     """Of a leg, as a share of the value traded."""
+    cash_knots: Tensor
+    """(5,) shares of the initial capital between which values bend."""
 
     @classmethod
     def zero(cls, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> WaitingValue:
@@ -83,7 +85,8 @@ class WaitingValue:
         opportunity = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64, device=device)
         features = len(left) * 3 * len(_CASH) * len(opportunity)
         weights = torch.zeros(features, dtype=torch.float64, device=device)
-        return cls(weights, left, opportunity, rules.largest_order, rules.cost_rate)
+        cash = torch.tensor(_CASH, dtype=torch.float64, device=device)
+        return cls(weights, left, opportunity, rules.largest_order, rules.cost_rate, cash)
 
     def features(self, accounts: Accounts) -> Tensor:
         """Return (L, features) float32: each of `_context` times each of `_cash`."""
@@ -98,10 +101,9 @@ class WaitingValue:
 
     def _cash(self, accounts: Accounts) -> Tensor:
         """Return (L, 3 * knots) weights of cash now, of cash soon and of all cash in the end."""
-        knots = torch.tensor(_CASH, dtype=torch.float64, device=accounts.cash.device)
         soon = accounts.cash + accounts.pending[:, : BUCKETS // 2].sum(1)
         in_the_end = accounts.cash + accounts.pending.sum(1)
-        return torch.cat([hats(amount, knots) for amount in (accounts.cash, soon, in_the_end)], dim=1)
+        return hats(torch.stack((accounts.cash, soon, in_the_end), dim=1), self.cash_knots).flatten(1)
 
     def of(self, accounts: Accounts) -> Tensor:
         """Value (L,) accounts after their decision."""
@@ -198,9 +200,9 @@ def improve(waiting: WaitingValue, waits: Waits, gamma: float, iterations: int) 
 
 
 def hats(values: Tensor, knots: Tensor) -> Tensor:
-    """Return the (L, knots) weights of linear interpolation between the knots; beyond them the last one's is 1."""
-    passed = ((values.double()[:, None] - knots[:-1]) / knots.diff()).clamp(0.0, 1.0)
-    return torch.cat((1.0 - passed[:, :1], passed[:, :-1] - passed[:, 1:], passed[:, -1:]), dim=1)
+    """Return the (..., knots) weights of linear interpolation between the knots; beyond them the last one's is 1."""
+    passed = ((values.double()[..., None] - knots[:-1]) / knots.diff()).clamp(0.0, 1.0)
+    return torch.cat((1.0 - passed[..., :1], passed[..., :-1] - passed[..., 1:], passed[..., -1:]), dim=-1)
 
 
 def accounts_of(positions: Tensor, account: Tensor, opportunity: Tensor, rules: EnvironmentConfig) -> Accounts:
