@@ -1,0 +1,103 @@
+"""What a generation costs on one CUDA card, without one: `python -m benchmarks.gpu_budget [--agents 16 64] [--small]`.
+
+Runs a generation of the `full` profile at full scale on a fake card, and prints what each phase launches, moves and
+waits for, with the seconds predicted for named cards. Exits with 1 where tensors lie on different devices, where the
+host waits within a day of a rollout, where a random number is drawn on the device, or where a figure is more than 2%
+over budget.json. Counts are those of the torch that the budget was written with; another one's are not compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, Phase, joined, over_budget
+from benchmarks.gpu_budget.fake_card import MixedDevicesError, install
+from benchmarks.gpu_budget.generation import FULL, SET_UP, SMALL, count_generation
+
+BUDGET = Path(__file__).with_name("budget.json")
+AGENTS = (16, 64, 256, 1024)
+TOTAL = "generation"
+
+
+def table(phases: Mapping[str, Phase]) -> str:
+    """Format phases, a line each."""
+    heads = ["operations", "kernels", "GB", "GFLOP", "waits", "copied MB", "peak GB", "numpy s", "launch s"]
+    heads += [f"{card.name} s" for card in CARDS] + [f"{card.name} all s" for card in CARDS]
+    lines = [f"{'phase':16}" + "".join(f"{head:>15}" for head in heads)]
+    for name, phase in phases.items():
+        found = phase.figures()
+        own, whole = zip(*(phase.seconds(card) for card in CARDS), strict=True)
+        numbers = [f"{found['operations']:,}", f"{found['kernels']:,}"]
+        numbers += [f"{found[part] / 1e9:.2f}" for part in ("bytes", "flops")]
+        numbers += [f"{found['waits']:,}", f"{found['copied'] / 1e6:.1f}", f"{found['peak'] / 1e9:.2f}"]
+        seconds = (phase.host, found["operations"] * HOST_SECONDS, *own, *(part + phase.host for part in whole))
+        lines.append(f"{name:16}" + "".join(f"{number:>15}" for number in (*numbers, *(f"{s:.3f}" for s in seconds))))
+    return "\n".join(lines)
+
+
+def busiest(phases: Mapping[str, Phase], what: str, count: int) -> str:
+    """List the lines of code with the most operations or waits."""
+    found = [(n, name, line) for name, phase in phases.items() for line, n in getattr(phase, what).items()]
+    return "\n".join(f"{n:10,}  {name}: {line}" for n, name, line in sorted(found, reverse=True)[:count])
+
+
+def main() -> int:
+    """Count, print, compare; return 1 where anything is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", type=int, nargs="+", help="populations; default: 16 64 256 1024, of the small: 4")
+    parser.add_argument("--small", action="store_true", help="a market and episodes that take seconds")
+    parser.add_argument("--lines", type=int, default=12, help="lines of code to list, by operations and by waits")
+    parser.add_argument("--budget", type=Path, default=BUDGET)
+    parser.add_argument("--write", action="store_true", help="write what was counted into the budget")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    install()
+    budget: dict[str, Any] = json.loads(arguments.budget.read_text()) if arguments.budget.exists() else {}
+    version = torch.__version__.split("+")[0].rpartition(".")[0]
+    size = SMALL if arguments.small else FULL
+    market, days = size.ready()
+    print(
+        f"{size.days:,} days x {size.columns} columns, {size.investable} investable; counted on a fake card, seconds "
+        f"predicted: {HOST_SECONDS * 1e6:g} us of host an operation (launch), {COPY_BYTES_PER_SECOND / 1e9:g} GB/s of "
+        "copies, data sheets of the cards; numpy as measured here"
+    )
+    faults = []
+    populations = arguments.agents or ((4,) if arguments.small else AGENTS)
+    for agents in populations:
+        try:
+            phases, wrong = count_generation(size, agents, market, days)
+        except MixedDevicesError as error:
+            print(f"FAULT {error}")
+            return 1
+        whole = {TOTAL: joined([phase for name, phase in phases.items() if name != SET_UP])}
+        print(f"\n{agents} agents\n{table(phases | whole)}")
+        if agents == populations[0]:
+            for what in ("lines", "waits"):
+                print(f"most {what.replace('lines', 'operations')}\n{busiest(phases, what, arguments.lines)}")
+        phases |= whole
+        figures, key = {name: phase.figures() for name, phase in phases.items()}, f"{size.name} {agents}"
+        if arguments.write:
+            budget = {**budget, "torch": version, key: figures}
+        elif key in budget and budget["torch"] == version:
+            wrong += [
+                f"{name} {what}" for name, most in budget[key].items() for what in over_budget(figures[name], most)
+            ]
+        else:
+            print(f"not compared: the budget holds no {key} of torch {version}")
+        faults += [f"{agents} agents: {what}" for what in wrong]
+    if arguments.write:
+        arguments.budget.write_text(json.dumps(budget, indent=1) + "\n")
+    for fault in faults:
+        print(f"FAULT {fault}")
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

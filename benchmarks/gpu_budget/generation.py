@@ -1,0 +1,129 @@
+"""One generation of the trainer on a fake card, phase by phase, days of rollouts apart from what surrounds them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import torch
+
+from benchmarks.gpu_budget.costs import Phase
+from benchmarks.gpu_budget.fake_card import Meter, fake_card
+from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
+from data.market import Market
+from environment.portfolio import Portfolio
+from models.agent import Evidence
+from training import rollout
+from training.critics import TrainingDays
+from training.erl_trainer import ERLTrainer
+from training.generation_log import GenerationLog
+from utils.config.trader import Config, DataConfig, EnvironmentConfig, EvaluationConfig, LearningConfig
+
+SET_UP = "set up"
+"""Name of the phase that is there once a run."""
+DAYS = ", days"
+"""End of the names of phases in which every step is a day of a rollout."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A market on which generations are counted, and the settings of the trainer."""
+
+    name: str
+    config: Config
+    days: int
+    columns: int
+    investable: int
+
+    def ready(self) -> tuple[Market, TrainingDays]:
+        """Draw the market and sum up its training days, as a run does once, on the CPU."""
+        market = random_market(self.config, self.days, self.columns, self.investable)
+        return market, TrainingDays.of(market, Portfolio.on(market, self.config.env))
+
+
+FULL = Size("full", full_scale(), FULL_DAYS, FULL_COLUMNS, FULL_INVESTABLE)
+_SMALL_RULES = EnvironmentConfig(trading_days=8, settlement_days=4, max_holding_days=5)
+_SMALL_CONFIG = replace(
+    full_scale(),
+    env=_SMALL_RULES,
+    split=DataConfig(context_window_days=32),
+    learning=LearningConfig(replay_capacity=1000),
+    evaluation=EvaluationConfig(fitness_windows=4, exploration_windows=2, validation_windows=2),
+)
+SMALL = Size("small", _SMALL_CONFIG, 700, 8, 5)
+
+
+class _Log(GenerationLog):
+    """A log whose phases are those of the meter."""
+
+    meter: Meter
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count a phase."""
+        self.seconds[-1][name] = 0.0
+        with self.meter.within(name):
+            yield
+
+
+def count_generation(size: Size, agents: int, market: Market, days: TrainingDays) -> tuple[dict[str, Phase], list[str]]:
+    """Run one generation with a full replay; return its phases, and what must not be there.
+
+    Raises:
+        MixedDevicesError: an operation got tensors of different devices.
+    """
+    config = replace(size.config, evolution=replace(size.config.evolution, population_size=agents))
+    with fake_card() as meter, contextlib.ExitStack() as stack:
+        meter.name = SET_UP
+        env = Portfolio.on(market, config.env, "cuda")
+        known = replace(days, tradable=env.bars.tradable)
+        for name in ("fit", "evidence", "outlook"):
+            stack.enter_context(_timed(meter, name))
+        stack.enter_context(mock.patch.object(TrainingDays, "of", lambda *_: known))
+        stack.enter_context(_days_apart(meter))
+        log = _Log(1, torch.device("cuda"))
+        log.meter = meter
+        parts = config.learning, config.evolution, config.evaluation
+        trainer = ERLTrainer(market, env, *parts, seed=config.seed, log=log)
+        trainer.replay.size = trainer.replay.capacity
+        meter.name = "record"
+        trainer.run_generation()
+        phases = dict(meter.phases)
+    faults = [
+        f"{name}: the host waits {count} times: {what}"
+        for name, phase in phases.items()
+        for what, count in phase.waits.items()
+        if name.endswith(DAYS)
+    ]
+    return phases, faults + meter.faults
+
+
+@contextlib.contextmanager
+def _timed(meter: Meter, name: str) -> Iterator[None]:
+    """Add the seconds of a method that computes in numpy to its phase; the champion's evidence counts as found."""
+    work: Callable[..., Any] = getattr(TrainingDays, name)
+
+    def measured(*args: Any) -> Any:
+        started = time.perf_counter()
+        result = work(*args)
+        meter.phase.host += time.perf_counter() - started
+        return Evidence(0.0, 0.0) if name == "evidence" else result
+
+    with mock.patch.object(TrainingDays, name, measured):
+        yield
+
+
+@contextlib.contextmanager
+def _days_apart(meter: Meter) -> Iterator[None]:
+    """Count the days of a rollout to a phase of their own: from the first day's begin to the summary."""
+
+    def days(count: range, desc: str, **_: Any) -> Iterator[int]:
+        with meter.within(desc + DAYS):
+            yield from count
+
+    with mock.patch.object(rollout, "tqdm", days):
+        yield

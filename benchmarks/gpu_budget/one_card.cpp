@@ -1,0 +1,21 @@
+// Tells torch that there is one CUDA device, which does nothing: fake tensors on it need a guard to ask, no driver.
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+namespace {
+
+using c10::Device;
+using c10::DeviceType;
+using c10::Stream;
+
+const Device card(DeviceType::CUDA, 0);
+
+struct OneCard final : c10::impl::NoOpDeviceGuardImpl<DeviceType::CUDA> {
+  Device getDevice() const override { return card; }
+  Device exchangeDevice(Device) const override { return card; }
+  Stream getStream(Device) const noexcept override { return Stream(Stream::DEFAULT, card); }
+  Stream exchangeStream(Stream) const noexcept override { return getStream(card); }
+};
+
+C10_REGISTER_GUARD_IMPL(CUDA, OneCard);
+
+}  // namespace
