@@ -25,12 +25,11 @@ def choose_device(name: str) -> torch.device:
     """
     has_cuda = torch.cuda.is_available()
     if name == "auto" and not has_cuda and _has_idle_card():
-        remedy = f"install a build that has, with: {sys.executable} -m pip install {_BUILD}"
+        remedy = f"is built without CUDA: {sys.executable} -m pip install {_BUILD}"
         if torch.version.cuda:
-            remedy = f"it is built for CUDA {torch.version.cuda}: renew the driver, or install a build for an older one"
+            remedy = f"is built for CUDA {torch.version.cuda}: renew the driver, or install a build for an older one"
         logger.warning(
-            "this machine has an NVIDIA card, but everything runs on the CPU, for torch %s cannot use it; %s; or choose "
-            "--device cpu",
+            "this machine has an NVIDIA card, but everything runs on the CPU, for torch %s %s; or choose --device cpu",
             torch.__version__,
             remedy,
         )
