@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -86,6 +86,7 @@ def test_what_is_due_soon_stands_in_front() -> None:
 
 
 @given(seeds, st.integers(1, 4), st.sampled_from((4.0, 10.0)), st.sampled_from((0.0, 60.0)))
+@example(5550730, 1, 10.0, 60.0)
 @settings(max_examples=60)
 def test_orders_are_those_of_the_rule_by_hand(seed: int, orders: int, stake: float, cost: float) -> None:
     """One account after the other, one order after the other, the best first, by the values before and after it."""
@@ -96,13 +97,14 @@ def test_orders_are_those_of_the_rule_by_hand(seed: int, orders: int, stake: flo
     patience, caution = torch.rand(2, 20, generator=generator, dtype=torch.float64)
     decision = waiting.decide(best, held, patience=patience, caution=caution)
     per_order = rules.largest_order * (1 + rules.cost_rate)
+    smallest = SMALLEST * min(1.0, 1.0 / per_order)
     for lane in range(20):
         account = Accounts(**{name: value[lane : lane + 1] for name, value in vars(held).items()})
         reward = 0.0
         for order, expected in enumerate(best[lane].tolist()):
             size = min(1.0, float(account.cash) / per_order)
             found, is_ordered = float(decision.size[lane, order]), False
-            if size >= SMALLEST and expected > -np.inf:
+            if size >= smallest and expected > -np.inf:
                 after = account.after(
                     *torch.tensor([[size * per_order], [size * rules.largest_order]], dtype=torch.float64)
                 )
