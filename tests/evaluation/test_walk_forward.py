@@ -135,7 +135,7 @@ def test_training_and_validation_do_not_touch_the_test_days(folder: Path, tmp_pa
     spoilt = pd.read_parquet(folder / "data.parquet")
     later = spoilt["date"].to_numpy() > dates[fold.validation.last]
     prices = ["open", "high", "low", "close"]
-    spoilt.loc[later, prices] = np.random.default_rng(0).uniform(1, 1000, (int(later.sum()), 4))
+    spoilt.loc[later, prices] = np.random.default_rng(0).uniform(300, 1000, (int(later.sum()), 4))
     spoilt.to_parquet(tmp_path / "data.parquet")
     config = dataclasses.replace(config, data=tmp_path / "data.parquet", runs_dir=tmp_path, run="fold-1")
     run_training(config, frozenset(), splits=fold)
