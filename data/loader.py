@@ -288,7 +288,10 @@ def _encoded(column: pa.ChunkedArray) -> tuple[list[str], IntArray]:
         texts = [text or "" for text in encoded.dictionary.to_pylist()]
     except UnicodeDecodeError as error:
         raise DataError(f"expected dates and tickers as text in UTF-8, got {error.object!r}; mend the file") from None
-    return [*texts, ""], pc.fill_null(encoded.indices, len(texts)).to_numpy()
+    codes = pc.fill_null(encoded.indices, len(texts)).to_numpy()
+    if codes.size and not 0 <= codes.min() <= codes.max() <= len(texts):
+        raise DataError("expected texts that the file's own dictionary holds, got a damaged file; make it again")
+    return [*texts, ""], codes
 
 
 def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:

@@ -30,6 +30,15 @@ def assert_loads_or_is_refused(path: Path) -> None:
         assert "\n" not in str(error) and "expected" in str(error)
 
 
+def test_a_ticker_beyond_the_dictionary_is_refused(tmp_path: Path, parquet: bytes) -> None:
+    """Two bytes that once gave an index no ticker has."""
+    spoilt = bytearray(parquet)
+    spoilt[576:578] = b"\x01\x05"
+    path = tmp_path / "index.parquet"
+    path.write_bytes(spoilt)
+    assert_loads_or_is_refused(path)
+
+
 @SHARED
 @given(data=st.data())
 def test_overwritten_bytes(tmp_path: Path, parquet: bytes, data: st.DataObject) -> None:

@@ -25,8 +25,8 @@ from utils.cloud.store import TEMPORARY, LocalStore
 from utils.cloud.sync import CloudSync
 from utils.runs.checkpoint import list_checkpoints
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^CLOUD_PROVIDER=.*python main\.py.*$", README, flags=re.MULTILINE)
+SHOWN = (Path(__file__).parents[2] / "docs" / "cloud.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^CLOUD_PROVIDER=.*python main\.py.*$", SHOWN, flags=re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)
@@ -304,6 +304,6 @@ def test_the_readmes_commands(
     assert len(list(Path("runs").glob("*/summary.json"))) == 1
 
 
-def test_the_readme_shows_both_providers() -> None:
+def test_the_page_of_the_cloud_shows_both_providers() -> None:
     assert {command.split()[0] for command in COMMANDS} == {"CLOUD_PROVIDER=gcs", "CLOUD_PROVIDER=local"}
     assert any("--resume" in command for command in COMMANDS)
