@@ -59,6 +59,14 @@ class ConflictError(CloudError):
     """An object of that name with other content that exists already."""
 
 
+class JobsFailed(ProgramError):
+    """Jobs of which some have no result; it has the worst of their exit codes."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class MemoryLimitReached(ProgramError):
     """The process came too close to the memory that it may use; raised at a safe point."""
 

@@ -1,0 +1,77 @@
+"""Work of jobs in the tests: picklable, for it is done in other processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from utils.errors import DataError, MemoryLimitReached
+from utils.memory.guard import MemoryGuard
+from utils.runs.stopping import SafePoint
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def who() -> tuple[int, str | None]:
+    """The process that does the job, and how many threads its libraries are told to take."""
+    return os.getpid(), os.environ.get("OMP_NUM_THREADS")
+
+
+def refuse(message: str) -> None:
+    raise DataError(message)
+
+
+def reach_memory_limit() -> None:
+    raise MemoryLimitReached("too much")
+
+
+def mistake() -> None:
+    raise KeyError("absent")
+
+
+def unpicklable() -> Any:
+    return lambda: None
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def die_until(log: Path, times: int) -> int:
+    """Be killed so many times, then return how often the job was begun."""
+    with log.open("a") as file:
+        file.write("x")
+    begun = log.stat().st_size
+    if begun <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return begun
+
+
+def count_until_stopped(folder: Path) -> int:
+    """A run in small: counts on from where it was stopped, and stops at safe points."""
+    state = folder / f"{os.getpid()}.began"
+    count = folder / "count"
+    with SafePoint(MemoryGuard()) as safe_point:
+        state.touch()
+        while True:
+            done = int(count.read_text()) if count.exists() else 0
+            safe_point()
+            if done >= 1000:
+                return done
+            temporary = folder / f".{os.getpid()}"
+            temporary.write_text(str(done + 1))
+            temporary.replace(count)
+            time.sleep(0.05)
+
+
+def never_stop(folder: Path) -> None:
+    """Work that heeds no signal."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    (folder / f"{os.getpid()}.began").touch()
+    time.sleep(600)
