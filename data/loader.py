@@ -40,7 +40,7 @@ PRICE_COLUMNS = ("open", "close", "high", "low")  # the first four features
 VOLUME = "volume"
 COLUMNS = ("date", "ticker", *PRICE_COLUMNS)
 LARGE_MOVE = 0.5
-_LARGEST_RATIO = 5.0
+LARGEST_RATIO = 5.0
 """Of two prices of a bar; beyond it a digit is in the wrong place, which anybody sees by the end of that day."""
 DEFAULT_CONFIG = DataConfig()
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -61,7 +61,7 @@ class DataQuality:
         """Return the counts as one line of a log."""
         return (
             f"Rows: {self.rows} read; {self.masked} masked (a price missing, infinite, not positive or "
-            f"{_LARGEST_RATIO:g} times another one of its bar); "
+            f"{LARGEST_RATIO:g} times another one of its bar); "
             f"{self.empty} empty; {self.widened} with high/low widened to enclose open and close; "
             f"{self.large_moves} daily moves beyond 50% counted and kept; {self.gaps} days missing inside a history"
         )
@@ -294,12 +294,18 @@ def _encoded(column: pa.ChunkedArray) -> tuple[list[str], IntArray]:
     return [*texts, ""], codes
 
 
+def has_wrong_digit(prices: Float32Array) -> npt.NDArray[np.bool_]:
+    """Tell which bars of (4, rows) prices have one that is more than five times another one."""
+    with np.errstate(all="ignore"):  # a price that is missing or infinite is a fault of its own
+        return np.asarray(prices.max(axis=0) > LARGEST_RATIO * prices.min(axis=0))
+
+
 def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:
     """Drop rows without usable prices, widen high and low, and count; raises `DataError` if too many are bad."""
     with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, or zero, for all that follows
         prices = bars.prices.astype(np.float32)
     usable = np.asarray((np.isfinite(prices) & (prices > 0)).all(axis=0))
-    usable[usable] = prices[:, usable].max(axis=0) <= _LARGEST_RATIO * prices[:, usable].min(axis=0)
+    usable &= ~has_wrong_digit(prices)
     empty = np.asarray(np.isnan(prices).all(axis=0))
     rows, masked = usable.size, int((~usable & ~empty).sum())
     if masked > max_bad_share * rows:

@@ -19,6 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from data.loader import LARGEST_RATIO, has_wrong_digit
 from data.raw.adjustment import Adjustment, adjust_for_events, scale_to_adjusted, scaled_events
 from data.raw.csv_files import CsvLayout, find_layout, read_csv
 from data.raw.layout import EVENTS, PRICES, VALUES, Layout, UnusableFileError
@@ -30,6 +31,8 @@ from utils.errors import DataError
 CSV_SUFFIXES = (".csv", ".txt", ".tsv")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 _LISTED = 20
+_NAMED = 3
+"""Bars that a note names."""
 # Stooq calls a stock AAPL.US, its files aapl.us.txt and aapl_us_d.csv.
 _STOOQ_FILE = re.compile(r"(.+)_us_d|(.+)\.us|(\^.+)_d", re.IGNORECASE)
 _STOOQ_TICKER = re.compile(r"([A-Z0-9_-]+)\.US")
@@ -102,9 +105,9 @@ def prepare(source: Path, target: Path, benchmark: str | None = None) -> Prepare
     are known by their usual names; a CSV file without a header has date, open, high, low, close and perhaps volume in
     this order. A ticker without a column is the file's name. Prices are adjusted (`data/raw/adjustment.py`), and volume
     the other way, so that price x volume stays the money traded. Of several rows for one date the last is kept. Rows
-    without a date or with a price that is missing, infinite or not positive are dropped. A `benchmark`, a ticker of the
-    data, is written to TARGET.benchmark.csv (`date, close`) instead. Raises `DataError` if nothing usable is found, the
-    benchmark is not there or a file cannot be written; then nothing is.
+    without a date or with a price that is missing, infinite, not positive or five times another one of its bar are
+    dropped. A `benchmark`, a ticker of the data, is written to TARGET.benchmark.csv (`date, close`) instead. Raises
+    `DataError` if nothing usable is found, the benchmark is not there or a file cannot be written; then nothing is.
     """
     summary = PrepareSummary(target)
     tickers: dict[str, int] = {}
@@ -216,28 +219,51 @@ def _read_file(file: _File, tickers: dict[str, int], summary: PrepareSummary) ->
         events = events[has_event & (events["day"] != NO_DAY)]
     kept = ["day", "ticker", *VALUES, *(["scale"] if "scale" in rows else [])]
     is_one_ticker = "ticker" not in file.layout.fields and not file.layout.panel
-    return _usable(rows[kept], tickers.get("", -1), is_one_ticker, summary.dropped), events
+    return _usable(rows[kept], file.path.name, tickers, is_one_ticker, summary), events
 
 
-def _usable(rows: pd.DataFrame, no_ticker: int, is_one_ticker: bool, dropped: Counter[str]) -> pd.DataFrame:
-    """Return rows with a date, a ticker and four prices; the others are counted by the first reason that holds."""
+def _usable(
+    rows: pd.DataFrame, name: str, tickers: dict[str, int], is_one_ticker: bool, summary: PrepareSummary
+) -> pd.DataFrame:
+    """Return rows that the loader can use, of a file of that name; the others are counted by their first fault."""
     with np.errstate(over="ignore"):  # as the loader: what float32 cannot hold is infinite, or zero
         prices = rows[PRICES].astype(np.float32)
     faults = {
         "date not understood": ~rows["day"].between(1 - EPOCH, date.max.toordinal() - EPOCH),
-        "no ticker": rows["ticker"] == no_ticker,
+        "no ticker": rows["ticker"] == tickers.get("", -1),
         "price missing or not a number": prices.isna().any(axis=1),
         "price infinite or not positive": ~((prices > 0) & (prices < np.inf)).all(axis=1),
     }
     for reason, fault in faults.items():
-        dropped[reason] += int(fault[rows.index].sum())
+        summary.dropped[reason] += int(fault[rows.index].sum())
         rows = rows[~fault[rows.index]]
+    rows = _without_wrong_digits(rows, name, list(tickers), summary)
     if rows.empty:
-        raise UnusableFileError("no row with a date and four positive prices")
+        raise UnusableFileError("no row with a date and four positive prices that go together")
     if 3 * len(rows[["ticker", "day"]].drop_duplicates()) < len(rows):
         wish = ", or a column of tickers" if is_one_ticker else ""
         raise UnusableFileError(f"many rows for one date: expected daily bars{wish}")
     return rows
+
+
+def _without_wrong_digits(
+    rows: pd.DataFrame, name: str, tickers: Sequence[str], summary: PrepareSummary
+) -> pd.DataFrame:
+    """Return rows whose prices go together; the others are counted, and noted with ticker and date."""
+    is_wrong = has_wrong_digit(rows[PRICES].to_numpy(dtype=np.float32).T)
+    wrong = rows[is_wrong]
+    if wrong.empty:
+        return rows
+    reason = f"price {LARGEST_RATIO:g} times another one of its bar"
+    summary.dropped[reason] += len(wrong)
+    first = wrong[:_NAMED]
+    named = [
+        f"{tickers[code]} on {date.fromordinal(EPOCH + int(day))}"
+        for code, day in zip(first["ticker"], first["day"], strict=True)
+    ]
+    rest = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+    summary.notes.append(f"{name}: dropped {', '.join(named)}{rest}: {reason}")
+    return rows[~is_wrong]
 
 
 def _plain_tickers(names: list[str], summary: PrepareSummary) -> list[str]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from data.raw.text import Float64Array
+from utils.errors import DataError
 
 Dates = npt.NDArray[np.datetime64]
 IntArray = npt.NDArray[np.int64]
@@ -128,7 +129,12 @@ def _line(what: str, found: Sequence[Found], describe: Callable[[Found], str]) -
 
 
 def survey_of(rows: pd.DataFrame) -> Survey:
-    """Return the facts about `rows`, sorted by `ticker` (a category) and `day`, as `prepare` merges them."""
+    """Return the facts about `rows`, sorted by `ticker` (a category) and `day`, as `prepare` merges them.
+
+    Raises `DataError` if there are none.
+    """
+    if rows.empty:
+        raise DataError("expected bars to survey, got no usable row; check the source")
     names = rows["ticker"].cat.categories.to_numpy(dtype=object)
     column = rows["ticker"].cat.codes.to_numpy().astype(np.int64)
     numbers, day = np.unique(rows["day"].to_numpy(dtype=np.int64), return_inverse=True)

@@ -140,6 +140,7 @@ def test_what_is_dropped_is_counted_by_reason(tmp_path: Path) -> None:
         "2014-01-13,10,12,9,11,5,and,more\n"
         'oops "half a quote\n'
         "2014-01-14,10,12,9,11\n"  # volume may be missing
+        "2014-01-15,10,12,0.9,11,5\n"
         "\n   \n"
         "Total\n"
     )
@@ -156,13 +157,15 @@ def test_what_is_dropped_is_counted_by_reason(tmp_path: Path) -> None:
         "date not understood": 2,
         "price missing or not a number": 2,
         "price infinite or not positive": 2,
+        "price 5 times another one of its bar": 1,
         "duplicate, identical to the row kept": 1,
         "duplicate date, a later row was kept": 1,
     }
     assert summary.files_read == 1
     assert dict(summary.skipped) == {"BLANK.txt": "empty file", str(Path("sub/EMPTY.csv")): "empty file"}
-    assert "Rows: 3 kept, 13 dropped" in summary.lines()
+    assert "Rows: 3 kept, 14 dropped" in summary.lines()
     assert "  skipped BLANK.txt: empty file" in summary.lines()
+    assert "Note: A.csv: dropped A on 2014-01-15: price 5 times another one of its bar" in summary.lines()
     assert np.isnan(rows["volume"].iloc[-1])
 
 
@@ -173,7 +176,7 @@ def test_what_is_dropped_is_counted_by_reason(tmp_path: Path) -> None:
         ("hello\nworld\n", "no header and no bar"),
         (bytes(range(256)) * 40, "no header and no bar"),
         (HEADER, "no rows"),
-        (f"{HEADER}x,1,1,1,1,1\n2014-01-02,0,0,0,0,0\n", "no row with a date"),
+        (f"{HEADER}x,1,1,1,1,1\n2014-01-02,0,0,0,0,0\n2014-01-03,1,6,1,1,1\n", "no row with a date"),
         (
             HEADER + "".join(f"2014-01-02 10:{minute}:00,1,1,1,1,1\n" for minute in range(10, 30)),
             "many rows for one date",

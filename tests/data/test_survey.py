@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.loader import StockDataLoader
+from data.raw.prepare import prepare
 from data.raw.survey import BACK, BEYOND, LIKE_SPLIT, UNDONE, Survey, survey_of
+from utils.errors import DataError
 
 DAYS = 40
 
@@ -125,3 +128,32 @@ def test_counts_agree_with_a_plain_count(seed: int, tickers: int) -> None:
     assert sum(gap.sessions for gap in survey.gaps) == missing
     assert sum(BEYOND in move.marks for move in survey.moves) == beyond
     assert len(survey.early) == sum(own["day"].max() < sessions[-1] for _, own in rows.groupby("ticker"))
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=25)
+def test_the_survey_says_what_the_loader_does(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Bars with digits in wrong places, of one price or of all: those that nobody trades are out of both."""
+    folder = tmp_path_factory.mktemp("survey")
+    rng = np.random.default_rng(seed)
+    rows = pd.concat([flat("A"), flat("B")], ignore_index=True)
+    prices = ["open", "high", "low", "close"]
+    rows.loc[rng.random(len(rows)) < 0.1, prices] *= 10
+    for price in prices:
+        rows.loc[rng.random(len(rows)) < 0.1, price] *= rng.choice([0.1, 0.5, 2.0, 6.0])
+    rows.insert(0, "date", rows.pop("day").to_numpy().astype("datetime64[D]"))
+    rows.to_csv(folder / "bars.csv", index=False)
+    summary = prepare(folder / "bars.csv", folder / "bars.parquet")
+    spread = [max(bar) / min(bar) for bar in rows[prices].itertuples(index=False)]
+    assert summary.dropped.total() == sum(ratio > 5 for ratio in spread)
+    loader, survey = StockDataLoader(folder / "bars.parquet"), summary.survey
+    loader.load_and_prepare()
+    assert loader.quality.masked == 0
+    assert loader.quality.widened == len(survey.widened)
+    assert loader.quality.large_moves == sum(BEYOND in move.marks for move in survey.moves)
+    assert loader.quality.gaps == sum(gap.sessions for gap in survey.gaps)
+
+
+def test_no_bars_are_refused_in_one_line() -> None:
+    with pytest.raises(DataError, match="expected bars to survey, got no usable row"):
+        survey_of(flat("A").astype({"ticker": "category"})[:0])
