@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from data.loader import LARGE_MOVE
 from data.raw.text import Float64Array
 from utils.errors import DataError
 
 Dates = npt.NDArray[np.datetime64]
 IntArray = npt.NDArray[np.int64]
 
-LARGE_MOVE = 0.5
 REVERSING_MOVE = 0.25
 STALE_SESSIONS = 5
 MOST_SURVIVORS = 0.95
