@@ -82,10 +82,11 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
     """
     record = read_market_record(parent.path)
     last = np.datetime64(record.splits["holdout"][1], "D")
-    if not is_recorded_market(market, record) or market.dates[-1] <= last:
+    is_same = is_recorded_market(market, record)
+    if not is_same or market.dates[-1] <= last:
         raise DataError(
             f"expected the data of {parent.name} with days after {last}, got days to {market.dates[-1]} of "
-            f"{'the same' if is_recorded_market(market, record) else 'other'} data; give its file as it has grown"
+            f"{'the same' if is_same else 'other'} data; give its file as it has grown"
         )
     checkpoint = parent.newest_checkpoint(settings_hash(parent.settings(Config)))
     waiting = checkpoint.state["champion"]["waiting"]
