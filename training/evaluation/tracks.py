@@ -192,8 +192,7 @@ def replay(ground: Ground, plan: Orders) -> Track:
 def _play_plan(ground: Ground, plan: Orders, copies: int, choose: Callable[[Orders], Orders]) -> Track:
     def order(step: int) -> None:
         parts = (part[step].repeat(1, copies) for part in (plan.stock, plan.coefficient, plan.target_percent))
-        is_ordering = bool((plan.coefficient[step] > 0).any())
-        ground.env.step_orders(choose(Orders(*parts)) if is_ordering else None)
+        ground.env.step_orders(choose(Orders(*parts)) if (plan.coefficient[step] > 0).any() else None)
 
     return _play_days(ground, copies, order)
 
@@ -219,13 +218,12 @@ def _play_days(ground: Ground, policies: int, act: Callable[[int], object]) -> T
 
 def play_equal_weight(ground: Ground) -> Track:
     """Hold every stock equally: bought at each window's first open, sold at its last close."""
-    return _play_held(ground, lambda start: None)
+    return _play_held(ground, None)
 
 
 def play_equal_risk(ground: Ground) -> Track:
     """Hold every stock in proportion to one over its volatility at each window's first close."""
-    weights = np.nan_to_num(inverse_volatility(ground.market.close))
-    return _play_held(ground, lambda start: weights[start])
+    return _play_held(ground, np.nan_to_num(inverse_volatility(ground.market.close)))
 
 
 def play_benchmark(ground: Ground, close: Array) -> Track:
@@ -235,10 +233,10 @@ def play_benchmark(ground: Ground, close: Array) -> Track:
     return _held(ground, equity, np.zeros((2, len(days))))
 
 
-def _play_held(ground: Ground, weights: Callable[[int], Array | None]) -> Track:
-    """Hold all stocks by the weights of each window's first day."""
+def _play_held(ground: Ground, weights: Array | None) -> Track:
+    """Hold all stocks by the (days, n) weights of each window's first day, or equally."""
     steps, starts = ground.env.rules.episode_steps, ground.starts.tolist()
-    equity = np.stack([_hold(ground, start, steps, weights(start)) for start in starts])
+    equity = np.stack([_hold(ground, start, steps, None if weights is None else weights[start]) for start in starts])
     return _held(ground, equity, np.ones((2, len(starts))))
 
 
