@@ -69,16 +69,23 @@ def known_share(plan: Orders, rules: EnvironmentConfig) -> Array:
 def information_coefficients(scores: Array, results: Array) -> tuple[Array, Array]:
     """Return the correlation and the rank correlation over stocks of (days, n) scores and results, (days,) each.
 
-    NaN on days when fewer than three stocks have both, or either is the same for all of them. Ties share their mean
-    rank.
+    NaN on days when fewer than three stocks have both, or either is the same for all of them.
     """
     is_known = np.isfinite(scores) & np.isfinite(results)
     pair = [np.where(is_known, values, np.nan) for values in (scores, results)]
-    ranks = [rankdata(values, axis=1, nan_policy="omit") for values in pair]
-    return _correlation(*pair), _correlation(*ranks)
+    return correlation(*pair), correlation(*map(ranks, pair))
 
 
-def _correlation(x: Array, y: Array) -> Array:
+def ranks(values: Array) -> Array:
+    """Return the ranks over stocks of (days, n) values, NaN where these are; ties share their mean rank."""
+    return np.asarray(rankdata(values, axis=1, nan_policy="omit"))
+
+
+def correlation(x: Array, y: Array) -> Array:
+    """Return the correlation over stocks of (days, n) values that are NaN at the same places, (days,).
+
+    NaN on days with fewer than three stocks, or where either is the same for all of them.
+    """
     known = np.isfinite(x).sum(axis=1, keepdims=True)
     x, y = (values - np.nansum(values, axis=1, keepdims=True) / np.maximum(known, 1) for values in (x, y))
     spread = np.sqrt(np.nansum(x**2, axis=1) * np.nansum(y**2, axis=1))
