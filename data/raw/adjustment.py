@@ -40,7 +40,8 @@ class Adjustment:
     def line(self) -> str:
         """The same as one sentence."""
         largest = f"; the largest {self.largest}" if self.largest else ""
-        return f"{self.what}: {self.events:,} of {self.tickers:,} tickers{largest}: {self.outcome}"
+        found = f"{self.events:,} of {self.tickers:,} tickers" if self.events else "none"
+        return f"{self.what}: {found}{largest}: {self.outcome}"
 
 
 def scale_to_adjusted(rows: pd.DataFrame) -> pd.DataFrame:
