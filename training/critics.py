@@ -18,13 +18,9 @@ from models.agent import Evidence
 from models.genome import PATIENCE, TARGET
 from models.inputs import GROUP_OF_INPUT, GROUPS, TradeInputs
 from models.trader import Outlook, Traders
-from training.evaluation.skill import information_coefficients
-from training.evaluation.statistics import mean_test
+from training.evaluation.skill import information_coefficients, overlapping_mean_test
 from training.samples import Float32Array, Float64Array, Moments, Samples, Sums
 from utils.spaces import TARGET_PERCENTS
-
-_BLOCKS_PER_TRADE = 3.0
-"""Mean block of the test of evidence, in the longest trades: results of trades that overlap go together."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +83,13 @@ class TrainingDays:
         """
         samples = self.samples
         is_known = samples.is_known & samples.train_days[:, None]
-        expected = np.zeros(is_known.shape)
-        for (_, held), weights in zip(samples.folds, by_fold, strict=True):
-            expected[held] = expectations(samples.x[held], weights[None])[0]
+        expected = self._out_of_fold(by_fold[None])[0].astype(np.float64)
         days = is_known.any(axis=1)
         pair = [np.where(is_known, values, np.nan)[days] for values in (expected, samples.results[target])]
         _, choice = information_coefficients(*pair)
         means = [np.nanmean(values, axis=1) for values in pair]
         timing = np.prod([mean - mean.mean() for mean in means], axis=0)
-        block = _BLOCKS_PER_TRADE * samples.longest
-        tests = (mean_test(values, 2, block) for values in (choice[np.isfinite(choice)], timing))
+        tests = (overlapping_mean_test(daily, samples.longest, trials=2) for daily in (choice, timing))
         return Evidence(*(test.p_value for test in tests))
 
     def _variance(self, target: int) -> float:
@@ -107,11 +100,18 @@ class TrainingDays:
 
     def outlook(self, critics: Critics) -> Outlook:
         """Return what the agents expect on training days, out of fold; nothing on all others."""
+        return Outlook.of(torch.from_numpy(self._out_of_fold(critics.by_fold)).to(self.tradable.device), self.tradable)
+
+    def _out_of_fold(self, by_fold: Float64Array) -> Float32Array:
+        """Return what (A, folds, inputs) critics expect on the days of the fold that they have not seen: (A, days, n).
+
+        Minus infinity on all other days.
+        """
         x = self.samples.x
-        expected = np.full((len(critics.weights), *x.shape[:2]), -np.inf, dtype=np.float32)
+        expected = np.full((len(by_fold), *x.shape[:2]), -np.inf, dtype=np.float32)
         for fold, (_, held) in enumerate(self.samples.folds):
-            expected[:, held] = expectations(x[held], critics.by_fold[:, fold])
-        return Outlook.of(torch.from_numpy(expected).to(self.tradable.device), self.tradable)
+            expected[:, held] = expectations(x[held], by_fold[:, fold])
+        return expected
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from scipy.stats import rankdata
 from environment.ledger import Bars
 from environment.orders import Orders
 from models.trader import Outlook
-from training.evaluation.statistics import mean_test
+from training.evaluation.statistics import MeanTest, mean_test
 from training.hindsight import order_results
 from utils.config.trader import EnvironmentConfig
 
@@ -93,12 +93,17 @@ def correlation(x: Array, y: Array) -> Array:
     return np.asarray(np.divide(np.nansum(x * y, axis=1), spread, out=np.full(len(x), np.nan), where=is_defined))
 
 
+def overlapping_mean_test(daily: Array, holding_days: int, trials: int = 1) -> MeanTest:
+    """Test the mean of the finite ones of (days,) values that follow from trades, which overlap while they are held."""
+    return mean_test(daily[np.isfinite(daily)], trials, _BLOCKS_PER_HOLDING * holding_days)
+
+
 def summed_up(daily: Array, holding_days: int) -> Coefficient | None:
     """Sum up (days,) correlations with results that overlap over the holding period; None where no day has one."""
     known = daily[np.isfinite(daily)]
     if not len(known):
         return None
-    test = mean_test(known, mean_block=_BLOCKS_PER_HOLDING * holding_days)
+    test = overlapping_mean_test(known, holding_days)
     deviation = float(known.std(ddof=1)) if len(known) > 1 else 0.0
     return Coefficient(
         test.mean,
