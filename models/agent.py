@@ -72,7 +72,7 @@ class Agent:
         """Device of what it decides by."""
         return self.waiting.weights.device
 
-    def outlook(self, market: Market, x: Float32Array | None = None) -> Outlook:
+    def outlook(self, market: Market, x: Float32Array | Tensor | None = None) -> Outlook:
         """Return what it expects of the orders of all days of a market.
 
         Args:
@@ -81,8 +81,8 @@ class Agent:
         tradable = torch.from_numpy(np.isfinite(market.close)).to(self.device)
         if not self.evidence.is_there:
             return Outlook.in_turn(tradable, self.rules.max_new_positions_per_day)
-        x = self.inputs.of(market) if x is None else x
-        expected = torch.from_numpy(x).to(self.device) @ self.traders.weights[0].float()
+        x = torch.as_tensor(self.inputs.of(market) if x is None else x, device=self.device)
+        expected = x @ self.traders.weights[0].float()
         return Outlook.of(expected[None], tradable)
 
     def act(self, observation: Mapping[str, NDArray[np.float32]], outlook: Outlook, day: int) -> NDArray[np.float32]:

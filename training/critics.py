@@ -19,8 +19,11 @@ from models.genome import PATIENCE, TARGET
 from models.inputs import GROUP_OF_INPUT, GROUPS, TradeInputs
 from models.trader import Outlook, Traders
 from training.evaluation.skill import information_coefficients, overlapping_mean_test
-from training.samples import Float32Array, Float64Array, Moments, Samples, Sums
+from training.samples import Float64Array, Moments, Samples, Sums
 from utils.spaces import TARGET_PERCENTS
+
+_TOGETHER = 16
+"""Agents whose expectations are one product: always as many, for its shape decides about the last bits."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,10 @@ class TrainingDays:
     """Of each fold."""
     tradable: Tensor
     """(days, n) bool: the stock has a bar."""
-    later: Float32Array
-    """(days, n, inputs) as in use, fitted to all training days; 0 on these, of which they know too much."""
+    x: Tensor
+    """(days, n, inputs) of the samples, on the device of the environment."""
+    later: Tensor
+    """Likewise, as in use: fitted to all training days; 0 on these, of which they know too much."""
 
     @classmethod
     def of(cls, market: Market, env: Portfolio) -> TrainingDays:
@@ -52,8 +57,6 @@ class TrainingDays:
         inputs = TradeInputs.fit(market, learned)
         samples = Samples.of(inputs.of(market), env, train, train.last)
         samples.require_enough()
-        later = np.zeros_like(samples.x)
-        later[train.last + 1 :] = samples.x[train.last + 1 :]
         for _, held in samples.folds:
             apart = learned.copy()
             apart[max(0, held.start - samples.longest) : held.stop + samples.longest] = False
@@ -61,20 +64,22 @@ class TrainingDays:
         moments = Moments.of(samples)
         without = [moments.over(fold) for fold, _ in samples.folds]
         within = [moments.over(held) for _, held in samples.folds]
-        return cls(inputs, samples, moments.over(samples.train_days), without, within, env.bars.tradable, later)
+        x = torch.from_numpy(samples.x).to(env.device)
+        later = x.clone()
+        later[: train.last + 1] = 0.0
+        return cls(inputs, samples, moments.over(samples.train_days), without, within, env.bars.tradable, x, later)
 
     def fit(self, genes: Tensor) -> Critics:
         """Fit the critics of agents with these (A, genes)."""
-        whole, by_fold, error = [], [], []
-        for row in genes.numpy():
-            penalty = np.where(GROUP_OF_INPUT < 0, 0.0, 10.0 ** row[: len(GROUPS)][GROUP_OF_INPUT])
-            target = int(row[TARGET])
-            folds = [sums.solve(penalty)[:, target] for sums in self.without]
-            missed = [sums.error(w, target) for sums, w in zip(self.within, folds, strict=True)]
-            whole.append(self.total.solve(penalty)[:, target])
-            by_fold.append(folds)
-            error.append(sum(missed) / self._variance(target))
-        return Critics(np.array(whole), np.array(by_fold), 1.0 - np.array(error))
+        rows, agents = genes.numpy(), np.arange(len(genes))
+        penalty = np.where(GROUP_OF_INPUT < 0, 0.0, 10.0 ** rows[:, : len(GROUPS)][:, GROUP_OF_INPUT])
+        target = rows[:, TARGET].astype(np.int64)
+        whole, *folds = (sums.solve(penalty)[agents, :, target] for sums in (self.total, *self.without))
+        error = np.zeros(len(genes))
+        for sums, weights in zip(self.within, folds, strict=True):
+            error += [sums.error(w, t) for w, t in zip(weights, target, strict=True)]
+        variance = np.array([self._variance(t) for t in range(len(self.samples.results))])[target]
+        return Critics(whole, np.stack(folds, axis=1), 1.0 - error / variance)
 
     def evidence(self, by_fold: Float64Array, target: int) -> Evidence:
         """Test whether what a critic, (folds, inputs) without each fold, expects goes with results at a target.
@@ -83,7 +88,7 @@ class TrainingDays:
         """
         samples = self.samples
         is_known = samples.is_known & samples.train_days[:, None]
-        expected = self._out_of_fold(by_fold[None])[0].astype(np.float64)
+        expected = self._out_of_fold(by_fold[None])[0].cpu().numpy().astype(np.float64)
         days = is_known.any(axis=1)
         pair = [np.where(is_known, values, np.nan)[days] for values in (expected, samples.results[target])]
         _, choice = information_coefficients(*pair)
@@ -100,17 +105,17 @@ class TrainingDays:
 
     def outlook(self, critics: Critics) -> Outlook:
         """Return what the agents expect on training days, out of fold; nothing on all others."""
-        return Outlook.of(torch.from_numpy(self._out_of_fold(critics.by_fold)).to(self.tradable.device), self.tradable)
+        return Outlook.of(self._out_of_fold(critics.by_fold), self.tradable)
 
-    def _out_of_fold(self, by_fold: Float64Array) -> Float32Array:
+    def _out_of_fold(self, by_fold: Float64Array) -> Tensor:
         """Return what (A, folds, inputs) critics expect on the days of the fold that they have not seen: (A, days, n).
 
         Minus infinity on all other days.
         """
-        x = self.samples.x
-        expected = np.full((len(by_fold), *x.shape[:2]), -np.inf, dtype=np.float32)
+        weights = torch.from_numpy(by_fold).to(self.x.device)
+        expected = self.x.new_full((len(by_fold), *self.x.shape[:2]), -torch.inf)
         for fold, (_, held) in enumerate(self.samples.folds):
-            expected[:, held] = expectations(x[held], by_fold[:, fold])
+            expected[:, held] = expectations(self.x[held], weights[:, fold])
         return expected
 
 
@@ -126,10 +131,18 @@ class Critics:
     """(A,) share of the variance of results at the agent's target that its critic explains out of fold."""
 
 
-def expectations(x: Float32Array, weights: Float64Array) -> Float32Array:
-    """Return the (A, days, n) expected results of (days, n, inputs) by (A, inputs) weights."""
-    expected = x.reshape(-1, x.shape[-1]) @ weights.astype(np.float32).T
-    return np.ascontiguousarray(expected.T).reshape(len(weights), *x.shape[:2])
+def expectations(x: Tensor, weights: Tensor) -> Tensor:
+    """Return the (A, days, n) float32 expected results of (days, n, inputs) by (A, inputs) weights.
+
+    They are the same bits in the company of any other agents.
+    """
+    rows, agents = x.flatten(0, 1), len(weights)
+    padded = weights.new_zeros(-agents % _TOGETHER + agents, weights.shape[1], dtype=x.dtype)
+    padded[:agents] = weights
+    expected = x.new_empty(len(padded), len(rows))
+    for some, theirs in zip(padded.split(_TOGETHER), expected.split(_TOGETHER), strict=True):
+        torch.mm(some, rows.T, out=theirs)
+    return expected[:agents].view(agents, *x.shape[:2])
 
 
 def traders_of(genes: Tensor, weights: Float64Array, device: torch.device | str) -> Traders:

@@ -103,13 +103,13 @@ class Sums:
     """(targets,)"""
 
     def solve(self, penalty: float | Float64Array) -> Float64Array:
-        """Return the (inputs, targets) weights under a penalty in multiples of the number of rows.
+        """Return the (..., inputs, targets) weights under a penalty in multiples of the number of rows.
 
-        One penalty is for all inputs but the constant, input 0, which bears none; an array is for each input.
+        One penalty is for all inputs but the constant, input 0, which bears none; (..., inputs) are for each input.
         """
         shrinkage = np.full(len(self.gram), penalty) if isinstance(penalty, float) else penalty.copy()
-        shrinkage[0] = 0.0
-        penalised = self.gram + np.diag(shrinkage * self.gram[0, 0])
+        shrinkage[..., 0] = 0.0
+        penalised = self.gram + (shrinkage * self.gram[0, 0])[..., None] * np.eye(len(self.gram))
         return np.asarray(np.linalg.solve(penalised, self.product), dtype=np.float64)
 
     def error(self, weights: Float64Array, target: int) -> float:

@@ -80,7 +80,8 @@ def count_generation(size: Size, agents: int, market: Market, days: TrainingDays
     with fake_card() as meter, contextlib.ExitStack() as stack:
         meter.name = SET_UP
         env = Portfolio.on(market, config.env, "cuda")
-        known = replace(days, tradable=env.bars.tradable)
+        on_card = {name: getattr(days, name).to("cuda") for name in ("x", "later")}
+        known = replace(days, tradable=env.bars.tradable, **on_card)
         for name in ("fit", "evidence", "outlook"):
             stack.enter_context(_timed(meter, name))
         stack.enter_context(mock.patch.object(TrainingDays, "of", lambda *_: known))

@@ -38,7 +38,8 @@ class Agents:
 
     def play(self, path: UnseenPath, x: Float32Array, trainer: ERLTrainer) -> Rollout:
         """Play all of them on an unseen path with these (days, n, inputs)."""
-        outlook = Outlook.of(torch.from_numpy(expectations(x, self.critics.weights)), path.env.bars.tradable)
+        weights = torch.from_numpy(self.critics.weights)
+        outlook = Outlook.of(expectations(torch.from_numpy(x), weights), path.env.bars.tradable)
         rollout = path.play(traders_of(self.genes, self.critics.weights, trainer.device), outlook, trainer.waiting)
         self.unseen.append(rollout.profit_percent)
         return rollout
@@ -101,7 +102,7 @@ def best_elite(trainer: ERLTrainer) -> int:
     """Return the row of the elite with the largest profit on the validation windows: the choice of a single agent."""
     weights = trainer.critics.weights[trainer.elites]
     traders = traders_of(trainer.genes[trainer.elites], weights, trainer.device)
-    outlook = Outlook.of(torch.from_numpy(expectations(trainer.days.later, weights)), trainer.days.tradable)
+    outlook = Outlook.of(expectations(trainer.days.later, torch.from_numpy(weights)), trainer.days.tradable)
     profit = roll_out(trainer.val_env, traders, outlook, trainer.waiting, trainer.validation_starts).profit_percent
     return trainer.elites[int(profit.argmax())]
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from torch import Tensor
 
 from benchmarks.learning.markets import Budget, fit
 from benchmarks.learning.study import Job
@@ -26,7 +27,6 @@ from data.market import Market
 from data.splits import Splits, consecutive_windows
 from environment.portfolio import Portfolio
 from models.agent import Agent
-from models.inputs import Float32Array
 from training.evaluation.folds import make_folds
 from training.evaluation.opponents import simple_rules
 from training.evaluation.rivals import fit_rivals
@@ -132,7 +132,7 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
 
 
 def _play_form(
-    ground: Ground, agent: Agent, x: Float32Array, results: Array, plan: Plan, generator: torch.Generator
+    ground: Ground, agent: Agent, x: Tensor, results: Array, plan: Plan, generator: torch.Generator
 ) -> Record:
     """Play an agent with the inputs `x`, pickers with its orders, and its orders again under other rules."""
     outlook = agent.outlook(ground.market, x)

@@ -161,7 +161,7 @@ def test_results_of_a_fold_do_not_reach_what_is_expected_on_it(
 
 def test_days_after_training_are_as_in_use(market: Market, days: TrainingDays) -> None:
     last = market.splits.train.last
-    assert not days.later[: last + 1].any()
+    assert torch.equal(days.x, torch.from_numpy(days.samples.x)) and not days.later[: last + 1].any()
     np.testing.assert_array_equal(days.later[last + 1 :], days.inputs.of(market)[last + 1 :])
     later = np.ones(market.data_array.shape[:2])
     later[last + 1 :] = np.random.default_rng(1).uniform(0.5, 2.0, later[last + 1 :].shape)
@@ -189,7 +189,29 @@ def test_agents_are_made_of_genes_and_weights(genes: Tensor) -> None:
     assert traders.target_percent.tolist() == [TARGET_PERCENTS[int(place)] for place in genes[:, TARGET]]
     assert torch.equal(traders.patience, genes[:, PATIENCE])
     x = np.random.default_rng(1).standard_normal((7, 3, len(GROUP_OF_INPUT))).astype(np.float32)
-    np.testing.assert_allclose(expectations(x, weights), (x @ weights.T).transpose(2, 0, 1), rtol=1e-3, atol=1e-4)
+    found = expectations(*(torch.from_numpy(part) for part in (x, weights)))
+    np.testing.assert_allclose(found, (x @ weights.T).transpose(2, 0, 1), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_agents_are_the_same_in_any_company(threads: int) -> None:
+    """Critics and expectations, bit for bit, whatever the number of agents that are computed at once."""
+    days, genes, before = days_of(learnable_market(1)), found(33, seeded(4)), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        critics = days.fit(genes)
+        expected = days.outlook(critics)
+        for size in (1, 2, 3, 4, 8, 16, 32):
+            for first in {0, 5, len(genes) - size}:
+                some = slice(first, first + size)
+                own = days.fit(genes[some])
+                for name, value in vars(own).items():
+                    np.testing.assert_array_equal(value, getattr(critics, name)[some], err_msg=name)
+                outlook = days.outlook(own)
+                assert torch.equal(outlook.expected, expected.expected[some])
+                assert torch.equal(outlook.opportunity, expected.opportunity[some])
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_what_is_planted_is_learned_and_noise_is_not() -> None:

@@ -54,16 +54,18 @@ def test_evidence_by_hand() -> None:
     market, _ = training_market(config)
     days = TrainingDays.of(market, Portfolio.on(market, config.env))
     samples = days.samples
-    knowing = replace(samples, x=np.zeros_like(samples.x))
+    x = torch.zeros_like(days.x)
+    knowing = replace(days, x=x)
     noise = 0.5 * np.random.default_rng(0).standard_normal(samples.results[2].shape)
-    knowing.x[..., 1] = np.nan_to_num(samples.results[2] + noise)
-    weights = np.zeros((5, samples.x.shape[2]))
+    x[..., 1] = torch.from_numpy(np.nan_to_num(samples.results[2] + noise))
+    weights = np.zeros((5, x.shape[2]))
     weights[:, 0] = 1.0
-    assert replace(days, samples=knowing).evidence(weights, 2) == Evidence(choice=1.0, timing=1.0)
+    assert knowing.evidence(weights, 2) == Evidence(choice=1.0, timing=1.0)
     weights[:, 1] = 1.0
-    assert max(vars(replace(days, samples=knowing).evidence(weights, 2)).values()) < 1e-4
-    knowing.x[..., 1] = np.nan_to_num(samples.results[2] - samples.results[2].mean(axis=1, keepdims=True) + noise)
-    found = replace(days, samples=knowing).evidence(weights, 2)
+    assert max(vars(knowing.evidence(weights, 2)).values()) < 1e-4
+    relative = samples.results[2] - samples.results[2].mean(axis=1, keepdims=True)
+    x[..., 1] = torch.from_numpy(np.nan_to_num(relative + noise))
+    found = knowing.evidence(weights, 2)
     assert found.choice < 1e-4 and found.timing > 0.1, "expectations relative to the day's mean say nothing of the day"
 
 
