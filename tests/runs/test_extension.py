@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,15 @@ DAYS = 300
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run on 300 days, its file, and the file with 60 days more."""
+    """A folder with a run on 300 days, one that has just begun, the file, and the file with 60 days more."""
     path = tmp_path_factory.mktemp("runs")
     (path / "tiny.toml").write_text(TINY)
     frame(DAYS + 60, 5).to_parquet(path / "more.parquet")
     frame(DAYS + 60, 5).head(DAYS * 5).to_parquet(path / "data.parquet")
     with unjudged():
         assert train(path / "tiny.toml", "--run", "one", "--data", str(path / "data.parquet")) == 0
+    (path / "runs" / "begun").mkdir()
+    shutil.copy(path / "runs" / "one" / "config.json", path / "runs" / "begun")
     return path
 
 
@@ -82,6 +85,7 @@ def test_a_look_at_its_holdout_names_the_run_that_it_extends(folder: Path) -> No
     ("flags", "message"),
     [
         (("nobody", "--data", "more.parquet"), "expected a run in"),
+        (("begun", "--data", "more.parquet"), "expected a complete generation of this version"),
         (("one", "--data", "data.parquet"), "expected the data of one with days after"),
         (("one", "--data", "other.parquet"), "of other data"),
         (("one", "--data", "more.parquet", "--population-size", "5"), "expected a population of 4, as that of one"),

@@ -80,6 +80,7 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
         ConfigError: the parent has no generation.
         DataError: it was trained on other data, or knew all the days of these.
     """
+    checkpoint = parent.newest_checkpoint(settings_hash(parent.settings(Config)))
     record = read_market_record(parent.path)
     last = np.datetime64(record.splits["holdout"][1], "D")
     is_same = is_recorded_market(market, record)
@@ -88,7 +89,6 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
             f"expected the data of {parent.name} with days after {last}, got days to {market.dates[-1]} of "
             f"{'the same' if is_same else 'other'} data; give its file as it has grown"
         )
-    checkpoint = parent.newest_checkpoint(settings_hash(parent.settings(Config)))
     waiting = checkpoint.state["champion"]["waiting"]
     found = Inheritance(
         run=parent.name,
