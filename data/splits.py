@@ -59,10 +59,11 @@ def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits
     )
     for name, span in vars(splits).items():
         if span.days <= env.episode_steps:
+            context = f" after {config.context_window_days} of context" if name == "train" else ""
+            smaller = "--split.context-window-days or --env.trading-days" if context else "--env.trading-days"
             raise DataError(
                 f"expected at least {env.episode_steps + 1} days for one episode in the {name} split, got {span.days} "
-                f"of {days} days in all (context {config.context_window_days}): too few days for the context and one "
-                "episode; give more data, or smaller --split.context-window-days or --env.trading-days"
+                f"of {days} days in all{context}: too few days; give more data, or a smaller {smaller}"
             )
     return splits
 

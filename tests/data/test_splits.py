@@ -106,9 +106,12 @@ def test_refused_are_exactly_the_markets_too_short_for_one_episode(
     if min(rooms) > env.episode_steps:
         make_splits(days, config, env)
     else:
-        with pytest.raises(DataError, match="too few days for the context and one episode") as refused:
+        with pytest.raises(DataError, match="too few days") as refused:
             make_splits(days, config, env)
-        assert "\n" not in str(refused.value)
+        names = ("train", "validation", "holdout")
+        short = [name for name, room in zip(names, rooms, strict=True) if room <= env.episode_steps]
+        assert f"in the {short[0]} split" in str(refused.value) and "\n" not in str(refused.value)
+        assert ("--split.context-window-days" in str(refused.value)) == (short[0] == "train")
 
 
 @pytest.mark.parametrize("config", [DataConfig(), DataConfig(64), DataConfig(64, 0.1, 0.45), DataConfig(64, 0.3, 0.6)])
