@@ -62,6 +62,8 @@ class ConflictError(CloudError):
 class JobsFailed(ProgramError):
     """Jobs of which some have no result; it has the worst of their exit codes."""
 
+    is_resumable = True
+
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from utils.config.kinds import (
+    ClusterAddress,
     Device,
     ExtendedRunName,
     InputFile,
+    Jobs,
     Mark,
     NonNegativeFloat,
     NonNegativeInt,
@@ -112,8 +114,8 @@ class ReportArguments:
 class WalkForwardArguments:
     """Train, validate and test again and again, each time later: one equity curve of days that no champion has seen.
 
-    Each fold is a training run in runs/NAME/fold-K, whose test days follow its validation days; --run, --resume and all
-    settings of a training run apply.
+    Each fold is a training run in runs/NAME/fold-K, whose test days follow its validation days, and a job of its own;
+    --run, --resume and all settings of a training run apply.
     """
 
     settings: Config = field(default_factory=Config)
@@ -126,3 +128,5 @@ class WalkForwardArguments:
     """Days before a fold's test days (less a purge) on which its champion is first looked at."""
     train_days: NonNegativeInt = 0
     """Days before a fold's validation days (less a purge) on which it trains; 0 takes all of them."""
+    jobs: Jobs = None
+    cluster: ClusterAddress = None

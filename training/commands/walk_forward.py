@@ -6,6 +6,8 @@ import dataclasses
 import json
 import logging
 import shlex
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from data.market import Market
@@ -17,57 +19,91 @@ from training.commands.train import run_training
 from training.evaluation.assessment import Evaluation
 from training.evaluation.folds import FoldPlan, FoldResult, make_folds
 from training.evaluation.opponents import benchmark_close
-from training.evaluation.tables import log_evaluation, write_evaluation
+from training.evaluation.tables import EQUITY, log_evaluation, write_evaluation
+from training.evaluation.tables import RESULTS as FOUND
 from training.evaluation.tracks import CHAMPION, RANDOM, Ground, join, play_all
+from training.run.kept_test import (
+    PLAN,
+    claim_test,
+    fetch_fold,
+    fetch_test,
+    is_begun,
+    keep_files,
+    newest_test,
+    store_of_folds,
+)
 from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import open_saved_run
+from utils.cloud.restore import require_new_run
+from utils.cloud.settings import open_cloud
+from utils.cloud.store import ObjectStore
 from utils.config.settings import LATEST, from_dict, nearest, settings_to_resume, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError
+from utils.jobs.executor import open_executor
+from utils.jobs.job import Job, require_all
+from utils.jobs.table import LOGS, JobTable
+from utils.runs.checkpoint import list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
-from utils.runs.run_lock import RunLock
-from utils.runs.run_log import CONFIG, SUMMARY, new_folder
+from utils.runs.run_lock import RunLock, wait_for_lost_owner
+from utils.runs.run_log import CHECKPOINTS, REPORT, SUMMARY, RunLog, new_folder
 from utils.runs.seeding import named_generator
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
-PLAN = "walk_forward.json"
-"""The plan and the settings of a walk-forward test, in its folder."""
+RESULTS = (FOUND, REPORT, EQUITY, "trades.csv", "trades.parquet")
 
 
 def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) -> Evaluation:
     """Train every fold that is not trained yet, play each champion on its test days, and report on all of them as one.
+
+    Folds are independent jobs: they give the same, bit for bit, wherever and in whatever order they are done.
 
     Args:
         explicit: dotted names of the settings that the user gave, for a resumed test to honour or refuse.
 
     Raises:
         ConfigError, DataError: the test cannot be resumed, or the data are too few or others than before.
+        JobsFailed: a fold ended with an error; the others are finished.
         StopRequested, MemoryLimitReached, CheckpointError: as `run_training`; finished folds stay finished.
+        CloudError: not all of the test could be stored.
     """
-    path, plan, config = _open(arguments, explicit)
+    store = open_cloud()
+    is_reached = store is not None and store.check()
+    path, plan, config = _open(arguments, explicit, store if is_reached else None)
     with RunLock(path):
         setup_logging(path, verbose=config.verbose)
         choose_threads(config.threads)
         splits = _remembered_folds(path, plan, config)
-        for number, fold in enumerate(splits, start=1):
-            _train(path / f"fold-{number}", fold, config, explicit)
-        setup_logging(path, verbose=config.verbose)
+        if store is not None and is_reached:
+            keep_files(store, path, (PLAN, MARKET))
+        _train_folds(path, splits, config, explicit, arguments, is_kept=store is not None)
         evaluation = entered(_test(path, splits, config), config.runs_dir)
         log_evaluation(evaluation)
         write_evaluation(evaluation, path)
+        if store is not None:
+            keep_files(store, path, (PLAN, MARKET, *RESULTS))
     return evaluation
 
 
-def _open(arguments: WalkForwardArguments, explicit: frozenset[str]) -> tuple[Path, FoldPlan, Config]:
+def _open(
+    arguments: WalkForwardArguments, explicit: frozenset[str], store: ObjectStore | None
+) -> tuple[Path, FoldPlan, Config]:
     """Return the folder of a new test or of the one to resume, with the plan and the settings that hold for it."""
     asked = FoldPlan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(FoldPlan)})
     config = arguments.settings
     if config.resume is None:
         contents = {"plan": dataclasses.asdict(asked), "settings": to_dict(config)}
-        return new_folder(config.runs_dir, config.run, PLAN, contents), asked, config
-    path = config.runs_dir / (_newest(config.runs_dir) if config.resume == LATEST else config.resume)
+        if store is not None and config.run is not None:
+            require_new_run(store, config.run)
+        path = new_folder(config.runs_dir, config.run, PLAN, contents)
+        if store is not None:
+            claim_test(store, path)
+        return path, asked, config
+    path = config.runs_dir / (_newest(config.runs_dir, store) if config.resume == LATEST else config.resume)
+    if store is not None and not (path / PLAN).is_file():
+        fetch_test(store, path)
     plan, began = _read_plan(path)
     for name, value in vars(plan).items():
         if getattr(asked, name) not in (value, getattr(WalkForwardArguments, name)):
@@ -78,15 +114,17 @@ def _open(arguments: WalkForwardArguments, explicit: frozenset[str]) -> tuple[Pa
     return path, plan, settings_to_resume(began, config, explicit)
 
 
-def _newest(runs_dir: Path) -> str:
-    """Return the name of the test on which work was done last."""
+def _newest(runs_dir: Path, store: ObjectStore | None) -> str:
+    """Return the name of the test on which work was done last; of those in the store, where this disk has none."""
     tests = {
         plan.parent.name: max(file.stat().st_mtime_ns for file in (plan, *plan.parent.glob("fold-*/metrics.jsonl")))
         for plan in runs_dir.glob(f"*/{PLAN}")
     }
-    if not tests:
-        raise ConfigError(f"expected a walk-forward test to resume in {runs_dir}, got none; start one without --resume")
-    return max(tests, key=lambda name: tests[name])
+    if tests:
+        return max(tests, key=lambda name: tests[name])
+    if store is not None:
+        return newest_test(store)
+    raise ConfigError(f"expected a walk-forward test to resume in {runs_dir}, got none; start one without --resume")
 
 
 def _read_plan(path: Path) -> tuple[FoldPlan, Config]:
@@ -121,13 +159,52 @@ def _dates(market: Market, fold: Splits) -> dict[str, list[str]]:
     return {name: [str(market.dates[span.first]), str(market.dates[span.last])] for name, span in vars(fold).items()}
 
 
-def _train(folder: Path, fold: Splits, config: Config, explicit: frozenset[str]) -> None:
-    """Train a fold to its last generation, from where it stopped; nothing happens where it is done."""
-    if (folder / SUMMARY).is_file():
-        return
-    begun = {"run": None, "resume": folder.name} if (folder / CONFIG).is_file() else {"run": folder.name}
-    own = dataclasses.replace(config, runs_dir=folder.parent, **begun)
-    run_training(own, explicit, splits=fold)
+def _train_folds(
+    path: Path,
+    splits: Sequence[Splits],
+    config: Config,
+    explicit: frozenset[str],
+    arguments: WalkForwardArguments,
+    *,
+    is_kept: bool,
+) -> None:
+    """Train the folds that are not trained yet, and bring those that other machines trained to this disk.
+
+    Where runs are not kept in a store, all machines of a cluster must share the folder.
+    """
+    folders = {f"fold-{number}": path / f"fold-{number}" for number in range(1, len(splits) + 1)}
+    jobs = [
+        Job(name, partial(_train, folder, fold, config, explicit), gpus=int(config.device != "cpu"))
+        for (name, folder), fold in zip(folders.items(), splits, strict=True)
+        if not (folder / SUMMARY).is_file()
+    ]
+    files = [file for file in (config.data, config.investable) if file is not None]
+    shared = None if is_kept else path
+
+    def progress(name: str) -> str:
+        return f"generation {len(RunLog(folders[name]).records())} of {config.generations}"
+
+    with (
+        open_executor(arguments.jobs, arguments.cluster, logs=path / LOGS, files=files, folder=shared) as executor,
+        JobTable(len(jobs), path, is_drawn=executor.is_apart, progress=progress) as table,
+    ):
+        for end in executor.run(jobs, table.tell):
+            setup_logging(path, verbose=config.verbose)
+            table.add(end)
+    require_all(table.ends)
+    for end in table.ends:
+        if not (folders[end.name] / SUMMARY).is_file():
+            fetch_fold(folders[end.name], end.result)
+
+
+def _train(folder: Path, fold: Splits, config: Config, explicit: frozenset[str]) -> int:
+    """Train a fold to its last generation, from where it stopped; return that generation's number."""
+    store = store_of_folds(folder.parent.name)
+    wait_for_lost_owner(folder)
+    run, resume = (None, folder.name) if is_begun(folder, store) else (folder.name, None)
+    own = dataclasses.replace(config, runs_dir=folder.parent, run=run, resume=resume)
+    run_training(own, explicit, splits=fold, store=store)
+    return max(list_checkpoints(folder / CHECKPOINTS))
 
 
 def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:

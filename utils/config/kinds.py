@@ -110,6 +110,15 @@ MemoryLimit = Annotated[
     "Resident memory (MiB) at which the run stops by itself; 0 takes 90% of what machine and cgroup allow.",
     Mark.FREE,
 ]
+Jobs = Annotated[
+    PositiveInt | None,
+    "Jobs at once, each in a process of its own with one thread; default: 1, on a cluster one a processor or card.",
+]
+ClusterAddress = Annotated[
+    str | None,
+    "Ray cluster that does the jobs: its address, `auto` for one that runs here or else a new one, `local` for a new "
+    "one on this machine.",
+]
 SettingsFile = Annotated[
     Path | None,
     "TOML file of settings, tables named as the concerns (for example [env] cost_bps = 5.0); flags override it.",

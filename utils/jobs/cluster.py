@@ -43,8 +43,6 @@ class Cluster:
     ray: Any
     """The library, imported."""
     nodes: int
-    has_folder: bool
-    """All nodes see the folder that they were asked for."""
 
     def cpus(self) -> int:
         """Return the number of processors of all nodes now, at least 1."""
@@ -81,7 +79,7 @@ def connect(
     Args:
         cpus: processors of a new one; default: all of this machine.
         files: read by jobs, equal on all nodes.
-        folder: written to by jobs; `Cluster.has_folder` tells if all nodes share it.
+        folder: written to by jobs, and shared by all nodes.
 
     Raises:
         ConfigError: Ray is not installed, the cluster is not there or refuses the token, or a node differs.
@@ -132,17 +130,19 @@ def _checked(ray: Any, files: Sequence[Path], folder: Path | None) -> Cluster:
     own, nodes = facts(files), [node for node in ray.nodes() if node["Alive"]]
     with _mark(folder) as mark:
         asked = [_ask(ray, node, files, mark) for node in nodes]
-        shared = []
         for node, answer in zip(nodes, asked, strict=True):
-            theirs, sees_mark = _answer(ray, node, answer)
-            shared.append(sees_mark)
-            for name, value in own.items():
-                if theirs.get(name) != value:
-                    raise ConfigError(
-                        f"expected {name} {value} on all nodes, as here, got {theirs.get(name)} on {_name(node)}; "
-                        "install the same there, or take the node out of the cluster"
-                    )
-    cluster = Cluster(ray, len(nodes), all(shared))
+            theirs, is_shared = _answer(ray, node, answer)
+            for name in [name for name in own if theirs.get(name) != own[name]]:
+                raise ConfigError(
+                    f"expected {name} {own[name]} on all nodes, as here, got {theirs.get(name)} on {_name(node)}; "
+                    "install the same there, or take the node out of the cluster"
+                )
+            if not is_shared:
+                raise ConfigError(
+                    f"expected a folder that all nodes share, got {folder}, which is another one on {_name(node)}; "
+                    "choose a shared --runs-dir, or keep runs in a bucket (CLOUD_PROVIDER and CLOUD_BUCKET)"
+                )
+    cluster = Cluster(ray, len(nodes))
     logger.info("cluster of %d nodes, %d processors, %d cards", len(nodes), cluster.cpus(), cluster.gpus())
     return cluster
 

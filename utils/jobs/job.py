@@ -30,7 +30,7 @@ class Job:
     work: Callable[[], Any]
     """Picklable, and so is what it returns; a ProgramError that it raises ends this job alone."""
     gpus: int = 0
-    """Cards of a cluster that it has for itself."""
+    """Whole cards that it has for itself on a cluster which has any."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Finished:
 
 
 Tell = Callable[[str, str], None]
-"""Is given a job's name and its state where that changes: `running`, `lost: ...`, `done`, `failed: ...`."""
+"""Is given a job's name, and `running` when it begins or why it is `lost`."""
 
 
 def tell_nobody(name: str, state: str) -> None:
@@ -56,6 +56,9 @@ def tell_nobody(name: str, state: str) -> None:
 
 class Executor(Protocol):
     """A way to do jobs: in this process, in several, or on a cluster."""
+
+    is_apart: bool
+    """Jobs are done elsewhere, so that this process's terminal shows nothing of them."""
 
     def run(self, jobs: Iterable[Job], tell: Tell = tell_nobody) -> Iterator[Finished]:
         """Do jobs, and yield the end of each as it comes, in any order.
@@ -83,17 +86,19 @@ def perform(job: Job) -> Finished:
         raise
     except (ProgramError, OSError) as error:
         known = error if isinstance(error, ProgramError) else as_program_error(error)
-        logger.error("%s: %s", job.name, known)
         return end(error=str(known), exit_code=known.exit_code)
     except Exception as error:  # a mistake of the program ends one job, not those beside it
         logger.exception("%s", job.name)
         return end(error=f"{type(error).__name__}: {first_line(error)}", exit_code=1)
 
 
-def told(finished: Finished, tell: Tell) -> Finished:
-    """Tell a job's last state; return its end as it is."""
-    tell(finished.name, "done" if finished.error is None else f"failed: {finished.error}")
-    return finished
+def perform_apart(job: Job, logs: Path | None) -> Finished:
+    """Do a job in a process that does nothing else; what it prints goes to a file of that folder, if there is one."""
+    with _output_to(logs, job.name):
+        finished = perform(job)
+        if finished.error is not None:
+            logger.error("%s: %s", job.name, finished.error)
+        return finished
 
 
 class Losses:
@@ -106,7 +111,7 @@ class Losses:
         """Count a loss; return the job's end if it was one too many, else None: submit it again."""
         losses = self._of[job.name] = self._of.get(job.name, 0) + 1
         if losses > MOST_LOSSES:
-            return told(Finished(job.name, error=f"lost {losses} times, at last: {why}", exit_code=1), tell)
+            return Finished(job.name, error=f"lost {losses} times, at last: {why}", exit_code=1)
         logger.warning("%s was lost (%s) and is submitted again, %d of %d", job.name, why, losses, MOST_LOSSES)
         tell(job.name, f"lost: {why}")
         return None
@@ -116,7 +121,10 @@ def require_all(finished: Sequence[Finished]) -> None:
     """Raise JobsFailed, with the worst exit code, if any job has no result."""
     failed = [one for one in finished if one.error is not None]
     if failed:
-        reasons = "; ".join(f"{one.name}: {one.error} (exit code {one.exit_code})" for one in failed)
+        alike: dict[str, list[str]] = {}
+        for one in failed:
+            alike.setdefault(f"{one.error} (exit code {one.exit_code})", []).append(one.name)
+        reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in alike.items())
         raise JobsFailed(
             f"expected {len(finished)} jobs to end well, got {len(failed)} that failed: {reasons}",
             max(one.exit_code for one in failed),
@@ -124,7 +132,7 @@ def require_all(finished: Sequence[Finished]) -> None:
 
 
 @contextlib.contextmanager
-def output_to(logs: Path | None, name: str) -> Iterator[None]:
+def _output_to(logs: Path | None, name: str) -> Iterator[None]:
     """Append all that this process prints to the log of a job; without a folder of logs nothing changes."""
     if logs is None:
         yield

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from utils.errors import StopRequested
-from utils.jobs.job import STOP_SECONDS, Finished, Job, Losses, Tell, output_to, perform, tell_nobody, told
+from utils.jobs.job import STOP_SECONDS, Finished, Job, Losses, Tell, perform_apart, tell_nobody
 
 _SPAWN = multiprocessing.get_context("spawn")
 _LOOK_SECONDS = 0.2
@@ -61,6 +61,8 @@ class _Worker:
 class Processes:
     """An executor that does jobs in processes of this machine; use it in a `with` block, which ends them."""
 
+    is_apart = True
+
     def __init__(self, count: int, logs: Path | None, safe_point: Callable[[], None]) -> None:
         """Take the number of processes, the folder of logs, and what raises StopRequested after a signal."""
         self._count, self._logs, self._safe_point = count, logs, safe_point
@@ -81,14 +83,16 @@ class Processes:
                 for worker in self._heard():
                     job, worker.job = worker.job, None
                     outcome = worker.outcome()
-                    if isinstance(outcome, str):
-                        self._workers.remove(worker)
-                        end = None if job is None else losses.count(job, outcome, tell)
-                        again += [job] if job is not None and end is None else []
-                    else:
-                        end = told(outcome, tell)
-                    if end is not None:
+                    if isinstance(outcome, Finished):
+                        yield outcome
+                        continue
+                    self._workers.remove(worker)
+                    if job is None:  # it died idle
+                        continue
+                    if (end := losses.count(job, outcome, tell)) is not None:
                         yield end
+                    else:
+                        again.append(job)
         except StopRequested:
             self._stop()
             raise
@@ -142,8 +146,7 @@ def _work(connection: Connection, logs: Path | None) -> None:
         except EOFError:
             return
         try:
-            with output_to(logs, job.name):
-                finished = perform(job)
+            finished = perform_apart(job, logs)
         except StopRequested as stop:
             raise SystemExit(stop.exit_code) from None
         connection.send_bytes(_pickled(finished))

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from utils.errors import ConfigError, StopRequested
+from utils.errors import StopRequested
 from utils.jobs.cluster import Cluster
-from utils.jobs.job import STOP_SECONDS, Finished, Job, Losses, Tell, output_to, perform, tell_nobody, told
+from utils.jobs.job import STOP_SECONDS, Finished, Job, Losses, Tell, perform_apart, tell_nobody
 
 _LOOK_SECONDS = 0.2
 _PASSED_ON = ("CLOUD_PROVIDER", "CLOUD_BUCKET", "CLOUD_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS")
@@ -19,6 +19,8 @@ _PASSED_ON = ("CLOUD_PROVIDER", "CLOUD_BUCKET", "CLOUD_PROJECT", "GOOGLE_APPLICA
 
 class Tasks:
     """An executor that does jobs on a cluster; use it in a `with` block, which ends them."""
+
+    is_apart = True
 
     def __init__(self, cluster: Cluster, most: int | None, logs: Path | None, safe_point: Callable[[], None]) -> None:
         """Take a cluster, the largest number of jobs at once, the folder of logs, and what raises StopRequested."""
@@ -44,7 +46,7 @@ class Tasks:
                     job = self._running.pop(task)
                     outcome = self._outcome(job, task)
                     if isinstance(outcome, Finished):
-                        yield told(outcome, tell)
+                        yield outcome
                     elif (end := losses.count(job, outcome, tell)) is not None:
                         yield end
                     else:
@@ -54,15 +56,15 @@ class Tasks:
             raise
 
     def _begin(self, waiting: Iterator[Job], again: list[Job], tell: Tell) -> bool:
-        """Submit a job for each processor that has none; tell whether any is submitted."""
-        room = self._cluster.cpus() if self._most is None else self._most
-        while len(self._running) < room:
-            job = again.pop(0) if again else next(waiting, None)
-            if job is None:
+        """Submit jobs while there is room; tell whether any is submitted."""
+        ray, cpus, cards = self._cluster.ray, self._cluster.cpus(), self._cluster.gpus()
+        while (job := again.pop(0) if again else next(waiting, None)) is not None:
+            gpus = min(job.gpus, cards)
+            most = cards // gpus if gpus else cpus
+            if len(self._running) >= (most if self._most is None else min(self._most, most)):
+                again.insert(0, job)
                 break
-            if job.gpus > self._cluster.gpus():
-                raise ConfigError(f"expected a cluster with cards for {job.name}, got none; use --device cpu")
-            task = self._cluster.ray.remote(num_cpus=1, num_gpus=job.gpus, max_retries=0)(_perform_there)
+            task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_perform_there)
             tell(job.name, "running")
             self._running[task.options(name=job.name).remote(job, *self._place)] = job
         return bool(self._running)
@@ -99,5 +101,4 @@ def _perform_there(job: Job, folder: Path, logs: Path | None, environment: Mappi
     os.environ.update(environment)
     with contextlib.suppress(OSError):  # relative paths are the submitter's; a node without that folder needs none
         os.chdir(folder)
-    with output_to(logs, job.name):
-        return perform(job)
+    return perform_apart(job, logs)

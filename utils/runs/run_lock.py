@@ -89,3 +89,16 @@ class RunLock:
         while not self._released.wait(HEARTBEAT_SECONDS):
             with contextlib.suppress(OSError):
                 os.utime(self._path)
+
+
+def wait_for_lost_owner(folder: Path) -> None:
+    """Wait while another machine's lock may be that of a lost process; after `STALE_SECONDS` it is abandoned or held.
+
+    For a job that is submitted again on another machine than the one which did it first.
+    """
+    path, deadline = folder / LOCK, time.monotonic() + STALE_SECONDS
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        while json.loads(path.read_text()).get("host") != socket.gethostname() and time.monotonic() < deadline:
+            if time.time() - path.stat().st_mtime >= STALE_SECONDS:
+                return
+            time.sleep(1.0)

@@ -1,0 +1,139 @@
+"""Walk-forward tests whose folds are jobs: the same wherever they are done, stopped or lost; kept in the cloud."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from benchmarks.faults.harness import records, tensors
+from main import main
+from tests.tiny_run import TINY, frame, unjudged
+
+ROOT = Path(__file__).parents[2]
+FOLDS = ("--folds", "2", "--test-windows", "2", "--validation-days", "30")
+
+
+@pytest.fixture(autouse=True)
+def judge_nothing() -> Iterator[None]:
+    with unjudged():
+        yield
+
+
+def words(folder: Path, *flags: str) -> list[str]:
+    return ["walk-forward", "--runs-dir", str(folder / "runs"), *flags]
+
+
+def begin(folder: Path, name: str, *flags: str) -> list[str]:
+    files = ("--config", str(folder / "tiny.toml"), "--data", str(folder / "data.parquet"))
+    return words(folder, *files, "--profile", "quick", "--rivals", "none", "--run", name, *FOLDS, *flags)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a data file, a finished walk-forward test of it and the volume on which that is kept."""
+    torch.set_num_threads(1)
+    path = tmp_path_factory.mktemp("folds")
+    (path / "tiny.toml").write_text(TINY)
+    (path / "volume").mkdir()
+    frame(300, 4).to_parquet(path / "data.parquet")
+    with unjudged(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLOUD_PROVIDER", "local")
+        patch.setenv("CLOUD_BUCKET", str(path / "volume"))
+        assert main(begin(path, "whole")) == 0
+    return path
+
+
+def assert_alike(found: Path, whole: Path) -> None:
+    for name in ("equity.csv", "trades.csv"):
+        assert (found / name).read_bytes() == (whole / name).read_bytes()
+    for fold in ("fold-1", "fold-2"):
+        assert records(found / fold) == records(whole / fold)
+        last = Path("checkpoints") / "generation-000002"
+        assert tensors(found / fold / last) == tensors(whole / fold / last)
+
+
+def test_folds_side_by_side_are_those_one_after_the_other(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(begin(folder, "beside", "--jobs", "2")) == 0
+    path = folder / "runs" / "beside"
+    assert_alike(path, folder / "runs" / "whole")
+    ends = [json.loads(line) for line in (path / "jobs.jsonl").read_text().splitlines()]
+    assert sorted((end["name"], end["exit_code"], end["error"]) for end in ends) == [
+        ("fold-1", 0, None),
+        ("fold-2", 0, None),
+    ]
+    shown = capfd.readouterr().err
+    assert "Generation 1 of 2" not in shown and shown.count("running") == 2 and "2 of 2" in shown
+    assert "Generation 1 of 2" in (path / "jobs" / "fold-1.log").read_text()
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    return process.children(recursive=True)
+
+
+def test_a_stop_ends_all_and_loses_nothing(folder: Path) -> None:
+    """A signal in the middle of both folds: exit code 143 in time, no process left, and the rest as never stopped."""
+    command = [sys.executable, str(ROOT / "main.py"), *begin(folder, "cut", "--jobs", "2")]
+    path = folder / "runs" / "cut"
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not any(path.glob("fold-*/market.json")):
+            time.sleep(0.02)
+        left = workers_of(psutil.Process(process.pid))
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, shown = process.communicate(timeout=60)
+    assert process.returncode == 143 and time.monotonic() - started < 10
+    assert left and not psutil.wait_procs(left, timeout=5)[1]
+    assert "stopped by SIGTERM" in shown and "walk-forward --resume" in shown and "Traceback" not in shown
+    assert main(words(folder, "--resume", "cut")) == 0
+    assert_alike(path, folder / "runs" / "whole")
+
+
+def test_a_test_is_in_the_cloud_with_its_folds(folder: Path) -> None:
+    here, there = folder / "runs" / "whole", folder / "volume" / "whole"
+    for name in ("walk_forward.json", "market.json", "results.json", "report.html", "equity.csv"):
+        assert (there / name).read_bytes() == (here / name).read_bytes()
+    for fold in ("fold-1", "fold-2"):
+        for name in ("config.json", "metrics.jsonl", "market.json"):
+            assert (there / fold / name).read_bytes() == (here / fold / name).read_bytes()
+        last = Path("checkpoints") / "generation-000002"
+        assert tensors(there / fold / last) == tensors(here / fold / last)
+
+
+@pytest.mark.parametrize("name", [("whole",), ()])
+def test_a_test_whose_disk_is_lost_goes_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: tuple[str, ...]
+) -> None:
+    """Of its second fold the cloud has the first generation only."""
+    shutil.copytree(folder / "volume", tmp_path / "volume")
+    shutil.rmtree(tmp_path / "volume" / "whole" / "fold-2" / "checkpoints" / "generation-000002")
+    monkeypatch.setenv("CLOUD_PROVIDER", "local")
+    monkeypatch.setenv("CLOUD_BUCKET", str(tmp_path / "volume"))
+    data = ("--data", str(folder / "data.parquet"))
+    assert main(words(tmp_path, "--resume", *name, *data)) == 0
+    assert_alike(tmp_path / "runs" / "whole", folder / "runs" / "whole")
+    assert (tmp_path / "volume" / "whole" / "fold-2" / "checkpoints" / "generation-000002").is_dir()
+
+
+def test_a_name_that_is_taken_in_the_cloud_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLOUD_PROVIDER", "local")
+    monkeypatch.setenv("CLOUD_BUCKET", str(folder / "volume"))
+    shutil.copy(folder / "tiny.toml", tmp_path)
+    shutil.copy(folder / "data.parquet", tmp_path)
+    assert main(begin(tmp_path, "whole")) == 2
+    assert "in the cloud already" in capsys.readouterr().err
+    assert main(words(tmp_path, "--resume", "hwole", "--data", str(tmp_path / "data.parquet"))) == 2
+    shown = capsys.readouterr().err
+    assert "'hwole'" in shown and "Traceback" not in shown
+    assert not (tmp_path / "runs" / "hwole").exists()
