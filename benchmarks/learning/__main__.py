@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from benchmarks.learning import markets as learning_markets
 from benchmarks.learning import null as learning_null
 from benchmarks.learning import power as learning_power
-from utils.errors import ConfigError
+from benchmarks.learning.study import ending
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -25,10 +25,8 @@ def main(words: Sequence[str] | None = None) -> None:
     learning_null.add_command(commands)
     learning_power.add_command(commands)
     arguments, rest = parser.parse_known_args(words)
-    try:
+    with ending(parser):
         arguments.run(arguments, rest)
-    except ConfigError as error:
-        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ from benchmarks.learning.study import (
     Record,
     add_study_flags,
     add_training_flags,
+    ending,
+    folder_of,
     holm,
     mean_interval,
     mean_p_value,
@@ -42,12 +44,13 @@ from benchmarks.learning.study import (
     run_study,
     seeds_of,
     study_config,
+    study_executor,
 )
 from models import genome
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION
 from training.evolution import elite_count, ranked
-from utils.errors import ConfigError
+from utils.jobs.job import Executor
 
 BASE = "as the profile"
 _SEEDS, _GENERATIONS = 5, 10
@@ -210,13 +213,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--only", nargs="+", choices=[line.name for line in LINES], help="lines; the first one is always done"
     )
     arguments, words = parser.parse_known_args(argv)
-    try:
-        _run(arguments, words)
-    except ConfigError as error:
-        parser.error(str(error))
+    with ending(parser), study_executor(arguments, folder_of(arguments.json)) as executor:
+        _run(arguments, words, executor)
 
 
-def _run(arguments: argparse.Namespace, words: Sequence[str]) -> None:
+def _run(arguments: argparse.Namespace, words: Sequence[str], executor: Executor) -> None:
     chosen = [line for line in LINES if arguments.only is None or line.name in (BASE, *arguments.only)]
     # All lines are made before any work, so that a wrong flag is an error at once.
     jobs = {
@@ -227,7 +228,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str]) -> None:
         print(f"{kind}: {unseen_of(arguments)}\n{HEADER}", flush=True)
         base: list[Record] = []
         for variant, todo in lines.items():
-            records = list(run_study(todo, arguments.json, arguments.workers))
+            records = list(run_study(todo, arguments.json, executor))
             found = difference(kind, variant, records, base) if base else None
             base = base or records
             print(row(variant, records, found), flush=True)

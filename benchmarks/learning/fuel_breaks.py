@@ -1,8 +1,8 @@
 """Results of the fuel-break network on test tiles, over seeds, and the growth of its memory.
 
 `python -m benchmarks.learning.fuel_breaks [--landscape FILE.npz] [--seeds 3] [--minutes 15] [--json FILE]
-[--workers N] [--runs-dir FOLDER] [--memory-episodes 1200] [SETTINGS]`. Minutes are the processor's, on one thread.
-Other words are settings of `main.py fuel-breaks train`. Nothing is chosen on the test tiles.
+[--jobs N] [--cluster ADDRESS] [--runs-dir FOLDER] [--memory-episodes 1200] [SETTINGS]`. Minutes are the processor's, on
+one thread. Other words are settings of `main.py fuel-breaks train`. Nothing is chosen on the test tiles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from benchmarks.learning.study import Job, Record, run_study
+from benchmarks.learning.study import Job, Record, add_executor_flags, ending, folder_of, run_study, study_executor
 from training.commands.table import COMMANDS
 from training.fuel_breaks.arguments import FuelBreakTrainArguments
 from training.fuel_breaks.config import FuelBreakRunConfig
@@ -86,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--scenario-seeds", type=int, default=3, help="sets of fires that a tile is judged by")
-    parser.add_argument("--workers", type=int, default=1, help="processes")
+    add_executor_flags(parser)
     parser.add_argument("--memory-episodes", type=int, default=0, help="play so many to measure memory; 0: not")
     parser.add_argument("--json", type=Path, help="file of results, a line each seed; what it holds is not done again")
     arguments, words = parser.parse_known_args()
@@ -103,7 +103,8 @@ def main() -> None:
     ]
     results: dict[str, Any] = {}
     if jobs:
-        results["learning"] = compare(list(run_study(jobs, arguments.json, arguments.workers)))
+        with ending(parser), study_executor(arguments, folder_of(arguments.json)) as executor:
+            results["learning"] = compare(list(run_study(jobs, arguments.json, executor)))
     if arguments.memory_episodes:
         results["memory"] = memory_growth(config, arguments.memory_episodes)
     logger.info("%s", json.dumps(results, indent=2))

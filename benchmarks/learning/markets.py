@@ -30,11 +30,13 @@ from benchmarks.learning.study import (
     Record,
     add_study_flags,
     add_training_flags,
+    folder_of,
     mean_interval,
     plus_minus,
     run_study,
     seeds_of,
     study_config,
+    study_executor,
 )
 from benchmarks.learning.unseen import (
     CPU,
@@ -285,16 +287,17 @@ def run_markets(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     """Measure each kind of market over seeds and print its lines as soon as they are known."""
     unseen, seeds = unseen_of(arguments), seeds_of(arguments)
     print(f"{unseen}; profits in percent of the capital an episode\n{HEADER}", flush=True)
-    for kind in arguments.kinds:
-        config = study_config([*words, "--synthetic.kind", kind])
-        labels = {"study": "markets", "kind": kind}
-        rivals = [
-            Job(key_of(own, unseen, **labels, played="rivals"), partial(rivals_job, own, unseen))
-            for own in of_each_seed(config, seeds)
-        ]
-        trained = market_jobs(
-            config, seeds, budget_of(arguments), unseen, genomes=RANDOM_GENOMES, **labels, played="trained"
-        )
-        of_rivals = list(run_study(rivals, arguments.json, arguments.workers))
-        of_trained = [] if arguments.rivals_only else list(run_study(trained, arguments.json, arguments.workers))
-        print("\n".join(table_rows(kind, of_trained, of_rivals)), flush=True)
+    with study_executor(arguments, folder_of(arguments.json)) as executor:
+        for kind in arguments.kinds:
+            config = study_config([*words, "--synthetic.kind", kind])
+            labels = {"study": "markets", "kind": kind}
+            rivals = [
+                Job(key_of(own, unseen, **labels, played="rivals"), partial(rivals_job, own, unseen))
+                for own in of_each_seed(config, seeds)
+            ]
+            trained = market_jobs(
+                config, seeds, budget_of(arguments), unseen, genomes=RANDOM_GENOMES, **labels, played="trained"
+            )
+            of_rivals = list(run_study(rivals, arguments.json, executor))
+            of_trained = [] if arguments.rivals_only else list(run_study(trained, arguments.json, executor))
+            print("\n".join(table_rows(kind, of_trained, of_rivals)), flush=True)

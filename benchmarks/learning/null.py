@@ -13,6 +13,7 @@ those that learn nothing. Rates are percent of the runs with 95% intervals (Clop
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
@@ -32,9 +33,11 @@ from benchmarks.learning.study import (
     Record,
     add_study_flags,
     add_training_flags,
+    folder_of,
     run_study,
     seeds_of,
     study_config,
+    study_executor,
 )
 from benchmarks.learning.unseen import CPU, training_market
 from data.features import CLOSE, HIGH, LOW, OPEN
@@ -217,9 +220,11 @@ def run_null(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     """Count false claims on each null market; real prices only where main.py's --data names a file."""
     config = study_config([*words, "--synthetic.kind", MARTINGALE])
     cheap = range(arguments.first_seed, arguments.first_seed + arguments.cheap_runs)
-    for name, seeds, budget in (("untrained", cheap, None), ("trained", seeds_of(arguments), budget_of(arguments))):
-        for kind in [*NULL_MARKETS] if config.data is not None else [MARTINGALE]:
+    kinds = [*NULL_MARKETS] if config.data is not None else [MARTINGALE]
+    parts = (("untrained", cheap, None), ("trained", seeds_of(arguments), budget_of(arguments)))
+    with study_executor(arguments, folder_of(arguments.json), (config.data, config.investable)) as executor:
+        for (name, seeds, budget), kind in itertools.product(parts, kinds):
             own = replace(config, data=None, investable=None) if kind == MARTINGALE else config
-            records = list(run_study(null_jobs(kind, own, seeds, budget), arguments.json, arguments.workers))
+            records = list(run_study(null_jobs(kind, own, seeds, budget), arguments.json, executor))
             if records:
                 print("\n".join(praise_rows(f"{kind}: {name}", [record["praise"] for record in records])), flush=True)

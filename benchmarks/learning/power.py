@@ -19,7 +19,16 @@ import numpy.typing as npt
 
 from benchmarks.learning.markets import PLANTED, of_each_seed
 from benchmarks.learning.praise import Judge, ground_on, play_policy, praise_rows
-from benchmarks.learning.study import Job, Record, add_study_flags, run_study, seeds_of, study_config
+from benchmarks.learning.study import (
+    Job,
+    Record,
+    add_study_flags,
+    folder_of,
+    run_study,
+    seeds_of,
+    study_config,
+    study_executor,
+)
 from benchmarks.learning.unseen import CPU, training_market, tuned, tuning_windows
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import ScoreRule, score_policy
@@ -112,9 +121,10 @@ def add_command(commands: Any) -> None:
 
 def run_power(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     """Count the claims on each kind of market and print them as soon as they are known."""
-    for kind in arguments.kinds:
-        config = study_config([*words, "--synthetic.kind", kind])
-        records = list(run_study(power_jobs(kind, config, seeds_of(arguments)), arguments.json, arguments.workers))
-        earned = [f"{name} {np.mean([record['profit'][name] for record in records]):.1f}%" for name in (RULE, HALF)]
-        heading = f"{kind}: a holdout of {records[0]['days']} days, mean profit of the {' and '.join(earned)}"
-        print("\n".join(praise_rows(heading, [record["praise"] for record in records])), flush=True)
+    with study_executor(arguments, folder_of(arguments.json)) as executor:
+        for kind in arguments.kinds:
+            config = study_config([*words, "--synthetic.kind", kind])
+            records = list(run_study(power_jobs(kind, config, seeds_of(arguments)), arguments.json, executor))
+            earned = [f"{name} {np.mean([record['profit'][name] for record in records]):.1f}%" for name in (RULE, HALF)]
+            heading = f"{kind}: a holdout of {records[0]['days']} days, mean profit of the {' and '.join(earned)}"
+            print("\n".join(praise_rows(heading, [record["praise"] for record in records])), flush=True)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import math
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from multiprocessing import get_context, parent_process
+from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,17 @@ from benchmarks.speed.harness import log_level
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
 from utils.config.trader import Config
+from utils.errors import ProgramError, as_program_error
+from utils.jobs.executor import open_executor
+from utils.jobs.here import Here
+from utils.jobs.job import Executor, require_all
+from utils.jobs.job import Job as AnyJob
+from utils.jobs.table import JobTable
+from utils.runs.console import setup_logging
 
 Record = dict[str, Any]
 _CONFIDENCE = 0.95
+_LONGEST_NAME = 120
 
 
 def add_study_flags(parser: argparse.ArgumentParser, count: str, seeds: int) -> None:
@@ -33,7 +41,46 @@ def add_study_flags(parser: argparse.ArgumentParser, count: str, seeds: int) -> 
     parser.add_argument(count, type=int, default=seeds, dest="seeds", help="each with a market path of its own")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="file of results, a line each; what it holds is not done again")
-    parser.add_argument("--workers", type=int, default=1, help="processes")
+    add_executor_flags(parser)
+
+
+def add_executor_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say where the jobs of a study are done; their help is that of main.py's."""
+    parser.add_argument("--jobs", type=int, help="at once, in processes; default: 1, on a cluster one a processor")
+    parser.add_argument("--cluster", metavar="ADDRESS", help="of a Ray cluster; auto: one that runs here, or a new one")
+
+
+@contextlib.contextmanager
+def study_executor(
+    arguments: argparse.Namespace, folder: Path | None, files: Sequence[Path | None] = ()
+) -> Iterator[Executor]:
+    """Give the executor that the flags ask for.
+
+    Args:
+        folder: takes what the jobs print in other processes, a file each.
+        files: of data that the jobs read; those that are None are left out.
+    """
+    read = [file for file in files if file is not None]
+    with open_executor(arguments.jobs, arguments.cluster, logs=folder, files=read) as executor:
+        if executor.is_apart:
+            setup_logging()
+        yield executor
+
+
+def folder_of(path: Path | None) -> Path | None:
+    """Return the folder for the logs of jobs beside their file of results."""
+    return None if path is None else path.with_suffix(".jobs")
+
+
+@contextlib.contextmanager
+def ending(parser: argparse.ArgumentParser) -> Iterator[None]:
+    """End the program with one line and its exit code where the block raises an error of its own."""
+    try:
+        yield
+    except (ProgramError, KeyboardInterrupt) as error:
+        known = error if isinstance(error, ProgramError) else as_program_error(error)
+        print(f"{parser.prog}: {known}{'; what is done is kept' if known.is_resumable else ''}", file=sys.stderr)
+        raise SystemExit(known.exit_code) from None
 
 
 def add_training_flags(parser: argparse.ArgumentParser, generations: int) -> None:
@@ -66,48 +113,36 @@ class Job:
     task: Callable[[], Record]
 
 
-def run_study(jobs: Sequence[Job], path: Path | None, workers: int = 1) -> Generator[Record, None, None]:
+def run_study(
+    jobs: Sequence[Job], path: Path | None, executor: Executor | None = None
+) -> Generator[Record, None, None]:
     """Do the jobs whose results `path` does not hold yet; yield all results, those on disk first.
 
     A result is its key and what the task returned; it is appended to `path` (JSON lines) as soon as it is there. A last
-    line that a stop cut short counts as not done. More than one worker takes a process each; tasks must then pickle.
+    line that a stop cut short counts as not done. Without an executor jobs are done in this process; in others, tasks
+    must pickle.
+
+    Raises:
+        JobsFailed: a task failed; the others are done.
+        StopRequested: a signal ended the study.
     """
-    known = read_results(path)
-    todo = []
-    for job in jobs:
+    known, todo, executor = read_results(path), dict[str, Job](), executor or Here()
+    for number, job in enumerate(jobs):
         found = next((record for record in known if job.key.items() <= record.items()), None)
         if found is None:
-            todo.append(job)
+            todo[f"{number} {' '.join(str(value) for value in job.key.values())}"[:_LONGEST_NAME]] = job
         else:
             yield found
-    for job, result in _results(todo, workers):
-        record = {**job.key, **result}
-        if path is not None:
-            append_result(path, record)
-        yield record
-
-
-def _results(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, Record]]:
-    if workers == 1:
-        for job in jobs:
-            yield job, _alone(job.task)
-        return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
-        running = {pool.submit(_alone, job.task): job for job in jobs}
-        for future in as_completed(running):
-            yield running[future], future.result()
-
-
-def _end_with_parent() -> None:
-    """End this worker when the process that started it is gone: it would wait for work for ever."""
-
-    def watch() -> None:
-        parent = parent_process()
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
+    work = [AnyJob(name, partial(_alone, job.task)) for name, job in todo.items()]
+    with JobTable(len(work), folder_of(path) if executor.is_apart else None, is_drawn=executor.is_apart) as table:
+        for end in executor.run(work, table.tell):
+            table.add(end)
+            if end.error is None:
+                record = {**todo[end.name].key, **end.result}
+                if path is not None:
+                    append_result(path, record)
+                yield record
+    require_all(table.ends)
 
 
 def _alone(task: Callable[[], Record]) -> Record:

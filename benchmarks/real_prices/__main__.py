@@ -1,28 +1,26 @@
 """What the trader is worth on real prices: `python -m benchmarks.real_prices --data FILE --investable FILE`.
 
 An expanding walk-forward test as the plan says (`plan.toml`, or another by --plan): populations are trained on each
-fold and played on its test days beside rivals, rules and random pickers. Parts are done by --workers processes of one
-thread, each result is kept in OUT/parts.jsonl as soon as it is there, and a stopped study goes on. Each run is written
-into OUT/runs.jsonl; a folder that was begun under another plan or on other data is refused. At the end stand
-OUT/results.json, OUT/report.html and a table.
+fold and played on its test days beside rivals, rules and random pickers. Parts are jobs: --jobs
+and --cluster do them side by side, each result is kept in OUT/parts.jsonl as soon as it is there, and a stopped study
+goes on. Each run is written into OUT/runs.jsonl; a folder that was begun under another plan or on other data is
+refused. At the end stand OUT/results.json, OUT/report.html and a table.
 """
 
 from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.learning.study import read_results, run_study
+from benchmarks.learning.study import add_executor_flags, ending, folder_of, read_results, run_study, study_executor
 from benchmarks.real_prices.ledger import enter, require_same
 from benchmarks.real_prices.page import render
 from benchmarks.real_prices.parts import Source, all_jobs
 from benchmarks.real_prices.plan import PLAN, read_plan
 from benchmarks.real_prices.report import DataFacts, Report, markdown, results
 from benchmarks.real_prices.words import summary
-from utils.errors import ConfigError, ProgramError
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import write_atomically, write_json
 
@@ -41,19 +39,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--investable", type=Path, required=True, help="text file, one ticker a line")
     parser.add_argument("--out", type=Path, default=Path("runs/real-prices"), help="folder of the results")
     parser.add_argument("--plan", type=Path, default=PLAN, help="another plan, to try things out on other days")
-    parser.add_argument("--workers", type=int, default=1, help="processes")
+    add_executor_flags(parser)
     arguments = parser.parse_args(words)
-    try:
+    with ending(parser):
         print(run(arguments))
-    except ProgramError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
 
 
 def run(arguments: argparse.Namespace) -> str:
     """Do the study, write its files and return what is printed."""
-    if arguments.workers < 1:
-        raise ConfigError(f"expected --workers >= 1, got {arguments.workers}")
     source = Source(arguments.data, arguments.investable, read_plan(arguments.plan))
     source.folds()  # Data that are too short are told before anything is written.
     digest, out = source.digest(), arguments.out
@@ -66,10 +59,11 @@ def run(arguments: argparse.Namespace) -> str:
         looks = enter(out, source.plan, digest, len(left))
         print(f"run {len(looks)} over these test days, {len(left)} of {len(jobs)} parts to do", flush=True)
         records = []
-        for record in run_study(jobs, path, arguments.workers):
-            records.append(record)
-            if len(records) > len(jobs) - len(left):
-                print(_progress(record, len(records), len(jobs)), flush=True)
+        with study_executor(arguments, folder_of(path), (source.data, source.investable)) as executor:
+            for record in run_study(jobs, path, executor):
+                records.append(record)
+                if len(records) > len(jobs) - len(left):
+                    print(_progress(record, len(records), len(jobs)), flush=True)
     report = Report(source.plan, DataFacts.of(source), records, looks)
     command = ["python", "-m", "benchmarks.real_prices", "--data", str(arguments.data)]
     command += ["--investable", str(arguments.investable), "--out", str(out)]

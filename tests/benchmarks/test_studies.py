@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.learning import __main__ as learning
-from benchmarks.learning import ablations, study
+from benchmarks.learning import ablations
 from benchmarks.learning import markets as learning_markets
 from benchmarks.learning.ablations import BASE, LINES, Difference, Line
 from benchmarks.learning.markets import Budget, fit, market_job
@@ -44,7 +43,8 @@ from training.erl_trainer import ERLTrainer
 from training.evaluation.opponents import simple_rules
 from training.evaluation.tracks import CHAMPION, ORACLE, RULE
 from training.run.trainer import build_trainer
-from utils.errors import ConfigError
+from utils.errors import ConfigError, JobsFailed
+from utils.jobs.executor import open_executor
 
 
 def count_calls(log: list[int], number: int) -> dict[str, Any]:
@@ -77,13 +77,20 @@ def test_results_without_a_file_are_not_kept() -> None:
     assert log == [2, 2]
 
 
-def test_workers_give_the_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Processes that are forked need not import everything once more.
-    monkeypatch.setattr(study, "get_context", lambda _: get_context("fork"))
+def test_one_failure_leaves_the_other_results(tmp_path: Path) -> None:
+    """In other processes: all results are kept, the failure is told at the end, and it alone is done again."""
+    path = tmp_path / "results.jsonl"
     jobs = [Job({"number": number}, partial(dict, half=number / 2)) for number in range(3)]
-    found = sorted(run_study(jobs, tmp_path / "results.jsonl", workers=2), key=lambda record: record["number"])
-    assert found == [{"number": n, "half": n / 2} for n in range(3)]
-    assert len(lines_of(tmp_path / "results.jsonl")) == 3
+    jobs.insert(1, Job({"number": 3}, partial(dict, [0])))
+    found = list[dict[str, Any]]()
+    with open_executor(2) as executor, pytest.raises(JobsFailed, match=r"got 1 that failed: 1 3: TypeError"):
+        found.extend(run_study(jobs, path, executor))
+    expected = [{"number": n, "half": n / 2} for n in range(3)]
+    assert sorted(lines_of(path), key=lambda record: record["number"]) == expected
+    assert len((path.with_suffix(".jobs") / "jobs.jsonl").read_text().splitlines()) == 4
+    jobs[1] = Job({"number": 3}, partial(dict, half=1.5))
+    list(run_study(jobs, path))
+    assert len(lines_of(path)) == 4
 
 
 @settings(max_examples=30, deadline=None)

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from utils.errors import ConfigError
 from utils.jobs.cluster import connect
 from utils.jobs.here import Here
 from utils.jobs.job import Executor
@@ -32,8 +33,10 @@ def open_executor(
         logs: folder for what jobs in other processes print, a file each; none: they print where this process does.
 
     Raises:
-        ConfigError: the cluster cannot be used.
+        ConfigError: the cluster cannot be used, or the number of jobs is not above 0.
     """
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"expected --jobs >= 1, got {jobs}")
     if cluster is None and jobs in (None, 1):
         yield Here()
         return

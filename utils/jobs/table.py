@@ -83,6 +83,7 @@ class JobTable:
         else:
             logger.error("%s: %s (exit code %d), %d%s", end.name, end.error, end.exit_code, len(self.ends), of)
         if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
             record = {"name": end.name, "exit_code": end.exit_code, "seconds": end.seconds, "error": end.error}
             with (self._folder / ENDS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
