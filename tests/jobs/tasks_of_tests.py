@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from utils.errors import DataError, MemoryLimitReached
+from utils.errors import DataError, MemoryLimitReached, StopRequested
 from utils.memory.guard import MemoryGuard
 from utils.runs.stopping import SafePoint
 
@@ -57,15 +57,19 @@ def count_until_stopped(folder: Path) -> int:
     state = folder / f"{os.getpid()}.began"
     count = folder / "count"
     with SafePoint(MemoryGuard()) as safe_point:
-        state.touch()
         while True:
             done = int(count.read_text()) if count.exists() else 0
-            safe_point()
+            try:
+                safe_point()
+            except StopRequested:
+                state.with_suffix(".stopped").touch()
+                raise
             if done >= 1000:
                 return done
             temporary = folder / f".{os.getpid()}"
             temporary.write_text(str(done + 1))
             temporary.replace(count)
+            state.touch()
             time.sleep(0.05)
 
 

@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import psutil
 import pytest
 
+from main import main
 from tests.jobs import tasks_of_tests as work
-from utils.errors import JobsFailed
+from utils.errors import ConfigError, JobsFailed, StopRequested
+from utils.jobs import cluster as cluster_module
 from utils.jobs import executor as executors
-from utils.jobs.cluster import connect
+from utils.jobs import job as jobs_module
+from utils.jobs import processes, tasks
+from utils.jobs.cluster import Cluster, connect
 from utils.jobs.executor import open_executor
 from utils.jobs.job import Executor, Finished, Job, require_all
 
+ROOT = Path(__file__).parents[2]
 Open = Callable[..., contextlib.AbstractContextManager[Executor]]
-IN_OTHER_PROCESSES = ("processes", "cluster")
+apart = pytest.mark.parametrize("open_one", ["processes", "cluster"], indirect=True)
+"""For tests of executors that do jobs in other processes."""
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[object]:
+def cluster() -> Iterator[Cluster]:
     """A Ray cluster of this machine that all tests of the file share; it leaves no process."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed: pip install -r requirements-cluster.txt")
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with connect("local", 2) as found:
         yield found
-    left = [c for c in psutil.Process().children(recursive=True) if c.pid not in before]
-    _, alive = psutil.wait_procs(left, timeout=10)
-    assert not alive, "the cluster leaves no processes"
+        own = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    assert own and not psutil.wait_procs(own, timeout=10)[1], "the cluster leaves no process"
 
 
 @pytest.fixture(params=["here", "processes", "cluster"])
@@ -44,10 +57,6 @@ def open_one(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     found = request.getfixturevalue("cluster")
     monkeypatch.setattr(executors, "connect", lambda *_: contextlib.nullcontext(found))
     return partial(open_executor, None, "auto")
-
-
-def done(executor: Executor, jobs: list[Job]) -> dict[str, Finished]:
-    return {finished.name: finished for finished in executor.run(jobs)}
 
 
 def test_every_job_ends_once_with_its_result_or_its_error(open_one: Open, caplog: pytest.LogCaptureFixture) -> None:
@@ -66,3 +75,171 @@ def test_every_job_ends_once_with_its_result_or_its_error(open_one: Open, caplog
     with pytest.raises(JobsFailed, match="refused: expected data, got none") as caught:
         require_all(ends)
     assert caught.value.exit_code == 2
+
+
+def test_the_order_of_jobs_changes_no_result(open_one: Open) -> None:
+    jobs = [Job(str(number), partial(work.square, number)) for number in range(4)]
+    with open_one() as executor:
+        found = [{end.name: end.result for end in executor.run(order)} for order in (jobs, jobs[::-1])]
+    assert found[0] == found[1] == {str(number): number * number for number in range(4)}
+
+
+def test_a_job_is_chosen_when_there_is_room_for_it(open_one: Open) -> None:
+    """A generator of jobs knows what those before gave, but for those that are under way."""
+    ended, known = list[Finished](), list[int]()
+
+    def jobs() -> Iterator[Job]:
+        for number in range(6):
+            known.append(len(ended))
+            yield Job(str(number), partial(work.square, number))
+
+    with open_one() as executor:
+        for end in executor.run(jobs()):
+            ended.append(end)
+    assert len(ended) == 6
+    assert all(number - seen < 2 for number, seen in enumerate(known))
+
+
+@apart
+def test_jobs_have_a_process_of_one_thread_and_a_log(open_one: Open, tmp_path: Path) -> None:
+    jobs = [Job("who", work.who), Job("a/say", partial(work.say, "hello")), Job("mistaken", work.mistake)]
+    with open_one(logs=tmp_path / "jobs") as executor:
+        ends = {end.name: end for end in executor.run(jobs)}
+    process, threads = ends["who"].result
+    assert process != os.getpid() and threads == "1"
+    assert (tmp_path / "jobs" / "a-say.log").read_text() == "hello\n"
+    said = (tmp_path / "jobs" / "mistaken.log").read_text()
+    assert "Traceback" in said and "KeyError: 'absent'" in said
+
+
+@apart
+def test_a_job_whose_process_is_killed_is_done_again(
+    open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(jobs_module, "MOST_LOSSES", 1)
+    mortal = Job("mortal", partial(work.die_until, tmp_path / "mortal", 1))
+    doomed = Job("doomed", partial(work.die_until, tmp_path / "doomed", 9))
+    with open_one() as executor:
+        ends = {end.name: end for end in executor.run([mortal, doomed, Job("other", partial(work.square, 3))])}
+    assert (ends["mortal"].result, ends["other"].result) == (2, 9)
+    assert ends["doomed"].exit_code == 1 and "lost 2 times" in str(ends["doomed"].error)
+    assert (tmp_path / "doomed").read_text() == "xx"
+    said = [record.getMessage() for record in caplog.records if record.name == jobs_module.__name__]
+    assert len(said) == 2 and all("submitted again, 1 of 1" in line for line in said)
+
+
+@contextlib.contextmanager
+def signalled(number: signal.Signals, folder: Path, count: int) -> Iterator[None]:
+    """Send this process a signal as soon as so many jobs have begun."""
+
+    def send() -> None:
+        deadline = time.monotonic() + 60
+        while len(list(folder.rglob("*.began"))) < count and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    yield
+    sender.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_jobs_at_safe_points(open_one: Open, tmp_path: Path, number: signal.Signals) -> None:
+    """Two jobs that count go on where they were stopped."""
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    jobs = [Job(folder.name, partial(work.count_until_stopped, folder)) for folder in folders]
+    with open_one() as executor:
+        running = 2 if executor.is_apart else 1
+        with signalled(number, tmp_path, running), pytest.raises(StopRequested) as caught:
+            list(executor.run(jobs))
+        assert caught.value.exit_code == 128 + number and time.monotonic() - caught.value.asked_at < 10
+        counts = [int((folder / "count").read_text()) for folder in folders[:running]]
+        for folder, count in zip(folders, counts, strict=False):
+            assert count > 0 and len(list(folder.glob("*.stopped"))) == 1
+            (folder / "count").write_text(str(max(count, 998)))
+    for folder in folders[running:]:
+        (folder / "count").write_text("999")
+    with open_one() as executor:
+        assert [end.result for end in executor.run(jobs)] == [1000, 1000]
+
+
+@apart
+def test_a_job_that_heeds_no_signal_is_ended(open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (processes, tasks):
+        monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
+    with open_one() as executor, signalled(signal.SIGTERM, tmp_path, 1), pytest.raises(StopRequested):
+        list(executor.run([Job("deaf", partial(work.never_stop, tmp_path))]))
+    (began,) = tmp_path.glob("*.began")
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int(began.stem)).wait(timeout=5)
+
+
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    """Killed by SIGKILL, it cannot stop them: they stop themselves, at a safe point."""
+    code = f"""
+from functools import partial
+from pathlib import Path
+from tests.jobs import tasks_of_tests as work
+from utils.jobs.executor import open_executor
+from utils.jobs.job import Job
+if __name__ == "__main__":
+    with open_executor(2) as executor:
+        list(executor.run([Job("one", partial(work.count_until_stopped, Path({str(tmp_path)!r})))]))
+"""
+    (tmp_path / "driver.py").write_text(code)
+    command = [sys.executable, str(tmp_path / "driver.py")]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL) as driver:
+        while not (began := list(tmp_path.glob("*.began"))) and driver.poll() is None:
+            time.sleep(0.02)
+        worker = psutil.Process(int(began[0].stem))
+        driver.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        worker.wait(timeout=10)
+    assert list(tmp_path.glob("*.stopped"))
+
+
+def test_failures_are_told_together() -> None:
+    good = Finished("good", result=1)
+    require_all([good])
+    ends = [good, *(Finished(name, error="no", exit_code=2) for name in "ab"), Finished("c", error="full", exit_code=3)]
+    with pytest.raises(JobsFailed, match=r"expected 4 jobs .* got 3 .*: a, b: no \(exit code 2\); c: full") as caught:
+        require_all(ends)
+    assert caught.value.exit_code == 3
+
+
+def test_a_node_that_differs_is_named(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    data = tmp_path / "data.parquet"
+    data.write_bytes(b"prices")
+    assert cluster_module._checked(cluster.ray, [data], tmp_path).nodes == 1
+    own = cluster_module.facts([data])
+    assert {"Python", "torch", "numpy", "source code", str(data)} == own.keys()
+    for name in own:
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster_module, "facts", lambda _, name=name: {**own, name: "other"})
+            with pytest.raises(
+                ConfigError,
+                match=rf"expected {re.escape(name)} other on all nodes, .* got {re.escape(own[name])} on node ",
+            ):
+                cluster_module._checked(cluster.ray, [data], None)
+
+
+def test_a_folder_that_a_node_does_not_see_is_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    elsewhere = contextlib.nullcontext(tmp_path / "elsewhere")
+    monkeypatch.setattr(cluster_module, "_mark", lambda _: elsewhere)
+    with pytest.raises(ConfigError, match=r"expected a folder that all nodes share, got .* on node "):
+        cluster_module._checked(cluster.ray, [], tmp_path)
+
+
+def test_without_ray_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    words = ["walk-forward", "--runs-dir", str(tmp_path / "runs"), "--synthetic.days", "3000", "--cluster", "auto"]
+    assert main(words) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "pip install -r requirements-cluster.txt" in last and "ERROR expected Ray" in last

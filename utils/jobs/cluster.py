@@ -91,6 +91,8 @@ def connect(
         # Ray takes over SIGTERM, in the main thread.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
+        # Where a worker dies Ray prints a page of advice; one line of ours says so.
+        ray._private.worker._worker_logs_enabled = False
         yield _checked(ray, [path.absolute() for path in files], folder)
     finally:
         ray.shutdown()

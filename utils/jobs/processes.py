@@ -93,9 +93,9 @@ class Processes:
                         yield end
                     else:
                         again.append(job)
-        except StopRequested:
-            self._stop()
-            raise
+        finally:
+            if any(worker.job is not None for worker in self._workers):
+                self._stop()
 
     def _begin(self, waiting: Iterator[Job], again: list[Job], tell: Tell) -> bool:
         """Give a job to each process that has none; tell whether any has one."""

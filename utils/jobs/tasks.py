@@ -51,23 +51,27 @@ class Tasks:
                         yield end
                     else:
                         again.append(job)
-        except StopRequested:
+        finally:
             self._stop()
-            raise
 
     def _begin(self, waiting: Iterator[Job], again: list[Job], tell: Tell) -> bool:
         """Submit jobs while there is room; tell whether any is submitted."""
-        ray, cpus, cards = self._cluster.ray, self._cluster.cpus(), self._cluster.gpus()
-        while (job := again.pop(0) if again else next(waiting, None)) is not None:
-            gpus = min(job.gpus, cards)
-            most = cards // gpus if gpus else cpus
-            if len(self._running) >= (most if self._most is None else min(self._most, most)):
-                again.insert(0, job)
+        ray, cards = self._cluster.ray, self._cluster.gpus()
+        while self._has_room(cards):
+            job = again.pop(0) if again else next(waiting, None)
+            if job is None:
                 break
+            gpus = min(job.gpus, cards)
             task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_perform_there)
             tell(job.name, "running")
             self._running[task.options(name=job.name).remote(job, *self._place)] = job
         return bool(self._running)
+
+    def _has_room(self, cards: int) -> bool:
+        """Tell whether a job more may be submitted; where jobs take cards, one for each that is left."""
+        taken = [min(job.gpus, cards) for job in self._running.values()]
+        is_free = sum(taken) < cards if any(taken) else len(taken) < self._cluster.cpus()
+        return is_free and (self._most is None or len(taken) < self._most)
 
     def _outcome(self, job: Job, task: Any) -> Finished | str:
         """Return what became of a task that ended, or why it is lost."""
