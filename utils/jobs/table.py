@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -13,12 +14,14 @@ from typing import Any
 
 from tqdm import tqdm
 
+from utils.errors import ProgramError
 from utils.jobs.job import Finished
 
 logger = logging.getLogger(__name__)
 LOGS, ENDS = "jobs", "jobs.jsonl"
 """The folder of what jobs print, a file each, and the file of their ends."""
 _REDRAW_SECONDS = 1.0
+_NAME_WIDTH = 50
 
 
 @dataclass
@@ -96,6 +99,9 @@ class JobTable:
         while not self._closed.wait(_REDRAW_SECONDS):
             with self._changing:
                 for name, row in self._rows.items():
+                    progress = ""
                     minutes, seconds = divmod(int(time.monotonic() - row.since), 60)
-                    row.line.set_description_str(f"{name:<24} {minutes:3d}:{seconds:02d} {self._progress(name)}")
+                    with contextlib.suppress(OSError, ProgramError):  # the run is just being made
+                        progress = self._progress(name)
+                    row.line.set_description_str(f"{name[:_NAME_WIDTH]:<12} {minutes:3d}:{seconds:02d} {progress}")
                 self._all.refresh()
