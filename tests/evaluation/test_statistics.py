@@ -18,6 +18,7 @@ from training.evaluation.statistics import (
     expected_best_sharpe,
     mean_block_days,
     mean_test,
+    overfitting_probability,
     probabilistic_sharpe,
     stationary_bootstrap,
 )
@@ -178,3 +179,33 @@ def test_overlapping_results_raise_no_false_alarm_with_blocks_of_three_periods(d
     series = whole[:, 20:] - whole[:, :-20]
     assert statistics.fmean(mean_test(row, mean_block=60).p_value <= 0.025 for row in series) <= 0.035
     assert statistics.fmean(mean_test(row).p_value <= 0.025 for row in series) > 0.06
+
+
+def noise(seed: int) -> Array:
+    return np.random.default_rng(seed).standard_normal((20, 3, 330))
+
+
+def test_overfitting_is_as_likely_as_not_among_trials_of_pure_noise() -> None:
+    assert np.mean([overfitting_probability(noise(seed)) for seed in range(20)]) == pytest.approx(0.5, abs=0.1)
+
+
+def test_overfitting_is_unlikely_where_one_trial_is_truly_better() -> None:
+    profits = noise(0)
+    profits[7] += 0.5
+    assert overfitting_probability(profits) == pytest.approx(0, abs=0.01)
+    profits[7, 1:] = np.nan
+    assert overfitting_probability(profits) == pytest.approx(0, abs=0.1), "one seed tells, too"
+
+
+def test_overfitting_is_certain_where_gains_come_once() -> None:
+    """Each trial earns in a block of its own and pays for it in the others: who gained most then loses most later."""
+    profits = np.full((16, 1, 160), -1.0)
+    for trial in range(16):
+        profits[trial, 0, 10 * trial : 10 * trial + 10] = 20.0
+    assert overfitting_probability(profits) == 1
+
+
+def test_overfitting_is_even_for_trials_that_are_alike_and_unknown_for_one() -> None:
+    assert overfitting_probability(np.ones((5, 2, 40))) == 0.5
+    assert overfitting_probability(np.ones((1, 2, 40))) is None
+    assert overfitting_probability(np.ones((5, 2, 15))) is None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ EDGES = (50 * (1 - LEVEL), 50 * (1 + LEVEL))
 """Its percentiles."""
 RESAMPLES = 2000
 _EULER = 0.5772156649015329
+_BLOCKS = 16
+"""Of cross-validation by combinations; the number of Bailey et al. 2017."""
 
 
 def mean_block_days(days: int) -> float:
@@ -153,3 +156,35 @@ def probabilistic_sharpe(sharpe: float, benchmark: float, days: int, skewness: f
     """Apply the formula of `deflated_ratio` to moments; a normal law has kurtosis 3."""
     spread = 1 - skewness * sharpe + (kurtosis - 1) / 4 * sharpe**2
     return float(ndtr((sharpe - benchmark) * math.sqrt(days - 1) / math.sqrt(max(spread, 1e-12))))
+
+
+def overfitting_probability(profits: Array) -> float | None:
+    """Return the probability that the best trial on some days is below the median of all trials on the others.
+
+    Combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado & Zhu 2017, "The probability of backtest
+    overfitting"): the days form 16 blocks; for each choice of half of them the trial that earned most there is ranked
+    among all trials on the other half. Pure noise gives about 0.5, a trial that is truly better about 0. A rank at the
+    median counts half, so that trials that are all alike give 0.5.
+
+    Args:
+        profits: (trials, seeds, days); a trial earns the median over its seeds. NaN: the trial lacks that seed.
+
+    Returns:
+        None for fewer than two trials, or fewer days than blocks.
+    """
+    trials, _, days = profits.shape
+    if trials < 2 or days < _BLOCKS:
+        return None
+    block = days // _BLOCKS
+    # The first days are left out where the blocks do not use all of them up.
+    sums = profits[..., days - _BLOCKS * block :].reshape(*profits.shape[:2], _BLOCKS, block).sum(-1)
+    halves = np.array(list(combinations(range(_BLOCKS), _BLOCKS // 2)))
+    is_chosen = np.zeros((len(halves), _BLOCKS))
+    np.put_along_axis(is_chosen, halves, 1.0, axis=1)
+    inside = np.stack([np.nanmedian(is_chosen @ trial.T, axis=1) for trial in sums])
+    # Halves come in an order in which the last one holds what the first one leaves.
+    outside = inside[:, ::-1]
+    best = np.take_along_axis(outside, inside.argmax(axis=0)[None], axis=0)
+    rank = (outside < best).sum(axis=0) + ((outside == best).sum(axis=0) + 1) / 2
+    share = rank / (trials + 1)
+    return float((share < 0.5).mean() + (share == 0.5).mean() / 2)

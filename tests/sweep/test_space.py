@@ -1,0 +1,92 @@
+"""The space of a sweep: what may vary is read, and a mistake gets one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.sweep.space import VARIABLE, Dimension, read_space, space_of
+from utils.config.settings import from_dict, settings_of
+from utils.config.trader import Config
+from utils.errors import ConfigError
+
+GOOD = """
+["evolution.mutation_strength"]
+low = 0.01
+high = 1
+log = true
+[evolution.population-size]
+low = 4
+high = 12
+step = 4
+[generations]
+choices = [2, 3]
+"""
+
+
+def test_tables_are_read_quoted_or_not(tmp_path: Path) -> None:
+    path = tmp_path / "space.toml"
+    path.write_text(GOOD)
+    assert space_of(read_space(path), "space.toml") == (
+        Dimension("evolution.mutation_strength", (), 0.01, 1.0, None, True),
+        Dimension("evolution.population_size", (), 4, 12, 4),
+        Dimension("generations", (2, 3)),
+    )
+
+
+def test_what_may_vary_are_settings_that_leave_days_prices_and_costs_alone() -> None:
+    assert set(VARIABLE) < settings_of(Config).keys()
+    fixed = ("data", "seed", "device", "run", "env.cost_bps", "env.trading_days", "synthetic.kind", "split.input_clip")
+    assert not set(VARIABLE) & set(fixed)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "a table for each setting that varies in space.toml, got 'none'"),
+        (
+            "[evolution.mutation_strenght]\nlow = 1",
+            "known setting in space.toml, got 'evolution.mutation_strenght'; the",
+        ),
+        ("[env.cost_bps]\nlow = 1\nhigh = 2", "a setting that a sweep may vary"),
+        ("generations = 3", "a known setting in space.toml, got 'generations'"),
+        ("[generations]\nlow = 1\nhihg = 2", "got 'hihg'"),
+        ("[generations]\nlow = 1", "low and high, or choices, for generations in space.toml, got 'low'"),
+        ("[generations]\nlow = 3\nhigh = 2", "low < high"),
+        ("[generations]\nlow = 0\nhigh = 2", "generations in space.toml >= 1, got 0"),
+        ("[generations]\nlow = 1.5\nhigh = 2", "an integer for generations in space.toml, got 1.5"),
+        ("[generations]\nlow = 1\nhigh = 6\nstep = 2", "a step above 0 that divides high - low"),
+        ("[generations]\nlow = 1\nhigh = 6\nstep = 0", "a step above 0"),
+        ("[generations]\nlow = 1\nhigh = 6\nstep = 5\nlog = true", "no step with log"),
+        ("[learning.gamma]\nlow = 0\nhigh = 1\nlog = true", "a low above 0"),
+        ("[learning.gamma]\nlow = 0\nhigh = 1\nlog = 1", "true or false for log"),
+        ("[generations]\nchoices = [1, 1]", "two or more different choices"),
+        ("[generations]\nchoices = 3", "a list of choices"),
+        ("[generations]\nchoices = [1, 2]\nlow = 1", "either choices or a range"),
+        ("[learning.gamma]\nchoices = [0.5, 1.5]", "0 <= learning.gamma in space.toml <= 1, got 1.5"),
+        ("[generations", "TOML in"),
+    ],
+)
+def test_a_mistake_gets_one_line(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "space.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_space(path)
+    assert says in str(caught.value) and str(caught.value).startswith("expected ") and ", got" in str(caught.value)
+
+
+def test_a_file_that_is_not_there_gets_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a readable TOML file for --space"):
+        read_space(tmp_path / "space.toml")
+
+
+@given(st.sampled_from(["evolution.mutation_strength", "generations"]), st.booleans(), st.floats(0, 1))
+def test_every_value_of_a_range_is_a_setting_and_lies_in_it(name: str, is_log: bool, share: float) -> None:
+    (dimension,) = space_of({name: {"low": 1, "high": 9, "log": is_log}}, "space.toml")
+    value = 1 + round(8 * share) if name == "generations" else 1 + 8 * share
+    assert dimension.distribution._contains(dimension.distribution.to_internal_repr(value))
+    assert 0 <= dimension.share(value) <= 1
+    from_dict({name: value}, Config)

@@ -1,0 +1,132 @@
+"""The space of a sweep: which settings vary, and between which values."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from utils.config.settings import Setting, checked, flatten, nearest, require, settings_of
+from utils.config.trader import Config
+from utils.errors import ConfigError
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+VARIABLE = (
+    *(name for name in settings_of(Config) if name.startswith(("learning.", "evolution."))),
+    *("generations", "evaluation.fitness_windows", "evaluation.exploration_windows"),
+    *("env.stake_percent", "env.max_new_positions_per_day"),
+    *("env.inaction_penalty", "env.loss_multiplier", "env.zero_trades_penalty"),
+)
+"""Settings that may vary: they change what is learned or how it is used, and leave days, prices and costs as they are,
+so that profits can be compared."""
+_KEYS = ("low", "high", "log", "step", "choices")
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """The values that one setting may take: a range, or a few choices."""
+
+    name: str
+    """Dotted name of the setting."""
+    choices: tuple[Any, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    """Ends of the range, both included; integers where the setting is one."""
+    step: float | None = None
+    is_log: bool = False
+
+    @property
+    def distribution(self) -> BaseDistribution:
+        """Return it as Optuna's distribution."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        if self.choices:
+            return CategoricalDistribution(self.choices)
+        if isinstance(self.low, int):
+            return IntDistribution(self.low, int(self.high), log=self.is_log, step=int(self.step or 1))
+        return FloatDistribution(self.low, self.high, log=self.is_log, step=self.step)
+
+    def share(self, value: Any) -> float:
+        """Return where a value lies between the ends, 0 to 1, on the dimension's own scale."""
+        if self.choices:
+            return (self.choices.index(value) + 0.5) / len(self.choices)
+        low, high, at = (math.log(x) if self.is_log else x for x in (self.low, self.high, value))
+        return float((at - low) / (high - low))
+
+
+Space = tuple[Dimension, ...]
+
+
+def read_space(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the tables of a TOML file by the dotted name of their setting, checked; hyphens count as underscores.
+
+    Raises:
+        ConfigError: it is no TOML, names what may not vary, or gives values that the setting may not have.
+    """
+    try:
+        contents = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"expected a readable TOML file for --space, got {str(path)!r} ({error.strerror})") from None
+    except ValueError as error:
+        raise ConfigError(f"expected TOML in {path}, got: {error}") from None
+    tables: dict[str, dict[str, Any]] = {}
+    for name, value in flatten(contents).items():
+        setting, _, key = name.rpartition(".")
+        tables.setdefault(setting.replace("-", "_"), {})[key] = value
+    space_of(tables, path.name)
+    return tables
+
+
+def space_of(tables: Mapping[str, Mapping[str, Any]], source: str) -> Space:
+    """Return the dimensions that tables describe; `source` is named in messages. ConfigError as `read_space`."""
+    require(tables, f"a table for each setting that varies in {source}", "none")
+    return tuple(_dimension(name, table, source) for name, table in tables.items())
+
+
+def _dimension(name: str, table: Mapping[str, Any], source: str) -> Dimension:
+    known = settings_of(Config)
+    if name not in VARIABLE:
+        what = "a setting that a sweep may vary (see --help)" if name in known else "a known setting"
+        shown = name or next(iter(table))
+        raise ConfigError(f"expected {what} in {source}, got {shown!r}; the nearest is {nearest(shown, VARIABLE)!r}")
+    where = f"{name} in {source}"
+    for key in table:
+        require(key in _KEYS, f"low and high (with log or step), or choices, for {where}", key)
+    if "choices" in table:
+        require(len(table) == 1, f"either choices or a range for {where}", "both")
+        return Dimension(name, choices=_choices(table["choices"], known[name], where))
+    return _range(name, table, known[name], where)
+
+
+def _choices(values: Any, setting: Setting, where: str) -> tuple[Any, ...]:
+    require(isinstance(values, list), f"a list of choices for {where}", values)
+    choices = tuple(_value(value, setting, where) for value in values)
+    require(len(set(choices)) == len(choices) > 1, f"two or more different choices for {where}", values)
+    return choices
+
+
+def _range(name: str, table: Mapping[str, Any], setting: Setting, where: str) -> Dimension:
+    require({"low", "high"} <= table.keys(), f"low and high, or choices, for {where}", ", ".join(table))
+    low, high = (_value(table[end], setting, where) for end in ("low", "high"))
+    require(low < high, f"low < high for {where}", (low, high))
+    step, is_log = table.get("step"), checked(table.get("log", False), bool, f"log of {where}")
+    if is_log:
+        require(step is None and low > 0, f"a low above 0 and no step with log for {where}", dict(table))
+    if step is not None:
+        step = checked(step, int if isinstance(low, int) else float, f"step of {where}")
+        times = (high - low) / step if step > 0 else 0.5
+        require(math.isclose(times, round(times)), f"a step above 0 that divides high - low for {where}", step)
+    return Dimension(name, (), low, high, step, is_log)
+
+
+def _value(value: Any, setting: Setting, where: str) -> Any:
+    """Return a value as the setting's type. Raises ConfigError where it is not one, or breaks a rule."""
+    value = checked(value, setting.kind, where)
+    for rule in setting.rules:
+        require(rule.holds(value), rule.words.format(where), value)
+    return value

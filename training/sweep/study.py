@@ -1,0 +1,176 @@
+"""What a sweep asks of Optuna: which settings to try, when to give a trial up, and which settings matter.
+
+Each question is answered by a study in memory that holds the results of earlier rounds alone, so that the answer is the
+same whoever finishes first and however often the sweep was stopped. The storage only remembers.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from training.sweep.space import Space
+from utils.errors import ConfigError
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.storages import RDBStorage
+    from optuna.trial import FrozenTrial
+
+STUDY = "study.db"
+ROUND = 8
+"""Trials that are asked for together; those of a round know nothing of one another."""
+GIVE_UP_CHANCE = 0.1
+"""A trial is given up where it would lose so clearly to the best one, seed by seed, with a chance below this."""
+FIRST_LOOK = math.floor(-math.log2(GIVE_UP_CHANCE)) + 1
+"""Seeds of a trial that are always trained: n seeds that all lose have a chance of 2^-n in a signed-rank test."""
+_NAME = "sweep"
+_ERROR = "error"
+_LEAST_FOR_IMPORTANCE = 4
+
+
+def require_optuna() -> None:
+    """Import Optuna and silence it. Raises ConfigError where it is not installed."""
+    try:
+        import optuna
+    except ImportError:
+        raise ConfigError(
+            "expected Optuna for a sweep, got none; install it with pip install -r requirements-sweep.txt"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+class Record:
+    """The trials of a sweep, kept in an SQLite file by its driver alone."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the file of a sweep's folder, or make it in one step."""
+        path = folder / STUDY
+        if not path.is_file():
+            fresh = folder / f".{STUDY}.tmp"
+            fresh.unlink(missing_ok=True)
+            storage = _storage(fresh)
+            with _quiet():
+                _study(storage)
+            storage.engine.dispose()
+            fresh.replace(path)
+        self._storage = _storage(path)
+        self._study = _study(self._storage)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        """Return all trials by number."""
+        return self._study.get_trials(deepcopy=False)
+
+    def ask(self, space: Space, numbers: range, seed: int) -> list[FrozenTrial]:
+        """Return the trials of a round, those that are not there yet newly asked for."""
+        known = self.trials
+        earlier, distributions = known[: numbers.start], {one.name: one.distribution for one in space}
+        from optuna.trial import TrialState, create_trial
+
+        for number in numbers[len(known) - numbers.start :]:
+            # Written at once, settings and all: a process that dies leaves a whole trial or none.
+            params = suggest(earlier, space, seed, number)
+            self._study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=distributions))
+        return self.trials[numbers.start : numbers.stop]
+
+    def tell(self, number: int, values: Sequence[float], *, is_given_up: bool = False, error: str = "") -> None:
+        """Write down what became of a trial: its values by seed, and their median; nothing if it was told before."""
+        from optuna.trial import TrialState
+
+        if self.trials[number].state.is_finished():
+            return
+        study_id = self._storage.get_study_id_from_name(_NAME)
+        trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
+        for place, value in enumerate(values):
+            self._storage.set_trial_intermediate_value(trial_id, place, value)
+        if error:
+            self._storage.set_trial_user_attr(trial_id, _ERROR, error)
+            self._study.tell(number, state=TrialState.FAIL)
+        elif is_given_up:
+            self._study.tell(number, state=TrialState.PRUNED)
+        else:
+            self._study.tell(number, statistics.median(values))
+
+
+def _storage(path: Path) -> RDBStorage:
+    from optuna.storages import RDBStorage
+
+    return RDBStorage(f"sqlite:///{path}")
+
+
+def _study(storage: RDBStorage) -> Study:
+    import optuna
+
+    return optuna.create_study(storage=storage, study_name=_NAME, direction="maximize", load_if_exists=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide that parts of Optuna are called experimental."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _remembered(trials: Sequence[FrozenTrial], **parts: Any) -> Study:
+    """Return a study in memory that holds these trials."""
+    import optuna
+
+    study = optuna.create_study(direction="maximize", **parts)
+    study.add_trials(trials)
+    return study
+
+
+def suggest(earlier: Sequence[FrozenTrial], space: Space, seed: int, number: int) -> dict[str, Any]:
+    """Return the settings of a trial, by tree-structured Parzen estimators on earlier rounds, at random in the first.
+
+    They are a function of the arguments alone (Watanabe 2023, "Tree-structured Parzen estimator").
+    """
+    from optuna.samplers import TPESampler
+
+    (word,) = np.random.SeedSequence([seed, number]).generate_state(1)
+    with _quiet():
+        sampler = TPESampler(seed=int(word), n_startup_trials=ROUND, multivariate=True, constant_liar=False)
+        study = _remembered(earlier, sampler=sampler)
+        return study.ask({one.name: one.distribution for one in space}).params
+
+
+def is_given_up(earlier: Sequence[FrozenTrial], values: Sequence[float]) -> bool:
+    """Tell whether a trial with these values, by seed, loses clearly to the best one of the earlier rounds.
+
+    By Wilcoxon's signed-rank test of the differences of equal seeds, from `FIRST_LOOK` seeds on.
+    """
+    from optuna.pruners import WilcoxonPruner
+    from optuna.trial import TrialState, create_trial
+
+    with _quiet():
+        pruner = WilcoxonPruner(p_threshold=GIVE_UP_CHANCE, n_startup_steps=FIRST_LOOK)
+        trial = create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(values)))
+        return pruner.prune(_remembered(earlier), trial)
+
+
+def importances(trials: Sequence[FrozenTrial]) -> dict[str, float]:
+    """Return the share of each setting in what tells the best trials from all, the largest first; {} for few trials.
+
+    By PED-ANOVA (Watanabe, Bansal & Hutter 2023), of trials that were trained on all seeds.
+    """
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+    from optuna.trial import TrialState
+
+    if sum(trial.state == TrialState.COMPLETE for trial in trials) < _LEAST_FOR_IMPORTANCE:
+        return {}
+    with _quiet():
+        return get_param_importances(_remembered(trials), evaluator=PedAnovaImportanceEvaluator())
