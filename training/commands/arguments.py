@@ -130,3 +130,26 @@ class WalkForwardArguments:
     """Days before a fold's validation days (less a purge) on which it trains; 0 takes all of them."""
     jobs: Jobs = None
     cluster: ClusterAddress = None
+
+
+@checked_dataclass
+class SweepArguments:
+    """Try settings: train trials that differ in some of them, each on several seeds, and find the best on validation.
+
+    Each trial is a few training runs in runs/NAME/trial-N-seed-K; --run, --resume and all settings of a training run
+    apply: they are what the trials vary. Which ones may vary: evolution.*, learning.*, generations,
+    evaluation.fitness_windows and exploration_windows, env.stake_percent, env.max_new_positions_per_day and the
+    penalties of env; the others change no learning, or the days, prices and costs by which trials are compared.
+    """
+
+    settings: Config = field(default_factory=Config)
+    config: SettingsFile = None
+    space: Path | None = None
+    """TOML file with a table for each setting that varies, by its dotted name: low and high, with log = true or a step,
+    or choices."""
+    trials: PositiveInt = 40
+    """Settings that are tried."""
+    seeds: PositiveInt = 3
+    """Training runs of a trial, on as many seeds from --seed on; its value is the median of their profits."""
+    jobs: Jobs = None
+    cluster: ClusterAddress = None

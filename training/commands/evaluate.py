@@ -22,6 +22,7 @@ from training.evaluation.rivals import TUNING_WINDOWS
 from training.evaluation.tables import log_evaluation, write_evaluation
 from training.evaluation.tracks import CHAMPION, Ground, play_all
 from training.run.saved import SavedRun, open_saved_run
+from training.sweep.plan import trials_beside
 from utils.config.trader import Config, EvaluationConfig
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import RunLog
@@ -74,7 +75,8 @@ def evaluate(
     played = play_all(ground, run.champion, rules, pickers=judging.random_pickers, generator=generator)
     holdout = run.market.splits.holdout
     looks = read_looks(run.path.parent, run.market, *run.market.dates[[holdout.first, holdout.last]].astype(str))
-    trials = 1 if split == "validation" else champions_looked_at(looks, (run.name, run.generation))
+    champions = champions_looked_at(looks, (run.name, run.generation))
+    trials = trials_beside(run.path) if split == "validation" else champions
     return Evaluation(
         run.name,
         split,

@@ -7,6 +7,7 @@ from training.commands.arguments import (
     PrepareArguments,
     ReportArguments,
     SignalsArguments,
+    SweepArguments,
     TrainArguments,
     WalkForwardArguments,
 )
@@ -28,6 +29,7 @@ COMMANDS = {
     "walk-forward": Command(
         WalkForwardArguments, "training.commands.walk_forward:run_walk_forward", default_config, PROFILES
     ),
+    "sweep": Command(SweepArguments, "training.commands.sweep:run_sweep", default_config, PROFILES),
     "fuel-breaks train": Command(FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train"),
     "fuel-breaks evaluate": Command(FuelBreakEvaluateArguments, "training.fuel_breaks.evaluate_command:run_evaluation"),
     "fuel-breaks show": Command(FuelBreakShowArguments, "training.fuel_breaks.show_command:run_show"),

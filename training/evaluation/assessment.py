@@ -34,6 +34,10 @@ Array = npt.NDArray[np.float64]
 Split = Literal["validation", "holdout", "walk-forward"]
 NO_CHOICE = "Each champion was chosen on days before its test days, so the test days chose nothing."
 NO_CHOICE_ON_VALIDATION = "Nothing was chosen on validation days: the champion was fixed on training days."
+CHOSEN_IN_A_SWEEP = (
+    "Settings are chosen on validation days by the sweep that this run belongs to: the verdict allows for all of its "
+    "trials, {trials:,}."
+)
 LOOKS = (
     "Champions that were looked at on these days count as independent trials without skill, whose information ratios "
     "over T days deviate by 1 / sqrt(T - 1) a day; where they are alike this is too strict."
@@ -101,7 +105,8 @@ class Overfitting:
     """Probability that the true information ratio over equal weight is above that of the best of `trials` without
     skill, from 0 to 1; None where the champion's profit is equal weight's."""
     trials: int
-    """Champions looked at on the judged days: on the holdout those of the ledger, on days that chose nothing 1."""
+    """Champions looked at on the judged days: on the holdout those of the ledger, on validation days the trials of the
+    sweep that the run belongs to, on days that chose nothing 1."""
     expected_best_ratio: float
     """Annualised information ratio that the best of `trials` without skill is expected to show."""
     note: str
@@ -122,7 +127,7 @@ class Evaluation:
     market: Market
     played: Played
     trials: int
-    """Champions looked at on these very days; 1 if these days chose nothing and looks are not counted."""
+    """Champions, or settings of a sweep, compared on these very days; 1 if these days chose nothing."""
     device: str
     command: str
     """Command line that makes this evaluation again."""
@@ -195,7 +200,12 @@ class Evaluation:
         champion, equal = (metrics.daily_returns(self.played.tracks[name].stitched[0]) for name in (CHAMPION, EQUAL))
         best = expected_best_sharpe(1 / math.sqrt(max(1, len(champion) - 1)), self.trials)
         deflated = deflated_ratio(champion - equal, best)
-        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, NOTES[self.split])
+        return Overfitting(deflated, self.trials, metrics.YEAR_ROOT * best, self._note)
+
+    @property
+    def _note(self) -> str:
+        is_of_sweep = self.split == "validation" and self.trials > 1
+        return CHOSEN_IN_A_SWEEP.format(trials=self.trials) if is_of_sweep else NOTES[self.split]
 
     @cached_property
     def cost_returns(self) -> dict[str, dict[float, float]]:
@@ -234,7 +244,7 @@ class Evaluation:
     def caveats(self) -> list[str]:
         """Return what a reader must know before believing the verdict."""
         if self.split == "validation":
-            return [f"{NO_CHOICE_ON_VALIDATION} Whoever sets settings by their results chooses on them."]
+            return [f"{self._note} Whoever sets settings by their results chooses on them."]
         text = (
             f"Looks at these days by all runs in this folder, by the data's fingerprint: {len(self.looks or ())}, of "
             f"{self.trials:,} champions, which the verdict allows for. Looks in other folders are not counted."

@@ -1,4 +1,4 @@
-"""A walk-forward test in the cloud: its plan and market record beside its folds, each of which is a run there."""
+"""A walk-forward test or sweep in the cloud: its plan and market record beside its runs, each of which is one there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from training.run.market import MARKET
 from utils.cloud.below import Below
-from utils.cloud.restore import MAX_SMALL_BYTES, require_new_run, restore_run
+from utils.cloud.restore import MAX_METRICS_BYTES, MAX_SMALL_BYTES, require_new_run, restore_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.errors import ConfigError, ConflictError, MissingError, UnavailableError
@@ -27,14 +27,14 @@ def store_of_folds(test: str) -> ObjectStore | None:
     return None if store is None else Below(store, test)
 
 
-def claim_test(store: ObjectStore, folder: Path) -> None:
+def claim_test(store: ObjectStore, folder: Path, plan: str = PLAN) -> None:
     """Store the plan of a new test; of two machines that name their tests alike, the first has the name.
 
     Raises ConfigError for the other one. A store out of reach is logged; the end of the test tells.
     """
     try:
         require_new_run(store, folder.name)
-        store.put(f"{folder.name}/{PLAN}", (folder / PLAN).read_bytes(), if_absent=True)
+        store.put(f"{folder.name}/{plan}", (folder / plan).read_bytes(), if_absent=True)
     except ConflictError:
         raise ConfigError(
             f"expected a new name, got {folder.name!r}, which is in the cloud already; give --run"
@@ -43,26 +43,26 @@ def claim_test(store: ObjectStore, folder: Path) -> None:
         logger.warning("%s; the test starts nevertheless", error)
 
 
-def newest_test(store: ObjectStore) -> str:
+def newest_test(store: ObjectStore, plan: str = PLAN) -> str:
     """Return the name of the test that began last; ConfigError if the store has none."""
     split = [(stored, name.split("/")) for name, stored in store.list("").items()]
-    tests = [(stored, path[0]) for stored, path in split if path[1:] == [PLAN]]
+    tests = [(stored, path[0]) for stored, path in split if path[1:] == [plan]]
     if not tests:
-        raise ConfigError("expected a walk-forward test to resume here or in the cloud, got none; start a new one")
+        raise ConfigError(f"expected {plan} of one to resume, here or in the cloud, got none; start a new one")
     return max(tests)[1]
 
 
-def fetch_test(store: ObjectStore, folder: Path) -> None:
+def fetch_test(store: ObjectStore, folder: Path, plan: str = PLAN) -> None:
     """Fetch a test's market record and plan; its folds fetch themselves. ConfigError if the store has no such test."""
     make_directory(folder)
-    for name in (MARKET, PLAN):
+    for name in (MARKET, plan):
         try:
             store.get(f"{folder.name}/{name}", folder / name, MAX_SMALL_BYTES)
         except MissingError:
-            if name == PLAN:
+            if name == plan:
                 folder.rmdir()
                 raise ConfigError(
-                    f"expected a walk-forward test to resume here or in the cloud, got {folder.name!r}"
+                    f"expected {plan} of one to resume, here or in the cloud, got none of {folder.name!r}"
                 ) from None
     logger.info("restored the plan of %s from the cloud", folder)
 
@@ -72,6 +72,17 @@ def keep_files(store: ObjectStore, folder: Path, names: Collection[str]) -> None
     for name in names:
         if (folder / name).is_file():
             store.put(f"{folder.name}/{name}", (folder / name).read_bytes())
+
+
+def fetch_files(store: ObjectStore, folder: Path, names: Collection[str]) -> bool:
+    """Fetch files of a folder in this order; False, and no more of them, where the store lacks one."""
+    make_directory(folder)
+    try:
+        for name in names:
+            store.get(f"{folder.name}/{name}", folder / name, MAX_METRICS_BYTES)
+    except MissingError:
+        return False
+    return True
 
 
 def is_begun(folder: Path, store: ObjectStore | None) -> bool:

@@ -32,7 +32,8 @@ GIVE_UP_CHANCE = 0.1
 FIRST_LOOK = math.floor(-math.log2(GIVE_UP_CHANCE)) + 1
 """Seeds of a trial that are always trained: n seeds that all lose have a chance of 2^-n in a signed-rank test."""
 _NAME = "sweep"
-_ERROR = "error"
+ERROR = "error"
+"""Attribute of a trial that failed."""
 _LEAST_FOR_IMPORTANCE = 4
 
 
@@ -74,6 +75,12 @@ class Record:
         """Return all trials by number."""
         return self._study.get_trials(deepcopy=False)
 
+    @property
+    def best_value(self) -> float | None:
+        """Return the highest value of the trials that were trained on all seeds, None before the first."""
+        complete = [trial.value for trial in self.trials if trial.state.name == "COMPLETE"]
+        return max((value for value in complete if value is not None), default=None)
+
     def ask(self, space: Space, numbers: range, seed: int) -> list[FrozenTrial]:
         """Return the trials of a round, those that are not there yet newly asked for."""
         known = self.trials
@@ -97,7 +104,7 @@ class Record:
         for place, value in enumerate(values):
             self._storage.set_trial_intermediate_value(trial_id, place, value)
         if error:
-            self._storage.set_trial_user_attr(trial_id, _ERROR, error)
+            self._storage.set_trial_user_attr(trial_id, ERROR, error)
             self._study.tell(number, state=TrialState.FAIL)
         elif is_given_up:
             self._study.tell(number, state=TrialState.PRUNED)

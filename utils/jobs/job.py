@@ -94,7 +94,7 @@ def perform(job: Job) -> Finished:
 
 def perform_apart(job: Job, logs: Path | None) -> Finished:
     """Do a job in a process that does nothing else; what it prints goes to a file of that folder, if there is one."""
-    with _output_to(logs, job.name):
+    with output_to(logs, job.name):
         finished = perform(job)
         if finished.error is not None:
             logger.error("%s: %s", job.name, finished.error)
@@ -132,7 +132,7 @@ def require_all(finished: Sequence[Finished]) -> None:
 
 
 @contextlib.contextmanager
-def _output_to(logs: Path | None, name: str) -> Iterator[None]:
+def output_to(logs: Path | None, name: str) -> Iterator[None]:
     """Append all that this process prints to the log of a job; without a folder of logs nothing changes."""
     if logs is None:
         yield

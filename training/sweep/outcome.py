@@ -1,0 +1,183 @@
+"""What a sweep found: the trials with their results, the best one, and how much of its result may be the choice."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from training.evaluation.statistics import deflated_ratio, expected_best_sharpe, overfitting_probability
+from training.evaluation.tables import EQUITY
+from training.evaluation.tracks import CHAMPION, EQUAL
+from training.sweep.plan import SweepPlan, run_name
+from training.sweep.study import ERROR, importances
+from utils.config.settings import flatten, from_dict, to_dict
+from utils.config.trader import Config
+from utils.errors import ConfigError
+from utils.metrics import YEAR_ROOT, daily_returns
+from utils.runs.run_log import SUMMARY
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+Array = npt.NDArray[np.float64]
+State = Literal["complete", "given up", "failed"]
+STATES: Mapping[str, State] = {"COMPLETE": "complete", "PRUNED": "given up", "FAIL": "failed"}
+_OWN = ("run", "resume", "runs_dir", "seed", "device", "threads", "memory_limit_mb", "verbose")
+"""Settings that are left out of a file of the best ones: they are those of one run or machine."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A trial that has ended."""
+
+    number: int
+    settings: dict[str, Any]
+    """Those that vary, by dotted name."""
+    profits: tuple[float, ...]
+    """Of the champion on validation days, percent, by seed; fewer than the seeds where it was given up."""
+    state: State
+    error: str = ""
+    """Why it failed."""
+
+    @property
+    def value(self) -> float:
+        """Return the median of its profits, NaN without any."""
+        return statistics.median(self.profits) if self.profits else float("nan")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A sweep that has ended."""
+
+    name: str
+    plan: SweepPlan
+    config: Config
+    """Settings that its trials vary."""
+    tried: list[Tried]
+    """By number."""
+    best: Tried
+    """The trial of the highest value of those that are complete."""
+    sentence: str
+    """The verdict on the champion of its median seed, which allows for the number of trials."""
+    importances: dict[str, float]
+    overfitting_probability: float | None
+    """By `overfitting_probability`, of all trials' daily profits."""
+    deflated_sharpe: float | None
+    """Probability that the best trial's true Sharpe ratio over equal weight is above that of the best of all trials
+    without skill."""
+    expected_best_sharpe: float
+    """That ratio, a year."""
+
+    @property
+    def best_config(self) -> Config:
+        """Return the settings of the best trial."""
+        return varied(self.config, self.best.settings)
+
+
+def varied(config: Config, settings: Mapping[str, Any]) -> Config:
+    """Return settings with some of them, by dotted name, set to others."""
+    return from_dict({**flatten(to_dict(config)), **settings}, Config)
+
+
+def profit_of(run: Path) -> float:
+    """Return the profit of a finished run's champion on validation days, percent."""
+    summary = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
+    return float(summary["champion"]["validation"][CHAMPION]["return %"])
+
+
+def outcome_of(folder: Path, plan: SweepPlan, config: Config, trials: Sequence[FrozenTrial]) -> Outcome:
+    """Sum up a sweep whose trials have all ended, from the record of them and the files of their runs.
+
+    Raises ConfigError where no trial was trained on all seeds.
+    """
+    tried = [_tried(trial) for trial in trials]
+    complete = [one for one in tried if one.state == "complete"]
+    if not complete:
+        raise ConfigError(
+            f"expected a trial that ends, got {len(tried)} that failed, the first: {tried[0].error}; start a new sweep"
+        )
+    best = max(complete, key=lambda one: one.value)
+    shown = [one for one in tried if one.state != "failed"]
+    champion, equal = _daily_returns(folder, shown, plan.seeds, config.seed)
+    # Means over seeds: what an account earned that was split among them.
+    excess = np.nanmean(champion - equal, axis=1)
+    deviation = excess.std(axis=1, ddof=1)
+    ratios = np.divide(excess.mean(axis=1), deviation, out=np.zeros(len(shown)), where=deviation > 1e-12)
+    spread = float(ratios.std(ddof=1)) if len(shown) > 1 else 0.0
+    threshold = expected_best_sharpe(spread, len(shown))
+    return Outcome(
+        folder.name,
+        plan,
+        config,
+        tried,
+        best,
+        _sentence(folder, best, config.seed),
+        importances(trials),
+        # Their sum is monotone in the profit that trials are compared by.
+        overfitting_probability(np.log1p(np.maximum(champion, -0.999999))),
+        deflated_ratio(excess[shown.index(best)], threshold),
+        YEAR_ROOT * threshold,
+    )
+
+
+def _tried(trial: FrozenTrial) -> Tried:
+    profits = tuple(value for _, value in sorted(trial.intermediate_values.items()))
+    return Tried(trial.number, trial.params, profits, STATES[trial.state.name], trial.user_attrs.get(ERROR, ""))
+
+
+def _daily_returns(folder: Path, shown: Sequence[Tried], seeds: int, first_seed: int) -> tuple[Array, Array]:
+    """Return the daily returns of champions and of equal weight, (trials, seeds, days) each; NaN for no such run."""
+    curves = {
+        (row, place): pd.read_csv(folder / run_name(one.number, first_seed + place) / EQUITY)
+        for row, one in enumerate(shown)
+        for place in range(len(one.profits))
+    }
+    days = len(next(iter(curves.values()))) - 1
+    champion, equal = np.full((2, len(shown), seeds, days), np.nan)
+    for place, curve in curves.items():
+        champion[place], equal[place] = (daily_returns(curve[name].to_numpy()) for name in (CHAMPION, EQUAL))
+    return champion, equal
+
+
+def _sentence(folder: Path, best: Tried, first_seed: int) -> str:
+    place = best.profits.index(statistics.median_low(best.profits))
+    summary = json.loads((folder / run_name(best.number, first_seed + place) / SUMMARY).read_text(encoding="utf-8"))
+    return str(summary["champion"]["verdict"]["validation"]["sentence"])
+
+
+def values_of(outcome: Outcome) -> dict[str, Any]:
+    """Return what was found as JSON values, without times: the same sweep gives the same."""
+    found = {
+        name: getattr(outcome, name)
+        for name in ("overfitting_probability", "deflated_sharpe", "expected_best_sharpe", "importances", "sentence")
+    }
+    trials = [{**dataclasses.asdict(one), "value": one.value} for one in outcome.tried]
+    seeds = [outcome.config.seed + place for place in range(outcome.plan.seeds)]
+    plan = {"trials": outcome.plan.trials, "seeds": seeds, "space": outcome.plan.space}
+    return {"sweep": outcome.name, **plan, "best": trials[outcome.best.number], **found, "tried": trials}
+
+
+def toml_of(config: Config, comment: str) -> str:
+    """Return settings as a TOML file for --config, without those of one run or machine."""
+    settings = to_dict(config)
+    tables = {"": {name: value for name, value in settings.items() if not isinstance(value, dict)}}
+    tables |= {name: value for name, value in settings.items() if isinstance(value, dict)}
+    lines = [f"# {comment}"]
+    for table, values in tables.items():
+        lines += [f"[{table}]"] if table else []
+        # Numbers, strings and truth values are written alike in JSON and TOML.
+        lines += [
+            f"{name} = {json.dumps(value, ensure_ascii=False)}"
+            for name, value in values.items()
+            if value is not None and not (table == "" and name in _OWN)
+        ]
+    return "\n".join(lines) + "\n"
