@@ -25,7 +25,7 @@ from training.run.kept_test import (
     newest_test,
     store_of_folds,
 )
-from training.run.market import load_market, remember_market
+from training.run.market import MARKET, load_market, remember_market
 from training.sweep.outcome import Outcome, outcome_of, profit_of, toml_of, values_of, varied
 from training.sweep.page import render, short_table
 from training.sweep.plan import PLAN, SweepPlan, read_plan, run_name

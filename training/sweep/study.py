@@ -34,7 +34,7 @@ FIRST_LOOK = math.floor(-math.log2(GIVE_UP_CHANCE)) + 1
 _NAME = "sweep"
 ERROR = "error"
 """Attribute of a trial that failed."""
-_LEAST_FOR_IMPORTANCE = 4
+_LEAST_FOR_IMPORTANCE = 20
 
 
 def require_optuna() -> None:

@@ -1,0 +1,296 @@
+"""Sweeps: the same trials and the same best whoever finishes first and however often they are killed; mistakes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+
+import training.commands.sweep as command
+from main import main
+from tests.sweep import fast_sweep
+from tests.sweep.fast_sweep import DAMAGED, PAUSE, SPACE, STARTS
+from tests.tiny_run import TINY
+from training.commands.train import run_training
+from training.evaluation.statistics import expected_best_sharpe, probabilistic_sharpe
+from training.sweep.study import Record
+from utils.jobs.here import Here
+from utils.runs.run_lock import RunLock
+
+ROOT = Path(__file__).parents[2]
+TRIALS, SEEDS = 12, 5
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "run_training", fast_sweep.learn)
+
+
+def words(folder: Path, name: str, *flags: str) -> list[str]:
+    files = ("--config", str(folder / "tiny.toml"), "--space", str(folder / "space.toml"))
+    size = ("--trials", str(TRIALS), "--seeds", str(SEEDS))
+    return ["sweep", *files, *size, "--profile", "quick", "--runs-dir", str(folder / "runs"), "--run", name, *flags]
+
+
+def resume(folder: Path, *flags: str) -> list[str]:
+    return ["sweep", "--runs-dir", str(folder / "runs"), "--resume", *flags]
+
+
+def found(folder: Path, name: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / "runs" / name / "sweep.json").read_text())
+    return values | {"sweep": ""}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished sweep of a formula."""
+    path = tmp_path_factory.mktemp("sweep")
+    (path / "tiny.toml").write_text(TINY)
+    (path / "space.toml").write_text(SPACE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "run_training", fast_sweep.learn)
+        assert main(words(path, "whole")) == 0
+    return path
+
+
+def test_the_best_trial_is_the_one_of_the_highest_median(folder: Path) -> None:
+    whole = found(folder, "whole")
+    tried = whole["tried"]
+    assert [one["number"] for one in tried] == list(range(TRIALS))
+    assert {one["state"] for one in tried} == {"complete", "given up", "failed"}, "the case has all of them"
+    complete = [one for one in tried if one["state"] == "complete"]
+    assert whole["best"] == max(complete, key=lambda one: statistics.median(one["profits"]))
+    assert all(len(one["profits"]) == SEEDS for one in complete)
+    for one in tried:
+        assert (one["state"] == "given up") == (0 < len(one["profits"]) < SEEDS)
+        assert (one["state"] == "failed") == (one["settings"]["env.stake_percent"] > 2.3) == ("stake" in one["error"])
+    # A trial that loses by a constant on every seed is given up after four of them, in later rounds only.
+    given_up = [one for one in tried if one["state"] == "given up"]
+    assert all(one["number"] >= 8 and len(one["profits"]) == 4 for one in given_up)
+    runs = sorted(path.parent.name for path in (folder / "runs" / "whole").glob("*/summary.json"))
+    assert len(runs) == sum(len(one["profits"]) for one in tried)
+
+
+def assert_all_told(path: Path) -> None:
+    record = Record(path)
+    assert [trial.number for trial in record.trials] == list(range(TRIALS))
+    assert all(trial.state.is_finished() for trial in record.trials)
+    record.close()
+
+
+def test_nothing_is_left_running_and_every_run_began_once(folder: Path) -> None:
+    path = folder / "runs" / "whole"
+    assert_all_told(path)
+    starts = (path / STARTS).read_text().split()
+    assert len(starts) == len(set(starts))
+
+
+def test_the_choice_is_judged_by_the_formulas(folder: Path) -> None:
+    """The deflated ratio computed again, from the files and by the formulas of the paper."""
+    path, whole = folder / "runs" / "whole", found(folder, "whole")
+    ratios, best = [], np.zeros(0)
+    for one in whole["tried"]:
+        if one["state"] != "failed":
+            curves = [
+                pd.read_csv(path / f"trial-{one['number']:03d}-seed-{seed}" / "equity.csv")
+                for seed in range(len(one["profits"]))
+            ]
+            excess = np.mean(
+                [curve["champion"].pct_change() - curve["equal weight"].pct_change() for curve in curves], axis=0
+            )[1:]
+            ratios.append(excess.mean() / excess.std(ddof=1))
+            best = excess if one["number"] == whole["best"]["number"] else best
+    threshold = expected_best_sharpe(statistics.stdev(ratios), len(ratios))
+    assert whole["expected_best_sharpe"] == pytest.approx(math.sqrt(252) * threshold)
+    standard = (best - best.mean()) / best.std()
+    moments = float((standard**3).mean()), float((standard**4).mean())
+    ratio = float(best.mean() / best.std(ddof=1))
+    chance = probabilistic_sharpe(ratio, threshold, len(best), *moments)
+    assert whole["deflated_sharpe"] == pytest.approx(chance)
+    assert whole["overfitting_probability"] < 0.2, "the formula's best is among the best on any days"
+
+
+@pytest.mark.parametrize("place", ["here", "apart"])
+def test_who_finishes_first_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    if place == "here":
+        in_order = Here.run
+        monkeypatch.setattr(Here, "run", lambda self, jobs, tell: in_order(self, [*jobs][::-1], tell))
+    name = f"order-{place}"
+    assert main(words(folder, name)) == 0
+    assert found(folder, name) == found(folder, "whole")
+
+
+def begun(folder: Path, name: str, count: int, process: subprocess.Popen[str]) -> None:
+    """Wait until so many runs have begun."""
+    log = folder / "runs" / name / STARTS
+    while process.poll() is None and (not log.is_file() or len(log.read_text().split()) < count):
+        time.sleep(0.02)
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    children = process.children(recursive=True)
+    return [child for child in children if any("spawn_main" in word for word in child.cmdline())]
+
+
+def test_a_sweep_that_is_killed_three_times_ends_as_one_that_was_not(folder: Path) -> None:
+    """A worker and its driver within the first round, then the driver within the second; no process is left."""
+    environment = os.environ | {PAUSE: "0.05", "OMP_NUM_THREADS": "1"}
+
+    def start(line: list[str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.sweep.fast_sweep", *line], cwd=ROOT, env=environment, stderr=-1, text=True
+        )
+
+    with start(words(folder, "killed", "--jobs", "2")) as process:
+        begun(folder, "killed", 4, process)
+        left = workers_of(psutil.Process(process.pid))
+        left[0].kill()
+        begun(folder, "killed", 8, process)
+        left += psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        assert "was lost (process" in str(process.communicate()[1])
+    assert left and not psutil.wait_procs(left, timeout=15)[1]
+    with start(resume(folder, "killed")) as process:
+        begun(folder, "killed", 44, process)
+        process.kill()
+    assert main(resume(folder)) == 0
+    assert found(folder, "killed") == found(folder, "whole")
+    assert_all_told(folder / "runs" / "killed")
+
+
+def errors(shown: str) -> list[str]:
+    assert "Traceback" not in shown
+    return [line for line in shown.splitlines() if line.startswith("ERROR ")]
+
+
+def test_a_full_disk_stops_the_sweep_which_then_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(DAMAGED, "trial-009-seed-2")
+    assert main(words(folder, "full")) == 1
+    assert "got a full one" in errors(capsys.readouterr().err)[-1]
+    monkeypatch.delenv(DAMAGED)
+    path = folder / "runs" / "full"
+    (path / "trial-009-seed-2").mkdir()
+    with RunLock(path / "trial-009-seed-2"):
+        (path / "trial-009-seed-2" / "config.json").write_text("{}")
+        assert main(resume(folder, "full")) == 2
+    (line,) = errors(capsys.readouterr().err)
+    assert f"a run that nobody else works on, got {path / 'trial-009-seed-2'}" in line
+    assert main(resume(folder, "full")) == 0
+    assert found(folder, "full") == found(folder, "whole")
+
+
+def test_a_sweep_whose_trials_all_fail_says_why_and_tells_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "space.toml").write_text("[env.stake_percent]\nlow = 3\nhigh = 4\n")
+    assert main(words(folder, "failing", "--space", str(tmp_path / "space.toml"), "--seeds", "1")) == 2
+    assert "expected a smaller stake, got 3." in errors(capsys.readouterr().err)[-1]
+    record = Record(folder / "runs" / "failing")
+    assert [trial.state.name for trial in record.trials] == ["RUNNING"] * 8
+    record.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--resume", "whole", "--trials", "13"), "expected --trials as"),
+        (("--resume", "whole", "--seeds", "2"), "(5), got 2"),
+        (("--resume", "whole", "--seed", "5"), "expected seed = 0"),
+        (("--resume", "whole", "--space", "{0}/other.toml"), "expected --space as"),
+        (("--resume", "hwole"), "the nearest is 'whole'"),
+        (("--run", "none"), "expected --space FILE"),
+        (("--run", "whole", "--space", "{0}/space.toml"), "a new name for --run"),
+        (("--run", "none", "--space", "{0}/none.toml"), "a readable TOML file for --space"),
+        (("--trials", "0"), "trials >= 1"),
+    ],
+)
+def test_mistakes_get_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], says: str
+) -> None:
+    (folder / "other.toml").write_text(SPACE.replace("2.5", "2.4"))
+    assert main(["sweep", "--runs-dir", str(folder / "runs"), *(flag.format(folder) for flag in flags)]) == 2
+    (line,) = errors(capsys.readouterr().err)
+    assert says in line and not (folder / "runs" / "none").exists()
+
+
+def test_without_optuna_it_says_how_to_install_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert main(words(folder, "none")) == 2
+    (line,) = errors(capsys.readouterr().err)
+    assert "pip install -r requirements-sweep.txt" in line and not (folder / "runs" / "none").exists()
+
+
+def test_a_test_that_cannot_act_is_told(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    main(words(folder, "whole"))
+    runs = ("--runs-dir", str(tmp_path), "--trials", "1")
+    for seeds, is_told in (("4", True), ("5", False)):
+        main(words(folder, f"told-{seeds}", *runs, "--seeds", seeds))
+        assert ("no trial can be given up early" in capsys.readouterr().err) == is_told
+
+
+def test_the_page_shows_every_trial(folder: Path) -> None:
+    page, whole = (folder / "runs" / "whole" / "sweep.html").read_text(), found(folder, "whole")
+    shown = [one for one in whole["tried"] if one["state"] != "failed"]
+    assert page.count('<path class="line s5"') + page.count('<path class="line s7"') + 1 == len(shown)
+    assert sum(f'<tr><th scope="row">{number}</th>' in page for number in range(TRIALS)) == TRIALS
+    for name in ("evolution.mutation_strength", "policy iterations", "expected a smaller stake", whole["sentence"]):
+        assert name in page
+    assert f"Trial {whole['best']['number']} is the best of {TRIALS}" in page
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a real sweep of two trials on one seed, kept in the cloud, for whose tests that stays set."""
+    path = tmp_path_factory.mktemp("real")
+    (path / "tiny.toml").write_text(TINY)
+    (path / "space.toml").write_text(SPACE)
+    (path / "volume").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "run_training", run_training)
+        patch.setenv("CLOUD_PROVIDER", "local")
+        patch.setenv("CLOUD_BUCKET", str(path / "volume"))
+        assert main(words(path, "real", "--trials", "2", "--seeds", "1", "--rivals", "none")) == 0
+        yield path
+
+
+def test_every_trial_counts_in_the_verdict_of_each(real: Path) -> None:
+    for number in range(2):
+        summary = json.loads((real / "runs" / "real" / f"trial-{number:03d}-seed-0" / "summary.json").read_text())
+        verdict = summary["champion"]["verdict"]
+        assert (verdict["validation"]["trials"], verdict["holdout"]["trials"]) == (2, 1)
+        assert "of 2 trials" in verdict["validation"]["sentence"]
+    page = (real / "runs" / "real" / "trial-000-seed-0" / "report.html").read_text()
+    assert "the verdict allows for all of its trials, 2." in page and "Nothing was chosen" not in page
+
+
+def test_the_best_settings_train_the_best_trial_again(real: Path) -> None:
+    best = real / "runs" / "real" / "best.toml"
+    assert main(["--config", str(best), "--device", "cpu", "--runs-dir", str(real / "again"), "--run", "again"]) == 0
+    number = found(real, "real")["best"]["number"]
+    trial = real / "runs" / "real" / f"trial-{number:03d}-seed-0" / "equity.csv"
+    assert (real / "again" / "again" / "equity.csv").read_bytes() == trial.read_bytes()
+
+
+def test_a_sweep_whose_disk_is_lost_goes_on(real: Path, tmp_path: Path) -> None:
+    """All runs have ended in the cloud: nothing is trained, which the formula would do otherwise."""
+    assert main(["sweep", "--runs-dir", str(tmp_path), "--resume"]) == 0
+    for name in ("sweep.json", "best.toml", "sweep_plan.json"):
+        here, kept = (real / folder / "real" / name for folder in ("runs", "volume"))
+        assert (tmp_path / "real" / name).read_bytes() == here.read_bytes() == kept.read_bytes()
+    assert not (tmp_path / "real" / STARTS).exists()
