@@ -105,7 +105,7 @@ def test_a_trial_with_the_better_mean_is_never_given_up(best: list[float], value
 def test_the_setting_that_decides_is_the_most_important() -> None:
     trials = [told(number, [0.0]) for number in range(40)]
     for trial in trials:
-        trial.values = [-abs(trial.params["evolution.mutation_strength"] - 0.3)]
+        trial.intermediate_values[0] = -abs(trial.params["evolution.mutation_strength"] - 0.3)
     found = importances(trials)
     assert next(iter(found)) == "evolution.mutation_strength" and sum(found.values()) == pytest.approx(1)
     assert importances(trials[:19]) == {}

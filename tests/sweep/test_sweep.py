@@ -158,12 +158,14 @@ def test_a_sweep_that_is_killed_three_times_ends_as_one_that_was_not(folder: Pat
         left = workers_of(psutil.Process(process.pid))
         left[0].kill()
         begun(folder, "killed", 8, process)
+        assert process.poll() is None
         left += psutil.Process(process.pid).children(recursive=True)
         process.kill()
         assert "was lost (process" in str(process.communicate()[1])
     assert left and not psutil.wait_procs(left, timeout=15)[1]
     with start(resume(folder, "killed")) as process:
         begun(folder, "killed", 44, process)
+        assert process.poll() is None
         process.kill()
     assert main(resume(folder)) == 0
     assert found(folder, "killed") == found(folder, "whole")
@@ -210,6 +212,7 @@ def test_a_sweep_whose_trials_all_fail_says_why_and_tells_nothing(
         (("--resume", "whole", "--trials", "13"), "expected --trials as"),
         (("--resume", "whole", "--seeds", "2"), "(5), got 2"),
         (("--resume", "whole", "--seed", "5"), "expected seed = 0"),
+        (("--resume", "whole", "--generations", "9"), "expected generations = 2"),
         (("--resume", "whole", "--space", "{0}/other.toml"), "expected --space as"),
         (("--resume", "hwole"), "the nearest is 'whole'"),
         (("--run", "none"), "expected --space FILE"),
@@ -249,7 +252,7 @@ def test_the_page_shows_every_trial(folder: Path) -> None:
     shown = [one for one in whole["tried"] if one["state"] != "failed"]
     assert page.count('<path class="line s5"') + page.count('<path class="line s7"') + 1 == len(shown)
     assert sum(f'<tr><th scope="row">{number}</th>' in page for number in range(TRIALS)) == TRIALS
-    for name in ("evolution.mutation_strength", "policy iterations", "expected a smaller stake", whole["sentence"]):
+    for name in ("mutation strength", "policy iterations", "expected a smaller stake", whole["sentence"]):
         assert name in page
     assert f"Trial {whole['best']['number']} is the best of {TRIALS}" in page
 

@@ -125,7 +125,13 @@ def _open(
                 f"expected --{name} as {path} began ({value}), got {getattr(asked, name)}; leave it out, or start "
                 "a new sweep without --resume"
             )
-    return path, plan, settings_to_resume(began, config, explicit)
+    now = settings_to_resume(began, config, explicit)
+    if now.generations != began.generations:
+        raise ConfigError(
+            f"expected generations = {began.generations}, with which the sweep began, got {now.generations}; leave it "
+            "out, for trials are compared that were trained alike"
+        )
+    return path, plan, now
 
 
 def _newest(runs_dir: Path, store: ObjectStore | None) -> str:

@@ -17,9 +17,9 @@ from utils.tables import table
 
 LISTED = 10
 """Trials of the table on the terminal."""
-HEIGHT, _TOP, _BOTTOM = 300, 40, 12
+HEIGHT, _TOP, _BOTTOM = 320, 56, 12
 """Pixels of the parallel coordinates, and of the room above and below the axes."""
-_MARGIN = 0.07
+_MARGIN = 0.05
 """Share of the width beside the first and the last axis."""
 _GOOD, _OTHER = 5, 7
 """Styles of the best quarter of the trials and of the others."""
@@ -32,7 +32,7 @@ def short_table(outcome: Outcome) -> str:
             "trial": one.number,
             "median %": one.value,
             "by seed %": " ".join(f"{profit:+.2f}" for profit in one.profits),
-            **{name: _word(value) for name, value in one.settings.items()},
+            **{name.rpartition(".")[2]: _word(value) for name, value in one.settings.items()},
         }
         for one in ranked(outcome)[:LISTED]
     ]
@@ -69,6 +69,7 @@ def render(outcome: Outcome) -> str:
         counts={state: sum(one.state == state for one in outcome.tried) for state in ("given up", "failed")},
         first_seed=outcome.config.seed,
         history=history_chart(outcome),
+        labels=labels(outcome),
         axes=axes(outcome),
         ways=ways(outcome),
         top=_y(1.0),
@@ -130,9 +131,14 @@ class Way(NamedTuple):
     """Of an SVG path, in a width of `svg.WIDTH`."""
 
 
+def labels(outcome: Outcome) -> list[str]:
+    """Return the names of the settings that vary, without their concerns."""
+    return [one.name.rpartition(".")[2].replace("_", " ") for one in outcome.plan.dimensions]
+
+
 def axes(outcome: Outcome) -> list[Axis]:
     """Return an axis for each setting that varies, and one for the profit."""
-    names = [*(one.name.rpartition(".")[2].replace("_", " ") for one in outcome.plan.dimensions), "profit, %"]
+    names = [*labels(outcome), "profit, %"]
     ticks = [_ticks(dimension) for dimension in outcome.plan.dimensions]
     low, high = _profit_range(outcome)
     ticks.append([(_y(0.0), number(low, 1)), (_y(1.0), number(high, 1))])

@@ -172,12 +172,21 @@ def is_given_up(earlier: Sequence[FrozenTrial], values: Sequence[float]) -> bool
 def importances(trials: Sequence[FrozenTrial]) -> dict[str, float]:
     """Return the share of each setting in what tells the best trials from all, the largest first; {} for few trials.
 
-    By PED-ANOVA (Watanabe, Bansal & Hutter 2023), of trials that were trained on all seeds.
+    By PED-ANOVA (Watanabe, Bansal & Hutter 2023), of all trials that did not fail, by the median of their values.
     """
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-    from optuna.trial import TrialState
+    from optuna.trial import create_trial
 
-    if sum(trial.state == TrialState.COMPLETE for trial in trials) < _LEAST_FOR_IMPORTANCE:
+    valued = [
+        create_trial(
+            params=trial.params,
+            distributions=trial.distributions,
+            value=statistics.median(trial.intermediate_values.values()),
+        )
+        for trial in trials
+        if trial.state.name != "FAIL"
+    ]
+    if len(valued) < _LEAST_FOR_IMPORTANCE:
         return {}
     with _quiet():
-        return get_param_importances(_remembered(trials), evaluator=PedAnovaImportanceEvaluator())
+        return get_param_importances(_remembered(valued), evaluator=PedAnovaImportanceEvaluator())
