@@ -12,6 +12,9 @@ from torch import Tensor
 from data.features import CLOSE, HIGH, OPEN
 
 EXIT_REASONS = ("", "target_open", "target", "holding", "no_bar", "episode_end")
+"""Where several apply, the first counts."""
+MONEY = ("target_percent", "value", "shares", "entry_price", "target_price", "last_price")
+"""Columns of a ledger in float64."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +93,16 @@ class Ledger:
     exit_step: Tensor
     """Steps finished when it was closed, -1 while it was not."""
     reason: Tensor
+    """Place in EXIT_REASONS; while an account runs, the bits of the rules by which it was closed."""
 
     @classmethod
-    def empty(cls, rows: int, lanes: int, device: torch.device) -> Ledger:
-        """Allocate a ledger."""
+    def over(cls, money: Tensor) -> Ledger:
+        """Allocate a ledger over (rows, MONEY, lanes) float64, which are written at once."""
         types = dict.fromkeys(("stock", "days_without_bar", "exit_step"), torch.int64)
-        types |= {"is_open": torch.bool, "reason": torch.int8}
-        shape = (rows, lanes)
-        names = [f.name for f in fields(cls)]
-        return cls(**{n: torch.zeros(shape, dtype=types.get(n, torch.float64), device=device) for n in names})
+        types |= {"is_open": torch.bool, "reason": torch.uint8}
+        rows, _, lanes = money.shape
+        columns = {n: torch.zeros(rows, lanes, dtype=dtype, device=money.device) for n, dtype in types.items()}
+        return cls(**columns, **dict(zip(MONEY, money.unbind(1), strict=True)))
 
     def clear(self) -> None:
         """Forget all rows, in place."""

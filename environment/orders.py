@@ -27,11 +27,10 @@ class Orders:
     target_percent: Tensor
 
 
-def candidate_stocks(tradable: Tensor, slot_stock: Tensor) -> Tensor:
-    """Tell which of (..., n) tradable stocks are not held; `slot_stock` (..., slots) is n in empty slots."""
-    stocks = tradable.shape[-1]
+def held_stocks(slot_stock: Tensor, stocks: int) -> Tensor:
+    """Tell which of n stocks, (..., n), are held; `slot_stock` (..., slots) is n in empty slots."""
     held = torch.zeros(*slot_stock.shape[:-1], stocks + 1, dtype=torch.bool, device=slot_stock.device)
-    return tradable & ~held.scatter_(-1, slot_stock, True)[..., :stocks]
+    return held.scatter_(-1, slot_stock, True)[..., :stocks]
 
 
 def choose_orders(coefficient: Tensor, is_candidate: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -41,10 +40,17 @@ def choose_orders(coefficient: Tensor, is_candidate: Tensor, count: int) -> tupl
     return torch.where(best >= MIN_COEFFICIENT, best, 0.0), stock
 
 
-def cut_to_cash(wanted: Tensor, cash: Tensor, dim: int) -> Tensor:
-    """Cut orders, best first along `dim`, each to the cash that those before it leave; there is no leverage."""
-    spent_before = wanted.cumsum(dim) - wanted
-    return torch.minimum(wanted, (cash - spent_before).clamp(min=0))
+def cut_to_cash(wanted: Tensor, cash: Tensor, least: float) -> Tensor:
+    """Cut (orders, lanes) payments, best first, to the (lanes,) cash that those before leave; there is no leverage.
+
+    One that is left with less than `least` lapses. What is paid is taken from the cash in place.
+    """
+    paid = []
+    for payment in wanted.unbind():
+        payment = torch.minimum(payment, cash.clamp(min=0))
+        paid.append(payment * (payment >= least))
+        cash -= paid[-1]
+    return torch.stack(paid)
 
 
 def target_price(entry_price: Price, target_percent: Price) -> Price:

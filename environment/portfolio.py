@@ -7,27 +7,21 @@ its last rows. A step is therefore a few operations on one contiguous slice, wha
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from data.market import Market
-from environment.ledger import EXIT_REASONS, Bars, EpisodeSummary, Ledger, Positions
-from environment.orders import (
-    Orders,
-    candidate_stocks,
-    choose_orders,
-    cut_to_cash,
-    position_features,
-    target_price,
-)
+from environment.ledger import EXIT_REASONS, MONEY, Bars, EpisodeSummary, Ledger, Positions
+from environment.orders import Orders, choose_orders, cut_to_cash, held_stocks, position_features, target_price
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
-_TARGET_OPEN, _TARGET, _HOLDING, _NO_BAR, _EPISODE_END = range(1, len(EXIT_REASONS))
+_RULES = len(EXIT_REASONS) - 2
+"""Of exits, by the bits of a byte; who passes none leaves at the end of the episode."""
 _DUST = 1e-6
 """Orders below this share of the initial capital are dropped: what rounding leaves of the cash is no position."""
 
@@ -66,11 +60,16 @@ class Portfolio:
         self.slots = lifetime * self.orders_per_day
         # A slot's place in the window tells its age, so sessions held are a constant column.
         age = torch.arange(lifetime, 0, -1, device=self.device).repeat_interleave(self.orders_per_day)
-        self._sessions_held = (age if rules.fill == "next_open" else age + 1)[:, None]
-        self._is_due = self._sessions_held >= rules.max_holding_days
-        self._after_entry_day = self._sessions_held > 1
-        # As tensors of one byte: numbers would make the ledger's reasons eight bytes wide on the way.
-        self._reasons = torch.arange(len(EXIT_REASONS), dtype=torch.int8, device=self.device).unbind()
+        self.sessions_held = age if rules.fill == "next_open" else age + 1
+        """(slots,) of a position that is open at a close."""
+        self._is_due = self.sessions_held[:, None] >= rules.max_holding_days
+        self._after_entry_day = self.sessions_held[:, None] > 1
+        passed = range(2**_RULES)
+        first = [next((rule for rule in range(_RULES) if bits >> rule & 1), _RULES) + 1 for bits in passed]
+        self._reason_of_bits = torch.tensor(first, dtype=torch.uint8, device=self.device)
+        # Numbers would be copied to the device each time.
+        self._none = torch.full((), bars.stocks, device=self.device)
+        self._zero, self._one = torch.arange(2, dtype=torch.float64, device=self.device).unbind()
 
     @classmethod
     def on(cls, market: Market, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> Self:
@@ -102,9 +101,9 @@ class Portfolio:
         self.equity_curve.fill_(self.rules.initial_capital)
 
     def clear_history(self) -> None:
-        """Forget the trades, rewards and equity of the episodes; cash and equity of the last close stay as they are."""
+        """Forget the trades of the episodes; cash and equity stay as they are."""
         self._ledger.clear()
-        self.rewards.zero_()
+        self._realised_loss.zero_()
         self.had_position.zero_()
 
     def _allocate(self, lanes: int, steps: int) -> None:
@@ -113,9 +112,10 @@ class Portfolio:
 
         self.lanes = lanes
         rows = self.slots + (steps - 1) * self.orders_per_day
-        self._ledger = Ledger.empty(rows, lanes, self.device)
+        self._money = money(rows, len(MONEY), lanes)
+        self._ledger = Ledger.over(self._money)
         self.cash, self.equity = money(lanes), money(lanes)
-        self.rewards = money(steps, lanes)
+        self._realised_loss = money(steps, lanes)
         self.equity_curve = money(steps + 1, lanes)
         self.had_position = torch.zeros(steps, lanes, dtype=torch.bool, device=self.device)
 
@@ -135,11 +135,21 @@ class Portfolio:
         return slice(first, first + self.slots)
 
     def _slot_stock(self, rows: slice) -> Tensor:
-        return torch.where(self._ledger.is_open[rows], self._ledger.stock[rows], self.bars.stocks).T
+        return torch.where(self._ledger.is_open[rows], self._ledger.stock[rows], self._none).T
+
+    def held(self) -> Tensor:
+        """Tell which stocks (lanes, stocks) have an open position."""
+        return held_stocks(self._slot_stock(self._open_rows()), self.bars.stocks)
 
     def candidates(self) -> Tensor:
         """Tell which stocks (lanes, stocks) have a bar today and no open position."""
-        return candidate_stocks(self.bars.tradable[self.day], self._slot_stock(self._open_rows()))
+        return self.bars.tradable[self.day] & ~self.held()
+
+    def sizes(self) -> Tensor:
+        """Return the sizes of positions at their entry as they are observed, (lanes, slots); 0 in empty slots."""
+        rows, ledger = self._open_rows(), self._ledger
+        largest = self.rules.initial_capital * self.rules.largest_order
+        return (ledger.value[rows] * ledger.is_open[rows] / largest).float().T
 
     def positions(self) -> Positions:
         """Return the open positions at the last close, by slot."""
@@ -147,7 +157,7 @@ class Portfolio:
         is_open = ledger.is_open[rows]
         features = position_features(
             self.rules,
-            sessions_held=self._sessions_held,
+            sessions_held=self.sessions_held[:, None],
             entry_price=ledger.entry_price[rows],
             last_price=ledger.last_price[rows],
             target_price=ledger.target_price[rows],
@@ -184,9 +194,10 @@ class Portfolio:
         Returns:
             (lanes,) float64 reward: change of equity in percent of the initial capital, less penalties.
         """
-        return self.step_orders(self.select_orders(action) if self.is_trading else None)
+        self.step_orders(self.select_orders(action) if self.is_trading else None)
+        return self._rewards(self.step_index - 1)[0]
 
-    def step_orders(self, orders: Orders | None) -> Tensor:
+    def step_orders(self, orders: Orders | None) -> None:
         """As `step`, with the orders already chosen; None orders nothing."""
         if self.is_done:
             raise RuntimeError("the episode has ended; call reset first")
@@ -197,7 +208,7 @@ class Portfolio:
             self._fill(orders, self._quotes(orders.stock)[..., 0])
         self._close_positions(is_last=self.step_index == self.steps - 1)
         self.step_index += 1
-        return self._book_reward()
+        self.equity_curve[self.step_index] = self.equity
 
     def _quotes(self, stock: Tensor) -> Tensor:
         """Look up today's open, high and close of (..., lanes) stocks: (..., lanes, 3) float64."""
@@ -215,58 +226,52 @@ class Portfolio:
     def _fill(self, orders: Orders, price: Tensor) -> None:
         """Buy in rank order with the cash of the last close; an order without a price lapses."""
         wanted = self._cut_to_volume(orders.coefficient * self.rules.stake, orders.stock, price)
-        wanted = torch.where(torch.isfinite(price), wanted, 0.0) * (1 + self._rate)
-        value = cut_to_cash(wanted, self.cash, dim=0) / (1 + self._rate)
-        is_filled = value >= _DUST * self.rules.initial_capital
-        value = torch.where(is_filled, value, 0.0)
-        price = torch.where(is_filled, price, 1.0)
+        with_costs, least = 1 + self._rate, _DUST * self.rules.initial_capital
+        wanted = torch.where(price > 0, wanted, self._zero) * with_costs
+        paid = cut_to_cash(wanted, self.cash, least * with_costs)
+        is_filled, value = paid > 0, paid / with_costs
+        price = torch.where(is_filled, price, self._one)
         first = self.slots + (self.step_index - 1) * self.orders_per_day
-        new, ledger = slice(first, first + self.orders_per_day), self._ledger
-        ledger.stock[new] = orders.stock
-        ledger.target_percent[new] = orders.target_percent
-        ledger.value[new] = value
-        ledger.shares[new] = value / price
-        ledger.entry_price[new] = price
-        ledger.last_price[new] = price
-        ledger.target_price[new] = target_price(price, orders.target_percent)
-        ledger.is_open[new] = is_filled
-        self.cash -= (value * (1 + self._rate)).sum(0)
+        new, target = slice(first, first + self.orders_per_day), orders.target_percent
+        bought = {"target_percent": target, "value": value, "shares": value / price}
+        prices = {"entry_price": price, "target_price": target_price(price, target), "last_price": price}
+        torch.stack([(bought | prices)[name] for name in MONEY], dim=1, out=self._money[new])
+        self._ledger.stock[new] = orders.stock
+        self._ledger.is_open[new] = is_filled
 
     def _close_positions(self, *, is_last: bool) -> None:
         """Apply the exit rules to today's bars, the earliest price of the day first."""
         first = self.step_index * self.orders_per_day
         rows, ledger = slice(first, first + self.slots), self._ledger
         is_open, target, last = ledger.is_open[rows], ledger.target_price[rows], ledger.last_price[rows]
-        self.had_position[self.step_index] = is_open.any(0)
+        torch.any(is_open, dim=0, out=self.had_position[self.step_index])
         open_, high, close = self._quotes(ledger.stock[rows]).unbind(-1)
         # Comparisons with NaN are false: a stock without a bar passes none of these.
         has_bar = close > 0
         at_open = (open_ >= target) & self._after_entry_day
         at_target = high >= target
         at_close = has_bar & self._is_due
-        missing = torch.where(has_bar, 0, ledger.days_without_bar[rows] + 1)
+        missing = ledger.days_without_bar[rows].add_(1).masked_fill_(has_bar, 0)
         is_lost = missing >= self.rules.max_days_without_bar
         price = torch.where(has_bar, close, last)
         if self.rules.delisting_loss > 0:
             price = torch.where(is_lost, price * (1 - self.rules.delisting_loss / 100), price)
         price = torch.where(at_target, target, price)
         price = torch.where(at_open, open_, price)
-        leaves = torch.ones_like(is_open) if is_last else at_target | at_open | at_close | is_lost
-        leaves &= is_open
-        ledger.days_without_bar[rows] = missing
-        ledger.last_price[rows] = torch.where(is_open, price, last)
-        ledger.exit_step[rows] = torch.where(leaves, self.step_index + 1, ledger.exit_step[rows])
-        reason = self._reasons[_EPISODE_END]
-        for code, applies in ((_NO_BAR, is_lost), (_HOLDING, at_close), (_TARGET, at_target), (_TARGET_OPEN, at_open)):
-            reason = torch.where(applies, self._reasons[code], reason)
-        ledger.reason[rows] = torch.where(leaves, reason, ledger.reason[rows])
-        ledger.is_open[rows] = is_open & ~leaves
+        passed = at_open.view(torch.uint8)
+        for rule, applies in enumerate((at_target, at_close, is_lost), start=1):
+            passed = torch.add(passed, applies.view(torch.uint8), alpha=1 << rule)
+        leaves = is_open.clone() if is_last else is_open & (passed > 0)
+        torch.where(is_open, price, last, out=last)
+        ledger.exit_step[rows].masked_fill_(leaves, self.step_index + 1)
+        torch.where(leaves, passed, ledger.reason[rows], out=ledger.reason[rows])
+        is_open ^= leaves
         worth = ledger.shares[rows] * price
-        self.cash += (worth * leaves).sum(0) * (1 - self._rate)
-        self._realised_loss = (
-            self._losses(ledger.value[rows], worth, leaves).sum(0) if self.rules.loss_multiplier > 1 else None
-        )
-        torch.add(self.cash, (worth * ledger.is_open[rows]).sum(0), out=self.equity)
+        sold, kept = _summed(worth * torch.stack((leaves, is_open)))
+        self.cash += sold * (1 - self._rate)
+        torch.add(self.cash, kept, out=self.equity)
+        if self.rules.loss_multiplier > 1:
+            self._realised_loss[self.step_index] = _summed(self._losses(ledger.value[rows], worth, leaves))
 
     def _losses(self, value: Tensor, worth: Tensor, closed: Tensor) -> Tensor:
         """Return each trade's realised loss, net of both legs' costs; 0 for gains and for rows not closed."""
@@ -276,23 +281,24 @@ class Portfolio:
         """Return each trade's profit after both legs' costs."""
         return worth - value - self._rate * (worth + value)
 
-    def _book_reward(self) -> Tensor:
-        now = self.step_index
-        percent = 100 / self.rules.initial_capital
-        self.equity_curve[now] = self.equity
-        reward = (self.equity - self.equity_curve[now - 1]) * percent
-        if self.rules.inaction_penalty > 0:
-            reward = reward - self.rules.inaction_penalty * ~self.had_position[now - 1]
-        if self._realised_loss is not None:
-            reward = reward - (self.rules.loss_multiplier - 1) * percent * self._realised_loss
-        self.rewards[now - 1] = reward
-        return reward
+    @property
+    def rewards(self) -> Tensor:
+        """Return the (steps so far, lanes) float64 rewards, see `step`."""
+        return self._rewards(0)
+
+    def _rewards(self, first: int) -> Tensor:
+        steps, percent = slice(first, self.step_index), 100 / self.rules.initial_capital
+        reward = self.equity_curve[first : self.step_index + 1].diff(dim=0) * percent
+        reward = reward - self.rules.inaction_penalty * ~self.had_position[steps]
+        return reward - (self.rules.loss_multiplier - 1) * percent * self._realised_loss[steps]
 
     def ledger(self) -> Ledger:
         """Return all orders of the episodes, (steps * orders, lanes) each, in the order they were given."""
         first = self.slots - self.orders_per_day
         rows = slice(first, first + self.step_index * self.orders_per_day)
-        return Ledger(**{f.name: getattr(self._ledger, f.name)[rows] for f in fields(Ledger)})
+        found = Ledger(**{f.name: getattr(self._ledger, f.name)[rows] for f in fields(Ledger)})
+        reason = self._reason_of_bits[found.reason.long()] * (found.exit_step > 0)
+        return replace(found, reason=reason)
 
     def entry_credited_rewards(self) -> Tensor:
         """Credit each trade's whole result to the step that ordered it: (steps, lanes) float64 rewards.
@@ -303,7 +309,7 @@ class Portfolio:
         worth, closed = ledger.shares * ledger.last_price, ledger.exit_step > 0
         net = self._net(ledger.value, worth) * closed
         net -= (self.rules.loss_multiplier - 1) * self._losses(ledger.value, worth, closed)
-        credited = percent * net.view(self.step_index, self.orders_per_day, self.lanes).sum(1)
+        credited = percent * _summed(net.view(self.step_index, self.orders_per_day, self.lanes))
         return credited - self.rules.inaction_penalty * ~self.had_position[: self.step_index]
 
     def summary(self) -> EpisodeSummary:
@@ -314,7 +320,7 @@ class Portfolio:
         opened = (ledger.value > 0).sum(0)
         busy = self.had_position[: self.step_index].sum(0)
         profit = 100 * (self.equity - capital) / capital
-        losses = self._losses(ledger.value, worth, closed).sum(0)
+        losses = _summed(self._losses(ledger.value, worth, closed))
         penalties = rules.inaction_penalty * (self.step_index - busy) + rules.zero_trades_penalty * (opened == 0)
         penalties = penalties + (rules.loss_multiplier - 1) * 100 * losses / capital
         return EpisodeSummary(
@@ -325,8 +331,13 @@ class Portfolio:
             days_with_positions=busy,
             days_without_positions=self.step_index - busy,
             penalties=penalties,
-            costs=self._rate * (ledger.value + worth * closed).sum(0),
+            costs=self._rate * _summed(ledger.value + worth * closed),
             final_equity=self.equity.clone(),
             fitness=profit - penalties,
             profit_percent=profit,
         )
+
+
+def _summed(money: Tensor) -> Tensor:
+    """Sum up (..., rows, lanes) over rows, in an order that does not depend on how many lanes there are."""
+    return money.transpose(-1, -2).contiguous().sum(-1)

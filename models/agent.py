@@ -105,8 +105,8 @@ class Agent:
         accounts = accounts_of(positions, account, outlook.opportunity[:, day], self.rules)
         expected = torch.where(is_held, -torch.inf, outlook.expected[:, day])
         orders = min(self.rules.max_new_positions_per_day, expected.shape[1])
-        action, _, _ = decide(self.traders, self.waiting, expected, accounts, torch.zeros_like(accounts.cash), orders)
-        return action[0].cpu()
+        choice = decide(self.traders, self.waiting, expected, accounts, torch.zeros_like(accounts.cash), orders)
+        return choice.action(expected.shape[1])[0].cpu()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that it is, as nested dicts of tensors and JSON values."""

@@ -88,6 +88,26 @@ class Outlook:
         return cls.of((_TRACE * (1.0 - turn / count)).float()[None], tradable)
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The orders of L accounts on a day, best first."""
+
+    stock: Tensor
+    """(L, k)"""
+    coefficient: Tensor
+    """(L, k) float32; 0: none."""
+    target_percent: Tensor
+    """(L,) float32"""
+    decision: Decision
+
+    def action(self, stocks: int) -> Tensor:
+        """Return it as the (L, n, 2) action of an environment."""
+        action = self.coefficient.new_zeros(len(self.stock), stocks, ACTION_FEATURES)
+        action[..., 0].scatter_(1, self.stock, self.coefficient)
+        action[..., 1] = self.target_percent[:, None]
+        return action
+
+
 def decide(
     traders: Traders,
     waiting: WaitingValue,
@@ -95,27 +115,22 @@ def decide(
     accounts: Accounts,
     caution: Tensor,
     orders: int,
-) -> tuple[Tensor, Tensor, Decision]:
-    """Choose the orders of L accounts of A agents, agent by agent, L / A each.
+    slopes: Tensor | None = None,
+) -> Choice:
+    """Choose the orders of L accounts, one row of traders each.
 
     Args:
         expected: (L, n) expected results of the candidates, minus infinity for all others.
         caution: (L,) percent of an order's value that it must earn beyond what waiting is worth; 0 but to explore.
         orders: k, largest number of orders of a day.
-
-    Returns:
-        The (L, n, 2) action, the (L, k) expected results of the best candidates, and the decision.
+        slopes: of the value of waiting, where they are known.
     """
-    of_agent = len(expected) // traders.count
     best, stock = rank_stocks(expected, orders)
-    numbers = (traders.patience, traders.target_percent, traders.size)
-    patience, target, largest = (value.repeat_interleave(of_agent) for value in numbers)
-    decision = waiting.decide(best.double(), accounts, patience=patience, caution=caution, largest=largest)
-    size = decision.size * MAX_COEFFICIENT
-    traced = size * (1 - _TRACE * torch.arange(orders, device=size.device))
+    decision = waiting.decide(
+        best.double(), accounts, patience=traders.patience, caution=caution, largest=traders.size, slopes=slopes
+    )
+    last = MAX_COEFFICIENT * (1 - _TRACE * (orders - 1))
+    largest = torch.linspace(MAX_COEFFICIENT, last, orders, dtype=torch.float64, device=expected.device)
     # An order of less than the smallest coefficient is given at it, and cut to the cash.
-    size = torch.where(size > 0, traced.clamp(min=MIN_COEFFICIENT), 0.0)
-    action = torch.zeros(*expected.shape, ACTION_FEATURES, device=expected.device)
-    action[..., 0].scatter_(1, stock, size.float())
-    action[..., 1] = target.float()[:, None]
-    return action, best, decision
+    coefficient = (decision.size * largest).clamp(min=MIN_COEFFICIENT) * (decision.size > 0)
+    return Choice(stock, coefficient.float(), traders.target_percent.float(), decision)

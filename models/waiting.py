@@ -44,8 +44,14 @@ class Accounts:
 
     def after(self, spent: Tensor, invested: Tensor) -> Accounts:
         """Return the accounts with so much less cash and so much more in new positions, (L,) each."""
-        pending = torch.cat((self.pending[:, :-1], self.pending[:, -1:] + invested[:, None]), dim=1)
+        pending = torch.cat((self.pending[..., :-1], self.pending[..., -1:] + invested[..., None]), dim=-1)
         return replace(self, cash=self.cash - spent, pending=pending)
+
+    @property
+    def levels(self) -> Tensor:
+        """Return (L, 3) cash now, cash soon and all cash in the end."""
+        soon, in_the_end = self.pending[..., : BUCKETS // 2].sum(-1), self.pending.sum(-1)
+        return torch.stack((self.cash, self.cash + soon, self.cash + in_the_end), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -54,9 +60,22 @@ class Decision:
 
     size: Tensor
     """(L, k) shares of the largest order; 0: none."""
-    reward: Tensor
-    """(L,) expected results of the orders, percent of the initial capital."""
-    after: Accounts
+    best: Tensor
+    """(L, k) expected results of the largest orders, percent of the initial capital."""
+    before: Accounts
+    largest_order: float
+    cost_rate: float
+
+    @property
+    def reward(self) -> Tensor:
+        """Return the (L,) expected results of the orders, percent of the initial capital."""
+        return torch.where(self.size > 0, self.size * self.best, 0.0).sum(-1)
+
+    @property
+    def after(self) -> Accounts:
+        """Return the accounts after the orders."""
+        invested = self.size.sum(-1) * self.largest_order
+        return self.before.after(invested * (1 + self.cost_rate), invested)
 
 
 @dataclass(frozen=True)
@@ -65,8 +84,8 @@ class WaitingValue:
 
     weights: Tensor
     """(features,)"""
-    left_knots: Tensor
-    """(j,) days left between which values bend; no order is given later than the first."""
+    by_left: Tensor
+    """(trading days + 1, j) weights of the knots of time, by days left; 0 where no order can be given any more."""
     opportunity_knots: Tensor
     """(3,) opportunities between which values bend."""
     largest_order: float
@@ -75,43 +94,60 @@ class WaitingValue:
     """Of a leg, as a share of the value traded."""
     cash_knots: Tensor
     """(5,) shares of the initial capital between which values bend."""
+    spent: Tensor
+    """(3,) what the largest order takes from `Accounts.levels`: in the end only its costs."""
 
     @classmethod
     def zero(cls, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> WaitingValue:
         """Return the value that has learned nothing: waiting is worth nothing."""
         held = rules.max_holding_days
         days = sorted({0.0, held / 4, float(held), 3.0 * held, float(rules.trading_days)})
-        left = torch.tensor([day for day in days if day <= rules.trading_days], dtype=torch.float64, device=device)
+        knots = torch.tensor([day for day in days if day <= rules.trading_days], dtype=torch.float64, device=device)
+        left = torch.arange(rules.trading_days + 1, device=device)
         opportunity = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64, device=device)
-        features = len(left) * 3 * len(_CASH) * len(opportunity)
+        features = len(knots) * 3 * len(_CASH) * len(opportunity)
         weights = torch.zeros(features, dtype=torch.float64, device=device)
         cash = torch.tensor(_CASH, dtype=torch.float64, device=device)
-        return cls(weights, left, opportunity, rules.largest_order, rules.cost_rate, cash)
+        paid = rules.largest_order * (1 + rules.cost_rate)
+        spent = torch.tensor((paid, paid, paid - rules.largest_order), dtype=torch.float64, device=device)
+        by_left = hats(left, knots) * (left > 0)[:, None]
+        return cls(weights, by_left, opportunity, rules.largest_order, rules.cost_rate, cash, spent)
 
     def features(self, accounts: Accounts) -> Tensor:
-        """Return (L, features) float32: each of `_context` times each of `_cash`."""
-        context, cash = self._context(accounts), self._cash(accounts)
+        """Return (L, features) float32: weights of days left, of opportunities and of levels of cash, multiplied."""
+        left = self.by_left[self._days(accounts.left)]
+        context = (left[:, :, None] * hats(accounts.opportunity, self.opportunity_knots)[:, None, :]).flatten(1)
+        cash = hats(accounts.levels, self.cash_knots).flatten(1)
         return (context.float()[:, :, None] * cash.float()[:, None, :]).flatten(1)
-
-    def _context(self, accounts: Accounts) -> Tensor:
-        """Return (L, j * 3) weights of the time left and opportunities; 0 where no order can be given any more."""
-        left = hats(accounts.left, self.left_knots) * (accounts.left > 0)[:, None]
-        opportunity = hats(accounts.opportunity, self.opportunity_knots)
-        return (left[:, :, None] * opportunity[:, None, :]).flatten(1)
-
-    def _cash(self, accounts: Accounts) -> Tensor:
-        """Return (L, 3 * knots) weights of cash now, of cash soon and of all cash in the end."""
-        soon = accounts.cash + accounts.pending[:, : BUCKETS // 2].sum(1)
-        in_the_end = accounts.cash + accounts.pending.sum(1)
-        return hats(torch.stack((accounts.cash, soon, in_the_end), dim=1), self.cash_knots).flatten(1)
 
     def of(self, accounts: Accounts) -> Tensor:
         """Value (L,) accounts after their decision."""
-        return (self._by_cash(accounts) * self._cash(accounts)).sum(1)
+        by_cash = self._on_days(self._by_left(), accounts.left, accounts.opportunity)
+        return (by_cash * hats(accounts.levels, self.cash_knots)).sum((-2, -1))
 
-    def _by_cash(self, accounts: Accounts) -> Tensor:
-        """Return the (L, 3 * knots) weights of cash on the day of the accounts."""
-        return self._context(accounts) @ self.weights.view(-1, 3 * len(_CASH))
+    def slopes(self, left: Tensor, opportunity: Tensor) -> Tensor:
+        """Return what each level of cash is worth between its knots on days with so many left: (..., 3, knots - 1)."""
+        return self._on_days(self._by_left().diff(dim=-1), left, opportunity)
+
+    def _by_left(self) -> Tensor:
+        """Return the value at the knots of cash by days left: (trading days + 1, knots of opportunity, 3, knots)."""
+        weights = self.weights.view(self.by_left.shape[1], -1)
+        return (self.by_left @ weights).view(len(self.by_left), -1, len(self.spent), len(_CASH))
+
+    def _on_days(self, by_left: Tensor, left: Tensor, opportunity: Tensor) -> Tensor:
+        """Interpolate (days left, knots of opportunity, ...) to (...,) days left and opportunities.
+
+        Number by number and not as a product of matrices, whose bits would depend on how many accounts there are.
+        """
+        days, passed = self._days(left), ramps(opportunity, self.opportunity_knots)[..., None, None]
+        rises = by_left.diff(dim=1)
+        value = by_left[:, 0][days]
+        for place in range(rises.shape[1]):
+            value = value + passed[..., place, :, :] * rises[:, place][days]
+        return value
+
+    def _days(self, left: Tensor) -> Tensor:
+        return left.long().clamp(max=len(self.by_left) - 1)
 
     def with_values(self, weights: Tensor, opportunity_knots: Tensor) -> WaitingValue:
         """Return the value with other weights, and the knots that they were learned with; ValueError if none fit."""
@@ -127,6 +163,7 @@ class WaitingValue:
         patience: Tensor | float = 1.0,
         caution: Tensor | float = 0.0,
         largest: Tensor | float = 1.0,
+        slopes: Tensor | None = None,
     ) -> Decision:
         """Order the best stocks, one after the other, where they earn more than the cash would by waiting.
 
@@ -136,23 +173,25 @@ class WaitingValue:
             patience: (L,) weight of the value that an order takes from waiting.
             caution: (L,) expected result, percent of an order's value, that it must have beyond that.
             largest: (L,) share of the largest order that an order has, if the cash suffices.
+            slopes: of the accounts, where they are known.
         """
-        sizes, reward = [], torch.zeros_like(accounts.cash)
-        by_cash = self._by_cash(accounts)  # orders change neither the day nor its opportunities
+        if slopes is None:
+            slopes = self.slopes(accounts.left, accounts.opportunity)
         per_order = self.largest_order * (1 + self.cost_rate)
         # Less is left in cash, but where all of it pays for no more.
         smallest = MIN_COEFFICIENT / MAX_COEFFICIENT * min(1.0, 1.0 / per_order)
+        sizes: list[Tensor] = []
+        levels, margin = accounts.levels, caution * self.largest_order
         for expected in best.unbind(1):
-            size = (accounts.cash / per_order).clamp(max=largest)
-            after = accounts.after(size * per_order, size * self.largest_order)
-            lost = (by_cash * (self._cash(accounts) - self._cash(after))).sum(1)
-            gain = size * expected - patience * lost - caution * size * self.largest_order
-            is_ordered = (gain > 0) & (size >= smallest) & (expected > -torch.inf)
-            size = torch.where(is_ordered, size, 0.0)
-            reward = reward + torch.where(is_ordered, size * expected, 0.0)
-            accounts = accounts.after(size * per_order, size * self.largest_order)
-            sizes.append(size)
-        return Decision(torch.stack(sizes, dim=1), reward, accounts)
+            if sizes:
+                levels = levels - sizes[-1][:, None] * self.spent
+            size = (levels[:, 0] / per_order).clamp(max=largest)
+            after = levels - size[:, None] * self.spent
+            passed = ramps(levels, self.cash_knots) - ramps(after, self.cash_knots)
+            # Where there is no candidate the gain is minus infinity, or not a number: not above 0.
+            gain = size * (expected - margin) - patience * (slopes * passed).sum((-2, -1))
+            sizes.append(size * ((gain > 0) & (size >= smallest)))
+        return Decision(torch.stack(sizes, dim=1), best, accounts, self.largest_order, self.cost_rate)
 
 
 @dataclass(frozen=True)
@@ -199,22 +238,41 @@ def improve(waiting: WaitingValue, waits: Waits, gamma: float, iterations: int) 
     return waiting
 
 
+def ramps(values: Tensor, knots: Tensor) -> Tensor:
+    """Return (..., knots - 1): how much of the way from each knot to the next has been passed, 0 to 1."""
+    return ((values.double()[..., None] - knots[:-1]) / knots.diff()).clamp(0.0, 1.0)
+
+
 def hats(values: Tensor, knots: Tensor) -> Tensor:
     """Return the (..., knots) weights of linear interpolation between the knots; beyond them the last one's is 1."""
-    passed = ((values.double()[..., None] - knots[:-1]) / knots.diff()).clamp(0.0, 1.0)
+    passed = ramps(values, knots)
     return torch.cat((1.0 - passed[..., :1], passed[..., :-1] - passed[..., 1:], passed[..., -1:]), dim=-1)
 
 
 def accounts_of(positions: Tensor, account: Tensor, opportunity: Tensor, rules: EnvironmentConfig) -> Accounts:
     """Describe accounts by their (L, K, 6) positions, 0 where none is held, (L, 3) state and (L,) opportunities."""
     left = (account[:, TRADING_LEFT].double() * rules.trading_days).round() - 1
-    return Accounts(account[:, 0].double().clamp(min=0.0), _pending(positions, rules), left.clamp(min=0), opportunity)
+    buckets = buckets_of((positions[..., SESSIONS_HELD] * rules.max_holding_days).round(), rules)
+    return accounts_in(account[:, 0], positions[..., SIZE], buckets, left.clamp(min=0), opportunity, rules)
 
 
-def _pending(positions: Tensor, rules: EnvironmentConfig) -> Tensor:
-    """Sum the values of (L, K, 6) positions at their entry by the sessions that they have left: (L, BUCKETS)."""
-    held = (positions[..., SESSIONS_HELD] * rules.max_holding_days).round()
-    left = (rules.max_holding_days - held).clamp(1, rules.max_holding_days)
+def accounts_in(
+    cash: Tensor, size: Tensor, buckets: Tensor, left: Tensor, opportunity: Tensor, rules: EnvironmentConfig
+) -> Accounts:
+    """Describe accounts by what is observed of them.
+
+    Args:
+        cash: (L,) float32 share of the initial capital.
+        size: (L, K) float32 sizes of positions at their entry, shares of the largest order; 0 where none is held.
+        buckets: of these positions, see `buckets_of`.
+    """
+    # A sum of float32 numbers of that size is exact in float64: the same in any order.
+    pending = (size.double()[:, None] @ buckets)[:, 0] * rules.largest_order
+    return Accounts(cash.double().clamp(min=0.0), pending, left, opportunity)
+
+
+def buckets_of(sessions_held: Tensor, rules: EnvironmentConfig) -> Tensor:
+    """Return (..., K, BUCKETS) float64 from (..., K) sessions held: 1 where the sessions left belong to the bucket."""
+    left = (rules.max_holding_days - sessions_held).clamp(1, rules.max_holding_days)
     bucket = ((left - 1) * BUCKETS / rules.max_holding_days).long()
-    pending = torch.zeros(len(positions), BUCKETS, dtype=torch.float64, device=positions.device)
-    return pending.scatter_add_(1, bucket, positions[..., SIZE].double() * rules.largest_order)
+    return (bucket[..., None] == torch.arange(BUCKETS, device=bucket.device)).double()

@@ -10,9 +10,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from environment.ledger import EpisodeSummary
+from environment.orders import Orders
 from environment.portfolio import Portfolio
-from models.trader import Outlook, Traders, decide
-from models.waiting import Accounts, WaitingValue, accounts_of
+from models.trader import Choice, Outlook, Traders, decide
+from models.waiting import Accounts, Decision, WaitingValue, accounts_in, buckets_of
+from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 Policy = Callable[[Portfolio, int], Tensor]
 """From the environment and the step to (lanes, stocks, 2) actions."""
@@ -63,46 +65,62 @@ def roll_out(
         records: makes transitions of the decisions, for a replay buffer.
         safe_point: is called before every day, and may raise to stop.
     """
-    agents, windows, steps = traders.count, len(starts), env.rules.episode_steps
+    agents, windows, rules = traders.count, len(starts), env.rules
     env.reset(starts.repeat(agents).to(env.device))
     agent = torch.arange(agents, device=env.device).repeat_interleave(windows)
     least = torch.zeros(agents, windows, dtype=torch.float64, device=env.device)
     judged = windows if caution is None else windows - caution.shape[1]
     if caution is not None:
         least[:, judged:] = caution
-    history: list[tuple[Accounts, Tensor, Accounts]] = []
-    initial = torch.zeros(len(agent), dtype=torch.float64, device=env.device)
-    for step in tqdm(range(steps), desc=label, unit="day", leave=False, disable=None, delay=1.0):
+    least, by_lane = least.flatten(), traders.rows(agent)
+    # What does not depend on accounts is there for all days at once.
+    later = torch.arange(rules.trading_days, device=env.device)[:, None]
+    opportunity, left = outlook.opportunity[agent, env.day + later], rules.trading_days - 1.0 - later.double()
+    slopes, left = waiting.slopes(left, opportunity), left.expand_as(opportunity)
+    buckets, days = buckets_of(env.sessions_held, rules), list[Choice]()
+    for step in tqdm(range(rules.episode_steps), desc=label, unit="day", leave=False, disable=None, delay=1.0):
         if safe_point is not None:
             safe_point()
         if not env.is_trading:
             env.step_orders(None)
             continue
-        accounts = accounts_of(env.positions().features, env.account(), outlook.opportunity[agent, env.day], env.rules)
+        cash = (env.cash / rules.initial_capital).float()
+        accounts = accounts_in(cash, env.sizes(), buckets, left[step], opportunity[step], rules)
         if step == 0:
             initial = waiting.of(accounts)
-        expected = torch.where(env.candidates(), outlook.expected[agent, env.day], -torch.inf)
-        action, best, decision = decide(traders, waiting, expected, accounts, least.flatten(), env.orders_per_day)
+        # An outlook expects nothing where there is no bar.
+        expected = outlook.expected[agent, env.day].masked_fill_(env.held(), -torch.inf)
+        choice = decide(by_lane, waiting, expected, accounts, least, env.orders_per_day, slopes[step])
         if records:
-            history.append((accounts, best, decision.after))
-        env.step(action)
+            days.append(choice)
+        env.step_orders(_orders(choice))
     summary = env.summary()
-    equity = env.equity_curve[: steps + 1].view(steps + 1, agents, windows).clone()
+    equity = env.equity_curve[: env.steps + 1].unflatten(1, (agents, windows)).clone()
     fitness, profit, value = (
         total.view(agents, windows)[:, :judged].mean(1) for total in (summary.fitness, summary.profit_percent, initial)
     )
-    return Rollout(summary, equity, fitness, profit, value, _transitions(history, agents))
+    return Rollout(summary, equity, fitness, profit, value, _transitions(days, agents))
 
 
-def _transitions(history: list[tuple[Accounts, Tensor, Accounts]], agents: int) -> dict[str, Tensor]:
+def _orders(choice: Choice) -> Orders:
+    """Return what an environment takes of a choice given as an action."""
+    target = choice.target_percent.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
+    coefficient = choice.coefficient.T.double()
+    return Orders(choice.stock.T, coefficient, target.double().expand_as(coefficient))
+
+
+def _transitions(days: list[Choice], agents: int) -> dict[str, Tensor]:
     """Join the decisions of consecutive days: from the account after one to that before the next."""
-    if len(history) < 2:
+    if len(days) < 2:
         return {}
-    before, best, after = (list(parts) for parts in zip(*history, strict=True))
-    columns = {f"after_{name}": [getattr(a, name) for a in after[:-1]] for name in vars(after[0])}
-    columns |= {f"next_{name}": [getattr(a, name) for a in before[1:]] for name in vars(before[0])}
-    columns["next_best"] = best[1:]
-    return {name: torch.stack(parts).float().unflatten(1, (agents, -1)) for name, parts in columns.items()}
+    decisions = [choice.decision for choice in days]
+    size, best = (torch.stack([getattr(decision, name) for decision in decisions]) for name in ("size", "best"))
+    accounts = [vars(decision.before) for decision in decisions]
+    before = Accounts(**{name: torch.stack([account[name] for account in accounts]) for name in accounts[0]})
+    after = Decision(size, best, before, decisions[0].largest_order, decisions[0].cost_rate).after
+    columns = {f"after_{name}": value[:-1] for name, value in vars(after).items()}
+    columns |= {f"next_{name}": value[1:] for name, value in vars(before).items()} | {"next_best": best[1:]}
+    return {name: value.float().unflatten(1, (agents, -1)) for name, value in columns.items()}
 
 
 @torch.no_grad()

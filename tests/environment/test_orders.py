@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from environment.orders import candidate_stocks, choose_orders, cut_to_cash
+from environment.orders import choose_orders, cut_to_cash, held_stocks
 from utils.spaces import rank_stocks
 
 
@@ -27,20 +26,19 @@ def test_a_coefficient_below_one_and_a_stock_that_is_no_candidate_are_not_ordere
     assert size.tolist() == [[3.0, 0.0, 0.0]] and stock[0, 0] == 1
 
 
-def test_held_stocks_and_those_without_a_bar_are_no_candidates() -> None:
+def test_stocks_of_open_positions_are_held() -> None:
     slots = torch.tensor([[4, 2, 4], [0, 4, 3]])  # 4: the slot is empty
-    free = candidate_stocks(torch.ones(2, 4, dtype=torch.bool), slots)
-    assert free.tolist() == [[True, True, False, True], [False, True, True, False]]
-    tradable = torch.tensor([True, False, True, True])
-    assert candidate_stocks(tradable.expand(2, 4), slots).tolist() == [
-        [True, False, False, True],
-        [False, False, True, False],
-    ]
+    assert held_stocks(slots, 4).tolist() == [[False, False, True, False], [True, False, False, True]]
 
 
-@pytest.mark.parametrize("dim", [0, -1])
-def test_later_orders_get_the_cash_that_is_left(dim: int) -> None:
-    wanted = torch.tensor([[5.0, 4.0, 3.0]])
-    cash = torch.tensor([[7.0]])
-    found = cut_to_cash(wanted if dim else wanted.T, cash if dim else cash[0], dim)
-    assert found.flatten().tolist() == [5.0, 2.0, 0.0]
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=5), st.floats(0, 20), st.sampled_from((0.0, 0.5)))
+def test_later_orders_get_the_cash_that_is_left(wanted: list[float], cash: float, least: float) -> None:
+    left = torch.tensor([cash, 1e9], dtype=torch.float64)
+    found = cut_to_cash(torch.tensor([wanted, wanted], dtype=torch.float64).T, left, least)
+    expected, rest = [], cash
+    for payment in wanted:
+        paid = min(payment, rest)
+        expected.append(paid if paid >= least else 0.0)
+        rest -= expected[-1]
+    assert found[:, 0].tolist() == expected and float(left[0]) == rest
+    assert found[:, 1].tolist() == [payment if payment >= least else 0.0 for payment in wanted]

@@ -115,7 +115,7 @@ def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path) -> None
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             assert found[name].dtype == value.dtype and torch.equal(found[name], value), name
-    assert torch.equal(loaded.waiting.left_knots, agent.waiting.left_knots)
+    assert torch.equal(loaded.waiting.by_left, agent.waiting.by_left)
     env, window = environment_of(market, rules=rules), {"start_idx": 30, "end_idx": 41, "trading_end_idx": 39}
     actions, equity = play(agent, env, market, **window)
     loaded_actions, loaded_equity = play(loaded, env, market, **window)

@@ -74,11 +74,11 @@ def decided(world: World, traders: Traders, expected: Tensor, waiting: WaitingVa
     expected = torch.where(env.candidates(), expected, -torch.inf)
     best = expected.clamp(min=0).max(1).values.double()
     accounts = accounts_of(env.positions().features, env.account(), best, env.rules)
-    action, ranked, decision = decide(
-        traders, waiting, expected, accounts, torch.zeros_like(accounts.cash), env.orders_per_day
-    )
-    torch.testing.assert_close(ranked, expected.sort(1, descending=True).values[:, : env.orders_per_day])
-    return action, decision
+    rows = traders.rows(torch.arange(traders.count).repeat_interleave(len(expected) // traders.count))
+    choice = decide(rows, waiting, expected, accounts, torch.zeros_like(accounts.cash), env.orders_per_day)
+    ranked = expected.sort(1, descending=True).values[:, : env.orders_per_day]
+    torch.testing.assert_close(choice.decision.best, ranked.double())
+    return choice.action(world.stocks), choice.decision
 
 
 @given(seeds, st.integers(1, 4), st.sampled_from((1.0, 4.0, 9.0)), st.sampled_from((0.0, 50.0)))
@@ -138,11 +138,9 @@ def test_the_smallest_order_is_not_lost_to_the_trace_of_its_rank() -> None:
     cash = torch.tensor([(1 + least) * rules.largest_order + 1e-12], dtype=torch.float64)
     accounts = Accounts(cash, torch.zeros(1, BUCKETS).double(), torch.ones(1).double(), torch.ones(1).double())
     expected = torch.tensor([[4.0, -torch.inf, 5.0, -1.0]])
-    action, _, decision = decide(
-        traders_of(1), WaitingValue.zero(rules), expected, accounts, torch.zeros(1).double(), 2
-    )
-    assert decision.size.tolist() == [pytest.approx([1.0, least])]
-    assert action[0, :, 0].tolist() == [MIN_COEFFICIENT, 0.0, MAX_COEFFICIENT, 0.0]
+    choice = decide(traders_of(1), WaitingValue.zero(rules), expected, accounts, torch.zeros(1).double(), 2)
+    assert choice.decision.size.tolist() == [pytest.approx([1.0, least])]
+    assert choice.action(4)[0, :, 0].tolist() == [MIN_COEFFICIENT, 0.0, MAX_COEFFICIENT, 0.0]
 
 
 def test_agents_do_not_see_one_another() -> None:
@@ -159,7 +157,6 @@ def test_agents_do_not_see_one_another() -> None:
         own = replace(
             type(accounts)(**{name: value[lanes] for name, value in vars(accounts).items()}), opportunity=best
         )
-        alone, _, _ = decide(
-            traders.rows(slice(agent, agent + 1)), waiting, candidates, own, torch.zeros(2).double(), 1
-        )
+        rows = traders.rows(torch.tensor([agent, agent]))
+        alone = decide(rows, waiting, candidates, own, torch.zeros(2).double(), 1).action(world.stocks)
         assert torch.equal(alone, together[lanes])

@@ -53,14 +53,14 @@ def alone(
         state = accounts_of(env.positions().features, env.account(), outlook.opportunity[agent, day][None], env.rules)
         expected = torch.where(env.candidates(), outlook.expected[agent, day], -torch.inf)
         least = torch.tensor([caution], dtype=torch.float64)
-        action, best, decision = decide(trader, waiting, expected, state, least, env.orders_per_day)
+        choice = decide(trader, waiting, expected, state, least, env.orders_per_day)
         if last is not None:
             for when, accounts in (("after", last), ("next", state)):
                 for name, value in vars(accounts).items():
                     rows[f"{when}_{name}"].append(value)
-            rows["next_best"].append(best)
-        last = decision.after
-        env.step(action)
+            rows["next_best"].append(choice.decision.best)
+        last = choice.decision.after
+        env.step(choice.action(world.stocks))
     return env.equity_curve[: env.steps + 1, 0].clone(), rows
 
 
@@ -82,6 +82,43 @@ def test_lanes_are_what_each_would_be_alone(seed: int, orders: int, fill: str, i
             for name, values in rows.items():
                 found = rollout.transitions[name][:, agent, window]
                 torch.testing.assert_close(found, torch.cat(values).float(), rtol=0, atol=0, msg=name)
+
+
+@pytest.mark.parametrize(("orders", "threads"), [(1, 1), (3, 2)])
+def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
+    """Bit for bit, however many agents are played at once; many positions are open."""
+    rules = tiny_rules(
+        trading_days=20,
+        settlement_days=8,
+        max_holding_days=12,
+        max_new_positions_per_day=orders,
+        loss_multiplier=2.0,
+        stake_percent=0.9,
+    )
+    panel = trending_panel([0.001 * place for place in range(-10, 10)], 80, noise=0.03)
+    world, agents, before = world_of(panel, rules=rules), 16, torch.get_num_threads()
+    everyone, outlook, waiting = traders(2, agents), outlook_of(world, 2, agents), some_value(rules, 2)
+    caution = torch.rand(agents, 1, generator=seeded(3), dtype=torch.float64)
+
+    def played(some: slice) -> dict[str, Tensor]:
+        parts = everyone.rows(some), Outlook(outlook.expected[some], outlook.opportunity[some])
+        rollout = roll_out(world.env, *parts, waiting, world.starts(5), caution=caution[some], records=True)
+        summary = {name: value.view(-1, 5) for name, value in vars(rollout.summary).items()}
+        by_step = {name: value.transpose(0, 1) for name, value in rollout.transitions.items()}
+        own = {name: getattr(rollout, name) for name in ("fitness", "profit_percent", "initial_value")}
+        return summary | by_step | own | {"equity": rollout.equity.transpose(0, 1)}
+
+    torch.set_num_threads(threads)
+    try:
+        together = played(slice(0, agents))
+        assert float(together["trades"].double().mean()) > 10
+        for size in (1, 2, 3, 4, 8):
+            for first in range(0, agents - size + 1, size):
+                some = slice(first, first + size)
+                for name, value in played(some).items():
+                    assert torch.equal(value, together[name][some]), (name, some)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_fitness_is_the_mean_over_windows() -> None:
