@@ -80,16 +80,17 @@ class Portfolio:
         """Begin episodes with cash only.
 
         Args:
-            start: (lanes,) day indices of the first observations; day `start + steps` is the last one.
+            start: (lanes,) day indices of the first observations, best on the CPU; day `start + steps` is the last one.
             steps: days of the episode; default: as the rules say.
             trading_steps: orders are accepted in this many first steps; default: as the rules say.
         """
         steps = self.rules.episode_steps if steps is None else steps
         trading_steps = self.rules.trading_days if trading_steps is None else trading_steps
-        if int(start.min()) < 0 or int(start.max()) + steps >= self.bars.days or not steps > 0:
+        first, last = torch.stack(start.aminmax()).tolist()
+        if first < 0 or last + steps >= self.bars.days or not steps > 0:
             raise ValueError(
-                f"expected windows within days 0..{self.bars.days - 1}, got starts {int(start.min())}.."
-                f"{int(start.max())} with {steps} steps; choose windows that end before the data does"
+                f"expected windows within days 0..{self.bars.days - 1}, got starts {first}..{last} with {steps} "
+                "steps; choose windows that end before the data does"
             )
         if len(start) != self.lanes or steps > self.steps:
             self._allocate(len(start), steps)

@@ -39,15 +39,20 @@ class Traders:
         return len(self.weights)
 
     @classmethod
-    def of_market(cls, rules: EnvironmentConfig, inputs: int, device: torch.device | str = "cpu") -> Traders:
+    def of_market(cls, rules: EnvironmentConfig, inputs: int) -> Traders:
         """Return the one agent that expects nothing of any stock, and buys what keeps its capital in the most of them.
 
         That many positions are open where each day's orders are given, one of a stock, and held for the longest time.
         """
         share = 1 / (rules.max_new_positions_per_day * rules.max_holding_days) / rules.largest_order
         numbers = (MAX_TARGET_PERCENT, 0.0, min(1.0, max(share, MIN_COEFFICIENT / MAX_COEFFICIENT)))
-        weights = torch.zeros(1, inputs, dtype=torch.float64, device=device)
-        return cls(weights, *(torch.tensor([number], dtype=torch.float64, device=device) for number in numbers))
+        weights = torch.zeros(1, inputs, dtype=torch.float64)
+        return cls(weights, *(torch.tensor([number], dtype=torch.float64) for number in numbers))
+
+    def to(self, device: torch.device | str) -> Traders:
+        """Return the agents on a device, in one copy."""
+        numbers = torch.column_stack((self.weights, self.target_percent, self.patience, self.size)).to(device)
+        return Traders(*(part.clone() for part in (numbers[:, :-3], *numbers[:, -3:].unbind(1))))
 
     def rows(self, rows: Tensor | slice) -> Traders:
         """Return some of the agents."""

@@ -150,4 +150,4 @@ def traders_of(genes: Tensor, weights: Float64Array, device: torch.device | str)
     percents = torch.tensor(TARGET_PERCENTS, dtype=torch.float64)
     largest = torch.ones(len(genes), dtype=torch.float64)
     parts = torch.from_numpy(weights), percents[genes[:, TARGET].long()], genes[:, PATIENCE], largest
-    return Traders(*(part.to(device) for part in parts))
+    return Traders(*parts).to(device)

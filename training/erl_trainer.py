@@ -151,12 +151,12 @@ class ERLTrainer:
         Where days out of fold show no evidence for what it expects, it is one that holds the market.
         """
         rows, rules = list(agents), self.eval_env.rules
-        traders = traders_of(self.genes[rows], self.critics.weights[rows], self.device).mean()
-        target = int((torch.tensor(TARGET_PERCENTS) - traders.target_percent.cpu()).abs().argmin())
+        traders = traders_of(self.genes[rows], self.critics.weights[rows], "cpu").mean()
+        target = int((torch.tensor(TARGET_PERCENTS) - traders.target_percent).abs().argmin())
         evidence = self.days.evidence(self.critics.by_fold[rows].mean(axis=0), target)
         if not evidence.is_there:
-            traders = Traders.of_market(rules, traders.weights.shape[1], self.device)
-        return Agent(self.days.inputs, traders, self.waiting, rules, evidence)
+            traders = Traders.of_market(rules, traders.weights.shape[1])
+        return Agent(self.days.inputs, traders.to(self.device), self.waiting, rules, evidence)
 
     def validate(self) -> dict[str, float]:
         """Play the champion on the validation windows; nothing is chosen by the result."""
@@ -165,7 +165,7 @@ class ERLTrainer:
             self.champion.traders,
             self.champion.outlook(self.market, self.days.later),
             self.waiting,
-            self.validation_starts.to(self.device),
+            self.validation_starts,
             safe_point=self.safe_point,
             label="validate",
         )

@@ -58,7 +58,7 @@ def roll_out(
     """Play all agents on all windows, the same for every agent.
 
     Args:
-        starts: (W,) first days of the windows; their length is the environment's.
+        starts: (W,) first days of the windows, best on the CPU; their length is the environment's.
         caution: (A, E) exploration: on the last E windows, which do not count, agents order only what they expect more
             of than this, in percent of an order's value. An account that spends all it has would never see what waiting
             is worth.
@@ -66,7 +66,7 @@ def roll_out(
         safe_point: is called before every day, and may raise to stop.
     """
     agents, windows, rules = traders.count, len(starts), env.rules
-    env.reset(starts.repeat(agents).to(env.device))
+    env.reset(starts.repeat(agents))
     agent = torch.arange(agents, device=env.device).repeat_interleave(windows)
     least = torch.zeros(agents, windows, dtype=torch.float64, device=env.device)
     judged = windows if caution is None else windows - caution.shape[1]
