@@ -17,10 +17,11 @@ from models.agent import Agent
 from models.replay_buffer import replay_buffer, waits
 from models.trader import Traders
 from models.waiting import WaitingValue, improve
-from training.critics import TrainingDays, traders_of
+from training.critics import Critics, TrainingDays, traders_of
 from training.evolution import elite_count, next_generation, ranked
 from training.generation_log import HISTORY, GenerationLog
-from training.rollout import Rollout, roll_out
+from training.rollout import roll_out
+from training.shards.shard import Choice, LocalShards, Played, Shard, Shards, Task
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.runs.devices import note_other_device
 from utils.runs.seeding import named_generator, random_state, set_random_state
@@ -55,10 +56,11 @@ class ERLTrainer:
         self.learning, self.evolution, self.evaluation = learning, evolution, evaluation
         self.log, self.safe_point = log, safe_point
         self.days = TrainingDays.of(market, env)
+        self.shards: Shards = LocalShards([Shard(self.days, env, market.splits.train)], safe_point)
+        """Where agents are played."""
         self.generators = {name: named_generator(seed, name, "cpu") for name in ("windows", "evolution")}
         self.genes = genome.found(evolution.population_size, self.generators["evolution"])
         """(P, genes) of the agents."""
-        self.critics = self.days.fit(self.genes)
         self.waiting = WaitingValue.zero(env.rules, self.device)
         self.replay = replay_buffer(learning.replay_capacity, env.orders_per_day, self.device)
         self.elites = list(range(elite_count(evolution)))
@@ -76,7 +78,6 @@ class ERLTrainer:
     def begin_with(self, genes: Tensor, elites: Sequence[int], weights: Tensor, opportunity_knots: Tensor) -> None:
         """Take the place of the founders by (P, genes) of another run, and that of no value of waiting by its value."""
         self.genes, self.elites = genes, list(elites)
-        self.critics = self.days.fit(genes)
         self.waiting = self.waiting.with_values(weights.to(self.device), opportunity_knots.to(self.device))
         self.champion = self.ensemble(self.elites)
 
@@ -90,59 +91,50 @@ class ERLTrainer:
         self.generation += 1
         self.log.begin(self.generation)
         with self.log.phase("evaluate"):
-            rollout = self.evaluate()
-        learning = self.learning_record(rollout)
+            played = self.evaluate()
+        learning = self.learning_record(played)
         with self.log.phase("evolve"):
-            self.evolve(rollout.fitness)
+            self.evolve(played.fitness)
         with self.log.phase("train"):
             self.train()
         learning |= {f"luck_in_{name}": chance for name, chance in vars(self.champion.evidence).items()}
         with self.log.phase("validate"):
             validation = self.validate()
-        return self.log.record(rollout, learning, validation, self.replay)
+        return self.log.record(played, learning, validation, self.replay)
 
-    def evaluate(self) -> Rollout:
+    def evaluate(self) -> Played:
         """Play all agents on windows of training days by what they expect there out of fold; fill the replay."""
         train, steps = self.market.splits.train, self.eval_env.rules.episode_steps
         fitness, exploration = self.evaluation.fitness_windows, self.evaluation.exploration_windows
         draws = self.generators["windows"]
         starts = torch.cat([random_windows(train, steps, count, draws) for count in (fitness, exploration) if count])
-        outlook = self.days.outlook(self.critics)
-        # What an order must earn is, on average, what the best ones of a day are expected to.
-        best = outlook.opportunity[:, train.first : train.last].clamp(min=0).mean(1)
-        typical = best / self.eval_env.rules.largest_order
-        drawn = torch.rand(len(typical), exploration, generator=draws, dtype=torch.float64).to(self.device)
-        rollout = roll_out(
-            self.eval_env,
-            traders_of(self.genes, self.critics.weights, self.device),
-            outlook,
-            self.waiting,
-            starts,
-            caution=-typical[:, None] * torch.log1p(-drawn),
-            records=True,
-            safe_point=self.safe_point,
-        )
-        # What is worth waiting for is what the best expect: the others would only blur it.
-        if rollout.transitions:
-            self.replay.add(rollout.transitions_of(ranked(rollout.fitness)[: elite_count(self.evolution)]))
-        return rollout
+        drawn = torch.rand(len(self.genes), exploration, generator=draws, dtype=torch.float64)
+        task = Task(self.genes, self.waiting.weights, self.waiting.opportunity_knots, starts, drawn)
+        played, lived = self.shards.evaluate(task, self.choose)
+        if lived.transitions:
+            self.replay.add(lived.transitions)
+        return played
+
+    def choose(self, fitness: Tensor) -> Choice:
+        """Choose whose transitions the replay gets: what is worth waiting for is what the best expect."""
+        windows = self.evaluation.fitness_windows + self.evaluation.exploration_windows
+        elites, days = ranked(fitness)[: elite_count(self.evolution)], self.eval_env.rules.trading_days - 1
+        return Choice.of(elites, days, windows, self.replay.capacity)
 
     def evolve(self, fitness: Tensor) -> None:
         """Replace all agents but the elites by mutated children of the fittest."""
-        fitness = fitness.cpu()
         self.elites = ranked(fitness)[: elite_count(self.evolution)].tolist()
         self.genes, parents = next_generation(self.genes, fitness, self.evolution, self.generators["evolution"])
         self.founders = [self.founders[parent] for parent in parents.tolist()]
 
     def train(self) -> None:
-        """Fit all critics to what orders earned, and the value of waiting to what accounts lived through."""
-        self.safe_point()
-        self.critics = self.days.fit(self.genes)
+        """Fit the value of waiting to what accounts lived through, and the champion's critic to what orders earned."""
         self.safe_point()
         if self.learning.gamma > 0 and self.replay.size:
             self.waiting = improve(
                 self.waiting, waits(self.replay), self.learning.gamma, self.learning.policy_iterations
             )
+        self.safe_point()
         self.champion = self.ensemble(self.elites)
 
     def ensemble(self, agents: Sequence[int]) -> Agent:
@@ -150,10 +142,11 @@ class ERLTrainer:
 
         Where days out of fold show no evidence for what it expects, it is one that holds the market.
         """
-        rows, rules = list(agents), self.eval_env.rules
-        traders = traders_of(self.genes[rows], self.critics.weights[rows], "cpu").mean()
+        genes, rules = self.genes[list(agents)], self.eval_env.rules
+        critics = self.days.fit(genes)
+        traders = traders_of(genes, critics.weights, "cpu").mean()
         target = int((torch.tensor(TARGET_PERCENTS) - traders.target_percent).abs().argmin())
-        evidence = self.days.evidence(self.critics.by_fold[rows].mean(axis=0), target)
+        evidence = self.days.evidence(critics.by_fold.mean(axis=0), target)
         if not evidence.is_there:
             traders = Traders.of_market(rules, traders.weights.shape[1])
         return Agent(self.days.inputs, traders.to(self.device), self.waiting, rules, evidence)
@@ -172,16 +165,21 @@ class ERLTrainer:
         self.champion_score = float(rollout.profit_percent)
         return {"champion": self.champion_score}
 
-    def learning_record(self, rollout: Rollout) -> dict[str, float]:
+    def learning_record(self, played: Played) -> dict[str, float]:
         """Return how well critics and value foretell what they have not seen, and how varied the agents still are."""
-        best = ranked(rollout.fitness)[: elite_count(self.evolution)]
+        best = ranked(played.fitness)[: elite_count(self.evolution)]
         return {
-            "explained": float(self.critics.explained.mean()),
-            "explained_best": float(self.critics.explained.max()),
-            "initial_value": float(rollout.initial_value[best].mean()),
-            "elite_profit_percent": float(rollout.profit_percent[best].mean()),
+            "explained": float(played.explained.numpy().mean()),
+            "explained_best": float(played.explained.max()),
+            "initial_value": float(played.initial_value[best].mean()),
+            "elite_profit_percent": float(played.profit_percent[best].mean()),
             "founders": len(set(self.founders)),
         }
+
+    @property
+    def critics(self) -> Critics:
+        """Fit the critics of all agents as they are now."""
+        return self.days.fit(self.genes)
 
     @property
     def seconds(self) -> Sequence[dict[str, float]]:
@@ -223,7 +221,6 @@ class ERLTrainer:
         self.champion_score = progress["champion_score"]
         self.elites, self.founders = list(progress["elites"]), list(progress["founders"])
         self.genes = state["population"]["genes"].cpu()
-        self.critics = self.days.fit(self.genes)
         self.champion = Agent.from_state(state["champion"], self.device)
         self.waiting = self.champion.waiting
         self.replay.load_state_dict(state["replay"])

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.rollout import Rollout
+from training.shards.shard import COUNTS, Played
 from utils.memory.profiler import MemoryProfiler
 from utils.tensor_ring import TensorRing
 
 HISTORY = 1000
-_COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
 
 
 class GenerationLog:
@@ -55,10 +54,10 @@ class GenerationLog:
             self.profiler.log_memory(name, census=name == "evolve" and is_due)
 
     def record(
-        self, rollout: Rollout, learning: dict[str, float], validation: dict[str, float], replay: TensorRing
+        self, played: Played, learning: dict[str, float], validation: dict[str, float], replay: TensorRing
     ) -> dict[str, Any]:
         """Put the generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
-        fitness = rollout.fitness
+        fitness = played.fitness
         return {
             "generation": self.generation,
             "generations": self.generations,
@@ -68,8 +67,8 @@ class GenerationLog:
                 "above_zero": int((fitness > 0).sum()),
                 "agents": len(fitness),
             },
-            "profit_percent": float(rollout.profit_percent.nanmean()),
-            "trading": _trading(rollout),
+            "profit_percent": float(played.profit_percent.nanmean()),
+            "trading": _trading(played),
             "validation": validation,
             "learning": learning,
             "seconds": self._timing(),
@@ -93,10 +92,10 @@ class GenerationLog:
         return {name: getattr(snapshot, name) for name in ("rss_mb", "uss_mb", "gpu_allocated_mb")}
 
 
-def _trading(rollout: Rollout) -> dict[str, float]:
+def _trading(played: Played) -> dict[str, float]:
     """Sum up the episodes."""
-    counts = {name: int(getattr(rollout.summary, name).sum()) for name in _COUNTS}
-    money = {name: float(getattr(rollout.summary, name).sum()) for name in ("penalties", "costs")}
+    counts = dict(zip(COUNTS, played.counts.sum(0).tolist(), strict=True))
+    money = {name: float(getattr(played, name).flatten().sum()) for name in ("penalties", "costs")}
     return {**counts, **money, "win_rate": counts["wins"] / counts["trades"] if counts["trades"] else 0.0}
 
 

@@ -107,7 +107,6 @@ def leave_out(groups: Sequence[str], trainer: ERLTrainer, _: torch.Generator) ->
         trainer.genes[:, places] = _OFF
 
     trainer.genes[:, places] = _OFF
-    trainer.critics = trainer.days.fit(trainer.genes)
     trainer.evolve = evolve_without  # type: ignore[method-assign]
 
 

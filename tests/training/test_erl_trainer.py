@@ -19,11 +19,12 @@ from data.synthetic.built_in import built_in_market
 from models.genome import GENES
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer
-from training import erl_trainer as module
+from training import erl_trainer
 from training.critics import traders_of
 from training.erl_trainer import PHASES, ERLTrainer
 from training.evolution import elite_count
 from training.rollout import Rollout, roll_out
+from training.shards import shard
 from utils.config.trader import (
     DataConfig,
     EnvironmentConfig,
@@ -165,7 +166,8 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
         played.append((given.get("label"), args[4].tolist(), given.get("caution")))
         return roll_out(*args, **given)
 
-    monkeypatch.setattr(module, "roll_out", spying)
+    for module in (erl_trainer, shard):
+        monkeypatch.setattr(module, "roll_out", spying)
     list(trainer.run(2))
     steps, splits = TINY_RULES.episode_steps, market.splits
     for label, starts, caution in played:
@@ -180,18 +182,24 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
     assert played[0][1] != played[2][1], "windows are drawn anew"
 
 
-def test_the_replay_is_what_the_fittest_lived_through(market: Market) -> None:
+def test_the_replay_is_what_the_fittest_lived_through(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
     """On all windows, those of exploration too."""
+    rollouts: list[Rollout] = []
+
+    def spying(*args: Any, **given: Any) -> Rollout:
+        rollouts.append(roll_out(*args, **given))
+        return rollouts[-1]
+
+    monkeypatch.setattr(shard, "roll_out", spying)
     trainer = tiny_trainer(
         market, learning=LearningConfig(replay_capacity=100_000), evolution=EvolutionConfig(population_size=8)
     )
     windows = TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
     count = (TINY_RULES.trading_days - 1) * windows * elite_count(trainer.evolution)
     for generation in range(2):
-        rollout = trainer.evaluate()
-        trainer.evolve(rollout.fitness)
+        trainer.evolve(trainer.evaluate().fitness)
         assert trainer.replay.size == (generation + 1) * count
-        for name, value in rollout.transitions_of(torch.tensor(trainer.elites)).items():
+        for name, value in rollouts[-1].transitions_of(torch.tensor(trainer.elites)).items():
             assert torch.equal(trainer.replay.data[name][generation * count : (generation + 1) * count], value), name
         trainer.train()
 

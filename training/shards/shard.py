@@ -1,0 +1,193 @@
+"""Rows of a population: their critics are fitted, and they are played, where a market is, here or on another machine.
+
+The driver draws all random numbers and gives each shard its rows, so that results do not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from data.splits import Span
+from environment.portfolio import Portfolio
+from models.waiting import WaitingValue
+from training.critics import TrainingDays, traders_of
+from training.rollout import Rollout, roll_out
+
+COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
+"""Parts of a summary of episodes that are summed up a generation."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the P agents of a generation play by."""
+
+    genes: Tensor
+    """(P, genes)"""
+    weights: Tensor
+    """Of the value of waiting."""
+    opportunity_knots: Tensor
+    starts: Tensor
+    """(W,) first days of the windows, those of exploration last."""
+    drawn: Tensor
+    """(P, E) uniform numbers by which agents wait at random on the last E windows."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """What the driver learns of A agents that played W windows, on the CPU."""
+
+    fitness: Tensor
+    """(A,)"""
+    profit_percent: Tensor
+    initial_value: Tensor
+    explained: Tensor
+    """(A,) see `training.critics.Critics`."""
+    counts: Tensor
+    """(A, COUNTS) int64 sums over all windows."""
+    penalties: Tensor
+    """(A, W) by window, for a sum in which agents come one after the other, however they were shared out."""
+    costs: Tensor
+
+    @classmethod
+    def of(cls, rollout: Rollout, explained: Tensor) -> Self:
+        """Take the results of a rollout to the CPU, in one copy."""
+        agents, summary = len(rollout.fitness), rollout.summary
+        counts = [getattr(summary, name).view(agents, -1).sum(1, keepdim=True) for name in COUNTS]
+        means = [mean[:, None] for mean in (rollout.fitness, rollout.profit_percent, rollout.initial_value)]
+        lanes = [money.view(agents, -1) for money in (summary.penalties, summary.costs)]
+        windows = lanes[0].shape[1]
+        numbers = torch.cat([part.double() for part in (*means, *counts, *lanes)], dim=1).cpu()
+        parts = numbers.split((1, 1, 1, len(COUNTS), windows, windows), dim=1)
+        fitness, profit, value = (part.squeeze(1) for part in parts[:3])
+        return cls(fitness, profit, value, explained, parts[3].long(), *parts[4:])
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Put the agents of several shards one after the other."""
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The agents whose transitions are kept, and the share of them."""
+
+    elites: Tensor
+    """(E,) rows of the population, the fittest first."""
+    every: int
+    """On each day the transition of each `every`-th lane is kept, a lane being an elite on a window; the next day, that
+    of the lanes before them."""
+
+    @classmethod
+    def of(cls, elites: Tensor, days: int, windows: int, most: int) -> Self:
+        """Keep at most so many of the transitions of some agents, of each lane as many as of any other, up to one."""
+        lanes = windows * len(elites)
+        every = max(1, days * lanes // most)
+        while sum(len(range(-day % every, lanes, every)) for day in range(days)) > most:
+            every += 1
+        return cls(elites, every)
+
+    def is_kept(self, day: Tensor, lane: Tensor) -> Tensor:
+        """Tell which transitions are kept."""
+        return (day + lane) % self.every == 0
+
+
+@dataclass(frozen=True)
+class Lived:
+    """Transitions of some elites, those that are kept."""
+
+    place: Tensor
+    """(N,) among the transitions of all elites, in the order of days, elites and windows; ascending."""
+    transitions: dict[str, Tensor]
+    """(N, ...) each, see `models.replay_buffer.transition_fields`."""
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Put the transitions of several shards in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        place, order = torch.cat([part.place for part in parts]).sort()
+        names = parts[0].transitions
+        return cls(place, {name: torch.cat([part.transitions[name] for part in parts])[order] for name in names})
+
+
+class Shard:
+    """A market's training days with an environment on it; plays rows of a population."""
+
+    def __init__(self, days: TrainingDays, env: Portfolio, train: Span) -> None:
+        self.days, self.env, self.train = days, env, train
+        self._transitions: dict[int, dict[str, Tensor]] = {}
+        """Of the agents played last, by their first row."""
+
+    def play(self, task: Task, rows: slice, safe_point: Callable[[], None] | None = None) -> Played:
+        """Fit the critics of some agents, and play them by what they expect out of fold.
+
+        Args:
+            safe_point: is called before every day, and may raise to stop.
+        """
+        env, genes = self.env, task.genes[rows]
+        self._transitions.pop(rows.start, None)
+        critics = self.days.fit(genes)
+        outlook = self.days.outlook(critics)
+        # What an order must earn is, on average, what the best ones of a day are expected to.
+        best = outlook.opportunity[:, self.train.first : self.train.last].clamp(min=0).mean(1)
+        typical = best / env.rules.largest_order
+        rollout = roll_out(
+            env,
+            traders_of(genes, critics.weights, env.device),
+            outlook,
+            WaitingValue.zero(env.rules, env.device).with_values(
+                task.weights.to(env.device), task.opportunity_knots.to(env.device)
+            ),
+            task.starts,
+            caution=-typical[:, None] * torch.log1p(-task.drawn[rows].to(env.device)),
+            records=True,
+            safe_point=safe_point,
+        )
+        self._transitions[rows.start] = rollout.transitions
+        return Played.of(rollout, torch.from_numpy(critics.explained))
+
+    def lived(self, choice: Choice, rows: slice) -> Lived:
+        """Return what those of the agents played last who are elites lived through, and forget the rest."""
+        transitions = self._transitions.pop(rows.start)
+        is_here = (choice.elites >= rows.start) & (choice.elites < rows.stop)
+        agents = choice.elites[is_here] - rows.start
+        days, _, windows = next(iter(transitions.values())).shape[:3] if transitions else (0, 0, 0)
+        lane = is_here.nonzero() * windows + torch.arange(windows)  # (agents, W)
+        day = torch.arange(days)[:, None, None]
+        kept = choice.is_kept(day, lane).flatten().nonzero().squeeze(1)
+        place = (day * len(choice.elites) * windows + lane).flatten()[kept]
+        agents, kept = agents.to(self.env.device), kept.to(self.env.device)
+        return Lived(place, {name: part[:, agents].flatten(0, 2)[kept] for name, part in transitions.items()})
+
+
+class Shards(Protocol):
+    """A whole population, shared out among shards."""
+
+    def evaluate(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, Lived]:
+        """Play all agents; return their results, and what those lived through that `choose` takes by (P,) fitness."""
+
+
+class LocalShards:
+    """Shards in this process, one after the other."""
+
+    def __init__(self, shards: Sequence[Shard], safe_point: Callable[[], None] | None = None) -> None:
+        """Take the shards; `safe_point` is called before every day, and may raise to stop."""
+        self.shards, self.safe_point = shards, safe_point
+
+    def evaluate(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, Lived]:
+        """See `Shards.evaluate`."""
+        shared = list(zip(self.shards, groups(len(task.genes), len(self.shards)), strict=True))
+        played = Played.join([shard.play(task, rows, self.safe_point) for shard, rows in shared])
+        choice = choose(played.fitness)
+        return played, Lived.join([shard.lived(choice, rows) for shard, rows in shared])
+
+
+def groups(agents: int, shards: int) -> list[slice]:
+    """Share out the rows of a population, in equal parts up to one agent."""
+    return [slice(*ends) for ends in pairwise(agents * shard // shards for shard in range(shards + 1))]
