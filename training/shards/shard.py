@@ -160,10 +160,14 @@ class Shard:
         days, _, windows = next(iter(transitions.values())).shape[:3] if transitions else (0, 0, 0)
         lane = is_here.nonzero() * windows + torch.arange(windows)  # (agents, W)
         day = torch.arange(days)[:, None, None]
+        place = (day * len(choice.elites) * windows + lane).flatten()
+        agents = agents.to(self.env.device)
+        here = {name: part[:, agents].flatten(0, 2) for name, part in transitions.items()}
+        if choice.every == 1:
+            return Lived(place, here)
         kept = choice.is_kept(day, lane).flatten().nonzero().squeeze(1)
-        place = (day * len(choice.elites) * windows + lane).flatten()[kept]
-        agents, kept = agents.to(self.env.device), kept.to(self.env.device)
-        return Lived(place, {name: part[:, agents].flatten(0, 2)[kept] for name, part in transitions.items()})
+        there = kept.to(self.env.device)
+        return Lived(place[kept], {name: part[there] for name, part in here.items()})
 
 
 class Shards(Protocol):
