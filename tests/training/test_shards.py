@@ -53,7 +53,7 @@ def lived_through(trainer: ERLTrainer, generations: int) -> tuple[list[str], lis
 def test_results_do_not_depend_on_the_number_of_shards(market: Market, capacity: int) -> None:
     learning = LearningConfig(replay_capacity=capacity)
     whole = lived_through(trainer_of(market, 1, learning=learning), 3)
-    for shards in (2, 3, 4):
+    for shards in (2, 3, 4, AGENTS):
         assert lived_through(trainer_of(market, shards, learning=learning), 3) == whole, shards
 
 
