@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -103,13 +104,19 @@ def trace(case: Case, folder: Path) -> dict[str, Any]:
     return left
 
 
-def differences(expected: Any, found: Any, renamed: Sequence[tuple[str, str]] = ()) -> list[str]:
-    """List every field that is missing, added or changed, a line each; `renamed` are parts of names, old and new."""
+def differences(
+    expected: Any, found: Any, renamed: Sequence[tuple[str, str]] = (), tolerance: float = 0.0
+) -> list[str]:
+    """List every field that is missing, added or changed, a line each; `renamed` are parts of names, old and new.
+
+    Args:
+        tolerance: by which numbers may differ, absolutely and as a share.
+    """
     before = {_rename(name, renamed): value for name, value in _fields(expected)}
     after = dict(_fields(found))
     lines = [f"{name}: missing" for name in before if name not in after]
     lines += [f"{name}: added" for name in after if name not in before]
-    changed = [name for name in before if name in after and before[name] != after[name]]
+    changed = [name for name in before if name in after and not _is_equal(before[name], after[name], tolerance)]
     return lines + [f"{name}: expected {before[name]!r}, got {after[name]!r}" for name in changed]
 
 
@@ -168,6 +175,12 @@ def _fields(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
                 yield from _fields(item, f"{name}.{key}" if name else str(key))
     else:
         yield name, value
+
+
+def _is_equal(one: Any, other: Any, tolerance: float) -> bool:
+    if tolerance and isinstance(one, float | int) and isinstance(other, float | int):
+        return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+    return bool(one == other)
 
 
 def _rename(name: str, renamed: Sequence[tuple[str, str]]) -> str:

@@ -192,9 +192,10 @@ def trade_ledger(portfolio: Portfolio, lane: int) -> list[dict[str, Any]]:
     ledger, rate = portfolio.ledger(), portfolio.rules.cost_rate
     start = int(portfolio.day[lane]) - portfolio.step_index
     entry_lag = 1 if portfolio.rules.fill == "next_open" else 0
+    columns = {f.name: getattr(ledger, f.name)[:, lane].tolist() for f in fields(ledger)}
     trades = []
-    for row in (ledger.value[:, lane] > 0).nonzero().flatten().tolist():
-        at = {f.name: getattr(ledger, f.name)[row, lane].item() for f in fields(ledger)}
+    for row in np.flatnonzero(np.array(columns["value"]) > 0).tolist():
+        at = {name: column[row] for name, column in columns.items()}
         closed = at["exit_step"] > 0
         order_day = start + row // portfolio.orders_per_day
         worth = at["shares"] * at["last_price"]

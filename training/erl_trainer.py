@@ -58,7 +58,7 @@ class ERLTrainer:
         self.days = TrainingDays.of(market, env)
         self.shards: Shards = LocalShards([Shard(self.days, env, market.splits.train)], safe_point)
         """Where agents are played."""
-        self.generators = {name: named_generator(seed, name, "cpu") for name in ("windows", "evolution")}
+        self.generators = {name: named_generator(seed, name) for name in ("windows", "evolution")}
         self.genes = genome.found(evolution.population_size, self.generators["evolution"])
         """(P, genes) of the agents."""
         self.waiting = WaitingValue.zero(env.rules, self.device)

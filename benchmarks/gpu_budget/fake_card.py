@@ -39,8 +39,11 @@ class MixedDevicesError(Exception):
     """An operation on tensors of different devices."""
 
 
-def install() -> None:
-    """Compile the runtime where it is not yet there, and give this process a card; ends it where there is no g++."""
+def install() -> Path:
+    """Compile the runtime where it is not yet there, give this process a card, and return the library.
+
+    Ends the process where there is no g++.
+    """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a real one would be asked for memory
     version = f"{torch.__version__}-{_SOURCE.stat().st_mtime_ns}"
     library = Path(tempfile.gettempdir()) / f"one-card-{os.getuid()}" / f"{version}.so"
@@ -53,6 +56,7 @@ def install() -> None:
         subprocess.run(["g++", *flags, str(_SOURCE), "-o", str(begun), *libraries], check=True)
         begun.rename(library)
     ctypes.CDLL(str(library))
+    return library
 
 
 class Meter(TorchDispatchMode):
@@ -95,7 +99,7 @@ class Meter(TorchDispatchMode):
         if name in ("_to_copy", "copy_") and (len(on_card) < len(tensors) or target.type == "cpu"):
             return self._copy_across(name, args, kwargs, target)
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self.faults.append(f"a draw on the device, whose state no checkpoint holds: {name} at {_line()}")
+            self.faults.append(f"a draw on the device, whose state no checkpoint holds: {name} at {line_of_code()}")
         if name in _WAITING:
             self._wait(name, 8)
             self._add(Cost(0, 0, 0, False))
@@ -108,7 +112,7 @@ class Meter(TorchDispatchMode):
             out = func(*args, **kwargs)
         except RuntimeError as error:
             if "same device" in str(error) or "on device" in str(error):
-                raise MixedDevicesError(f"{name} at {_line()}: {error}") from error
+                raise MixedDevicesError(f"{name} at {line_of_code()}: {error}") from error
             raise
         self._count(func, name, args, kwargs, on_card, out)
         return out
@@ -121,7 +125,7 @@ class Meter(TorchDispatchMode):
 
     def _add(self, cost: Cost) -> None:
         self.phase.costs[cost] += 1
-        self.phase.lines[_line()] += 1
+        self.phase.lines[line_of_code()] += 1
 
     def _copy_across(self, name: str, args: Any, kwargs: Any, target: torch.device) -> Tensor:
         """Copy between host and device, where the host waits unless it says that it need not."""
@@ -147,7 +151,7 @@ class Meter(TorchDispatchMode):
         return copy
 
     def _wait(self, cause: str, size: int = 0) -> None:
-        self.phase.waits[f"{cause} at {_line()}"] += 1
+        self.phase.waits[f"{cause} at {line_of_code()}"] += 1
         self.phase.copied += size
 
     def _made_up(self, name: str, args: Any) -> Any:
@@ -193,7 +197,7 @@ def _own_file(name: str) -> str:
     return str(path.relative_to(ROOT)) if is_own else ""
 
 
-def _line() -> str:
+def line_of_code() -> str:
     """Return the line of the project that asked for the operation."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

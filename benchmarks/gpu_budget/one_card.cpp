@@ -1,4 +1,8 @@
 // Tells torch that there is one CUDA device, which does nothing: fake tensors on it need a guard to ask, no driver.
+//
+// Loaded before torch (LD_PRELOAD), it also answers in torch's place when a backward pass asks for the accelerator.
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 namespace {
@@ -18,4 +22,21 @@ struct OneCard final : c10::impl::NoOpDeviceGuardImpl<DeviceType::CUDA> {
 
 C10_REGISTER_GUARD_IMPL(CUDA, OneCard);
 
+struct Hooks final : at::CUDAHooksInterface {
+  void init() const override {}
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+};
+
 }  // namespace
+
+namespace at::accelerator {
+std::optional<DeviceType> getAccelerator(bool) { return DeviceType::CUDA; }
+}  // namespace at::accelerator
+
+namespace at::detail {
+const CUDAHooksInterface& getCUDAHooks() {
+  static const Hooks hooks;
+  return hooks;
+}
+}  // namespace at::detail

@@ -70,7 +70,7 @@ def evaluate(
 ) -> Evaluation:
     """Play a run's champion, the baselines and rules on the days of a split, and judge them."""
     starts = consecutive_windows(getattr(run.market.splits, split), run.config.env.episode_steps).to(run.device)
-    generator = named_generator(run.config.seed, "evaluation", run.device)
+    generator = named_generator(run.config.seed, "evaluation")
     ground = Ground(run.market, env, starts, benchmark_close(judging.benchmark, run.market, env, starts))
     played = play_all(ground, run.champion, rules, pickers=judging.random_pickers, generator=generator)
     holdout = run.market.splits.holdout

@@ -220,7 +220,7 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
             run.champion,
             opposing_rules(run, env, config.evaluation),
             pickers=run.config.evaluation.random_pickers,
-            generator=named_generator(run.config.seed, f"walk-forward {run.name}", device),
+            generator=named_generator(run.config.seed, f"walk-forward {run.name}"),
         )
         champion, random = (played.tracks[name].mean_return_percent for name in (CHAMPION, RANDOM))
         folds.append(FoldResult(run.name, _dates(run.market, fold), run.generation, champion, random))

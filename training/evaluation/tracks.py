@@ -166,7 +166,7 @@ def play_shifted(ground: Ground, plan: Orders, pickers: int, generator: torch.Ge
     shifts = min(pickers, _SHIFTS)
     lots, windows, trading = pickers // shifts, len(ground.starts), ground.env.rules.trading_days
     length = windows * trading
-    place = torch.rand(2, shifts, generator=generator, device=ground.starts.device, dtype=torch.float64)
+    place = torch.rand(2, shifts, generator=generator, dtype=torch.float64).to(ground.starts.device)
     moved = ((place[1].argsort() + place[0]) * length / shifts).long()
     first = trading * torch.arange(windows, device=moved.device)
     # (lanes,) where in the circle each lane begins, lots within shifts.
@@ -201,7 +201,7 @@ def _drawn(env: Portfolio, orders: Orders, generator: torch.Generator) -> Orders
     """Draw other stocks for orders, by lot among the candidates."""
     candidates = env.candidates()
     # Above 0, so that every candidate may be drawn.
-    score = (1.0 - torch.rand(candidates.shape, generator=generator, device=candidates.device)) * candidates
+    score = (1.0 - torch.rand(candidates.shape, generator=generator).to(candidates.device)) * candidates
     best, stock = score.topk(len(orders.stock), dim=1)
     return replace(orders, stock=stock.T, coefficient=orders.coefficient * (best.T > 0))
 

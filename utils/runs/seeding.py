@@ -19,17 +19,17 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def named_generator(seed: int, name: str, device: str | torch.device = "cpu") -> torch.Generator:
+def named_generator(seed: int, name: str) -> torch.Generator:
     """Return a torch generator of its own for one purpose.
 
-    The stream is a function of (seed, name) alone, the same on every platform: drawing from one name, or adding a
-    new one, leaves the others as they are.
+    The stream is a function of (seed, name) alone, the same on every platform and for every device: it draws on the
+    CPU. Drawing from one name, or adding a new one, leaves the others as they are.
     """
     digest = hashlib.blake2b(name.encode(), digest_size=16).digest()
     words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 16, 4)]
     # The name goes into the spawn key, which SeedSequence keeps apart from the entropy.
     sequence = np.random.SeedSequence(seed, spawn_key=words)
-    generator = torch.Generator(device)
+    generator = torch.Generator()
     generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> 1))
     return generator
 
