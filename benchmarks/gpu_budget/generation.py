@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -27,6 +28,8 @@ SET_UP = "set up"
 """Name of the phase that is there once a run."""
 DAYS = ", days"
 """End of the names of phases in which every step is a day of a rollout."""
+MOST_WAITS = {("evaluate", "evolve", "train"): 25, ("validate",): 20}
+"""Of the host for the device, outside of the days, in which there is none."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,13 @@ class _Log(GenerationLog):
             yield
 
 
-def count_generation(size: Size, agents: int, market: Market, days: TrainingDays) -> tuple[dict[str, Phase], list[str]]:
-    """Run one generation with a full replay; return its phases, and what must not be there.
+def count_generation(
+    size: Size, agents: int, market: Market, days: TrainingDays, generations: int = 1
+) -> tuple[dict[str, Phase], list[str]]:
+    """Run generations with a full replay; return the phases of the first, and what must not be there.
+
+    Args:
+        generations: of which all but the first must launch the same operations.
 
     Raises:
         MixedDevicesError: an operation got tensors of different devices.
@@ -94,13 +102,41 @@ def count_generation(size: Size, agents: int, market: Market, days: TrainingDays
         meter.name = "record"
         trainer.run_generation()
         phases = dict(meter.phases)
+        later = [_lines_of_next(trainer, meter) for _ in range(generations - 1)]
     faults = [
         f"{name}: the host waits {count} times: {what}"
         for name, phase in phases.items()
         for what, count in phase.waits.items()
         if name.endswith(DAYS)
     ]
-    return phases, faults + meter.faults
+    return phases, faults + too_many_waits(phases) + changed_lines(later) + meter.faults
+
+
+def too_many_waits(phases: Mapping[str, Phase]) -> list[str]:
+    """List the groups of phases in which the host waits more often than it may."""
+    counts = {names: sum(phases[name].waits.total() for name in names) for names in MOST_WAITS}
+    return [
+        f"{' + '.join(names)}: the host waits {counts[names]} times, at most {most} are allowed"
+        for names, most in MOST_WAITS.items()
+        if counts[names] > most
+    ]
+
+
+def _lines_of_next(trainer: ERLTrainer, meter: Meter) -> Counter[str]:
+    """Run a generation; return its operations by phase and line of code."""
+    meter.phases.clear()
+    trainer.run_generation()
+    return Counter({f"{name}, {line}": n for name, phase in meter.phases.items() for line, n in phase.lines.items()})
+
+
+def changed_lines(generations: Sequence[Counter[str]]) -> list[str]:
+    """List the lines of code that launch other numbers of operations in one of these generations than in the first."""
+    return [
+        f"{line}: {generations[0][line]:,} operations in the second generation, {lines[line]:,} in a later one"
+        for lines in generations[1:]
+        for line in sorted(lines.keys() | generations[0].keys())
+        if lines[line] != generations[0][line]
+    ]
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 
 from benchmarks.gpu_budget.__main__ import BUDGET
 from benchmarks.gpu_budget.costs import CARDS, Cost, Phase, joined, over_budget
+from benchmarks.gpu_budget.generation import changed_lines, too_many_waits
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ for the fake card")
@@ -114,6 +116,24 @@ def test_only_more_than_the_slack_is_over_budget() -> None:
     budget = {"operations": 1000, "waits": 0}
     assert over_budget({"operations": 1020, "waits": 0}, budget) == []
     assert len(over_budget({"operations": 1021, "waits": 1}, budget)) == 2
+
+
+def test_generations_that_differ_are_told_line_by_line() -> None:
+    second = Counter({"train, a.py:1 f": 3, "train, b.py:2 g": 1})
+    assert changed_lines([second, Counter(second)]) == [] and changed_lines([]) == []
+    third = Counter({"train, a.py:1 f": 4, "evolve, c.py:3 h": 2})
+    told = changed_lines([second, second, third])
+    assert [line.split(":")[0] for line in told] == ["evolve, c.py", "train, a.py", "train, b.py"]
+    assert "3 operations in the second generation, 4 in a later one" in told[1]
+
+
+def test_waits_outside_of_the_days_are_bounded() -> None:
+    phases = {name: Phase() for name in ("evaluate", "evolve", "train", "validate")}
+    phases["evaluate"].waits["item"], phases["train"].waits["item"], phases["validate"].waits["copy"] = 20, 5, 20
+    assert too_many_waits(phases) == []
+    phases["evolve"].waits["item"] = phases["validate"].waits["item"] = 1
+    told = too_many_waits(phases)
+    assert len(told) == 2 and "26 times" in told[0] and "21 times" in told[1]
 
 
 def test_phases_add_up_and_the_slower_side_decides() -> None:
