@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -59,6 +62,31 @@ def test_an_idle_card_is_told_with_the_command_that_helps(
     assert not warnings_of("cpu", caplog)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert not warnings_of("auto", caplog)
+
+
+@pytest.fixture
+def restore_order() -> Iterator[None]:
+    """Undo what a CUDA device sets for the process."""
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    with mock.patch.dict(os.environ):
+        yield
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = filled
+
+
+def test_a_card_computes_in_fixed_order_and_a_cpu_is_left_alone(
+    restore_order: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a card")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    choose_device("cpu")
+    assert not torch.are_deterministic_algorithms_enabled() and "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    choose_device("cuda:1")
+    assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    choose_device("cuda")
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
 
 
 def test_the_command_names_the_torch_that_is_required() -> None:

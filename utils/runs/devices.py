@@ -19,7 +19,7 @@ _BUILD = "--force-reinstall 'torch>=2.10,<2.14'"
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` is the CUDA device where there is one.
+    """Return the device of that name; `auto` is the CUDA device where there is one, which then computes in fixed order.
 
     Warns where `auto` leaves an NVIDIA card idle since this torch cannot use it.
     """
@@ -34,9 +34,22 @@ def choose_device(name: str) -> torch.device:
             remedy,
         )
     device = torch.device(("cuda" if has_cuda else "cpu") if name == "auto" else name)
+    if device.type == "cuda":
+        _fix_order()
     label = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     logger.debug("device: %s (%s)", device, label)
     return device
+
+
+def _fix_order() -> None:
+    """Let the same card give the same bits again: no sum whose order is that in which threads finish.
+
+    A kernel that has no such form is warned of, not refused: the run is then repeated to rounding. Memory is not filled
+    beforehand, which torch would do to show what reads it unwritten. (PyTorch, "Reproducibility".)
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts, at the first product
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _has_idle_card() -> bool:
