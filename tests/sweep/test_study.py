@@ -72,6 +72,8 @@ def test_the_trials_are_the_same_whoever_finishes_first_and_after_a_stop(tmp_pat
 
 
 def test_a_half_made_file_is_made_anew(tmp_path: Path) -> None:
+    tmp_path = tmp_path / "50%20? #a=b"
+    tmp_path.mkdir()
     (tmp_path / ".study.db.tmp").write_text("torn")
     record = Record(tmp_path)
     assert record.trials == [] and not (tmp_path / ".study.db.tmp").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -193,6 +194,22 @@ def test_a_full_disk_stops_the_sweep_which_then_goes_on(
     assert f"a run that nobody else works on, got {path / 'trial-009-seed-2'}" in line
     assert main(resume(folder, "full")) == 0
     assert found(folder, "full") == found(folder, "whole")
+
+
+def test_a_lost_study_is_made_anew_from_the_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "runs" / "lost"
+    shutil.copytree(folder / "runs" / "whole", path)
+    (path / "study.db").write_bytes(b"torn" * 1000)
+    assert main(resume(folder, "lost")) == 2
+    (line,) = errors(capsys.readouterr().err)
+    assert f"expected a study that this Optuna can read in {path / 'study.db'}" in line
+    (path / "study.db").unlink()
+    started = (path / STARTS).read_text()
+    assert main(resume(folder, "lost")) == 0
+    assert found(folder, "lost") == found(folder, "whole")
+    refused = [one["number"] for one in found(folder, "lost")["tried"] if one["state"] == "failed"]
+    again = (path / STARTS).read_text().removeprefix(started).split()
+    assert {name.split("-seed")[0] for name in again} == {f"trial-{number:03d}" for number in refused}
 
 
 def test_a_sweep_whose_trials_all_fail_says_why_and_tells_nothing(

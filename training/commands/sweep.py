@@ -98,18 +98,25 @@ def _open(
 ) -> tuple[Path, SweepPlan, Config]:
     """Return the folder of a new sweep or of the one to resume, with the plan and the settings that hold for it."""
     config = arguments.settings
-    if config.resume is None:
-        if arguments.space is None:
-            raise ConfigError("expected --space FILE, which says what varies, got none; see sweep --help")
-        plan = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space))
-        if store is not None and config.run is not None:
-            require_new_run(store, config.run)
-        contents = {"plan": dataclasses.asdict(plan), "settings": to_dict(config)}
-        path = new_folder(config.runs_dir, config.run, PLAN, contents)
-        if store is not None:
-            claim_test(store, path, PLAN)
-        return path, plan, config
-    path = config.runs_dir / (_newest(config.runs_dir, store) if config.resume == LATEST else config.resume)
+    if config.resume is not None:
+        return _resumed(arguments, config.resume, explicit, store)
+    if arguments.space is None:
+        raise ConfigError("expected --space FILE, which says what varies, got none; see sweep --help")
+    plan = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space))
+    if store is not None and config.run is not None:
+        require_new_run(store, config.run)
+    contents = {"plan": dataclasses.asdict(plan), "settings": to_dict(config)}
+    path = new_folder(config.runs_dir, config.run, PLAN, contents)
+    if store is not None:
+        claim_test(store, path, PLAN)
+    return path, plan, config
+
+
+def _resumed(
+    arguments: SweepArguments, name: str, explicit: frozenset[str], store: ObjectStore | None
+) -> tuple[Path, SweepPlan, Config]:
+    config = arguments.settings
+    path = config.runs_dir / (_newest(config.runs_dir, store) if name == LATEST else name)
     if store is not None and not (path / PLAN).is_file():
         fetch_test(store, path, PLAN)
         fetch_files(store, path, (STUDY,))
@@ -119,10 +126,10 @@ def _open(
         raise ConfigError(f"expected a sweep in {path.parent}, got {path.name!r}; {advice}")
     plan, began = read_plan(path)
     asked = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space) if arguments.space else plan.space)
-    for name, value in vars(plan).items():
-        if getattr(asked, name) not in (value, getattr(SweepArguments, name)):
+    for item, value in vars(plan).items():
+        if getattr(asked, item) not in (value, getattr(SweepArguments, item)):
             raise ConfigError(
-                f"expected --{name} as {path} began ({value}), got {getattr(asked, name)}; leave it out, or start "
+                f"expected --{item} as {path} began ({value}), got {getattr(asked, item)}; leave it out, or start "
                 "a new sweep without --resume"
             )
     now = settings_to_resume(began, config, explicit)

@@ -7,17 +7,19 @@ same whoever finishes first and however often the sweep was stopped. The storage
 from __future__ import annotations
 
 import math
+import sqlite3
 import statistics
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from training.sweep.space import Space
-from utils.errors import ConfigError
+from utils.errors import ConfigError, first_line
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -52,7 +54,12 @@ class Record:
     """The trials of a sweep, kept in an SQLite file by its driver alone."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the file of a sweep's folder, or make it in one step."""
+        """Open the file of a sweep's folder, or make it in one step.
+
+        Raises ConfigError for a damaged file, or one that this version of Optuna cannot read.
+        """
+        from sqlalchemy.exc import SQLAlchemyError
+
         path = folder / STUDY
         if not path.is_file():
             fresh = folder / f".{STUDY}.tmp"
@@ -62,8 +69,15 @@ class Record:
                 _study(storage)
             storage.engine.dispose()
             fresh.replace(path)
-        self._storage = _storage(path)
-        self._study = _study(self._storage)
+        try:
+            self._storage = _storage(path)
+            self._study = _study(self._storage)
+        except (RuntimeError, SQLAlchemyError) as error:
+            # Trials follow from the seed and from results, so that nothing is lost with their record.
+            raise ConfigError(
+                f"expected a study that this Optuna can read in {path}, got: {first_line(error)}; remove it: it is "
+                "made anew from the results of the runs"
+            ) from None
 
     def close(self) -> None:
         """Let go of the file."""
@@ -115,7 +129,8 @@ class Record:
 def _storage(path: Path) -> RDBStorage:
     from optuna.storages import RDBStorage
 
-    return RDBStorage(f"sqlite:///{path}")
+    # A path may hold what means something in an address.
+    return RDBStorage("sqlite:///study.db", engine_kwargs={"creator": partial(sqlite3.connect, path)})
 
 
 def _study(storage: RDBStorage) -> Study:
