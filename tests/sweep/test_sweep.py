@@ -151,7 +151,11 @@ def test_a_sweep_that_is_killed_three_times_ends_as_one_that_was_not(folder: Pat
 
     def start(line: list[str]) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.sweep.fast_sweep", *line], cwd=ROOT, env=environment, stderr=-1, text=True
+            [sys.executable, "-m", "tests.sweep.fast_sweep", *line],
+            cwd=ROOT,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     with start(words(folder, "killed", "--jobs", "2")) as process:
