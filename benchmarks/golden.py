@@ -92,12 +92,12 @@ CASES = (
 )
 
 
-def trace(case: Case, folder: Path) -> dict[str, Any]:
+def trace(case: Case, folder: Path, device: str = "cpu") -> dict[str, Any]:
     """Run a case in an empty folder; returns what it left, by file. Raises SystemExit where a command fails."""
     runs, data = folder / "runs", folder / "prices.parquet"
     _write_prices(data)
     for command in case.commands:
-        _run([word.format(runs=runs, data=data) for word in command.split()])
+        _run([word.format(runs=runs, data=data) for word in command.split()], device)
     left = {str(path.relative_to(runs)): _read(path) for path in _files(runs, case.files)}
     if not left:
         raise SystemExit(f"golden: expected files of {case.name} in {runs}, got none")
@@ -139,9 +139,13 @@ def _write_prices(path: Path) -> None:
     pd.concat(frames).to_parquet(path, index=False)
 
 
-def _run(words: Sequence[str]) -> None:
+def _run(words: Sequence[str], device: str) -> None:
     command = [sys.executable, "main.py", *words, "--threads", "1"]
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "CLOUD_PROVIDER": ""}
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "CLOUD_PROVIDER": ""}
+    if device == "cpu":
+        one_thread["CUDA_VISIBLE_DEVICES"] = ""
+    else:
+        command += ["--device", device]
     done = subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"golden: expected {' '.join(command)} to end with 0, got {done.returncode}:\n{done.stderr}")

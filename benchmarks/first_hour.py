@@ -1,0 +1,342 @@
+"""What a first hour on a CUDA card should settle, in one command: `python -m benchmarks.first_hour [--out FILE.json]`.
+
+The card and its driver; the tests that need CUDA; microseconds that an operation takes of the host; the same small run
+on the CPU and twice on the card; seconds and memory of generations against what `benchmarks.gpu_budget` predicts, the
+first against later ones, one thread against more; a default run. Every step is a process of its own, so that one that
+fails leaves the others. Ends with 1 where numbers are wrong, a step fails, or anything is more than 1.5 times its
+prediction. Without a card the CPU is measured, and what needs a card is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.golden import Case, differences, trace
+from benchmarks.gpu_budget.__main__ import BUDGET, TOTAL
+from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, KERNEL_SECONDS, Card
+from benchmarks.gpu_budget.generation import FULL, SET_UP, SMALL, Size
+from benchmarks.speed.harness import MemoryGauge, random_market, synchronize
+from benchmarks.speed.main_job import ROOT, machine, measure_run
+from training.run.trainer import build_trainer
+from utils.memory.guard import MB
+from utils.runs.devices import choose_device, choose_threads
+
+MOST_RATIO = 1.5
+"""Of what is measured to what is predicted."""
+_METRICS = "trace/metrics.jsonl"
+TOLERANCE = 0.01
+"""By which numbers of a first generation may differ between devices: rounding turns a few of its orders."""
+NEEDS_CARD = "left out: needs a CUDA card"
+_GENERATIONS = 4
+_OPERATIONS = 2000
+_STEP_SECONDS = 3600.0
+_SMALL = (
+    "--population-size 4 --split.context-window-days 16 --synthetic.days 300 --synthetic.stocks 6 --env.trading-days 6 "
+    "--env.settlement-days 2 --env.max-holding-days 3 --env.max-days-without-bar 2 --evaluation.rivals none"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One figure."""
+
+    name: str
+    value: float | str | None
+    unit: str = ""
+    expected: float | None = None
+    """What was predicted, in the same unit."""
+    note: str = ""
+    fault: str = ""
+    """What is wrong; empty: nothing."""
+
+
+def predicted(name: str, value: float, unit: str, expected: float | None) -> Finding:
+    """Return a figure with its prediction; it is a fault to be far above."""
+    is_over = expected is not None and value > MOST_RATIO * expected
+    fault = f"{value:.3g} {unit}, predicted {expected:.3g}, at most {MOST_RATIO} times that" if is_over else ""
+    return Finding(name, value, unit, expected, "" if expected is not None else "no prediction", fault)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Device and size of the measurements."""
+
+    device: torch.device
+    is_small: bool
+
+    @property
+    def is_card(self) -> bool:
+        """Tell whether there is a card."""
+        return self.device.type == "cuda"
+
+    @property
+    def size(self) -> Size:
+        """Return the market on which generations are measured."""
+        return SMALL if self.is_small else FULL
+
+    @property
+    def card(self) -> Card:
+        """Return the card of the predictions whose name the device's holds, else the first."""
+        name = torch.cuda.get_device_name(self.device)
+        return next((card for card in CARDS if card.name in name), CARDS[0])
+
+
+def describe(job: Job) -> list[Finding]:
+    """Name the machine and the card."""
+    found = [Finding("machine", machine())]
+    if not job.is_card:
+        return [*found, Finding("card", None, note=NEEDS_CARD)]
+    properties = torch.cuda.get_device_properties(job.device)
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    return [
+        *found,
+        Finding("card", properties.name, note=f"predictions are those of {job.card.name}"),
+        Finding("memory of the card", properties.total_memory / MB, "MiB"),
+        Finding("driver", driver, note=f"torch is built for CUDA {torch.version.cuda}"),
+    ]
+
+
+def run_tests(job: Job) -> list[Finding]:
+    """Run the tests that need a card."""
+    if not job.is_card:
+        return [Finding("tests on the card", None, note=NEEDS_CARD)]
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-k", "cuda or a_gpu", "tests"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    lines = [line for line in done.stdout.splitlines() if line] or [done.stderr[-200:]]
+    failed = "; ".join(line for line in lines if line.startswith(("FAILED", "ERROR")))
+    is_passed = done.returncode == 0 and " passed" in lines[-1]
+    return [Finding("tests on the card", lines[-1], fault="" if is_passed else failed or "none passed")]
+
+
+def compare_devices(job: Job) -> list[Finding]:
+    """Make the same small run on the CPU and twice on the device, and name the first difference."""
+    training = f"--profile quick --generations 2 {_SMALL if job.is_small else ''} --runs-dir {{runs}} --run trace"
+    judging = "evaluate --runs-dir {runs} --run trace --split validation --random-pickers 50"
+    case = Case("trace", (training, judging), (_METRICS, "trace/evaluation-validation/results.json"))
+    found: list[dict[str, Any]] = []
+    for device in ("cpu", *[job.device.type] * (2 if job.is_card else 1)):
+        with tempfile.TemporaryDirectory() as folder:
+            found.append(json.loads(json.dumps(trace(case, Path(folder), device))))
+    again = differences(found[-2], found[-1])
+    repeated = Finding(
+        "run repeated on the device, fields that differ",
+        len(again),
+        fault=f"not repeatable, first difference: {again[0]}" if again else "",
+    )
+    if not job.is_card:
+        return [repeated, Finding("CPU against card", None, note=NEEDS_CARD)]
+    begun = differences(found[0][_METRICS][0], found[1][_METRICS][0], tolerance=TOLERANCE)
+    whole = differences(found[0], found[1], tolerance=TOLERANCE)
+    return [
+        repeated,
+        Finding(
+            f"CPU against card, generation 1, fields apart by over {TOLERANCE:g}",
+            len(begun),
+            fault=f"first difference: {begun[0]}" if begun else "",
+        ),
+        Finding(
+            "CPU against card, later and judged, fields apart by as much",
+            len(whole) - len(begun),
+            note=f"rounding turns orders, first difference: {whole[0]}" if whole else "",
+        ),
+    ]
+
+
+def launch(job: Job) -> list[Finding]:
+    """Measure what one small operation takes of the host, sent alone and waited for."""
+    x = torch.zeros(1, device=job.device)
+
+    def microseconds(*, waits: bool) -> float:
+        taken = []
+        for _ in range(_OPERATIONS):
+            started = time.perf_counter()
+            torch.add(x, 1.0, out=x)
+            if waits:
+                synchronize(job.device)
+            taken.append(1e6 * (time.perf_counter() - started))
+        synchronize(job.device)
+        return statistics.median(taken)
+
+    microseconds(waits=True)
+    alone, waited = microseconds(waits=False), microseconds(waits=True)
+    return [
+        predicted("operation, launched", alone, "us", 1e6 * HOST_SECONDS if job.is_card else None),
+        Finding("operation, waited for", waited, "us"),
+    ]
+
+
+def generation(job: Job, agents: int, threads: int) -> list[Finding]:
+    """Measure generations with a full replay: time against the prediction, memory against the budget."""
+    choose_threads(threads)
+    size = job.size
+    evolution = dataclasses.replace(size.config.evolution, population_size=agents)
+    config = dataclasses.replace(size.config, evolution=evolution)
+    market = random_market(config, size.days, size.columns, size.investable)
+    gauge, started = MemoryGauge(job.device), time.perf_counter()
+    trainer = build_trainer(config, market, job.device)
+    trainer.replay.size = trainer.replay.capacity
+    synchronize(job.device)
+    taken = [time.perf_counter() - started]
+    for _ in range(_GENERATIONS):
+        started = time.perf_counter()
+        trainer.run_generation()
+        synchronize(job.device)
+        taken.append(time.perf_counter() - started)
+    seconds = peak = None
+    budget = json.loads(BUDGET.read_text()).get(f"{size.name} {agents}")
+    if job.is_card and budget:
+        seconds, peak = generation_seconds(budget, job.card), budget[TOTAL]["peak"] / MB
+    name = generation_name(agents, threads)
+    return [
+        Finding(f"{name}, set up", taken[0], "s"),
+        Finding(f"{name}, the first", taken[1], "s", note="eager, nothing warm"),
+        Finding(f"{name}, the second", taken[2], "s"),
+        predicted(name, statistics.median(taken[3:]), "s", seconds),
+        predicted(f"{name}, peak memory", gauge.peak_mb(), "MiB", peak),
+    ]
+
+
+def generation_name(agents: int, threads: int) -> str:
+    """Name the measurement of a population."""
+    return f"generation, {agents} agents, {threads} thread{'s' * (threads > 1)}"
+
+
+def generation_seconds(figures: Mapping[str, Mapping[str, int]], card: Card) -> float:
+    """Predict the seconds of a generation from its budget: of each phase the slower of card and host, and copies."""
+    total = 0.0
+    for name, phase in figures.items():
+        if name not in (SET_UP, TOTAL):
+            own = max(
+                phase["kernels"] * KERNEL_SECONDS,
+                phase["bytes"] / card.bytes_per_second,
+                phase["flops"] / card.flops,
+            )
+            total += max(own, phase["operations"] * HOST_SECONDS) + phase["copied"] / COPY_BYTES_PER_SECOND
+    return total
+
+
+def default_run(job: Job) -> list[Finding]:
+    """Time a run without any settings but the device."""
+    flags = f"--profile quick --generations 2 {_SMALL}".split() if job.is_small else []
+    summary = measure_run(*flags, "--device", job.device.type)
+    return [
+        Finding(
+            f"default run, {summary['profile']} profile, {summary['generations']} generations",
+            summary["wall_seconds"],
+            "s",
+        ),
+        Finding("default run, peak resident memory", summary["peak_rss_mb"], "MiB"),
+    ]
+
+
+def generations_of(job: Job) -> list[tuple[int, int]]:
+    """Return the populations that are measured, and the threads of each."""
+    populations = (4,) if job.is_small else (16, 64, 256) if job.is_card else (16,)
+    cores = os.cpu_count() or 1
+    return [(agents, 1) for agents in populations] + [(populations[0], min(4, cores))] * (cores > 1)
+
+
+def steps(job: Job) -> dict[str, Callable[[Job], list[Finding]]]:
+    """Return the steps by name, in their order."""
+    known = {"machine": describe, "tests": run_tests, "launch": launch, "trace": compare_devices}
+    measured = {
+        f"generation-{agents}-{threads}": partial(generation, agents=agents, threads=threads)
+        for agents, threads in generations_of(job)
+    }
+    return {**known, **measured, "run": default_run}
+
+
+def run_step(name: str, words: list[str]) -> list[Finding]:
+    """Run a step in a process of its own; one that fails is a fault."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "found.json"
+        command = [sys.executable, "-m", "benchmarks.first_hour", *words, "--here", "--only", name, "--out", str(path)]
+        try:
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_STEP_SECONDS)
+        except subprocess.TimeoutExpired:
+            return [Finding(name, None, fault=f"not done after {_STEP_SECONDS:.0f} s")]
+        if done.returncode or not path.exists():
+            last = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
+            return [Finding(name, None, fault=f"exit code {done.returncode}: {last}")]
+        return [Finding(**finding) for finding in json.loads(path.read_text())]
+
+
+def line(finding: Finding) -> str:
+    """Format a figure beside its prediction."""
+    value = finding.value
+    text = "-" if value is None else value if isinstance(value, str) else f"{value:,.4g} {finding.unit}".rstrip()
+    ratio = ""
+    if finding.expected is not None and isinstance(value, float | int):
+        ratio = f"predicted {finding.expected:,.4g}, ratio {value / finding.expected:.2f}"
+    rest = "; ".join(part for part in (ratio, finding.note, finding.fault and f"FAULT {finding.fault}") if part)
+    return f"{finding.name:<64} {text:>18}  {rest}".rstrip()
+
+
+def choices(job: Job, findings: Sequence[Finding]) -> list[str]:
+    """Say what the figures speak for: generations that replay, and threads."""
+    seconds = {finding.name: finding.value for finding in findings if isinstance(finding.value, float)}
+    measured = [generation_name(*counts) for counts in generations_of(job)]
+    measured = [name for name in measured if name in seconds]
+    lines = [
+        f"{name}: the first takes {seconds[f'{name}, the first'] / seconds[name]:.2f} of later ones"
+        for name in measured
+    ]
+    if len(measured) > 1 and len(measured) == len(generations_of(job)):
+        fastest = min((measured[0], measured[-1]), key=seconds.__getitem__)
+        lines.append(f"threads: take those of {fastest!r}")
+    return lines
+
+
+def write_findings(path: Path, content: object) -> None:
+    """Write figures, the whole file or none of it."""
+    begun = path.with_name(f"{path.name}.begun")
+    begun.write_text(json.dumps(content, indent=1) + "\n")
+    begun.replace(path)
+
+
+def main() -> int:
+    """Run the steps, print the table, write the file; return 1 where anything is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="file of figures (JSON)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--small", action="store_true", help="sizes that take seconds")
+    parser.add_argument("--only", nargs="+", metavar="STEP", help="machine, tests, launch, trace, ...; default: all")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    job = Job(choose_device(arguments.device), arguments.small)
+    known = steps(job)
+    chosen = arguments.only or list(known)
+    if not set(chosen) <= set(known):
+        parser.error(f"expected --only of {', '.join(known)}, got {', '.join(chosen)}")
+    if arguments.here:
+        write_findings(arguments.out, [asdict(finding) for name in chosen for finding in known[name](job)])
+        return 0
+    findings: list[Finding] = []
+    for name in chosen:
+        found = run_step(name, ["--device", job.device.type, *["--small"] * job.is_small])
+        print("\n".join(line(finding) for finding in found), flush=True)
+        findings += found
+        if arguments.out:  # after each step: what is known stays known
+            write_findings(arguments.out, {"device": str(job.device), "findings": [asdict(one) for one in findings]})
+    print("\n".join(choices(job, findings)))
+    return int(any(finding.fault for finding in findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

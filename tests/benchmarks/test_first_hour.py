@@ -1,0 +1,110 @@
+"""The first hour on a card: what it finds, what it leaves out without one, and what makes it fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import first_hour
+from benchmarks.first_hour import (
+    MOST_RATIO,
+    NEEDS_CARD,
+    Finding,
+    Job,
+    choices,
+    compare_devices,
+    generation_name,
+    generation_seconds,
+    generations_of,
+    line,
+    predicted,
+    run_step,
+    steps,
+)
+from benchmarks.gpu_budget.__main__ import BUDGET
+from benchmarks.gpu_budget.costs import CARDS
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU, CARD = Job(torch.device("cpu"), True), Job(torch.device("cuda"), True)
+
+
+def test_the_command_measures_prints_and_writes(tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    words = ["--small", "--device", "cpu", "--only", "machine", "generation-4-1", "--out", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.first_hour", *words], cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert found["device"] == "cpu" and [*tmp_path.iterdir()] == [out]
+    values = {finding["name"]: finding["value"] for finding in found["findings"]}
+    measured = [name for name in values if name.startswith("generation")]
+    assert len(measured) == 5 and all(values[name] > 0 for name in measured)
+    assert all(any(shown.startswith(name) for shown in done.stdout.splitlines()) for name in values)
+
+
+def test_without_a_card_what_needs_one_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_hour, "trace", lambda *_: {"trace/metrics.jsonl": [{"fitness": 1.0}]})
+    names = ("machine", "tests", "launch", "trace")
+    found = [finding for name in names for finding in steps(CPU)[name](CPU)]
+    left_out = {finding.name for finding in found if finding.note == NEEDS_CARD}
+    assert left_out == {"card", "tests on the card", "CPU against card"}
+    assert not any(finding.fault for finding in found)
+
+
+def test_a_step_that_fails_is_a_fault_and_says_why() -> None:
+    (finding,) = run_step("nothing", ["--device", "cpu"])
+    assert finding.value is None and "expected --only of machine, tests" in finding.fault
+
+
+def faults_of(monkeypatch: pytest.MonkeyPatch, *numbers: float) -> list[str]:
+    """The faults where three runs gave these numbers: on the CPU, on the card, and again."""
+    left = iter(numbers)
+
+    def trace(*_: Any) -> dict[str, Any]:
+        number = next(left)
+        return {"trace/metrics.jsonl": [{"fitness": number}, {"fitness": 5.0}]}
+
+    monkeypatch.setattr(first_hour, "trace", trace)
+    return [finding.fault for finding in compare_devices(CARD) if finding.fault]
+
+
+def test_rounding_passes_and_other_numbers_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert faults_of(monkeypatch, 1.0, 1.000001, 1.000001) == []
+    assert faults_of(monkeypatch, 1.0, 1.1, 1.1) == ["first difference: fitness: expected 1.0, got 1.1"]
+    (fault,) = faults_of(monkeypatch, 1.0, 1.0, 1.0 + 1e-12)
+    assert fault.startswith("not repeatable, first difference: trace/metrics.jsonl.0.fitness")
+
+
+def test_far_above_its_prediction_is_a_fault() -> None:
+    assert not predicted("a", 1.0, "s", None).fault and not predicted("a", MOST_RATIO, "s", 1.0).fault
+    slow = predicted("a", 1.01 * MOST_RATIO, "s", 1.0)
+    assert slow.fault and "FAULT" in line(slow) and f"ratio {1.01 * MOST_RATIO:.2f}" in line(slow)
+
+
+def test_the_prediction_is_the_slower_of_card_and_host_and_the_copies() -> None:
+    host = {"operations": 125_000, "kernels": 1, "bytes": 0, "flops": 0, "copied": 12_000_000_000}
+    card = {"operations": 1, "kernels": 1, "bytes": int(3 * CARDS[0].bytes_per_second), "flops": 0, "copied": 0}
+    figures = {"set up": card, "evaluate": host, "train": card, "generation": card}
+    assert generation_seconds(figures, CARDS[0]) == pytest.approx(1.0 + 1.0 + 3.0)
+    budget = json.loads(BUDGET.read_text())
+    assert 0 < generation_seconds(budget["full 16"], CARDS[0]) < generation_seconds(budget["full 1024"], CARDS[0])
+
+
+def test_the_choices_follow_the_figures() -> None:
+    if len(generations_of(CPU)) < 2:
+        pytest.skip("needs two cores")
+    one, more = (generation_name(*counts) for counts in generations_of(CPU))
+    findings = [
+        Finding(name, seconds, "s")
+        for name, seconds in ((one, 1.0), (f"{one}, the first", 2.0), (more, 3.0), (f"{more}, the first", 3.0))
+    ]
+    told = choices(CPU, findings)
+    assert "2.00" in told[0] and told[-1] == f"threads: take those of {one!r}"
+    assert choices(CPU, findings[:2]) == told[:1] and choices(CPU, []) == []
