@@ -112,6 +112,23 @@ def test_jobs_have_a_process_of_one_thread_and_a_log(open_one: Open, tmp_path: P
     assert "Traceback" in said and "KeyError: 'absent'" in said
 
 
+class Unknown:
+    """Work that other processes cannot load."""
+
+    def __call__(self) -> None: ...
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return work.refuse, ("expected something known, got none",)
+
+
+@apart
+def test_work_that_cannot_be_loaded_ends_its_job_alone(open_one: Open) -> None:
+    with open_one() as executor:
+        ends = {end.name: end for end in executor.run([Job("odd", Unknown()), Job("other", partial(work.square, 3))])}
+    assert ends["odd"].exit_code > 0 and "expected something known" in str(ends["odd"].error)
+    assert ends["other"].result == 9
+
+
 @apart
 def test_a_job_whose_process_is_killed_is_done_again(
     open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -18,6 +18,9 @@ import torch
 from benchmarks.faults.harness import records, tensors
 from main import main
 from tests.tiny_run import TINY, frame, unjudged
+from training.run.kept_test import fetch_fold
+from utils.errors import ConfigError
+from utils.runs import run_lock
 
 ROOT = Path(__file__).parents[2]
 FOLDS = ("--folds", "2", "--test-windows", "2", "--validation-days", "30")
@@ -122,6 +125,39 @@ def test_a_test_whose_disk_is_lost_goes_on(
     assert main(words(tmp_path, "--resume", *name, *data)) == 0
     assert_alike(tmp_path / "runs" / "whole", folder / "runs" / "whole")
     assert (tmp_path / "volume" / "whole" / "fold-2" / "checkpoints" / "generation-000002").is_dir()
+
+
+def test_a_fold_that_another_machine_trained_is_fetched(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = folder / "runs" / "whole" / "fold-1", tmp_path / "runs" / "whole" / "fold-1"
+    monkeypatch.delenv("CLOUD_PROVIDER", raising=False)
+    with pytest.raises(ConfigError, match=r"expected generation 2 of .* a --runs-dir that all machines share"):
+        fetch_fold(there, 2)
+    monkeypatch.setenv("CLOUD_PROVIDER", "local")
+    monkeypatch.setenv("CLOUD_BUCKET", str(folder / "volume"))
+    with pytest.raises(ConfigError, match="expected generation 3 of "):
+        fetch_fold(there, 3)
+    fetch_fold(there, 2)
+    assert records(there) == records(here) and (there / "summary.json").is_file()
+    last = Path("checkpoints") / "generation-000002"
+    assert tensors(there / last) == tensors(here / last)
+
+
+def test_the_lock_of_a_lost_machine_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until its owner has not renewed it for long enough; one of this machine is not waited for."""
+    monkeypatch.setattr(run_lock, "STALE_SECONDS", 1.5)
+    lock = tmp_path / run_lock.LOCK
+    lock.write_text(json.dumps({"pid": 1, "host": "lost"}))
+    with pytest.raises(ConfigError, match="process 1 on lost holds"), run_lock.RunLock(tmp_path):
+        pass
+    run_lock.wait_for_lost_owner(tmp_path)
+    assert time.time() - lock.stat().st_mtime >= 1.5
+    with run_lock.RunLock(tmp_path):
+        before = time.monotonic()
+        run_lock.wait_for_lost_owner(tmp_path)
+        assert time.monotonic() - before < 1.0
+    run_lock.wait_for_lost_owner(tmp_path)
 
 
 def test_a_name_that_is_taken_in_the_cloud_is_refused(

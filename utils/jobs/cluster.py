@@ -118,9 +118,14 @@ def _begin(ray: Any, address: str, cpus: int | None) -> None:
         logger.info("started a cluster on this machine")
     except (ConnectionError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ConfigError(
-            f"expected a Ray cluster that lets this program in at --cluster {address}, got: {first_line(error)}; see "
+            f"expected a Ray cluster that lets this program in at --cluster {address}, got: {_sentence(error)}; see "
             "`ray status`, and give its token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         ) from None
+
+
+def _sentence(error: Exception) -> str:
+    """Return the first sentence of an error, whose rest is advice on Ray's own commands."""
+    return first_line(error).partition(". ")[0]
 
 
 def _home_token() -> Path:

@@ -44,7 +44,7 @@ class _Worker:
         # Plain pickling: a tensor goes over as bytes, not as memory that ends with the process which made it.
         self.job = job
         with contextlib.suppress(BrokenPipeError):  # it died idle; the next look finds it lost
-            self.connection.send_bytes(pickle.dumps(job))
+            self.connection.send_bytes(pickle.dumps((job.name, pickle.dumps(job))))
 
     def outcome(self) -> Finished | str:
         """Return what became of the job of a worker that has something to say, or why the process is lost."""
@@ -142,14 +142,20 @@ def _work(connection: Connection, logs: Path | None) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
-            job: Job = pickle.loads(connection.recv_bytes())
+            name, pickled = pickle.loads(connection.recv_bytes())
         except EOFError:
             return
         try:
-            finished = perform_apart(job, logs)
+            finished = perform_apart(Job(name, lambda: _unpickled(pickled).work()), logs)
         except StopRequested as stop:
             raise SystemExit(stop.exit_code) from None
         connection.send_bytes(_pickled(finished))
+
+
+def _unpickled(job: bytes) -> Job:
+    """Load a job where an error is the job's: what it needs may not be importable here."""
+    loaded: Job = pickle.loads(job)
+    return loaded
 
 
 def _pickled(finished: Finished) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from utils.errors import StopRequested
+from utils.errors import StopRequested, first_line
 from utils.jobs.cluster import Cluster
 from utils.jobs.job import STOP_SECONDS, Finished, Job, Losses, Tell, perform_apart, tell_nobody
 
@@ -82,7 +82,8 @@ class Tasks:
         except errors.RayTaskError as error:
             if isinstance(error.cause, StopRequested):
                 return str(error.cause)  # by its machine, which is to be taken away
-            return Finished(job.name, error=f"expected a result that can be pickled, got: {error.cause}", exit_code=1)
+            reason = f"{type(error.cause).__name__}: {first_line(error.cause)}"
+            return Finished(job.name, error=reason, exit_code=1)
         except errors.RayError as error:
             return type(error).__name__  # its text is a page of advice
 
@@ -103,6 +104,7 @@ class Tasks:
 def _perform_there(job: Job, folder: Path, logs: Path | None, environment: Mapping[str, str]) -> Finished:
     """Do a job in a process of the cluster, as the program that submitted it would."""
     os.environ.update(environment)
-    with contextlib.suppress(OSError):  # relative paths are the submitter's; a node without that folder needs none
+    with contextlib.suppress(OSError):  # relative paths are the submitter's
+        folder.mkdir(parents=True, exist_ok=True)
         os.chdir(folder)
     return perform_apart(job, logs)

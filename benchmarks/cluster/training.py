@@ -1,0 +1,20 @@
+"""The job of `benchmarks.cluster`; apart, for other processes cannot import what is in `__main__`."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.learning.markets import Budget, fit
+from benchmarks.learning.study import study_config
+from benchmarks.learning.unseen import training_market
+
+
+def train(seed: int, generations: int) -> str:
+    """Train a population; return the SHA-256 of its champion's weights (hex)."""
+    config = replace(study_config([]), seed=seed)
+    trained = fit(config, training_market(config)[0], Budget(generations=generations))
+    weights = np.ascontiguousarray(trained.trainer.champion.traders.weights)
+    return hashlib.sha256(weights.tobytes()).hexdigest()
