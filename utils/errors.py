@@ -59,6 +59,12 @@ class ConflictError(CloudError):
     """An object of that name with other content that exists already."""
 
 
+class ClusterError(ProgramError):
+    """Work that machines failed to do several times."""
+
+    is_resumable = True
+
+
 class JobsFailed(ProgramError):
     """Jobs of which some have no result; it has the worst of their exit codes."""
 

@@ -33,6 +33,12 @@ class TrainArguments:
     settings: Config = field(default_factory=Config)
     config: SettingsFile = None
     extend: ExtendedRunName = None
+    shards: PositiveInt = 1
+    """Groups into which the population is divided to be played at once, on one machine or several. Results are the
+    same on CPUs, however many there are."""
+    cluster: str | None = None
+    """Ray cluster that plays them: its address, `auto` for one that runs here or else a new one; default: with several
+    shards a new one on this machine."""
 
 
 @checked_dataclass

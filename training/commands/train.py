@@ -23,6 +23,7 @@ from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
 from training.run.status import opening_lines, result_block, status_block
 from training.run.trainer import build_trainer
+from training.shards.open import open_shards
 from utils.charts import memory_chart
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
@@ -45,7 +46,8 @@ def run_train(arguments: TrainArguments, explicit: frozenset[str]) -> None:
     if arguments.extend is not None:
         parent = run_to_extend(arguments.extend, config)
         config = extended_settings(parent, config, explicit)
-    run_training(config, explicit, store=open_cloud(), parent=parent)
+    shards = arguments.shards, arguments.cluster
+    run_training(config, explicit, store=open_cloud(), parent=parent, shards=shards)
 
 
 def run_training(
@@ -54,6 +56,7 @@ def run_training(
     splits: Splits | None = None,
     store: ObjectStore | None = None,
     parent: RunLog | None = None,
+    shards: tuple[int, str | None] = (1, None),
 ) -> dict[str, Any]:
     """Train, or continue a run, to its last generation; return the contents of `summary.json`.
 
@@ -62,8 +65,10 @@ def run_training(
         splits: days of a new run that does not divide them by the configured fractions.
         store: where the run is kept besides the disk.
         parent: run that a new one extends.
+        shards: their number and the address of the cluster that plays them, see `open_shards`.
 
     Raises:
+        ClusterError: shards failed several times in a row; the last complete generation is on disk.
         DataError: the data cannot be used, or are not those that the run knew.
         ConfigError, CloudError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
@@ -75,15 +80,19 @@ def run_training(
         market = remember_market(session.run.path, market, splits)
         if parent is not None:
             inherit(parent, session.run.path, market)
-        trainer = build_trainer(config, market, session.device, safe_point=session.safe_point, profiler=get_profiler())
-        inherited = Inheritance.of(session.run.path)
-        if inherited is not None:
-            logger.info("begins with generation %d of %s", inherited.generation, inherited.run)
-            inherited.give(trainer)
-        logger.info("%s", opening_lines(config, market, session.device, session.run.path))
-        session.restore(trainer)
-        get_profiler().log_memory("start", show_objects=config.census_every > 0)
-        _train(session, trainer)
+        with open_shards(*shards, config, session.run.path, session.device, session.safe_point) as opened:
+            trainer = build_trainer(
+                config, market, session.device, safe_point=session.safe_point, profiler=get_profiler()
+            )
+            trainer.shards = opened or trainer.shards
+            inherited = Inheritance.of(session.run.path)
+            if inherited is not None:
+                logger.info("begins with generation %d of %s", inherited.generation, inherited.run)
+                inherited.give(trainer)
+            logger.info("%s", opening_lines(config, market, session.device, session.run.path))
+            session.restore(trainer)
+            get_profiler().log_memory("start", show_objects=config.census_every > 0)
+            _train(session, trainer)
         return _finish(trainer, session.run, config, scores)
 
 
