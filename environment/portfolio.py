@@ -95,7 +95,7 @@ class Portfolio:
         if len(start) != self.lanes or steps > self.steps:
             self._allocate(len(start), steps)
         self.steps, self.trading_steps, self.step_index = steps, trading_steps, 0
-        self.day = start.to(self.device, torch.int64).clone()
+        self.day.copy_(start)
         self.clear_history()
         self.cash.fill_(self.rules.initial_capital)
         self.equity.fill_(self.rules.initial_capital)
@@ -112,6 +112,7 @@ class Portfolio:
             return torch.zeros(*shape, dtype=torch.float64, device=self.device)
 
         self.lanes = lanes
+        self.day = torch.zeros(lanes, dtype=torch.int64, device=self.device)
         rows = self.slots + (steps - 1) * self.orders_per_day
         self._money = money(rows, len(MONEY), lanes)
         self._ledger = Ledger.over(self._money)

@@ -21,6 +21,7 @@ from training.critics import Critics, TrainingDays, traders_of
 from training.evolution import elite_count, next_generation, ranked
 from training.generation_log import HISTORY, GenerationLog
 from training.rollout import roll_out
+from training.rollout_graph import RolloutGraph
 from training.shards.shard import Choice, LocalShards, Played, Shard, Shards, Task
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.runs.devices import note_other_device
@@ -53,6 +54,7 @@ class ERLTrainer:
         """
         self.market, self.device = market, env.device
         self.eval_env, self.val_env = env, Portfolio(env.bars, env.rules)
+        self.val_graph = RolloutGraph()
         self.learning, self.evolution, self.evaluation = learning, evolution, evaluation
         self.log, self.safe_point = log, safe_point
         self.days = TrainingDays.of(market, env)
@@ -161,6 +163,7 @@ class ERLTrainer:
             self.validation_starts,
             safe_point=self.safe_point,
             label="validate",
+            graph=self.val_graph,
         )
         self.champion_score = float(rollout.profit_percent)
         return {"champion": self.champion_score}

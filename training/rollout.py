@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from environment.orders import Orders
 from environment.portfolio import Portfolio
 from models.trader import Choice, Outlook, Traders, decide
 from models.waiting import Accounts, Decision, WaitingValue, accounts_in, buckets_of
+from training.rollout_graph import RolloutGraph, SafePoint, Tensors
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 Policy = Callable[[Portfolio, int], Tensor]
@@ -54,6 +56,7 @@ def roll_out(
     records: bool = False,
     safe_point: Callable[[], None] | None = None,
     label: str = "evaluate",
+    graph: RolloutGraph | None = None,
 ) -> Rollout:
     """Play all agents on all windows, the same for every agent.
 
@@ -63,21 +66,46 @@ def roll_out(
             of than this, in percent of an order's value. An account that spends all it has would never see what waiting
             is worth.
         records: makes transitions of the decisions, for a replay buffer.
-        safe_point: is called before every day, and may raise to stop.
+        safe_point: is called before every day, and may raise to stop; once before a replay.
+        graph: of the rollouts of this environment, where they are all alike.
     """
-    agents, windows, rules = traders.count, len(starts), env.rules
-    env.reset(starts.repeat(agents))
+    agents, windows = traders.count, len(starts)
     agent = torch.arange(agents, device=env.device).repeat_interleave(windows)
     least = torch.zeros(agents, windows, dtype=torch.float64, device=env.device)
     judged = windows if caution is None else windows - caution.shape[1]
     if caution is not None:
         least[:, judged:] = caution
-    least, by_lane = least.flatten(), traders.rows(agent)
+    inputs = {"agent": agent, "least": least.flatten(), **vars(outlook)}
+    inputs |= {"value of waiting": waiting.weights, "opportunity_knots": waiting.opportunity_knots}
+    inputs |= vars(traders.rows(agent))
+    days = partial(_play_days, env, waiting, records, label)
+    lived = (graph or RolloutGraph()).play(env, starts.repeat(agents), days, inputs, safe_point)
+    summary, equity = env.summary(), env.equity_curve[: env.steps + 1].unflatten(1, (agents, windows)).clone()
+    fitness, profit, value = (
+        total.view(agents, windows)[:, :judged].mean(1)
+        for total in (summary.fitness, summary.profit_percent, lived["initial"])
+    )
+    return Rollout(summary, equity, fitness, profit, value, _transitions(lived, waiting, agents))
+
+
+def _play_days(
+    env: Portfolio, waiting: WaitingValue, records: bool, label: str, inputs: Tensors, safe_point: SafePoint
+) -> dict[str, Tensor]:
+    """Play the days of an account that has just begun.
+
+    Returns:
+        `initial`, the (lanes,) value of waiting on the first day; with records the parts of `Accounts` before the
+        decisions of each day, the `size` of orders and the `best` results, (days, lanes, ...) each.
+    """
+    rules, agent = env.rules, inputs["agent"]
+    traders = Traders(**{f.name: inputs[f.name] for f in fields(Traders)})
+    outlook = Outlook(**{f.name: inputs[f.name] for f in fields(Outlook)})
+    waiting = waiting.with_values(inputs["value of waiting"], inputs["opportunity_knots"])
     # What does not depend on accounts is there for all days at once.
     later = torch.arange(rules.trading_days, device=env.device)[:, None]
     opportunity, left = outlook.opportunity[agent, env.day + later], rules.trading_days - 1.0 - later.double()
     slopes, left = waiting.slopes(left, opportunity), left.expand_as(opportunity)
-    buckets, days = buckets_of(env.sessions_held, rules), list[Choice]()
+    buckets, days = buckets_of(env.sessions_held, rules), list[dict[str, Tensor]]()
     for step in tqdm(range(rules.episode_steps), desc=label, unit="day", leave=False, disable=None, delay=1.0):
         if safe_point is not None:
             safe_point()
@@ -90,16 +118,11 @@ def roll_out(
             initial = waiting.of(accounts)
         # An outlook expects nothing where there is no bar.
         expected = outlook.expected[agent, env.day].masked_fill_(env.held(), -torch.inf)
-        choice = decide(by_lane, waiting, expected, accounts, least, env.orders_per_day, slopes[step])
+        choice = decide(traders, waiting, expected, accounts, inputs["least"], env.orders_per_day, slopes[step])
         if records:
-            days.append(choice)
+            days.append({**vars(accounts), "size": choice.decision.size, "best": choice.decision.best})
         env.step_orders(_orders(choice))
-    summary = env.summary()
-    equity = env.equity_curve[: env.steps + 1].unflatten(1, (agents, windows)).clone()
-    fitness, profit, value = (
-        total.view(agents, windows)[:, :judged].mean(1) for total in (summary.fitness, summary.profit_percent, initial)
-    )
-    return Rollout(summary, equity, fitness, profit, value, _transitions(days, agents))
+    return {"initial": initial, **{name: torch.stack([day[name] for day in days]) for name in (days or [{}])[0]}}
 
 
 def _orders(choice: Choice) -> Orders:
@@ -109,17 +132,14 @@ def _orders(choice: Choice) -> Orders:
     return Orders(choice.stock.T, coefficient, target.double().expand_as(coefficient))
 
 
-def _transitions(days: list[Choice], agents: int) -> dict[str, Tensor]:
+def _transitions(lived: Tensors, waiting: WaitingValue, agents: int) -> dict[str, Tensor]:
     """Join the decisions of consecutive days: from the account after one to that before the next."""
-    if len(days) < 2:
+    if len(lived.get("size", ())) < 2:
         return {}
-    decisions = [choice.decision for choice in days]
-    size, best = (torch.stack([getattr(decision, name) for decision in decisions]) for name in ("size", "best"))
-    accounts = [vars(decision.before) for decision in decisions]
-    before = Accounts(**{name: torch.stack([account[name] for account in accounts]) for name in accounts[0]})
-    after = Decision(size, best, before, decisions[0].largest_order, decisions[0].cost_rate).after
+    before = Accounts(**{f.name: lived[f.name] for f in fields(Accounts)})
+    after = Decision(lived["size"], lived["best"], before, waiting.largest_order, waiting.cost_rate).after
     columns = {f"after_{name}": value[:-1] for name, value in vars(after).items()}
-    columns |= {f"next_{name}": value[1:] for name, value in vars(before).items()} | {"next_best": best[1:]}
+    columns |= {f"next_{name}": value[1:] for name, value in vars(before).items()} | {"next_best": lived["best"][1:]}
     return {name: value.float().unflatten(1, (agents, -1)) for name, value in columns.items()}
 
 

@@ -18,6 +18,7 @@ from environment.portfolio import Portfolio
 from models.waiting import WaitingValue
 from training.critics import TrainingDays, traders_of
 from training.rollout import Rollout, roll_out
+from training.rollout_graph import RolloutGraph
 
 COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
 """Parts of a summary of episodes that are summed up a generation."""
@@ -121,6 +122,7 @@ class Shard:
 
     def __init__(self, days: TrainingDays, env: Portfolio, train: Span) -> None:
         self.days, self.env, self.train = days, env, train
+        self.graph = RolloutGraph()
         self._transitions: dict[int, dict[str, Tensor]] = {}
         """Of the agents played last, by their first row."""
 
@@ -148,6 +150,7 @@ class Shard:
             caution=-typical[:, None] * torch.log1p(-task.drawn[rows].to(env.device)),
             records=True,
             safe_point=safe_point,
+            graph=self.graph,
         )
         self._transitions[rows.start] = rollout.transitions
         return Played.of(rollout, torch.from_numpy(critics.explained))

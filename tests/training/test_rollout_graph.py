@@ -1,0 +1,198 @@
+"""Rollouts that are captured once and replayed: by a tape of operations in place of a CUDA graph, and by a real one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from environment.ledger import Ledger
+from environment.portfolio import Portfolio
+from models.trader import Outlook, Traders
+from models.waiting import WaitingValue
+from tests.tiny import World, random_world, seeded, tiny_rules, tiny_trainer
+from training.rollout import Rollout, roll_out
+from training.rollout_graph import RolloutGraph
+from training.shards.shard import LocalShards
+from utils.config.trader import EnvironmentConfig
+
+AGENTS = 3
+READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::is_nonzero", "aten::masked_select"}
+Tensors = Mapping[str, Tensor]
+
+
+class Tape(TorchDispatchMode):
+    """Every operation with its tensors; what a stream that is captured does not allow is refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.name() in READS:
+            raise RuntimeError(f"{func.name()} is not permitted when stream is capturing")
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+
+def taped(work: Callable[[], Tensors]) -> tuple[Tensors, Callable[[], None]]:
+    """As `cuda_graph`: a replay runs the operations again, and writes where they wrote. What they gave is lost."""
+    tape, made = Tape(), list[Tensor]()
+    with tape:
+        outputs = work()
+    given: set[int] = set()
+    for _, args, kwargs, out in tape.calls:
+        given |= {storage_of(tensor) for tensor in tensors_in(args, kwargs)}
+        for tensor in tensors_in(out):
+            if storage_of(tensor) not in given:
+                made.append(tensor)
+                given.add(storage_of(tensor))
+    for tensor in made:
+        tensor.fill_(torch.nan if tensor.is_floating_point() else 1)
+
+    def replay() -> None:
+        for func, args, kwargs, out in tape.calls:
+            for old, new in zip(tensors_in(out), tensors_in(func(*args, **kwargs)), strict=True):
+                if storage_of(old) != storage_of(new):
+                    old.copy_(new)
+
+    return outputs, replay
+
+
+def storage_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def tensors_in(*values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+
+
+class Played:
+    """Rollouts of one account with other inputs each, on the device of its environment."""
+
+    def __init__(self, world: World, graph: RolloutGraph | None = None) -> None:
+        self.world, self.graph, self.safe_points = world, graph, 0
+        self.waiting = WaitingValue.zero(world.env.rules, world.env.device)
+
+    def _safe_point(self) -> None:
+        self.safe_points += 1
+
+    def rollout(self, seed: int, windows: int = 4) -> dict[str, Tensor]:
+        """All that it gives, and the books of the account after it."""
+        world, env, draws = self.world, self.world.env, seeded(seed)
+        target, patience, size = torch.rand(3, AGENTS, generator=draws, dtype=torch.float64)
+        weights = torch.rand(len(self.waiting.weights), generator=draws, dtype=torch.float64)
+        knots = torch.rand(3, generator=draws, dtype=torch.float64).cumsum(0)
+        expected = torch.randn(AGENTS, world.days, world.stocks, generator=draws).to(env.device)
+        caution = torch.rand(AGENTS, 1, generator=draws, dtype=torch.float64).to(env.device)
+        found = roll_out(
+            env,
+            Traders(torch.zeros(AGENTS, 1).double(), 10 + 30 * target, patience, 0.5 + size / 2).to(env.device),
+            Outlook.of(expected, env.bars.tradable),
+            self.waiting.with_values(weights.to(env.device), knots.to(env.device)),
+            world.starts(windows, seed),
+            caution=caution,
+            records=True,
+            safe_point=self._safe_point,
+            graph=self.graph,
+        )
+        return numbers_of(found, env)
+
+
+def numbers_of(rollout: Rollout, env: Portfolio) -> dict[str, Tensor]:
+    own = {f.name: getattr(rollout, f.name) for f in fields(Rollout) if f.name not in ("summary", "transitions")}
+    books = {f"book {f.name}": getattr(env.ledger(), f.name).clone() for f in fields(Ledger)}
+    return {**own, **vars(rollout.summary), **rollout.transitions, **books, "day": env.day.clone()}
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name].cpu(), value.cpu()), name
+
+
+RULES = [
+    tiny_rules(),
+    tiny_rules(max_new_positions_per_day=3, delisting_loss=30.0, volume_cap=5.0, loss_multiplier=2.0),
+    tiny_rules(fill="same_close", inaction_penalty=0.1),
+]
+
+
+@pytest.mark.parametrize("rules", RULES, ids=["one order", "three orders", "same close"])
+def test_a_replay_is_what_playing_would_give(rules: EnvironmentConfig, caplog: pytest.LogCaptureFixture) -> None:
+    """Played, captured, replayed with other inputs; an account of other lanes is captured anew."""
+    captures: list[int] = []
+
+    def capture(work: Callable[[], Tensors]) -> tuple[Tensors, Callable[[], None]]:
+        captures.append(len(captures))
+        return taped(work)
+
+    caplog.set_level(logging.INFO)
+    replayed, played = Played(random_world(3, rules=rules), RolloutGraph(capture)), Played(random_world(3, rules=rules))
+    first = [replayed.rollout(seed) for seed in range(4)]
+    for seed, found in enumerate(first):
+        assert_same(found, played.rollout(seed))
+    assert captures == [0] and replayed.safe_points == rules.episode_steps + 3
+    assert not torch.equal(first[2]["equity"], first[3]["equity"]) and int(first[3]["trades"].sum()) > 5
+    for seed in (4, 5, 6):
+        assert_same(replayed.rollout(seed, windows=7), played.rollout(seed, windows=7))
+    assert captures == [0, 1] and caplog.text.count("replay a CUDA graph") == 2
+
+
+def test_who_uses_the_account_in_between_changes_nothing() -> None:
+    """Neither with as many lanes nor with others, for which it is allocated anew."""
+    replayed, played = Played(random_world(3), RolloutGraph(taped)), Played(random_world(3))
+    for seed in range(3):
+        assert_same(replayed.rollout(seed), played.rollout(seed))
+    others = Played(replayed.world)
+    for windows in (4, 9):
+        others.rollout(7, windows)
+        for seed in (4, 5, 6):
+            assert_same(replayed.rollout(seed), played.rollout(seed))
+
+
+def test_a_rollout_that_reads_a_value_is_played_step_by_step(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    replayed, played = Played(random_world(3), RolloutGraph(taped)), Played(random_world(3))
+    step = Portfolio.step_orders
+
+    def reading(self: Portfolio, orders: Any) -> None:
+        step(self, orders)
+        assert float(self.cash[0]) >= 0
+
+    monkeypatch.setattr(Portfolio, "step_orders", reading)
+    for seed in range(3):
+        assert_same(replayed.rollout(seed), played.rollout(seed))
+    assert caplog.text.count("no CUDA graph") == 1 and "_local_scalar_dense" in caplog.text
+
+
+def test_generations_that_replay_are_those_that_play() -> None:
+    replaying, playing = tiny_trainer(seed=2), tiny_trainer(seed=2)
+    shards = replaying.shards
+    assert isinstance(shards, LocalShards)
+    shards.shards[0].graph, replaying.val_graph = RolloutGraph(taped), RolloutGraph(taped)
+    for ours, theirs in zip(replaying.run(4), playing.run(4), strict=True):
+        for name in ("fitness", "trading", "validation", "learning"):
+            assert ours[name] == theirs[name], name
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("rules", RULES, ids=["one order", "three orders", "same close"])
+def test_a_cuda_graph_gives_what_playing_gives(rules: EnvironmentConfig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    here = random_world(3, rules=rules)
+    replayed, played = (
+        Played(replace(here, env=Portfolio.on(here.market, rules, "cuda")), graph) for graph in (RolloutGraph(), None)
+    )
+    for seed in range(5):
+        assert_same(replayed.rollout(seed), played.rollout(seed))
+    assert "replay a CUDA graph" in caplog.text
