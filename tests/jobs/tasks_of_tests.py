@@ -6,11 +6,8 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
-from utils.errors import DataError, MemoryLimitReached, StopRequested
-from utils.memory.guard import MemoryGuard
-from utils.runs.stopping import SafePoint
+from utils.errors import DataError, StopRequested
 
 
 def square(number: int) -> int:
@@ -26,16 +23,8 @@ def refuse(message: str) -> None:
     raise DataError(message)
 
 
-def reach_memory_limit() -> None:
-    raise MemoryLimitReached("too much")
-
-
 def mistake() -> None:
     raise KeyError("absent")
-
-
-def unpicklable() -> Any:
-    return lambda: None
 
 
 def say(text: str) -> None:
@@ -54,6 +43,10 @@ def die_until(log: Path, times: int) -> int:
 
 def count_until_stopped(folder: Path) -> int:
     """A run in small: counts on from where it was stopped, and stops at safe points."""
+    # Imported here: other work does without torch, whose import would take most of its time.
+    from utils.memory.guard import MemoryGuard
+    from utils.runs.stopping import SafePoint
+
     state = folder / f"{os.getpid()}.began"
     count = folder / "count"
     with SafePoint(MemoryGuard()) as safe_point:

@@ -10,9 +10,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from utils.errors import StopRequested
 from utils.jobs.job import STOP_SECONDS, Finished, Job, Losses, Tell, perform_apart, tell_nobody
@@ -146,16 +148,15 @@ def _work(connection: Connection, logs: Path | None) -> None:
         except EOFError:
             return
         try:
-            finished = perform_apart(Job(name, lambda: _unpickled(pickled).work()), logs)
+            finished = perform_apart(Job(name, partial(_load_and_do, pickled)), logs)
         except StopRequested as stop:
             raise SystemExit(stop.exit_code) from None
         connection.send_bytes(_pickled(finished))
 
 
-def _unpickled(job: bytes) -> Job:
-    """Load a job where an error is the job's: what it needs may not be importable here."""
-    loaded: Job = pickle.loads(job)
-    return loaded
+def _load_and_do(pickled: bytes) -> Any:
+    """Load a job and do it, so that an error of loading is the job's: what it needs may not be importable here."""
+    return pickle.loads(pickled).work()
 
 
 def _pickled(finished: Finished) -> bytes:
