@@ -21,6 +21,7 @@ SMALL = {
     "signals": [],
     "report": [],
     "walk-forward": ["--config", "run.toml", "--generations", "1", "--folds", "1", "--validation-days", "30"],
+    "sweep": ["--config", "run.toml", "--generations", "1", "--trials", "1", "--seeds", "1", "--jobs", "1"],
 }
 """Flags that make a command quick."""
 
@@ -36,6 +37,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data.head(280 * 6).to_parquet("before.parquet")
         Path("tickers.txt").write_text("T1\nT2\nT3\nT4\n")
         Path("run.toml").write_text(TINY)
+        Path("space.toml").write_text('["evolution.mutation_strength"]\nlow = 0.01\nhigh = 0.3\nlog = true\n')
         Path("held.csv").write_text("ticker,entry_date,entry_price,target_percent,shares\nT1,2011-01-27,20,20,10\n")
         (folder / "folder_of_csv_files").mkdir()
         for ticker, rows in data.groupby("ticker"):
