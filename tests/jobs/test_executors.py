@@ -161,7 +161,11 @@ def signalled(number: signal.Signals, folder: Path, count: int) -> Iterator[None
     sender.join()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("open_one", "number"),
+    [("here", signal.SIGINT), ("processes", signal.SIGTERM), ("cluster", signal.SIGTERM)],
+    indirect=["open_one"],
+)
 def test_a_signal_stops_jobs_at_safe_points(open_one: Open, tmp_path: Path, number: signal.Signals) -> None:
     """Two jobs that count go on where they were stopped."""
     folders = [tmp_path / name for name in ("one", "two")]
