@@ -230,11 +230,11 @@ def test_a_sweep_whose_trials_all_fail_says_why_and_tells_nothing(
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--resume", "whole", "--trials", "13"), "expected --trials as"),
-        (("--resume", "whole", "--seeds", "2"), "(5), got 2"),
+        (("--resume", "whole", "--trials", "13"), "expected --trials 12, with which"),
+        (("--resume", "whole", "--seeds", "2"), "began, got 2"),
         (("--resume", "whole", "--seed", "5"), "expected seed = 0"),
         (("--resume", "whole", "--generations", "9"), "expected generations = 2"),
-        (("--resume", "whole", "--space", "{0}/other.toml"), "expected --space as"),
+        (("--resume", "whole", "--space", "{0}/other.toml"), "expected --space {"),
         (("--resume", "hwole"), "the nearest is 'whole'"),
         (("--run", "none"), "expected --space FILE"),
         (("--run", "whole", "--space", "{0}/space.toml"), "a new name for --run"),

@@ -16,26 +16,17 @@ from training.commands.arguments import SweepArguments
 from training.commands.train import run_training
 from training.evaluation.page.write import write_document
 from training.evaluation.tables import EQUITY
-from training.run.kept_test import (
-    claim_test,
-    fetch_files,
-    fetch_test,
-    is_begun,
-    keep_files,
-    newest_test,
-    store_of_folds,
-)
+from training.run.kept_test import fetch_files, is_begun, keep_files, store_of_folds
 from training.run.market import MARKET, load_market, remember_market
 from training.sweep.outcome import Outcome, outcome_of, profit_of, toml_of, values_of, varied
 from training.sweep.page import render, short_table
-from training.sweep.plan import PLAN, SweepPlan, read_plan, run_name
+from training.sweep.plan import KIND, SweepPlan, run_name
 from training.sweep.rounds import Run, play_round, rounds
 from training.sweep.space import read_space
 from training.sweep.study import FIRST_LOOK, STUDY, Record, require_optuna
-from utils.cloud.restore import require_new_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
-from utils.config.settings import LATEST, nearest, settings_to_resume, to_dict
+from utils.config.settings import settings_to_resume
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.jobs.executor import open_executor
@@ -43,7 +34,7 @@ from utils.jobs.job import Executor, Finished, Job, output_to
 from utils.jobs.table import LOGS, JobTable
 from utils.runs.console import setup_logging
 from utils.runs.run_lock import RunLock, wait_for_lost_owner
-from utils.runs.run_log import CONFIG, SUMMARY, new_folder, write_atomically, write_json
+from utils.runs.run_log import CONFIG, SUMMARY, write_atomically, write_json
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -84,12 +75,12 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
                 best = "" if record.best_value is None else f"; best so far {record.best_value:+.2f} %"
                 logger.info("%d of %d trials have ended%s", numbers.stop, plan.trials, best)
                 if store is not None and is_reached:
-                    keep_files(store, path, (PLAN, MARKET, STUDY))
+                    keep_files(store, path, (KIND.plan, MARKET, STUDY))
             _require_results(path, config, record.trials)
             outcome = outcome_of(path, plan, config, record.trials)
         _publish(outcome, path)
         if store is not None:
-            keep_files(store, path, (PLAN, MARKET, STUDY, RESULTS, BEST, PAGE))
+            keep_files(store, path, (KIND.plan, MARKET, STUDY, RESULTS, BEST, PAGE))
     return outcome
 
 
@@ -99,39 +90,23 @@ def _open(
     """Return the folder of a new sweep or of the one to resume, with the plan and the settings that hold for it."""
     config = arguments.settings
     if config.resume is not None:
-        return _resumed(arguments, config.resume, explicit, store)
+        return _resumed(arguments, explicit, store)
     if arguments.space is None:
         raise ConfigError("expected --space FILE, which says what varies, got none; see sweep --help")
     plan = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space))
-    if store is not None and config.run is not None:
-        require_new_run(store, config.run)
-    contents = {"plan": dataclasses.asdict(plan), "settings": to_dict(config)}
-    path = new_folder(config.runs_dir, config.run, PLAN, contents)
-    if store is not None:
-        claim_test(store, path, PLAN)
-    return path, plan, config
+    return KIND.begin(config, plan, store), plan, config
 
 
 def _resumed(
-    arguments: SweepArguments, name: str, explicit: frozenset[str], store: ObjectStore | None
+    arguments: SweepArguments, explicit: frozenset[str], store: ObjectStore | None
 ) -> tuple[Path, SweepPlan, Config]:
     config = arguments.settings
-    path = config.runs_dir / (_newest(config.runs_dir, store) if name == LATEST else name)
-    if store is not None and not (path / PLAN).is_file():
-        fetch_test(store, path, PLAN)
+    path = KIND.find(config, store)
+    if store is not None and not (path / STUDY).is_file():
         fetch_files(store, path, (STUDY,))
-    if not (path / PLAN).is_file():
-        known = [plan.parent.name for plan in path.parent.glob(f"*/{PLAN}")]
-        advice = f"the nearest is {nearest(path.name, known)!r}" if known else "there are none"
-        raise ConfigError(f"expected a sweep in {path.parent}, got {path.name!r}; {advice}")
-    plan, began = read_plan(path)
+    plan, began = KIND.read(path, SweepPlan)
     asked = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space) if arguments.space else plan.space)
-    for item, value in vars(plan).items():
-        if getattr(asked, item) not in (value, getattr(SweepArguments, item)):
-            raise ConfigError(
-                f"expected --{item} as {path} began ({value}), got {getattr(asked, item)}; leave it out, or start "
-                "a new sweep without --resume"
-            )
+    KIND.require_same(path, plan, asked, SweepArguments)
     now = settings_to_resume(began, config, explicit)
     if now.generations != began.generations:
         raise ConfigError(
@@ -139,19 +114,6 @@ def _resumed(
             "out, for trials are compared that were trained alike"
         )
     return path, plan, now
-
-
-def _newest(runs_dir: Path, store: ObjectStore | None) -> str:
-    """Return the name of the sweep on which work was done last; of those in the store, where this disk has none."""
-    sweeps = {
-        plan.parent.name: max(file.stat().st_mtime_ns for file in (plan, *plan.parent.glob("trial-*/metrics.jsonl")))
-        for plan in runs_dir.glob(f"*/{PLAN}")
-    }
-    if sweeps:
-        return max(sweeps, key=lambda name: sweeps[name])
-    if store is not None:
-        return newest_test(store, PLAN)
-    raise ConfigError(f"expected a sweep to resume in {runs_dir}, got none; start one without --resume")
 
 
 def _remembered_splits(path: Path, config: Config) -> Splits:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import shlex
 from collections.abc import Sequence
@@ -22,24 +21,13 @@ from training.evaluation.opponents import benchmark_close
 from training.evaluation.tables import EQUITY, log_evaluation, write_evaluation
 from training.evaluation.tables import RESULTS as FOUND
 from training.evaluation.tracks import CHAMPION, RANDOM, Ground, join, play_all
-from training.run.kept_test import (
-    PLAN,
-    claim_test,
-    fetch_fold,
-    fetch_test,
-    is_begun,
-    keep_files,
-    newest_test,
-    store_of_folds,
-)
+from training.run.kept_test import Kind, fetch_fold, is_begun, keep_files, store_of_folds
 from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import open_saved_run
-from utils.cloud.restore import require_new_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
-from utils.config.settings import LATEST, from_dict, nearest, settings_to_resume, to_dict
+from utils.config.settings import settings_to_resume
 from utils.config.trader import Config
-from utils.errors import ConfigError
 from utils.jobs.executor import open_executor
 from utils.jobs.job import Job, require_all
 from utils.jobs.table import LOGS, JobTable
@@ -47,11 +35,12 @@ from utils.runs.checkpoint import list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_lock import RunLock, wait_for_lost_owner
-from utils.runs.run_log import CHECKPOINTS, REPORT, SUMMARY, RunLog, new_folder
+from utils.runs.run_log import CHECKPOINTS, REPORT, SUMMARY, RunLog
 from utils.runs.seeding import named_generator
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
+KIND = Kind("walk-forward test", "walk_forward.json", "fold-*")
 RESULTS = (FOUND, REPORT, EQUITY, "trades.csv", "trades.parquet")
 
 
@@ -77,13 +66,13 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
         choose_threads(config.threads)
         splits = _remembered_folds(path, plan, config)
         if store is not None and is_reached:
-            keep_files(store, path, (PLAN, MARKET))
+            keep_files(store, path, (KIND.plan, MARKET))
         _train_folds(path, splits, config, explicit, arguments, is_kept=store is not None)
         evaluation = entered(_test(path, splits, config), config.runs_dir)
         log_evaluation(evaluation)
         write_evaluation(evaluation, path)
         if store is not None:
-            keep_files(store, path, (PLAN, MARKET, *RESULTS))
+            keep_files(store, path, (KIND.plan, MARKET, *RESULTS))
     return evaluation
 
 
@@ -94,49 +83,11 @@ def _open(
     asked = FoldPlan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(FoldPlan)})
     config = arguments.settings
     if config.resume is None:
-        contents = {"plan": dataclasses.asdict(asked), "settings": to_dict(config)}
-        if store is not None and config.run is not None:
-            require_new_run(store, config.run)
-        path = new_folder(config.runs_dir, config.run, PLAN, contents)
-        if store is not None:
-            claim_test(store, path)
-        return path, asked, config
-    path = config.runs_dir / (_newest(config.runs_dir, store) if config.resume == LATEST else config.resume)
-    if store is not None and not (path / PLAN).is_file():
-        fetch_test(store, path)
-    plan, began = _read_plan(path)
-    for name, value in vars(plan).items():
-        if getattr(asked, name) not in (value, getattr(WalkForwardArguments, name)):
-            raise ConfigError(
-                f"expected --{name.replace('_', '-')} {value}, with which {path} began, got {getattr(asked, name)}; "
-                "leave it out, or start a new test without --resume"
-            )
+        return KIND.begin(config, asked, store), asked, config
+    path = KIND.find(config, store)
+    plan, began = KIND.read(path, FoldPlan)
+    KIND.require_same(path, plan, asked, WalkForwardArguments)
     return path, plan, settings_to_resume(began, config, explicit)
-
-
-def _newest(runs_dir: Path, store: ObjectStore | None) -> str:
-    """Return the name of the test on which work was done last; of those in the store, where this disk has none."""
-    tests = {
-        plan.parent.name: max(file.stat().st_mtime_ns for file in (plan, *plan.parent.glob("fold-*/metrics.jsonl")))
-        for plan in runs_dir.glob(f"*/{PLAN}")
-    }
-    if tests:
-        return max(tests, key=lambda name: tests[name])
-    if store is not None:
-        return newest_test(store)
-    raise ConfigError(f"expected a walk-forward test to resume in {runs_dir}, got none; start one without --resume")
-
-
-def _read_plan(path: Path) -> tuple[FoldPlan, Config]:
-    if not (path / PLAN).is_file():
-        known = [plan.parent.name for plan in path.parent.glob(f"*/{PLAN}")]
-        advice = f"the nearest is {nearest(path.name, known)!r}" if known else "there are none"
-        raise ConfigError(f"expected a walk-forward test in {path.parent}, got {path.name!r}; {advice}")
-    try:
-        contents = json.loads((path / PLAN).read_text(encoding="utf-8"))
-        return FoldPlan(**contents["plan"]), from_dict(contents["settings"], Config)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"expected the plan of a walk-forward test in {path / PLAN}, got: {error}") from None
 
 
 def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from training.run.kept_test import Kind
 from training.sweep.space import Space, space_of
-from utils.config.settings import from_dict
-from utils.config.trader import Config
-from utils.errors import ConfigError
 
-PLAN = "sweep_plan.json"
-"""The plan and the settings of a sweep, in its folder."""
+KIND = Kind("sweep", "sweep_plan.json", "trial-*")
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,7 @@ class SweepPlan:
     @property
     def dimensions(self) -> Space:
         """Return the space. Raises ConfigError where this version cannot use it."""
-        return space_of(self.space, PLAN)
+        return space_of(self.space, KIND.plan)
 
 
 def run_name(number: int, seed: int) -> str:
@@ -36,15 +32,6 @@ def run_name(number: int, seed: int) -> str:
     return f"trial-{number:03d}-seed-{seed}"
 
 
-def read_plan(folder: Path) -> tuple[SweepPlan, Config]:
-    """Return the plan of a sweep, and the settings that its trials vary. Raises ConfigError for a damaged file."""
-    try:
-        contents = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-        return SweepPlan(**contents["plan"]), from_dict(contents["settings"], Config)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"expected the plan of a sweep in {folder / PLAN}, got: {error}") from None
-
-
 def trials_beside(run: Path) -> int:
     """Count the trials of the sweep that a run belongs to, which are compared on the same days; 1 for a run alone."""
-    return read_plan(run.parent)[0].trials if (run.parent / PLAN).is_file() else 1
+    return KIND.read(run.parent, SweepPlan)[0].trials if (run.parent / KIND.plan).is_file() else 1
