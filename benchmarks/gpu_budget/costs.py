@@ -68,6 +68,8 @@ class Phase:
     """Largest memory of tensors on the device, bytes."""
     host: float = 0.0
     """Seconds of numpy on this machine."""
+    is_replayed: bool = False
+    """From the third generation on it is one launch, of a CUDA graph."""
 
     def figures(self) -> dict[str, int]:
         """Return what a budget holds; all but the peak add up over phases."""
@@ -78,7 +80,8 @@ class Phase:
     def seconds(self, card: Card) -> tuple[float, float]:
         """Return the predicted seconds of the card alone, and of both: the host runs ahead until it waits."""
         own = sum(n * _seconds(cost, card) for cost, n in self.costs.items())
-        return own, max(own, self.costs.total() * HOST_SECONDS) + self.copied / COPY_BYTES_PER_SECOND
+        launches = 1 if self.is_replayed else self.costs.total()
+        return own, max(own, launches * HOST_SECONDS) + self.copied / COPY_BYTES_PER_SECOND
 
 
 def joined(phases: Sequence[Phase]) -> Phase:

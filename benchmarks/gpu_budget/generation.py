@@ -18,7 +18,7 @@ from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, f
 from data.market import Market
 from environment.portfolio import Portfolio
 from models.agent import Evidence
-from training import rollout
+from training import rollout, rollout_graph
 from training.critics import TrainingDays
 from training.erl_trainer import ERLTrainer
 from training.generation_log import GenerationLog
@@ -90,7 +90,7 @@ def count_generation(
         env = Portfolio.on(market, config.env, "cuda")
         on_card = {name: getattr(days, name).to("cuda") for name in ("x", "later")}
         known = replace(days, tradable=env.bars.tradable, **on_card)
-        for name in ("fit", "evidence", "outlook"):
+        for name in ("fit", "evidence"):
             stack.enter_context(_timed(meter, name))
         stack.enter_context(mock.patch.object(TrainingDays, "of", lambda *_: known))
         stack.enter_context(_days_apart(meter))
@@ -156,11 +156,12 @@ def _timed(meter: Meter, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _days_apart(meter: Meter) -> Iterator[None]:
-    """Count the days of a rollout to a phase of their own: from the first day's begin to the summary."""
+    """Count the days of a rollout to a phase of their own, and play them: from the first day's begin to the summary."""
 
     def days(count: range, desc: str, **_: Any) -> Iterator[int]:
         with meter.within(desc + DAYS):
+            meter.phase.is_replayed = True
             yield from count
 
-    with mock.patch.object(rollout, "tqdm", days):
+    with mock.patch.object(rollout, "tqdm", days), mock.patch.object(rollout_graph, "cuda_graph", None):
         yield

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,8 @@ def test_phases_add_up_and_the_slower_side_decides() -> None:
     many.costs[Cost(0, 0, 0, False)] += 125_000
     assert large.seconds(CARDS[0]) == pytest.approx((1.0, 1.0))
     assert many.seconds(CARDS[0]) == pytest.approx((0.0, 2.0))  # one of the host, one of the copies
+    # A replay is one launch: what is left is the copies.
+    assert replace(many, is_replayed=True).seconds(CARDS[0]) == pytest.approx((0.0, 1.0), abs=1e-4)
     whole = joined([large, many])
     assert whole.figures() == {
         "operations": 125_001,
