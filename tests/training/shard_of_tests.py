@@ -9,6 +9,7 @@ from tests.small_market import TINY_RULES
 from tests.tiny import learnable_market
 from training.critics import TrainingDays
 from training.shards.shard import Shard
+from utils.errors import DataError
 
 
 def build() -> Shard:
@@ -17,3 +18,8 @@ def build() -> Shard:
     market = learnable_market(1)
     env = Portfolio.on(market, TINY_RULES)
     return Shard(TrainingDays.of(market, env), env, market.splits.train)
+
+
+def refuse(message: str) -> Shard:
+    """A shard that no machine makes, for a mistake of the user's."""
+    raise DataError(message)

@@ -110,11 +110,14 @@ class RemoteShards:
 
     def _launch(self) -> None:
         """Begin to build workers, as many as the cluster may have room for."""
-        room = self._cluster.gpus() if self._gpus else self._cluster.cpus()
         options = {"num_cpus": 1, "num_gpus": self._gpus, "max_restarts": 0, "max_task_retries": 0}
         actor = self._ray.remote(**options, scheduling_strategy="SPREAD")(Worker)
-        self._workers = [actor.remote() for _ in range(max(1, min(self._shards, room)))]
+        self._workers = [actor.remote() for _ in range(self._room())]
         self._begun = [worker.begin.remote(self._build, self._files) for worker in self._workers]
+
+    def _room(self) -> int:
+        """Return for how many workers the cluster may have room now, at least 1."""
+        return max(1, min(self._shards, self._cluster.gpus() if self._gpus else self._cluster.cpus()))
 
     def _be_ready(self) -> None:
         """Wait for the workers, and leave out those for which there was no room after all."""
@@ -123,9 +126,9 @@ class RemoteShards:
         if not self._begun:
             return
         started = time.monotonic()
-        self._ask("begin", self._begun, enough=1)
+        self._ask("begin", self._begun, enough=lambda: 1)
         patience = max(self._least_seconds, _PATIENCE * (time.monotonic() - started))
-        answers = self._answers(self._begun, patience)
+        answers = self._answers(self._begun, patience, self._room)
         self._slowest["begin"] = time.monotonic() - started
         for worker, answer in zip(self._workers, answers, strict=True):
             if answer is None:
@@ -136,25 +139,30 @@ class RemoteShards:
         self._begun = []
         logger.info("%d shards on %d workers of a cluster", self._shards, len(self._workers))
 
-    def _ask(self, name: str, calls: Sequence[Any], turns: int = 1, enough: int | None = None) -> list[Any]:
+    def _ask(
+        self, name: str, calls: Sequence[Any], turns: int = 1, enough: Callable[[], int] | None = None
+    ) -> list[Any]:
         """Return the answers to the calls of a generation; TimeoutError where they take far longer than ever before."""
-        known = self._slowest.get(name)
+        known, started = self._slowest.get(name), time.monotonic()
         limit = _FIRST_SECONDS if known is None else max(self._least_seconds, _PATIENCE * known * turns)
-        started = time.monotonic()
         answers = self._answers(calls, limit, enough)
-        if sum(answer is not None for answer in answers) < (enough or len(calls)):
+        if sum(answer is not None for answer in answers) < (enough() if enough else len(calls)):
             raise TimeoutError(f"no answer to {name!r} within {limit:.0f} s")
         self._slowest[name] = max(known or 0.0, (time.monotonic() - started) / turns)
         return answers
 
-    def _answers(self, calls: Sequence[Any], seconds: float, enough: int | None = None) -> list[Any | None]:
-        """Wait so long for as many answers as are enough; None stands for those that did not come."""
+    def _answers(
+        self, calls: Sequence[Any], seconds: float, enough: Callable[[], int] | None = None
+    ) -> list[Any | None]:
+        """Wait so long for as many answers as are enough, default all; None stands for those that did not come."""
         found: dict[Any, Any] = {}
         waiting, deadline = list(calls), time.monotonic() + seconds
-        while len(found) < (enough or len(calls)) and time.monotonic() < deadline:
+        while waiting and time.monotonic() < deadline:
             self._safe_point()
             ready, waiting = self._ray.wait(waiting, timeout=_LOOK_SECONDS)
             found |= {call: self._answer(call) for call in ready}
+            if enough is not None and len(found) >= enough():
+                break
         return [found.get(call) for call in calls]
 
     def _answer(self, call: Any) -> Any:
