@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import secrets
 import shlex
 import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from main import main
@@ -14,7 +22,12 @@ from tests.tiny_run import TINY, frame
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^python main\.py(?! fuel-breaks).*$", README, flags=re.MULTILINE)
+CLUSTER = re.findall(r"^.*--cluster 127.*$", README, flags=re.MULTILINE)
+COMMANDS = [
+    line
+    for line in re.findall(r"^python main\.py(?! fuel-breaks).*$", README, flags=re.MULTILINE)
+    if line not in CLUSTER
+]
 SMALL = {
     "prepare": [],
     "evaluate": ["--random-pickers", "20"],
@@ -66,6 +79,39 @@ def test_commands(folder: Path, command: str) -> None:
     begins = not {"--resume", "--extend"} & set(arguments)
     train = ["--config", "run.toml", "--generations", "1"] if begins else ["--generations", "2"]
     assert main([*arguments, *SMALL.get(" ".join(arguments[:1]), train)]) == 0
+
+
+def test_a_cluster_of_two_nodes(folder: Path) -> None:
+    pytest.importorskip("ray")
+    starts = [part.split(";")[0] for part in re.findall(r"ray start [^\n]*?(?=;|$)", README, flags=re.MULTILINE)]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, **own, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    (command,) = CLUSTER
+    words = [*shlex.split(command.replace("6379", port))[1:], "--config", "run.toml", "--generations", "1"]
+    with contextlib.ExitStack() as stack:
+        for start in starts:
+            stack.enter_context(_node(start.replace("6379", port), environment))
+        done = subprocess.run(
+            [sys.executable, ROOT / words[0], *words[1:]], env=environment, capture_output=True, text=True, timeout=200
+        )
+    assert len(starts) == 2 and done.returncode == 0, done.stderr
+    assert "cluster of 2 nodes" in done.stderr + done.stdout
+
+
+@contextlib.contextmanager
+def _node(start: str, environment: dict[str, str]) -> Iterator[None]:
+    """Run a node of a cluster by the command that starts it, until the block ends."""
+    words = [*shlex.split(start), "--block", "--object-store-memory", "80000000"]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as node:
+        assert node.stdout is not None
+        assert any("block forever" in line for line in node.stdout)
+        yield
+        # Told to end, a node would wait half a minute for its work.
+        for process in (*psutil.Process(node.pid).children(recursive=True), node):
+            process.kill()
 
 
 def test_the_commands_are_there() -> None:
