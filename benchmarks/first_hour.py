@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,7 +30,7 @@ import torch
 from benchmarks.golden import Case, differences, trace
 from benchmarks.gpu_budget.__main__ import BUDGET, TOTAL
 from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, KERNEL_SECONDS, Card
-from benchmarks.gpu_budget.generation import FULL, SET_UP, SMALL, Size
+from benchmarks.gpu_budget.generation import DAYS, FULL, SET_UP, SMALL, Size
 from benchmarks.speed.harness import MemoryGauge, random_market, synchronize
 from benchmarks.speed.main_job import ROOT, machine, measure_run
 from training.run.trainer import build_trainer
@@ -181,11 +182,28 @@ def launch(job: Job) -> list[Finding]:
     ]
 
 
-def generation(job: Job, agents: int, threads: int) -> list[Finding]:
+@dataclass(frozen=True)
+class Run:
+    """Generations that are measured in one process."""
+
+    agents: int
+    threads: int = 1
+    is_eager: bool = False
+    """Rollouts are played day by day, not replayed as a CUDA graph."""
+
+    def __str__(self) -> str:
+        """Name it in the table."""
+        threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
+        return f"generation, {self.agents} agents, {threads}{', no graph' * self.is_eager}"
+
+
+def generation(job: Job, run: Run) -> list[Finding]:
     """Measure generations with a full replay: time against the prediction, memory against the budget."""
-    choose_threads(threads)
+    choose_threads(run.threads)
+    if run.is_eager:
+        torch.backends.cuda.is_built = lambda: False
     size = job.size
-    evolution = dataclasses.replace(size.config.evolution, population_size=agents)
+    evolution = dataclasses.replace(size.config.evolution, population_size=run.agents)
     config = dataclasses.replace(size.config, evolution=evolution)
     market = random_market(config, size.days, size.columns, size.investable)
     gauge, started = MemoryGauge(job.device), time.perf_counter()
@@ -199,26 +217,25 @@ def generation(job: Job, agents: int, threads: int) -> list[Finding]:
         synchronize(job.device)
         taken.append(time.perf_counter() - started)
     seconds = peak = None
-    budget = json.loads(BUDGET.read_text()).get(f"{size.name} {agents}")
+    budget = json.loads(BUDGET.read_text()).get(f"{size.name} {run.agents}")
     if job.is_card and budget:
-        seconds, peak = generation_seconds(budget, job.card), budget[TOTAL]["peak"] / MB
-    name = generation_name(agents, threads)
+        seconds = generation_seconds(budget, job.card, is_replayed=not run.is_eager)
+        # A graph keeps, beside all that, its inputs and a pool of what is alive within a rollout.
+        peak = budget[TOTAL]["peak"] / MB * (1 if run.is_eager else 2)
     return [
-        Finding(f"{name}, set up", taken[0], "s"),
-        Finding(f"{name}, the first", taken[1], "s", note="eager, nothing warm"),
-        Finding(f"{name}, the second", taken[2], "s"),
-        predicted(name, statistics.median(taken[3:]), "s", seconds),
-        predicted(f"{name}, peak memory", gauge.peak_mb(), "MiB", peak),
+        Finding(f"{run}, set up", taken[0], "s"),
+        Finding(f"{run}, the first", taken[1], "s", note="nothing is warm"),
+        Finding(f"{run}, the second", taken[2], "s", note="" if run.is_eager or not job.is_card else "captures graphs"),
+        predicted(str(run), statistics.median(taken[3:]), "s", seconds),
+        predicted(f"{run}, peak memory", gauge.peak_mb(), "MiB", peak),
     ]
 
 
-def generation_name(agents: int, threads: int) -> str:
-    """Name the measurement of a population."""
-    return f"generation, {agents} agents, {threads} thread{'s' * (threads > 1)}"
+def generation_seconds(figures: Mapping[str, Mapping[str, int]], card: Card, *, is_replayed: bool) -> float:
+    """Predict the seconds of a generation from its budget: of each phase the slower of card and host, and copies.
 
-
-def generation_seconds(figures: Mapping[str, Mapping[str, int]], card: Card) -> float:
-    """Predict the seconds of a generation from its budget: of each phase the slower of card and host, and copies."""
+    Days that are replayed as a CUDA graph take the host nothing.
+    """
     total = 0.0
     for name, phase in figures.items():
         if name not in (SET_UP, TOTAL):
@@ -227,7 +244,8 @@ def generation_seconds(figures: Mapping[str, Mapping[str, int]], card: Card) -> 
                 phase["bytes"] / card.bytes_per_second,
                 phase["flops"] / card.flops,
             )
-            total += max(own, phase["operations"] * HOST_SECONDS) + phase["copied"] / COPY_BYTES_PER_SECOND
+            host = 0.0 if is_replayed and name.endswith(DAYS) else phase["operations"] * HOST_SECONDS
+            total += max(own, host) + phase["copied"] / COPY_BYTES_PER_SECOND
     return total
 
 
@@ -245,19 +263,20 @@ def default_run(job: Job) -> list[Finding]:
     ]
 
 
-def generations_of(job: Job) -> list[tuple[int, int]]:
-    """Return the populations that are measured, and the threads of each."""
+def runs_of(job: Job) -> list[Run]:
+    """Return the populations that are measured, the first of them also in other ways."""
     populations = (4,) if job.is_small else (16, 64, 256) if job.is_card else (16,)
-    cores = os.cpu_count() or 1
-    return [(agents, 1) for agents in populations] + [(populations[0], min(4, cores))] * (cores > 1)
+    threads = min(4, os.cpu_count() or 1)
+    others = [Run(populations[0], threads)] * (threads > 1) + [Run(populations[0], is_eager=True)] * job.is_card
+    return [Run(agents) for agents in populations] + others
 
 
 def steps(job: Job) -> dict[str, Callable[[Job], list[Finding]]]:
     """Return the steps by name, in their order."""
     known = {"machine": describe, "tests": run_tests, "launch": launch, "trace": compare_devices}
     measured = {
-        f"generation-{agents}-{threads}": partial(generation, agents=agents, threads=threads)
-        for agents, threads in generations_of(job)
+        f"generation-{run.agents}-{'eager' if run.is_eager else run.threads}": partial(generation, run=run)
+        for run in runs_of(job)
     }
     return {**known, **measured, "run": default_run}
 
@@ -267,13 +286,19 @@ def run_step(name: str, words: list[str]) -> list[Finding]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
         command = [sys.executable, "-m", "benchmarks.first_hour", *words, "--here", "--only", name, "--out", str(path)]
+        # A session of its own, so that what a step has started ends with it.
+        step = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         try:
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_STEP_SECONDS)
+            _, shown = step.communicate(timeout=_STEP_SECONDS)
         except subprocess.TimeoutExpired:
             return [Finding(name, None, fault=f"not done after {_STEP_SECONDS:.0f} s")]
-        if done.returncode or not path.exists():
-            last = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
-            return [Finding(name, None, fault=f"exit code {done.returncode}: {last}")]
+        finally:
+            if step.poll() is None:
+                os.killpg(step.pid, signal.SIGKILL)
+        if step.returncode or not path.exists():
+            return [Finding(name, None, fault=f"exit code {step.returncode}: {(shown.splitlines() or [''])[-1]}")]
         return [Finding(**finding) for finding in json.loads(path.read_text())]
 
 
@@ -289,18 +314,12 @@ def line(finding: Finding) -> str:
 
 
 def choices(job: Job, findings: Sequence[Finding]) -> list[str]:
-    """Say what the figures speak for: generations that replay, and threads."""
+    """Say which way of running the first population was the fastest, and how much slower the others were."""
     seconds = {finding.name: finding.value for finding in findings if isinstance(finding.value, float)}
-    measured = [generation_name(*counts) for counts in generations_of(job)]
-    measured = [name for name in measured if name in seconds]
-    lines = [
-        f"{name}: the first takes {seconds[f'{name}, the first'] / seconds[name]:.2f} of later ones"
-        for name in measured
-    ]
-    if len(measured) > 1 and len(measured) == len(generations_of(job)):
-        fastest = min((measured[0], measured[-1]), key=seconds.__getitem__)
-        lines.append(f"threads: take those of {fastest!r}")
-    return lines
+    first, *others = [
+        str(run) for run in runs_of(job) if run.agents == runs_of(job)[0].agents and str(run) in seconds
+    ] or [""]
+    return [f"{other}: {seconds[other] / seconds[first]:.2f} times the seconds of {first}" for other in others]
 
 
 def write_findings(path: Path, content: object) -> None:

@@ -19,12 +19,11 @@ from benchmarks.first_hour import (
     Job,
     choices,
     compare_devices,
-    generation_name,
     generation_seconds,
-    generations_of,
     line,
     predicted,
     run_step,
+    runs_of,
     steps,
 )
 from benchmarks.gpu_budget.__main__ import BUDGET
@@ -91,20 +90,19 @@ def test_far_above_its_prediction_is_a_fault() -> None:
 def test_the_prediction_is_the_slower_of_card_and_host_and_the_copies() -> None:
     host = {"operations": 125_000, "kernels": 1, "bytes": 0, "flops": 0, "copied": 12_000_000_000}
     card = {"operations": 1, "kernels": 1, "bytes": int(3 * CARDS[0].bytes_per_second), "flops": 0, "copied": 0}
-    figures = {"set up": card, "evaluate": host, "train": card, "generation": card}
-    assert generation_seconds(figures, CARDS[0]) == pytest.approx(1.0 + 1.0 + 3.0)
+    figures = {"set up": card, "evaluate, days": host, "train": card, "generation": card}
+    assert generation_seconds(figures, CARDS[0], is_replayed=False) == pytest.approx(1.0 + 1.0 + 3.0)
+    assert generation_seconds(figures, CARDS[0], is_replayed=True) == pytest.approx(1.0 + 3.0, abs=1e-4)
     budget = json.loads(BUDGET.read_text())
-    assert 0 < generation_seconds(budget["full 16"], CARDS[0]) < generation_seconds(budget["full 1024"], CARDS[0])
+    of_16, of_1024 = (generation_seconds(budget[f"full {n}"], CARDS[0], is_replayed=False) for n in (16, 1024))
+    assert 0 < of_16 < of_1024
 
 
 def test_the_choices_follow_the_figures() -> None:
-    if len(generations_of(CPU)) < 2:
-        pytest.skip("needs two cores")
-    one, more = (generation_name(*counts) for counts in generations_of(CPU))
-    findings = [
-        Finding(name, seconds, "s")
-        for name, seconds in ((one, 1.0), (f"{one}, the first", 2.0), (more, 3.0), (f"{more}, the first", 3.0))
-    ]
-    told = choices(CPU, findings)
-    assert "2.00" in told[0] and told[-1] == f"threads: take those of {one!r}"
-    assert choices(CPU, findings[:2]) == told[:1] and choices(CPU, []) == []
+    same = [run for run in runs_of(CARD) if run.agents == 4]
+    assert [run.is_eager for run in same][-1] and not same[0].is_eager
+    findings = [Finding(str(run), seconds, "s") for run, seconds in zip(same, (1.0, 3.0, 2.0), strict=False)]
+    told = choices(CARD, findings)
+    assert len(told) == len(same) - 1
+    assert all(f"times the seconds of {same[0]}" in line for line in told) and "3.00" in told[0]
+    assert choices(CARD, findings[:1]) == choices(CARD, []) == []
