@@ -44,7 +44,7 @@ def test_the_command_measures_prints_and_writes(tmp_path: Path) -> None:
     assert found["device"] == "cpu" and [*tmp_path.iterdir()] == [out]
     values = {finding["name"]: finding["value"] for finding in found["findings"]}
     measured = [name for name in values if name.startswith("generation")]
-    assert len(measured) == 5 and all(values[name] > 0 for name in measured)
+    assert len(measured) == 6 and all(values[name] > 0 for name in measured)
     assert all(any(shown.startswith(name) for shown in done.stdout.splitlines()) for name in values)
 
 
