@@ -28,8 +28,6 @@ JUDGE = "evaluate --runs-dir {f}/runs --split validation --rivals none --random-
 SIGNALS = "signals --runs-dir {f}/runs"
 FUEL = "fuel-breaks train --config {f}/fire.toml --runs-dir {f}/runs"
 WALK = "walk-forward {train} --run walk --folds 1 --test-windows 1 --validation-days 30 --generations 1"
-KNOWN_UNORDERED = {"cumsum at environment/orders.py"}
-"""What has no deterministic kernel on a card."""
 
 _REFUSALS = """
 import torch
@@ -115,8 +113,7 @@ def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, re
     joined = [word for text in commands for word in (*words(text), "--then")][:-1]
     done = beside("-m", "benchmarks.gpu_budget.card_with_values", *joined)
     assert done.returncode == 0, done.stderr[-4000:]
-    unordered = [line for line in done.stdout.splitlines() if line.startswith("no deterministic kernel: ")]
-    assert {line.split(": ", 1)[1].split(":")[0] for line in unordered} <= KNOWN_UNORDERED, unordered
+    assert "no deterministic kernel" not in done.stdout, done.stdout
 
     assert "trained on cpu before, goes on on cuda" in done.stderr
     for here, there in (("here", "there"), ("here", "moved"), ("fire-here", "fire-there")):
