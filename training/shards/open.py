@@ -19,6 +19,7 @@ from training.shards.shard import Shard, Shards
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.jobs.cluster import LOCAL, connect
+from utils.memory.guard import keep_freed_memory
 from utils.runs.devices import choose_threads
 
 
@@ -62,6 +63,7 @@ def build_shard(config: Config, record: MarketRecord, device: str) -> Shard:
     Raises:
         DataError: the data here are not those of the run.
     """
+    keep_freed_memory()
     choose_threads(config.threads)
     market = pin_market(load_market(config)[0], record)
     env = Portfolio.on(market, config.env, device)
