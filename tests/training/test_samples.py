@@ -101,10 +101,10 @@ def test_explained_is_the_share_of_the_variance(seed: int, target: int) -> None:
     errors, results = [], []
     for day in range(samples.train.first, samples.train.last - samples.longest + 1):
         for stock in range(samples.x.shape[1]):
-            if np.isfinite(result := samples.results[target, day, stock]):
+            if np.isfinite(result := float(samples.results[target, day, stock])):
                 errors.append((result - scores[day, stock]) ** 2)
                 results.append(result)
-    assert samples.explained(scores, target) == pytest.approx(1 - np.mean(errors) / np.var(results), rel=1e-5)
+    assert samples.explained(scores, target) == pytest.approx(1 - np.mean(errors) / np.var(results), rel=1e-9, abs=1e-9)
     assert samples.explained(np.nan_to_num(samples.results[target]).astype(np.float64), target) == 1.0
     assert samples.explained(np.full_like(scores, np.mean(results)), target) == pytest.approx(0.0, abs=1e-9)
 
