@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from tests.tiny import learnable_market, tiny_trainer
+from tests.tiny_run import frame, parameters, records, run, unjudged
 from tests.training import shard_of_tests as made
 from training.erl_trainer import ERLTrainer
+from training.shards import open as open_module
 from training.shards.remote import RemoteShards
 from utils.config.trader import EvolutionConfig
 from utils.errors import ClusterError, DataError, StopRequested
@@ -160,6 +164,21 @@ def test_it_stops_at_once(cluster: Cluster) -> None:
 
     with remote(cluster, 1, stop) as trained.shards, pytest.raises(StopRequested):
         trained.run_generation()
+
+
+def test_a_whole_run_of_the_program(cluster: Cluster, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a data file of which some tickers may be bought, resumed with another number of shards."""
+    prices, listed = tiny.parent / "prices.parquet", tiny.parent / "listed.txt"
+    frame(500, 5).to_parquet(prices)
+    listed.write_text("T1\nT3\nT4\n")
+    monkeypatch.setattr(open_module, "connect", lambda *_, **__: contextlib.nullcontext(cluster))
+    data = ("--data", str(prices), "--investable", str(listed))
+    with unjudged():
+        assert run(tiny, "--run", "whole", *data) == 0
+        assert run(tiny, "--run", "apart", *data, "--generations", "1", "--shards", "2") == 0
+        assert run(tiny, "--resume", "apart", "--generations", "2", "--cluster", "auto") == 0
+    assert records(tiny, "apart")[1:] == records(tiny, "whole")[1:]
+    assert parameters(tiny, "apart", 2) == parameters(tiny, "whole", 2)
 
 
 def test_a_lost_machine_is_done_without(machines: Any, second: Any, cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,10 @@ from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer
 from training.critics import TrainingDays
 from training.erl_trainer import ERLTrainer
+from training.shards.open import open_shards
 from training.shards.shard import Choice, Lived, LocalShards, Shard, groups
-from utils.config.trader import EvolutionConfig, LearningConfig
+from utils.config.trader import Config, EvolutionConfig, LearningConfig
+from utils.errors import ConfigError
 
 AGENTS = 10
 
@@ -111,3 +114,13 @@ def test_nothing_is_lived_through_on_a_single_day(market: Market) -> None:
     env = Portfolio.on(market, rules)
     trainer.shards = LocalShards([Shard(trainer.days, env, market.splits.train) for _ in range(2)])
     assert len(list(trainer.run(2))) == 2 and trainer.replay.size == 0
+
+
+def test_shards_that_no_cluster_is_needed_for(tmp_path: Path) -> None:
+    """One shard is this process's own; more than there are agents are refused before a cluster is looked for."""
+    config = Config(evolution=EvolutionConfig(population_size=4))
+    with open_shards(1, None, config, tmp_path, torch.device("cpu"), lambda: None) as opened:
+        assert opened is None
+    too_many = open_shards(5, None, config, tmp_path, torch.device("cpu"), lambda: None)
+    with pytest.raises(ConfigError, match="--shards of at most 4 agents, got 5"), too_many:
+        pass

@@ -1,0 +1,242 @@
+"""What a generation takes on several machines, on paper: `python -m benchmarks.cluster.cost [--measure]`.
+
+The seconds of a card are those that `benchmarks.gpu_budget` predicts from what it counts, those of a core and of what
+stays on the host were measured here and lie in cost.json (`--measure` measures them anew), the bytes of the calls are
+counted. Full scale: 3,781 days of 669 columns, 108 of them investable, 40 windows. The driver's machine
+has a shard, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.cluster.shards import CPU, full_market, small_config, small_market
+from benchmarks.gpu_budget.__main__ import BUDGET
+from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, KERNEL_SECONDS, Card
+from benchmarks.speed.harness import full_scale
+from models import genome
+from training.erl_trainer import ERLTrainer
+from training.evolution import next_generation
+from training.run.trainer import build_trainer
+from training.shards.shard import COUNTS, Choice, Lived, LocalShards, Played, Task
+from utils.config.trader import Config, EvolutionConfig
+
+MEASURED = Path(__file__).with_name("cost.json")
+AGENTS = (16, 128, 1024, 10_000)
+MACHINES = (1, 2, 4, 8, 16, 32, 64)
+CALL_SECONDS = 0.005
+"""Of one call to a worker and its answer, measured on one machine; two a generation."""
+WORKER_SECONDS = 0.0005
+"""Of the driver, for each further worker of a call."""
+_CORE = "one core"
+_CARD_BYTES = {"H200": 141e9, "RTX 4090": 24e9}
+_GAIN = 0.9
+"""Share of the seconds that twice as many machines must not exceed to count as a gain."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes that the calls of a generation move."""
+
+    task: float
+    """An agent, to each machine."""
+    played: float
+    """An agent, to the driver."""
+    transition: float
+    """To the driver, up to the capacity of the replay."""
+
+
+class _Counting(LocalShards):
+    """A shard here that notes the bytes of what would go over the network."""
+
+    def __init__(self, inner: LocalShards) -> None:
+        super().__init__(inner.shards)
+        self.bytes: dict[str, float] = {}
+
+    def evaluate(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, Lived]:
+        played, lived = super().evaluate(task, choose)
+        agents, kept = len(task.genes), len(lived.place)
+        sent = lived.place.nbytes + sum(part.nbytes for part in lived.transitions.values())
+        self.bytes = {"transition": sent / kept}
+        for name, part in (("task", task), ("played", played)):
+            self.bytes[name] = sum(value.nbytes for value in vars(part).values()) / agents
+        return played, lived
+
+
+def count_bytes() -> Sizes:
+    """Count the bytes of the calls of a generation with as many windows as at full scale, on a small market."""
+    config = replace(small_config(), evaluation=full_scale().evaluation, evolution=EvolutionConfig(population_size=128))
+    trainer = build_trainer(config, small_market(), CPU)
+    assert isinstance(trainer.shards, LocalShards)
+    counting = trainer.shards = _Counting(trainer.shards)
+    trainer.run_generation()
+    return Sizes(**counting.bytes)
+
+
+def measure() -> dict[str, float]:
+    """Measure seconds of a core: of what a shard does an agent, and of what the driver does."""
+    config, seconds = full_scale(), dict[str, float]()
+    market = full_market()
+    trainer = build_trainer(config, market, CPU)
+    list(trainer.run(4))  # the replay is full
+    last = [record["seconds"] for record in trainer.run(9)]
+    for phase in ("evaluate", "train", "validate"):
+        seconds[phase] = min(record[phase] for record in last)
+    seconds["evaluate an agent"] = seconds.pop("evaluate") / config.evolution.population_size
+    many, drawn = AGENTS[-1], torch.Generator().manual_seed(0)
+    genes = genome.found(many, drawn)
+    seconds["fit an agent"] = _least(lambda: trainer.days.fit(genes[:1024])) / 1024
+    critics = trainer.days.fit(genes[:4])
+    seconds["evidence"] = _least(lambda: trainer.days.evidence(critics.by_fold.mean(axis=0), 2))
+    seconds["gather an agent"] = _least(lambda: _gather(trainer, config, genes)) / many
+    return seconds
+
+
+def _gather(trainer: ERLTrainer, config: Config, genes: Tensor) -> None:
+    """Do what the driver does with the results of all agents, but for fitting the elites."""
+    agents, windows = len(genes), config.evaluation.fitness_windows + config.evaluation.exploration_windows
+    parts = 64
+    rows = agents // parts
+    mean, money = torch.rand(rows, dtype=torch.float64), torch.rand(rows, windows, dtype=torch.float64)
+    one = Played(mean, mean, mean, mean, torch.ones(rows, len(COUNTS), dtype=torch.int64), money, money)
+    played = Played.join([one] * parts)
+    trainer.log.begin(0)
+    trainer.log.record(played, trainer.learning_record(played), {}, trainer.replay)
+    evolution = replace(config.evolution, population_size=len(played.fitness))
+    next_generation(genes[: len(played.fitness)], played.fitness, evolution, torch.Generator())
+
+
+def _least(work: Callable[[], object], repeats: int = 5) -> float:
+    taken = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - started)
+    return min(taken)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Seconds of a generation on machines with one card each, or one core each where there is none."""
+
+    budget: Mapping[str, Any]
+    """What `benchmarks.gpu_budget` counts."""
+    seconds: Mapping[str, float]
+    """What `measure` measures."""
+    sizes: Sizes
+    card: Card | None
+
+    def shard(self, agents: int) -> float:
+        """Return the seconds of a shard that fits and plays so many agents."""
+        if self.card is None:
+            return self.seconds["evaluate an agent"] * agents
+        on_card = self._on_card("evaluate", agents) + self._on_card("evaluate, days", agents, is_replayed=True)
+        return on_card + self.seconds["fit an agent"] * agents
+
+    def driver(self, agents: int) -> float:
+        """Return the seconds of what stays with the driver."""
+        elites = agents * full_scale().evolution.elite_fraction
+        if self.card is None:
+            fixed = self.seconds["train"] + self.seconds["validate"]
+        else:
+            fixed = self.seconds["evidence"] + sum(self._on_card(name, 16) for name in ("train", "validate"))
+            fixed += self._on_card("validate, days", 16, is_replayed=True)
+        return fixed + self.seconds["fit an agent"] * elites + self.seconds["gather an agent"] * agents
+
+    def calls(self, agents: int, machines: int, bytes_per_second: float) -> float:
+        """Return the seconds of the calls: the driver's network carries all but its own shard's bytes."""
+        if machines == 1:
+            return 0.0
+        config = full_scale()
+        windows = config.evaluation.fitness_windows + config.evaluation.exploration_windows
+        lives = config.evolution.elite_fraction * agents * windows * (config.env.trading_days - 1)
+        kept = min(lives, config.learning.replay_capacity)
+        away = (machines - 1) / machines
+        received = (self.sizes.played * agents + self.sizes.transition * kept) * away
+        sent = self.sizes.task * agents * (machines - 1)
+        return (sent + received) / bytes_per_second + 2 * (CALL_SECONDS + WORKER_SECONDS * (machines - 1))
+
+    def generation(self, agents: int, machines: int, bytes_per_second: float) -> float:
+        """Return the seconds of a generation."""
+        share = math.ceil(agents / machines)
+        return self.shard(share) + self.driver(agents) + self.calls(agents, machines, bytes_per_second)
+
+    def has_room(self, agents: int, machines: int) -> bool:
+        """Tell whether a shard fits into its card's memory."""
+        peak = self._figure("evaluate", "peak", math.ceil(agents / machines))
+        return self.card is None or peak <= _CARD_BYTES[self.card.name]
+
+    def _on_card(self, phase: str, agents: int, *, is_replayed: bool = False) -> float:
+        """Return at most the seconds of a phase: kernels and bytes are taken as one after the other."""
+        assert self.card is not None
+        count = {name: self._figure(phase, name, agents) for name in ("operations", "kernels", "bytes", "copied")}
+        own = count["kernels"] * KERNEL_SECONDS + count["bytes"] / self.card.bytes_per_second
+        launches = 1.0 if is_replayed else count["operations"]
+        return max(own, launches * HOST_SECONDS) + count["copied"] / COPY_BYTES_PER_SECOND
+
+    def _figure(self, phase: str, name: str, agents: int) -> float:
+        """Return a figure of the budget for so many agents: on lines between its populations, and beyond the last."""
+        known = sorted(int(key.split()[1]) for key in self.budget if key.startswith("full "))
+        values = [self.budget[f"full {population}"][phase][name] for population in known]
+        if agents <= known[-1]:
+            return float(np.interp(agents, known, values))
+        slope = (values[-1] - values[-2]) / (known[-1] - known[-2])
+        return float(values[-1] + slope * (agents - known[-1]))
+
+
+def table(model: Model, gigabits: float) -> list[str]:
+    """Return a line a population: seconds by number of machines, and the number of which twice as many gain no tenth.
+
+    A dash stands where the card's memory is too small.
+    """
+    rate, lines = gigabits * 1e9 / 8, []
+    for agents in AGENTS:
+        seconds = [model.generation(agents, machines, rate) for machines in MACHINES]
+        useful = 1
+        for machines, now, twice in zip(MACHINES[1:], seconds, seconds[1:], strict=False):
+            if twice > _GAIN * now:
+                break
+            useful = machines
+        has_room = [model.has_room(agents, machines) for machines in MACHINES]
+        cells = " | ".join(f"{value:.2f}" if fits else "-" for value, fits in zip(seconds, has_room, strict=True))
+        lines.append(f"| {agents:,} | {cells} | {useful} |")
+    return lines
+
+
+def main() -> None:
+    """Print a table for each kind of machine and network."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true", help="measure this machine, and keep what was found")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.measure:
+        found = {name: float(f"{value:.3g}") for name, value in measure().items()}
+        MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    seconds, budget, sizes = json.loads(MEASURED.read_text()), json.loads(BUDGET.read_text()), count_bytes()
+    away = f"{sizes.task:.0f} an agent to each machine, {sizes.played:.0f} back"
+    print(f"bytes: {away}, {sizes.transition:.0f} a transition")
+    print(f"seconds of a core: {', '.join(f'{name} {value:g}' for name, value in seconds.items())}")
+    for card in (*CARDS, None):
+        model = Model(budget, seconds, sizes, card)
+        for gigabits in (10.0, 1.0):
+            print(f"\n{_CORE if card is None else card.name} a machine, {gigabits:g} Gbit/s: seconds a generation\n")
+            print("| agents | " + " | ".join(str(machines) for machines in MACHINES) + " | useful |")
+            print("| --- |" + " --- |" * (len(MACHINES) + 1))
+            print("\n".join(table(model, gigabits)))
+        parts = " ".join(f"{agents:,}: {model.driver(agents):.2f}" for agents in AGENTS)
+        print(f"\nof these on the driver alone, {parts}")
+
+
+if __name__ == "__main__":
+    main()

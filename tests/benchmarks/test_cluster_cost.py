@@ -1,0 +1,53 @@
+"""The model of what several machines cost: known answers and what must hold of any such model."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from benchmarks.cluster.cost import AGENTS, MACHINES, MEASURED, Model, Sizes, count_bytes, table
+from benchmarks.gpu_budget.__main__ import BUDGET
+from benchmarks.gpu_budget.costs import CARDS
+
+
+@pytest.fixture(params=[*CARDS, None], ids=lambda card: "core" if card is None else card.name)
+def model(request: pytest.FixtureRequest) -> Model:
+    budget, seconds = json.loads(BUDGET.read_text()), json.loads(MEASURED.read_text())
+    return Model(budget, seconds, Sizes(task=200.0, played=700.0, transition=68.0), request.param)
+
+
+def test_bytes_are_those_of_the_arrays() -> None:
+    """Of 40 windows: means and counts, penalties and costs a window; a transition of 60 bytes with its place."""
+    sizes = count_bytes()
+    assert sizes.played == 8 * (4 + 6 + 2 * 40) and sizes.transition == 60 + 8
+    assert 8 * 8 < sizes.task < 8 * 64, "genes and draws, and a part of what all have in common"
+
+
+def test_calls_take_what_their_bytes_do(model: Model) -> None:
+    """Two machines and a slow network: half of what is played and kept comes, and the whole task goes, once."""
+    kept = 80_000
+    moved = (700 * 1024 + 68 * kept) / 2 + 200 * 1024
+    assert model.calls(1024, 2, 1e3) == pytest.approx(moved / 1e3, rel=1e-3)
+    assert model.calls(1024, 1, 1e3) == 0.0
+
+
+def test_shards_take_less_and_the_driver_the_same(model: Model) -> None:
+    for agents in AGENTS:
+        alone = model.generation(agents, 1, 1e9)
+        assert alone == pytest.approx(model.shard(agents) + model.driver(agents))
+        for machines in MACHINES:
+            assert model.generation(agents, machines, 1e9) >= model.driver(agents)
+            assert model.generation(agents, machines, 1e9) <= model.generation(agents, machines, 1e8)
+    assert model.generation(10_000, 4, 1e9) < 0.6 * model.generation(10_000, 1, 1e9)
+
+
+def test_the_table_says_where_more_machines_gain_nothing(model: Model) -> None:
+    for line, agents in zip(table(model, 10.0), AGENTS, strict=True):
+        *cells, useful = line.strip("| ").split(" | ")[1:]
+        assert len(cells) == len(MACHINES) and int(useful) in MACHINES
+        number = MACHINES.index(int(useful))
+        seconds = [model.generation(agents, machines, 1.25e9) for machines in MACHINES]
+        assert number == len(MACHINES) - 1 or seconds[number + 1] > 0.9 * seconds[number]
+        assert all(later <= 0.9 * now for now, later in pairwise(seconds[: number + 1]))
