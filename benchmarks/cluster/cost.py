@@ -41,6 +41,8 @@ WORKER_SECONDS = 0.0005
 """Of the driver, for each further worker of a call."""
 _CORE = "one core"
 _CARD_BYTES = {"H200": 141e9, "RTX 4090": 24e9}
+_WITH_GRAPH = 2
+"""Times the memory of a rollout that it takes with its CUDA graph."""
 _GAIN = 0.9
 """Share of the seconds that twice as many machines must not exceed to count as a gain."""
 
@@ -175,7 +177,7 @@ class Model:
     def has_room(self, agents: int, machines: int) -> bool:
         """Tell whether a shard fits into its card's memory."""
         peak = self._figure("evaluate", "peak", math.ceil(agents / machines))
-        return self.card is None or peak <= _CARD_BYTES[self.card.name]
+        return self.card is None or _WITH_GRAPH * peak <= _CARD_BYTES[self.card.name]
 
     def _on_card(self, phase: str, agents: int, *, is_replayed: bool = False) -> float:
         """Return at most the seconds of a phase: kernels and bytes are taken as one after the other."""

@@ -54,17 +54,18 @@ STOP_SECONDS = 10.0
 LEFT_SECONDS = 90.0
 """After which nothing of a killed driver is left: Ray's own agents look for their server for a minute."""
 _SHARDS = 2
+Blow = Callable[[psutil.Process], object]
 _PHASES = ("build", "play", "lived", "idle")
 
 
-def struck(there: Cluster, name: str, blows: list[tuple[str, Callable[[], object]]]) -> Row:
+def struck(there: Cluster, name: str, blows: list[tuple[str, Blow]]) -> Row:
     """Strike a generation in each of some phases, and compare with a run in this process."""
     run, records = Struck(), []
     with RemoteShards(there, small_shard(), _SHARDS, run.safe_point, least_seconds=SECONDS) as run.trainer.shards:
         records.append(run.generation())
         for phase, blow in blows:
             # A worker is built again once one is lost.
-            run.due += [("idle", kill), (phase, blow)] if phase == "build" else [(phase, blow)]
+            run.due += [("idle", psutil.Process.kill), (phase, blow)] if phase == "build" else [(phase, blow)]
             records.append(run.generation())
     missed = len(run.due)
     expected, found = undisturbed(len(records))
@@ -72,16 +73,6 @@ def struck(there: Cluster, name: str, blows: list[tuple[str, Callable[[], object
     same = outcome(run.trainer) == found
     measured = f"{len(blows) - missed} struck, {lost} generations lost, {'equal' if same else 'OTHER'} bits"
     return Row(name, len(blows), "no generation lost, equal bits", measured, not missed and not lost and same)
-
-
-def kill() -> None:
-    """Kill a worker."""
-    random.choice(workers()).kill()
-
-
-def suspend() -> None:
-    """Let a worker hang."""
-    random.choice(workers()).suspend()
 
 
 @contextlib.contextmanager
@@ -102,7 +93,7 @@ def lost_machines(count: int) -> Row:
     """Take the second of two machines away without a word, and give another one."""
     with machines() as (nodes, there):
 
-        def lose() -> None:
+        def lose(_: psutil.Process) -> None:
             nodes.remove_node(node, allow_graceful=False)
 
         run, records = Struck(), []
@@ -139,7 +130,7 @@ def driver(count: int, generations: int) -> Row:
 
 
 def interrupted(count: int, generations: int) -> Row:
-    """Send Ctrl-C to a run and to all of its group; time the end of everything."""
+    """Send Ctrl-C to a run and to all below it that a terminal would send it to; time the end of everything."""
     slowest, right = 0.0, 0
     with folder() as runs:
         words = [*flags(runs), "--generations", str(generations), "--rivals", "none"]
@@ -147,7 +138,10 @@ def interrupted(count: int, generations: int) -> Row:
             process = run_beside(*words, "--run", f"stopped{attempt}", "--shards", "2")
             below = _reach(process, runs, f"stopped{attempt}", attempt)
             started = time.perf_counter()
-            process.send_signal(signal.SIGINT)
+            for pid in (process.pid, *(child.pid for child in below)):
+                with contextlib.suppress(ProcessLookupError):
+                    if os.getpgid(pid) == os.getpgid(process.pid):
+                        os.kill(pid, signal.SIGINT)
             process.communicate()
             _, alive = psutil.wait_procs(below, timeout=STOP_SECONDS)
             slowest = max(slowest, time.perf_counter() - started)
@@ -239,8 +233,10 @@ def rows(share: float) -> Iterator[Row]:
 
     with connect("local", 2) as there:
         phases = [_PHASES[number % len(_PHASES)] for number in range(times(20))]
-        yield struck(there, f"kill -9 of a worker: {', '.join(_PHASES)}", [(phase, kill) for phase in phases])
-        yield struck(there, "a worker hangs (SIGSTOP)", [("play", suspend)] * times(5))
+        yield struck(
+            there, f"kill -9 of a worker: {', '.join(_PHASES)}", [(phase, psutil.Process.kill) for phase in phases]
+        )
+        yield struck(there, "a worker hangs (SIGSTOP)", [("play", psutil.Process.suspend)] * times(5))
         yield another_version(there)
         yield flat(there, times(100))
         yield full_store(there)

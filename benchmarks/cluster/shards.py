@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -102,10 +103,12 @@ class Struck:
 
     def __init__(self) -> None:
         self.trainer = build_trainer(small_config(), small_market(), CPU)
-        self.due: list[tuple[str, Callable[[], object]]] = []
-        """Phases and what is then done, the next one first."""
+        self.due: list[tuple[str, Callable[[psutil.Process], object]]] = []
+        """Phases and what is then done to a worker, the next one first."""
         self._choose = self.trainer.choose
         self.trainer.choose = self._choosing  # type: ignore[method-assign]
+        self._before: list[psutil.Process] = []
+        """Workers that are gone once others are built."""
         self._is_chosen = False
 
     def generation(self) -> str:
@@ -116,9 +119,8 @@ class Struck:
 
     def safe_point(self) -> None:
         """Strike while a worker is built or plays; given to the shards as their safe point."""
-        begun = getattr(self.trainer.shards, "_begun", None)
-        if workers() and not self._is_chosen:
-            self._strike("build" if begun else "play")
+        if not self._is_chosen:
+            self._strike("build" if getattr(self.trainer.shards, "_begun", None) else "play")
 
     def _choosing(self, fitness: Tensor) -> Choice:
         self._is_chosen = True
@@ -126,6 +128,11 @@ class Struck:
         return self._choose(fitness)
 
     def _strike(self, phase: str) -> None:
-        if self.due and self.due[0][0] == phase:
-            self.due.pop(0)[1]()
+        if not self.due or self.due[0][0] != phase:
+            return
+        found = workers()
+        new = [worker for worker in found if worker not in self._before]
+        if new:
+            self.due.pop(0)[1](random.choice(new))
+            self._before = found
             self._is_chosen = False  # the generation is played again

@@ -130,11 +130,12 @@ class RemoteShards:
         patience = max(self._least_seconds, _PATIENCE * (time.monotonic() - started))
         answers = self._answers(self._begun, patience, self._room)
         self._slowest["begin"] = time.monotonic() - started
+        own = facts(self._files)
         for worker, answer in zip(self._workers, answers, strict=True):
             if answer is None:
                 self._ray.kill(worker)
             else:
-                _require_same(answer, facts(self._files))
+                _require_same(answer, own)
         self._workers = [worker for worker, answer in zip(self._workers, answers, strict=True) if answer is not None]
         self._begun = []
         logger.info("%d shards on %d workers of a cluster", self._shards, len(self._workers))
