@@ -80,11 +80,11 @@ class JobTable:
     def add(self, end: Finished) -> None:
         """Show that a job ended, and write its end down."""
         self.ends.append(end)
-        of = "" if self._total is None else f" of {self._total}"
+        of = "" if self._total is None else f", {len(self.ends)} of {self._total}"
         if end.error is None:
-            logger.info("%s: done in %.1f s, %d%s", end.name, end.seconds, len(self.ends), of)
+            logger.info("%s: done in %.1f s%s", end.name, end.seconds, of)
         else:
-            logger.error("%s: %s (exit code %d), %d%s", end.name, end.error, end.exit_code, len(self.ends), of)
+            logger.error("%s: %s (exit code %d)%s", end.name, end.error, end.exit_code, of)
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             record = {"name": end.name, "exit_code": end.exit_code, "seconds": end.seconds, "error": end.error}
