@@ -29,6 +29,7 @@ from utils.cloud.store import ObjectStore
 from utils.config.settings import settings_to_resume
 from utils.config.trader import Config
 from utils.errors import ConfigError
+from utils.jobs.cluster import import_ray
 from utils.jobs.executor import open_executor
 from utils.jobs.job import Executor, Finished, Job, output_to
 from utils.jobs.table import LOGS, JobTable
@@ -55,6 +56,8 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
         StopRequested, JobsFailed: runs that ended stay so, the others go on from their checkpoints.
     """
     require_optuna()
+    if arguments.cluster is not None:
+        import_ray()  # or it is told before anything begins
     store = open_cloud()
     is_reached = store is not None and store.check()
     path, plan, config = _open(arguments, explicit, store if is_reached else None)

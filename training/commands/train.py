@@ -28,6 +28,7 @@ from utils.charts import memory_chart
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.trader import Config
+from utils.jobs.cluster import import_ray
 from utils.memory.guard import keep_freed_memory, peak_rss_mb
 from utils.memory.profiler import get_profiler
 from utils.pictures import draw_chart
@@ -42,6 +43,8 @@ SURVIVORS_NOTE = "data that holds survivors only flatters every result"
 
 def run_train(arguments: TrainArguments, explicit: frozenset[str]) -> None:
     """Run the command `train`, with the cloud that the environment names."""
+    if arguments.shards > 1 or arguments.cluster is not None:
+        import_ray()  # or it is told before a run begins
     config, parent = arguments.settings, None
     if arguments.extend is not None:
         parent = run_to_extend(arguments.extend, config)

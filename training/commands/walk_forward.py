@@ -28,6 +28,7 @@ from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.settings import settings_to_resume
 from utils.config.trader import Config
+from utils.jobs.cluster import import_ray
 from utils.jobs.executor import open_executor
 from utils.jobs.job import Job, require_all
 from utils.jobs.table import LOGS, JobTable
@@ -59,6 +60,8 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
         CloudError: not all of the test could be stored.
     """
     store = open_cloud()
+    if arguments.cluster is not None:
+        import_ray()  # or it is told before anything begins
     is_reached = store is not None and store.check()
     path, plan, config = _open(arguments, explicit, store if is_reached else None)
     with RunLock(path):

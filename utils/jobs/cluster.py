@@ -61,9 +61,7 @@ def import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise ConfigError(
-            "expected Ray with --cluster, got none; pip install -r requirements-cluster.txt, or use --jobs"
-        ) from None
+        raise ConfigError("expected Ray for a cluster, got none; pip install -r requirements-cluster.txt") from None
     return ray
 
 
