@@ -13,7 +13,7 @@ from torch import Tensor
 
 from training.shards.shard import Choice, Lived, Played, Shard, Task, groups
 from utils.errors import ClusterError, ConfigError, ProgramError, first_line
-from utils.jobs.cluster import Cluster, Facts, facts
+from utils.jobs.cluster import Cluster, Facts, facts, require_same
 
 logger = logging.getLogger(__name__)
 MOST_FAILURES = 3
@@ -135,7 +135,7 @@ class RemoteShards:
             if answer is None:
                 self._ray.kill(worker)
             else:
-                _require_same(answer, own)
+                require_same(answer, own, "a node that joined later")
         self._workers = [worker for worker, answer in zip(self._workers, answers, strict=True) if answer is not None]
         self._begun = []
         logger.info("%d shards on %d workers of a cluster", self._shards, len(self._workers))
@@ -208,15 +208,6 @@ def _arrays(tensors: Mapping[str, Any]) -> dict[str, Any]:
 def _tensors(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested arrays as tensors of their own memory, so that the cluster's is free again."""
     return {name: _tensors(value) if isinstance(value, dict) else torch.tensor(value) for name, value in arrays.items()}
-
-
-def _require_same(theirs: Facts, own: Facts) -> None:
-    """Raise ConfigError where a machine that joined later differs from this one."""
-    for name in own:
-        if theirs.get(name) != own[name]:
-            raise ConfigError(
-                f"expected {name} {own[name]} on all nodes, as here, got {theirs.get(name)}; install the same there"
-            )
 
 
 def _reason(error: Exception) -> str:

@@ -123,7 +123,8 @@ class Shard:
     def __init__(self, days: TrainingDays, env: Portfolio, train: Span) -> None:
         self.days, self.env, self.train = days, env, train
         self.graph = RolloutGraph()
-        self._transitions: dict[int, dict[str, Tensor]] = {}
+        self._waiting = WaitingValue.zero(env.rules, env.device)
+        self._played: dict[int, Rollout] = {}
         """Of the agents played last, by their first row."""
 
     def play(self, task: Task, rows: slice, safe_point: Callable[[], None] | None = None) -> Played:
@@ -133,7 +134,7 @@ class Shard:
             safe_point: is called before every day, and may raise to stop.
         """
         env, genes = self.env, task.genes[rows]
-        self._transitions.pop(rows.start, None)
+        self._played.pop(rows.start, None)
         critics = self.days.fit(genes)
         outlook = self.days.outlook(critics)
         # What an order must earn is, on average, what the best ones of a day are expected to.
@@ -143,29 +144,26 @@ class Shard:
             env,
             traders_of(genes, critics.weights, env.device),
             outlook,
-            WaitingValue.zero(env.rules, env.device).with_values(
-                task.weights.to(env.device), task.opportunity_knots.to(env.device)
-            ),
+            self._waiting.with_values(task.weights.to(env.device), task.opportunity_knots.to(env.device)),
             task.starts,
             caution=-typical[:, None] * torch.log1p(-task.drawn[rows].to(env.device)),
             records=True,
             safe_point=safe_point,
             graph=self.graph,
         )
-        self._transitions[rows.start] = rollout.transitions
+        self._played[rows.start] = rollout
         return Played.of(rollout, torch.from_numpy(critics.explained))
 
     def lived(self, choice: Choice, rows: slice) -> Lived:
         """Return what those of the agents played last who are elites lived through, and forget the rest."""
-        transitions = self._transitions.pop(rows.start)
+        rollout = self._played.pop(rows.start)
         is_here = (choice.elites >= rows.start) & (choice.elites < rows.stop)
         agents = choice.elites[is_here] - rows.start
-        days, _, windows = next(iter(transitions.values())).shape[:3] if transitions else (0, 0, 0)
+        days, _, windows = next(iter(rollout.transitions.values())).shape[:3] if rollout.transitions else (0, 0, 0)
         lane = is_here.nonzero() * windows + torch.arange(windows)  # (agents, W)
         day = torch.arange(days)[:, None, None]
         place = (day * len(choice.elites) * windows + lane).flatten()
-        agents = agents.to(self.env.device)
-        here = {name: part[:, agents].flatten(0, 2) for name, part in transitions.items()}
+        here = rollout.transitions_of(agents.to(self.env.device))
         if choice.every == 1:
             return Lived(place, here)
         kept = choice.is_kept(day, lane).flatten().nonzero().squeeze(1)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from utils.config.settings import Setting, checked, flatten, nearest, require, settings_of
+from utils.config.settings import Setting, checked, flatten, nearest, read_toml, require, settings_of
 from utils.config.trader import Config
 from utils.errors import ConfigError
 
@@ -68,14 +67,8 @@ def read_space(path: Path) -> dict[str, dict[str, Any]]:
     Raises:
         ConfigError: it is no TOML, names what may not vary, or gives values that the setting may not have.
     """
-    try:
-        contents = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"expected a readable TOML file for --space, got {str(path)!r} ({error.strerror})") from None
-    except ValueError as error:
-        raise ConfigError(f"expected TOML in {path}, got: {error}") from None
     tables: dict[str, dict[str, Any]] = {}
-    for name, value in flatten(contents).items():
+    for name, value in flatten(read_toml(path, "--space")).items():
         setting, _, key = name.rpartition(".")
         tables.setdefault(setting.replace("-", "_"), {})[key] = value
     space_of(tables, path.name)

@@ -9,7 +9,6 @@ import inspect
 import re
 import shutil
 import textwrap
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from utils.config.settings import (
     from_dict,
     nearest,
     nest,
+    read_toml,
     setting_help,
     setting_types,
     settings_of,
@@ -281,11 +281,5 @@ def _read_toml(path: Path | None, settings: type[Any]) -> dict[str, Any]:
     """Return the settings of a TOML file by dotted name; hyphens in names count as underscores."""
     if path is None:
         return {}
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"expected a readable TOML file for --config, got {str(path)!r} ({error.strerror})") from None
-    except ValueError as error:
-        raise ConfigError(f"expected TOML in {path}, got: {error}") from None
-    flat = {name.replace("-", "_"): value for name, value in flatten(table).items()}
+    flat = {name.replace("-", "_"): value for name, value in flatten(read_toml(path, "--config")).items()}
     return checked_settings(flat, settings, f" in {path}")

@@ -9,6 +9,7 @@ import hashlib
 import inspect
 import json
 import math
+import tomllib
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -223,6 +224,16 @@ def _shaping(settings: Any) -> dict[str, Any]:
                 value = Path(value).name if Path in kinds else float(value)
             shaping[name] = value
     return shaping
+
+
+def read_toml(path: Path, flag: str) -> dict[str, Any]:
+    """Return what a TOML file holds. Raises ConfigError, which names the flag, where it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"expected a readable TOML file for {flag}, got {str(path)!r} ({error.strerror})") from None
+    except ValueError as error:
+        raise ConfigError(f"expected TOML in {path}, got: {error}") from None
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:

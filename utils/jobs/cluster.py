@@ -137,11 +137,7 @@ def _checked(ray: Any, files: Sequence[Path], folder: Path | None) -> Cluster:
         asked = [_ask(ray, node, files, mark) for node in nodes]
         for node, answer in zip(nodes, asked, strict=True):
             theirs, is_shared = _answer(ray, node, answer)
-            for name in [name for name in own if theirs.get(name) != own[name]]:
-                raise ConfigError(
-                    f"expected {name} {own[name]} on all nodes, as here, got {theirs.get(name)} on {_name(node)}; "
-                    "install the same there, or take the node out of the cluster"
-                )
+            require_same(theirs, own, _name(node))
             if not is_shared:
                 raise ConfigError(
                     f"expected a folder that all nodes share, got {folder}, which is another one on {_name(node)}; "
@@ -150,6 +146,16 @@ def _checked(ray: Any, files: Sequence[Path], folder: Path | None) -> Cluster:
     cluster = Cluster(ray, len(nodes))
     logger.info("cluster of %d nodes, %d processors, %d cards", len(nodes), cluster.cpus(), cluster.gpus())
     return cluster
+
+
+def require_same(theirs: Facts, own: Facts, node: str) -> None:
+    """Raise ConfigError for the first fact that differs on a node."""
+    for name, value in own.items():
+        if theirs.get(name) != value:
+            raise ConfigError(
+                f"expected {name} {value} on all nodes, as here, got {theirs.get(name)} on {node}; install the same "
+                "there, or take the node out of the cluster"
+            )
 
 
 @contextlib.contextmanager
