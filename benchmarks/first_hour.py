@@ -35,7 +35,7 @@ from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECON
 from benchmarks.gpu_budget.generation import DAYS, FULL, SET_UP, SMALL, Size
 from benchmarks.speed.harness import MemoryGauge, random_market, synchronize
 from benchmarks.speed.main_job import ROOT, machine, measure_run
-from training.critics import TrainingDays
+from training.forecasts.ridge import TrainingDays
 from training.run.trainer import build_trainer
 from utils.memory.guard import MB
 from utils.runs.devices import choose_device, choose_threads

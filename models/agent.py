@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data.market import Market
+from models.cash_value import CashValue, accounts_of
 from models.inputs import INPUTS, Float32Array, TradeInputs
 from models.responses import Responses
 from models.trader import Outlook, Traders, decide
-from models.waiting import WaitingValue, accounts_of
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
@@ -56,12 +56,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Agent:
-    """A critic of trades with its inputs, a value of waiting, and the terms by which it orders."""
+    """A critic of trades with its inputs, a value of cash, and the terms by which it orders."""
 
     inputs: TradeInputs
     traders: Traders
     """Of one agent."""
-    waiting: WaitingValue
+    cash_value: CashValue
     rules: EnvironmentConfig
     """Under which it was trained."""
     evidence: Evidence
@@ -70,7 +70,7 @@ class Agent:
     @property
     def device(self) -> torch.device:
         """Device of what it decides by."""
-        return self.waiting.weights.device
+        return self.cash_value.weights.device
 
     def outlook(self, market: Market, x: Float32Array | Tensor | None = None) -> Outlook:
         """Return what it expects of the orders of all days of a market.
@@ -105,7 +105,7 @@ class Agent:
         accounts = accounts_of(positions, account, outlook.opportunity[:, day], self.rules)
         expected = torch.where(is_held, -torch.inf, outlook.expected[:, day])
         orders = min(self.rules.max_new_positions_per_day, expected.shape[1])
-        choice = decide(self.traders, self.waiting, expected, accounts, torch.zeros_like(accounts.cash), orders)
+        choice = decide(self.traders, self.cash_value, expected, accounts, torch.zeros_like(accounts.cash), orders)
         return choice.action(expected.shape[1])[0].cpu()
 
     def state_dict(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Agent:
         return {
             "inputs": {name: torch.from_numpy(value) for name, value in _arrays(self.inputs).items()},
             "traders": dict(vars(self.traders)),
-            "waiting": {name: getattr(self.waiting, name) for name in ("weights", "opportunity_knots")},
+            "cash_value": {name: getattr(self.cash_value, name) for name in ("weights", "opportunity_knots")},
             "evidence": {
                 name: torch.tensor(chance, dtype=torch.float64) for name, chance in vars(self.evidence).items()
             },
@@ -126,15 +126,15 @@ class Agent:
         arrays = {name: value.cpu().numpy() for name, value in state["inputs"].items()}
         responses = Responses(**{f.name: arrays[f"responses.{f.name}"] for f in fields(Responses)})
         rules = from_dict(state["rules"], EnvironmentConfig)
-        waiting = WaitingValue.zero(rules, device).with_values(
-            **{name: value.to(device) for name, value in state["waiting"].items()}
+        cash_value = CashValue.zero(rules, device).with_values(
+            **{name: value.to(device) for name, value in state["cash_value"].items()}
         )
         traders = Traders(**{name: value.to(device) for name, value in state["traders"].items()})
         shapes = arrays["mean"].shape, arrays["std"].shape, traders.weights.shape
         if shapes != ((INPUTS - 1,), (INPUTS - 1,), (1, INPUTS)):
             raise ValueError(f"expected {INPUTS} inputs, got arrays of {shapes}")
         evidence = Evidence(**{name: float(chance) for name, chance in state["evidence"].items()})
-        return cls(TradeInputs(arrays["mean"], arrays["std"], responses), traders, waiting, rules, evidence)
+        return cls(TradeInputs(arrays["mean"], arrays["std"], responses), traders, cash_value, rules, evidence)
 
     def save(self, path: Path | str) -> None:
         """Write it to one safetensors file."""

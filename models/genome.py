@@ -14,7 +14,7 @@ from utils.spaces import TARGET_PERCENTS
 DECISIONS = ("target", "patience")
 GENES = (*GROUPS, *DECISIONS)
 """Logarithms to base 10 of the penalties on the groups of inputs, the number of the sale target, and the weight of the
-value of waiting."""
+value of cash."""
 TARGET, PATIENCE = (GENES.index(name) for name in DECISIONS)
 _LOW = (*(-4.0 for _ in GROUPS), 0.0, 0.0)
 _HIGH = (*(2.0 for _ in GROUPS), len(TARGET_PERCENTS) - 1.0, 1.25)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from models.waiting import BUCKETS, Accounts, Waits
+from models.cash_value import BUCKETS, Accounts, CashTransitions
 from utils.tensor_ring import Fields, TensorRing
 
 
@@ -23,11 +23,11 @@ def replay_buffer(capacity: int, orders_per_day: int, device: torch.device | str
     return TensorRing(capacity, transition_fields(orders_per_day), device)
 
 
-def waits(replay: TensorRing) -> Waits:
+def cash_transitions(replay: TensorRing) -> CashTransitions:
     """Return all transitions held."""
     held = {name: store[: replay.size].double() for name, store in replay.data.items()}
     after, following = (
         Accounts(**{name: held[f"{when}_{name}"] for name in ("cash", "pending", "left", "opportunity")})
         for when in ("after", "next")
     )
-    return Waits(after, following, held["next_best"])
+    return CashTransitions(after, following, held["next_best"])

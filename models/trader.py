@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.waiting import Accounts, Decision, WaitingValue
+from models.cash_value import Accounts, CashValue, Decision
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, rank_stocks
 
@@ -29,7 +29,7 @@ class Traders:
     target_percent: Tensor
     """(A,) sale target of all orders."""
     patience: Tensor
-    """(A,) weight of the value of waiting."""
+    """(A,) weight of the value of cash."""
     size: Tensor
     """(A,) share of the largest order that an order has, if the cash suffices."""
 
@@ -115,7 +115,7 @@ class Choice:
 
 def decide(
     traders: Traders,
-    waiting: WaitingValue,
+    cash_value: CashValue,
     expected: Tensor,
     accounts: Accounts,
     caution: Tensor,
@@ -128,10 +128,10 @@ def decide(
         expected: (L, n) expected results of the candidates, minus infinity for all others.
         caution: (L,) percent of an order's value that it must earn beyond what waiting is worth; 0 but to explore.
         orders: k, largest number of orders of a day.
-        slopes: of the value of waiting, where they are known.
+        slopes: of the value of cash, where they are known.
     """
     best, stock = rank_stocks(expected, orders)
-    decision = waiting.decide(
+    decision = cash_value.decide(
         best.double(), accounts, patience=traders.patience, caution=caution, largest=traders.size, slopes=slopes
     )
     last = MAX_COEFFICIENT * (1 - _TRACE * (orders - 1))

@@ -18,9 +18,9 @@ from data.market import Market
 from data.splits import Span, Splits
 from environment.portfolio import Portfolio
 from models.agent import Agent, Evidence
+from models.cash_value import CashValue
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.trader import Traders
-from models.waiting import WaitingValue
 from tests.market_cases import FloatArray, random_panel, random_volume
 from tests.small_market import TINY_RULES, small_market
 from training.erl_trainer import ERLTrainer
@@ -129,19 +129,19 @@ def tiny_agent(
     rules: EnvironmentConfig = TINY_RULES,
     target: float = 20.0,
     patience: float = 0.5,
-    waiting: WaitingValue | None = None,
+    cash_value: CashValue | None = None,
     seed: int = 0,
 ) -> Agent:
     """An agent whose inputs are fitted to all days of a market.
 
     Args:
         weights: (inputs,) of its critic; default: random ones, by which about half of all orders gain.
-        waiting: default: random values, about as large as what it expects of an order.
+        cash_value: default: random values, about as large as what it expects of an order.
     """
     draws = seeded(seed)
     drawn = torch.randn(INPUTS, generator=draws, dtype=torch.float64) if weights is None else torch.tensor(weights)
     drawn[0] = 0.0 if weights is None else drawn[0]
-    nothing = WaitingValue.zero(rules)
+    nothing = CashValue.zero(rules)
     worth = 5 * torch.rand(len(nothing.weights), generator=draws, dtype=torch.float64)
     traders = Traders(
         drawn.double()[None],
@@ -150,7 +150,7 @@ def tiny_agent(
         torch.ones(1, dtype=torch.float64),
     )
     inputs = TradeInputs.fit(market, np.ones(len(market.dates), dtype=np.bool_))
-    known = waiting or nothing.with_values(worth, nothing.opportunity_knots)
+    known = cash_value or nothing.with_values(worth, nothing.opportunity_knots)
     return Agent(inputs, traders, known, rules, SURE)
 
 

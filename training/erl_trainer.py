@@ -14,11 +14,11 @@ from data.splits import random_windows, spaced_windows
 from environment.portfolio import Portfolio
 from models import genome
 from models.agent import Agent
-from models.replay_buffer import replay_buffer, waits
+from models.cash_value import CashValue, improve
+from models.replay_buffer import cash_transitions, replay_buffer
 from models.trader import Traders
-from models.waiting import WaitingValue, improve
-from training.critics import Critics, TrainingDays, traders_of
 from training.evolution import elite_count, next_generation, ranked
+from training.forecasts.ridge import TrainingDays, traders_of
 from training.generation_log import HISTORY, GenerationLog
 from training.rollout import roll_out
 from training.rollout_graph import RolloutGraph
@@ -28,12 +28,12 @@ from utils.runs.devices import note_other_device
 from utils.runs.seeding import named_generator, random_state, set_random_state
 from utils.spaces import TARGET_PERCENTS
 
-PHASES = ("evaluate", "evolve", "train", "validate", "checkpoint")
+PHASES = ("fit", "evaluate", "evolve", "train", "validate", "checkpoint")
 """Of a generation, in their order; its checkpoint is written by who drives the trainer."""
 
 
 class ERLTrainer:
-    """Owns all that lives as long as the run: environments, genes and critics, the replay, the value of waiting."""
+    """Owns all that lives as long as the run: environments, genes and forecasts, the replay, the value of cash."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ERLTrainer:
         self.generators = {name: named_generator(seed, name) for name in ("windows", "evolution")}
         self.genes = genome.found(evolution.population_size, self.generators["evolution"])
         """(P, genes) of the agents."""
-        self.waiting = WaitingValue.zero(env.rules, self.device)
+        self.cash_value = CashValue.zero(env.rules, self.device)
         self.replay = replay_buffer(learning.replay_capacity, env.orders_per_day, self.device)
         self.elites = list(range(elite_count(evolution)))
         """Rows of the fittest agents of the last evaluation, the fittest first."""
@@ -72,15 +72,18 @@ class ERLTrainer:
         steps = env.rules.episode_steps
         self.validation_starts = spaced_windows(market.splits.validation, steps, evaluation.validation_windows)
         self.generation = 0
+        self.forecasts = self.days.fit(self.genes)
+        """Of the agents that were evaluated last; rows of elites hold for the next generation too."""
         self.champion = self.ensemble(self.elites)
         """The elites of the last generation in one agent."""
         self.champion_score = float("nan")
         """Its mean profit on the validation windows, percent of the initial capital."""
 
     def begin_with(self, genes: Tensor, elites: Sequence[int], weights: Tensor, opportunity_knots: Tensor) -> None:
-        """Take the place of the founders by (P, genes) of another run, and that of no value of waiting by its value."""
+        """Take the place of the founders by (P, genes) of another run, and that of no value of cash by its value."""
         self.genes, self.elites = genes, list(elites)
-        self.waiting = self.waiting.with_values(weights.to(self.device), opportunity_knots.to(self.device))
+        self.forecasts = self.days.fit(genes)
+        self.cash_value = self.cash_value.with_values(weights.to(self.device), opportunity_knots.to(self.device))
         self.champion = self.ensemble(self.elites)
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
@@ -92,6 +95,8 @@ class ERLTrainer:
         """Run one generation and return its record for the metrics."""
         self.generation += 1
         self.log.begin(self.generation)
+        with self.log.phase("fit"):
+            self.forecasts = self.days.fit(self.genes)
         with self.log.phase("evaluate"):
             played = self.evaluate()
         learning = self.learning_record(played)
@@ -111,7 +116,15 @@ class ERLTrainer:
         draws = self.generators["windows"]
         starts = torch.cat([random_windows(train, steps, count, draws) for count in (fitness, exploration) if count])
         drawn = torch.rand(len(self.genes), exploration, generator=draws, dtype=torch.float64)
-        task = Task(self.genes, self.waiting.weights, self.waiting.opportunity_knots, starts, drawn)
+        task = Task(
+            self.genes,
+            self.forecasts.weights,
+            self.forecasts.by_fold,
+            self.cash_value.weights,
+            self.cash_value.opportunity_knots,
+            starts,
+            drawn,
+        )
         played, lived = self.shards.evaluate(task, self.choose)
         if lived.transitions:
             self.replay.add(lived.transitions)
@@ -130,11 +143,11 @@ class ERLTrainer:
         self.founders = [self.founders[parent] for parent in parents.tolist()]
 
     def train(self) -> None:
-        """Fit the value of waiting to what accounts lived through, and the champion's critic to what orders earned."""
+        """Fit the value of cash to what accounts lived through, and the champion's critic to what orders earned."""
         self.safe_point()
         if self.learning.gamma > 0 and self.replay.size:
-            self.waiting = improve(
-                self.waiting, waits(self.replay), self.learning.gamma, self.learning.policy_iterations
+            self.cash_value = improve(
+                self.cash_value, cash_transitions(self.replay), self.learning.gamma, self.learning.policy_iterations
             )
         self.safe_point()
         self.champion = self.ensemble(self.elites)
@@ -144,14 +157,13 @@ class ERLTrainer:
 
         Where days out of fold show no evidence for what it expects, it is one that holds the market.
         """
-        genes, rules = self.genes[list(agents)], self.eval_env.rules
-        critics = self.days.fit(genes)
-        traders = traders_of(genes, critics.weights, "cpu").mean()
+        rows, rules = list(agents), self.eval_env.rules
+        traders = traders_of(self.genes[rows], self.forecasts.weights[rows], "cpu").mean()
         target = int((torch.tensor(TARGET_PERCENTS) - traders.target_percent).abs().argmin())
-        evidence = self.days.evidence(critics.by_fold.mean(axis=0), target)
+        evidence = self.days.evidence(self.forecasts.by_fold[rows].mean(0), target)
         if not evidence.is_there:
             traders = Traders.of_market(rules, traders.weights.shape[1])
-        return Agent(self.days.inputs, traders.to(self.device), self.waiting, rules, evidence)
+        return Agent(self.days.inputs, traders.to(self.device), self.cash_value, rules, evidence)
 
     def validate(self) -> dict[str, float]:
         """Play the champion on the validation windows; nothing is chosen by the result."""
@@ -159,7 +171,7 @@ class ERLTrainer:
             self.val_env,
             self.champion.traders,
             self.champion.outlook(self.market, self.days.later),
-            self.waiting,
+            self.cash_value,
             self.validation_starts,
             safe_point=self.safe_point,
             label="validate",
@@ -172,17 +184,12 @@ class ERLTrainer:
         """Return how well critics and value foretell what they have not seen, and how varied the agents still are."""
         best = ranked(played.fitness)[: elite_count(self.evolution)]
         return {
-            "explained": float(played.explained.numpy().mean()),
-            "explained_best": float(played.explained.max()),
+            "explained": float(self.forecasts.explained.numpy().mean()),
+            "explained_best": float(self.forecasts.explained.max()),
             "initial_value": float(played.initial_value[best].mean()),
             "elite_profit_percent": float(played.profit_percent[best].mean()),
             "founders": len(set(self.founders)),
         }
-
-    @property
-    def critics(self) -> Critics:
-        """Fit the critics of all agents as they are now."""
-        return self.days.fit(self.genes)
 
     @property
     def seconds(self) -> Sequence[dict[str, float]]:
@@ -196,7 +203,7 @@ class ERLTrainer:
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue exactly, as nested dicts of tensors and JSON values.
 
-        Critics follow from genes and market; the champion's is kept for who only plays it.
+        RidgeForecasts follow from genes and market; the champion's is kept for who only plays it.
         """
         return {
             "population": {"genes": self.genes},
@@ -225,7 +232,7 @@ class ERLTrainer:
         self.elites, self.founders = list(progress["elites"]), list(progress["founders"])
         self.genes = state["population"]["genes"].cpu()
         self.champion = Agent.from_state(state["champion"], self.device)
-        self.waiting = self.champion.waiting
+        self.cash_value = self.champion.cash_value
         self.replay.load_state_dict(state["replay"])
         self.log.seconds = deque(progress["seconds"], maxlen=HISTORY)
         for name, generator in self.generators.items():

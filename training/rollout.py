@@ -13,8 +13,8 @@ from tqdm import tqdm
 from environment.ledger import EpisodeSummary
 from environment.orders import Orders
 from environment.portfolio import Portfolio
+from models.cash_value import Accounts, CashValue, Decision, accounts_in, buckets_of
 from models.trader import Choice, Outlook, Traders, decide
-from models.waiting import Accounts, Decision, WaitingValue, accounts_in, buckets_of
 from training.rollout_graph import RolloutGraph, SafePoint, Tensors
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
@@ -35,7 +35,7 @@ class Rollout:
     profit_percent: Tensor
     """(A,) likewise, the money without penalties."""
     initial_value: Tensor
-    """(A,) mean over windows of the value of waiting on the first day."""
+    """(A,) mean over windows of the value of cash on the first day."""
     transitions: dict[str, Tensor]
     """(decisions - 1, A, W, ...) each, see `models.replay_buffer.transition_fields`; empty unless asked for."""
 
@@ -49,7 +49,7 @@ def roll_out(
     env: Portfolio,
     traders: Traders,
     outlook: Outlook,
-    waiting: WaitingValue,
+    cash_value: CashValue,
     starts: Tensor,
     *,
     caution: Tensor | None = None,
@@ -76,35 +76,35 @@ def roll_out(
     if caution is not None:
         least[:, judged:] = caution
     inputs = {"agent": agent, "least": least.flatten(), **vars(outlook)}
-    inputs |= {"value of waiting": waiting.weights, "opportunity_knots": waiting.opportunity_knots}
+    inputs |= {"value of cash": cash_value.weights, "opportunity_knots": cash_value.opportunity_knots}
     inputs |= vars(traders.rows(agent))
-    days = partial(_play_days, env, waiting, records, label)
+    days = partial(_play_days, env, cash_value, records, label)
     lived = (graph or RolloutGraph()).play(env, starts.repeat(agents), days, inputs, safe_point)
     summary, equity = env.summary(), env.equity_curve[: env.steps + 1].unflatten(1, (agents, windows)).clone()
     fitness, profit, value = (
         total.view(agents, windows)[:, :judged].mean(1)
         for total in (summary.fitness, summary.profit_percent, lived["initial"])
     )
-    return Rollout(summary, equity, fitness, profit, value, _transitions(lived, waiting, agents))
+    return Rollout(summary, equity, fitness, profit, value, _transitions(lived, cash_value, agents))
 
 
 def _play_days(
-    env: Portfolio, waiting: WaitingValue, records: bool, label: str, inputs: Tensors, safe_point: SafePoint
+    env: Portfolio, cash_value: CashValue, records: bool, label: str, inputs: Tensors, safe_point: SafePoint
 ) -> dict[str, Tensor]:
     """Play the days of an account that has just begun.
 
     Returns:
-        `initial`, the (lanes,) value of waiting on the first day; with records the parts of `Accounts` before the
+        `initial`, the (lanes,) value of cash on the first day; with records the parts of `Accounts` before the
         decisions of each day, the `size` of orders and the `best` results, (days, lanes, ...) each.
     """
     rules, agent = env.rules, inputs["agent"]
     traders = Traders(**{f.name: inputs[f.name] for f in fields(Traders)})
     outlook = Outlook(**{f.name: inputs[f.name] for f in fields(Outlook)})
-    waiting = waiting.with_values(inputs["value of waiting"], inputs["opportunity_knots"])
+    cash_value = cash_value.with_values(inputs["value of cash"], inputs["opportunity_knots"])
     # What does not depend on accounts is there for all days at once.
     later = torch.arange(rules.trading_days, device=env.device)[:, None]
     opportunity, left = outlook.opportunity[agent, env.day + later], rules.trading_days - 1.0 - later.double()
-    slopes, left = waiting.slopes(left, opportunity), left.expand_as(opportunity)
+    slopes, left = cash_value.slopes(left, opportunity), left.expand_as(opportunity)
     buckets, days = buckets_of(env.sessions_held, rules), list[dict[str, Tensor]]()
     for step in tqdm(range(rules.episode_steps), desc=label, unit="day", leave=False, disable=None, delay=1.0):
         if safe_point is not None:
@@ -115,10 +115,10 @@ def _play_days(
         cash = (env.cash / rules.initial_capital).float()
         accounts = accounts_in(cash, env.sizes(), buckets, left[step], opportunity[step], rules)
         if step == 0:
-            initial = waiting.of(accounts)
+            initial = cash_value.of(accounts)
         # An outlook expects nothing where there is no bar.
         expected = outlook.expected[agent, env.day].masked_fill_(env.held(), -torch.inf)
-        choice = decide(traders, waiting, expected, accounts, inputs["least"], env.orders_per_day, slopes[step])
+        choice = decide(traders, cash_value, expected, accounts, inputs["least"], env.orders_per_day, slopes[step])
         if records:
             days.append({**vars(accounts), "size": choice.decision.size, "best": choice.decision.best})
         env.step_orders(_orders(choice))
@@ -132,12 +132,12 @@ def _orders(choice: Choice) -> Orders:
     return Orders(choice.stock.T, coefficient, target.double().expand_as(coefficient))
 
 
-def _transitions(lived: Tensors, waiting: WaitingValue, agents: int) -> dict[str, Tensor]:
+def _transitions(lived: Tensors, cash_value: CashValue, agents: int) -> dict[str, Tensor]:
     """Join the decisions of consecutive days: from the account after one to that before the next."""
     if len(lived.get("size", ())) < 2:
         return {}
     before = Accounts(**{f.name: lived[f.name] for f in fields(Accounts)})
-    after = Decision(lived["size"], lived["best"], before, waiting.largest_order, waiting.cost_rate).after
+    after = Decision(lived["size"], lived["best"], before, cash_value.largest_order, cash_value.cost_rate).after
     columns = {f"after_{name}": value[:-1] for name, value in vars(after).items()}
     columns |= {f"next_{name}": value[1:] for name, value in vars(before).items()} | {"next_best": lived["best"][1:]}
     return {name: value.float().unflatten(1, (agents, -1)) for name, value in columns.items()}

@@ -99,8 +99,8 @@ def measure() -> dict[str, float]:
     many, drawn = AGENTS[-1], torch.Generator().manual_seed(0)
     genes = genome.found(many, drawn)
     seconds["fit an agent"] = _least(lambda: trainer.days.fit(genes[:1024])) / 1024
-    critics = trainer.days.fit(genes[:4])
-    seconds["evidence"] = _least(lambda: trainer.days.evidence(critics.by_fold.mean(axis=0), 2))
+    forecasts = trainer.days.fit(genes[:4])
+    seconds["evidence"] = _least(lambda: trainer.days.evidence(forecasts.by_fold.mean(0), 2))
     seconds["gather an agent"] = _least(lambda: _gather(trainer, config, genes)) / many
     return seconds
 
@@ -111,7 +111,7 @@ def _gather(trainer: ERLTrainer, config: Config, genes: Tensor) -> None:
     parts = 64
     rows = agents // parts
     mean, money = torch.rand(rows, dtype=torch.float64), torch.rand(rows, windows, dtype=torch.float64)
-    one = Played(mean, mean, mean, mean, torch.ones(rows, len(COUNTS), dtype=torch.int64), money, money)
+    one = Played(mean, mean, mean, torch.ones(rows, len(COUNTS), dtype=torch.int64), money, money)
     played = Played.join([one] * parts)
     trainer.log.begin(0)
     trainer.log.record(played, trainer.learning_record(played), {}, trainer.replay)

@@ -20,11 +20,11 @@ from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, f
 from data.market import Market
 from data.record import record_market
 from environment.portfolio import Portfolio
-from training.critics import TrainingDays
 from training.erl_trainer import ERLTrainer
+from training.forecasts.ridge import TrainingDays
 from training.run.market import load_market
+from training.run.shards import build_shard
 from training.run.trainer import build_trainer
-from training.shards.open import build_shard
 from training.shards.shard import Choice, Shard
 from utils.config.settings import from_dict
 from utils.config.trader import Config
@@ -71,7 +71,7 @@ def full_shard() -> Shard:
 def outcome(trainer: ERLTrainer) -> str:
     """Return the SHA-256 (hex) of the tensors that a checkpoint of a trainer would hold."""
     found = hashlib.sha256()
-    for tensor in (trainer.genes, trainer.waiting.weights, trainer.champion.traders.weights, *_filled(trainer)):
+    for tensor in (trainer.genes, trainer.cash_value.weights, trainer.champion.traders.weights, *_filled(trainer)):
         found.update(tensor.numpy().tobytes())
     return found.hexdigest()
 

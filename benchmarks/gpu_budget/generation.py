@@ -19,8 +19,8 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from models.agent import Evidence
 from training import rollout, rollout_graph
-from training.critics import TrainingDays
 from training.erl_trainer import ERLTrainer
+from training.forecasts.ridge import TrainingDays
 from training.generation_log import GenerationLog
 from utils.config.trader import Config, DataConfig, EnvironmentConfig, EvaluationConfig, LearningConfig
 

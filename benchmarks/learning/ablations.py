@@ -99,7 +99,7 @@ def elites_of(trainer: ERLTrainer, fitness: Tensor) -> list[int]:
 
 
 def leave_out(groups: Sequence[str], trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Take groups of inputs from all critics, whatever evolution makes of the genes."""
+    """Take groups of inputs from all forecasts, whatever evolution makes of the genes."""
     evolve, places = trainer.evolve, [genome.GENES.index(group) for group in groups]
 
     def evolve_without(fitness: Tensor) -> None:

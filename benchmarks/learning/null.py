@@ -44,9 +44,9 @@ from data.features import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from models.agent import Agent, Evidence
+from models.cash_value import CashValue
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.trader import Traders
-from models.waiting import WaitingValue
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.evaluation.opponents import simple_rules
 from training.evaluation.tracks import Ground, play_agent
@@ -181,7 +181,7 @@ def untrained_agent(market: Market, config: Config) -> Agent:
         torch.randint(len(TARGET_PERCENTS), (1,), generator=generator)
     ]
     traders = Traders(weights, target, patience=torch.ones_like(target), size=torch.ones_like(target))
-    return Agent(inputs, traders, WaitingValue.zero(config.env), config.env, Evidence(choice=0.0, timing=0.0))
+    return Agent(inputs, traders, CashValue.zero(config.env), config.env, Evidence(choice=0.0, timing=0.0))
 
 
 def untrained_run(kind: str, config: Config) -> Record:

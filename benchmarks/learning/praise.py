@@ -15,7 +15,6 @@ from data.splits import Span, consecutive_windows
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import ScoreRule
-from training.evaluation.skill import known_share
 from training.evaluation.tracks import (
     Ground,
     play_equal_weight,
@@ -25,6 +24,7 @@ from training.evaluation.tracks import (
     purchases,
 )
 from training.evaluation.verdict import Shifted, verdict
+from training.forecasts.skill import known_share
 from training.rollout import Policy, play
 from utils.config.trader import Config
 from utils.runs.seeding import named_generator

@@ -26,8 +26,8 @@ from data.market import Market
 from models.agent import Agent
 from models.inputs import Float32Array
 from models.trader import Outlook
-from training import critics
 from training.evaluation.tracks import CHAMPION
+from training.forecasts import ridge
 from utils.config.trader import Config
 from utils.errors import ConfigError
 
@@ -43,7 +43,7 @@ ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
 @contextlib.contextmanager
 def rounded_expectations(precision: str) -> Iterator[None]:
     """Let all expectations be products of rounded inputs and weights."""
-    rounded, expect, outlook = ROUNDINGS[precision], critics.expectations, Agent.outlook
+    rounded, expect, outlook = ROUNDINGS[precision], ridge.expectations, Agent.outlook
 
     def expectations(x: Tensor, weights: Tensor) -> Tensor:
         return expect(rounded(x), rounded(weights.float()))
@@ -53,7 +53,7 @@ def rounded_expectations(precision: str) -> Iterator[None]:
         traders = replace(agent.traders, weights=rounded(agent.traders.weights.float()).double())
         return outlook(replace(agent, traders=traders), market, rounded(x))
 
-    with mock.patch.object(critics, "expectations", expectations), mock.patch.object(Agent, "outlook", of_agent):
+    with mock.patch.object(ridge, "expectations", expectations), mock.patch.object(Agent, "outlook", of_agent):
         yield
 
 

@@ -1,4 +1,4 @@
-"""How well selection works: what fitness foretells of unseen profit, lineages left, the value of waiting."""
+"""How well selection works: what fitness foretells of unseen profit, lineages left, the value of cash."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from data.splits import spaced_windows
 from models import genome
 from models.inputs import Float32Array
 from models.trader import Outlook
-from training.critics import Critics, expectations, traders_of
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION
+from training.forecasts.ridge import RidgeForecasts, expectations, traders_of
 from training.rollout import Rollout, roll_out
 from utils.runs.seeding import named_generator
 
@@ -30,25 +30,27 @@ _FITNESS_WINDOWS = 32
 
 @dataclass(frozen=True)
 class Agents:
-    """Genes of A agents, their critics, and what they earned on each unseen path: (A,) percent, means over windows."""
+    """Genes of A agents, their forecasts, and their profit on each unseen path: (A,) percent, means over windows."""
 
     genes: Tensor
-    critics: Critics
+    forecasts: RidgeForecasts
     unseen: list[Tensor]
 
     def play(self, path: UnseenPath, x: Float32Array, trainer: ERLTrainer) -> Rollout:
         """Play all of them on an unseen path with these (days, n, inputs)."""
-        weights = torch.from_numpy(self.critics.weights)
+        weights = self.forecasts.weights
         outlook = Outlook.of(expectations(torch.from_numpy(x), weights), path.env.bars.tradable)
-        rollout = path.play(traders_of(self.genes, self.critics.weights, trainer.device), outlook, trainer.waiting)
+        rollout = path.play(traders_of(self.genes, self.forecasts.weights, trainer.device), outlook, trainer.cash_value)
         self.unseen.append(rollout.profit_percent)
         return rollout
 
     def fitness(self, trainer: ERLTrainer) -> Tensor:
         """Return their (A,) fitness, out of fold, on spaced training windows."""
         starts = spaced_windows(trainer.market.splits.train, trainer.eval_env.rules.episode_steps, _FITNESS_WINDOWS)
-        traders = traders_of(self.genes, self.critics.weights, trainer.device)
-        return roll_out(trainer.eval_env, traders, trainer.days.outlook(self.critics), trainer.waiting, starts).fitness
+        traders = traders_of(self.genes, self.forecasts.weights, trainer.device)
+        return roll_out(
+            trainer.eval_env, traders, trainer.days.outlook(self.forecasts.by_fold), trainer.cash_value, starts
+        ).fitness
 
     def rank_correlation(self, trainer: ERLTrainer) -> float | None:
         """Return Spearman's rank correlation of fitness and unseen profit."""
@@ -60,7 +62,7 @@ class SelectionStudy:
 
     def __init__(self, trainer: ERLTrainer, seed: int, genomes: int = 0) -> None:
         self.trainer = trainer
-        self.agents = Agents(trainer.genes, trainer.critics, [])
+        self.agents = Agents(trainer.genes, trainer.days.fit(trainer.genes), [])
         drawn = genome.found(genomes, named_generator(seed, "genomes by lot"))
         self.drawn = Agents(drawn, trainer.days.fit(drawn), [])
         self.best = best_elite(trainer)
@@ -100,10 +102,10 @@ class SelectionStudy:
 
 def best_elite(trainer: ERLTrainer) -> int:
     """Return the row of the elite with the largest profit on the validation windows: the choice of a single agent."""
-    weights = trainer.critics.weights[trainer.elites]
+    weights = trainer.forecasts.weights[trainer.elites]
     traders = traders_of(trainer.genes[trainer.elites], weights, trainer.device)
-    outlook = Outlook.of(expectations(trainer.days.later, torch.from_numpy(weights)), trainer.days.tradable)
-    profit = roll_out(trainer.val_env, traders, outlook, trainer.waiting, trainer.validation_starts).profit_percent
+    outlook = Outlook.of(expectations(trainer.days.later, weights), trainer.days.tradable)
+    profit = roll_out(trainer.val_env, traders, outlook, trainer.cash_value, trainer.validation_starts).profit_percent
     return trainer.elites[int(profit.argmax())]
 
 

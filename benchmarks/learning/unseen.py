@@ -17,9 +17,9 @@ from data.splits import Span, spaced_windows
 from data.synthetic.built_in import MARKET_SEED, PlantedScores, built_in_market
 from environment.portfolio import Portfolio
 from models.agent import Agent
+from models.cash_value import CashValue
 from models.inputs import Float32Array
 from models.trader import Outlook, Traders
-from models.waiting import WaitingValue
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.evaluation.opponents import tune_planted
 from training.evaluation.rivals import TUNING_WINDOWS
@@ -47,11 +47,11 @@ class UnseenPath:
 
     def play_agent(self, agent: Agent, x: Float32Array) -> Rollout:
         """Play an agent; `x` are its (days, n, inputs) of this path."""
-        return self.play(agent.traders, agent.outlook(self.market, x), agent.waiting)
+        return self.play(agent.traders, agent.outlook(self.market, x), agent.cash_value)
 
-    def play(self, traders: Traders, outlook: Outlook, waiting: WaitingValue) -> Rollout:
-        """Play agents that share a value of waiting."""
-        return roll_out(self.env, traders, outlook, waiting, self.starts)
+    def play(self, traders: Traders, outlook: Outlook, cash_value: CashValue) -> Rollout:
+        """Play agents that share a value of cash."""
+        return roll_out(self.env, traders, outlook, cash_value, self.starts)
 
     def play_rule(self, rule: ScoreRule) -> NDArray[np.float64]:
         """Return the (windows,) profits of a rule whose scores are of this path, in percent."""

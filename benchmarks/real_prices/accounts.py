@@ -30,7 +30,7 @@ class Pickers:
     shifted: Array
     """(S, days) mean profits of those whose orders are moved in time."""
     known_share: Array
-    """(S, days) see `training.evaluation.skill.known_share`."""
+    """(S, days) see `training.forecasts.skill.known_share`."""
 
     def each(self, windows: slice, steps: int) -> Array:
         """Return (S * count, days) profits over some windows: the mean over seeds, and what each earned beyond its own.

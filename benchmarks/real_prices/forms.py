@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from benchmarks.learning.ablations import keep_genes
 from benchmarks.learning.markets import Alteration
 from models.agent import Agent, Evidence
-from training.critics import traders_of
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION
+from training.forecasts.ridge import traders_of
 
 PRODUCT = "product"
 ENSEMBLE, SINGLE_BEST = "untested ensemble", "untested single elite"
@@ -49,9 +49,9 @@ def single_best_elite(trainer: ERLTrainer) -> Agent:
 
 
 def _untested(trainer: ERLTrainer, rows: Sequence[int]) -> Agent:
-    traders = traders_of(trainer.genes[rows], trainer.critics.weights[rows], trainer.device).mean()
+    traders = traders_of(trainer.genes[rows], trainer.forecasts.weights[rows], trainer.device).mean()
     certain = Evidence(choice=0.0, timing=0.0)
-    return Agent(trainer.days.inputs, traders, trainer.waiting, trainer.eval_env.rules, certain)
+    return Agent(trainer.days.inputs, traders, trainer.cash_value, trainer.eval_env.rules, certain)
 
 
 FORMS: Mapping[str, Callable[[ERLTrainer], Agent]] = {

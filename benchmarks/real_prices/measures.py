@@ -14,8 +14,11 @@ from benchmarks.learning.study import holm
 from benchmarks.real_prices.accounts import Account, Array
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison
 from training.evaluation.assessment import measures_of
-from training.evaluation.skill import beta, summed_up
-from training.evaluation.statistics import (
+from training.evaluation.tracks import EQUAL, HOLD
+from training.evaluation.verdict import Judgement, Shifted, verdict, yearly
+from training.forecasts.skill import beta, summed_up
+from utils import metrics
+from utils.statistics import (
     EDGES,
     RESAMPLES,
     IntArray,
@@ -24,9 +27,6 @@ from training.evaluation.statistics import (
     mean_test,
     stationary_bootstrap,
 )
-from training.evaluation.tracks import EQUAL, HOLD
-from training.evaluation.verdict import Judgement, Shifted, verdict, yearly
-from utils import metrics
 
 YEAR = metrics.TRADING_DAYS_PER_YEAR
 POWER, CONFIDENCE = 0.8, 0.975

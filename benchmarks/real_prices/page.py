@@ -15,9 +15,9 @@ from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, cap_label, cost_la
 from benchmarks.real_prices.report import Report
 from training.evaluation.page import svg
 from training.evaluation.page.write import document
-from training.evaluation.statistics import EDGES, MeanTest
 from training.evaluation.tracks import EQUAL
 from utils.charts import Band, Chart, Line, Tick, date_ticks, even_shares, number, percent, scale_of
+from utils.statistics import EDGES, MeanTest
 
 COLUMNS: Mapping[str, tuple[str, str, int]] = {
     "profit": ("Profit", "% a year", 1),

@@ -30,7 +30,6 @@ from models.agent import Agent
 from training.evaluation.folds import make_folds
 from training.evaluation.opponents import simple_rules
 from training.evaluation.rivals import fit_rivals
-from training.evaluation.skill import agent_scores, information_coefficients, known_share, trade_results
 from training.evaluation.tracks import (
     EQUAL,
     EQUAL_RISK,
@@ -46,6 +45,7 @@ from training.evaluation.tracks import (
     play_shifted,
     replay,
 )
+from training.forecasts.skill import agent_scores, information_coefficients, known_share, trade_results
 from utils.config.settings import flatten, from_dict, to_dict
 from utils.config.trader import Config, EnvironmentConfig
 from utils.runs.seeding import named_generator

@@ -26,8 +26,8 @@ from benchmarks.real_prices.parts import RIVALS, TRAINED, Source, chosen
 from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, Plan, Universe
 from data.features import CLOSE
 from models.agent import MOST_CHANCE
-from training.evaluation.statistics import MeanTest
 from training.evaluation.verdict import Judgement, differences
+from utils.statistics import MeanTest
 
 _LAST_DAYS = 10
 

@@ -8,8 +8,8 @@ from benchmarks.real_prices.ledger import versions
 from benchmarks.real_prices.measures import Finding
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, LISTED, PICKERS
 from benchmarks.real_prices.report import Report
-from training.evaluation.statistics import MeanTest
 from training.evaluation.tracks import EQUAL
+from utils.statistics import MeanTest
 
 
 def summary(report: Report) -> str:

@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.learning.precision import EXACT, rounded_expectations
 from tests.tiny import learnable_market, seeded, tiny_agent
-from training import critics
+from training.forecasts import ridge
 
 
 def test_only_inputs_and_weights_of_expectations_are_rounded() -> None:
@@ -14,16 +14,16 @@ def test_only_inputs_and_weights_of_expectations_are_rounded() -> None:
     agent = tiny_agent(market)
     x = torch.randn(5, 4, 3, generator=seeded(0))
     weights = torch.randn(2, 3, generator=seeded(1), dtype=torch.float64)
-    exact, outlook = critics.expectations(x, weights), agent.outlook(market)
+    exact, outlook = ridge.expectations(x, weights), agent.outlook(market)
     with rounded_expectations(EXACT):
-        assert torch.equal(critics.expectations(x, weights), exact)
+        assert torch.equal(ridge.expectations(x, weights), exact)
         assert torch.equal(agent.outlook(market).expected, outlook.expected)
     with rounded_expectations("bfloat16"):
-        coarse, coarse_outlook = critics.expectations(x, weights), agent.outlook(market)
+        coarse, coarse_outlook = ridge.expectations(x, weights), agent.outlook(market)
     by_hand = x.bfloat16().double() @ weights.bfloat16().double().T
     torch.testing.assert_close(coarse.double(), by_hand.permute(2, 0, 1), rtol=1e-5, atol=1e-6)
     assert not torch.equal(coarse, exact)
     known = outlook.expected.isfinite()
     assert not torch.equal(coarse_outlook.expected[known], outlook.expected[known])
     torch.testing.assert_close(coarse_outlook.expected[known], outlook.expected[known], rtol=0.1, atol=0.1)
-    assert torch.equal(critics.expectations(x, weights), exact)
+    assert torch.equal(ridge.expectations(x, weights), exact)

@@ -28,11 +28,11 @@ from tests.benchmarks.study_cases import lines_of
 from tests.evaluation.test_page import Page
 from tests.tiny import tiny_trainer
 from training.evaluation.folds import make_folds
-from training.evaluation.statistics import MeanTest
 from training.evaluation.tracks import EQUAL, Track
 from utils.config.trader import SyntheticConfig
 from utils.errors import ConfigError
 from utils.metrics import TRADING_DAYS_PER_YEAR
+from utils.statistics import MeanTest
 
 PLAN = """
 seeds = [0, 1]
@@ -226,8 +226,9 @@ def test_untested_agents_trade_by_the_fittest() -> None:
     trainer = tiny_trainer()
     trainer.run_generation()
     best, all_elites = single_best_elite(trainer), ensemble(trainer)
-    assert best.traders.weights[0].tolist() == trainer.critics.weights[trainer.elites[0]].tolist()
-    assert all_elites.traders.weights[0].tolist() == trainer.critics.weights[trainer.elites].mean(axis=0).tolist()
+    weights = trainer.days.fit(trainer.genes).weights
+    assert best.traders.weights[0].tolist() == weights[trainer.elites[0]].tolist()
+    assert all_elites.traders.weights[0].tolist() == weights[trainer.elites].mean(0).tolist()
     assert best.evidence.is_there and all_elites.evidence.is_there
 
 

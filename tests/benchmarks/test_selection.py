@@ -16,9 +16,9 @@ from data.splits import spaced_windows
 from models.agent import Agent
 from tests.benchmarks.study_cases import tiny_config
 from tests.tiny import SURE
-from training.critics import traders_of
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION
+from training.forecasts.ridge import traders_of
 from training.rollout import roll_out
 from training.run.trainer import build_trainer
 from utils.config.trader import Config
@@ -73,9 +73,9 @@ def test_selection_is_measured_on_the_last_generation() -> None:
 
 
 def agents_of(trainer: ERLTrainer) -> list[Agent]:
-    traders = traders_of(trainer.genes, trainer.critics.weights, "cpu")
+    traders = traders_of(trainer.genes, trainer.days.fit(trainer.genes).weights, "cpu")
     rows = [traders.rows(slice(row, row + 1)) for row in range(traders.count)]
-    return [Agent(trainer.days.inputs, row, trainer.waiting, trainer.eval_env.rules, SURE) for row in rows]
+    return [Agent(trainer.days.inputs, row, trainer.cash_value, trainer.eval_env.rules, SURE) for row in rows]
 
 
 def test_the_single_elite_is_chosen_by_validation() -> None:
@@ -87,7 +87,7 @@ def test_the_single_elite_is_chosen_by_validation() -> None:
     each = agents_of(trainer)
     for agent in (each[row] for row in trainer.elites):
         outlook = agent.outlook(trainer.market, trainer.days.later)
-        played = roll_out(trainer.val_env, agent.traders, outlook, agent.waiting, trainer.validation_starts)
+        played = roll_out(trainer.val_env, agent.traders, outlook, agent.cash_value, trainer.validation_starts)
         profit.append(float(played.profit_percent))
     assert best_elite(trainer) == trainer.elites[int(np.argmax(profit))]
 

@@ -286,7 +286,7 @@ def test_a_single_best_agent_is_the_champion(monkeypatch: pytest.MonkeyPatch) ->
     trainer = altered("single best", "--evolution.elite-fraction", "0.5")
     trainer.run_generation()
     (elite,) = trainer.elites
-    assert trainer.champion.traders.weights[0].tolist() == trainer.critics.weights[elite].tolist()
+    assert trainer.champion.traders.weights[0].tolist() == trainer.days.fit(trainer.genes).weights[elite].tolist()
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_groups_of_inputs_are_left_out(name: str, left_out: set[str]) -> None:
     trainer = altered(name)
     for _ in range(2):
         inputs = np.array([GROUPS[group] in left_out if group >= 0 else False for group in GROUP_OF_INPUT])
-        weights = np.abs(trainer.critics.weights)
+        weights = np.abs(trainer.days.fit(trainer.genes).weights.numpy())
         assert weights[:, inputs].max() < 1e-6 < weights[:, ~inputs].max()
         trainer.run_generation()
 

@@ -137,7 +137,7 @@ def test_a_population_of_lanes_ignores_what_follows(day: int) -> None:
         expected = torch.cat([agent.outlook(market).expected for agent in agents])
         outlook = Outlook.of(expected, env.bars.tradable)
         outlooks.append(outlook)
-        equity.append(roll_out(env, traders, outlook, agents[0].waiting, starts).equity)
+        equity.append(roll_out(env, traders, outlook, agents[0].cash_value, starts).equity)
     for window, start in enumerate(starts.tolist()):
         assert torch.equal(equity[0][: day - start + 1, :, window], equity[1][: day - start + 1, :, window])
     assert not torch.equal(equity[0], equity[1])

@@ -20,14 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.evaluation.page_case import DRIFTS, TICKERS, case, sessions, trade, walk
-from training.evaluation import statistics
 from training.evaluation.assessment import Evaluation
 from training.evaluation.folds import FoldResult
 from training.evaluation.page import svg
 from training.evaluation.page import write as html_report
 from training.evaluation.tracks import CHAMPION
 from utils import charts as chart_axes
-from utils import pictures
+from utils import pictures, statistics
 from utils.charts import Chart, Line
 
 HOSTILE = (

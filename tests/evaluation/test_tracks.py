@@ -32,8 +32,6 @@ from training.evaluation.opponents import (
     simple_rules,
     tune_planted,
 )
-from training.evaluation.skill import known_share
-from training.evaluation.statistics import expected_best_sharpe
 from training.evaluation.tracks import (
     BENCHMARK,
     CHAMPION,
@@ -59,10 +57,12 @@ from training.evaluation.tracks import (
     replay,
 )
 from training.evaluation.verdict import Shifted, verdict
+from training.forecasts.skill import known_share
 from training.rollout import play, roll_out
 from utils.config.trader import Config, DataConfig, EnvironmentConfig, Fill, SyntheticConfig
 from utils.errors import DataError
 from utils.metrics import daily_returns
+from utils.statistics import expected_best_sharpe
 
 Array = npt.NDArray[np.float64]
 WINDOWS = 4
@@ -104,7 +104,7 @@ def test_an_agents_track_is_what_it_played(fill: Fill) -> None:
     ground = ground_of(world)
     agent = eager_agent(ground)
     track, trades, _ = play_agent(ground, agent)
-    episodes = roll_out(world.env, agent.traders, agent.outlook(world.market), agent.waiting, ground.starts)
+    episodes = roll_out(world.env, agent.traders, agent.outlook(world.market), agent.cash_value, ground.starts)
     np.testing.assert_array_equal(track.equity[0], episodes.equity[:, 0].numpy().T)
     assert track.trades.sum() > 5
     for window in range(WINDOWS):
@@ -129,7 +129,7 @@ def test_exposure_is_the_mean_invested_share() -> None:
     def note() -> None:
         shares.append(1 - world.env.cash / world.env.equity)
 
-    roll_out(world.env, agent.traders, agent.outlook(world.market), agent.waiting, ground.starts, safe_point=note)
+    roll_out(world.env, agent.traders, agent.outlook(world.market), agent.cash_value, ground.starts, safe_point=note)
     np.testing.assert_allclose(track.exposure[0], torch.stack(shares).mean(0).numpy())
     assert 0 < track.exposure.min() < track.exposure.max() < 1
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environment.orders import Orders
-from training.evaluation.skill import known_share
-from training.evaluation.statistics import mean_test
 from training.evaluation.verdict import Judgement, Shifted, verdict
+from training.forecasts.skill import known_share
 from utils.config.trader import EnvironmentConfig
+from utils.statistics import mean_test
 
 Array = npt.NDArray[np.float64]
 DAYS, STOCKS, HELD, PICKERS = 160, 12, 10, 150

@@ -62,7 +62,7 @@ def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig) ->
     for seed in range(3):
         agent = tiny_agent(market, rules=rules, seed=seed, target=12.5)
         portfolio = Portfolio.on(market, rules)
-        rollout = roll_out(portfolio, agent.traders, agent.outlook(market), agent.waiting, torch.tensor(starts))
+        rollout = roll_out(portfolio, agent.traders, agent.outlook(market), agent.cash_value, torch.tensor(starts))
         for lane, start in enumerate(starts):
             window = {"start_idx": start, "end_idx": start + rules.episode_steps}
             _, equity = play(agent, env, market, trading_end_idx=start + rules.trading_days, **window)
@@ -110,12 +110,12 @@ def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path) -> None
     agent.save(tmp_path / "agent.safetensors")
     loaded = Agent.load(str(tmp_path / "agent.safetensors"))
     assert loaded.rules == rules and loaded.device == agent.device
-    for part in ("inputs", "traders", "waiting"):
+    for part in ("inputs", "traders", "cash_value"):
         found, expected = (one.state_dict()[part] for one in (loaded, agent))
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             assert found[name].dtype == value.dtype and torch.equal(found[name], value), name
-    assert torch.equal(loaded.waiting.by_left, agent.waiting.by_left)
+    assert torch.equal(loaded.cash_value.by_left, agent.cash_value.by_left)
     env, window = environment_of(market, rules=rules), {"start_idx": 30, "end_idx": 41, "trading_end_idx": 39}
     actions, equity = play(agent, env, market, **window)
     loaded_actions, loaded_equity = play(loaded, env, market, **window)
@@ -171,19 +171,21 @@ def with_tensors(market: Market, path: Path, **changes: Any) -> None:
     save_file(tensors, path, metadata=metadata)
 
 
-@pytest.mark.parametrize("name", ["inputs/std", "inputs/responses.event", "traders/patience", "waiting/weights"])
+@pytest.mark.parametrize("name", ["inputs/std", "inputs/responses.event", "traders/patience", "cash_value/weights"])
 def test_a_file_without_one_of_the_tensors_is_refused(market: Market, tmp_path: Path, name: str) -> None:
     with_tensors(market, tmp_path / "agent", **{name: None})
     assert_no_agent(tmp_path / "agent")
 
 
-@pytest.mark.parametrize("name", ["traders/more", "waiting/more", "more"])
+@pytest.mark.parametrize("name", ["traders/more", "cash_value/more", "more"])
 def test_a_file_with_a_tensor_too_many_is_refused(market: Market, tmp_path: Path, name: str) -> None:
     with_tensors(market, tmp_path / "agent", **{name: torch.zeros(1)})
     assert_no_agent(tmp_path / "agent")
 
 
-@pytest.mark.parametrize("name", ["traders/weights", "waiting/weights", "waiting/opportunity_knots", "inputs/mean"])
+@pytest.mark.parametrize(
+    "name", ["traders/weights", "cash_value/weights", "cash_value/opportunity_knots", "inputs/mean"]
+)
 def test_a_file_with_tensors_of_another_shape_is_refused(market: Market, tmp_path: Path, name: str) -> None:
     with_tensors(market, tmp_path / "agent", **{name: torch.zeros(2, 5)})
     assert_no_agent(tmp_path / "agent")

@@ -1,4 +1,4 @@
-"""The inputs of critics: what they are made of, from days that may be known, whatever a ticker's prices are."""
+"""The inputs of forecasts: what they are made of, from days that may be known, whatever a ticker's prices are."""
 
 from __future__ import annotations
 

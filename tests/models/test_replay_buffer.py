@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.replay_buffer import replay_buffer, transition_fields, waits
+from models.replay_buffer import cash_transitions, replay_buffer, transition_fields
 from utils.tensor_ring import TensorRing
 
 FIELDS = {"number": ((), torch.int32), "pair": ((2,), torch.float32), "flag": ((), torch.bool)}
@@ -81,7 +81,7 @@ def test_transitions_come_back_as_they_were_added(count: int) -> None:
         for name, (shape, dtype) in transition_fields(3).items()
     }
     replay.add(rows)
-    held = waits(replay)
+    held = cash_transitions(replay)
     order = (torch.arange(count) % 10)[-10:].argsort()
     expected = {name: value[-10:].double() for name, value in rows.items()}
     if count > 10:

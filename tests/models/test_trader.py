@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from models.cash_value import BUCKETS, Accounts, CashValue, Decision, accounts_of
 from models.trader import Outlook, Traders, decide
-from models.waiting import BUCKETS, Accounts, Decision, WaitingValue, accounts_of
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules, trending_panel, world_of
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT
@@ -27,8 +27,8 @@ def traders_of(agents: int, seed: int = 0, inputs: int = 6) -> Traders:
     return Traders(weights, 10 + 40 * target, patience, torch.ones_like(target))
 
 
-def some_value(rules: EnvironmentConfig, seed: int, worth: float = 1.0) -> WaitingValue:
-    nothing = WaitingValue.zero(rules)
+def some_value(rules: EnvironmentConfig, seed: int, worth: float = 1.0) -> CashValue:
+    nothing = CashValue.zero(rules)
     weights = worth * torch.rand(len(nothing.weights), generator=seeded(seed), dtype=torch.float64)
     return nothing.with_values(weights, nothing.opportunity_knots)
 
@@ -68,14 +68,14 @@ def test_the_mean_of_agents_expects_the_mean_of_what_they_expect(seed: int, agen
         torch.testing.assert_close(traders.rows(slice(row, row + 1)).mean().weights, traders.weights[row : row + 1])
 
 
-def decided(world: World, traders: Traders, expected: Tensor, waiting: WaitingValue) -> tuple[Tensor, Decision]:
+def decided(world: World, traders: Traders, expected: Tensor, cash_value: CashValue) -> tuple[Tensor, Decision]:
     """The action and decision of the accounts of an environment; what is held may not be ordered."""
     env = world.env
     expected = torch.where(env.candidates(), expected, -torch.inf)
     best = expected.clamp(min=0).max(1).values.double()
     accounts = accounts_of(env.positions().features, env.account(), best, env.rules)
     rows = traders.rows(torch.arange(traders.count).repeat_interleave(len(expected) // traders.count))
-    choice = decide(rows, waiting, expected, accounts, torch.zeros_like(accounts.cash), env.orders_per_day)
+    choice = decide(rows, cash_value, expected, accounts, torch.zeros_like(accounts.cash), env.orders_per_day)
     ranked = expected.sort(1, descending=True).values[:, : env.orders_per_day]
     torch.testing.assert_close(choice.decision.best, ranked.double())
     return choice.action(world.stocks), choice.decision
@@ -89,12 +89,12 @@ def test_the_account_fills_what_was_decided(seed: int, orders: int, stake: float
         max_new_positions_per_day=orders, stake_percent=stake, cost_bps=cost, fill="same_close", trading_days=12
     )
     world, traders = random_world(seed % 50, rules=rules), traders_of(2, seed)
-    env, generator, waiting = world.env, seeded(seed), some_value(rules, seed, worth=0.05)
+    env, generator, cash_value = world.env, seeded(seed), some_value(rules, seed, worth=0.05)
     env.reset(world.starts(6, seed))
     ordered = 0
     for step in range(rules.trading_days):
         expected = torch.randn(6, world.stocks, generator=generator)
-        action, decision = decided(world, traders, expected, waiting)
+        action, decision = decided(world, traders, expected, cash_value)
         value = decision.size * rules.largest_order * rules.initial_capital
         cash, is_candidate = env.cash.clone(), env.candidates()
         env.step(action)
@@ -121,7 +121,7 @@ def test_the_best_stock_is_bought_first_when_cash_is_short() -> None:
     env = world.env
     env.reset(torch.full((1,), FIRST_DAY))
     expected = torch.tensor([[1.0, 4.0, 2.0, 3.0]])
-    action, decision = decided(world, traders_of(1), expected, WaitingValue.zero(rules))
+    action, decision = decided(world, traders_of(1), expected, CashValue.zero(rules))
     assert decision.size.tolist() == [pytest.approx([1.0, 1.0, 0.5])]
     coefficient = action[0, :, 0].tolist()
     assert coefficient[0] == 0 and coefficient[1] > coefficient[3] > coefficient[2] > 0
@@ -138,17 +138,17 @@ def test_the_smallest_order_is_not_lost_to_the_trace_of_its_rank() -> None:
     cash = torch.tensor([(1 + least) * rules.largest_order + 1e-12], dtype=torch.float64)
     accounts = Accounts(cash, torch.zeros(1, BUCKETS).double(), torch.ones(1).double(), torch.ones(1).double())
     expected = torch.tensor([[4.0, -torch.inf, 5.0, -1.0]])
-    choice = decide(traders_of(1), WaitingValue.zero(rules), expected, accounts, torch.zeros(1).double(), 2)
+    choice = decide(traders_of(1), CashValue.zero(rules), expected, accounts, torch.zeros(1).double(), 2)
     assert choice.decision.size.tolist() == [pytest.approx([1.0, least])]
     assert choice.action(4)[0, :, 0].tolist() == [MIN_COEFFICIENT, 0.0, MAX_COEFFICIENT, 0.0]
 
 
 def test_agents_do_not_see_one_another() -> None:
     world, traders = random_world(5), traders_of(3)
-    rules, waiting = world.env.rules, some_value(world.env.rules, 2)
+    rules, cash_value = world.env.rules, some_value(world.env.rules, 2)
     world.env.reset(world.starts(6))
     expected = torch.randn(6, world.stocks, generator=seeded(9))
-    together, _ = decided(world, traders, expected, waiting)
+    together, _ = decided(world, traders, expected, cash_value)
     accounts = accounts_of(world.env.positions().features, world.env.account(), expected.max(1).values.double(), rules)
     for agent in range(3):
         lanes = slice(2 * agent, 2 * agent + 2)
@@ -158,5 +158,5 @@ def test_agents_do_not_see_one_another() -> None:
             type(accounts)(**{name: value[lanes] for name, value in vars(accounts).items()}), opportunity=best
         )
         rows = traders.rows(torch.tensor([agent, agent]))
-        alone = decide(rows, waiting, candidates, own, torch.zeros(2).double(), 1).action(world.stocks)
+        alone = decide(rows, cash_value, candidates, own, torch.zeros(2).double(), 1).action(world.stocks)
         assert torch.equal(alone, together[lanes])

@@ -50,8 +50,8 @@ def test_a_run_goes_on_with_later_days(folder: Path) -> None:
     inherited = Inheritance.of(folder / "runs" / "two")
     assert inherited is not None and inherited.generation == 2
     assert torch.equal(torch.tensor(inherited.genes, dtype=torch.float64), before.state["population"]["genes"])
-    waiting = torch.tensor(inherited.waiting, dtype=torch.float64)
-    assert torch.equal(waiting, before.state["champion"]["waiting"]["weights"])
+    cash_value = torch.tensor(inherited.cash_value, dtype=torch.float64)
+    assert torch.equal(cash_value, before.state["champion"]["cash_value"]["weights"])
     own = {tuple(row) for row in after.state["population"]["genes"].tolist()}
     assert own & {tuple(row) for row in inherited.genes}, "elites stay as they are"
 

@@ -25,10 +25,10 @@ from tests.sweep import fast_sweep
 from tests.sweep.fast_sweep import DAMAGED, PAUSE, SPACE, STARTS
 from tests.tiny_run import TINY
 from training.commands.train import run_training
-from training.evaluation.statistics import expected_best_sharpe, probabilistic_sharpe
 from training.sweep.study import Record
 from utils.jobs.here import Here
 from utils.runs.run_lock import RunLock
+from utils.statistics import expected_best_sharpe, probabilistic_sharpe
 
 ROOT = Path(__file__).parents[2]
 TRIALS, SEEDS = 12, 5

@@ -7,7 +7,7 @@ import torch
 from environment.portfolio import Portfolio
 from tests.small_market import TINY_RULES
 from tests.tiny import learnable_market
-from training.critics import TrainingDays
+from training.forecasts.ridge import TrainingDays
 from training.shards.shard import Shard
 from utils.errors import DataError
 

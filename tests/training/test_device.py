@@ -20,12 +20,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from environment.ledger import EpisodeSummary
 from environment.portfolio import Portfolio
 from models.agent import Agent
-from models.replay_buffer import replay_buffer, waits
+from models.cash_value import CashTransitions, CashValue, improve
+from models.replay_buffer import cash_transitions, replay_buffer
 from models.trader import Outlook, Traders
-from models.waiting import WaitingValue, Waits, improve
 from tests.small_market import TINY_RULES
 from tests.tiny import FIRST_DAY, World, learnable_market, random_world, seeded, tiny_agent, tiny_rules, tiny_trainer
-from training.hindsight import order_results
+from training.forecasts.hindsight import order_results
 from training.rollout import Rollout, roll_out
 from utils.config.trader import EnvironmentConfig
 
@@ -76,11 +76,11 @@ def test_what_would_wait_is_refused() -> None:
             work()
 
 
-def decided_by(world: World, device: str) -> tuple[Traders, Outlook, WaitingValue]:
-    """Agents, what they expect and a value of waiting, the same on every device."""
+def decided_by(world: World, device: str) -> tuple[Traders, Outlook, CashValue]:
+    """Agents, what they expect and a value of cash, the same on every device."""
     target, patience = torch.rand(2, AGENTS, generator=seeded(1), dtype=torch.float64)
     expected = torch.randn(AGENTS, world.days, world.stocks, generator=seeded(2))
-    nothing = WaitingValue.zero(world.env.rules, device)
+    nothing = CashValue.zero(world.env.rules, device)
     weights = torch.rand(len(nothing.weights), generator=seeded(3), dtype=torch.float64).to(device)
     numbers = (torch.zeros(AGENTS, 1), 10 + 20 * target, patience, torch.ones_like(target))
     traders = Traders(*(number.to(device) for number in numbers))
@@ -123,7 +123,7 @@ def test_tensors_of_an_agent_are_where_it_is(tmp_path: Path) -> None:
     tiny_agent(market).save(tmp_path / "agent")
     agent = Agent.load(tmp_path / "agent", device="meta")
     assert agent.device.type == "meta"
-    for part in (agent.traders, agent.waiting):
+    for part in (agent.traders, agent.cash_value):
         assert {value.device.type for value in vars(part).values() if isinstance(value, Tensor)} == {"meta"}
     assert agent.outlook(market).expected.device.type == "meta"
 
@@ -164,9 +164,9 @@ def test_the_value_of_waiting_is_the_same_on_cuda() -> None:
     for device in ("cpu", "cuda"):
         replay = replay_buffer(4096, 1, device)
         replay.add({name: value.to(device) for name, value in transitions.items()})
-        held: Waits = waits(replay)
-        waiting = improve(WaitingValue.zero(world.env.rules, device), held, 1.0, 2)
-        learned.append(waiting.of(held.after).cpu())
+        held: CashTransitions = cash_transitions(replay)
+        cash_value = improve(CashValue.zero(world.env.rules, device), held, 1.0, 2)
+        learned.append(cash_value.of(held.after).cpu())
     torch.testing.assert_close(learned[1], learned[0], rtol=1e-2, atol=1e-2)
 
 
@@ -178,7 +178,7 @@ def test_generations_run_on_cuda() -> None:
     env: Any = Portfolio.on(market, TINY_RULES, "cuda")
     there = type(trainer)(market, env, trainer.learning, trainer.evolution, trainer.evaluation, seed=0, log=trainer.log)
     records = list(there.run(2))
-    assert there.waiting.weights.device.type == "cuda" and there.replay.data["after_cash"].device.type == "cuda"
+    assert there.cash_value.weights.device.type == "cuda" and there.replay.data["after_cash"].device.type == "cuda"
     ours = trainer.evaluate()
     assert records[0]["fitness"]["mean"] == pytest.approx(float(ours.fitness.mean()), rel=1e-3)
     trainer.load_state_dict(there.state_dict())

@@ -20,9 +20,9 @@ from models.genome import GENES
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer
 from training import erl_trainer
-from training.critics import traders_of
 from training.erl_trainer import PHASES, ERLTrainer
 from training.evolution import elite_count
+from training.forecasts.ridge import traders_of
 from training.rollout import Rollout, roll_out
 from training.shards import shard
 from utils.config.trader import (
@@ -87,10 +87,10 @@ def test_what_is_restored_plays_the_same(market: Market) -> None:
     list(trainer.run(2))
     other.load_state_dict(trainer.state_dict())
     assert torch.equal(other.genes, trainer.genes) and other.generation == 2
-    assert other.waiting.weights.equal(trainer.waiting.weights) and bool(trainer.waiting.weights.any())
+    assert other.cash_value.weights.equal(trainer.cash_value.weights) and bool(trainer.cash_value.weights.any())
     assert other.replay.size == trainer.replay.size > 0 and other.replay.next_row == trainer.replay.next_row
     assert other.elites == trainer.elites and other.founders == trainer.founders
-    assert (other.critics.weights == trainer.critics.weights).all()
+    assert (other.days.fit(other.genes).weights == trainer.days.fit(trainer.genes).weights).all()
     found, expected = (one.champion.outlook(market).expected for one in (other, trainer))
     assert torch.equal(found, expected)
     assert other.validate() == {"champion": trainer.champion_score}
@@ -153,9 +153,9 @@ def test_generations_keep_what_they_promise(market: Market, monkeypatch: pytest.
         assert torch.equal(trainer.genes[trainer.elites], before[trainer.elites])
         assert [trainer.founders[row] for row in trainer.elites] == [founders[row] for row in trainer.elites]
         assert set(trainer.founders) <= set(founders)
-        weights = torch.from_numpy(trainer.critics.weights[trainer.elites])
+        weights = trainer.days.fit(trainer.genes).weights[trainer.elites]
         torch.testing.assert_close(trainer.champion.traders.weights[0], weights.mean(0))
-        assert trainer.champion.waiting is trainer.waiting and trainer.champion.rules == TINY_RULES
+        assert trainer.champion.cash_value is trainer.cash_value and trainer.champion.rules == TINY_RULES
 
 
 def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def test_no_exploration_and_no_waiting_can_be_asked_for(market: Market) -> None:
         evaluation=replace(TINY_EVALUATION, exploration_windows=0),
     )
     list(trainer.run(2))
-    assert not trainer.waiting.weights.any()
+    assert not trainer.cash_value.weights.any()
 
 
 def test_it_may_stop_between_any_two_steps(market: Market) -> None:
@@ -281,16 +281,16 @@ def test_the_value_of_waiting_foretells_what_is_earned() -> None:
         sum(record[name] for record in records[2:]) / 3 for name in ("initial_value", "elite_profit_percent")
     )
     assert value == pytest.approx(profit, rel=0.35) and profit > 3.0
-    traders = traders_of(trainer.genes, trainer.critics.weights, "cpu")
+    traders = traders_of(trainer.genes, trainer.days.fit(trainer.genes).weights, "cpu")
     traders = replace(traders, patience=torch.ones_like(traders.patience))
     outlook, nothing = (
-        trainer.days.outlook(trainer.critics),
-        replace(trainer.waiting, weights=torch.zeros_like(trainer.waiting.weights)),
+        trainer.days.outlook(trainer.days.fit(trainer.genes).by_fold),
+        replace(trainer.cash_value, weights=torch.zeros_like(trainer.cash_value.weights)),
     )
     starts = torch.arange(market.splits.train.first, market.splits.train.last - rules.episode_steps, 20)
     patient, hasty = (
-        float(roll_out(trainer.eval_env, traders, outlook, waiting, starts).profit_percent.mean())
-        for waiting in (trainer.waiting, nothing)
+        float(roll_out(trainer.eval_env, traders, outlook, cash_value, starts).profit_percent.mean())
+        for cash_value in (trainer.cash_value, nothing)
     )
     assert patient > 1.05 * hasty
 

@@ -17,8 +17,8 @@ from environment.portfolio import Portfolio
 from models.agent import MOST_CHANCE, Agent, Evidence
 from models.trader import Outlook, Traders
 from tests.tiny import SURE, random_world, tiny_agent, tiny_rules
-from training.critics import TrainingDays
 from training.evaluation.tracks import Ground, play_agent
+from training.forecasts.ridge import TrainingDays
 from training.run.trainer import build_trainer
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_TARGET_PERCENT
@@ -58,7 +58,7 @@ def test_evidence_by_hand() -> None:
     knowing = replace(days, x=x)
     noise = 0.5 * np.random.default_rng(0).standard_normal(samples.results[2].shape)
     x[..., 1] = torch.from_numpy(np.nan_to_num(samples.results[2] + noise))
-    weights = np.zeros((5, x.shape[2]))
+    weights = torch.zeros(5, x.shape[2], dtype=torch.float64)
     weights[:, 0] = 1.0
     assert knowing.evidence(weights, 2) == Evidence(choice=1.0, timing=1.0)
     weights[:, 1] = 1.0

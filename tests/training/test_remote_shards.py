@@ -19,7 +19,7 @@ from tests.tiny import learnable_market, tiny_trainer
 from tests.tiny_run import frame, parameters, records, run, unjudged
 from tests.training import shard_of_tests as made
 from training.erl_trainer import ERLTrainer
-from training.shards import open as open_module
+from training.run import shards as open_module
 from training.shards.remote import RemoteShards
 from utils.config.trader import EvolutionConfig
 from utils.errors import ClusterError, DataError, StopRequested
@@ -84,7 +84,12 @@ def lived_through(trained: ERLTrainer, generations: int) -> tuple[list[str], lis
         json.dumps({key: value for key, value in record.items() if key not in ("seconds", "memory")})
         for record in trained.run(generations)
     ]
-    tensors = [trained.genes, trained.waiting.weights, trained.champion.traders.weights, *trained.replay.data.values()]
+    tensors = [
+        trained.genes,
+        trained.cash_value.weights,
+        trained.champion.traders.weights,
+        *trained.replay.data.values(),
+    ]
     return records, [tensor.numpy().tobytes() for tensor in tensors]
 
 

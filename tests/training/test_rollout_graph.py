@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from environment.ledger import Ledger
 from environment.portfolio import Portfolio
+from models.cash_value import CashValue
 from models.trader import Outlook, Traders
-from models.waiting import WaitingValue
 from tests.tiny import World, random_world, seeded, tiny_rules, tiny_trainer
 from training.rollout import Rollout, roll_out
 from training.rollout_graph import RolloutGraph
@@ -80,7 +80,7 @@ class Played:
 
     def __init__(self, world: World, graph: RolloutGraph | None = None) -> None:
         self.world, self.graph, self.safe_points = world, graph, 0
-        self.waiting = WaitingValue.zero(world.env.rules, world.env.device)
+        self.cash_value = CashValue.zero(world.env.rules, world.env.device)
 
     def _safe_point(self) -> None:
         self.safe_points += 1
@@ -89,7 +89,7 @@ class Played:
         """All that it gives, and the books of the account after it."""
         world, env, draws = self.world, self.world.env, seeded(seed)
         target, patience, size = torch.rand(3, AGENTS, generator=draws, dtype=torch.float64)
-        weights = torch.rand(len(self.waiting.weights), generator=draws, dtype=torch.float64)
+        weights = torch.rand(len(self.cash_value.weights), generator=draws, dtype=torch.float64)
         knots = torch.rand(3, generator=draws, dtype=torch.float64).cumsum(0)
         expected = torch.randn(AGENTS, world.days, world.stocks, generator=draws).to(env.device)
         caution = torch.rand(AGENTS, 1, generator=draws, dtype=torch.float64).to(env.device)
@@ -97,7 +97,7 @@ class Played:
             env,
             Traders(torch.zeros(AGENTS, 1).double(), 10 + 30 * target, patience, 0.5 + size / 2).to(env.device),
             Outlook.of(expected, env.bars.tradable),
-            self.waiting.with_values(weights.to(env.device), knots.to(env.device)),
+            self.cash_value.with_values(weights.to(env.device), knots.to(env.device)),
             world.starts(windows, seed),
             caution=caution,
             records=True,

@@ -17,9 +17,9 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer
-from training.critics import TrainingDays
 from training.erl_trainer import ERLTrainer
-from training.shards.open import open_shards
+from training.forecasts.ridge import TrainingDays
+from training.run.shards import open_shards
 from training.shards.shard import Choice, Lived, LocalShards, Shard, groups
 from utils.config.trader import Config, EvolutionConfig, LearningConfig
 from utils.errors import ConfigError
@@ -48,7 +48,12 @@ def lived_through(trainer: ERLTrainer, generations: int) -> tuple[list[str], lis
         json.dumps({key: value for key, value in record.items() if key not in ours})
         for record in trainer.run(generations)
     ]
-    tensors = [trainer.genes, trainer.waiting.weights, trainer.champion.traders.weights, *trainer.replay.data.values()]
+    tensors = [
+        trainer.genes,
+        trainer.cash_value.weights,
+        trainer.champion.traders.weights,
+        *trainer.replay.data.values(),
+    ]
     return records, [tensor.numpy().tobytes() for tensor in tensors]
 
 

@@ -21,9 +21,9 @@ from training.evaluation.tables import EQUITY, short_rows, short_table, verdict_
 from training.run.extension import INHERITED, Inheritance, extended_settings, inherit, run_to_extend
 from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
+from training.run.shards import open_shards
 from training.run.status import opening_lines, result_block, status_block
 from training.run.trainer import build_trainer
-from training.shards.open import open_shards
 from utils.charts import memory_chart
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore

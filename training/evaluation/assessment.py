@@ -16,8 +16,12 @@ from data.market import Market
 from models.agent import Evidence
 from training.evaluation.folds import FoldResult
 from training.evaluation.holdout import Look
-from training.evaluation.skill import Coefficient, beta, information_coefficients, summed_up
-from training.evaluation.statistics import (
+from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, ORACLE, RANDOM, RULE, Played, Track
+from training.evaluation.verdict import Judgement, Shifted, verdict
+from training.forecasts.skill import Coefficient, beta, information_coefficients, summed_up
+from utils import metrics
+from utils.config.trader import Config
+from utils.statistics import (
     EDGES,
     MeanTest,
     bootstrap_intervals,
@@ -25,10 +29,6 @@ from training.evaluation.statistics import (
     expected_best_sharpe,
     mean_test,
 )
-from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, ORACLE, RANDOM, RULE, Played, Track
-from training.evaluation.verdict import Judgement, Shifted, verdict
-from utils import metrics
-from utils.config.trader import Config
 
 Array = npt.NDArray[np.float64]
 Split = Literal["validation", "holdout", "walk-forward"]

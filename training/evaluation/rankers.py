@@ -13,7 +13,7 @@ from typing import Any
 import lightgbm
 import numpy as np
 
-from training.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
+from training.forecasts.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
 from utils.errors import DataError
 
 Model = Callable[[Float32Array], Float64Array]

@@ -1,8 +1,8 @@
 """Learned rivals: rankings that a quant would take instead of a population.
 
 A ridge regression and LightGBM (Ke et al. 2017) learn the results of all orders of the training days
-(`training/hindsight.py`) from closes alone, and order the stocks of which they expect most. Whatever is chosen, from
-the penalty to the size of an order, is chosen out of fold on the training days.
+(`training/forecasts/hindsight.py`) from closes alone, and order the stocks of which they expect most. Whatever is
+chosen, from the penalty to the size of an order, is chosen out of fold on the training days.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from data.splits import spaced_windows
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.evaluation.rankers import Model, Ranker, Ridge, fit_ridge, fit_trees
+from training.forecasts.samples import Float32Array, Float64Array, Samples
 from training.rollout import play
-from training.samples import Float32Array, Float64Array, Samples
 from utils.errors import DataError
 from utils.spaces import TARGET_PERCENTS
 

@@ -21,7 +21,7 @@ from environment.trading_env import trade_ledger
 from models.agent import Agent
 from models.trader import Outlook
 from training.evaluation.baselines import ScoreRule, held_equity, inverse_volatility, score_policy
-from training.evaluation.skill import agent_scores, known_share, trade_results
+from training.forecasts.skill import agent_scores, known_share, trade_results
 from training.rollout import roll_out
 from utils import metrics
 
@@ -121,7 +121,7 @@ def play_agent(
         env,
         agent.traders,
         agent.outlook(ground.market) if outlook is None else outlook,
-        agent.waiting,
+        agent.cash_value,
         ground.starts,
         safe_point=lambda: invested.append(_invested_share(env)),
         label="assess",

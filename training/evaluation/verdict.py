@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from training.evaluation.statistics import LEVEL, MeanTest, chance_of_rank, mean_test
 from utils.metrics import TRADING_DAYS_PER_YEAR
+from utils.statistics import LEVEL, MeanTest, chance_of_rank, mean_test
 
 Array = npt.NDArray[np.float64]
 _TAIL = (1 - LEVEL) / 2

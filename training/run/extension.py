@@ -32,7 +32,7 @@ class Inheritance:
     generation: int
     genes: list[list[float]]
     elites: list[int]
-    waiting: list[float]
+    cash_value: list[float]
     """Weights of its value."""
     opportunity_knots: list[float]
 
@@ -54,7 +54,8 @@ class Inheritance:
                 "--population-size out"
             )
         genes, weights, knots = (
-            torch.tensor(values, dtype=torch.float64) for values in (self.genes, self.waiting, self.opportunity_knots)
+            torch.tensor(values, dtype=torch.float64)
+            for values in (self.genes, self.cash_value, self.opportunity_knots)
         )
         trainer.begin_with(genes, self.elites, weights, knots)
 
@@ -89,13 +90,13 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
             f"expected the data of {parent.name} with days after {last}, got days to {market.dates[-1]} of "
             f"{'the same' if is_same else 'other'} data; give its file as it has grown"
         )
-    waiting = checkpoint.state["champion"]["waiting"]
+    cash_value = checkpoint.state["champion"]["cash_value"]
     found = Inheritance(
         run=parent.name,
         generation=checkpoint.generation,
         genes=checkpoint.state["population"]["genes"].tolist(),
         elites=checkpoint.state["progress"]["elites"],
-        waiting=waiting["weights"].tolist(),
-        opportunity_knots=waiting["opportunity_knots"].tolist(),
+        cash_value=cash_value["weights"].tolist(),
+        opportunity_knots=cash_value["opportunity_knots"].tolist(),
     )
     write_json(path / INHERITED, dataclasses.asdict(found))

@@ -1,4 +1,4 @@
-"""Rows of a population: their critics are fitted, and they are played, where a market is, here or on another machine.
+"""Rows of a population are played where a market is, here or on another machine.
 
 The driver draws all random numbers and gives each shard its rows, so that results do not depend on how many there are.
 """
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from data.splits import Span
 from environment.portfolio import Portfolio
-from models.waiting import WaitingValue
-from training.critics import TrainingDays, traders_of
+from models.cash_value import CashValue
+from training.forecasts.ridge import TrainingDays, traders_of
 from training.rollout import Rollout, roll_out
 from training.rollout_graph import RolloutGraph
 
@@ -31,7 +31,11 @@ class Task:
     genes: Tensor
     """(P, genes)"""
     weights: Tensor
-    """Of the value of waiting."""
+    """(P, inputs) of their forecasts."""
+    by_fold: Tensor
+    """(P, folds, inputs) likewise, without each fold of the training days."""
+    cash_value: Tensor
+    """Weights of the value of cash."""
     opportunity_knots: Tensor
     starts: Tensor
     """(W,) first days of the windows, those of exploration last."""
@@ -47,8 +51,6 @@ class Played:
     """(A,)"""
     profit_percent: Tensor
     initial_value: Tensor
-    explained: Tensor
-    """(A,) see `training.critics.Critics`."""
     counts: Tensor
     """(A, COUNTS) int64 sums over all windows."""
     penalties: Tensor
@@ -56,7 +58,7 @@ class Played:
     costs: Tensor
 
     @classmethod
-    def of(cls, rollout: Rollout, explained: Tensor) -> Self:
+    def of(cls, rollout: Rollout) -> Self:
         """Take the results of a rollout to the CPU, in one copy."""
         agents, summary = len(rollout.fitness), rollout.summary
         counts = [getattr(summary, name).view(agents, -1).sum(1, keepdim=True) for name in COUNTS]
@@ -66,7 +68,7 @@ class Played:
         numbers = torch.cat([part.double() for part in (*means, *counts, *lanes)], dim=1).cpu()
         parts = numbers.split((1, 1, 1, len(COUNTS), windows, windows), dim=1)
         fitness, profit, value = (part.squeeze(1) for part in parts[:3])
-        return cls(fitness, profit, value, explained, parts[3].long(), *parts[4:])
+        return cls(fitness, profit, value, parts[3].long(), *parts[4:])
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
@@ -123,28 +125,27 @@ class Shard:
     def __init__(self, days: TrainingDays, env: Portfolio, train: Span) -> None:
         self.days, self.env, self.train = days, env, train
         self.graph = RolloutGraph()
-        self._waiting = WaitingValue.zero(env.rules, env.device)
+        self._cash_value = CashValue.zero(env.rules, env.device)
         self._played: dict[int, Rollout] = {}
         """Of the agents played last, by their first row."""
 
     def play(self, task: Task, rows: slice, safe_point: Callable[[], None] | None = None) -> Played:
-        """Fit the critics of some agents, and play them by what they expect out of fold.
+        """Play some agents by what they expect out of fold.
 
         Args:
             safe_point: is called before every day, and may raise to stop.
         """
-        env, genes = self.env, task.genes[rows]
+        env = self.env
         self._played.pop(rows.start, None)
-        critics = self.days.fit(genes)
-        outlook = self.days.outlook(critics)
+        outlook = self.days.outlook(task.by_fold[rows])
         # What an order must earn is, on average, what the best ones of a day are expected to.
         best = outlook.opportunity[:, self.train.first : self.train.last].clamp(min=0).mean(1)
         typical = best / env.rules.largest_order
         rollout = roll_out(
             env,
-            traders_of(genes, critics.weights, env.device),
+            traders_of(task.genes[rows], task.weights[rows], env.device),
             outlook,
-            self._waiting.with_values(task.weights.to(env.device), task.opportunity_knots.to(env.device)),
+            self._cash_value.with_values(task.cash_value.to(env.device), task.opportunity_knots.to(env.device)),
             task.starts,
             caution=-typical[:, None] * torch.log1p(-task.drawn[rows].to(env.device)),
             records=True,
@@ -152,7 +153,7 @@ class Shard:
             graph=self.graph,
         )
         self._played[rows.start] = rollout
-        return Played.of(rollout, torch.from_numpy(critics.explained))
+        return Played.of(rollout)
 
     def lived(self, choice: Choice, rows: slice) -> Lived:
         """Return what those of the agents played last who are elites lived through, and forget the rest."""

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from training.evaluation.statistics import deflated_ratio, expected_best_sharpe, overfitting_probability
 from training.evaluation.tables import EQUITY
 from training.evaluation.tracks import CHAMPION, EQUAL
 from training.sweep.plan import SweepPlan, run_name
@@ -24,6 +23,7 @@ from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.metrics import YEAR_ROOT, daily_returns
 from utils.runs.run_log import SUMMARY
+from utils.statistics import deflated_ratio, expected_best_sharpe, overfitting_probability
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

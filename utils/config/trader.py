@@ -158,7 +158,7 @@ class EnvironmentConfig:
 
 @checked_dataclass
 class LearningConfig:
-    """How the value of waiting is learned."""
+    """How the value of cash is learned."""
 
     gamma: Share = 1.0
     """Discount factor of a day. Episodes are finite and time left is part of the state: nothing has to be discounted.

@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from training.evaluation.statistics import MeanTest
 from utils.charts import Band, Chart, FloatArray, Line, Scale, even_shares
+from utils.statistics import MeanTest
 
 MAX_POINTS = 1000
 TOP, BOTTOM, WIDTH = 12, 26, 1000

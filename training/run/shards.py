@@ -12,7 +12,7 @@ import torch
 
 from data.record import MarketRecord, pin_market
 from environment.portfolio import Portfolio
-from training.critics import TrainingDays
+from training.forecasts.ridge import TrainingDays
 from training.run.market import load_market, read_market_record
 from training.shards.remote import RemoteShards
 from training.shards.shard import Shard, Shards

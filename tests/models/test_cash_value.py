@@ -1,4 +1,4 @@
-"""The value of waiting on worlds so small that it is known, and the rules by which orders spend cash."""
+"""The value of cash on worlds so small that it is known, and the rules by which orders spend cash."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models import waiting as module
-from models.waiting import BUCKETS, Accounts, WaitingValue, Waits, accounts_of, hats, improve
+from models import cash_value as module
+from models.cash_value import BUCKETS, Accounts, CashTransitions, CashValue, accounts_of, hats, improve
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, POSITION_FEATURES, SESSIONS_HELD, SIZE
 
@@ -52,8 +52,8 @@ def random_accounts(count: int, days: int, generator: torch.Generator) -> Accoun
     return Accounts(cash, pending, (left * days).floor(), opportunity)
 
 
-def random_value(rules: EnvironmentConfig, generator: torch.Generator) -> WaitingValue:
-    nothing = WaitingValue.zero(rules)
+def random_value(rules: EnvironmentConfig, generator: torch.Generator) -> CashValue:
+    nothing = CashValue.zero(rules)
     weights = torch.randn(len(nothing.weights), generator=generator, dtype=torch.float64)
     return nothing.with_values(weights, torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64))
 
@@ -91,11 +91,11 @@ def test_what_is_due_soon_stands_in_front() -> None:
 def test_orders_are_those_of_the_rule_by_hand(seed: int, orders: int, stake: float, cost: float) -> None:
     """One account after the other, one order after the other, the best first, by the values before and after it."""
     generator, rules = seeded(seed), rules_of(20, 5, stake, cost)
-    waiting, held = random_value(rules, generator), random_accounts(20, 20, generator)
+    cash_value, held = random_value(rules, generator), random_accounts(20, 20, generator)
     best = torch.randn(20, orders, generator=generator, dtype=torch.float64).sort(1, descending=True).values
     best[torch.rand(best.shape, generator=generator) < 0.2] = -torch.inf
     patience, caution = torch.rand(2, 20, generator=generator, dtype=torch.float64)
-    decision = waiting.decide(best, held, patience=patience, caution=caution)
+    decision = cash_value.decide(best, held, patience=patience, caution=caution)
     per_order = rules.largest_order * (1 + rules.cost_rate)
     smallest = SMALLEST * min(1.0, 1.0 / per_order)
     for lane in range(20):
@@ -108,7 +108,7 @@ def test_orders_are_those_of_the_rule_by_hand(seed: int, orders: int, stake: flo
                 after = account.after(
                     *torch.tensor([[size * per_order], [size * rules.largest_order]], dtype=torch.float64)
                 )
-                gain = size * expected - float(patience[lane]) * float(waiting.of(account) - waiting.of(after))
+                gain = size * expected - float(patience[lane]) * float(cash_value.of(account) - cash_value.of(after))
                 margin = gain - float(caution[lane]) * size * rules.largest_order
                 is_ordered = found > 0 if abs(margin) < 1e-9 else margin > 0
             assert found == pytest.approx(size if is_ordered else 0.0, abs=1e-12)
@@ -137,47 +137,49 @@ def test_cash_is_never_overdrawn_and_money_is_conserved(seed: int, orders: int) 
 def test_where_waiting_is_worth_nothing_all_that_earns_is_ordered() -> None:
     rules = rules_of(20, 5, 4.0)
     best = torch.tensor([[2.0, 1.0, 0.5], [1.0, 0.0, -1.0], [-torch.inf] * 3, [3.0, 2.0, 1.0]], dtype=torch.float64)
-    decision = WaitingValue.zero(rules).decide(best, accounts(torch.tensor([1.0, 1.0, 1.0, 0.5]), 10.0))
+    decision = CashValue.zero(rules).decide(best, accounts(torch.tensor([1.0, 1.0, 1.0, 0.5]), 10.0))
     expected = torch.tensor([[1, 1, 0.5], [1, 0, 0], [0, 0, 0], [1, 0.25, 0]], dtype=torch.float64)
     torch.testing.assert_close(decision.size, expected)
     assert decision.reward.tolist() == pytest.approx([3.25, 1.0, 0.0, 3.5])
 
 
-def plenty(days: int, worth: float, rules: EnvironmentConfig) -> WaitingValue:
+def plenty(days: int, worth: float, rules: EnvironmentConfig) -> CashValue:
     """The value of one opportunity a day, of so small orders that cash never matters."""
     generator, count = seeded(1), 3000
     left = torch.randint(1, days, (count,), generator=generator).double()
     cash = 0.8 + 0.2 * torch.rand(count, generator=generator, dtype=torch.float64)
     chances = worth * (0.5 + torch.rand(2, count, generator=generator, dtype=torch.float64))
-    waits = Waits(
+    transitions = CashTransitions(
         accounts(cash, left, chances[0]),
         accounts(cash, left - 1, chances[1]),
         torch.full((count, 1), worth, dtype=torch.float64),
     )
-    return improve(WaitingValue.zero(rules), waits, 1.0, 3)
+    return improve(CashValue.zero(rules), transitions, 1.0, 3)
 
 
 @pytest.mark.parametrize("worth", [0.3, 4.0])
 def test_with_plenty_of_cash_waiting_is_worth_what_the_days_left_earn(worth: float) -> None:
     rules = rules_of(40, 10, stake=0.001)
-    waiting = plenty(40, worth, rules)
+    cash_value = plenty(40, worth, rules)
     left = torch.arange(1.0, 40.0)
-    found = waiting.of(accounts(torch.full((39,), 0.9), left, worth))
+    found = cash_value.of(accounts(torch.full((39,), 0.9), left, worth))
     np.testing.assert_allclose(found, worth * left, rtol=0.05)
-    assert float(waiting.of(accounts(torch.ones(1), 0.0, worth))) == 0.0
+    assert float(cash_value.of(accounts(torch.ones(1), 0.0, worth))) == 0.0
     # Orders take nothing from waiting: any is given that earns.
-    decision = waiting.decide(torch.full((39, 1), 0.2 * worth).double(), accounts(torch.full((39,), 0.9), left, worth))
+    decision = cash_value.decide(
+        torch.full((39, 1), 0.2 * worth).double(), accounts(torch.full((39,), 0.9), left, worth)
+    )
     assert decision.size.tolist() == [[1.0]] * 39
 
 
 @cache
-def lived(days: int, held: int, chance: float, accounts_count: int = 1000) -> tuple[EnvironmentConfig, Waits]:
+def lived(days: int, held: int, chance: float, accounts_count: int = 1000) -> tuple[EnvironmentConfig, CashTransitions]:
     """Transitions of accounts that can pay for one order at a time, and give one on every tenth day.
 
     A day is good with this chance, else poor. An order's cash comes back `held` days later.
     """
     generator, rules = seeded(2), rules_of(days)
-    parts: list[Waits] = []
+    parts: list[CashTransitions] = []
     due = torch.zeros(accounts_count, dtype=torch.int64)  # days until the cash comes back, 0: it is there
     before, _ = _day(due, days - 1, held, chance, generator)
     for left in range(days - 1, 0, -1):
@@ -186,13 +188,13 @@ def lived(days: int, held: int, chance: float, accounts_count: int = 1000) -> tu
         after = replace(_state(due, left, held), opportunity=before.opportunity)
         due = (due - 1).clamp(min=0)
         before, best = _day(due, left - 1, held, chance, generator)
-        parts.append(Waits(after, before, best))
+        parts.append(CashTransitions(after, before, best))
     fields = (
         {n: torch.cat([getattr(p, when).__dict__[n] for p in parts]) for n in vars(before)}
         for when in ("after", "next")
     )
     after, following = (Accounts(**values) for values in fields)
-    return rules, Waits(after, following, torch.cat([p.next_best for p in parts]))
+    return rules, CashTransitions(after, following, torch.cat([p.next_best for p in parts]))
 
 
 def _state(due: Tensor, left: int, held: int) -> Accounts:
@@ -223,19 +225,21 @@ def optimum(days: int, held: int, chance: float) -> np.ndarray:
 def test_scarce_cash_that_never_comes_back_is_kept_for_a_good_day(chance: float) -> None:
     """Optimal stopping: the last day alone takes a poor trade."""
     days = 12
-    rules, waits = lived(days, 100, chance)
-    waiting = improve(WaitingValue.zero(rules), waits, 1.0, 6)
+    rules, transitions = lived(days, 100, chance)
+    cash_value = improve(CashValue.zero(rules), transitions, 1.0, 6)
     left = np.arange(1, days)
     expected = optimum(days, 100, chance)[1:, 0]
     for today in (GOOD, POOR):
-        found = waiting.of(accounts(torch.ones(days - 1), torch.from_numpy(left), today))
+        found = cash_value.of(accounts(torch.ones(days - 1), torch.from_numpy(left), today))
         np.testing.assert_allclose(found, expected, rtol=0.2)
-    none = waiting.of(_state(torch.full((days - 1,), 100), 5, 100))
+    none = cash_value.of(_state(torch.full((days - 1,), 100), 5, 100))
     assert float(none.abs().max()) < 0.1 * expected[4]
     is_clear = expected > 1.15 * POOR
     held = accounts(torch.ones(days), torch.arange(days), POOR)
     poor, good = (
-        waiting.decide(torch.full((days, 1), worth).double(), replace(held, opportunity=held.cash * worth)).size[:, 0]
+        cash_value.decide(torch.full((days, 1), worth).double(), replace(held, opportunity=held.cash * worth)).size[
+            :, 0
+        ]
         for worth in (POOR, GOOD)
     )
     assert good[1:][torch.from_numpy(expected < 0.9 * GOOD)].all() and float(good[0]) == 1.0
@@ -245,33 +249,38 @@ def test_scarce_cash_that_never_comes_back_is_kept_for_a_good_day(chance: float)
 def test_cash_that_comes_back_is_worth_what_it_still_earns() -> None:
     """A poor trade is taken where it delays no likely good one, that is near the end only."""
     days, held, chance = 24, 4, 0.25
-    rules, waits = lived(days, held, chance)
-    waiting = improve(WaitingValue.zero(rules), waits, 1.0, 8)
+    rules, transitions = lived(days, held, chance)
+    cash_value = improve(CashValue.zero(rules), transitions, 1.0, 8)
     exact = optimum(days, held, chance)
     for left in (6, 12, 20, 23):
         for due in (0, held):
-            found = float(waiting.of(replace(_state(torch.tensor([due]), left, held), opportunity=torch.ones(1))))
+            found = float(cash_value.of(replace(_state(torch.tensor([due]), left, held), opportunity=torch.ones(1))))
             assert found == pytest.approx(exact[left, due], rel=0.2, abs=0.15), (left, due)
     gain_of_poor = POOR + exact[:, held] - exact[:, 0]
     clear = [left for left in range(days) if abs(gain_of_poor[left]) > 0.3]
     state = accounts(torch.ones(len(clear)), torch.tensor(clear), POOR)
-    poor = waiting.decide(torch.full((len(clear), 1), POOR).double(), state).size[:, 0] > 0
+    poor = cash_value.decide(torch.full((len(clear), 1), POOR).double(), state).size[:, 0] > 0
     assert poor.tolist() == [gain_of_poor[left] > 0 for left in clear]
 
 
 def test_an_impatient_agent_takes_what_a_patient_one_leaves() -> None:
-    rules, waits = lived(12, 100, 0.2)
-    waiting = improve(WaitingValue.zero(rules), waits, 1.0, 4)
+    rules, transitions = lived(12, 100, 0.2)
+    cash_value = improve(CashValue.zero(rules), transitions, 1.0, 4)
     state, poor = accounts(torch.ones(4), 8.0, POOR), torch.full((4, 1), POOR, dtype=torch.float64)
     patience, caution = torch.tensor([[1.0, 0.1, 0.1, 0.0], [0.0, 0.0, 2.0, 0.9]], dtype=torch.float64)
-    assert waiting.decide(poor, state, patience=patience, caution=caution).size[:, 0].tolist() == [0.0, 1.0, 0.0, 1.0]
+    assert cash_value.decide(poor, state, patience=patience, caution=caution).size[:, 0].tolist() == [
+        0.0,
+        1.0,
+        0.0,
+        1.0,
+    ]
 
 
-def test_who_discounts_everything_knows_no_value_of_waiting() -> None:
-    rules, waits = lived(12, 100, 0.2)
-    waiting = improve(random_value(rules, seeded()), waits, 0.0, 2)
-    assert not waiting.weights.any()
-    decision = waiting.decide(torch.full((11, 1), POOR).double(), accounts(torch.ones(11), torch.arange(11), POOR))
+def test_who_discounts_everything_knows_no_value_of_cash() -> None:
+    rules, transitions = lived(12, 100, 0.2)
+    cash_value = improve(random_value(rules, seeded()), transitions, 0.0, 2)
+    assert not cash_value.weights.any()
+    decision = cash_value.decide(torch.full((11, 1), POOR).double(), accounts(torch.ones(11), torch.arange(11), POOR))
     assert decision.size.tolist() == [[1.0]] * 11
 
 
@@ -281,32 +290,32 @@ def test_an_iteration_is_the_least_squares_of_temporal_differences(
 ) -> None:
     """However many rows are taken at once; solved anew from all features in double precision."""
     generator, rules = seeded(5), rules_of(20, 5, 4.0)
-    waits = Waits(
+    transitions = CashTransitions(
         random_accounts(500, 20, generator),
         random_accounts(500, 20, generator),
         torch.randn(500, 2, generator=generator, dtype=torch.float64),
     )
     before = random_value(rules, generator)
-    found = improve(before, waits, gamma, 1)
-    decision = before.decide(waits.next_best, waits.next)
-    now, following = (found.features(state).double().numpy() for state in (waits.after, decision.after))
+    found = improve(before, transitions, gamma, 1)
+    decision = before.decide(transitions.next_best, transitions.next)
+    now, following = (found.features(state).double().numpy() for state in (transitions.after, decision.after))
     penalty = module._RIDGE * 500 * np.eye(now.shape[1])
     exact = np.linalg.solve(now.T @ (now - gamma * following) + penalty, now.T @ (gamma * decision.reward.numpy()))
     np.testing.assert_allclose(now @ found.weights.numpy(), now @ exact, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(
-        found.of(waits.after), found.features(waits.after).double() @ found.weights, rtol=1e-4, atol=1e-4
+        found.of(transitions.after), found.features(transitions.after).double() @ found.weights, rtol=1e-4, atol=1e-4
     )
     monkeypatch.setattr(module, "_ROWS_AT_ONCE", 64)
-    pieces = improve(before, waits, gamma, 1)
+    pieces = improve(before, transitions, gamma, 1)
     np.testing.assert_allclose(now @ pieces.weights.numpy(), now @ exact, rtol=1e-3, atol=1e-3)
 
 
 def test_opportunities_that_are_all_alike_do_no_harm() -> None:
-    rules, waits = lived(12, 100, 0.2)
+    rules, transitions = lived(12, 100, 0.2)
     alike = {
-        when: replace(getattr(waits, when), opportunity=torch.zeros_like(waits.after.cash))
+        when: replace(getattr(transitions, when), opportunity=torch.zeros_like(transitions.after.cash))
         for when in ("after", "next")
     }
-    waiting = improve(WaitingValue.zero(rules), Waits(**alike, next_best=waits.next_best), 1.0, 6)
-    found = waiting.of(accounts(torch.ones(11), torch.arange(1, 12)))
+    cash_value = improve(CashValue.zero(rules), CashTransitions(**alike, next_best=transitions.next_best), 1.0, 6)
+    found = cash_value.of(accounts(torch.ones(11), torch.arange(1, 12)))
     np.testing.assert_allclose(found, optimum(12, 100, 0.2)[1:, 0], rtol=0.2)

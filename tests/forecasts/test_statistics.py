@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.evaluation.statistics import (
+from utils.metrics import sharpe, total_return_percent
+from utils.statistics import (
     bootstrap_intervals,
     chance_of_rank,
     deflated_ratio,
@@ -22,7 +23,6 @@ from training.evaluation.statistics import (
     probabilistic_sharpe,
     stationary_bootstrap,
 )
-from utils.metrics import sharpe, total_return_percent
 
 Array = npt.NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""Critics of a population in closed form: fitted to what each agent looks at, out of fold on every training day."""
+"""Ridge forecasts of a population in closed form: fitted to what each agent looks at, out of fold on training days."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from models.inputs import GROUP_OF_INPUT, GROUPS
 from models.responses import Responses
 from tests.small_market import TINY_RULES
 from tests.tiny import learnable_market, seeded
-from training.critics import TrainingDays, expectations, traders_of
-from training.hindsight import order_results
+from training.forecasts.hindsight import order_results
+from training.forecasts.ridge import TrainingDays, expectations, traders_of
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 from utils.errors import DataError
 from utils.spaces import TARGET_PERCENTS
@@ -67,13 +67,13 @@ def ridge(days: TrainingDays, learned: NDArray[np.bool_], gene: Tensor) -> NDArr
 
 
 def test_each_agent_has_the_ridge_regression_of_its_genes(days: TrainingDays, genes: Tensor) -> None:
-    critics, x = days.fit(genes), days.samples.x
+    forecasts, x = days.fit(genes), days.samples.x
     for agent, gene in enumerate(genes):
         expected = ridge(days, days.samples.train_days, gene)
-        np.testing.assert_allclose(x @ critics.weights[agent], x @ expected, rtol=1e-3, atol=2e-3)
+        np.testing.assert_allclose(x @ forecasts.weights[agent].numpy(), x @ expected, rtol=1e-3, atol=2e-3)
         for fold, (learned, _) in enumerate(days.samples.folds):
             expected = ridge(days, learned, gene)
-            np.testing.assert_allclose(x @ critics.by_fold[agent, fold], x @ expected, rtol=1e-3, atol=2e-3)
+            np.testing.assert_allclose(x @ forecasts.by_fold[agent, fold].numpy(), x @ expected, rtol=1e-3, atol=2e-3)
 
 
 def test_agents_differ_in_what_they_look_at(days: TrainingDays, genes: Tensor) -> None:
@@ -82,36 +82,36 @@ def test_agents_differ_in_what_they_look_at(days: TrainingDays, genes: Tensor) -
     one[:, : len(GROUPS)] = -4.0
     other = one.clone()
     other[:, 0] = 2.0
-    open_, shut = (days.fit(gene).weights[0] for gene in (one, other))
+    open_, shut = (days.fit(gene).weights[0].numpy() for gene in (one, other))
     in_group = GROUP_OF_INPUT == 0
     assert np.abs(shut[in_group]).max() < 0.05 * np.abs(open_[in_group]).max()
     assert np.abs(shut[~in_group] - open_[~in_group]).max() > 1e-4
 
 
 def test_what_is_expected_on_a_day_is_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
-    critics, samples = days.fit(genes), days.samples
-    outlook = days.outlook(critics)
+    forecasts, samples = days.fit(genes), days.samples
+    outlook = days.outlook(forecasts.by_fold)
     train = samples.train
     assert bool((outlook.expected[:, : train.first] == -torch.inf).all())
     assert bool((outlook.expected[:, train.last + 1 :] == -torch.inf).all())
     for fold, (_, held) in enumerate(samples.folds):
         tradable = days.tradable[held].numpy()
         for agent in range(AGENTS):
-            expected = np.where(tradable, samples.x[held] @ critics.by_fold[agent, fold], -np.inf)
+            expected = np.where(tradable, samples.x[held] @ forecasts.by_fold[agent, fold].numpy(), -np.inf)
             np.testing.assert_allclose(outlook.expected[agent, held], expected, rtol=1e-3, atol=1e-4)
 
 
 def test_explained_counts_the_errors_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
-    critics, samples = days.fit(genes), days.samples
+    forecasts, samples = days.fit(genes), days.samples
     for agent, gene in enumerate(genes):
         errors, results = [], []
         for fold, (_, held) in enumerate(samples.folds):
             known = np.isfinite(samples.results[0, held])
             result = samples.results[int(gene[TARGET]), held][known].astype(np.float64)
-            errors.append((result - (samples.x[held] @ critics.by_fold[agent, fold])[known]) ** 2)
+            errors.append((result - (samples.x[held] @ forecasts.by_fold[agent, fold].numpy())[known]) ** 2)
             results.append(result)
         expected = 1 - np.concatenate(errors).mean() / np.concatenate(results).var()
-        assert critics.explained[agent] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+        assert float(forecasts.explained[agent]) == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize("fold", [0, 2, 4])
@@ -152,9 +152,9 @@ def test_results_of_a_fold_do_not_reach_what_is_expected_on_it(
         known.rewards[:, changed] = known.rewards[:, changed] * 7 + 3
         return known
 
-    monkeypatch.setattr("training.samples.order_results", other_results)
+    monkeypatch.setattr("training.forecasts.samples.order_results", other_results)
     found_days = days_of(market)
-    one, two = (days.outlook(days.fit(genes)).expected for days in (expected, found_days))
+    one, two = (days.outlook(days.fit(genes).by_fold).expected for days in (expected, found_days))
     assert torch.equal(one[:, held], two[:, held])
     assert not torch.allclose(one[:, : held.start].nan_to_num(0, 0, 0), two[:, : held.start].nan_to_num(0, 0, 0))
 
@@ -175,7 +175,8 @@ def test_the_unit_of_a_price_changes_nothing_expected(market: Market, genes: Ten
     factor = np.ones(market.data_array.shape[:2])
     factor[:, column] = 10.0
     one, two = (
-        days.outlook(days.fit(genes)).expected for days in (days_of(market), days_of(with_prices(market, factor)))
+        days.outlook(days.fit(genes).by_fold).expected
+        for days in (days_of(market), days_of(with_prices(market, factor)))
     )
     assert torch.equal(one.isfinite(), two.isfinite())
     known = one.isfinite()
@@ -183,31 +184,31 @@ def test_the_unit_of_a_price_changes_nothing_expected(market: Market, genes: Ten
 
 
 def test_agents_are_made_of_genes_and_weights(genes: Tensor) -> None:
-    weights = np.random.default_rng(0).standard_normal((AGENTS, len(GROUP_OF_INPUT)))
+    weights = torch.randn(AGENTS, len(GROUP_OF_INPUT), generator=seeded(0), dtype=torch.float64)
     traders = traders_of(genes, weights, "cpu")
     np.testing.assert_array_equal(traders.weights, weights)
     assert traders.target_percent.tolist() == [TARGET_PERCENTS[int(place)] for place in genes[:, TARGET]]
     assert torch.equal(traders.patience, genes[:, PATIENCE])
     x = np.random.default_rng(1).standard_normal((7, 3, len(GROUP_OF_INPUT))).astype(np.float32)
-    found = expectations(*(torch.from_numpy(part) for part in (x, weights)))
-    np.testing.assert_allclose(found, (x @ weights.T).transpose(2, 0, 1), rtol=1e-3, atol=1e-4)
+    found = expectations(torch.from_numpy(x), weights)
+    np.testing.assert_allclose(found, (x @ weights.numpy().T).transpose(2, 0, 1), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_agents_are_the_same_in_any_company(threads: int) -> None:
-    """Critics and expectations, bit for bit, whatever the number of agents that are computed at once."""
+    """Ridge forecasts and expectations, bit for bit, whatever the number of agents that are computed at once."""
     days, genes, before = days_of(learnable_market(1)), found(33, seeded(4)), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        critics = days.fit(genes)
-        expected = days.outlook(critics)
+        forecasts = days.fit(genes)
+        expected = days.outlook(forecasts.by_fold)
         for size in (1, 2, 3, 4, 8, 16, 32):
             for first in {0, 5, len(genes) - size}:
                 some = slice(first, first + size)
                 own = days.fit(genes[some])
                 for name, value in vars(own).items():
-                    np.testing.assert_array_equal(value, getattr(critics, name)[some], err_msg=name)
-                outlook = days.outlook(own)
+                    np.testing.assert_array_equal(value, getattr(forecasts, name)[some], err_msg=name)
+                outlook = days.outlook(own.by_fold)
                 assert torch.equal(outlook.expected, expected.expected[some])
                 assert torch.equal(outlook.opportunity, expected.opportunity[some])
     finally:
@@ -219,8 +220,8 @@ def test_what_is_planted_is_learned_and_noise_is_not() -> None:
     explained = {}
     for kind in ("momentum", "martingale"):
         market, _ = built_in_market(SyntheticConfig(kind=kind, days=1500, stocks=12), split, rules)
-        critics = TrainingDays.of(market, Portfolio.on(market, rules)).fit(found(8, seeded(0)))
-        explained[kind] = float(critics.explained.max())
+        forecasts = TrainingDays.of(market, Portfolio.on(market, rules)).fit(found(8, seeded(0)))
+        explained[kind] = float(forecasts.explained.max())
     assert explained["momentum"] > 0.02 and explained["martingale"] < 0.01
 
 

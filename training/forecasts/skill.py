@@ -12,9 +12,9 @@ from scipy.stats import rankdata
 from environment.ledger import Bars
 from environment.orders import Orders
 from models.trader import Outlook
-from training.evaluation.statistics import MeanTest, mean_test
-from training.hindsight import order_results
+from training.forecasts.hindsight import order_results
 from utils.config.trader import EnvironmentConfig
+from utils.statistics import MeanTest, mean_test
 
 Array = npt.NDArray[np.float64]
 _LEAST_STOCKS = 3

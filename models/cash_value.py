@@ -1,4 +1,4 @@
-"""The value of waiting: what an account can still earn after its orders of a day.
+"""The value of cash: what an account can still earn after its orders of a day.
 
 Cash that is spent today cannot be spent on a better trade tomorrow; it comes back when the trade is closed. The value
 is linear in products of piecewise linear functions of cash, time and opportunities. It is learned by least-squares
@@ -31,7 +31,7 @@ _ROWS_AT_ONCE = 16_384
 
 @dataclass(frozen=True)
 class Accounts:
-    """What the value of waiting depends on, in L accounts."""
+    """What the value of cash depends on, in L accounts."""
 
     cash: Tensor
     """(L,) share of the initial capital."""
@@ -79,7 +79,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class WaitingValue:
+class CashValue:
     """The expected sum of the results of all later orders, percent of the initial capital."""
 
     weights: Tensor
@@ -98,7 +98,7 @@ class WaitingValue:
     """(3,) what the largest order takes from `Accounts.levels`: in the end only its costs."""
 
     @classmethod
-    def zero(cls, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> WaitingValue:
+    def zero(cls, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> CashValue:
         """Return the value that has learned nothing: waiting is worth nothing."""
         held = rules.max_holding_days
         days = sorted({0.0, held / 4, float(held), 3.0 * held, float(rules.trading_days)})
@@ -149,7 +149,7 @@ class WaitingValue:
     def _days(self, left: Tensor) -> Tensor:
         return left.long().clamp(max=len(self.by_left) - 1)
 
-    def with_values(self, weights: Tensor, opportunity_knots: Tensor) -> WaitingValue:
+    def with_values(self, weights: Tensor, opportunity_knots: Tensor) -> CashValue:
         """Return the value with other weights, and the knots that they were learned with; ValueError if none fit."""
         if (weights.shape, opportunity_knots.shape) != (self.weights.shape, self.opportunity_knots.shape):
             raise ValueError(f"expected {tuple(self.weights.shape)} weights, got {tuple(weights.shape)}")
@@ -195,7 +195,7 @@ class WaitingValue:
 
 
 @dataclass(frozen=True)
-class Waits:
+class CashTransitions:
     """N transitions between two decisions of an account."""
 
     after: Accounts
@@ -205,37 +205,41 @@ class Waits:
     next_best: Tensor
     """(N, k) expected results of the best candidates of the second."""
 
-    def rows(self, rows: slice) -> Waits:
+    def rows(self, rows: slice) -> CashTransitions:
         """Return some of the transitions."""
         after, following = (
             Accounts(**{name: value[rows] for name, value in vars(accounts).items()})
             for accounts in (self.after, self.next)
         )
-        return Waits(after, following, self.next_best[rows])
+        return CashTransitions(after, following, self.next_best[rows])
 
 
-def improve(waiting: WaitingValue, waits: Waits, gamma: float, iterations: int) -> WaitingValue:
+def improve(cash_value: CashValue, transitions: CashTransitions, gamma: float, iterations: int) -> CashValue:
     """Learn the value of the policy that orders by it: so many policy iterations, from the value there is.
 
     In each the policy is that of the value before; its value solves V(s) = gamma (r' + V(s')) over the transitions in
     the least-squares sense of temporal differences (Bradtke and Barto 1996).
     """
-    quantiles = torch.tensor(_OPPORTUNITIES, dtype=torch.float64, device=waits.after.opportunity.device)
-    knots = torch.quantile(waits.after.opportunity.double()[:: 1 + len(waits.next_best) // 100_000], quantiles)
+    quantiles = torch.tensor(_OPPORTUNITIES, dtype=torch.float64, device=transitions.after.opportunity.device)
+    knots = torch.quantile(
+        transitions.after.opportunity.double()[:: 1 + len(transitions.next_best) // 100_000], quantiles
+    )
     steps = torch.arange(len(knots), device=knots.device) * (1e-6 + 1e-6 * knots.abs().max())
-    learned = replace(waiting, opportunity_knots=knots + steps)  # distinct where opportunities are all alike
-    parts = [waits.rows(slice(row, row + _ROWS_AT_ONCE)) for row in range(0, len(waits.next_best), _ROWS_AT_ONCE)]
+    learned = replace(cash_value, opportunity_knots=knots + steps)  # distinct where opportunities are all alike
+    parts = [
+        transitions.rows(slice(row, row + _ROWS_AT_ONCE)) for row in range(0, len(transitions.next_best), _ROWS_AT_ONCE)
+    ]
     features = [learned.features(part.after) for part in parts]
     gram = torch.stack([(now.T @ now).double() for now in features]).sum(0)
-    gram = gram + _RIDGE * len(waits.next_best) * torch.eye(len(gram), dtype=torch.float64, device=knots.device)
+    gram = gram + _RIDGE * len(transitions.next_best) * torch.eye(len(gram), dtype=torch.float64, device=knots.device)
     for _ in range(iterations):
         left, right = gram.clone(), torch.zeros_like(learned.weights)
         for now, part in zip(features, parts, strict=True):
-            decision = waiting.decide(part.next_best, part.next)
+            decision = cash_value.decide(part.next_best, part.next)
             left -= gamma * (now.T @ learned.features(decision.after)).double()
             right += gamma * (now.T @ decision.reward.float()).double()
-        waiting = replace(learned, weights=torch.linalg.solve(left, right))
-    return waiting
+        cash_value = replace(learned, weights=torch.linalg.solve(left, right))
+    return cash_value
 
 
 def ramps(values: Tensor, knots: Tensor) -> Tensor:

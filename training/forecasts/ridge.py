@@ -18,8 +18,8 @@ from models.agent import Evidence
 from models.genome import PATIENCE, TARGET
 from models.inputs import GROUP_OF_INPUT, GROUPS, TradeInputs
 from models.trader import Outlook, Traders
-from training.evaluation.skill import information_coefficients, overlapping_mean_test
-from training.samples import Float64Array, Moments, Samples, Sums
+from training.forecasts.samples import Moments, Samples, Sums
+from training.forecasts.skill import information_coefficients, overlapping_mean_test
 from utils.spaces import TARGET_PERCENTS
 
 _TOGETHER = 16
@@ -69,7 +69,7 @@ class TrainingDays:
         later[: train.last + 1] = 0.0
         return cls(inputs, samples, moments.over(samples.train_days), without, within, env.bars.tradable, x, later)
 
-    def fit(self, genes: Tensor) -> Critics:
+    def fit(self, genes: Tensor) -> RidgeForecasts:
         """Fit the critics of agents with these (A, genes)."""
         rows, agents = genes.numpy(), np.arange(len(genes))
         penalty = np.where(GROUP_OF_INPUT < 0, 0.0, 10.0 ** rows[:, : len(GROUPS)][:, GROUP_OF_INPUT])
@@ -79,16 +79,17 @@ class TrainingDays:
         for sums, weights in zip(self.within, folds, strict=True):
             error += [sums.error(w, t) for w, t in zip(weights, target, strict=True)]
         variance = np.array([self._variance(t) for t in range(len(self.samples.results))])[target]
-        return Critics(whole, np.stack(folds, axis=1), 1.0 - error / variance)
+        parts = whole, np.stack(folds, axis=1), 1.0 - error / variance
+        return RidgeForecasts(*(torch.from_numpy(part) for part in parts))
 
-    def evidence(self, by_fold: Float64Array, target: int) -> Evidence:
+    def evidence(self, by_fold: Tensor, target: int) -> Evidence:
         """Test whether what a critic, (folds, inputs) without each fold, expects goes with results at a target.
 
         Choice is the mean rank correlation over the stocks of a day, timing that of days' means over time.
         """
         samples = self.samples
         is_known = samples.is_known & samples.train_days[:, None]
-        expected = self._out_of_fold(by_fold[None])[0].cpu().numpy().astype(np.float64)
+        expected = self.out_of_fold(by_fold[None])[0].cpu().numpy().astype(np.float64)
         days = is_known.any(axis=1)
         pair = [np.where(is_known, values, np.nan)[days] for values in (expected, samples.results[target])]
         _, choice = information_coefficients(*pair)
@@ -103,16 +104,16 @@ class TrainingDays:
         total = sum(sums.product[0, target] for sums in self.within)
         return float(sum(sums.square[target] for sums in self.within) - total**2 / rows)
 
-    def outlook(self, critics: Critics) -> Outlook:
+    def outlook(self, by_fold: Tensor) -> Outlook:
         """Return what the agents expect on training days, out of fold; nothing on all others."""
-        return Outlook.of(self._out_of_fold(critics.by_fold), self.tradable)
+        return Outlook.of(self.out_of_fold(by_fold), self.tradable)
 
-    def _out_of_fold(self, by_fold: Float64Array) -> Tensor:
+    def out_of_fold(self, by_fold: Tensor) -> Tensor:
         """Return what (A, folds, inputs) critics expect on the days of the fold that they have not seen: (A, days, n).
 
         Minus infinity on all other days.
         """
-        weights = torch.from_numpy(by_fold).to(self.x.device)
+        weights = by_fold.to(self.x.device)
         expected = self.x.new_full((len(by_fold), *self.x.shape[:2]), -torch.inf)
         for fold, (_, held) in enumerate(self.samples.folds):
             expected[:, held] = expectations(self.x[held], weights[:, fold])
@@ -120,15 +121,15 @@ class TrainingDays:
 
 
 @dataclass(frozen=True)
-class Critics:
+class RidgeForecasts:
     """The critics of A agents."""
 
-    weights: Float64Array
+    weights: Tensor
     """(A, inputs) fitted to all training days."""
-    by_fold: Float64Array
+    by_fold: Tensor
     """(A, folds, inputs) without each fold."""
-    explained: Float64Array
-    """(A,) share of the variance of results at the agent's target that its critic explains out of fold."""
+    explained: Tensor
+    """(A,) share of the variance of results at the agent's target that its forecast explains out of fold."""
 
 
 def expectations(x: Tensor, weights: Tensor) -> Tensor:
@@ -145,9 +146,9 @@ def expectations(x: Tensor, weights: Tensor) -> Tensor:
     return expected[:agents].view(agents, *x.shape[:2])
 
 
-def traders_of(genes: Tensor, weights: Float64Array, device: torch.device | str) -> Traders:
+def traders_of(genes: Tensor, weights: Tensor, device: torch.device | str) -> Traders:
     """Return the agents with these (A, genes) and critics."""
     percents = torch.tensor(TARGET_PERCENTS, dtype=torch.float64)
     largest = torch.ones(len(genes), dtype=torch.float64)
-    parts = torch.from_numpy(weights), percents[genes[:, TARGET].long()], genes[:, PATIENCE], largest
+    parts = weights, percents[genes[:, TARGET].long()], genes[:, PATIENCE], largest
     return Traders(*parts).to(device)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from data.splits import Span
 from environment.portfolio import Portfolio
-from training.hindsight import order_results
+from training.forecasts.hindsight import order_results
 from utils.errors import DataError
 
 BoolArray = NDArray[np.bool_]

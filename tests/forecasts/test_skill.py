@@ -15,7 +15,7 @@ from scipy import stats
 
 from environment.orders import Orders
 from tests.tiny import FIRST_DAY, INPUTS, random_world, tiny_agent, tiny_rules, trending_panel, world_of
-from training.evaluation.skill import (
+from training.forecasts.skill import (
     agent_scores,
     beta,
     information_coefficients,

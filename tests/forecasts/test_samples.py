@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from data.splits import Span
-from training.samples import Moments, Samples
+from training.forecasts.samples import Moments, Samples
 from utils.errors import DataError
 
 FloatArray = npt.NDArray[np.float64]

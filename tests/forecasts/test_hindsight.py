@@ -11,7 +11,7 @@ from torch import Tensor
 from environment.ledger import Bars
 from environment.orders import Orders
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules
-from training.hindsight import Hindsight, order_results
+from training.forecasts.hindsight import Hindsight, order_results
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT
 
@@ -117,5 +117,5 @@ def test_a_span_too_short_for_any_trade_knows_nothing() -> None:
 def test_long_spans_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     world = random_world(3)
     whole = hindsight_of(world).rewards
-    monkeypatch.setattr("training.hindsight._DAYS_AT_ONCE", 7)
+    monkeypatch.setattr("training.forecasts.hindsight._DAYS_AT_ONCE", 7)
     torch.testing.assert_close(hindsight_of(world).rewards, whole, rtol=1e-6, atol=1e-7, equal_nan=True)
