@@ -10,6 +10,7 @@ from data.synthetic.kinds.interaction import INTERACTION
 from data.synthetic.kinds.lead import CROWD, LEAD_LAG
 from data.synthetic.kinds.momentum import MARTINGALE, MOMENTUM
 from data.synthetic.kinds.news import BURSTS, EDGES
+from data.synthetic.kinds.nonlinear import AGREE, RING
 from data.synthetic.kinds.regime import REGIME
 from data.synthetic.kinds.spikes import SPIKES
 from data.synthetic.kinds.transient import REVERSAL, VALUE
@@ -27,6 +28,8 @@ PLANTED_KINDS: Mapping[str, PlantedKind] = {
     "edges": EDGES.kind(),
     "interaction": INTERACTION,
     "crowd": CROWD.kind(),
+    "agree": AGREE.kind(),
+    "ring": RING.kind(),
     "martingale": MARTINGALE,
 }
 

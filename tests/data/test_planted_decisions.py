@@ -20,7 +20,7 @@ from utils.config.trader import DataConfig, MarketKind, SyntheticConfig, rules_o
 
 Array = npt.NDArray[np.float64]
 UNSEEN = (31, 32)
-NEW_KINDS: tuple[MarketKind, ...] = ("bursts", "spikes", "edges", "interaction", "crowd")
+NEW_KINDS: tuple[MarketKind, ...] = ("bursts", "spikes", "edges", "interaction", "crowd", "agree", "ring")
 HOLDING = 20
 
 

@@ -29,6 +29,8 @@ from utils.config.trader import DataConfig, MarketKind, SyntheticConfig, rules_o
 Array = npt.NDArray[np.float64]
 KINDS: tuple[MarketKind, ...] = get_args(MarketKind)
 PLANTED = [kind for kind in KINDS if kind != "martingale"]
+TOLD_BY_DRIFT = [kind for kind in PLANTED if kind not in ("agree", "ring")]
+"""Kinds whose latent drift tells the oracle all that there is to know."""
 HOLDING, WARM_UP = 20, 250
 
 spaces = st.one_of(
@@ -153,7 +155,7 @@ def test_realised_trades_earn_what_is_expected_one_to_one(kind: MarketKind, know
     assert slopes.mean() > 4 * standard_error(slopes)
 
 
-@pytest.mark.parametrize("kind", PLANTED)
+@pytest.mark.parametrize("kind", TOLD_BY_DRIFT)
 def test_the_oracle_knows_more_than_the_rule(kind: MarketKind, markets: dict[str, SyntheticMarket]) -> None:
     """The rule's score is the oracle's with noise: less spread, and the rest unrelated to it."""
     config, market = SyntheticConfig(kind=kind, days=2400, stocks=60), markets[kind]
@@ -281,7 +283,7 @@ def test_nobody_knows_anything_of_a_martingale(markets: dict[str, SyntheticMarke
 
 @pytest.mark.parametrize("kind", PLANTED)
 def test_rule_and_oracle_earn_under_the_agents_rules(kind: MarketKind) -> None:
-    """Some tens of percent an episode, and the oracle no less than the rule."""
+    """Some tens of percent an episode, and the oracle no less than the rule where it knows more."""
     rules = rules_of_kind(kind)
     market, scores = built_in_market(SyntheticConfig(kind=kind), DataConfig(context_window_days=64), rules)
     env = Portfolio.on(market, rules)
@@ -292,5 +294,5 @@ def test_rule_and_oracle_earn_under_the_agents_rules(kind: MarketKind) -> None:
         for known in (scores.rule, scores.oracle)
     )
     assert 8 < float(rule.mean()) < 35
-    assert float(rule.mean()) < float(oracle.mean())
+    assert float(oracle.mean()) > (float(rule.mean()) if kind in TOLD_BY_DRIFT else 8)
     assert scores.rule.shape == scores.oracle.shape == (4000, 40)

@@ -44,6 +44,8 @@ MarketKind = Literal[
     "edges",
     "interaction",
     "crowd",
+    "agree",
+    "ring",
     "martingale",
 ]
 KIND_RULES: Mapping[str, Mapping[str, float]] = {
@@ -84,7 +86,8 @@ class SyntheticConfig:
     strong drifts after extreme news; brings --env.stake-percent 5, at which two positions fill the account),
     `spikes` (jumps that pass), `edges` (strong and weak drifts at once; brings --env.max-new-positions-per-day 5),
     `interaction` (stocks repeat what they did while a context column rose, and undo the rest), `crowd` (five of 260
-    context columns lead) or `martingale` (none)."""
+    context columns lead), `agree` (a stock rises while its short and its long trend agree), `ring` (its drift swings
+    with the distance of both trends from none) or `martingale` (none)."""
     days: Annotated[int, limits("{} >= 2")] = 4000
     """Days of the market."""
     stocks: PositiveInt = 40

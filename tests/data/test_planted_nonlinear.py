@@ -1,0 +1,150 @@
+"""Markets whose drift is a function of two trends together: it is the one that is claimed, and no line tells it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+from scipy.stats import rankdata
+
+from data.synthetic.built_in import synthetic_market
+from data.synthetic.kinds.nonlinear import AGREE, NONLINEAR_COMMON_SHARE, RING, TrendDrift, own_std
+from data.synthetic.planted import PLANTED_KINDS, rule_scores
+from tests.data.test_synthetic import standard_error
+from utils.config.trader import MarketKind, SyntheticConfig
+
+Array = npt.NDArray[np.float64]
+LAWS: dict[MarketKind, TrendDrift] = {"agree": AGREE, "ring": RING}
+KINDS: list[MarketKind] = list(LAWS)
+HOLDING, WARM_UP = 20, 400
+
+
+def trends_of(returns: Array, std: float) -> Array:
+    """(2, days, columns) exponential means of the returns, in their standard deviations under independent noise."""
+    return np.stack([mean_of(returns, half_life) / (std * spread(half_life)) for half_life in (16, 64)])
+
+
+def mean_of(returns: Array, half_life: float) -> Array:
+    return pd.DataFrame(returns).ewm(halflife=half_life, adjust=False).mean().to_numpy()
+
+
+def spread(half_life: float) -> float:
+    kept = 0.5 ** (1 / half_life)
+    return math.sqrt((1 - kept) / (1 + kept))
+
+
+def claimed(kind: MarketKind, trends: Array, std: float) -> Array:
+    if kind == "agree":
+        return 0.2 * std * np.tanh(1.5 * trends[0]) * np.tanh(1.5 * trends[1])
+    return std / 3 * np.sin(2.5 * np.sqrt(trends[0] ** 2 + trends[1] ** 2))
+
+
+def own_path(kind: MarketKind, config: SyntheticConfig, seed: int) -> tuple[Array, Array]:
+    """(days, stocks) own noise and latent drift."""
+    rng = np.random.default_rng(seed)
+    own = own_std(config) * rng.standard_normal((config.days, config.stocks))
+    return own, PLANTED_KINDS[kind].law.latent_drift(config, own, rng)
+
+
+def test_own_noise_is_to_market_noise_as_15_to_7() -> None:
+    config = SyntheticConfig(daily_noise=math.hypot(0.015, 0.007))
+    assert own_std(config) == pytest.approx(0.015)
+    assert math.sqrt(NONLINEAR_COMMON_SHARE) * config.daily_noise == pytest.approx(0.007)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_drift_is_the_claimed_function_of_past_returns(kind: MarketKind) -> None:
+    config, law = SyntheticConfig(kind=kind, days=3000, stocks=4), LAWS[kind]
+    own, drift = own_path(kind, config, 1)
+    std = own_std(config)
+    returns = own + np.concatenate((np.zeros((1, 4)), drift[:-1])) + law.pull * std
+    # By then nothing is left of what came before the first day.
+    expected = (claimed(kind, trends_of(returns, std), std) - law.mean * std)[-500:]
+    assert drift[-500:] == pytest.approx(expected, abs=1e-8)
+    assert drift.max() + law.mean * std <= std * (0.2 if kind == "agree" else 1 / 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_day_is_special_and_the_drift_is_none_on_average(kind: MarketKind) -> None:
+    config = SyntheticConfig(kind=kind, days=400, stocks=4000)
+    drift = own_path(kind, config, 2)[1] / own_std(config)
+    for moment in (drift, drift**2):
+        change = moment[0] - moment[-1]
+        assert change.mean() == pytest.approx(0.0, abs=4 * standard_error(change))
+    assert drift.mean() == pytest.approx(0.0, abs=4 * standard_error(drift.mean(axis=0)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_mean_growth_is_that_of_many_paths(kind: MarketKind) -> None:
+    config = SyntheticConfig(kind=kind, days=600, stocks=2000, daily_noise=0.04)
+    own, drift = own_path(kind, config, 3)
+    total = np.cumsum(own[1:] + drift[:-1], axis=0)
+    growth = np.exp(total[HOLDING:] - total[:-HOLDING]).mean(axis=0)
+    variance = PLANTED_KINDS[kind].law.summed_variance(config, HOLDING)[0]
+    variance -= NONLINEAR_COMMON_SHARE * config.daily_noise**2 * HOLDING
+    assert growth.mean() == pytest.approx(math.exp(variance / 2), abs=4 * standard_error(growth))
+    assert standard_error(growth) < 0.002
+
+
+@pytest.mark.parametrize("sessions", [1, 5, 20])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_expected_sum_is_that_of_many_paths(kind: MarketKind, sessions: int) -> None:
+    law, paths = LAWS[kind], 40_000
+    starts = np.array([[0.0, 1.0, -2.0, 0.3, -1.0], [0.0, 0.5, 1.0, 0.3, -1.5]])
+    rng, trends, total = np.random.default_rng(4), np.repeat(starts[:, :, None], paths, axis=2), np.zeros((5, paths))
+    kept = np.array([0.5 ** (1 / 16), 0.5 ** (1 / 64)])[:, None, None]
+    for _ in range(sessions):
+        drift = claimed(kind, trends, 1.0) - law.mean
+        total += drift
+        returns = drift + law.pull + rng.standard_normal(drift.shape)
+        trends = kept * trends + np.sqrt(1 - kept**2) * returns
+    # In own noises, of which the sum over 20 sessions has a standard deviation of 0.9 to 1.5.
+    assert law.expected_sum(starts, sessions) == pytest.approx(total.mean(axis=1), abs=0.04)
+
+
+def explained(inputs: list[Array], results: Array) -> float:
+    """Return the share of the variance of (n,) results that least squares on inputs explain."""
+    rows = np.stack([np.ones(len(results)), *(values.ravel() for values in inputs)], axis=1)
+    fitted = rows @ np.linalg.lstsq(rows, results, rcond=None)[0]
+    return float(fitted.var() / results.var())
+
+
+@pytest.mark.parametrize(("kind", "line"), [("agree", 0.06), ("ring", 0.2)])
+def test_lines_on_the_trends_explain_next_to_nothing_and_the_rule_what_there_is(kind: MarketKind, line: float) -> None:
+    """Next-day returns: `line` is the largest share of the predictable variance that a weighing of trends may find."""
+    config = SyntheticConfig(kind=kind, days=4000, stocks=60)
+    market = synthetic_market(config, 21)
+    returns = np.diff(np.log(market.close), axis=0, prepend=np.log(market.close[:1]))
+    own = returns - returns.mean(axis=1, keepdims=True)
+    known, following = slice(WARM_UP, -1), own[WARM_UP + 1 :].ravel()
+    predictable = float(market.drift[known].var() / following.var())
+    by_rule = explained([rule_scores(config, market.close, 1)[known]], following)
+    by_line = explained(list(trends_of(own, own_std(config))[:, known]), following)
+    assert by_rule == pytest.approx(predictable, rel=0.25)
+    assert by_line < line * predictable
+
+
+@pytest.mark.parametrize(("kind", "least"), [("agree", 0.1), ("ring", 0.15)])
+def test_the_rule_ranks_the_trades_of_a_path(kind: MarketKind, least: float) -> None:
+    """The rank correlation of score and result among the stocks of a day, on the mean."""
+    config = SyntheticConfig(kind=kind)
+    for seed in (31, 32):
+        close = synthetic_market(config, seed).close
+        scores = rule_scores(config, close, HOLDING)[WARM_UP:-HOLDING]
+        earned = np.log(close[WARM_UP + HOLDING :] / close[WARM_UP:-HOLDING])
+        ranks = [rankdata(values, axis=1) - (config.stocks + 1) / 2 for values in (scores, earned)]
+        correlation = (ranks[0] * ranks[1]).mean(axis=1) / (ranks[0].std(axis=1) * ranks[1].std(axis=1))
+        assert correlation.mean() > least
+
+
+def test_a_missing_bar_and_a_lone_stock_are_scored_too() -> None:
+    for kind in KINDS:
+        config = SyntheticConfig(kind=kind, days=80, stocks=3)
+        close = synthetic_market(config, 5).close
+        close[40:44, 1] = np.nan
+        assert np.isfinite(rule_scores(config, close, HOLDING)).all()
+        lone = SyntheticConfig(kind=kind, days=80, stocks=1)
+        assert np.isfinite(rule_scores(lone, close[:, :1], HOLDING)).all()
