@@ -1,4 +1,4 @@
-"""Agree and ring: a stock's drift is a function of two trends of its own together, which no weighing of them can tell.
+"""Agree and ring: a stock's drift is a function of two trends of its own together, of which a weighing tells little.
 
 `agree`: a stock rises if its short and its long trend agree, up or down, and falls if they do not. `ring`: a stock's
 drift swings with the distance of the two trends from none. What the drift moves is part of the trends of later days.
@@ -71,6 +71,7 @@ class TrendDrift:
         """Sum the drifts expected from the trends; the market's return is the mean of those known."""
         own = np.nan_to_num(returns - mean_return(returns)[:, None]) / own_std(config) + self.pull
         trends = np.zeros((2, *own.shape))
+        trends[:, 0] = (self.pull * TREND_LOADING / (1.0 - TREND_KEPT))[:, None]  # where they are on average
         for day in range(1, len(own)):
             trends[:, day] = updated(trends[:, day - 1], own[day])
         return own_std(config) * self.expected_sum(trends, holding_days)
