@@ -17,8 +17,8 @@ from data.features import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN, normalization_st
 from data.market import Market
 from data.splits import Span, Splits
 from environment.portfolio import Portfolio
-from models.agent import Agent, Evidence
 from models.cash_value import CashValue
+from models.ddpg_agent import DDPGAgent, Evidence
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.trader import Traders
 from tests.market_cases import FloatArray, random_panel, random_volume
@@ -131,7 +131,7 @@ def tiny_agent(
     patience: float = 0.5,
     cash_value: CashValue | None = None,
     seed: int = 0,
-) -> Agent:
+) -> DDPGAgent:
     """An agent whose inputs are fitted to all days of a market.
 
     Args:
@@ -151,7 +151,7 @@ def tiny_agent(
     )
     inputs = TradeInputs.fit(market, np.ones(len(market.dates), dtype=np.bool_))
     known = cash_value or nothing.with_values(worth, nothing.opportunity_knots)
-    return Agent(inputs, traders, known, rules, SURE)
+    return DDPGAgent(inputs, traders, known, rules, SURE)
 
 
 def learnable_market(seed: int = 0) -> Market:

@@ -13,8 +13,8 @@ from data.market import Market
 from data.splits import random_windows, spaced_windows
 from environment.portfolio import Portfolio
 from models import genome
-from models.agent import Agent
 from models.cash_value import CashValue, improve
+from models.ddpg_agent import DDPGAgent
 from models.replay_buffer import cash_transitions, replay_buffer
 from models.trader import Traders
 from training.evolution import elite_count, next_generation, ranked
@@ -152,7 +152,7 @@ class ERLTrainer:
         self.safe_point()
         self.champion = self.ensemble(self.elites)
 
-    def ensemble(self, agents: Sequence[int]) -> Agent:
+    def ensemble(self, agents: Sequence[int]) -> DDPGAgent:
         """Return the mean of some agents: of critics that are linear it is an ensemble.
 
         Where days out of fold show no evidence for what it expects, it is one that holds the market.
@@ -163,7 +163,7 @@ class ERLTrainer:
         evidence = self.days.evidence(self.forecasts.by_fold[rows].mean(0), target)
         if not evidence.is_there:
             traders = Traders.of_market(rules, traders.weights.shape[1])
-        return Agent(self.days.inputs, traders.to(self.device), self.cash_value, rules, evidence)
+        return DDPGAgent(self.days.inputs, traders.to(self.device), self.cash_value, rules, evidence)
 
     def validate(self) -> dict[str, float]:
         """Play the champion on the validation windows; nothing is chosen by the result."""
@@ -231,7 +231,7 @@ class ERLTrainer:
         self.champion_score = progress["champion_score"]
         self.elites, self.founders = list(progress["elites"]), list(progress["founders"])
         self.genes = state["population"]["genes"].cpu()
-        self.champion = Agent.from_state(state["champion"], self.device)
+        self.champion = DDPGAgent.from_state(state["champion"], self.device)
         self.cash_value = self.champion.cash_value
         self.replay.load_state_dict(state["replay"])
         self.log.seconds = deque(progress["seconds"], maxlen=HISTORY)

@@ -17,7 +17,7 @@ from benchmarks.gpu_budget.fake_card import Meter, fake_card
 from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
 from data.market import Market
 from environment.portfolio import Portfolio
-from models.agent import Evidence
+from models.ddpg_agent import Evidence
 from training import rollout, rollout_graph
 from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import TrainingDays

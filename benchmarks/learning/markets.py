@@ -50,7 +50,7 @@ from benchmarks.learning.unseen import (
     tuned,
 )
 from data.market import Market
-from models.agent import Agent
+from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION, ORACLE, RULE
 from training.run.trainer import build_trainer
@@ -83,7 +83,7 @@ class Trained:
     """A finished training and the time it took."""
 
     trainer: ERLTrainer
-    early: Mapping[int, Agent]
+    early: Mapping[int, DDPGAgent]
     """Champions after 1, 2, 4, 8 generations and so on, by generation."""
     wall_seconds: float
     cpu_seconds: float
@@ -114,7 +114,7 @@ def fit(config: Config, market: Market, budget: Budget, alter: Alteration | None
     trainer = build_trainer(config, market, CPU)
     if alter is not None:
         alter(trainer, named_generator(config.seed, "alteration"))
-    early: dict[int, Agent] = {}
+    early: dict[int, DDPGAgent] = {}
     while trainer.generation == 0 or not _is_spent(budget, trainer.generation, time.process_time() - cpu):
         record = trainer.run_generation()
         logger.info(

@@ -43,8 +43,8 @@ from benchmarks.learning.unseen import CPU, training_market
 from data.features import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from models.agent import Agent, Evidence
 from models.cash_value import CashValue
+from models.ddpg_agent import DDPGAgent, Evidence
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.trader import Traders
 from training.evaluation.baselines import ScoreRule, score_policy
@@ -167,12 +167,12 @@ def trained_run(kind: str, config: Config, budget: Budget) -> Record:
     return {"praise": praise, **trained.record()}
 
 
-def _played(ground: Ground, agent: Agent) -> ProfitAndOrders:
+def _played(ground: Ground, agent: DDPGAgent) -> ProfitAndOrders:
     track, _, orders = play_agent(ground, agent)
     return track.daily_profit[0], orders
 
 
-def untrained_agent(market: Market, config: Config) -> Agent:
+def untrained_agent(market: Market, config: Config) -> DDPGAgent:
     """Return an agent whose critic has learned nothing: random weights on the inputs, of which training days know."""
     generator = named_generator(config.seed, UNTRAINED)
     inputs = TradeInputs.fit(market, np.arange(len(market.dates)) <= market.splits.train.last)
@@ -181,7 +181,7 @@ def untrained_agent(market: Market, config: Config) -> Agent:
         torch.randint(len(TARGET_PERCENTS), (1,), generator=generator)
     ]
     traders = Traders(weights, target, patience=torch.ones_like(target), size=torch.ones_like(target))
-    return Agent(inputs, traders, CashValue.zero(config.env), config.env, Evidence(choice=0.0, timing=0.0))
+    return DDPGAgent(inputs, traders, CashValue.zero(config.env), config.env, Evidence(choice=0.0, timing=0.0))
 
 
 def untrained_run(kind: str, config: Config) -> Record:

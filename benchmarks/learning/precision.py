@@ -23,7 +23,7 @@ from benchmarks.learning.markets import KINDS, Budget, key_of, market_job, of_ea
 from benchmarks.learning.study import Job, Record, mean_interval, plus_minus, run_study, seeds_of, study_config
 from benchmarks.learning.unseen import UnseenPaths
 from data.market import Market
-from models.agent import Agent
+from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
 from models.trader import Outlook
 from training.evaluation.tracks import CHAMPION
@@ -43,17 +43,17 @@ ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
 @contextlib.contextmanager
 def rounded_expectations(precision: str) -> Iterator[None]:
     """Let all expectations be products of rounded inputs and weights."""
-    rounded, expect, outlook = ROUNDINGS[precision], ridge.expectations, Agent.outlook
+    rounded, expect, outlook = ROUNDINGS[precision], ridge.expectations, DDPGAgent.outlook
 
     def expectations(x: Tensor, weights: Tensor) -> Tensor:
         return expect(rounded(x), rounded(weights.float()))
 
-    def of_agent(agent: Agent, market: Market, x: Float32Array | Tensor | None = None) -> Outlook:
+    def of_agent(agent: DDPGAgent, market: Market, x: Float32Array | Tensor | None = None) -> Outlook:
         x = torch.as_tensor(agent.inputs.of(market) if x is None else x, device=agent.device)
         traders = replace(agent.traders, weights=rounded(agent.traders.weights.float()).double())
         return outlook(replace(agent, traders=traders), market, rounded(x))
 
-    with mock.patch.object(ridge, "expectations", expectations), mock.patch.object(Agent, "outlook", of_agent):
+    with mock.patch.object(ridge, "expectations", expectations), mock.patch.object(DDPGAgent, "outlook", of_agent):
         yield
 
 

@@ -16,8 +16,8 @@ from data.market import Market
 from data.splits import Span, spaced_windows
 from data.synthetic.built_in import MARKET_SEED, PlantedScores, built_in_market
 from environment.portfolio import Portfolio
-from models.agent import Agent
 from models.cash_value import CashValue
+from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
 from models.trader import Outlook, Traders
 from training.evaluation.baselines import ScoreRule, score_policy
@@ -45,7 +45,7 @@ class UnseenPath:
     env: Portfolio
     starts: Tensor
 
-    def play_agent(self, agent: Agent, x: Float32Array) -> Rollout:
+    def play_agent(self, agent: DDPGAgent, x: Float32Array) -> Rollout:
         """Play an agent; `x` are its (days, n, inputs) of this path."""
         return self.play(agent.traders, agent.outlook(self.market, x), agent.cash_value)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.learning.ablations import keep_genes
 from benchmarks.learning.markets import Alteration
-from models.agent import Agent, Evidence
+from models.ddpg_agent import DDPGAgent, Evidence
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION
 from training.forecasts.ridge import traders_of
@@ -33,28 +33,28 @@ VARIANTS: Mapping[str, Variant] = {
 }
 
 
-def champion(trainer: ERLTrainer) -> Agent:
+def champion(trainer: ERLTrainer) -> DDPGAgent:
     """Return the agent that the product deploys."""
     return trainer.champion
 
 
-def ensemble(trainer: ERLTrainer) -> Agent:
+def ensemble(trainer: ERLTrainer) -> DDPGAgent:
     """Return the mean of the elites, which trades whether or not training days show evidence for what it expects."""
     return _untested(trainer, trainer.elites)
 
 
-def single_best_elite(trainer: ERLTrainer) -> Agent:
+def single_best_elite(trainer: ERLTrainer) -> DDPGAgent:
     """Return the fittest agent alone, in place of the mean of the elites, without a test of evidence either."""
     return _untested(trainer, trainer.elites[:1])
 
 
-def _untested(trainer: ERLTrainer, rows: Sequence[int]) -> Agent:
+def _untested(trainer: ERLTrainer, rows: Sequence[int]) -> DDPGAgent:
     traders = traders_of(trainer.genes[rows], trainer.forecasts.weights[rows], trainer.device).mean()
     certain = Evidence(choice=0.0, timing=0.0)
-    return Agent(trainer.days.inputs, traders, trainer.cash_value, trainer.eval_env.rules, certain)
+    return DDPGAgent(trainer.days.inputs, traders, trainer.cash_value, trainer.eval_env.rules, certain)
 
 
-FORMS: Mapping[str, Callable[[ERLTrainer], Agent]] = {
+FORMS: Mapping[str, Callable[[ERLTrainer], DDPGAgent]] = {
     CHAMPION: champion,
     ENSEMBLE: ensemble,
     SINGLE_BEST: single_best_elite,

@@ -26,7 +26,7 @@ from data.loader import VOLUME, StockDataLoader
 from data.market import Market
 from data.splits import Splits, consecutive_windows
 from environment.portfolio import Portfolio
-from models.agent import Agent
+from models.ddpg_agent import DDPGAgent
 from training.evaluation.folds import make_folds
 from training.evaluation.opponents import simple_rules
 from training.evaluation.rivals import fit_rivals
@@ -132,7 +132,7 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
 
 
 def _play_form(
-    ground: Ground, agent: Agent, x: Tensor, results: Array, plan: Plan, generator: torch.Generator
+    ground: Ground, agent: DDPGAgent, x: Tensor, results: Array, plan: Plan, generator: torch.Generator
 ) -> Record:
     """Play an agent with the inputs `x`, pickers with its orders, and its orders again under other rules."""
     outlook = agent.outlook(ground.market, x)

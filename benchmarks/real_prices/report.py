@@ -25,7 +25,7 @@ from benchmarks.real_prices.measures import (
 from benchmarks.real_prices.parts import RIVALS, TRAINED, Source, chosen
 from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, Plan, Universe
 from data.features import CLOSE
-from models.agent import MOST_CHANCE
+from models.ddpg_agent import MOST_CHANCE
 from training.evaluation.verdict import Judgement, differences
 from utils.statistics import MeanTest
 

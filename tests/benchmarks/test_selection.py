@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT, SelectionStudy, best_elite, rank_correlation
 from benchmarks.learning.unseen import UnseenPath, UnseenPaths, training_market
 from data.splits import spaced_windows
-from models.agent import Agent
+from models.ddpg_agent import DDPGAgent
 from tests.benchmarks.study_cases import tiny_config
 from tests.tiny import SURE
 from training.erl_trainer import ERLTrainer
@@ -72,10 +72,10 @@ def test_selection_is_measured_on_the_last_generation() -> None:
     assert found["random_rank_correlation"] is None
 
 
-def agents_of(trainer: ERLTrainer) -> list[Agent]:
+def agents_of(trainer: ERLTrainer) -> list[DDPGAgent]:
     traders = traders_of(trainer.genes, trainer.days.fit(trainer.genes).weights, "cpu")
     rows = [traders.rows(slice(row, row + 1)) for row in range(traders.count)]
-    return [Agent(trainer.days.inputs, row, trainer.cash_value, trainer.eval_env.rules, SURE) for row in rows]
+    return [DDPGAgent(trainer.days.inputs, row, trainer.cash_value, trainer.eval_env.rules, SURE) for row in rows]
 
 
 def test_the_single_elite_is_chosen_by_validation() -> None:

@@ -16,7 +16,7 @@ from data.features import CLOSE, observed_features, stationary_inputs
 from data.market import Market, build_market
 from environment.portfolio import Portfolio
 from environment.trading_env import Observation
-from models.agent import Agent
+from models.ddpg_agent import DDPGAgent
 from models.trader import Outlook, Traders
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, environment_of, loader_of
@@ -59,7 +59,7 @@ class Episode:
     equity: list[float]
 
 
-def play(market: Market, agent: Agent, start: int, fill: Fill = "next_open") -> Episode:
+def play(market: Market, agent: DDPGAgent, start: int, fill: Fill = "next_open") -> Episode:
     outlook = agent.outlook(market)
     env = environment_of(market, start, rules=dataclasses.replace(TINY_RULES, fill=fill))
     observation, info = env.reset()

@@ -19,7 +19,7 @@ from data.splits import Span, consecutive_windows
 from data.synthetic.built_in import PlantedScores, built_in_market
 from environment.orders import Orders
 from environment.portfolio import Portfolio
-from models.agent import Agent
+from models.ddpg_agent import DDPGAgent
 from tests.evaluation.page_case import SESSIONS, case
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_agent, tiny_rules, trending_panel, world_of
 from training.evaluation.assessment import estimates
@@ -68,7 +68,7 @@ Array = npt.NDArray[np.float64]
 WINDOWS = 4
 
 
-def eager_agent(ground: Ground) -> Agent:
+def eager_agent(ground: Ground) -> DDPGAgent:
     """An agent whose orders differ from day to day."""
     return tiny_agent(ground.market, rules=ground.env.rules)
 

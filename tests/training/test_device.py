@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from environment.ledger import EpisodeSummary
 from environment.portfolio import Portfolio
-from models.agent import Agent
 from models.cash_value import CashTransitions, CashValue, improve
+from models.ddpg_agent import DDPGAgent
 from models.replay_buffer import cash_transitions, replay_buffer
 from models.trader import Outlook, Traders
 from tests.small_market import TINY_RULES
@@ -121,7 +121,7 @@ def test_tensors_of_an_agent_are_where_it_is(tmp_path: Path) -> None:
     """The meta device stands for one that is not the CPU."""
     market = learnable_market()
     tiny_agent(market).save(tmp_path / "agent")
-    agent = Agent.load(tmp_path / "agent", device="meta")
+    agent = DDPGAgent.load(tmp_path / "agent", device="meta")
     assert agent.device.type == "meta"
     for part in (agent.traders, agent.cash_value):
         assert {value.device.type for value in vars(part).values() if isinstance(value, Tensor)} == {"meta"}

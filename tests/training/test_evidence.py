@@ -14,7 +14,7 @@ from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import training_market
 from data.market import Market
 from environment.portfolio import Portfolio
-from models.agent import MOST_CHANCE, Agent, Evidence
+from models.ddpg_agent import MOST_CHANCE, DDPGAgent, Evidence
 from models.trader import Outlook, Traders
 from tests.tiny import SURE, random_world, tiny_agent, tiny_rules
 from training.evaluation.tracks import Ground, play_agent
@@ -69,7 +69,7 @@ def test_evidence_by_hand() -> None:
     assert found.choice < 1e-4 and found.timing > 0.1, "expectations relative to the day's mean say nothing of the day"
 
 
-def holder(market: Market, rules: EnvironmentConfig) -> Agent:
+def holder(market: Market, rules: EnvironmentConfig) -> DDPGAgent:
     agent = tiny_agent(market, rules=rules)
     return replace(agent, evidence=NONE, traders=Traders.of_market(rules, agent.traders.weights.shape[1]))
 
@@ -109,7 +109,7 @@ def test_turns_go_round(stocks: int, orders: int, seed: int) -> None:
 def test_evidence_survives_saving() -> None:
     world = random_world()
     for agent in (tiny_agent(world.market), holder(world.market, world.env.rules)):
-        back = Agent.from_state(agent.state_dict())
+        back = DDPGAgent.from_state(agent.state_dict())
         assert back.evidence == agent.evidence and torch.equal(back.traders.size, agent.traders.size)
     assert SURE.is_there and not NONE.is_there
     assert str(NONE) == "chance of luck 0.400 in choice, 1.000 in timing, 0.001 asked"

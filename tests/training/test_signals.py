@@ -21,7 +21,7 @@ from data.features import CLOSE
 from data.market import Market
 from environment.trading_env import TradingEnvironment, trade_ledger
 from main import main
-from models.agent import Agent
+from models.ddpg_agent import DDPGAgent
 from models.inputs import GROUP_OF_INPUT, GROUPS
 from tests.small_market import TINY_RULES, environment_of, random_action, small_market
 from tests.tiny import INPUTS, tiny_agent
@@ -41,7 +41,7 @@ days = st.integers(CONTEXT, len(MARKET.dates) - TINY_RULES.episode_steps - 1)
 
 
 @cache
-def agent(seed: int, rules: EnvironmentConfig = TINY_RULES) -> Agent:
+def agent(seed: int, rules: EnvironmentConfig = TINY_RULES) -> DDPGAgent:
     """An agent that finds something to order on about half of all days."""
     weights = np.random.default_rng(seed).standard_normal(INPUTS)
     weights[0] = -2.0
@@ -60,7 +60,7 @@ def signals_of(
     return make_signals(agent(seed, rules), market, day, rules, cash, list(holdings))
 
 
-def first_trades(env: TradingEnvironment, chosen: Agent, market: Market) -> list[dict[str, object]]:
+def first_trades(env: TradingEnvironment, chosen: DDPGAgent, market: Market) -> list[dict[str, object]]:
     """What the agent's action on the episode's first day buys in the environment."""
     observation, info = env.reset()
     env.step(chosen.act(observation, chosen.outlook(market), info["day_index"]))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from data.features import CLOSE
 from data.market import Market
-from models.agent import Evidence
+from models.ddpg_agent import Evidence
 from training.evaluation.folds import FoldResult
 from training.evaluation.holdout import Look
 from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, ORACLE, RANDOM, RULE, Played, Track

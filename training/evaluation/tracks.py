@@ -18,7 +18,7 @@ from data.market import Market
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
-from models.agent import Agent
+from models.ddpg_agent import DDPGAgent
 from models.trader import Outlook
 from training.evaluation.baselines import ScoreRule, held_equity, inverse_volatility, score_policy
 from training.forecasts.skill import agent_scores, known_share, trade_results
@@ -108,7 +108,7 @@ class Ground:
 
 
 def play_agent(
-    ground: Ground, agent: Agent, outlook: Outlook | None = None
+    ground: Ground, agent: DDPGAgent, outlook: Outlook | None = None
 ) -> tuple[Track, list[dict[str, Any]], Orders]:
     """Play an agent, by its outlook on the market if that is known.
 
@@ -289,7 +289,7 @@ class Played:
 
 def play_all(
     ground: Ground,
-    agent: Agent,
+    agent: DDPGAgent,
     score_rules: Mapping[str, ScoreRule],
     *,
     pickers: int,

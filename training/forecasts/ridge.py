@@ -14,7 +14,7 @@ from torch import Tensor
 
 from data.market import Market
 from environment.portfolio import Portfolio
-from models.agent import Evidence
+from models.ddpg_agent import Evidence
 from models.genome import PATIENCE, TARGET
 from models.inputs import GROUP_OF_INPUT, GROUPS, TradeInputs
 from models.trader import Outlook, Traders

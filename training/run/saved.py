@@ -10,7 +10,7 @@ import torch
 
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
-from models.agent import Agent
+from models.ddpg_agent import DDPGAgent
 from training.run.extension import Inheritance
 from training.run.market import MARKET, load_market, pinned
 from utils.config.settings import settings_hash
@@ -33,7 +33,7 @@ class SavedRun:
     """Scores of the built-in market's planted pattern; None on data from a file."""
     device: torch.device
     generation: int
-    champion: Agent
+    champion: DDPGAgent
     """Of that generation."""
 
     @property
@@ -64,7 +64,7 @@ def open_saved_run(
     config = run.settings(Config)
     checkpoint = run.newest_checkpoint(settings_hash(config))
     market, scores = _own_market(run.path, config, data)
-    champion = Agent.from_state(checkpoint.state["champion"], device)
+    champion = DDPGAgent.from_state(checkpoint.state["champion"], device)
     return SavedRun(
         path=run.path,
         config=config,

@@ -14,7 +14,7 @@ from data.market import Market
 from environment.ledger import Bars
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
-from models.agent import Agent
+from models.ddpg_agent import DDPGAgent
 from training.signals.attribution import Share, attribution
 from training.signals.holdings import Holding, position_features
 from utils.config.trader import EnvironmentConfig
@@ -104,7 +104,7 @@ def cash_left(holdings: list[Holding], rules: EnvironmentConfig) -> float:
 
 
 def make_signals(
-    agent: Agent, market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: list[Holding]
+    agent: DDPGAgent, market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: list[Holding]
 ) -> Signals:
     """Ask `agent` for its orders at the close of `day`, as on the first day of an episode.
 
@@ -165,7 +165,7 @@ def session_date(market: Market, day: int) -> SessionDate:
 
 
 def _orders(
-    agent: Agent, market: Market, day: int, x: NDArray[np.float32], action: Tensor, portfolio: Portfolio
+    agent: DDPGAgent, market: Market, day: int, x: NDArray[np.float32], action: Tensor, portfolio: Portfolio
 ) -> list[Order]:
     """List the orders that the environment has filled, with what the agent expects of each and why."""
     trades = trade_ledger(portfolio, 0)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from data.market import Market
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment, trade_ledger
-from models.agent import Agent
+from models.ddpg_agent import DDPGAgent
 from tests.small_market import TINY_RULES, environment_of, small_market
 from tests.tiny import tiny_agent, tiny_rules
 from training.rollout import roll_out
@@ -32,7 +32,7 @@ def market() -> Market:
     return small_market(columns=6, investable=[0, 2, 3, 5])
 
 
-def play(agent: Agent, env: TradingEnvironment, market: Market, **window: Any) -> tuple[Actions, list[float]]:
+def play(agent: DDPGAgent, env: TradingEnvironment, market: Market, **window: Any) -> tuple[Actions, list[float]]:
     """Actions and the equity at every close of one episode."""
     outlook = agent.outlook(market)
     observation, info = env.reset(**window)
@@ -108,7 +108,7 @@ def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path) -> None
     rules = tiny_rules(max_new_positions_per_day=2, trading_days=9)
     agent = tiny_agent(market, rules=rules, seed=4)
     agent.save(tmp_path / "agent.safetensors")
-    loaded = Agent.load(str(tmp_path / "agent.safetensors"))
+    loaded = DDPGAgent.load(str(tmp_path / "agent.safetensors"))
     assert loaded.rules == rules and loaded.device == agent.device
     for part in ("inputs", "traders", "cash_value"):
         found, expected = (one.state_dict()[part] for one in (loaded, agent))
@@ -123,7 +123,7 @@ def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path) -> None
     assert loaded_equity == equity and len(set(equity)) > 5
 
 
-def broken_files(folder: Path, agent: Agent) -> list[Path]:
+def broken_files(folder: Path, agent: DDPGAgent) -> list[Path]:
     """Files that are no agents: none, a folder, other formats, a cut one, and good tensors with other metadata."""
     good = folder / "good.safetensors"
     agent.save(good)
@@ -151,9 +151,9 @@ def broken_files(folder: Path, agent: Agent) -> list[Path]:
 
 def assert_no_agent(path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
-        Agent.load(path)
+        DDPGAgent.load(path)
     message = str(refused.value)
-    assert message.startswith(f"expected an agent saved by Agent.save, got {path}: ")
+    assert message.startswith(f"expected an agent saved by DDPGAgent.save, got {path}: ")
     assert "\n" not in message
 
 

@@ -55,7 +55,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Agent:
+class DDPGAgent:
     """A critic of trades with its inputs, a value of cash, and the terms by which it orders."""
 
     inputs: TradeInputs
@@ -159,7 +159,7 @@ class Agent:
             return cls.from_state(state, device)
         except (OSError, SafetensorError, ConfigError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"expected an agent saved by Agent.save, got {path}: {' '.join(str(error).split())}"
+                f"expected an agent saved by DDPGAgent.save, got {path}: {' '.join(str(error).split())}"
             ) from error
 
 
