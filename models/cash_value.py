@@ -10,6 +10,7 @@ Trades earn what the critic expects of them, not what one of them happened to ea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,6 +28,13 @@ _OPPORTUNITIES = (0.05, 0.5, 0.95)
 _RIDGE = 1e-4
 """Penalty on the weights, in multiples of the number of transitions; features lie between 0 and 1."""
 _ROWS_AT_ONCE = 16_384
+FEATURES = 8
+"""Numbers by which networks see an account, or a candidate."""
+_LARGEST_FEATURE = 4.0
+_MONTH = 21.0
+Adjustment = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From (L, 3) levels of cash, (L,) expected results of a candidate, and what the largest order of it gains beyond the
+cash that it takes, to the share of that order by which an actor departs from the greedy rule."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,10 @@ class Accounts:
         """Return the accounts with so much less cash and so much more in new positions, (L,) each."""
         pending = torch.cat((self.pending[..., :-1], self.pending[..., -1:] + invested[..., None]), dim=-1)
         return replace(self, cash=self.cash - spent, pending=pending)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Accounts:
+        """Return accounts of the changed parts."""
+        return Accounts(**{name: change(value) for name, value in vars(self).items()})
 
     @property
     def levels(self) -> Tensor:
@@ -125,6 +137,11 @@ class CashValue:
         by_cash = self._on_days(self._by_left(), accounts.left, accounts.opportunity)
         return (by_cash * hats(accounts.levels, self.cash_knots)).sum((-2, -1))
 
+    @property
+    def good_order(self) -> Tensor:
+        """Return what is expected of the largest order on one of the best days, percent of the initial capital."""
+        return self.opportunity_knots[-1].clamp(min=1e-3)
+
     def slopes(self, left: Tensor, opportunity: Tensor) -> Tensor:
         """Return what each level of cash is worth between its knots on days with so many left: (..., 3, knots - 1)."""
         return self._on_days(self._by_left().diff(dim=-1), left, opportunity)
@@ -164,6 +181,7 @@ class CashValue:
         caution: Tensor | float = 0.0,
         largest: Tensor | float = 1.0,
         slopes: Tensor | None = None,
+        adjustment: Adjustment | None = None,
     ) -> Decision:
         """Order the best stocks, one after the other, where they earn more than the cash would by waiting.
 
@@ -174,6 +192,7 @@ class CashValue:
             caution: (L,) expected result, percent of an order's value, that it must have beyond that.
             largest: (L,) share of the largest order that an order has, if the cash suffices.
             slopes: of the accounts, where they are known.
+            adjustment: of an actor, to orders that are otherwise the largest or none.
         """
         if slopes is None:
             slopes = self.slopes(accounts.left, accounts.opportunity)
@@ -190,7 +209,12 @@ class CashValue:
             passed = ramps(levels, self.cash_knots) - ramps(after, self.cash_knots)
             # Where there is no candidate the gain is minus infinity, or not a number: not above 0.
             gain = size * (expected - margin) - patience * (slopes * passed).sum((-2, -1))
-            sizes.append(size * ((gain > 0) & (size >= smallest)))
+            if adjustment is not None:
+                share = (gain > 0) + adjustment(levels, expected, gain)
+                size = size * torch.where(expected.isfinite(), share.clamp(0.0, 1.0), 0.0)
+                sizes.append(size * (size >= smallest))
+            else:
+                sizes.append(size * ((gain > 0) & (size >= smallest)))
         return Decision(torch.stack(sizes, dim=1), best, accounts, self.largest_order, self.cost_rate)
 
 
@@ -280,3 +304,25 @@ def buckets_of(sessions_held: Tensor, rules: EnvironmentConfig) -> Tensor:
     left = (rules.max_holding_days - sessions_held).clamp(1, rules.max_holding_days)
     bucket = ((left - 1) * BUCKETS / rules.max_holding_days).long()
     return (bucket[..., None] == torch.arange(BUCKETS, device=bucket.device)).double()
+
+
+def account_features(accounts: Accounts, cash_value: CashValue) -> Tensor:
+    """Describe (...,) accounts to a network: (..., 8) float32 of the order of 1."""
+    parts = (accounts.cash[..., None], accounts.pending, _time_features(accounts, cash_value))
+    return torch.cat([part.float() for part in parts], dim=-1)
+
+
+def candidate_features(
+    accounts: Accounts, cash_value: CashValue, levels: Tensor, expected: Tensor, gain: Tensor
+) -> Tensor:
+    """Describe a candidate of (...,) accounts to a network: (..., 8) float32; see `Adjustment` for the last three."""
+    result = (torch.stack((expected, gain), dim=-1) / cash_value.good_order).nan_to_num(0.0, 0.0, 0.0)
+    parts = levels, _time_features(accounts, cash_value), result.clamp(-_LARGEST_FEATURE, _LARGEST_FEATURE)
+    return torch.cat([part.float() for part in parts], dim=-1)
+
+
+def _time_features(accounts: Accounts, cash_value: CashValue) -> Tensor:
+    """Return (..., 3): the share of the trading days that is left, that of a month, and the day's opportunity."""
+    days = len(cash_value.by_left) - 1
+    opportunity = (accounts.opportunity / cash_value.good_order).clamp(-_LARGEST_FEATURE, _LARGEST_FEATURE)
+    return torch.stack((accounts.left / days, (accounts.left / _MONTH).clamp(max=1.0), opportunity), dim=-1)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,12 +21,18 @@ from torch import Tensor
 from data.market import Market
 from models.cash_value import CashValue, accounts_of
 from models.inputs import INPUTS, Float32Array, TradeInputs
+from models.networks import Actor, AdamW, Critic, Networks
+from models.replay_buffer import Batch
 from models.responses import Responses
-from models.trader import Outlook, Traders, decide
+from models.trader import Outlook, PolicyNetworks, Traders, day_mean, decide, relative_to_day
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 
+HISTORY = 1000
+LOSSES = ("critic", "actor")
+Learner = Callable[["DDPGAgent", Batch, int], Mapping[str, Tensor]]
+"""Takes an update of an agent by a batch, see `training.ddpg`; returns its losses."""
 MOST_CHANCE = 0.001
 """Chance of luck at which what an agent expects counts as evidence."""
 
@@ -55,35 +64,157 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Committee:
+    """How E agents forecast together: relative to the day's mean, by ridge regression and networks, averaged."""
+
+    ridge: Tensor
+    """(inputs,) weights of the ridge regressions, each times its weight in its agent's blend; their mean."""
+    network: Tensor
+    """(E,) percent of the initial capital that a standard deviation expected by the network counts for."""
+    target: Tensor
+    """(E,) int64 place of the agent's sale target."""
+    gate: Tensor
+    """(E,) 1 where the actor's residual is kept, else 0."""
+
+
+@dataclass
 class DDPGAgent:
-    """A critic of trades with its inputs, a value of cash, and the terms by which it orders."""
+    """A deep deterministic policy gradient agent on a closed form, or a committee of such agents.
+
+    Critic: Q(s, a) = sum of size times forecast + (value of cash + continuation)(account after the orders). Ridge
+    regression and value of cash are known in closed form, what networks add is learned. Actor: the greedy rule on what
+    is known, plus a bounded residual. Target networks are what is played. Without networks it is the closed form alone.
+    """
 
     inputs: TradeInputs
     traders: Traders
-    """Of one agent."""
+    """Of one agent; means over a committee."""
     cash_value: CashValue
     rules: EnvironmentConfig
     """Under which it was trained."""
     evidence: Evidence
-    """Of its critic; where there is none, it expects nothing of any stock and holds the market, stock by stock."""
+    """Of its forecasts, on training days out of fold."""
+    networks: Networks | None = None
+    """Of one agent, or a committee."""
+    committee: Committee | None = None
+    """Where there are networks whose weight is known."""
+    noise_scale: float = 0.0
+    """Standard deviation of its exploration noise, as a share of the largest order."""
+    learner: Learner | None = None
+    losses: dict[str, deque[float]] = field(default_factory=lambda: {n: deque(maxlen=HISTORY) for n in LOSSES})
+    """Of its last updates."""
+
+    @property
+    def actor(self) -> Actor:
+        """Network that adds to the greedy rule."""
+        return self._learned.actor
+
+    @property
+    def actor_target(self) -> Actor:
+        """Slow copy of the actor, which is played."""
+        return self._learned.actor_target
+
+    @property
+    def critic(self) -> Critic:
+        """Networks that add to what orders earn and to what cash is worth."""
+        return self._learned.critic
+
+    @property
+    def critic_target(self) -> Critic:
+        """Slow copy of the critic, which is played."""
+        return self._learned.critic_target
+
+    @property
+    def actor_optimizer(self) -> AdamW:
+        """Optimiser of the actor."""
+        return self._learned.actor_optimizer
+
+    @property
+    def critic_optimizer(self) -> AdamW:
+        """Optimiser of the critic."""
+        return self._learned.critic_optimizer
+
+    @property
+    def _learned(self) -> Networks:
+        if self.networks is None:
+            raise ConfigError("expected an agent with networks, got a closed form; see --learning.gradient-steps")
+        return self.networks
+
+    @property
+    def holds_market(self) -> bool:
+        """Tell whether it expects nothing of any stock, and holds them all in turn."""
+        return self.networks is None and not self.traders.weights.any()
+
+    @property
+    def policy(self) -> PolicyNetworks | None:
+        """What its networks add to its decisions."""
+        if self.networks is None or self.committee is None:
+            return None
+        return PolicyNetworks.of_committee(self.actor_target, self.critic_target, self.committee.gate)
 
     @property
     def device(self) -> torch.device:
         """Device of what it decides by."""
         return self.cash_value.weights.device
 
-    def outlook(self, market: Market, x: Float32Array | Tensor | None = None) -> Outlook:
+    def update(self, batch: Batch, accumulate: int = 1) -> dict[str, float]:
+        """Take one step of DDPG by a batch, gradients being accumulated over so many parts of it; return the losses."""
+        if self.learner is None:
+            raise ConfigError("expected an agent of a trainer, got one without a learner; see training.ddpg.update")
+        found = {name: float(loss.mean()) for name, loss in self.learner(self, batch, accumulate).items()}
+        for name, loss in found.items():
+            self.losses[name].append(loss)
+        return found
+
+    def clone(self) -> DDPGAgent:
+        """Return a copy that shares no network with this one."""
+        rows = None if self.networks is None else torch.arange(len(self.networks.sight))
+        networks = None if self.networks is None or rows is None else self.networks.rows(rows)
+        return replace(self, networks=networks, losses=copy.deepcopy(self.losses))
+
+    def get_stats(self) -> dict[str, float]:
+        """Return the last losses, the norms of the last gradients, steps taken and left out, and the noise scale."""
+        found = {f"{name}_loss": losses[-1] if losses else math.nan for name, losses in self.losses.items()}
+        if self.networks is not None:
+            for name in LOSSES:
+                optimizer: AdamW = getattr(self.networks, f"{name}_optimizer")
+                for part in ("norm", "steps", "skipped"):
+                    found[f"{name}_{part}"] = float(getattr(optimizer, part).mean())
+        return {**found, "noise_scale": self.noise_scale}
+
+    def outlook(self, market: Market, x: Float32Array | Tensor | None = None, days: slice = slice(None)) -> Outlook:
         """Return what it expects of the orders of all days of a market.
 
         Args:
             x: (days, n, inputs) of the market, where they are known.
+            days: those on which it is asked; on others it expects nothing.
         """
         tradable = torch.from_numpy(np.isfinite(market.close)).to(self.device)
-        if not self.evidence.is_there:
+        if self.holds_market:
             return Outlook.in_turn(tradable, self.rules.max_new_positions_per_day)
         x = torch.as_tensor(self.inputs.of(market) if x is None else x, device=self.device)
         expected = x @ self.traders.weights[0].float()
+        if self.committee is not None:
+            selection = x[days] @ self.committee.ridge.float() + self.network_share(x[days])
+            level = day_mean(expected[days], tradable[days])
+            expected[days] = level + relative_to_day(selection, tradable[days])
         return Outlook.of(expected[None], tradable)
+
+    def network_share(self, x: Tensor) -> Tensor:
+        """Return what the networks expect of orders, (days, n) percent of the initial capital, from (days, n, inputs).
+
+        The mean over members and folds.
+        """
+        assert self.committee is not None
+        seen = self.inputs.for_networks(x).flatten(0, 1)
+        total, folds = seen.new_zeros(len(seen)), self.critic_target.reward.parts[0].shape[1]
+        weights, targets = self.committee.network.tolist(), self.committee.target.tolist()
+        for member, (weight, target) in enumerate(zip(weights, targets, strict=True)):
+            if weight > 0:
+                for fold in range(folds):
+                    share = weight / folds / len(weights)
+                    total += share * self.critic_target.reward.output((member, fold), target, seen)
+        return total.view(x.shape[:2])
 
     def act(self, observation: Mapping[str, NDArray[np.float32]], outlook: Outlook, day: int) -> NDArray[np.float32]:
         """Decide on an observation of `TradingEnvironment`.
@@ -105,7 +236,10 @@ class DDPGAgent:
         accounts = accounts_of(positions, account, outlook.opportunity[:, day], self.rules)
         expected = torch.where(is_held, -torch.inf, outlook.expected[:, day])
         orders = min(self.rules.max_new_positions_per_day, expected.shape[1])
-        choice = decide(self.traders, self.cash_value, expected, accounts, torch.zeros_like(accounts.cash), orders)
+        policy = self.policy
+        adjustment = None if policy is None else policy.adjusting(accounts, self.cash_value)
+        none = torch.zeros_like(accounts.cash)
+        choice = decide(self.traders, self.cash_value, expected, accounts, none, orders, adjustment=adjustment)
         return choice.action(expected.shape[1])[0].cpu()
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,6 +252,8 @@ class DDPGAgent:
                 name: torch.tensor(chance, dtype=torch.float64) for name, chance in vars(self.evidence).items()
             },
             "rules": asdict(self.rules),
+            **({} if self.committee is None else {"committee": dict(vars(self.committee))}),
+            **({} if self.networks is None else {"networks": self.networks.tensors()}),
         }
 
     @classmethod
@@ -134,7 +270,11 @@ class DDPGAgent:
         if shapes != ((INPUTS - 1,), (INPUTS - 1,), (1, INPUTS)):
             raise ValueError(f"expected {INPUTS} inputs, got arrays of {shapes}")
         evidence = Evidence(**{name: float(chance) for name, chance in state["evidence"].items()})
-        return cls(TradeInputs(arrays["mean"], arrays["std"], responses), traders, cash_value, rules, evidence)
+        agent = cls(TradeInputs(arrays["mean"], arrays["std"], responses), traders, cash_value, rules, evidence)
+        if "networks" in state:
+            agent.networks = Networks.of({name: value.to(device) for name, value in state["networks"].items()})
+            agent.committee = Committee(**{name: value.to(device) for name, value in state["committee"].items()})
+        return agent
 
     def save(self, path: Path | str) -> None:
         """Write it to one safetensors file."""

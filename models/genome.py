@@ -16,6 +16,8 @@ GENES = (*GROUPS, *DECISIONS)
 """Logarithms to base 10 of the penalties on the groups of inputs, the number of the sale target, and the weight of the
 value of cash."""
 TARGET, PATIENCE = (GENES.index(name) for name in DECISIONS)
+_SEEN = 0.75
+"""Share of the groups of inputs that a founder's network looks at."""
 _LOW = (*(-4.0 for _ in GROUPS), 0.0, 0.0)
 _HIGH = (*(2.0 for _ in GROUPS), len(TARGET_PERCENTS) - 1.0, 1.25)
 
@@ -39,6 +41,16 @@ def mutate(genes: Tensor, share: float, strength: float, generator: torch.Genera
     is_moved = torch.rand(genes.shape, generator=generator) < share
     step = strength * (high - low) * torch.randn(genes.shape, generator=generator, dtype=torch.float64)
     return within_bounds(torch.where(is_moved, genes + step, genes))
+
+
+def found_sight(agents: int, generator: torch.Generator) -> Tensor:
+    """Draw the groups of inputs that networks look at: (agents, groups) bool."""
+    return torch.rand(agents, len(GROUPS), generator=generator) < _SEEN
+
+
+def mutate_sight(sight: Tensor, is_child: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Let the networks of (P,) children begin or cease to look at a share of the groups."""
+    return sight ^ ((torch.rand(sight.shape, generator=generator) < share) & is_child[:, None])
 
 
 def within_bounds(genes: Tensor) -> Tensor:

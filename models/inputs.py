@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from data.bank import HALF_LIVES, multi_scale_bank
 from data.features import CLOSE
@@ -33,9 +35,13 @@ GROUPS = (*_SIZES,)[1:]
 GROUP_OF_INPUT = np.repeat(np.arange(-1, len(GROUPS)), [*_SIZES.values()])
 """(inputs,) place among the groups; -1 for the constant."""
 INPUTS = len(GROUP_OF_INPUT)
+NETWORK_INPUTS = INPUTS - 1
+"""Of a network, which has a bias of its own."""
 _BANK = 2 * _SCALES + 1
 _CLIP = 6.0
 """Standard deviations to which the bank is clipped; forecasts stay as they are, for rare ones tell the most."""
+_NETWORK_CLIP = 10.0
+"""Likewise for networks, which know nothing of how a curve goes on beyond what they have seen."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,17 @@ class TradeInputs:
         x = (_raw(market, self.responses) - self.mean) / self.std
         x[..., :_BANK] = np.clip(x[..., :_BANK], -_CLIP, _CLIP)
         return np.concatenate((np.ones_like(x[..., :1]), x), axis=2)
+
+    def for_networks(self, x: Tensor) -> Tensor:
+        """Return what networks see, (days, n, inputs - 1): a stock's own past is relative to the market's.
+
+        Groups stay as they are. Relative to the market, a stock's past is a third as noisy, or less.
+        """
+        own, market = x[..., 1 : 1 + _SCALES], x[..., 1 + _SCALES : 1 + 2 * _SCALES]
+        mean, std = (torch.from_numpy(part).to(x.device) for part in (self.mean, self.std))
+        level = market * std[_SCALES : 2 * _SCALES] + mean[_SCALES : 2 * _SCALES]
+        relative = own + (mean[:_SCALES] - level) / std[:_SCALES]
+        return torch.cat((relative, x[..., 1 + _SCALES :]), dim=-1).clamp(-_NETWORK_CLIP, _NETWORK_CLIP)
 
     def without(self, x: Float32Array, market: Market, learned: BoolArray, days: slice = slice(None)) -> Float32Array:
         """Return a market's inputs `x` of some days, with the forecasts of responses fitted to other days in place."""

@@ -1,33 +1,128 @@
-"""Replay: the population's shared experience of waiting, preallocated and overwritten in place.
+"""The replay buffer: the population's shared experience, preallocated and overwritten in place.
 
-A transition holds two accounts, not the market: what prices do is in the expected results alone.
+A transition holds accounts and the index of the day, not the market: what prices do is looked up by the day.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Self
+
 import torch
+from torch import Tensor
 
 from models.cash_value import BUCKETS, Accounts, CashTransitions
 from utils.tensor_ring import Fields, TensorRing
 
+_ACCOUNT: dict[str, tuple[int, ...]] = {"cash": (), "pending": (BUCKETS,), "left": (), "opportunity": ()}
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """N transitions of accounts from one decision to the next."""
+
+    state: Accounts
+    """Before the decision, (N,) each, float64."""
+    best: Tensor
+    """(N, k) expected results of the largest orders for the best candidates, percent of the initial capital."""
+    action: Tensor
+    """(N, k) sizes ordered, as shares of the largest order."""
+    reward: Tensor
+    """(N,) what those orders earned, percent of the initial capital, credited to the day that they were given."""
+    after: Accounts
+    """After the decision."""
+    next: Accounts
+    """Before the next one."""
+    next_best: Tensor
+    """(N, k)"""
+    terminated: Tensor
+    """(N,) bool: the next decision is the last of the episode."""
+
+    @classmethod
+    def of(cls, rows: dict[str, Tensor]) -> Self:
+        """Build from rows of a replay buffer."""
+        state, after, following = (
+            Accounts(**{name: rows[f"{when}_{name}"].double() for name in _ACCOUNT})
+            for when in ("state", "after", "next")
+        )
+        best, action, reward, next_best = (rows[name].double() for name in ("best", "action", "reward", "next_best"))
+        return cls(state, best, action, reward, after, following, next_best, rows["terminated"])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return transitions of the changed parts."""
+        state, after, following = (part.map(change) for part in (self.state, self.after, self.next))
+        best, action, reward = (change(part) for part in (self.best, self.action, self.reward))
+        return replace(
+            self,
+            state=state,
+            best=best,
+            action=action,
+            reward=reward,
+            after=after,
+            next=following,
+            next_best=change(self.next_best),
+            terminated=change(self.terminated),
+        )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What an update learns from: replayed transitions, and counterfactual outcomes of any orders of training days."""
+
+    transitions: Transitions
+    """(N,)"""
+    x: Tensor
+    """(folds, N, inputs) of orders that are not of the fold."""
+    y: Tensor
+    """(folds, N, targets) what they earned beyond the mean of their day, in standard deviations."""
+
+    def split(self, parts: int) -> Iterator[Batch]:
+        """Divide it into so many batches, over which gradients are accumulated."""
+        size = -(-self.x.shape[1] // parts)
+        for first in range(0, self.x.shape[1], size):
+            rows = slice(first, first + size)
+            yield Batch(self.transitions.map(itemgetter(rows)), self.x[:, rows], self.y[:, rows])
+
 
 def transition_fields(orders_per_day: int) -> Fields:
-    """Return the fields of a transition, from the account after a decision to that before the next, float32 each."""
-    shapes: dict[str, tuple[int, ...]] = {"cash": (), "pending": (BUCKETS,), "left": (), "opportunity": ()}
-    fields = {f"{when}_{name}": shape for when in ("after", "next") for name, shape in shapes.items()}
-    return {name: (shape, torch.float32) for name, shape in {**fields, "next_best": (orders_per_day,)}.items()}
+    """Return the fields of a transition."""
+    shapes = {f"{when}_{name}": shape for when in ("state", "after", "next") for name, shape in _ACCOUNT.items()}
+    orders = (orders_per_day,)
+    shapes |= {"best": orders, "action": orders, "reward": (), "next_best": orders}
+    fields: Fields = {name: (shape, torch.float32) for name, shape in shapes.items()}
+    return {**fields, "day": ((), torch.int32), "terminated": ((), torch.bool)}
 
 
-def replay_buffer(capacity: int, orders_per_day: int, device: torch.device | str = "cpu") -> TensorRing:
-    """Allocate a replay buffer."""
-    return TensorRing(capacity, transition_fields(orders_per_day), device)
+class ReplayBuffer(TensorRing):
+    """A ring of transitions, from which is learned once it holds enough of them."""
 
+    def __init__(
+        self, capacity: int, orders_per_day: int, training_starts: int = 0, device: torch.device | str = "cpu"
+    ) -> None:
+        """Allocate room for so many transitions; networks learn once `training_starts` of them are held."""
+        super().__init__(capacity, transition_fields(orders_per_day), device)
+        self.training_starts = min(training_starts, capacity)
 
-def cash_transitions(replay: TensorRing) -> CashTransitions:
-    """Return all transitions held."""
-    held = {name: store[: replay.size].double() for name, store in replay.data.items()}
-    after, following = (
-        Accounts(**{name: held[f"{when}_{name}"] for name in ("cash", "pending", "left", "opportunity")})
-        for when in ("after", "next")
-    )
-    return CashTransitions(after, following, held["next_best"])
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether it holds enough transitions to learn from."""
+        return self.size >= max(self.training_starts, 1)
+
+    def sample(self, rows: Tensor) -> Transitions:
+        """Return the transitions of (N,) rows."""
+        return Transitions.of({name: store[rows] for name, store in self.data.items()})
+
+    def cash_transitions(self) -> CashTransitions:
+        """Return all transitions held, as the value of cash is learned from."""
+        held = {name: store[: self.size].double() for name, store in self.data.items()}
+        after, following = (
+            Accounts(**{name: held[f"{when}_{name}"] for name in _ACCOUNT}) for when in ("after", "next")
+        )
+        return CashTransitions(after, following, held["next_best"])
+
+    def __str__(self) -> str:
+        if self.is_ready:
+            return f"Replay buffer {self.size:,} / {self.capacity:,}, ready"
+        return f"Buffer not ready: {self.size:,} / {self.training_starts:,}"

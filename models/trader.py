@@ -5,17 +5,21 @@ An agent expects results of orders by a linear critic, and orders the best stock
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from models.cash_value import Accounts, CashValue, Decision
+from models.cash_value import Accounts, Adjustment, CashValue, Decision, account_features, candidate_features
+from models.networks import Actor, Critic, Perceptrons
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, rank_stocks
 
 _BEST = 5
 """Stocks over whose expected results the opportunities of a day are the mean."""
+ACTOR_BOUND = 0.5
+"""Share of the largest order by which an actor departs from the greedy rule at most."""
 _TRACE = 1e-6
 """Share by which each order of a day is smaller than the better one, so that the best is bought first."""
 
@@ -63,6 +67,17 @@ class Traders:
         return Traders(**{name: value.mean(0, keepdim=True) for name, value in vars(self).items()})
 
 
+def day_mean(values: Tensor, tradable: Tensor) -> Tensor:
+    """Return the (..., days, 1) mean of (..., days, n) values over the stocks with a bar, (days, n)."""
+    total = torch.where(tradable, values, 0.0).sum(-1, keepdim=True)
+    return total / tradable.sum(-1, keepdim=True).clamp(min=1)
+
+
+def relative_to_day(values: Tensor, tradable: Tensor) -> Tensor:
+    """Return (..., days, n) values less their mean over the stocks with a bar."""
+    return values - day_mean(values, tradable)
+
+
 @dataclass(frozen=True)
 class Outlook:
     """What A agents expect of the orders of each day."""
@@ -93,6 +108,70 @@ class Outlook:
         return cls.of((_TRACE * (1.0 - turn / count)).float()[None], tradable)
 
 
+_NETWORKS = ("actor", "continuation")
+
+
+@dataclass(frozen=True)
+class PolicyNetworks:
+    """What actors add to the greedy rule (Silver et al. 2018, "Residual policy learning"), and critics to its value.
+
+    L accounts belong to G groups, one after the other; the networks of a group are averaged. Agents of a population are
+    groups of one member each, a committee is one group.
+    """
+
+    actor: Perceptrons
+    """(G, members)"""
+    continuation: Perceptrons
+    """(G, members), see `models.networks.Critic`."""
+    gate: Tensor
+    """(G, members) 1 where an actor's residual is kept, else 0."""
+
+    @classmethod
+    def of(cls, actor: Actor, critic: Critic, gate: Tensor | None = None) -> PolicyNetworks:
+        """Return the networks of a population; (A,) gates, default: all residuals are kept."""
+        own, follows = (part.map(lambda tensor: tensor[:, None]) for part in (actor.adjustment, critic.continuation))
+        gate = torch.ones_like(own.parts[0][:, 0, 0, 0]) if gate is None else gate
+        return cls(own, follows, gate[:, None])
+
+    @classmethod
+    def of_committee(cls, actor: Actor, critic: Critic, gate: Tensor) -> PolicyNetworks:
+        """Return the networks of a committee of all these agents."""
+        own, follows = (part.map(lambda tensor: tensor[None]) for part in (actor.adjustment, critic.continuation))
+        return cls(own, follows, gate[None])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors by name."""
+        parts = {f"{name} {n}": part for name in _NETWORKS for n, part in enumerate(getattr(self, name).parts)}
+        return {**parts, "gate": self.gate}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> PolicyNetworks:
+        """Build from what `tensors` gave, among others."""
+        actor, continuation = (Perceptrons(tuple(tensors[f"{name} {n}"] for n in range(6))) for name in _NETWORKS)
+        return cls(actor, continuation, tensors["gate"])
+
+    def adjusting(self, accounts: Accounts, cash_value: CashValue, noise: Tensor | float = 0.0) -> Adjustment:
+        """Return the adjustment of the orders of these accounts; (L,) noise is added to explore."""
+
+        def adjustment(levels: Tensor, expected: Tensor, gain: Tensor) -> Tensor:
+            features = candidate_features(accounts, cash_value, levels, expected, gain)
+            residual = torch.tanh(self._of_groups(self.actor, features))
+            return ACTOR_BOUND * (self.gate[..., None] * residual).mean(1).flatten() + noise
+
+        return adjustment
+
+    def value(self, decision: Decision, cash_value: CashValue) -> Tensor:
+        """Return Q(s, a) of decisions, (L,) percent of the initial capital."""
+        after = decision.after
+        learned = self._of_groups(self.continuation, account_features(after, cash_value)).mean(1).flatten()
+        follows = cash_value.of(after) + cash_value.good_order * learned * (after.left > 0)
+        return decision.reward + follows
+
+    def _of_groups(self, networks: Perceptrons, features: Tensor) -> Tensor:
+        """Map (L, features) to (G, members, L / G)."""
+        return networks(features.view(len(self.gate), 1, -1, features.shape[-1]))[..., 0]
+
+
 @dataclass(frozen=True)
 class Choice:
     """The orders of L accounts on a day, best first."""
@@ -121,6 +200,7 @@ def decide(
     caution: Tensor,
     orders: int,
     slopes: Tensor | None = None,
+    adjustment: Adjustment | None = None,
 ) -> Choice:
     """Choose the orders of L accounts, one row of traders each.
 
@@ -129,10 +209,17 @@ def decide(
         caution: (L,) percent of an order's value that it must earn beyond what waiting is worth; 0 but to explore.
         orders: k, largest number of orders of a day.
         slopes: of the value of cash, where they are known.
+        adjustment: of an actor; default: none.
     """
     best, stock = rank_stocks(expected, orders)
     decision = cash_value.decide(
-        best.double(), accounts, patience=traders.patience, caution=caution, largest=traders.size, slopes=slopes
+        best.double(),
+        accounts,
+        patience=traders.patience,
+        caution=caution,
+        largest=traders.size,
+        slopes=slopes,
+        adjustment=adjustment,
     )
     last = MAX_COEFFICIENT * (1 - _TRACE * (orders - 1))
     largest = torch.linspace(MAX_COEFFICIENT, last, orders, dtype=torch.float64, device=expected.device)

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from data.market import Market
 from data.splits import random_windows, spaced_windows
 from environment.portfolio import Portfolio
 from models import genome
 from models.cash_value import CashValue, improve
-from models.ddpg_agent import DDPGAgent
-from models.replay_buffer import cash_transitions, replay_buffer
+from models.ddpg_agent import LOSSES, Committee, DDPGAgent
+from models.genome import TARGET
+from models.population import Population
+from models.replay_buffer import Batch, ReplayBuffer
 from models.trader import Traders
+from training.ddpg import Losses, learner, update
 from training.evolution import elite_count, next_generation, ranked
 from training.forecasts.ridge import TrainingDays, traders_of
 from training.generation_log import HISTORY, GenerationLog
 from training.rollout import roll_out
 from training.rollout_graph import RolloutGraph
-from training.shards.shard import Choice, LocalShards, Played, Shard, Shards, Task
+from training.shards.shard import Choice, LocalShards, Played, Shard, Shards, Task, network_tensors
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.runs.devices import note_other_device
 from utils.runs.seeding import named_generator, random_state, set_random_state
 from utils.spaces import TARGET_PERCENTS
 
+logger = logging.getLogger(__name__)
+STREAMS = ("windows", "evolution", "networks", "sight", "noise", "batches")
+"""Random numbers by purpose; all are drawn on the CPU."""
 PHASES = ("fit", "evaluate", "evolve", "train", "validate", "checkpoint")
 """Of a generation, in their order; its checkpoint is written by who drives the trainer."""
 
@@ -60,11 +68,11 @@ class ERLTrainer:
         self.days = TrainingDays.of(market, env)
         self.shards: Shards = LocalShards([Shard(self.days, env, market.splits.train)], safe_point)
         """Where agents are played."""
-        self.generators = {name: named_generator(seed, name) for name in ("windows", "evolution")}
+        self.generators = {name: named_generator(seed, name) for name in STREAMS}
         self.genes = genome.found(evolution.population_size, self.generators["evolution"])
         """(P, genes) of the agents."""
         self.cash_value = CashValue.zero(env.rules, self.device)
-        self.replay = replay_buffer(learning.replay_capacity, env.orders_per_day, self.device)
+        self.replay = ReplayBuffer(learning.replay_capacity, env.orders_per_day, learning.training_starts, self.device)
         self.elites = list(range(elite_count(evolution)))
         """Rows of the fittest agents of the last evaluation, the fittest first."""
         self.founders = list(range(evolution.population_size))
@@ -74,6 +82,18 @@ class ERLTrainer:
         self.generation = 0
         self.forecasts = self.days.fit(self.genes)
         """Of the agents that were evaluated last; rows of elites hold for the next generation too."""
+        self.population = Population.found(
+            evolution.population_size,
+            learning,
+            self.days.inputs,
+            env.rules,
+            len(self.days.samples.folds),
+            self.device,
+            self.generators["networks"],
+            learner=learner(learning.gamma, learning.tau),
+        )
+        self.updates = 0
+        """Gradient steps of all agents so far."""
         self.champion = self.ensemble(self.elites)
         """The elites of the last generation in one agent."""
         self.champion_score = float("nan")
@@ -96,26 +116,40 @@ class ERLTrainer:
         self.generation += 1
         self.log.begin(self.generation)
         with self.log.phase("fit"):
-            self.forecasts = self.days.fit(self.genes)
+            self.fit_forecasts()
         with self.log.phase("evaluate"):
-            played = self.evaluate()
+            played = self.evaluate_population()
         learning = self.learning_record(played)
         with self.log.phase("evolve"):
-            self.evolve(played.fitness)
+            self.evolve_population(played.fitness)
         with self.log.phase("train"):
-            self.train()
+            learning |= self.train_population(played)
         learning |= {f"luck_in_{name}": chance for name, chance in vars(self.champion.evidence).items()}
         with self.log.phase("validate"):
-            validation = self.validate()
+            validation = self.validate_best_agent()
         return self.log.record(played, learning, validation, self.replay)
 
-    def evaluate(self) -> Played:
+    def fit_forecasts(self) -> None:
+        """Fit the ridge regressions of all agents to what orders earned on training days, by fold and on all."""
+        self.forecasts = self.days.fit(self.genes)
+        self.population.inform(self.traders, self.cash_value)
+
+    @property
+    def traders(self) -> Traders:
+        """What the agents decide by, as they were fitted last."""
+        return traders_of(self.genes, self.forecasts.weights, self.device)
+
+    def evaluate_population(self) -> Played:
         """Play all agents on windows of training days by what they expect there out of fold; fill the replay."""
-        train, steps = self.market.splits.train, self.eval_env.rules.episode_steps
+        train, rules = self.market.splits.train, self.eval_env.rules
         fitness, exploration = self.evaluation.fitness_windows, self.evaluation.exploration_windows
-        draws = self.generators["windows"]
+        draws, steps = self.generators["windows"], rules.episode_steps
         starts = torch.cat([random_windows(train, steps, count, draws) for count in (fitness, exploration) if count])
         drawn = torch.rand(len(self.genes), exploration, generator=draws, dtype=torch.float64)
+        networks = self.population.networks
+        noise = torch.zeros(len(self.genes), exploration, 0)
+        if networks is not None:
+            noise = torch.randn(*drawn.shape, rules.trading_days, generator=self.generators["noise"])
         task = Task(
             self.genes,
             self.forecasts.weights,
@@ -124,6 +158,9 @@ class ERLTrainer:
             self.cash_value.opportunity_knots,
             starts,
             drawn,
+            self.learning.exploration_noise * noise,
+            {} if networks is None else network_tensors(networks),
+            self.updates > self.learning.warm_up,
         )
         played, lived = self.shards.evaluate(task, self.choose)
         if lived.transitions:
@@ -136,60 +173,167 @@ class ERLTrainer:
         elites, days = ranked(fitness)[: elite_count(self.evolution)], self.eval_env.rules.trading_days - 1
         return Choice.of(elites, days, windows, self.replay.capacity)
 
-    def evolve(self, fitness: Tensor) -> None:
-        """Replace all agents but the elites by mutated children of the fittest."""
+    def evolve_population(self, fitness: Tensor) -> None:
+        """Replace all agents but the elites by mutated children of the fittest, which inherit networks and moments."""
         self.elites = ranked(fitness)[: elite_count(self.evolution)].tolist()
         self.genes, parents = next_generation(self.genes, fitness, self.evolution, self.generators["evolution"])
+        self.population.inherit(parents, self.generators["sight"])
         self.founders = [self.founders[parent] for parent in parents.tolist()]
 
-    def train(self) -> None:
-        """Fit the value of cash to what accounts lived through, and the champion's critic to what orders earned."""
+    def train_population(self, played: Played) -> dict[str, float]:
+        """Improve the value of cash by least squares and the networks by gradient; make the best agent of the elites.
+
+        Returns:
+            What learning did, for the record; nothing without networks.
+        """
         self.safe_point()
         if self.learning.gamma > 0 and self.replay.size:
+            transitions = self.replay.cash_transitions()
             self.cash_value = improve(
-                self.cash_value, cash_transitions(self.replay), self.learning.gamma, self.learning.policy_iterations
+                self.cash_value, transitions, self.learning.gamma, self.learning.policy_iterations
             )
         self.safe_point()
-        self.champion = self.ensemble(self.elites)
+        learned = self._train_networks() if self.population.networks is not None else {}
+        self.champion = self.ensemble(self.elites, played.gate)
+        return learned
 
-    def ensemble(self, agents: Sequence[int]) -> DDPGAgent:
-        """Return the mean of some agents: of critics that are linear it is an ensemble.
+    def _train_networks(self) -> dict[str, float]:
+        """Take the gradient steps of a generation, once the replay holds enough; all is drawn beforehand."""
+        networks, learning, relative = self.population.networks, self.learning, self.days.relative
+        assert networks is not None
+        if not self.replay.is_ready:
+            logger.info("%s", self.replay)
+            return {}
+        rows, draws = learning.batch_size * learning.gradient_accumulation, self.generators["batches"]
+        orders = relative.draw(learning.gradient_steps * rows, draws)
+        replayed = torch.randint(self.replay.size, (learning.gradient_steps * rows,), generator=draws).to(self.device)
+        traders, (x, y), losses = self.traders, relative.rows, []
+        steps = zip(orders.split(rows), replayed.split(rows), strict=True)
+        for own, shared in tqdm(
+            steps, desc="train", unit="update", total=learning.gradient_steps, leave=False, disable=None, delay=1.0
+        ):
+            self.safe_point()
+            batch = Batch(self.replay.sample(shared), x[own.T], y[own.T])
+            trains_actor = self.updates >= learning.warm_up
+            losses.append(
+                update(
+                    networks,
+                    traders,
+                    self.cash_value,
+                    batch,
+                    learning.gradient_accumulation,
+                    gamma=learning.gamma,
+                    tau=learning.tau,
+                    trains_actor=trains_actor,
+                )
+            )
+            self.updates += 1
+        return self._losses_record(losses)
 
-        Where days out of fold show no evidence for what it expects, it is one that holds the market.
+    def _losses_record(self, losses: Sequence[Losses]) -> dict[str, float]:
+        """Note the mean losses of each agent, and return those of all with their gradients."""
+        networks = self.population.networks
+        assert networks is not None
+        found = {name: torch.stack([getattr(loss, name) for loss in losses]).cpu() for name in LOSSES}
+        for row, agent in enumerate(self.population.agents):
+            for name, loss in found.items():
+                agent.losses[name].extend(loss[:, row].tolist())
+        optimizers = {"critic": networks.critic_optimizer, "actor": networks.actor_optimizer}
+        return {
+            **{f"{name}_loss": float(loss.mean()) for name, loss in found.items()},
+            **{f"{name}_gradient_norm": float(own.norm.mean()) for name, own in optimizers.items()},
+            "skipped_updates": float(sum(own.skipped.sum() for own in optimizers.values())),
+        }
+
+    def ensemble(self, rows: Sequence[int], gates: Tensor | None = None) -> DDPGAgent:
+        """Return a committee of some agents: ridge regressions that are averaged, and the stack of their networks.
+
+        Where evidence is required and training days show none, it holds the market.
+
+        Args:
+            gates: (P,) of all actors; default: no residual is kept.
         """
-        rows, rules = list(agents), self.eval_env.rules
-        traders = traders_of(self.genes[rows], self.forecasts.weights[rows], "cpu").mean()
+        rules, chosen = self.eval_env.rules, torch.tensor(list(rows))
+        genes, by_fold = self.genes[chosen], self.forecasts.by_fold[chosen]
+        weights = self.forecasts.weights[chosen]
+        traders = traders_of(genes, weights, "cpu").mean()
+        networks, committee = self.population.networks, None
+        if networks is not None:
+            networks = networks.rows(chosen.to(self.device))
+            targets = genes[:, TARGET].long()
+            reward = networks.critic_target.reward
+            expected, blend = self.days.blended(by_fold, reward, targets.tolist())
+            deviation = self.days.relative.deviation[targets.to(self.device)]
+            committee = Committee(
+                (blend.ridge.cpu()[:, None] * weights).mean(0).to(self.device),
+                (blend.network.float() * deviation),
+                targets.to(self.device),
+                (torch.zeros(len(chosen)) if gates is None else gates[chosen].float()).to(self.device),
+            )
+        else:
+            expected = self.days.out_of_fold(by_fold.mean(0)[None])
         target = int((torch.tensor(TARGET_PERCENTS) - traders.target_percent).abs().argmin())
-        evidence = self.days.evidence(self.forecasts.by_fold[rows].mean(0), target)
-        if not evidence.is_there:
-            traders = Traders.of_market(rules, traders.weights.shape[1])
-        return DDPGAgent(self.days.inputs, traders.to(self.device), self.cash_value, rules, evidence)
+        evidence = self.days.evidence(expected.mean(0), target, self.trials)
+        if self.evaluation.evidence == "require" and not evidence.is_there:
+            traders, networks, committee = Traders.of_market(rules, traders.weights.shape[1]), None, None
+        return DDPGAgent(
+            self.days.inputs, traders.to(self.device), self.cash_value, rules, evidence, networks, committee
+        )
 
-    def validate(self) -> dict[str, float]:
-        """Play the champion on the validation windows; nothing is chosen by the result."""
+    @property
+    def trials(self) -> int:
+        """Agents that have been looked at out of fold, among which the elites were chosen.
+
+        Without networks their number is left out of the evidence, as it was before there were any.
+        """
+        if self.population.networks is None:
+            return 1
+        return len(self.genes) + max(0, self.generation - 1) * (len(self.genes) - elite_count(self.evolution))
+
+    @property
+    def best_agent(self) -> DDPGAgent:
+        """The committee of the last generation's elites, which is deployed."""
+        return self.champion
+
+    def validate_best_agent(self) -> dict[str, float]:
+        """Play the best agent on the validation windows; nothing is chosen by the result."""
+        span, champion = self.market.splits.validation, self.champion
+        policy = champion.policy
         rollout = roll_out(
             self.val_env,
-            self.champion.traders,
-            self.champion.outlook(self.market, self.days.later),
+            champion.traders,
+            champion.outlook(self.market, self.days.later, slice(span.first, span.last + 1)),
             self.cash_value,
             self.validation_starts,
             safe_point=self.safe_point,
             label="validate",
             graph=self.val_graph,
+            policy=policy,
         )
         self.champion_score = float(rollout.profit_percent)
         return {"champion": self.champion_score}
 
     def learning_record(self, played: Played) -> dict[str, float]:
-        """Return how well critics and value foretell what they have not seen, and how varied the agents still are."""
+        """Return how well forecasts and value foretell what they have not seen, and how varied the agents still are."""
         best = ranked(played.fitness)[: elite_count(self.evolution)]
-        return {
+        found = {
             "explained": float(self.forecasts.explained.numpy().mean()),
             "explained_best": float(self.forecasts.explained.max()),
             "initial_value": float(played.initial_value[best].mean()),
             "elite_profit_percent": float(played.profit_percent[best].mean()),
             "founders": len(set(self.founders)),
         }
+        if self.population.networks is not None:
+            ridge, both = played.explained[best].mean(0).tolist()
+            found |= {
+                "explained_by_ridge": ridge,
+                "explained_by_both": both,
+                "network_weight": float(played.blend[best, 1].mean()),
+                "ridge_weight": float(played.blend[best, 0].mean()),
+                "actors_kept": float(played.gate.mean()),
+                "noise_scale": self.learning.exploration_noise,
+            }
+        return found
 
     @property
     def seconds(self) -> Sequence[dict[str, float]]:
@@ -206,11 +350,12 @@ class ERLTrainer:
         RidgeForecasts follow from genes and market; the champion's is kept for who only plays it.
         """
         return {
-            "population": {"genes": self.genes},
+            "population": {"genes": self.genes, **self.population.state_dict()},
             "champion": self.champion.state_dict(),
             "replay": self.replay.state_dict(),
             "progress": {
                 "generation": self.generation,
+                "updates": self.updates,
                 "device": str(self.device),
                 "champion_score": self.champion_score,
                 "elites": self.elites,
@@ -227,10 +372,11 @@ class ERLTrainer:
         """Restore what `state_dict` gave."""
         progress = state["progress"]
         note_other_device(progress.get("device"), self.device)
-        self.generation = progress["generation"]
+        self.generation, self.updates = progress["generation"], progress["updates"]
         self.champion_score = progress["champion_score"]
         self.elites, self.founders = list(progress["elites"]), list(progress["founders"])
         self.genes = state["population"]["genes"].cpu()
+        self.population.load_state_dict(state["population"])
         self.champion = DDPGAgent.from_state(state["champion"], self.device)
         self.cash_value = self.champion.cash_value
         self.replay.load_state_dict(state["replay"])

@@ -14,7 +14,7 @@ from environment.ledger import EpisodeSummary
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from models.cash_value import Accounts, CashValue, Decision, accounts_in, buckets_of
-from models.trader import Choice, Outlook, Traders, decide
+from models.trader import Choice, Outlook, PolicyNetworks, Traders, decide
 from training.rollout_graph import RolloutGraph, SafePoint, Tensors
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
@@ -39,6 +39,30 @@ class Rollout:
     transitions: dict[str, Tensor]
     """(decisions - 1, A, W, ...) each, see `models.replay_buffer.transition_fields`; empty unless asked for."""
 
+    by_window: Tensor
+    """(A, W) profit in percent, of the windows that count."""
+
+    def where(self, is_other: Tensor, other: Rollout) -> Rollout:
+        """Return the episodes of this rollout, but those of another one for (A,) agents."""
+        agents = len(is_other)
+
+        def chosen(one: Tensor, two: Tensor, dim: int) -> Tensor:
+            shape = [1] * dim + [agents] + [1] * (one.dim() - dim - 1)
+            return torch.where(is_other.view(shape), two, one)
+
+        def by_lane(one: Tensor, two: Tensor) -> Tensor:
+            return chosen(one.view(agents, -1), two.view(agents, -1), 0).flatten()
+
+        summary = EpisodeSummary(**{n: by_lane(v, getattr(other.summary, n)) for n, v in vars(self.summary).items()})
+        means = {n: chosen(getattr(self, n), getattr(other, n), 0) for n in ("fitness", "profit_percent", "by_window")}
+        return Rollout(
+            summary=summary,
+            equity=chosen(self.equity, other.equity, 1),
+            initial_value=chosen(self.initial_value, other.initial_value, 0),
+            transitions={n: chosen(v, other.transitions[n], 1) for n, v in self.transitions.items()},
+            **means,
+        )
+
     def transitions_of(self, agents: Tensor) -> dict[str, Tensor]:
         """Return the transitions of some agents, (N, ...) each."""
         return {name: part[:, agents].flatten(0, 2) for name, part in self.transitions.items()}
@@ -57,6 +81,8 @@ def roll_out(
     safe_point: Callable[[], None] | None = None,
     label: str = "evaluate",
     graph: RolloutGraph | None = None,
+    policy: PolicyNetworks | None = None,
+    noise: Tensor | None = None,
 ) -> Rollout:
     """Play all agents on all windows, the same for every agent.
 
@@ -68,6 +94,8 @@ def roll_out(
         records: makes transitions of the decisions, for a replay buffer.
         safe_point: is called before every day, and may raise to stop; once before a replay.
         graph: of the rollouts of this environment, where they are all alike.
+        policy: what the networks of the agents add.
+        noise: (A, E, trading days) exploration noise on the last E windows, see `PolicyNetworks.adjusting`.
     """
     agents, windows = traders.count, len(starts)
     agent = torch.arange(agents, device=env.device).repeat_interleave(windows)
@@ -78,6 +106,11 @@ def roll_out(
     inputs = {"agent": agent, "least": least.flatten(), **vars(outlook)}
     inputs |= {"value of cash": cash_value.weights, "opportunity_knots": cash_value.opportunity_knots}
     inputs |= vars(traders.rows(agent))
+    if policy is not None:
+        inputs |= policy.tensors()
+        inputs["noise"] = torch.zeros(agents, windows, env.rules.trading_days, dtype=torch.float64, device=env.device)
+        if noise is not None:
+            inputs["noise"][:, judged:] = noise
     days = partial(_play_days, env, cash_value, records, label)
     lived = (graph or RolloutGraph()).play(env, starts.repeat(agents), days, inputs, safe_point)
     summary, equity = env.summary(), env.equity_curve[: env.steps + 1].unflatten(1, (agents, windows)).clone()
@@ -85,7 +118,9 @@ def roll_out(
         total.view(agents, windows)[:, :judged].mean(1)
         for total in (summary.fitness, summary.profit_percent, lived["initial"])
     )
-    return Rollout(summary, equity, fitness, profit, value, _transitions(lived, cash_value, agents))
+    transitions = _transitions(lived, env, cash_value, agents)
+    by_window = summary.profit_percent.view(agents, windows)[:, :judged]
+    return Rollout(summary, equity, fitness, profit, value, transitions, by_window)
 
 
 def _play_days(
@@ -104,6 +139,7 @@ def _play_days(
     # What does not depend on accounts is there for all days at once.
     later = torch.arange(rules.trading_days, device=env.device)[:, None]
     opportunity, left = outlook.opportunity[agent, env.day + later], rules.trading_days - 1.0 - later.double()
+    policy = PolicyNetworks.from_tensors(inputs) if "noise" in inputs else None
     slopes, left = cash_value.slopes(left, opportunity), left.expand_as(opportunity)
     buckets, days = buckets_of(env.sessions_held, rules), list[dict[str, Tensor]]()
     for step in tqdm(range(rules.episode_steps), desc=label, unit="day", leave=False, disable=None, delay=1.0):
@@ -114,13 +150,18 @@ def _play_days(
             continue
         cash = (env.cash / rules.initial_capital).float()
         accounts = accounts_in(cash, env.sizes(), buckets, left[step], opportunity[step], rules)
-        if step == 0:
-            initial = cash_value.of(accounts)
+        adjustment = None
+        if policy is not None:
+            adjustment = policy.adjusting(accounts, cash_value, inputs["noise"][..., step].flatten())
         # An outlook expects nothing where there is no bar.
         expected = outlook.expected[agent, env.day].masked_fill_(env.held(), -torch.inf)
-        choice = decide(traders, cash_value, expected, accounts, inputs["least"], env.orders_per_day, slopes[step])
+        orders = env.orders_per_day
+        choice = decide(traders, cash_value, expected, accounts, inputs["least"], orders, slopes[step], adjustment)
+        if step == 0:
+            initial = cash_value.of(accounts) if policy is None else policy.value(choice.decision, cash_value)
         if records:
-            days.append({**vars(accounts), "size": choice.decision.size, "best": choice.decision.best})
+            decision = choice.decision
+            days.append({**vars(accounts), "day": env.day.clone(), "size": decision.size, "best": decision.best})
         env.step_orders(_orders(choice))
     return {"initial": initial, **{name: torch.stack([day[name] for day in days]) for name in (days or [{}])[0]}}
 
@@ -132,15 +173,20 @@ def _orders(choice: Choice) -> Orders:
     return Orders(choice.stock.T, coefficient, target.double().expand_as(coefficient))
 
 
-def _transitions(lived: Tensors, cash_value: CashValue, agents: int) -> dict[str, Tensor]:
-    """Join the decisions of consecutive days: from the account after one to that before the next."""
+def _transitions(lived: Tensors, env: Portfolio, cash_value: CashValue, agents: int) -> dict[str, Tensor]:
+    """Join the decisions of consecutive days: see `models.replay_buffer.Transitions`."""
     if len(lived.get("size", ())) < 2:
         return {}
-    before = Accounts(**{f.name: lived[f.name] for f in fields(Accounts)})
+    before, days = Accounts(**{f.name: lived[f.name] for f in fields(Accounts)}), len(lived["size"]) - 1
     after = Decision(lived["size"], lived["best"], before, cash_value.largest_order, cash_value.cost_rate).after
-    columns = {f"after_{name}": value[:-1] for name, value in vars(after).items()}
+    columns = {f"state_{name}": value[:-1] for name, value in vars(before).items()}
+    columns |= {f"after_{name}": value[:-1] for name, value in vars(after).items()}
     columns |= {f"next_{name}": value[1:] for name, value in vars(before).items()} | {"next_best": lived["best"][1:]}
-    return {name: value.float().unflatten(1, (agents, -1)) for name, value in columns.items()}
+    columns |= {"action": lived["size"][:-1], "best": lived["best"][:-1]}
+    columns |= {"reward": env.entry_credited_rewards()[:days]}
+    columns = {name: value.float() for name, value in columns.items()}
+    columns |= {"day": lived["day"][:-1].int(), "terminated": before.left[1:] <= 0}
+    return {name: value.unflatten(1, (agents, -1)) for name, value in columns.items()}
 
 
 @torch.no_grad()

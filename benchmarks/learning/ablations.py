@@ -64,17 +64,17 @@ def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:
     def choose(fitness: Tensor) -> None:
         trainer.elites = elites_of(trainer, fitness)
 
-    trainer.evolve = choose  # type: ignore[method-assign]
+    trainer.evolve_population = choose  # type: ignore[method-assign]
 
 
 def draw_fitness(trainer: ERLTrainer, generator: torch.Generator) -> None:
     """Let evolution see noise in place of fitness: the elites, and so the champion, are chosen by lot."""
-    evolve = trainer.evolve
+    evolve = trainer.evolve_population
 
     def evolve_by_lot(fitness: Tensor) -> None:
         evolve(torch.rand(fitness.shape, generator=generator, dtype=fitness.dtype))
 
-    trainer.evolve = evolve_by_lot  # type: ignore[method-assign]
+    trainer.evolve_population = evolve_by_lot  # type: ignore[method-assign]
 
 
 def search_by_lot(trainer: ERLTrainer, generator: torch.Generator) -> None:
@@ -89,7 +89,7 @@ def search_by_lot(trainer: ERLTrainer, generator: torch.Generator) -> None:
         trainer.founders = [kept.get(row, first + row) for row in range(len(fitness))]
         trainer.genes = founders
 
-    trainer.evolve = replace_by_founders  # type: ignore[method-assign]
+    trainer.evolve_population = replace_by_founders  # type: ignore[method-assign]
 
 
 def elites_of(trainer: ERLTrainer, fitness: Tensor) -> list[int]:
@@ -100,14 +100,14 @@ def elites_of(trainer: ERLTrainer, fitness: Tensor) -> list[int]:
 
 def leave_out(groups: Sequence[str], trainer: ERLTrainer, _: torch.Generator) -> None:
     """Take groups of inputs from all forecasts, whatever evolution makes of the genes."""
-    evolve, places = trainer.evolve, [genome.GENES.index(group) for group in groups]
+    evolve, places = trainer.evolve_population, [genome.GENES.index(group) for group in groups]
 
     def evolve_without(fitness: Tensor) -> None:
         evolve(fitness)
         trainer.genes[:, places] = _OFF
 
     trainer.genes[:, places] = _OFF
-    trainer.evolve = evolve_without  # type: ignore[method-assign]
+    trainer.evolve_population = evolve_without  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def _seconds(config: Config, market: Market, device: torch.device, agents: int, 
     torch.manual_seed(config.seed)
     own = replace(config, evolution=replace(config.evolution, population_size=agents))
     trainer = build_trainer(own, market, device)
-    return seconds_of(trainer.evaluate, device, repeats=repeats)
+    return seconds_of(trainer.evaluate_population, device, repeats=repeats)
 
 
 def evaluation_rows(name: str, figures: EvaluationFigures) -> list[Row]:

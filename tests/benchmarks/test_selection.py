@@ -112,5 +112,5 @@ def test_fitness_is_that_of_the_trainer() -> None:
     steps = trainer.eval_env.rules.episode_steps
     starts = spaced_windows(trainer.market.splits.train, steps, 32)
     with mock.patch("training.erl_trainer.random_windows", lambda *_: starts):
-        evaluated = trainer.evaluate().fitness
+        evaluated = trainer.evaluate_population().fitness
     assert torch.equal(SelectionStudy(trainer, seed=0).agents.fitness(trainer), evaluated)

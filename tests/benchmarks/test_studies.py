@@ -256,7 +256,7 @@ def test_random_fitness_chooses_by_lot() -> None:
         trainer = altered("random fitness")
         drawn.append([])
         for _ in range(6):
-            trainer.evolve(fitness)
+            trainer.evolve_population(fitness)
             drawn[-1].append(tuple(trainer.elites))
     assert drawn[0] == drawn[1] and len(set(drawn[0])) > 1
 
@@ -265,7 +265,7 @@ def test_without_evolution_all_genes_stay() -> None:
     trainer = altered("evolution off", "--evolution.elite-fraction", "0.5")
     before = trainer.genes.clone()
     trainer.run_generation()
-    trainer.evolve(FITNESS)
+    trainer.evolve_population(FITNESS)
     assert torch.equal(trainer.genes, before) and trainer.elites == [1, 3] and trainer.founders == [0, 1, 2, 3]
 
 
@@ -273,7 +273,7 @@ def test_random_search_draws_all_but_the_elites() -> None:
     trainer = altered("random search", "--evolution.elite-fraction", "0.5")
     before, seen = trainer.genes.clone(), [trainer.genes[0]]
     for _ in range(3):
-        trainer.evolve(FITNESS)
+        trainer.evolve_population(FITNESS)
         assert torch.equal(trainer.genes[[1, 3]], before[[1, 3]])
         assert all((trainer.genes[0] != genes).sum() > 5 for genes in seen)
         seen.append(trainer.genes[0])

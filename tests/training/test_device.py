@@ -179,8 +179,8 @@ def test_generations_run_on_cuda() -> None:
     there = type(trainer)(market, env, trainer.learning, trainer.evolution, trainer.evaluation, seed=0, log=trainer.log)
     records = list(there.run(2))
     assert there.cash_value.weights.device.type == "cuda" and there.replay.data["after_cash"].device.type == "cuda"
-    ours = trainer.evaluate()
+    ours = trainer.evaluate_population()
     assert records[0]["fitness"]["mean"] == pytest.approx(float(ours.fitness.mean()), rel=1e-3)
     trainer.load_state_dict(there.state_dict())
     assert trainer.champion.device.type == "cpu"
-    assert trainer.validate()["champion"] == pytest.approx(there.champion_score, rel=1e-3)
+    assert trainer.validate_best_agent()["champion"] == pytest.approx(there.champion_score, rel=1e-3)

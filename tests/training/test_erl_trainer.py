@@ -93,7 +93,7 @@ def test_what_is_restored_plays_the_same(market: Market) -> None:
     assert (other.days.fit(other.genes).weights == trainer.days.fit(trainer.genes).weights).all()
     found, expected = (one.champion.outlook(market).expected for one in (other, trainer))
     assert torch.equal(found, expected)
-    assert other.validate() == {"champion": trainer.champion_score}
+    assert other.validate_best_agent() == {"champion": trainer.champion_score}
 
 
 def numbers(record: Any) -> Iterator[float]:
@@ -197,11 +197,11 @@ def test_the_replay_is_what_the_fittest_lived_through(market: Market, monkeypatc
     windows = TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
     count = (TINY_RULES.trading_days - 1) * windows * elite_count(trainer.evolution)
     for generation in range(2):
-        trainer.evolve(trainer.evaluate().fitness)
+        trainer.evolve_population(trainer.evaluate_population().fitness)
         assert trainer.replay.size == (generation + 1) * count
         for name, value in rollouts[-1].transitions_of(torch.tensor(trainer.elites)).items():
             assert torch.equal(trainer.replay.data[name][generation * count : (generation + 1) * count], value), name
-        trainer.train()
+        trainer.train_population
 
 
 def test_no_exploration_and_no_waiting_can_be_asked_for(market: Market) -> None:

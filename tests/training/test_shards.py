@@ -78,7 +78,7 @@ def test_one_generation_fills_no_more_than_the_replay(market: Market) -> None:
     """What is kept of a generation comes from all of its elites, windows and days."""
     learning = LearningConfig(replay_capacity=40)
     trainer = trainer_of(market, 2, learning=learning)
-    trainer.evaluate()
+    trainer.evaluate_population()
     assert 30 <= trainer.replay.size <= 40
     assert len(set(trainer.replay.data["after_left"][: trainer.replay.size].tolist())) == TINY_RULES.trading_days - 1
 

@@ -6,7 +6,9 @@ so that on every training day there is one that has not seen it: what it expects
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,7 +19,9 @@ from environment.portfolio import Portfolio
 from models.ddpg_agent import Evidence
 from models.genome import PATIENCE, TARGET
 from models.inputs import GROUP_OF_INPUT, GROUPS, TradeInputs
-from models.trader import Outlook, Traders
+from models.networks import Perceptrons
+from models.trader import Outlook, Traders, day_mean, relative_to_day
+from training.forecasts.relative import Blend, RelativeOutcomes
 from training.forecasts.samples import Moments, Samples, Sums
 from training.forecasts.skill import information_coefficients, overlapping_mean_test
 from utils.spaces import TARGET_PERCENTS
@@ -69,6 +73,29 @@ class TrainingDays:
         later[: train.last + 1] = 0.0
         return cls(inputs, samples, moments.over(samples.train_days), without, within, env.bars.tradable, x, later)
 
+    def outlook(self, by_fold: Tensor) -> Outlook:
+        """Return what agents expect by ridge regression on training days, out of fold; nothing on all others."""
+        return Outlook.of(self.out_of_fold(by_fold), self.tradable)
+
+    @cached_property
+    def relative(self) -> RelativeOutcomes:
+        """Return what networks learn from."""
+        return RelativeOutcomes.of(self.samples, self.inputs, self.tradable)
+
+    def blended(self, by_fold: Tensor, reward: Perceptrons, targets: Sequence[int]) -> tuple[Tensor, Blend]:
+        """Return what agents expect out of fold by ridge regression and network, (A, days, n), and the blend.
+
+        Minus infinity on all days but those of training. The mean of a day's stocks is the ridge regression's.
+        """
+        relative = self.relative
+        days = slice(relative.first_day, relative.first_day + len(relative.x))
+        expected = self.out_of_fold(by_fold)
+        ridge, network = expected[:, days], relative.out_of_fold(reward, targets)
+        blend = relative.blend(ridge, network, targets)
+        selection = blend.selection(ridge, network)
+        expected[:, days] = day_mean(ridge, relative.tradable) + relative_to_day(selection, relative.tradable)
+        return expected, blend
+
     def fit(self, genes: Tensor) -> RidgeForecasts:
         """Fit the critics of agents with these (A, genes)."""
         rows, agents = genes.numpy(), np.arange(len(genes))
@@ -82,20 +109,20 @@ class TrainingDays:
         parts = whole, np.stack(folds, axis=1), 1.0 - error / variance
         return RidgeForecasts(*(torch.from_numpy(part) for part in parts))
 
-    def evidence(self, by_fold: Tensor, target: int) -> Evidence:
-        """Test whether what a critic, (folds, inputs) without each fold, expects goes with results at a target.
+    def evidence(self, expected: Tensor, target: int, trials: int = 1) -> Evidence:
+        """Test whether what an agent expects out of fold, (days, n), goes with results at a target.
 
         Choice is the mean rank correlation over the stocks of a day, timing that of days' means over time.
         """
         samples = self.samples
         is_known = samples.is_known & samples.train_days[:, None]
-        expected = self.out_of_fold(by_fold[None])[0].cpu().numpy().astype(np.float64)
+        scores = expected.cpu().numpy().astype(np.float64)
         days = is_known.any(axis=1)
-        pair = [np.where(is_known, values, np.nan)[days] for values in (expected, samples.results[target])]
+        pair = [np.where(is_known, values, np.nan)[days] for values in (scores, samples.results[target])]
         _, choice = information_coefficients(*pair)
         means = [np.nanmean(values, axis=1) for values in pair]
         timing = np.prod([mean - mean.mean() for mean in means], axis=0)
-        tests = (overlapping_mean_test(daily, samples.longest, trials=2) for daily in (choice, timing))
+        tests = (overlapping_mean_test(daily, samples.longest, trials=2 * trials) for daily in (choice, timing))
         return Evidence(*(test.p_value for test in tests))
 
     def _variance(self, target: int) -> float:
@@ -103,10 +130,6 @@ class TrainingDays:
         rows = sum(sums.gram[0, 0] for sums in self.within)
         total = sum(sums.product[0, target] for sums in self.within)
         return float(sum(sums.square[target] for sums in self.within) - total**2 / rows)
-
-    def outlook(self, by_fold: Tensor) -> Outlook:
-        """Return what the agents expect on training days, out of fold; nothing on all others."""
-        return Outlook.of(self.out_of_fold(by_fold), self.tradable)
 
     def out_of_fold(self, by_fold: Tensor) -> Tensor:
         """Return what (A, folds, inputs) critics expect on the days of the fold that they have not seen: (A, days, n).

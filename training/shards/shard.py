@@ -5,8 +5,9 @@ The driver draws all random numbers and gives each shard its rows, so that resul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Protocol, Self
 
@@ -16,6 +17,10 @@ from torch import Tensor
 from data.splits import Span
 from environment.portfolio import Portfolio
 from models.cash_value import CashValue
+from models.genome import TARGET
+from models.networks import Networks, Perceptrons
+from models.trader import Outlook, PolicyNetworks
+from training.forecasts.relative import Blend
 from training.forecasts.ridge import TrainingDays, traders_of
 from training.rollout import Rollout, roll_out
 from training.rollout_graph import RolloutGraph
@@ -41,6 +46,12 @@ class Task:
     """(W,) first days of the windows, those of exploration last."""
     drawn: Tensor
     """(P, E) uniform numbers by which agents wait at random on the last E windows."""
+    noise: Tensor
+    """(P, E, trading days) exploration noise on them, a share of the largest order."""
+    networks: dict[str, Tensor]
+    """Target networks of the agents, by `network_tensors`; empty where agents are closed forms only."""
+    is_acting: bool
+    """Actors have begun to learn, so that it is tested whether their residuals earn anything."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,12 @@ class Played:
     """(A,)"""
     profit_percent: Tensor
     initial_value: Tensor
+    blend: Tensor
+    """(A, 2) weights of ridge regression and network, see `training.forecasts.relative.Blend`."""
+    explained: Tensor
+    """(A, 2) share of the variance of relative results explained by the first, and by both; 0 without networks."""
+    gate: Tensor
+    """(A,) 1 where an actor's residual is kept: on the same windows it earned more, by two standard errors."""
     counts: Tensor
     """(A, COUNTS) int64 sums over all windows."""
     penalties: Tensor
@@ -58,7 +75,7 @@ class Played:
     costs: Tensor
 
     @classmethod
-    def of(cls, rollout: Rollout) -> Self:
+    def of(cls, rollout: Rollout, blend: Blend, gate: Tensor) -> Self:
         """Take the results of a rollout to the CPU, in one copy."""
         agents, summary = len(rollout.fitness), rollout.summary
         counts = [getattr(summary, name).view(agents, -1).sum(1, keepdim=True) for name in COUNTS]
@@ -68,7 +85,9 @@ class Played:
         numbers = torch.cat([part.double() for part in (*means, *counts, *lanes)], dim=1).cpu()
         parts = numbers.split((1, 1, 1, len(COUNTS), windows, windows), dim=1)
         fitness, profit, value = (part.squeeze(1) for part in parts[:3])
-        return cls(fitness, profit, value, parts[3].long(), *parts[4:])
+        weights = torch.stack((blend.ridge, blend.network), dim=1).cpu()
+        shown = weights, blend.explained.cpu(), gate.cpu()
+        return cls(fitness, profit, value, *shown, parts[3].long(), *parts[4:])
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
@@ -135,13 +154,14 @@ class Shard:
         Args:
             safe_point: is called before every day, and may raise to stop.
         """
-        env = self.env
+        env, agents = self.env, rows.stop - rows.start
         self._played.pop(rows.start, None)
-        outlook = self.days.outlook(task.by_fold[rows])
+        outlook, blend = self._outlook(task, rows)
         # What an order must earn is, on average, what the best ones of a day are expected to.
         best = outlook.opportunity[:, self.train.first : self.train.last].clamp(min=0).mean(1)
         typical = best / env.rules.largest_order
-        rollout = roll_out(
+        play = partial(
+            roll_out,
             env,
             traders_of(task.genes[rows], task.weights[rows], env.device),
             outlook,
@@ -152,8 +172,34 @@ class Shard:
             safe_point=safe_point,
             graph=self.graph,
         )
+        gate = outlook.opportunity.new_zeros(agents)
+        if not task.networks:
+            rollout = play()
+        else:
+            networks, noise = self._networks(task, rows), task.noise[rows].to(env.device)
+            rollout = play(policy=networks(gate), noise=noise)
+            if task.is_acting:
+                acting = play(policy=networks(gate + 1), noise=noise)
+                gate = earns_more(acting.by_window, rollout.by_window)
+                rollout = rollout.where(gate > 0, acting)
         self._played[rows.start] = rollout
-        return Played.of(rollout)
+        return Played.of(rollout, blend, gate)
+
+    def _outlook(self, task: Task, rows: slice) -> tuple[Outlook, Blend]:
+        """Return what agents expect out of fold, and how it is blended."""
+        by_fold = task.by_fold[rows]
+        if not task.networks:
+            return self.days.outlook(by_fold), Blend.of_ridge(len(by_fold))
+        reward = perceptrons(task.networks, "reward", rows, self.env.device)
+        targets = task.genes[rows, TARGET].long().tolist()
+        expected, blend = self.days.blended(by_fold, reward, targets)
+        return Outlook.of(expected, self.days.tradable), blend
+
+    def _networks(self, task: Task, rows: slice) -> Callable[[Tensor], PolicyNetworks]:
+        """Return what makes the networks that agents play with of their (A,) gates."""
+        parts = (perceptrons(task.networks, name, rows, self.env.device) for name in ("actor", "continuation"))
+        actor, continuation = (own.map(lambda part: part[:, None]) for own in parts)
+        return lambda gate: PolicyNetworks(actor, continuation, gate.float()[:, None])
 
     def lived(self, choice: Choice, rows: slice) -> Lived:
         """Return what those of the agents played last who are elites lived through, and forget the rest."""
@@ -197,3 +243,22 @@ class LocalShards:
 def groups(agents: int, shards: int) -> list[slice]:
     """Share out the rows of a population, in equal parts up to one agent."""
     return [slice(*ends) for ends in pairwise(agents * shard // shards for shard in range(shards + 1))]
+
+
+def network_tensors(networks: Networks) -> dict[str, Tensor]:
+    """Return the target networks by name and place, on the CPU."""
+    critic, actor = networks.critic_target, networks.actor_target
+    named = {"reward": critic.reward, "continuation": critic.continuation, "actor": actor.adjustment}
+    return {f"{name} {place}": part.cpu() for name, own in named.items() for place, part in enumerate(own.parts)}
+
+
+def perceptrons(tensors: Mapping[str, Tensor], name: str, rows: slice, device: torch.device | str) -> Perceptrons:
+    """Return some rows of what `network_tensors` gave."""
+    return Perceptrons(tuple(tensors[f"{name} {place}"][rows].to(device) for place in range(6)))
+
+
+def earns_more(one: Tensor, other: Tensor) -> Tensor:
+    """Return (A,) 1 where (A, W) profits are larger than others, paired, by two standard errors, else 0."""
+    difference = (one - other).double()
+    error = difference.std(1) / difference.shape[1] ** 0.5 if difference.shape[1] > 1 else torch.inf
+    return (difference.mean(1) > 2 * error).double()

@@ -18,6 +18,7 @@ from utils.config.kinds import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    PositiveShare,
     ResumedRunName,
     RunName,
     RunsFolder,
@@ -33,6 +34,7 @@ from utils.spaces import MAX_COEFFICIENT
 Profile = Literal["quick", "full"]
 Fill = Literal["next_open", "same_close"]
 Rivals = Literal["learned", "none"]
+EvidenceRule = Literal["report", "require"]
 MarketKind = Literal[
     "momentum",
     "reversal",
@@ -161,15 +163,33 @@ class EnvironmentConfig:
 
 @checked_dataclass
 class LearningConfig:
-    """How the value of cash is learned."""
+    """How the agents learn: the value of cash by least squares, actors and critics by gradient (DDPG)."""
 
+    gradient_steps: NonNegativeInt = 32
+    """Updates of all agents' networks in a generation; 0: none, agents are closed forms only."""
+    gradient_accumulation: PositiveInt = 4
+    """Batches over which the gradients of an update are accumulated."""
+    batch_size: PositiveInt = 256
+    """Transitions in a batch, and counterfactual outcomes that come with them for each fold."""
+    learning_rate: PositiveFloat = 0.002
+    """Step size of actors and critics (AdamW)."""
+    tau: PositiveShare = 0.01
+    """Share by which target networks follow in an update."""
+    hidden: PositiveInt = 32
+    """Width of the two hidden layers of actors and critics."""
+    exploration_noise: NonNegativeFloat = 0.1
+    """Standard deviation of the noise on actions in exploration windows, as a share of the largest order."""
+    warm_up: NonNegativeInt = 160
+    """Updates in which critics learn alone, before actors begin to."""
     gamma: Share = 1.0
     """Discount factor of a day. Episodes are finite and time left is part of the state: nothing has to be discounted.
-    0: waiting is worth nothing."""
+    0: cash is worth nothing tomorrow."""
     policy_iterations: Annotated[PositiveInt, Mark.SHORT] = 2
-    """Policy iterations of a generation."""
+    """Least-squares policy iterations of a generation."""
     replay_capacity: PositiveInt = 80_000
     """Transitions that the replay buffer keeps; the oldest are overwritten."""
+    training_starts: NonNegativeInt = 10_000
+    """Transitions that the replay buffer must hold before networks are trained."""
 
 
 @checked_dataclass
@@ -200,6 +220,9 @@ class EvaluationConfig:
     """Evenly spaced validation windows on which the champion is looked at; nothing is chosen on them."""
     random_pickers: PositiveInt = 200
     """Random pickers in the baseline table."""
+    evidence: EvidenceRule = "report"
+    """`report`: the champion is played as it was trained, and the p-value of its forecasts is told; `require`: where
+    that is not significant, it holds the market instead."""
     rivals: Annotated[Rivals, Mark.SHORT, Mark.FREE] = "learned"
     """`learned`: a ridge regression and LightGBM, fitted to the training days, are played beside the champion; `none`:
     they are left out."""
@@ -248,7 +271,8 @@ class Config:
 def profile_config(profile: Profile) -> Config:
     """Return a profile's settings: `full` for real data at full scale, `quick` for the built-in market on two cores."""
     if profile == "full":
-        return Config(profile="full")
+        learning = LearningConfig(gradient_accumulation=6, replay_capacity=50_000)
+        return Config(profile="full", learning=learning)
     return Config(
         profile="quick",
         generations=10,

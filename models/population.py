@@ -1,0 +1,114 @@
+"""A population of DDPG agents: parameters, targets and moments stacked, and each agent as a view of its row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models import genome
+from models.cash_value import FEATURES, CashValue
+from models.ddpg_agent import DDPGAgent, Evidence, Learner
+from models.inputs import GROUP_OF_INPUT, TradeInputs
+from models.networks import Networks, NetworkSizes
+from models.trader import Traders
+from utils.config.trader import EnvironmentConfig, LearningConfig
+from utils.spaces import TARGET_PERCENTS
+
+UNKNOWN = Evidence(choice=1.0, timing=1.0)
+"""Of an agent that was not tested."""
+_SIGHT_MUTATION = 0.1
+"""Share of the groups of inputs that a child's network begins or ceases to look at."""
+
+
+class Population:
+    """The agents of a run, and their stacked networks, which are None where agents are closed forms only.
+
+    What an agent's network looks at is inherited with the network, for its weights are those of its inputs.
+    """
+
+    def __init__(self, agents: list[DDPGAgent], networks: Networks | None, sight: Tensor) -> None:
+        """Take agents whose networks are views of rows.
+
+        Args:
+            sight: (P, groups) bool: the groups of inputs that each agent's network looks at.
+        """
+        self.agents, self.networks, self.sight = agents, networks, sight
+
+    @classmethod
+    def found(
+        cls,
+        size: int,
+        learning: LearningConfig,
+        inputs: TradeInputs,
+        rules: EnvironmentConfig,
+        folds: int,
+        device: torch.device,
+        generator: torch.Generator,
+        learner: Learner | None = None,
+    ) -> Population:
+        """Draw the networks of so many agents, and what they look at."""
+        sight, networks = genome.found_sight(size, generator), None
+        if learning.gradient_steps > 0:
+            sizes = NetworkSizes(learning.hidden, folds, len(TARGET_PERCENTS), FEATURES)
+            networks = Networks.found(inputs_seen(sight), sizes, learning.learning_rate, generator).to(device)
+        nothing, cash_value = Traders.of_market(rules, len(GROUP_OF_INPUT)).to(device), CashValue.zero(rules, device)
+        agents = [
+            DDPGAgent(
+                inputs,
+                nothing,
+                cash_value,
+                rules,
+                UNKNOWN,
+                None if networks is None else networks.rows(slice(row, row + 1)),
+                noise_scale=learning.exploration_noise,
+                learner=learner,
+            )
+            for row in range(size)
+        ]
+        return cls(agents, networks, sight)
+
+    def inform(self, traders: Traders, cash_value: CashValue) -> None:
+        """Give the agents the closed forms on which their networks stand: (P,) ridge regressions, one value of cash."""
+        for row, agent in enumerate(self.agents):
+            agent.traders, agent.cash_value = traders.rows(slice(row, row + 1)), cash_value
+
+    @torch.no_grad()
+    def inherit(self, parents: Tensor, generator: torch.Generator) -> None:
+        """Give each (P,) row the networks, targets and moments of its parent; who is its own parent stays as it is.
+
+        A child's network begins or ceases to look at some groups of inputs.
+        """
+        is_child = parents != torch.arange(len(parents))
+        self.sight = genome.mutate_sight(self.sight[parents], is_child, _SIGHT_MUTATION, generator)
+        if self.networks is not None:
+            rows = parents.to(self.networks.sight.device)
+            self.networks.assign({name: part[rows] for name, part in self.networks.tensors().items()})
+            self.networks.sight.copy_(inputs_seen(self.sight))
+            self.networks.blind()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what networks have learned, what they look at, and the last losses; nothing without networks."""
+        if self.networks is None:
+            return {}
+        losses = [{name: list(own) for name, own in agent.losses.items()} for agent in self.agents]
+        return {"sight": self.sight, "networks": self.networks.tensors(), "losses": losses}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        if self.networks is None:
+            return
+        self.sight = state["sight"].cpu()
+        self.networks.assign(state["networks"])
+        for agent, losses in zip(self.agents, state["losses"], strict=True):
+            for name, own in losses.items():
+                agent.losses[name].clear()
+                agent.losses[name].extend(own)
+
+
+def inputs_seen(sight: Tensor) -> Tensor:
+    """Return the (P, inputs) inputs of networks that look at (P, groups) groups."""
+    groups: Sequence[int] = GROUP_OF_INPUT[1:].tolist()
+    return sight[:, groups]
