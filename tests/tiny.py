@@ -33,7 +33,16 @@ INVESTABLE = (0, 2, 3, 5)
 INPUTS = len(GROUP_OF_INPUT)
 SURE = Evidence(choice=0.0, timing=0.0)
 """What makes an agent order by what it expects."""
-TINY_LEARNING = LearningConfig(replay_capacity=500)
+TINY_LEARNING = LearningConfig(
+    replay_capacity=500,
+    training_starts=10,
+    gradient_steps=2,
+    gradient_accumulation=2,
+    batch_size=8,
+    hidden=4,
+    warm_up=2,
+)
+"""Actors begin to learn in the second generation."""
 TINY_EVOLUTION = EvolutionConfig(population_size=4)
 TINY_EVALUATION = EvaluationConfig(fitness_windows=2, exploration_windows=1, validation_windows=2)
 

@@ -141,31 +141,38 @@ class ERLTrainer:
 
     def evaluate_population(self) -> Played:
         """Play all agents on windows of training days by what they expect there out of fold; fill the replay."""
-        train, rules = self.market.splits.train, self.eval_env.rules
+        train, steps = self.market.splits.train, self.eval_env.rules.episode_steps
         fitness, exploration = self.evaluation.fitness_windows, self.evaluation.exploration_windows
-        draws, steps = self.generators["windows"], rules.episode_steps
+        draws = self.generators["windows"]
         starts = torch.cat([random_windows(train, steps, count, draws) for count in (fitness, exploration) if count])
         drawn = torch.rand(len(self.genes), exploration, generator=draws, dtype=torch.float64)
-        networks = self.population.networks
-        noise = torch.zeros(len(self.genes), exploration, 0)
-        if networks is not None:
-            noise = torch.randn(*drawn.shape, rules.trading_days, generator=self.generators["noise"])
-        task = Task(
-            self.genes,
-            self.forecasts.weights,
-            self.forecasts.by_fold,
-            self.cash_value.weights,
-            self.cash_value.opportunity_knots,
-            starts,
-            drawn,
-            self.learning.exploration_noise * noise,
-            {} if networks is None else network_tensors(networks),
-            self.updates > self.learning.warm_up,
-        )
-        played, lived = self.shards.evaluate(task, self.choose)
+        played, lived = self.shards.evaluate(self.task(starts, drawn), self.choose)
         if lived.transitions:
             self.replay.add(lived.transitions)
         return played
+
+    def task(self, starts: Tensor, drawn: Tensor) -> Task:
+        """Return what the agents play by on windows from these (W,) days, the last ones to explore.
+
+        Args:
+            drawn: (P, E) uniform numbers by which they wait at random on the last E windows.
+        """
+        networks, noise = self.population.networks, torch.zeros(*drawn.shape, 0)
+        if networks is not None:
+            days = self.eval_env.rules.trading_days
+            noise = torch.randn(*drawn.shape, days, generator=self.generators["noise"], dtype=torch.float64)
+        return Task(
+            genes=self.genes,
+            weights=self.forecasts.weights,
+            by_fold=self.forecasts.by_fold,
+            cash_value=self.cash_value.weights,
+            opportunity_knots=self.cash_value.opportunity_knots,
+            starts=starts,
+            drawn=drawn,
+            noise=self.learning.exploration_noise * noise,
+            networks={} if networks is None else network_tensors(networks),
+            is_acting=torch.tensor(self.updates > self.learning.warm_up),
+        )
 
     def choose(self, fitness: Tensor) -> Choice:
         """Choose whose transitions the replay gets: what is worth waiting for is what the best expect."""

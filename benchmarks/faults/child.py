@@ -23,7 +23,13 @@ from training.erl_trainer import ERLTrainer
 from utils.runs import checkpoint_writer
 from utils.runs.checkpoint import save_checkpoint
 
-PHASES = ("evaluate", "evolve", "train", "validate")
+METHODS = {
+    "evaluate": "evaluate_population",
+    "evolve": "evolve_population",
+    "train": "train_population",
+    "validate": "validate_best_agent",
+}
+PHASES = tuple(METHODS)
 SAVING = "saving"
 PAUSE_SECONDS = 0.3
 
@@ -53,7 +59,7 @@ def pausing(phase: str, generation: int, marker: str) -> Iterator[None]:
         with mock.patch.object(checkpoint_writer, "save_checkpoint", save):
             yield
     else:
-        with mock.patch.object(ERLTrainer, phase, method(getattr(ERLTrainer, phase))):
+        with mock.patch.object(ERLTrainer, METHODS[phase], method(getattr(ERLTrainer, METHODS[phase]))):
             yield
 
 
@@ -61,13 +67,13 @@ def pausing(phase: str, generation: int, marker: str) -> Iterator[None]:
 def leaking(megabytes: int) -> Iterator[None]:
     """Keep that much more memory after each validation."""
     kept: list[Tensor] = []
-    validate = ERLTrainer.validate
+    validate = ERLTrainer.validate_best_agent
 
     def leak(self: ERLTrainer) -> dict[str, Any]:
         kept.append(torch.ones(megabytes << 18))
         return validate(self)
 
-    with mock.patch.object(ERLTrainer, "validate", leak):
+    with mock.patch.object(ERLTrainer, "validate_best_agent", leak):
         yield
 
 

@@ -38,6 +38,12 @@ settlement_days = 4
 max_holding_days = 4
 [learning]
 replay_capacity = 80
+training_starts = 20
+gradient_steps = 2
+gradient_accumulation = 2
+batch_size = 8
+hidden = 4
+warm_up = 2
 [evolution]
 population_size = 4
 [evaluation]

@@ -124,6 +124,7 @@ class Line:
 _FORECASTS = ("events", "leaders", "states")
 LINES: tuple[Line, ...] = (
     Line(BASE),
+    Line("no networks", ("--learning.gradient-steps", "0")),
     Line("gamma 0", ("--learning.gamma", "0")),
     Line("no exploration", ("--evaluation.exploration-windows", "0")),
     Line("evolution off", alter=keep_genes),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +16,12 @@ from benchmarks.learning.study import Record
 from benchmarks.learning.unseen import UnseenPath
 from data.splits import spaced_windows
 from models import genome
+from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
-from models.trader import Outlook
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION
-from training.forecasts.ridge import RidgeForecasts, expectations, traders_of
-from training.rollout import Rollout, roll_out
+from training.rollout import roll_out
+from training.shards.shard import Shard
 from utils.runs.seeding import named_generator
 
 Array = NDArray[np.float64]
@@ -30,54 +32,61 @@ _FITNESS_WINDOWS = 32
 
 @dataclass(frozen=True)
 class Agents:
-    """Genes of A agents, their forecasts, and their profit on each unseen path: (A,) percent, means over windows."""
+    """A agents one by one, their fitness, and their profit on each unseen path: (A,) percent, means over windows."""
 
-    genes: Tensor
-    forecasts: RidgeForecasts
+    agents: list[DDPGAgent]
+    fitness: Tensor
+    """(A,) out of fold, on spaced training windows."""
     unseen: list[Tensor]
 
-    def play(self, path: UnseenPath, x: Float32Array, trainer: ERLTrainer) -> Rollout:
-        """Play all of them on an unseen path with these (days, n, inputs)."""
-        weights = self.forecasts.weights
-        outlook = Outlook.of(expectations(torch.from_numpy(x), weights), path.env.bars.tradable)
-        rollout = path.play(traders_of(self.genes, self.forecasts.weights, trainer.device), outlook, trainer.cash_value)
-        self.unseen.append(rollout.profit_percent)
-        return rollout
-
-    def fitness(self, trainer: ERLTrainer) -> Tensor:
-        """Return their (A,) fitness, out of fold, on spaced training windows."""
+    @classmethod
+    def of(cls, trainer: ERLTrainer, rows: Sequence[int]) -> Agents:
+        """Take rows of a trainer's population as they are now."""
+        trainer.fit_forecasts()
         starts = spaced_windows(trainer.market.splits.train, trainer.eval_env.rules.episode_steps, _FITNESS_WINDOWS)
-        traders = traders_of(self.genes, self.forecasts.weights, trainer.device)
-        return roll_out(
-            trainer.eval_env, traders, trainer.days.outlook(self.forecasts.by_fold), trainer.cash_value, starts
-        ).fitness
+        played = Shard(trainer.days, trainer.eval_env, trainer.market.splits.train).play(
+            trainer.task(starts, torch.zeros(len(trainer.genes), 0)), slice(0, len(trainer.genes))
+        )
+        return cls([trainer.ensemble([row], played.gate) for row in rows], played.fitness[list(rows)], [])
 
-    def rank_correlation(self, trainer: ERLTrainer) -> float | None:
+    def play(self, path: UnseenPath, x: Float32Array) -> Array:
+        """Play all of them on an unseen path with these (days, n, inputs); return (A, windows) profits."""
+        profits = [path.play_agent(agent, x).summary.profit_percent for agent in self.agents]
+        self.unseen.append(torch.stack([profit.mean() for profit in profits]))
+        return torch.stack(profits).numpy()
+
+    def rank_correlation(self) -> float | None:
         """Return Spearman's rank correlation of fitness and unseen profit."""
-        return rank_correlation(self.fitness(trainer), torch.stack(self.unseen).mean(0)) if len(self.genes) else None
+        return rank_correlation(self.fitness, torch.stack(self.unseen).mean(0)) if self.agents else None
 
 
 class SelectionStudy:
-    """Results of a trainer's last generation, and of genomes drawn by lot, gathered path by path."""
+    """Results of a trainer's last generation, and of genomes drawn at random, gathered path by path.
+
+    Random genomes are agents without networks.
+    """
 
     def __init__(self, trainer: ERLTrainer, seed: int, genomes: int = 0) -> None:
         self.trainer = trainer
-        self.agents = Agents(trainer.genes, trainer.days.fit(trainer.genes), [])
-        drawn = genome.found(genomes, named_generator(seed, "genomes by lot"))
-        self.drawn = Agents(drawn, trainer.days.fit(drawn), [])
+        self.champion = trainer.champion
         self.best = best_elite(trainer)
+        drawn = copy.copy(trainer)
+        drawn.genes = genome.found(genomes, named_generator(seed, "genomes by lot"))
+        drawn.population = copy.copy(trainer.population)
+        drawn.population.networks, drawn.population.agents = None, []
+        self.drawn = Agents.of(drawn, range(genomes)) if genomes else Agents([], torch.zeros(0), [])
+        self.agents = Agents.of(trainer, range(len(trainer.genes)))
         self._champion: list[tuple[float, float]] = []
 
     def play(self, path: UnseenPath, x: Float32Array) -> dict[str, Array]:
         """Play all on an unseen path; return (windows,) profits of the champion, of one elite, and of the mean."""
-        champion = path.play_agent(self.trainer.champion, x)
-        profit = {CHAMPION: champion.summary.profit_percent.numpy()}
+        champion = path.play_agent(self.champion, x)
         self._champion.append((float(champion.initial_value), float(champion.profit_percent)))
-        each = self.agents.play(path, x, self.trainer).summary.profit_percent.view(len(self.agents.genes), -1).numpy()
-        profit |= {BEST_SINGLE: each[self.best], MEAN_AGENT: each.mean(axis=0)}
-        if len(self.drawn.genes):
-            self.drawn.play(path, x, self.trainer)
-        return profit
+        each = self.agents.play(path, x)
+        if self.drawn.agents:
+            self.drawn.play(path, x)
+        profit = champion.summary.profit_percent.numpy()
+        return {CHAMPION: profit, BEST_SINGLE: each[self.best], MEAN_AGENT: each.mean(axis=0)}
 
     def record(self) -> Record:
         """Return plain numbers.
@@ -89,8 +98,8 @@ class SelectionStudy:
         unseen = torch.stack(self.agents.unseen).mean(0)
         value, profit = np.mean(self._champion, axis=0).tolist()
         return {
-            "fitness_rank_correlation": self.agents.rank_correlation(self.trainer),
-            "random_rank_correlation": self.drawn.rank_correlation(self.trainer),
+            "fitness_rank_correlation": self.agents.rank_correlation(),
+            "random_rank_correlation": self.drawn.rank_correlation(),
             "unseen_mean": float(unseen.mean()),
             "unseen_deviation": float(unseen.std(correction=0)),
             "founders": len(set(self.trainer.founders)),
@@ -102,11 +111,13 @@ class SelectionStudy:
 
 def best_elite(trainer: ERLTrainer) -> int:
     """Return the row of the elite with the largest profit on the validation windows: the choice of a single agent."""
-    weights = trainer.forecasts.weights[trainer.elites]
-    traders = traders_of(trainer.genes[trainer.elites], weights, trainer.device)
-    outlook = Outlook.of(expectations(trainer.days.later, weights), trainer.days.tradable)
-    profit = roll_out(trainer.val_env, traders, outlook, trainer.cash_value, trainer.validation_starts).profit_percent
-    return trainer.elites[int(profit.argmax())]
+    span, profits = trainer.market.splits.validation, []
+    for row in trainer.elites:
+        agent = trainer.ensemble([row])
+        outlook = agent.outlook(trainer.market, trainer.days.later, slice(span.first, span.last + 1))
+        parts = trainer.val_env, agent.traders, outlook, agent.cash_value, trainer.validation_starts
+        profits.append(float(roll_out(*parts, policy=agent.policy).profit_percent))
+    return trainer.elites[int(np.argmax(profits))]
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> float | None:

@@ -16,10 +16,8 @@ from data.market import Market
 from data.splits import Span, spaced_windows
 from data.synthetic.built_in import MARKET_SEED, PlantedScores, built_in_market
 from environment.portfolio import Portfolio
-from models.cash_value import CashValue
 from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
-from models.trader import Outlook, Traders
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.evaluation.opponents import tune_planted
 from training.evaluation.rivals import TUNING_WINDOWS
@@ -47,11 +45,8 @@ class UnseenPath:
 
     def play_agent(self, agent: DDPGAgent, x: Float32Array) -> Rollout:
         """Play an agent; `x` are its (days, n, inputs) of this path."""
-        return self.play(agent.traders, agent.outlook(self.market, x), agent.cash_value)
-
-    def play(self, traders: Traders, outlook: Outlook, cash_value: CashValue) -> Rollout:
-        """Play agents that share a value of cash."""
-        return roll_out(self.env, traders, outlook, cash_value, self.starts)
+        outlook = agent.outlook(self.market, x)
+        return roll_out(self.env, agent.traders, outlook, agent.cash_value, self.starts, policy=agent.policy)
 
     def play_rule(self, rule: ScoreRule) -> NDArray[np.float64]:
         """Return the (windows,) profits of a rule whose scores are of this path, in percent."""

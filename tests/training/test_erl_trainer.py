@@ -201,7 +201,7 @@ def test_the_replay_is_what_the_fittest_lived_through(market: Market, monkeypatc
         assert trainer.replay.size == (generation + 1) * count
         for name, value in rollouts[-1].transitions_of(torch.tensor(trainer.elites)).items():
             assert torch.equal(trainer.replay.data[name][generation * count : (generation + 1) * count], value), name
-        trainer.train_population
+        trainer.train_population(played)
 
 
 def test_no_exploration_and_no_waiting_can_be_asked_for(market: Market) -> None:

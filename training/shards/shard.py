@@ -50,8 +50,8 @@ class Task:
     """(P, E, trading days) exploration noise on them, a share of the largest order."""
     networks: dict[str, Tensor]
     """Target networks of the agents, by `network_tensors`; empty where agents are closed forms only."""
-    is_acting: bool
-    """Actors have begun to learn, so that it is tested whether their residuals earn anything."""
+    is_acting: Tensor
+    """() bool: actors have begun to learn, so that it is tested whether their residuals earn anything."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Shard:
         else:
             networks, noise = self._networks(task, rows), task.noise[rows].to(env.device)
             rollout = play(policy=networks(gate), noise=noise)
-            if task.is_acting:
+            if bool(task.is_acting):
                 acting = play(policy=networks(gate + 1), noise=noise)
                 gate = earns_more(acting.by_window, rollout.by_window)
                 rollout = rollout.where(gate > 0, acting)

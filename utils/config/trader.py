@@ -167,7 +167,7 @@ class LearningConfig:
 
     gradient_steps: NonNegativeInt = 32
     """Updates of all agents' networks in a generation; 0: none, agents are closed forms only."""
-    gradient_accumulation: PositiveInt = 4
+    gradient_accumulation: PositiveInt = 6
     """Batches over which the gradients of an update are accumulated."""
     batch_size: PositiveInt = 256
     """Transitions in a batch, and counterfactual outcomes that come with them for each fold."""
@@ -186,7 +186,7 @@ class LearningConfig:
     0: cash is worth nothing tomorrow."""
     policy_iterations: Annotated[PositiveInt, Mark.SHORT] = 2
     """Least-squares policy iterations of a generation."""
-    replay_capacity: PositiveInt = 80_000
+    replay_capacity: PositiveInt = 50_000
     """Transitions that the replay buffer keeps; the oldest are overwritten."""
     training_starts: NonNegativeInt = 10_000
     """Transitions that the replay buffer must hold before networks are trained."""
@@ -271,12 +271,12 @@ class Config:
 def profile_config(profile: Profile) -> Config:
     """Return a profile's settings: `full` for real data at full scale, `quick` for the built-in market on two cores."""
     if profile == "full":
-        learning = LearningConfig(gradient_accumulation=6, replay_capacity=50_000)
-        return Config(profile="full", learning=learning)
+        return Config(profile="full")
     return Config(
         profile="quick",
         generations=10,
         split=DataConfig(context_window_days=64),
+        learning=LearningConfig(gradient_accumulation=4, replay_capacity=80_000),
     )
 
 
