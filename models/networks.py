@@ -150,7 +150,7 @@ class AdamW:
     def step(self) -> None:
         """Take a step by the accumulated gradients, and begin to accumulate anew."""
         gradients = [part.grad for part in self.parameters if part.grad is not None]
-        self.norm = torch.stack([part.flatten(1).square().sum(1) for part in gradients]).sum(0).sqrt()
+        self.norm.copy_(torch.stack([part.flatten(1).square().sum(1) for part in gradients]).sum(0).sqrt())
         is_fine = self.norm.isfinite()
         scale = (_MAX_NORM / self.norm.clamp(min=_MAX_NORM)).where(is_fine, torch.zeros_like(self.norm))
         self.steps += is_fine
@@ -182,6 +182,7 @@ class AdamW:
         found = [part[rows] for part in self.tensors()]
         other.first, other.second = found[:count], found[count : 2 * count]
         other.steps, other.skipped = found[-2:]
+        other.norm = self.norm[rows]
         return other
 
 
@@ -204,6 +205,8 @@ class Networks:
     critic_optimizer: AdamW
     sight: Tensor
     """(A, inputs) bool"""
+    calibration: Tensor
+    """(A,) what orders earned over what was expected of them: the scale of the known part of Q."""
 
     def __init__(self, actor: Actor, critic: Critic, sight: Tensor, learning_rate: float) -> None:
         """Take the networks; targets begin as they are.
@@ -212,6 +215,7 @@ class Networks:
             sight: (A, inputs) bool: the inputs that each critic's reward part looks at.
         """
         self.actor, self.critic, self.sight = actor, critic, sight
+        self.calibration = torch.ones(len(sight), device=sight.device)
         self.actor_target, self.critic_target = copy_of(actor), copy_of(critic)
         self.actor_optimizer = AdamW(actor.parameters(), learning_rate)
         self.critic_optimizer = AdamW(critic.parameters(), learning_rate)
@@ -271,12 +275,12 @@ class Networks:
         }
         parts |= {name: getattr(self, name).tensors() for name in ("actor_optimizer", "critic_optimizer")}
         found = {f"{name}.{place}": part.detach() for name, own in parts.items() for place, part in enumerate(own)}
-        return {**found, "sight": self.sight}
+        return {**found, "sight": self.sight, "calibration": self.calibration}
 
     def rows(self, rows: slice | Tensor) -> Networks:
         """Return the networks of some agents: views for a slice, copies for a tensor of rows."""
         other = object.__new__(Networks)
-        other.sight = self.sight[rows]
+        other.sight, other.calibration = self.sight[rows], self.calibration[rows]
         for name in ("actor", "actor_target", "critic", "critic_target"):
             setattr(other, name, rows_of(getattr(self, name), rows))
         for name in ("actor", "critic"):
