@@ -34,14 +34,14 @@ LOSSES = ("critic", "actor")
 Learner = Callable[["DDPGAgent", Batch, int], Mapping[str, Tensor]]
 """Takes an update of an agent by a batch, see `training.ddpg`; returns its losses."""
 MOST_CHANCE = 0.001
-"""Chance of luck at which what an agent expects counts as evidence."""
+"""Level of significance: the largest p-value at which what an agent expects counts as evidence."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The chances that critics without skill foresee as much of results on days that they were not fitted to.
+    """The p-values of an agent's forecasts: chances that critics without skill foresee as much out of fold.
 
-    Both are looked at, and allow for it.
+    Both are looked at, and allow for it, as they do for all agents that were looked at.
     """
 
     choice: float
@@ -51,16 +51,21 @@ class Evidence:
 
     @property
     def is_there(self) -> bool:
-        """Tell whether either is too small for luck."""
+        """Tell whether either is significant."""
         return self.smallest <= MOST_CHANCE
 
     @property
     def smallest(self) -> float:
-        """Return the smaller chance."""
+        """Return the smaller p-value, by which it is told."""
         return min(self.choice, self.timing)
 
+    @property
+    def p_value(self) -> str:
+        """Return the smaller p-value in words."""
+        return f"p < {MOST_CHANCE:g}" if self.smallest < MOST_CHANCE else f"p = {self.smallest:.3f}"
+
     def __str__(self) -> str:
-        return f"chance of luck {self.choice:.3f} in choice, {self.timing:.3f} in timing, {MOST_CHANCE:g} asked"
+        return f"{self.p_value} on training days, significant below {MOST_CHANCE:g}"
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ from utils.spaces import TARGET_PERCENTS
 logger = logging.getLogger(__name__)
 STREAMS = ("windows", "evolution", "networks", "sight", "noise", "batches")
 """Random numbers by purpose; all are drawn on the CPU."""
+ORIGINS = ("founders", "elites", "children")
+"""Of an agent when it is evaluated: drawn for the first generation, kept from the one before, or bred in it."""
 PHASES = ("fit", "evaluate", "evolve", "train", "validate", "checkpoint")
 """Of a generation, in their order; its checkpoint is written by who drives the trainer."""
 
@@ -94,6 +96,8 @@ class ERLTrainer:
         )
         self.updates = 0
         """Gradient steps of all agents so far."""
+        self.fittest = dict.fromkeys(ORIGINS, 0)
+        """Generations by the origin of their fittest agent."""
         self.champion = self.ensemble(self.elites)
         """The elites of the last generation in one agent."""
         self.champion_score = float("nan")
@@ -127,7 +131,8 @@ class ERLTrainer:
         learning |= {f"luck_in_{name}": chance for name, chance in vars(self.champion.evidence).items()}
         with self.log.phase("validate"):
             validation = self.validate_best_agent()
-        return self.log.record(played, learning, validation, self.replay)
+        starts = None if self.population.networks is None else self.replay.training_starts
+        return self.log.record(played, learning, validation, self.replay, starts)
 
     def fit_forecasts(self) -> None:
         """Fit the ridge regressions of all agents to what orders earned on training days, by fold and on all."""
@@ -149,6 +154,8 @@ class ERLTrainer:
         played, lived = self.shards.evaluate(self.task(starts, drawn), self.choose)
         if lived.transitions:
             self.replay.add(lived.transitions)
+        bred = "elites" if int(ranked(played.fitness)[0]) in self.elites else "children"
+        self.fittest["founders" if self.generation == 1 else bred] += 1
         return played
 
     def task(self, starts: Tensor, drawn: Tensor) -> Task:
@@ -339,6 +346,8 @@ class ERLTrainer:
                 "ridge_weight": float(played.blend[best, 0].mean()),
                 "actors_kept": float(played.gate.mean()),
                 "noise_scale": self.learning.exploration_noise,
+                "best_elites": self.fittest["elites"],
+                "best_children": self.fittest["children"],
             }
         return found
 
@@ -363,6 +372,7 @@ class ERLTrainer:
             "progress": {
                 "generation": self.generation,
                 "updates": self.updates,
+                "fittest": self.fittest,
                 "device": str(self.device),
                 "champion_score": self.champion_score,
                 "elites": self.elites,
@@ -380,7 +390,7 @@ class ERLTrainer:
         progress = state["progress"]
         note_other_device(progress.get("device"), self.device)
         self.generation, self.updates = progress["generation"], progress["updates"]
-        self.champion_score = progress["champion_score"]
+        self.champion_score, self.fittest = progress["champion_score"], dict(progress["fittest"])
         self.elites, self.founders = list(progress["elites"]), list(progress["founders"])
         self.genes = state["population"]["genes"].cpu()
         self.population.load_state_dict(state["population"])

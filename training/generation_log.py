@@ -54,14 +54,23 @@ class GenerationLog:
             self.profiler.log_memory(name, census=name == "evolve" and is_due)
 
     def record(
-        self, played: Played, learning: dict[str, float], validation: dict[str, float], replay: TensorRing
+        self,
+        played: Played,
+        learning: dict[str, float],
+        validation: dict[str, float],
+        replay: TensorRing,
+        training_starts: int | None = None,
     ) -> dict[str, Any]:
-        """Put the generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
-        fitness = played.fitness
+        """Put the generation in plain numbers; only `seconds` and `memory` may differ between equal runs.
+
+        Args:
+            training_starts: transitions from which on networks learn; None where there are none.
+        """
+        fitness, starts = played.fitness, {} if training_starts is None else {"training_starts": training_starts}
         return {
             "generation": self.generation,
             "generations": self.generations,
-            "replay": {"size": replay.size, "capacity": replay.capacity},
+            "replay": {"size": replay.size, "capacity": replay.capacity, **starts},
             "fitness": {
                 **_spread(fitness[fitness.isfinite()]),
                 "above_zero": int((fitness > 0).sum()),

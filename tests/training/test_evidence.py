@@ -112,4 +112,5 @@ def test_evidence_survives_saving() -> None:
         back = DDPGAgent.from_state(agent.state_dict())
         assert back.evidence == agent.evidence and torch.equal(back.traders.size, agent.traders.size)
     assert SURE.is_there and not NONE.is_there
-    assert str(NONE) == "chance of luck 0.400 in choice, 1.000 in timing, 0.001 asked"
+    assert str(NONE) == "p = 0.400 on training days, significant below 0.001"
+    assert str(SURE) == "p < 0.001 on training days, significant below 0.001"
