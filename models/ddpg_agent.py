@@ -155,7 +155,9 @@ class DDPGAgent:
         """What its networks add to its decisions."""
         if self.networks is None or self.committee is None:
             return None
-        return PolicyNetworks.of_committee(self.actor_target, self.critic_target, self.committee.gate)
+        return PolicyNetworks.of_committee(
+            self.actor_target, self.critic_target, self._learned.calibration, self.committee.gate
+        )
 
     @property
     def device(self) -> torch.device:

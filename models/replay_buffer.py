@@ -16,6 +16,7 @@ from torch import Tensor
 from models.cash_value import BUCKETS, Accounts, CashTransitions
 from utils.tensor_ring import Fields, TensorRing
 
+_LARGEST_RATIO = 3.0
 _ACCOUNT: dict[str, tuple[int, ...]] = {"cash": (), "pending": (BUCKETS,), "left": (), "opportunity": ()}
 
 
@@ -113,6 +114,14 @@ class ReplayBuffer(TensorRing):
     def sample(self, rows: Tensor) -> Transitions:
         """Return the transitions of (N,) rows."""
         return Transitions.of({name: store[rows] for name, store in self.data.items()})
+
+    def calibration(self) -> Tensor:
+        """Return what the orders held earned over what was expected of them, () float64, within a factor of 3."""
+        action, best = self.data["action"][: self.size].double(), self.data["best"][: self.size].double()
+        expected = torch.where(action > 0, action * best, 0.0).sum()
+        earned = self.data["reward"][: self.size].double().sum()
+        ratio = (earned / expected.clamp(min=1e-9)).clamp(1 / _LARGEST_RATIO, _LARGEST_RATIO)
+        return torch.where(expected > 0, ratio, 1.0)
 
     def cash_transitions(self) -> CashTransitions:
         """Return all transitions held, as the value of cash is learned from."""

@@ -125,30 +125,32 @@ class PolicyNetworks:
     """(G, members), see `models.networks.Critic`."""
     gate: Tensor
     """(G, members) 1 where an actor's residual is kept, else 0."""
+    calibration: Tensor
+    """(G, members) scale of the known part of Q, see `models.networks.Networks`."""
 
     @classmethod
-    def of(cls, actor: Actor, critic: Critic, gate: Tensor | None = None) -> PolicyNetworks:
+    def of(cls, actor: Actor, critic: Critic, calibration: Tensor, gate: Tensor | None = None) -> PolicyNetworks:
         """Return the networks of a population; (A,) gates, default: all residuals are kept."""
         own, follows = (part.map(lambda tensor: tensor[:, None]) for part in (actor.adjustment, critic.continuation))
         gate = torch.ones_like(own.parts[0][:, 0, 0, 0]) if gate is None else gate
-        return cls(own, follows, gate[:, None])
+        return cls(own, follows, gate[:, None], calibration[:, None])
 
     @classmethod
-    def of_committee(cls, actor: Actor, critic: Critic, gate: Tensor) -> PolicyNetworks:
+    def of_committee(cls, actor: Actor, critic: Critic, calibration: Tensor, gate: Tensor) -> PolicyNetworks:
         """Return the networks of a committee of all these agents."""
         own, follows = (part.map(lambda tensor: tensor[None]) for part in (actor.adjustment, critic.continuation))
-        return cls(own, follows, gate[None])
+        return cls(own, follows, gate[None], calibration[None])
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name."""
         parts = {f"{name} {n}": part for name in _NETWORKS for n, part in enumerate(getattr(self, name).parts)}
-        return {**parts, "gate": self.gate}
+        return {**parts, "gate": self.gate, "calibration": self.calibration}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> PolicyNetworks:
         """Build from what `tensors` gave, among others."""
         actor, continuation = (Perceptrons(tuple(tensors[f"{name} {n}"] for n in range(6))) for name in _NETWORKS)
-        return cls(actor, continuation, tensors["gate"])
+        return cls(actor, continuation, tensors["gate"], tensors["calibration"])
 
     def adjusting(self, accounts: Accounts, cash_value: CashValue, noise: Tensor | float = 0.0) -> Adjustment:
         """Return the adjustment of the orders of these accounts; (L,) noise is added to explore."""
@@ -164,8 +166,9 @@ class PolicyNetworks:
         """Return Q(s, a) of decisions, (L,) percent of the initial capital."""
         after = decision.after
         learned = self._of_groups(self.continuation, account_features(after, cash_value)).mean(1).flatten()
-        follows = cash_value.of(after) + cash_value.good_order * learned * (after.left > 0)
-        return decision.reward + follows
+        known = (decision.reward + cash_value.of(after)).view(len(self.gate), -1)
+        calibrated = (self.calibration.mean(1, keepdim=True) * known).flatten()
+        return calibrated + cash_value.good_order * learned * (after.left > 0)
 
     def _of_groups(self, networks: Perceptrons, features: Tensor) -> Tensor:
         """Map (L, features) to (G, members, L / G)."""

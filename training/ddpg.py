@@ -48,8 +48,8 @@ def update(
         trains_actor: False while critics learn alone.
     """
     critic_loss, actor_loss = torch.zeros(2, traders.count, device=batch.x.device)
-    online = PolicyNetworks.of(networks.actor, networks.critic)
-    target = PolicyNetworks.of(networks.actor_target, networks.critic_target)
+    online = PolicyNetworks.of(networks.actor, networks.critic, networks.calibration)
+    target = PolicyNetworks.of(networks.actor_target, networks.critic_target, networks.calibration)
     for part in batch.split(accumulate):
         replayed = part.transitions
         with torch.no_grad():  # y = r + gamma Q'(s', mu'(s')); nothing follows the last decision of an episode

@@ -219,6 +219,7 @@ class ERLTrainer:
             logger.info("%s", self.replay)
             return {}
         rows, draws = learning.batch_size * learning.gradient_accumulation, self.generators["batches"]
+        networks.calibration.fill_(self.replay.calibration())
         orders = relative.draw(learning.gradient_steps * rows, draws)
         replayed = torch.randint(self.replay.size, (learning.gradient_steps * rows,), generator=draws).to(self.device)
         traders, (x, y), losses = self.traders, relative.rows, []

@@ -199,7 +199,8 @@ class Shard:
         """Return what makes the networks that agents play with of their (A,) gates."""
         parts = (perceptrons(task.networks, name, rows, self.env.device) for name in ("actor", "continuation"))
         actor, continuation = (own.map(lambda part: part[:, None]) for own in parts)
-        return lambda gate: PolicyNetworks(actor, continuation, gate.float()[:, None])
+        calibration = task.networks["calibration"][rows].to(self.env.device)[:, None]
+        return lambda gate: PolicyNetworks(actor, continuation, gate.float()[:, None], calibration)
 
     def lived(self, choice: Choice, rows: slice) -> Lived:
         """Return what those of the agents played last who are elites lived through, and forget the rest."""
@@ -249,7 +250,8 @@ def network_tensors(networks: Networks) -> dict[str, Tensor]:
     """Return the target networks by name and place, on the CPU."""
     critic, actor = networks.critic_target, networks.actor_target
     named = {"reward": critic.reward, "continuation": critic.continuation, "actor": actor.adjustment}
-    return {f"{name} {place}": part.cpu() for name, own in named.items() for place, part in enumerate(own.parts)}
+    parts = {f"{name} {place}": part.cpu() for name, own in named.items() for place, part in enumerate(own.parts)}
+    return {**parts, "calibration": networks.calibration.cpu()}
 
 
 def perceptrons(tensors: Mapping[str, Tensor], name: str, rows: slice, device: torch.device | str) -> Perceptrons:
