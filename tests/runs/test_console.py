@@ -21,6 +21,7 @@ RECORD: dict[str, Any] = {
     "generations": 25,
     "replay": {"size": 8120, "capacity": 50_000},
     "seconds": {
+        "fit": 0.4,
         "evaluate": 20.12,
         "train": None,
         "evolve": 0.1,
@@ -61,16 +62,66 @@ def test_status_block_says_everything() -> None:
         "Generation 3 of 25",
         "8,120 / 50,000 transitions",
         "46.2 s, average 1 min 40 s, left 2 h 06 min",
-        "evaluate 20.1 s, evolve 0.1 s, train -",
+        "fit 0.4 s, evaluate 20.1 s, evolve 0.1 s, train -",
         "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
         "1,600 trades, 900 wins, 700 losses, win rate 56.25 %, 1,601 positions opened",
         "2,300 with positions, 20 without; costs 12,345.68, penalties 0.00",
-        "Validation  champion +2.25 %",
+        "Validation  champion +2.25 %; p = 0.031 on training days, significant below 0.001\n",
         "Memory      resident 1 MB",
-        "chance of luck 0.031 in choice, 1.000 in timing; 5 founders left",
-        "explain 1.25 % of results out of fold, the best 2.50 %; an episode is worth +6.50 %, elites earned -0.75 %",
+        "explain 1.25 % of results out of fold, the best 2.50 %; Q(s0) +6.50 %, elites earned -0.75 %",
+        "-0.75 %; 5 founders left\n",
     ):
         assert expected in block
+    assert "Networks" not in block and "fittest agent" not in block
+    assert "below 0.001; it holds the market\n" in status_block(RECORD, "", holds_market=True)
+
+
+NETWORKS: dict[str, Any] = {
+    **RECORD,
+    "replay": {"size": 6960, "capacity": 50_000, "training_starts": 10_000},
+    "learning": {
+        **RECORD["learning"],
+        "explained_by_ridge": 0.018,
+        "explained_by_both": 0.0574,
+        "network_weight": 1.586,
+        "ridge_weight": 0.25,
+        "actors_kept": 0.3125,
+        "noise_scale": 0.1,
+        "best_elites": 2,
+        "best_children": 5,
+    },
+}
+TRAINED: dict[str, Any] = {
+    **NETWORKS,
+    "replay": {"size": 15_680, "capacity": 50_000, "training_starts": 10_000},
+    "learning": {
+        **NETWORKS["learning"],
+        "critic_loss": 9.43786,
+        "actor_loss": -0.00321,
+        "critic_gradient_norm": 0.3117,
+        "actor_gradient_norm": 0.05,
+        "skipped_updates": 0.0,
+    },
+}
+
+
+def test_status_block_tells_what_networks_do() -> None:
+    block = status_block(TRAINED, "")
+    for expected in (
+        "Replay      15,680 / 50,000, ready\n",
+        "5 founders left; fittest agent of a generation: 2 times an elite, 5 times a child\n",
+        "Networks    critic loss 9.438 (gradient 0.312), actor loss -0.003 (gradient 0.050);",
+        "explained out of fold by elites: ridge 1.80 %, with networks 5.74 %;",
+        "weights: network 1.59, ridge 0.25; actor kept in 31 % of agents; exploration noise 0.10\n",
+    ):
+        assert expected in block
+    skipped = {**TRAINED, "learning": {**TRAINED["learning"], "skipped_updates": 12.0}}
+    assert "noise 0.10; 12 updates skipped\n" in status_block(skipped, "")
+
+
+def test_status_block_says_that_the_buffer_is_not_ready() -> None:
+    block = status_block(NETWORKS, "")
+    assert "Replay      Buffer not ready: 6,960 / 10,000\n" in block and "Networks    not trained yet;" in block
 
 
 def test_status_block_shows_a_dash_for_what_is_not_known() -> None:
@@ -83,7 +134,7 @@ def test_status_block_shows_a_dash_for_what_is_not_known() -> None:
         "validation": dict.fromkeys(RECORD["validation"]),
     }
     block = status_block(unknown, "")
-    assert "champion -\n" in block and "worth -, elites" in block
+    assert "champion -; p = 0.031" in block and "Q(s0) -, elites" in block
     assert "None" not in block and "nan" not in block
 
 

@@ -105,7 +105,8 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
     def report(record: Mapping[str, Any], checkpoint_seconds: float) -> None:
         trainer.add_seconds("checkpoint", checkpoint_seconds)
         seconds = {**record["seconds"], "checkpoint": checkpoint_seconds}
-        logger.info("%s", status_block({**record, "seconds": seconds}, get_profiler().summary_line()))
+        shown, memory = {**record, "seconds": seconds}, get_profiler().summary_line()
+        logger.info("%s", status_block(shown, memory, trainer.champion.holds_market))
         logger.debug("%s", get_profiler().trend_table("evolve"))
         for leak in get_profiler().find_leaks("evolve"):
             logger.warning("%s", leak)

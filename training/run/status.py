@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data.market import Market
+from models.ddpg_agent import Evidence
 from training.evaluation.assessment import Evaluation
 from training.evaluation.tables import short_table
 from utils.config.trader import Config
@@ -29,20 +30,23 @@ def opening_lines(config: Config, market: Market, device: object, path: Path) ->
     )
 
 
-def status_block(record: Mapping[str, Any], memory: str) -> str:
+def status_block(record: Mapping[str, Any], memory: str, holds_market: bool = False) -> str:
     """Return the state of a run after a generation, several lines of text.
 
     `record` is that of metrics.jsonl with its `seconds`; results are percent of the initial capital, `win_rate` a
     share between 0 and 1, costs in currency units. What is None is shown as -. `memory` is one line.
+
+    Args:
+        holds_market: the champion was put in place of one whose forecasts are not significant.
     """
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
     trading, validation, learning = record["trading"], record["validation"], record["learning"]
     total, average, left = (_duration(seconds.get(name)) for name in ("total", "average", "left"))
-    phases = ("evaluate", "evolve", "train", "validate", "checkpoint")
+    phases = ("fit", "evaluate", "evolve", "train", "validate", "checkpoint")
     spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))
     win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]
     lines = {
-        "Replay": f"{replay['size']:,} / {replay['capacity']:,} transitions",
+        "Replay": _replay(replay),
         "Time": f"{total}, average {average}, left {left} "
         f"({', '.join(f'{name} {_duration(seconds.get(name))}' for name in phases)})",
         "Fitness": f"{spread}, std {_percent(fitness['std'], signed=False)}, {fitness['above_zero']} of "
@@ -51,8 +55,9 @@ def status_block(record: Mapping[str, Any], memory: str) -> str:
         f"{_percent(win_rate, signed=False)}, {trading['positions_opened']:,} positions opened",
         "Days": f"{trading['days_with_positions']:,} with positions, {trading['days_without_positions']:,} without; "
         f"costs {cell(trading['costs'])}, penalties {cell(trading['penalties'])}",
-        "Validation": f"champion {_percent(validation['champion'])}",
+        "Validation": f"champion {_percent(validation['champion'])}; {_evidence(learning, holds_market)}",
         "Learning": _learning(learning),
+        **({"Networks": _networks(learning)} if "network_weight" in learning else {}),
         "Memory": memory,
     }
     head = f"Generation {record['generation']} of {record['generations']}"
@@ -79,15 +84,61 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, _TEXT_WIDTH, break_long_words=False).replace("\n", "\n" + 14 * " ")
 
 
+def _replay(replay: Mapping[str, Any]) -> str:
+    """Return how full the replay buffer is, and where there are networks whether they learn from it yet."""
+    size, capacity, starts = replay["size"], replay["capacity"], replay.get("training_starts")
+    if starts is None:
+        return f"{size:,} / {capacity:,} transitions"
+    return f"{size:,} / {capacity:,}, ready" if size >= starts else f"Buffer not ready: {size:,} / {starts:,}"
+
+
+def _evidence(learning: Mapping[str, Any], holds_market: bool) -> str:
+    """Return the p-value of the champion's forecasts, and whether the market is held instead."""
+    evidence = Evidence(learning["luck_in_choice"], learning["luck_in_timing"])
+    return f"{evidence}{'; it holds the market' if holds_market else ''}"
+
+
 def _learning(learning: Mapping[str, Any]) -> str:
-    """Return what critics and value foretell of what they have not seen."""
+    """Return what forecasts and value foretell of what they have not seen, and what became of the best agents."""
     explained, best = (100 * learning[name] for name in ("explained", "explained_best"))
     value, profit = (_percent(learning[name]) for name in ("initial_value", "elite_profit_percent"))
-    return (
-        f"critics explain {explained:.2f} % of results out of fold, the best {best:.2f} %; an episode is worth "
-        f"{value}, elites earned {profit}; chance of luck {learning['luck_in_choice']:.3f} in choice, "
-        f"{learning['luck_in_timing']:.3f} in timing; {learning['founders']:.0f} founders left"
+    parts = [
+        f"ridge regressions explain {explained:.2f} % of results out of fold, the best {best:.2f} %",
+        f"Q(s0) {value}, elites earned {profit}",
+        f"{learning['founders']:.0f} founders left",
+    ]
+    if "best_elites" in learning:
+        counts = f"{learning['best_elites']} times an elite, {learning['best_children']} times a child"
+        parts.append(f"fittest agent of a generation: {counts}")
+    return "; ".join(parts)
+
+
+def _networks(learning: Mapping[str, Any]) -> str:
+    """Return what gradient steps did to the networks, and how much the elites trust them."""
+    shares = "".join(
+        f", {'with networks' if name == 'both' else name} {100 * learning[f'explained_by_{name}']:.2f} %"
+        for name in ("ridge", "both")
     )
+    parts = [
+        _losses(learning),
+        f"relative results explained out of fold by elites:{shares[1:]}",
+        f"weights: network {learning['network_weight']:.2f}, ridge {learning['ridge_weight']:.2f}",
+        f"actor kept in {100 * learning['actors_kept']:.0f} % of agents",
+        f"exploration noise {learning['noise_scale']:.2f}",
+    ]
+    skipped = learning.get("skipped_updates", 0)
+    return "; ".join(parts) + (f"; {skipped:,.0f} updates skipped" if skipped else "")
+
+
+def _losses(learning: Mapping[str, Any]) -> str:
+    """Return the losses of critics and actors with the norms of their gradients; nothing is trained at first."""
+    if "critic_loss" not in learning:
+        return "not trained yet"
+    found = (
+        f"{name} loss {learning[f'{name}_loss']:.3f} (gradient {learning[f'{name}_gradient_norm']:.3f})"
+        for name in ("critic", "actor")
+    )
+    return ", ".join(found)
 
 
 def _percent(value: float | None, signed: bool = True) -> str:
