@@ -64,6 +64,11 @@ class Evidence:
         """Return the smaller p-value in words."""
         return f"p < {MOST_CHANCE:g}" if self.smallest < MOST_CHANCE else f"p = {self.smallest:.3f}"
 
+    @property
+    def finding(self) -> str:
+        """Return what training days show, without a full stop."""
+        return f"Training days show {'' if self.is_there else 'no '}significant evidence ({self.p_value})"
+
     def __str__(self) -> str:
         return f"{self.p_value} on training days, significant below {MOST_CHANCE:g}"
 
