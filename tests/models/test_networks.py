@@ -1,0 +1,329 @@
+"""Stacked networks against the same networks one by one, as torch.nn and torch.optim have them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from models.networks import (
+    Actor,
+    AdamW,
+    Critic,
+    Networks,
+    NetworkSizes,
+    Perceptrons,
+    copy_of,
+    rows_of,
+    soft_update,
+)
+
+SIZES = NetworkSizes(hidden=5, folds=3, outputs=2, account=8)
+INPUTS, AGENTS = 4, 3
+seeds = st.integers(0, 2**32)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_perceptrons(stack: tuple[int, ...], sizes: tuple[int, int, int], seed: int = 0) -> Perceptrons:
+    """Perceptrons whose last layers and biases are random too."""
+    generator = seeded(seed)
+    found = Perceptrons.found(stack, sizes, generator)
+    return found.map(lambda part: part + 0.5 * torch.randn(part.shape, generator=generator))
+
+
+def module_of(perceptrons: Perceptrons, place: tuple[int, ...]) -> nn.Sequential:
+    """The perceptron at a place of the stack, of the layers of torch."""
+    parts = [part.detach()[place] for part in perceptrons.parts]
+    layers: list[nn.Module] = []
+    for weight, bias in zip(parts[::2], parts[1::2], strict=True):
+        layer = nn.Linear(*weight.shape)
+        layer.weight.data, layer.bias.data = weight.T.clone(), bias[0].clone()
+        layers += [layer, nn.SiLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def random_networks(seed: int = 0, agents: int = AGENTS) -> Networks:
+    """Networks without any part at zero, but for what is not looked at: each agent sees two thirds of the inputs."""
+    generator = seeded(seed)
+    sight = torch.rand(agents, INPUTS, generator=generator) < 0.67
+    networks = Networks.found(sight, SIZES, 0.01, generator)
+    for name, part in networks.tensors().items():
+        if part.is_floating_point() and "optimizer" not in name:
+            part += 0.3 * torch.randn(part.shape, generator=generator)
+    networks.blind()
+    return networks
+
+
+@given(seeds, st.sampled_from(((1,), (4,), (3, 2), (2, 1, 3))), st.integers(1, 6), st.integers(1, 3))
+@settings(max_examples=15)
+def test_stacked_perceptrons_are_those_of_torch_one_by_one(
+    seed: int, stack: tuple[int, ...], rows: int, outputs: int
+) -> None:
+    """Outputs and gradients, for inputs of each of them and for inputs that they share."""
+    perceptrons = random_perceptrons(stack, (INPUTS, 5, outputs), seed).map(lambda part: part.requires_grad_())
+    own = torch.randn(*stack, rows, INPUTS, generator=seeded(seed + 1))
+    for x in (own, own[(0,) * len(stack)], own[(slice(0, 1),) * len(stack)]):
+        for part in perceptrons.parts:
+            part.grad = None
+        found = perceptrons(x)
+        assert found.shape == (*stack, rows, outputs)
+        found.square().sum().backward()
+        for place in torch.ones(stack).nonzero().tolist():
+            module = module_of(perceptrons, tuple(place))
+            expected = module(x.expand(*stack, rows, INPUTS)[tuple(place)])
+            torch.testing.assert_close(found[tuple(place)], expected, rtol=1e-5, atol=1e-5)
+            expected.square().sum().backward()
+            gradients = [part.grad for part in module.parameters()]
+            for part, gradient in zip(perceptrons.parts, gradients, strict=True):
+                assert part.grad is not None and gradient is not None
+                shaped = gradient.T if gradient.dim() == 2 else gradient[None]
+                torch.testing.assert_close(part.grad[tuple(place)], shaped, rtol=1e-4, atol=1e-4)
+
+
+def test_drawn_perceptrons_begin_without_effect_and_can_learn() -> None:
+    perceptrons = Perceptrons.found((2, 3), (INPUTS, 64, 2), seeded()).map(lambda part: part.requires_grad_())
+    x = torch.randn(5, INPUTS, generator=seeded(1))
+    assert torch.equal(perceptrons(x), torch.zeros(2, 3, 5, 2))
+    (perceptrons(x) - 1.0).square().sum().backward()
+    last = perceptrons.parts[4].grad
+    assert last is not None and bool((last.abs().amax((-2, -1)) > 0).all())
+    first, second = perceptrons.parts[0], perceptrons.parts[2]
+    assert float(first.detach().std()) == pytest.approx(1 / math.sqrt(INPUTS), rel=0.1)
+    assert float(second.detach().std()) == pytest.approx(1 / math.sqrt(64), rel=0.1)
+    assert len({tuple(own.flatten().tolist()) for own in first.detach().flatten(0, 1)}) == 6
+
+
+@given(seeds, st.integers(1, 40), st.integers(0, 2))
+@settings(max_examples=15)
+def test_one_output_is_that_of_the_whole_stack(seed: int, rows: int, output: int) -> None:
+    perceptrons = random_perceptrons((2, 3), (INPUTS, 5, 3), seed)
+    x = torch.randn(rows, INPUTS, generator=seeded(seed + 1))
+    whole = perceptrons(x)
+    for place in ((0, 0), (1, 2)):
+        torch.testing.assert_close(perceptrons.output(place, output, x), whole[place][:, output], rtol=1e-5, atol=1e-5)
+
+
+def test_one_output_is_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    perceptrons = random_perceptrons((7, 2), (INPUTS, 5, 3))
+    x = torch.randn(200, INPUTS, generator=seeded(1))
+    found = perceptrons.output((5, 1), 2, x)
+    assert torch.equal(found, perceptrons.rows(torch.tensor([5])).output((0, 1), 2, x))
+    monkeypatch.setattr("models.networks._ROWS_AT_ONCE", 64)
+    torch.testing.assert_close(perceptrons.output((5, 1), 2, x), found, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_by_a_slice_are_views_and_by_a_tensor_are_copies() -> None:
+    networks = random_networks()
+    views, copies = networks.rows(slice(1, 2)), networks.rows(torch.tensor([1]))
+    before = {name: part.clone() for name, part in networks.tensors().items()}
+    for name, part in views.tensors().items():
+        assert torch.equal(part, before[name][1:2]), name
+        assert torch.equal(copies.tensors()[name], part), name
+        part.copy_(~part if part.dtype == torch.bool else part + 1)
+    for name, part in networks.tensors().items():
+        changed = ~before[name] if part.dtype == torch.bool else before[name] + 1
+        assert torch.equal(part[1], changed[1]), name
+        assert torch.equal(part[[0, 2]], before[name][[0, 2]]), name
+        assert torch.equal(copies.tensors()[name], before[name][1:2]), name
+
+
+def test_copies_share_nothing() -> None:
+    networks = random_networks()
+    before = [part.detach().clone() for part in networks.critic.parameters()]
+    copy, view = copy_of(networks.critic), rows_of(networks.critic, slice(None))
+    for part in copy.parameters():
+        part.zero_()
+    assert all(torch.equal(part, old) for part, old in zip(networks.critic.parameters(), before, strict=True))
+    for part in view.parameters():
+        part.zero_()
+    assert not any(bool(part.any()) for part in networks.critic.parameters())
+
+
+def test_networks_come_back_from_their_tensors() -> None:
+    networks = random_networks()
+    other = Networks.of(networks.tensors(), 0.01)
+    for name, part in other.tensors().items():
+        assert torch.equal(part, networks.tensors()[name]), name
+        assert part.data_ptr() != networks.tensors()[name].data_ptr(), name
+    with pytest.raises(ValueError, match="expected"):
+        networks.assign(random_networks(agents=2).tensors())
+    with pytest.raises(KeyError):
+        Networks.of({name: part for name, part in networks.tensors().items() if name != "sight"})
+
+
+def optimised(parts: list[Tensor], gradients: list[list[Tensor]], rate: float = 0.02) -> tuple[AdamW, list[Tensor]]:
+    """Parameters after steps by these gradients."""
+    parameters = [part.clone() for part in parts]
+    optimizer = AdamW(parameters, rate)
+    for step in gradients:
+        for part, gradient in zip(parameters, step, strict=True):
+            part.grad = gradient.clone()
+        optimizer.step()
+    return optimizer, parameters
+
+
+def random_parts(agents: int, generator: torch.Generator, scale: float = 1.0) -> list[Tensor]:
+    return [scale * torch.randn(agents, *shape, generator=generator) for shape in ((3, 2), (1, 2), (2, 4, 1))]
+
+
+@given(seeds, st.integers(1, 8), st.floats(-3, 0.3))
+@settings(max_examples=25)
+def test_a_step_is_that_of_adamw_of_torch(seed: int, steps: int, size: float) -> None:
+    """The norm of a gradient is below the bound: sizes up to 2 of 16 numbers, drawn anew for each step."""
+    generator = seeded(seed)
+    parts = random_parts(1, generator)
+    gradients = [[g.clamp(-4, 4) for g in random_parts(1, generator)] for _ in range(steps)]
+    gradients = [[10**size * g for g in step] for step in gradients]
+    gradients = [step for step in gradients if sum(float(g.square().sum()) for g in step) < 99]
+    optimizer, found = optimised(parts, gradients)
+    expected = [part.clone().requires_grad_() for part in parts]
+    reference = torch.optim.AdamW(expected, lr=0.02, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05)
+    for step in gradients:
+        for part, gradient in zip(expected, step, strict=True):
+            part.grad = gradient.clone()
+        reference.step()
+    for own, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(own.detach(), other.detach(), rtol=1e-5, atol=1e-6)
+    assert optimizer.steps.tolist() == [len(gradients)] and optimizer.skipped.tolist() == [0]
+
+
+def test_gradients_are_clipped_by_the_norm_of_each_agent() -> None:
+    """A gradient of ten times the largest norm is as good as a tenth of it; a small one beside it stays."""
+    generator = seeded(1)
+    parts, gradients = random_parts(2, generator), []
+    for norm in (100.0, 40.0, 3.0):
+        own = random_parts(2, generator)
+        lengths = torch.stack([part.flatten(1).square().sum(1) for part in own]).sum(0).sqrt()
+        lengths[1] *= norm  # of length 1
+        gradients.append([part * (norm / lengths).view(-1, *[1] * (part.dim() - 1)) for part in own])
+    clipped = [
+        [g * torch.tensor([s, 1.0]).view(-1, *[1] * (g.dim() - 1)) for g in step]
+        for s, step in zip((0.1, 0.25, 1.0), gradients, strict=True)
+    ]
+    optimizer, found = optimised(parts, gradients)
+    _, expected = optimised(parts, clipped)
+    for part, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(part.detach(), wanted.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(optimizer.norm, torch.tensor([3.0, 1.0]))
+    # Nothing was clipped beyond that: without the scaling the moments differ.
+    first = sum(float(part[0].square().sum()) for part in optimizer.first) ** 0.5
+    assert first < 3.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_an_agent_without_a_finite_gradient_is_left_as_it_is(bad: float) -> None:
+    """The others step as if it were not there, and it steps later as if the gradient had not been."""
+    generator = seeded(2)
+    parts, gradients = random_parts(3, generator), [random_parts(3, generator) for _ in range(4)]
+    broken = [[part.clone() for part in step] for step in gradients]
+    broken[1][0][1, 2, 0], broken[2][2][1] = bad, bad
+    _, before = optimised(parts, gradients[:1])
+    frozen, middle = optimised(parts, broken[:3])
+    optimizer, found = optimised(parts, broken)
+    _, others = optimised(parts, gradients)
+    _, spared = optimised(parts, [gradients[0], gradients[3]])
+    for place in range(len(parts)):
+        assert torch.equal(middle[place][1], before[place][1])
+        assert torch.equal(found[place][[0, 2]], others[place][[0, 2]])
+        assert torch.equal(found[place][1], spared[place][1])
+    assert frozen.steps.tolist() == [3, 1, 3] and frozen.skipped.tolist() == [0, 2, 0]
+    assert optimizer.steps.tolist() == [4, 2, 4] and optimizer.skipped.tolist() == [0, 2, 0]
+    assert all(bool((part.grad == 0).all()) for part in found if part.grad is not None)
+
+
+def test_a_step_of_an_agent_is_the_same_bits_alone() -> None:
+    generator = seeded(3)
+    parts, gradients = random_parts(5, generator), [random_parts(5, generator, 4.0) for _ in range(5)]
+    _, together = optimised(parts, gradients)
+    for agent in range(5):
+        rows = slice(agent, agent + 1)
+        _, alone = optimised([part[rows] for part in parts], [[part[rows] for part in step] for step in gradients])
+        for own, stacked in zip(alone, together, strict=True):
+            torch.testing.assert_close(own.detach(), stacked[rows].detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_targets_follow_by_a_share_of_their_own() -> None:
+    networks, shares = random_networks(), torch.tensor([0.0, 0.25, 1.0])
+    for target, online in ((networks.critic_target, networks.critic), (networks.actor_target, networks.actor)):
+        slow, fast = ([part.detach().clone() for part in own.parameters()] for own in (target, online))
+        soft_update(target, online, shares)
+        for part, old, new in zip(target.parameters(), slow, fast, strict=True):
+            assert torch.equal(part[0], old[0])
+            torch.testing.assert_close(part[1], 0.75 * old[1] + 0.25 * new[1])
+            assert torch.equal(part[2], new[2])
+        assert all(torch.equal(part, new) for part, new in zip(online.parameters(), fast, strict=True))
+
+
+@given(seeds, st.integers(1, 30), st.floats(0.01, 1.0))
+@settings(max_examples=20)
+def test_targets_are_the_mean_of_few_steps_and_a_moving_average_of_many(seed: int, steps: int, tau: float) -> None:
+    """Until 1 / tau steps are taken, a target is the mean of the networks after each of them."""
+    generator = seeded(seed)
+    parameters = random_parts(1, generator)
+    optimizer = AdamW(parameters, 0.01)
+    trail, mean = [], torch.zeros(1)
+    for _ in range(steps):
+        for part in parameters:
+            part.grad = torch.randn(part.shape, generator=generator)
+        optimizer.step()
+        trail.append(float(parameters[0].detach()[0, 0, 0]))
+        mean = torch.lerp(mean, torch.tensor(trail[-1]), optimizer.averaging(tau))
+    few = trail[: math.floor(1 / tau)]
+    expected = sum(few) / len(few)
+    for value in trail[len(few) :]:
+        expected += tau * (value - expected)
+    assert float(mean) == pytest.approx(expected, abs=1e-5)
+
+
+def rewards_of(networks: Networks, x: Tensor) -> tuple[Tensor, Tensor]:
+    return networks.critic.reward(x).detach(), networks.critic_target.reward(x).detach()
+
+
+def test_inputs_that_are_not_looked_at_never_matter() -> None:
+    """At first and after updates, which would else begin to use them."""
+    generator, networks = seeded(4), random_networks()
+    x = torch.randn(1, SIZES.folds, 6, INPUTS, generator=generator).expand(AGENTS, -1, -1, -1).clone()
+    other = torch.where(networks.sight[:, None, None], x, 9.0 * torch.randn(x.shape, generator=generator))
+    assert not torch.equal(x, other)
+    for _ in range(4):
+        for found, expected in zip(rewards_of(networks, other), rewards_of(networks, x), strict=True):
+            assert torch.equal(found, expected)
+        (networks.critic.reward(x) - 1.0).square().mean().backward()
+        networks.critic.continuation(torch.ones(2, SIZES.account)).sum().backward()
+        networks.blind_gradient()
+        networks.critic_optimizer.step()
+        soft_update(networks.critic_target, networks.critic, torch.full((AGENTS,), 0.3))
+    first = networks.critic.reward.parts[0].detach()
+    assert not bool((first * ~networks.sight[:, None, :, None]).any())
+    assert bool((first * networks.sight[:, None, :, None]).any())
+
+
+def test_what_is_looked_at_later_begins_at_zero_with_moments_of_zero() -> None:
+    networks = random_networks()
+    (networks.critic.reward(torch.ones(2, INPUTS)) - 1.0).square().mean().backward()
+    networks.critic.continuation(torch.ones(2, SIZES.account)).sum().backward()
+    networks.critic_optimizer.step()
+    networks.sight[:, 1] = False
+    networks.blind()
+    optimizer = networks.critic_optimizer
+    firsts = [part.reward.parts[0] for part in (networks.critic, networks.critic_target)]
+    for part in (*firsts, optimizer.first[0], optimizer.second[0]):
+        assert not bool(part[:, :, 1].any()) and bool(part.any())
+
+
+def test_critics_and_actors_name_all_their_parts() -> None:
+    networks = random_networks()
+    assert isinstance(networks.critic, Critic) and isinstance(networks.actor, Actor)
+    assert [len(part.parameters()) for part in (networks.critic, networks.actor)] == [12, 6]
+    own = {part.data_ptr() for part in networks.tensors().values()}
+    for part in (networks.critic, networks.actor, networks.critic_target, networks.actor_target):
+        assert {tensor.data_ptr() for tensor in part.parameters()} <= own
+    assert {part.data_ptr() for part in networks.critic_optimizer.tensors()} <= own
+    assert all(len(part) == AGENTS for part in networks.tensors().values())
