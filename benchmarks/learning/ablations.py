@@ -26,7 +26,6 @@ from benchmarks.learning.markets import (
     Alteration,
     add_unseen_flags,
     budget_of,
-    interval,
     market_jobs,
     unseen_of,
 )
@@ -176,18 +175,19 @@ def _shares(records: Sequence[Record]) -> dict[int, float]:
 def row(variant: str, records: Sequence[Record], found: Difference | None) -> str:
     """Format the share of the rule's profit, its difference from the first line by seed, and the time it took."""
     share = plus_minus(*mean_interval([*_shares(records).values()]))
-    selection = [record["selection"] for record in records]
-    correlation = interval(selection, "fitness_rank_correlation")
+    initial, profit = (
+        mean_interval([r["selection"][name] for r in records])[0] for name in ("initial_value", "profit")
+    )
     minutes = mean_interval([record["cpu_seconds"] / 60 for record in records])[0]
     steps = mean_interval([record["environment_steps"] for record in records])[0]
     return (
-        f"{variant:<26} {len(records):>5} {share:>15} {found or ''!s:>15} {correlation:>17} "
+        f"{variant:<26} {len(records):>5} {share:>15} {found or ''!s:>15} {initial:8.2f} / {profit:6.2f} "
         f"{minutes:8.1f} {steps:12.0f}"
     )
 
 
 HEADER = (
-    f"{'':<26} {'seeds':>5} {'of the rule':>15} {'to first line':>15} {'fitness foretells':>17} "
+    f"{'':<26} {'seeds':>5} {'of the rule':>15} {'to first line':>15} {'Q(s0) / profit':>17} "
     f"{'CPU min':>8} {'env. steps':>12}"
 )
 

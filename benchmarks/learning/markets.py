@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.learning.rivals import rivals_job
-from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT, SelectionStudy
+from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT, ChampionStudy, SelectionStudy
 from benchmarks.learning.study import (
     Job,
     Record,
@@ -136,26 +136,30 @@ def _is_spent(budget: Budget, generations: int, cpu_seconds: float) -> bool:
 
 
 def market_job(
-    config: Config, budget: Budget, unseen: UnseenPaths, alter: Alteration | None = None, genomes: int = 0
+    config: Config, budget: Budget, unseen: UnseenPaths, alter: Alteration | None = None, genomes: int | None = None
 ) -> Record:
     """Train one seed and measure its champion and its last generation; return plain numbers for the file of results.
 
     Args:
-        genomes: drawn by lot, on which fitness is tested too.
+        genomes: drawn at random, on which fitness is tested, too; None: fitness is not tested at all, only the champion.
     """
     market, scores = training_market(config)
     trained = fit(config, market, budget, alter)
-    planted, selection = tuned(market, scores, config), SelectionStudy(trained.trainer, config.seed, genomes)
+    planted = tuned(market, scores, config)
+    selection = (
+        ChampionStudy(trained.trainer) if genomes is None else SelectionStudy(trained.trainer, config.seed, genomes)
+    )
+    stages = {} if genomes is None else trained.early
     parts: list[dict[str, Array]] = []
     for path in unseen.each(config, market.stats):
         x = trained.trainer.days.inputs.of(path.market)
         early = {
             _after(generation): path.play_agent(agent, x).summary.profit_percent.numpy()
-            for generation, agent in trained.early.items()
+            for generation, agent in stages.items()
         }
         parts.append({**selection.play(path, x), **early, **path.play_planted(planted)})
     found = shares(joined(parts))
-    curve = {str(generation): found.pop(_after(generation))["profit"] for generation in trained.early}
+    curve = {str(generation): found.pop(_after(generation))["profit"] for generation in stages}
     curve[str(trained.trainer.generation)] = found[CHAMPION]["profit"]
     return {"policies": found, "curve": curve, "selection": selection.record(), **trained.record()}
 
@@ -170,7 +174,7 @@ def market_jobs(
     budget: Budget,
     unseen: UnseenPaths,
     alter: Alteration | None = None,
-    genomes: int = 0,
+    genomes: int | None = None,
     **labels: Any,
 ) -> list[Job]:
     """Make a job a seed; its key holds the labels, seed, budget, unseen paths and the hash of the settings."""

@@ -60,6 +60,25 @@ class Agents:
         return rank_correlation(self.fitness, torch.stack(self.unseen).mean(0)) if self.agents else None
 
 
+class ChampionStudy:
+    """A champion on unseen paths, path by path."""
+
+    def __init__(self, trainer: ERLTrainer) -> None:
+        self.champion = trainer.champion
+        self._episodes: list[tuple[float, float]] = []
+
+    def play(self, path: UnseenPath, x: Float32Array) -> dict[str, Array]:
+        """Play it on an unseen path; return its (windows,) profits."""
+        rollout = path.play_agent(self.champion, x)
+        self._episodes.append((float(rollout.initial_value), float(rollout.profit_percent)))
+        return {CHAMPION: rollout.summary.profit_percent.numpy()}
+
+    def record(self) -> Record:
+        """Return Q(s0) on the first day of an episode, and the profit that followed: percent, means over windows."""
+        value, profit = np.mean(self._episodes, axis=0).tolist()
+        return {"initial_value": value, "profit": profit}
+
+
 class SelectionStudy:
     """Results of a trainer's last generation, and of genomes drawn at random, gathered path by path.
 
@@ -68,7 +87,7 @@ class SelectionStudy:
 
     def __init__(self, trainer: ERLTrainer, seed: int, genomes: int = 0) -> None:
         self.trainer = trainer
-        self.champion = trainer.champion
+        self.champion = ChampionStudy(trainer)
         self.best = best_elite(trainer)
         drawn = copy.copy(trainer)
         drawn.genes = genome.found(genomes, named_generator(seed, "genomes by lot"))
@@ -76,17 +95,14 @@ class SelectionStudy:
         drawn.population.networks, drawn.population.agents = None, []
         self.drawn = Agents.of(drawn, range(genomes)) if genomes else Agents([], torch.zeros(0), [])
         self.agents = Agents.of(trainer, range(len(trainer.genes)))
-        self._champion: list[tuple[float, float]] = []
 
     def play(self, path: UnseenPath, x: Float32Array) -> dict[str, Array]:
         """Play all on an unseen path; return (windows,) profits of the champion, of one elite, and of the mean."""
-        champion = path.play_agent(self.champion, x)
-        self._champion.append((float(champion.initial_value), float(champion.profit_percent)))
+        champion = self.champion.play(path, x)
         each = self.agents.play(path, x)
         if self.drawn.agents:
             self.drawn.play(path, x)
-        profit = champion.summary.profit_percent.numpy()
-        return {CHAMPION: profit, BEST_SINGLE: each[self.best], MEAN_AGENT: each.mean(axis=0)}
+        return {**champion, BEST_SINGLE: each[self.best], MEAN_AGENT: each.mean(axis=0)}
 
     def record(self) -> Record:
         """Return plain numbers.
@@ -96,16 +112,14 @@ class SelectionStudy:
         percent of the initial capital: means over windows.
         """
         unseen = torch.stack(self.agents.unseen).mean(0)
-        value, profit = np.mean(self._champion, axis=0).tolist()
         return {
+            **self.champion.record(),
             "fitness_rank_correlation": self.agents.rank_correlation(),
             "random_rank_correlation": self.drawn.rank_correlation(),
             "unseen_mean": float(unseen.mean()),
             "unseen_deviation": float(unseen.std(correction=0)),
             "founders": len(set(self.trainer.founders)),
             "agents": len(unseen),
-            "initial_value": value,
-            "profit": profit,
         }
 
 
