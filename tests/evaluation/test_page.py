@@ -19,8 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.ddpg_agent import Evidence
 from tests.evaluation.page_case import DRIFTS, TICKERS, case, sessions, trade, walk
-from training.evaluation.assessment import Evaluation
+from training.evaluation.assessment import HOLDING_INSTEAD, Evaluation
 from training.evaluation.folds import FoldResult
 from training.evaluation.page import svg
 from training.evaluation.page import write as html_report
@@ -449,3 +450,26 @@ def luminance(colour: str) -> float:
 def mixed(one: str, other: str, share: float) -> str:
     pairs = [(int(one[index : index + 2], 16), int(other[index : index + 2], 16)) for index in (0, 2, 4)]
     return "".join(f"{round(share * a + (1 - share) * b):02x}" for a, b in pairs)
+
+
+@pytest.mark.parametrize("holders", [0, 1])
+def test_evidence_is_told_before_the_verdict(holders: int) -> None:
+    """Where it is not significant, the page says what is known of holding the market instead."""
+    sure, unsure = Evidence(choice=1e-9, timing=1.0), Evidence(choice=0.8, timing=0.703)
+    for evidence in (sure, unsure):
+        shown = Page(html_report.render(small(evidence=[evidence], holders=holders * (evidence is unsure))))
+        (sentence,), notes = shown.of_class("sentence"), shown.of_class("note")
+        follows = "the champion holds the market" if holders else "the champion trades as trained"
+        said = f"no significant evidence (p = 0.703): {follows}. " if evidence is unsure else "evidence (p < 0.001). "
+        assert sentence.startswith("Training days show ") and said in sentence
+        assert any(HOLDING_INSTEAD in note for note in notes) == (evidence is unsure)
+
+
+def test_evidence_of_several_champions_is_told_together() -> None:
+    fold = FoldResult("fold-1", {"holdout": ["2019-01-02", "2019-03-04"]}, 1, 1.0, 2.0)
+    evidence = [Evidence(choice=1e-9, timing=1.0), Evidence(choice=0.8, timing=0.703)]
+    one = small(folds=[fold, fold], evidence=evidence)
+    said = "Training days show significant evidence for 1 of 2 champions (smallest p < 0.001, largest p = 0.703)"
+    assert one.sentence.startswith(f"{said}; all trade as trained. ")
+    assert dataclasses.replace(one, holders=1).sentence.startswith(f"{said}; 1 of them holds the market. ")
+    assert dataclasses.replace(one, evidence=[]).sentence == one.judgement.sentence

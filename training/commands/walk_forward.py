@@ -12,6 +12,7 @@ from pathlib import Path
 from data.market import Market
 from data.splits import Splits, consecutive_windows
 from environment.portfolio import Portfolio
+from models.ddpg_agent import DDPGAgent
 from training.commands.arguments import WalkForwardArguments
 from training.commands.evaluate import entered, opposing_rules
 from training.commands.train import run_training
@@ -163,7 +164,7 @@ def _train(folder: Path, fold: Splits, config: Config, explicit: frozenset[str])
 
 def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
     """Play the champion of each fold on its test days, an account that reinvests going from one to the next."""
-    folds, parts, evidence, device = [], [], [], choose_device(config.device)
+    folds, parts, champions, device = [], [], list[DDPGAgent](), choose_device(config.device)
     for number, fold in enumerate(splits, start=1):
         run = open_saved_run(path, f"fold-{number}", data=config.data, device=device)
         env = Portfolio.on(run.market, run.config.env, device)
@@ -179,7 +180,7 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         champion, random = (played.tracks[name].mean_return_percent for name in (CHAMPION, RANDOM))
         folds.append(FoldResult(run.name, _dates(run.market, fold), run.generation, champion, random))
         parts.append(played)
-        evidence.append(run.champion.evidence)
+        champions.append(run.champion)
     again = ("python", "main.py", "walk-forward", "--runs-dir", str(config.runs_dir), "--resume", path.name)
     return Evaluation(
         path.name,
@@ -191,5 +192,6 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         str(device),
         shlex.join(again),
         folds=folds,
-        evidence=evidence,
+        evidence=[agent.evidence for agent in champions],
+        holders=sum(agent.holds_market for agent in champions),
     )

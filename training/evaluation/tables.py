@@ -221,7 +221,11 @@ def verdict_values(evaluation: Evaluation) -> dict[str, Any]:
     }
     return {
         "sentence": evaluation.sentence,
-        "evidence": [dataclasses.asdict(evidence) for evidence in evaluation.evidence],
+        "evidence": [
+            {**dataclasses.asdict(evidence), "p_value": evidence.smallest, "is_significant": evidence.is_there}
+            for evidence in evaluation.evidence
+        ],
+        "champions_that_hold_the_market": evaluation.holders,
         "has_skill": judgement.has_skill,
         "is_better_than_random_picker": judgement.is_better_than_pickers,
         "has_timing": judgement.has_timing,

@@ -21,7 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from training.evaluation import charts
-from training.evaluation.assessment import METRICS, Estimate, Evaluation
+from training.evaluation.assessment import HOLDING_INSTEAD, METRICS, Estimate, Evaluation
 from training.evaluation.page import svg
 from training.evaluation.tracks import CHAMPION
 from training.evaluation.verdict import differences
@@ -57,6 +57,7 @@ def render(evaluation: Evaluation) -> str:
         "page.html",
         evaluation.title,
         report=evaluation,
+        holding_instead=HOLDING_INSTEAD,
         facts=_facts(evaluation),
         forest=[
             (name, Estimate(test.mean, *test.interval), chance, svg.interval_bar(test, scale))
