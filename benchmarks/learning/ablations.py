@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -45,14 +45,19 @@ from benchmarks.learning.study import (
     study_config,
     study_executor,
 )
-from models import genome
+from models import genome, trader
+from models.inputs import GROUPS
+from models.population import inputs_seen
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION
 from training.evolution import elite_count, ranked
+from training.forecasts.relative import Blend
+from training.shards import shard
 from utils.jobs.job import Executor
 
 BASE = "as the profile"
 _SEEDS, _GENERATIONS = 5, 10
+_FORECASTS = ("events", "leaders", "states")
 _OFF = 9.0
 """Logarithm of a penalty under which an input counts for nothing."""
 
@@ -109,6 +114,85 @@ def leave_out(groups: Sequence[str], trainer: ERLTrainer, _: torch.Generator) ->
     trainer.evolve_population = evolve_without  # type: ignore[method-assign]
 
 
+def weigh(change: Callable[[Blend], Blend], trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Change how ridge regression and network are blended."""
+    relative = trainer.days.relative
+    blend = relative.blend
+    object.__setattr__(relative, "blend", lambda *given: change(blend(*given)))
+
+
+def without_ridge(blend: Blend) -> Blend:
+    """Leave the choice among stocks to the networks."""
+    return replace(blend, ridge=0 * blend.ridge)
+
+
+def without_reward(blend: Blend) -> Blend:
+    """Take no notice of what critics expect of orders."""
+    return replace(blend, ridge=torch.ones_like(blend.ridge), network=0 * blend.network)
+
+
+def keep_actors(bound: float, _: ERLTrainer, __: torch.Generator) -> None:
+    """Play every actor's residual up to a bound, whether or not it earns anything; for the rest of the process."""
+    shard.earns_more = lambda one, other: torch.ones(len(one), dtype=torch.float64)
+    trader.ACTOR_BOUND = bound
+
+
+def see_all(trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Let every network look at all inputs."""
+    see(torch.ones(len(GROUPS), dtype=torch.bool), trainer)
+
+
+def see_forecasts(trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Let every network look at the forecasts of responses only."""
+    see(torch.tensor([group in _FORECASTS for group in GROUPS]), trainer)
+
+
+def see(groups: Tensor, trainer: ERLTrainer) -> None:
+    """Let every network look at these (groups,) groups of inputs, whatever evolution makes of it."""
+    population, networks = trainer.population, trainer.population.networks
+    assert networks is not None
+    inherit = population.inherit
+
+    def look() -> None:
+        population.sight = groups.expand(len(trainer.genes), -1).clone()
+        networks.sight.copy_(inputs_seen(population.sight))
+        networks.blind()
+
+    def inherit_and_look(parents: Tensor, generator: torch.Generator) -> None:
+        inherit(parents, generator)
+        look()
+
+    population.inherit = inherit_and_look  # type: ignore[method-assign]
+    first, drawn = networks.critic.reward.parts[0], torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        first.copy_(torch.randn(first.shape, generator=drawn) / first.shape[-2] ** 0.5)
+        networks.critic_target.reward.parts[0].copy_(first)
+    look()
+
+
+def keep_networks(trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Let children inherit genes, but no networks: each row goes on with its own."""
+    trainer.population.inherit = lambda *_: None  # type: ignore[method-assign]
+
+
+def mutate_networks(trainer: ERLTrainer, generator: torch.Generator) -> None:
+    """Mutate the last layers of children's reward networks by Gaussian noise, a tenth of their deviation."""
+    population, networks = trainer.population, trainer.population.networks
+    assert networks is not None
+    inherit = population.inherit
+
+    def inherit_and_mutate(parents: Tensor, drawn: torch.Generator) -> None:
+        inherit(parents, drawn)
+        children = (parents != torch.arange(len(parents))).nonzero()[:, 0]
+        with torch.no_grad():
+            for network in (networks.critic, networks.critic_target):
+                last = network.reward.parts[4]
+                own = last[children]
+                last[children] = own + 0.1 * own.std() * torch.randn(own.shape, generator=generator)
+
+    population.inherit = inherit_and_mutate  # type: ignore[method-assign]
+
+
 @dataclass(frozen=True)
 class Line:
     """What a line of the table changes."""
@@ -120,10 +204,18 @@ class Line:
     """What no flag does."""
 
 
-_FORECASTS = ("events", "leaders", "states")
 LINES: tuple[Line, ...] = (
     Line(BASE),
     Line("no networks", ("--learning.gradient-steps", "0")),
+    Line("networks without ridge", alter=partial(weigh, without_ridge)),
+    Line("reward part alone", ("--learning.warm-up", "1000000")),
+    Line("continuation and actor alone", alter=partial(weigh, without_reward)),
+    Line("actor free", alter=partial(keep_actors, 1.0)),
+    Line("actor bounded", alter=partial(keep_actors, 0.5)),
+    Line("all inputs", alter=see_all),
+    Line("forecasts as inputs", alter=see_forecasts),
+    Line("networks not inherited", alter=keep_networks),
+    Line("networks mutated", alter=mutate_networks),
     Line("gamma 0", ("--learning.gamma", "0")),
     Line("no exploration", ("--evaluation.exploration-windows", "0")),
     Line("evolution off", alter=keep_genes),

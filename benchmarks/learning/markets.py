@@ -141,7 +141,7 @@ def market_job(
     """Train one seed and measure its champion and its last generation; return plain numbers for the file of results.
 
     Args:
-        genomes: drawn at random, on which fitness is tested, too; None: fitness is not tested at all, only the champion.
+        genomes: drawn at random, on which fitness is tested, too; None: only the champion is played.
     """
     market, scores = training_market(config)
     trained = fit(config, market, budget, alter)
