@@ -53,7 +53,8 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     for text in (
         "300 days to 2001-02-23",
         "quick profile",
-        f"Replay      {summary['replay_size']} / 80 transitions",
+        f"Replay      {summary['replay_size']} / 80, ready",
+        "significant below 0.001",
         "agents above zero",
         "planted rule",
     ):
@@ -102,7 +103,7 @@ def test_a_resumed_run_ends_in_the_same_judgement(tiny: Path) -> None:
 def test_interrupting_keeps_the_last_complete_generation(
     tiny: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evolve = ERLTrainer.evolve
+    evolve = ERLTrainer.evolve_population
 
     def interrupted(self: ERLTrainer, fitness: torch.Tensor) -> None:
         if self.generation == 2:
@@ -110,7 +111,7 @@ def test_interrupting_keeps_the_last_complete_generation(
         evolve(self, fitness)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ERLTrainer, "evolve", interrupted)
+        patch.setattr(ERLTrainer, "evolve_population", interrupted)
         assert run(tiny, "--run", "cut", "--generations", "3") == 130
     assert len(records(tiny, "cut")) == 1
     with unjudged():

@@ -6,7 +6,7 @@ Their markets are made without the loader, see `small_market` for those that com
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,17 @@ from data.features import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN, normalization_st
 from data.market import Market
 from data.splits import Span, Splits
 from environment.portfolio import Portfolio
-from models.cash_value import CashValue
-from models.ddpg_agent import DDPGAgent, Evidence
+from models.cash_value import FEATURES, CashValue
+from models.ddpg_agent import Committee, DDPGAgent, Evidence
 from models.inputs import GROUP_OF_INPUT, TradeInputs
+from models.networks import Networks, NetworkSizes
 from models.trader import Traders
 from tests.market_cases import FloatArray, random_panel, random_volume
 from tests.small_market import TINY_RULES, small_market
 from training.erl_trainer import ERLTrainer
 from training.generation_log import GenerationLog
 from utils.config.trader import EnvironmentConfig, EvaluationConfig, EvolutionConfig, LearningConfig
+from utils.spaces import TARGET_PERCENTS
 
 CONTEXT = 8
 FIRST_DAY = CONTEXT
@@ -161,6 +163,18 @@ def tiny_agent(
     inputs = TradeInputs.fit(market, np.ones(len(market.dates), dtype=np.bool_))
     known = cash_value or nothing.with_values(worth, nothing.opportunity_knots)
     return DDPGAgent(inputs, traders, known, rules, SURE)
+
+
+def networked(agent: DDPGAgent, seed: int = 0) -> DDPGAgent:
+    """The same agent with a committee of two random networks in place of half of what ridge regression selects by."""
+    draws, sizes = seeded(seed), NetworkSizes(hidden=4, folds=2, outputs=len(TARGET_PERCENTS), account=FEATURES)
+    networks = Networks.found(torch.ones(2, INPUTS - 1, dtype=torch.bool), sizes, 0.0, draws)
+    for name in ("actor_target", "critic_target"):
+        for part in getattr(networks, name).parameters():
+            part.data.copy_(torch.randn(part.shape, generator=draws))
+    weights = torch.tensor([0.5, 2.0])
+    committee = Committee(0.5 * agent.traders.weights[0], weights, torch.tensor([0, 2]), torch.ones(2))
+    return replace(agent, networks=networks, committee=committee)
 
 
 def learnable_market(seed: int = 0) -> Market:

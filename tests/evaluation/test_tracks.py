@@ -21,7 +21,17 @@ from environment.orders import Orders
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from tests.evaluation.page_case import SESSIONS, case
-from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_agent, tiny_rules, trending_panel, world_of
+from tests.tiny import (
+    FIRST_DAY,
+    World,
+    networked,
+    random_world,
+    seeded,
+    tiny_agent,
+    tiny_rules,
+    trending_panel,
+    world_of,
+)
 from training.evaluation.assessment import estimates
 from training.evaluation.baselines import ScoreRule, held_equity, inverse_volatility, score_policy
 from training.evaluation.opponents import (
@@ -117,6 +127,20 @@ def test_an_agents_track_is_what_it_played(fill: Fill) -> None:
         assert track.sessions[0, window] == sum(t["exit_day"] - t["entry_day"] + 1 for t in closed)
         assert track.traded[0, window] == pytest.approx(sum(2 * t["value"] + t["profit"] for t in own))
         assert track.costs[0, window] == pytest.approx(sum(t["costs"] for t in own))
+
+
+def test_a_champion_with_networks_is_played_with_what_its_actors_add() -> None:
+    """Its track is that of a rollout with its policy; where no residual is kept it is that of the greedy rule."""
+    world = random_world(3, days=60)
+    ground, agent = ground_of(world), networked(eager_agent(ground_of(world)))
+    outlook = agent.outlook(world.market)
+    parts = world.env, agent.traders, outlook, agent.cash_value, ground.starts
+    with_actor, without = (roll_out(*parts, policy=policy).equity[:, 0].numpy().T for policy in (agent.policy, None))
+    track = play_agent(ground, agent)[0]
+    np.testing.assert_array_equal(track.equity[0], with_actor)
+    assert not np.array_equal(with_actor, without)
+    greedy = replace(agent, committee=replace(agent.committee, gate=torch.zeros(2)))  # type: ignore[type-var]
+    np.testing.assert_array_equal(play_agent(ground, greedy, outlook)[0].equity[0], without)
 
 
 def test_exposure_is_the_mean_invested_share() -> None:

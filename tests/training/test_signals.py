@@ -21,14 +21,17 @@ from data.features import CLOSE
 from data.market import Market
 from environment.trading_env import TradingEnvironment, trade_ledger
 from main import main
-from models.ddpg_agent import DDPGAgent
+from models.ddpg_agent import DDPGAgent, Evidence
 from models.inputs import GROUP_OF_INPUT, GROUPS
+from models.trader import Traders
 from tests.small_market import TINY_RULES, environment_of, random_action, small_market
-from tests.tiny import INPUTS, tiny_agent
+from tests.tiny import INPUTS, networked, tiny_agent
 from tests.tiny_run import TINY, frame
 from tests.tiny_run import run as train
+from training.commands.signals import evidence_sentence
 from training.commands.table import COMMANDS
-from training.signals.attribution import attribution
+from training.run.saved import open_saved_run
+from training.signals.attribution import NETWORKS, Parts, attribution, parts_of
 from training.signals.holdings import Holding, position_features, read_holdings, session
 from training.signals.signals import Signals, cash_left, make_signals
 from utils.config.cli import arguments_of, flags_of
@@ -37,15 +40,17 @@ from utils.errors import ConfigError, DataError
 
 CONTEXT = 16
 MARKET = small_market(3)
+NONE = Evidence(choice=0.4, timing=1.0)
 days = st.integers(CONTEXT, len(MARKET.dates) - TINY_RULES.episode_steps - 1)
 
 
 @cache
 def agent(seed: int, rules: EnvironmentConfig = TINY_RULES) -> DDPGAgent:
-    """An agent that finds something to order on about half of all days."""
+    """An agent that finds something to order on about half of all days; every second one has networks."""
     weights = np.random.default_rng(seed).standard_normal(INPUTS)
     weights[0] = -2.0
-    return tiny_agent(MARKET, weights.tolist(), rules=rules, target=10.0 + seed % 40, seed=seed)
+    made = tiny_agent(MARKET, weights.tolist(), rules=rules, target=10.0 + seed % 40, seed=seed)
+    return networked(made, seed) if seed % 2 else made
 
 
 def signals_of(
@@ -221,7 +226,7 @@ def test_the_status_of_a_position_says_when_it_is_sold() -> None:
 def test_an_order_says_what_is_expected_and_the_shares_that_make_it_up() -> None:
     """Without the inputs of a group the expected result changes by just its share, signed."""
     found = 0
-    for day, seed in itertools.product(range(40, 60), range(10)):
+    for day, seed in itertools.product(range(40, 60), range(0, 20, 2)):
         chosen = agent(seed)
         weights, x = chosen.traders.weights[0].numpy(), chosen.inputs.of(MARKET)[day].astype(np.float64)
         for order in signals_of(MARKET, seed, day).orders:
@@ -241,15 +246,52 @@ def test_an_order_says_what_is_expected_and_the_shares_that_make_it_up() -> None
     assert found > 20
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_parts_sum_to_what_is_expected(seed: int) -> None:
+    """Of every stock with a bar, to the precision of float32."""
+    chosen = agent(seed)
+    x = torch.from_numpy(chosen.inputs.of(MARKET))
+    expected = chosen.outlook(MARKET, x).expected[0].double().numpy()
+    tradable = torch.from_numpy(np.isfinite(MARKET.close))
+    for day in range(40, 60):
+        parts, has_bar = parts_of(chosen, x[day], tradable[day]), tradable[day].numpy()
+        size = np.abs(parts.groups).sum(axis=1)[has_bar] + abs(parts.constant)
+        assert np.abs(parts.expected - expected[day])[has_bar] / size == pytest.approx(0, abs=2e-6)
+        assert (parts.networks is None) == (chosen.networks is None)
+        if parts.networks is not None:
+            assert np.abs(parts.networks[has_bar]).max() > 0.01
+            assert parts.networks[has_bar].mean() == pytest.approx(0, abs=1e-6), "they choose among stocks only"
+
+
+def test_an_order_says_what_networks_add() -> None:
+    """Without them as much less is expected of it, relative to the mean of the day."""
+    found = 0
+    for day, seed in itertools.product(range(40, 60), range(1, 11, 2)):
+        chosen = agent(seed)
+        silent = dataclasses.replace(chosen.committee, network=torch.zeros(2))  # type: ignore[type-var]
+        without = dataclasses.replace(chosen, committee=silent).outlook(MARKET).expected[0, day]
+        for order in signals_of(MARKET, seed, day).orders:
+            stock = MARKET.tickers.index(order.ticker)
+            assert order.networks_percent is not None
+            base = order.expected_percent - order.networks_percent
+            assert base == pytest.approx(float(without[stock]) / TINY_RULES.largest_order, abs=1e-4)
+            found += 1
+    assert found > 20
+    assert any(
+        look.name == NETWORKS for day in range(40, 60) for o in signals_of(MARKET, 1, day).orders for look in o.looks_at
+    )
+
+
 def test_attribution_by_hand() -> None:
-    weights, x = np.zeros(INPUTS, np.float32), np.ones(INPUTS, np.float32)
-    weights[0] = 100.0
-    first, second = (np.flatnonzero(group == GROUP_OF_INPUT) for group in (0, 1))
-    weights[first[0]], weights[first[1]], weights[second[0]] = 4.0, -1.0, -1.0
-    shares = attribution(weights, x, most=2)
-    assert [str(share) for share in shares] == [f"{GROUPS[0]} +75%", f"{GROUPS[1]} -25%"]
-    assert len(attribution(weights, x, most=len(GROUPS))) == 2, "groups that say nothing are not named"
-    assert attribution(0 * weights, x) == [], "nothing is expected of it"
+    groups = np.zeros((2, len(GROUPS)))
+    groups[1, :2] = 3.0, -1.0
+    plain = Parts(groups, 100.0, None)
+    assert [str(share) for share in attribution(plain, 1, most=2)] == [f"{GROUPS[0]} +75%", f"{GROUPS[1]} -25%"]
+    assert len(attribution(plain, 1, most=len(GROUPS))) == 2, "groups that say nothing are not named"
+    assert attribution(plain, 0) == [], "nothing is expected of it"
+    shares = attribution(dataclasses.replace(plain, networks=np.array([0.0, -4.0])), 1)
+    assert [str(share) for share in shares] == ["networks -50%", f"{GROUPS[0]} +38%", f"{GROUPS[1]} -12%"]
+    assert plain.expected.tolist() == [100.0, 102.0]
 
 
 @pytest.fixture(scope="module")
@@ -292,6 +334,30 @@ def test_a_file_longer_by_one_day_gives_signals_for_that_day(folder: Path, capsy
     assert "input times weight" in after["looks_at_method"]
     shown = capsys.readouterr().err
     assert f"decided at the close of {dates[-1]}" in shown and ("latest exit" in shown or "no order" in shown)
+
+
+def test_the_first_line_and_the_files_tell_the_evidence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    _, made, rows = command(folder)
+    champion = open_saved_run(folder / "runs", "one", data=folder / "data.parquet").champion
+    evidence = champion.evidence
+    shown = capsys.readouterr().err.splitlines()[0]
+    follows = "these orders are the forecast as trained."
+    assert shown == f"{evidence.finding}: {follows}" and ("no significant" in shown) != evidence.is_there
+    assert made["evidence"] == {
+        "p_value": evidence.smallest,
+        "significant_below": 0.001,
+        "is_significant": evidence.is_there,
+        "holds_market": False,
+        "sentence": shown,
+    }
+    for row, order in zip(rows, made["orders"], strict=True):  # type: ignore[call-overload]
+        assert float(row["networks_percent"]) == order["networks_percent"]
+    held = dataclasses.replace(
+        champion, networks=None, committee=None, traders=Traders.of_market(champion.rules, INPUTS), evidence=NONE
+    )
+    told = "Training days show no significant evidence (p = 0.400): these orders hold the market, every stock in turn."
+    assert evidence_sentence(held) == told
 
 
 def test_what_is_held_is_shown_and_not_ordered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from models.ddpg_agent import MOST_CHANCE, DDPGAgent
 from training.commands.arguments import SignalsArguments
 from training.run.saved import SavedRun, open_saved_run
 from training.signals.attribution import METHOD, Share
@@ -40,19 +41,20 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     holdings = [] if arguments.positions is None else read_holdings(arguments.positions, market, day)
     cash = cash_left(holdings, rules) if arguments.cash is None else arguments.cash
     signals = make_signals(run.champion, market, day, rules, cash, holdings)
-    notes = _notes(run, day)
+    notes, told = _notes(run, day), evidence_sentence(run.champion)
     summary = (
         f"run {run.path}, champion of generation {run.generation}; decided at the close of {signals.date}, "
         f"orders for {signals.next_session}; capital {signals.capital:,.0f}, cash {signals.cash:,.0f}, "
         f"equity {signals.equity:,.0f}"
     )
-    for text in (summary, *_tables(signals), *(f"note: {note}" for note in notes)):
+    for text in (told, summary, *_tables(signals), *(f"note: {note}" for note in notes)):
         logger.info("%s", text)
     if arguments.csv is not None:
         _write(arguments.csv, "--csv", lambda path: write_atomically(path, orders_csv(signals)))
     if arguments.json is not None:
         origin = {"run": run.name, "champion_generation": run.generation}
-        contents = origin | dataclasses.asdict(signals) | {"looks_at_method": METHOD, "notes": notes}
+        contents = origin | _evidence_values(run.champion) | dataclasses.asdict(signals)
+        contents |= {"looks_at_method": METHOD, "notes": notes}
         _write(arguments.json, "--json", lambda path: write_json(path, contents))
     if arguments.ib is not None or arguments.alpaca is not None:
         orders = broker_orders(run.name, signals, holdings, rules, arguments.whole_shares)
@@ -80,6 +82,22 @@ def _write(path: Path, flag: str, write: Callable[[Path], None]) -> None:
         write(path)
     except OSError as error:
         raise ConfigError(f"expected a file to write to for {flag}, got {str(path)!r} ({error.strerror})") from None
+
+
+def evidence_sentence(champion: DDPGAgent) -> str:
+    """Say what training days show of what the champion expects, and what its orders therefore are."""
+    if champion.holds_market:
+        orders = "these orders hold the market, every stock in turn"
+    else:
+        orders = "these orders are the forecast as trained"
+    return f"{champion.evidence.finding}: {orders}."
+
+
+def _evidence_values(champion: DDPGAgent) -> dict[str, Any]:
+    """Return the same as JSON values."""
+    evidence = champion.evidence
+    values = {"p_value": evidence.smallest, "significant_below": MOST_CHANCE, "is_significant": evidence.is_there}
+    return {"evidence": values | {"holds_market": champion.holds_market, "sentence": evidence_sentence(champion)}}
 
 
 def _tables(signals: Signals) -> list[str]:
@@ -110,6 +128,7 @@ def _order_row(order: Order) -> dict[str, Any]:
         "value": order.value,
         "% of capital": order.percent_of_capital,
         "expected %": order.expected_percent,
+        **({} if order.networks_percent is None else {"of it networks %": order.networks_percent}),
         "close": order.close,
         "target %": order.target_percent,
         "target price": order.target_price,
@@ -155,8 +174,6 @@ def _notes(run: SavedRun, day: int) -> list[str]:
         "rules of the run's environment",
         f"what an order looks at: {METHOD}",
     ]
-    if not run.champion.evidence.is_there:
-        notes.insert(0, f"training days show no evidence for choosing ({run.champion.evidence}): stocks have turns")
     if run.config.env.volume_cap > 0:
         notes.append("the volume of the session to come is not known: no order is cut to the volume cap")
     if run.config.data is None:

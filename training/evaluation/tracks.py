@@ -125,6 +125,7 @@ def play_agent(
         ground.starts,
         safe_point=lambda: invested.append(_invested_share(env)),
         label="assess",
+        policy=agent.policy,
     )
     trades = [{"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env, window)]
     return _account(env, invested, 1), trades, purchases(env)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features import CLOSE, HIGH, OPEN
@@ -15,7 +14,7 @@ from environment.ledger import Bars
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
 from models.ddpg_agent import DDPGAgent
-from training.signals.attribution import Share, attribution
+from training.signals.attribution import Parts, Share, attribution, parts_of
 from training.signals.holdings import Holding, position_features
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
@@ -45,6 +44,8 @@ class Order:
     percent_of_capital: float
     expected_percent: float
     """What the agent expects of it after costs, percent of its value."""
+    networks_percent: float | None
+    """What of it the agent's networks add, beyond the mean of the day's stocks; None where there are none."""
     close: float
     """Reference: the close at which it was decided."""
     target_percent: float
@@ -129,8 +130,9 @@ def make_signals(
     portfolio.reset(torch.tensor([0]), steps=1, trading_steps=1)
     portfolio.cash.fill_(cash)
     portfolio.equity.fill_(cash + exposure)
-    x = agent.inputs.of(market)
-    outlook = agent.outlook(market, x)
+    x = torch.from_numpy(agent.inputs.of(market)).to(agent.device)
+    outlook = agent.outlook(market, x, slice(day, day + 1))
+    parts = parts_of(agent, x[day], torch.isfinite(close).to(agent.device))
     # A position that is due, or whose target is reached, is still held at this close.
     positions = torch.zeros(portfolio.bars.stocks, POSITION_FEATURES)
     place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
@@ -149,7 +151,7 @@ def make_signals(
         capital=rules.initial_capital,
         cash=cash,
         equity=cash + exposure,
-        orders=_orders(agent, market, day, x[day], action, portfolio),
+        orders=_orders(parts, market, day, action, portfolio),
         positions=[_position(holding, market, rules) for holding in holdings],
         best_candidate=tickers[best] if has_candidate else None,
         best_expected_percent=float(expected[best]) if has_candidate else None,
@@ -164,26 +166,26 @@ def session_date(market: Market, day: int) -> SessionDate:
     return SessionDate(str(np.busday_offset(market.dates[-1], beyond, roll="backward")), True)
 
 
-def _orders(
-    agent: DDPGAgent, market: Market, day: int, x: NDArray[np.float32], action: Tensor, portfolio: Portfolio
-) -> list[Order]:
+def _orders(parts: Parts, market: Market, day: int, action: Tensor, portfolio: Portfolio) -> list[Order]:
     """List the orders that the environment has filled, with what the agent expects of each and why."""
     trades = trade_ledger(portfolio, 0)
     rules = portfolio.rules
     entry_day = day + trades[0]["entry_day"] if trades else day
-    weights = agent.traders.weights[0].float().cpu().numpy()
+    expected = parts.expected / rules.largest_order
+    networks = None if parts.networks is None else parts.networks / rules.largest_order
     return [
         Order(
             ticker=market.tickers[market.investable_columns[trade["stock"]]],
             coefficient=float(action[trade["stock"], 0]),
             value=trade["value"],
             percent_of_capital=100 * trade["value"] / rules.initial_capital,
-            expected_percent=float(x[trade["stock"]] @ weights) / rules.largest_order,
+            expected_percent=float(expected[trade["stock"]]),
+            networks_percent=None if networks is None else float(networks[trade["stock"]]),
             close=trade["entry_price"],
             target_percent=float(action[trade["stock"], 1]),
             target_price=trade["target_price"],
             latest_exit=session_date(market, entry_day + rules.max_holding_days - 1),
-            looks_at=attribution(weights, x[trade["stock"]]),
+            looks_at=attribution(parts, trade["stock"]),
         )
         for trade in trades
     ]
