@@ -1,10 +1,10 @@
 """Studies of learning: `python -m benchmarks.learning markets|null|power|evidence [--json FILE]`.
 
-`markets`: profits on unseen paths of planted markets, see `benchmarks.learning.markets`. `null`: how often a policy is
-praised where nothing can be learned, see `benchmarks.learning.null`. `power`: how often one with skill is praised, see
-`benchmarks.learning.power`. `evidence`: how often training days show significant evidence. All take settings of main.py as
-further flags, do their jobs one by one, append each result to the JSON lines of --json, and go on from there when
-started again.
+`markets`: profits on unseen paths of planted markets, see `benchmarks.learning.markets`. `null`: how often a policy
+is praised where nothing can be learned, see `benchmarks.learning.null`. `power`: how often one with skill is praised,
+see `benchmarks.learning.power`. `evidence`: how often training days show significant evidence. All take settings of
+main.py as further flags, do their jobs one by one, append each result to the JSON lines of --json, and go on from
+there when started again.
 """
 
 from __future__ import annotations

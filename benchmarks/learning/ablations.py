@@ -175,20 +175,20 @@ def keep_networks(trainer: ERLTrainer, _: torch.Generator) -> None:
     trainer.population.inherit = lambda *_: None  # type: ignore[method-assign]
 
 
-def mutate_networks(trainer: ERLTrainer, generator: torch.Generator) -> None:
+def mutate_networks(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     """Mutate the last layers of children's reward networks by Gaussian noise, a tenth of their deviation."""
     population, networks = trainer.population, trainer.population.networks
     assert networks is not None
     inherit = population.inherit
 
-    def inherit_and_mutate(parents: Tensor, drawn: torch.Generator) -> None:
-        inherit(parents, drawn)
+    def inherit_and_mutate(parents: Tensor, generator: torch.Generator) -> None:
+        inherit(parents, generator)
         children = (parents != torch.arange(len(parents))).nonzero()[:, 0]
         with torch.no_grad():
             for network in (networks.critic, networks.critic_target):
                 last = network.reward.parts[4]
                 own = last[children]
-                last[children] = own + 0.1 * own.std() * torch.randn(own.shape, generator=generator)
+                last[children] = own + 0.1 * own.std() * torch.randn(own.shape, generator=drawn)
 
     population.inherit = inherit_and_mutate  # type: ignore[method-assign]
 

@@ -1,4 +1,4 @@
-"""How often training days show significant evidence: never by chance where nothing is planted, always where something is."""
+"""How often training days show significant evidence: hardly ever where nothing is planted, else always."""
 
 from __future__ import annotations
 
