@@ -150,7 +150,7 @@ def test_a_stopped_test_goes_on_and_ends_as_if_never_stopped(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Stopped in the second generation of the second fold: the first fold is not trained again."""
-    evolve, calls = ERLTrainer.evolve, []
+    evolve, calls = ERLTrainer.evolve_population, []
 
     def interrupted(self: ERLTrainer, fitness: torch.Tensor) -> None:
         calls.append(self.generation)
@@ -159,7 +159,7 @@ def test_a_stopped_test_goes_on_and_ends_as_if_never_stopped(
         evolve(self, fitness)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ERLTrainer, "evolve", interrupted)
+        patch.setattr(ERLTrainer, "evolve_population", interrupted)
         assert begin(folder, "parts") == 130
     assert "python main.py walk-forward --resume" in capsys.readouterr().err
     whole, parts = folder / "runs" / "whole", folder / "runs" / "parts"

@@ -192,7 +192,7 @@ def test_a_cloud_that_is_not_there_stops_the_run_at_its_start(
 def test_a_volume_that_vanishes_ends_in_exit_code_1(
     tiny: Path, volume: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evolve = ERLTrainer.evolve
+    evolve = ERLTrainer.evolve_population
 
     def unmounting(self: ERLTrainer, fitness: Any) -> None:
         if self.generation == 2:
@@ -200,7 +200,7 @@ def test_a_volume_that_vanishes_ends_in_exit_code_1(
         evolve(self, fitness)
 
     with monkeypatch.context() as patch, hasty():
-        patch.setattr(ERLTrainer, "evolve", unmounting)
+        patch.setattr(ERLTrainer, "evolve_population", unmounting)
         assert run(tiny, "--run", "one") == 1
     shown = capsys.readouterr().err
     assert "missing in the cloud: " in shown and "one/checkpoints/generation-000002" in shown

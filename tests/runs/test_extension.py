@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from main import main
-from tests.tiny_run import TINY, frame, records, unjudged
+from tests.tiny_run import TINY, frame, parameters, records, unjudged
 from tests.tiny_run import run as train
-from training.run.extension import INHERITED, Inheritance
+from training.erl_trainer import ERLTrainer
+from training.run.extension import INHERITED, INHERITED_NETWORKS, Inheritance
 from training.run.saved import open_saved_run
 from utils.errors import ConfigError
 from utils.runs.checkpoint import load_latest
+from utils.runs.state_tree import flatten
 
 DAYS = 300
 
@@ -40,7 +44,7 @@ def extend(folder: Path, *flags: str) -> int:
 
 
 def test_a_run_goes_on_with_later_days(folder: Path) -> None:
-    assert extend(folder, "one", "--run", "two", "--data", str(folder / "more.parquet")) == 0
+    assert extend(folder, "one", "--run", "two", "--data", str(folder / "more.parquet"), "--generations", "1") == 0
     old, new = (open_saved_run(folder / "runs", name) for name in ("one", "two"))
     assert new.extends == "one" and old.extends == ""
     for name, span in vars(new.market.splits).items():
@@ -53,7 +57,72 @@ def test_a_run_goes_on_with_later_days(folder: Path) -> None:
     cash_value = torch.tensor(inherited.cash_value, dtype=torch.float64)
     assert torch.equal(cash_value, before.state["champion"]["cash_value"]["weights"])
     own = {tuple(row) for row in after.state["population"]["genes"].tolist()}
-    assert own & {tuple(row) for row in inherited.genes}, "elites stay as they are"
+    elites = [tuple(inherited.genes[row]) for row in after.state["progress"]["elites"]]
+    assert elites and own >= set(elites), "the fittest of those who were inherited stay as they are"
+
+
+class Begun(Exception):
+    """A trainer that is about to run its first generation."""
+
+
+def begin(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, *flags: str) -> ERLTrainer:
+    """The trainer of a run that extends `one`, as it is before its first generation."""
+    met: list[ERLTrainer] = []
+
+    def stop(self: ERLTrainer) -> None:
+        met.append(self)
+        raise Begun
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ERLTrainer, "run_generation", stop)
+        with pytest.raises(Begun):
+            extend(folder, "one", "--run", name, "--data", str(folder / "more.parquet"), *flags)
+    return met[0]
+
+
+def test_it_begins_with_the_networks_of_the_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks, targets, moments, what they look at, and how far they have come; the champion plays by them."""
+    trainer = begin(folder, monkeypatch, "networks")
+    parent = load_latest(folder / "runs" / "one" / "checkpoints")
+    assert parent is not None and trainer.generation == 0
+    assert trainer.updates == parent.state["progress"]["updates"] > 0
+    (own, own_rest), (expected, rest) = flatten(trainer.population.state_dict()), flatten(without_genes(parent.state))
+    assert own.keys() == expected.keys() and json.dumps(own_rest) == json.dumps(rest)
+    for name, value in expected.items():
+        assert value.dtype == own[name].dtype and torch.equal(value, own[name]), name
+    for part in ("critic_target.5", "critic_optimizer.0", "critic_optimizer.24", "actor.0"):
+        assert bool(expected[f"networks.{part}"].any()), part
+    rows = trainer.elites
+    for name, value in trainer.champion.state_dict()["networks"].items():
+        assert torch.equal(value, expected[f"networks.{name}"][rows]), name
+
+
+def without_genes(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in state["population"].items() if name != "genes"}
+
+
+def test_closed_forms_inherit_no_networks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where the new run has none, nor where the old one had none: then they are drawn."""
+    trainer = begin(folder, monkeypatch, "closed", "--learning.gradient-steps", "0")
+    assert trainer.population.networks is None and trainer.updates == 0
+    (folder / "closed.toml").write_text(TINY.replace("gradient_steps = 2", "gradient_steps = 0"))
+    with unjudged():
+        assert train(folder / "closed.toml", "--run", "plain", "--data", str(folder / "data.parquet")) == 0
+    more = ("--data", str(folder / "more.parquet"), "--run", "opened", "--learning.gradient-steps", "2")
+    assert extend(folder, "plain", *more) == 0
+    found = Inheritance.of(folder / "runs" / "opened")
+    assert found is not None and found.networks == "" and found.updates == 0
+    assert not (folder / "runs" / "opened" / INHERITED_NETWORKS).exists()
+    after = load_latest(folder / "runs" / "opened" / "checkpoints")
+    assert after is not None and after.state["progress"]["updates"] > 0
+
+
+def cut_at_once(run: Path) -> None:
+    """Leave of a run what one has that was stopped in its first generation."""
+    for file in (*run.glob("checkpoints/*/*"), run / "metrics.jsonl", run / "summary.json"):
+        file.unlink()
+    for generation in run.glob("checkpoints/*"):
+        generation.rmdir()
 
 
 def test_one_that_stopped_at_once_begins_with_the_same(folder: Path) -> None:
@@ -62,15 +131,63 @@ def test_one_that_stopped_at_once_begins_with_the_same(folder: Path) -> None:
     assert extend(folder, "one", "--run", "whole", *more) == 0
     assert extend(folder, "one", "--run", "cut", *more) == 0
     cut = folder / "runs" / "cut"
-    for file in (*cut.glob("checkpoints/*/*"), cut / "metrics.jsonl", cut / "summary.json"):
-        file.unlink()
-    for generation in cut.glob("checkpoints/*"):
-        generation.rmdir()
+    cut_at_once(cut)
     (folder / "runs" / "one" / "checkpoints").rename(folder / "gone")
     with unjudged():
         assert main(["--runs-dir", str(folder / "runs"), "--resume", "cut"]) == 0
     (folder / "gone").rename(folder / "runs" / "one" / "checkpoints")
     assert records(folder / "tiny.toml", "cut") == records(folder / "tiny.toml", "whole")
+    assert parameters(folder / "tiny.toml", "cut", 2) == parameters(folder / "tiny.toml", "whole", 2)
+
+
+def spoil(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(("damage", "says"), [(spoil, "with sha256"), (Path.unlink, "No such file")])
+def test_networks_that_are_damaged_or_missing_are_named(
+    folder: Path, damage: Callable[[Path], None], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By who needs them: a run that has a generation goes on from that."""
+    name = damage.__name__
+    assert extend(folder, "one", "--run", name, "--data", str(folder / "more.parquet"), "--generations", "1") == 0
+    run = folder / "runs" / name
+    damage(run / INHERITED_NETWORKS)
+    resume = ["--runs-dir", str(folder / "runs"), "--resume", name, "--generations", "2"]
+    with unjudged():
+        assert main(resume) == 0
+        assert Inheritance.of(run) is not None
+        cut_at_once(run)
+        capsys.readouterr()
+        assert main(resume) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR ")]
+    assert "expected the networks that a run inherited" in line and says in line and INHERITED_NETWORKS in line
+
+
+def test_the_cloud_keeps_what_it_inherited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in its first generation, its disk and that of the run that it extends lost."""
+    more = ("--data", str(folder / "more.parquet"), "--generations", "1")
+    assert extend(folder, "one", "--run", "kept", *more) == 0
+    kept = folder / "runs" / "kept"
+    expected = records(folder / "tiny.toml", "kept"), parameters(folder / "tiny.toml", "kept", 1)
+    (folder / "volume").mkdir()
+    monkeypatch.setenv("CLOUD_PROVIDER", "local")
+    monkeypatch.setenv("CLOUD_BUCKET", str(folder / "volume"))
+    shutil.rmtree(kept)
+    begin(folder, monkeypatch, "kept")
+    stored = {path.name for path in (folder / "volume" / "kept").iterdir()}
+    assert stored == {"config.json", "market.json", INHERITED, INHERITED_NETWORKS}
+    shutil.rmtree(kept)
+    (folder / "runs" / "one").rename(folder / "gone")
+    try:
+        with unjudged():
+            assert main(["--runs-dir", str(folder / "runs"), "--resume", "kept", "--generations", "1"]) == 0
+    finally:
+        (folder / "gone").rename(folder / "runs" / "one")
+    found = records(folder / "tiny.toml", "kept"), parameters(folder / "tiny.toml", "kept", 1)
+    assert [record | {"generations": 1} for record in found[0]] == expected[0] and found[1] == expected[1]
 
 
 def test_a_look_at_its_holdout_names_the_run_that_it_extends(folder: Path) -> None:
@@ -89,6 +206,7 @@ def test_a_look_at_its_holdout_names_the_run_that_it_extends(folder: Path) -> No
         (("one", "--data", "data.parquet"), "expected the data of one with days after"),
         (("one", "--data", "other.parquet"), "of other data"),
         (("one", "--data", "more.parquet", "--population-size", "5"), "expected a population of 4, as that of one"),
+        (("one", "--data", "more.parquet", "--learning.hidden", "5"), "leave --learning.hidden out"),
         (("one", "--resume", "one"), "got both; leave one out"),
     ],
 )

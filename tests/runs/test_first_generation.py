@@ -36,7 +36,7 @@ def interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def cut_in_its_first_generation(tiny: Path, monkeypatch: pytest.MonkeyPatch, method: str = "evolve") -> None:
+def cut_in_its_first_generation(tiny: Path, monkeypatch: pytest.MonkeyPatch, method: str = "evolve_population") -> None:
     with monkeypatch.context() as patch:
         patch.setattr(ERLTrainer, method, interrupt)
         assert run(tiny, "--run", "cut", "--seed", "7", "--generations", "1") == INTERRUPTED

@@ -72,10 +72,10 @@ def signalling(method: Callable[..., Any], number: int) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("phase", "number"),
     [
-        ("evaluate", signal.SIGTERM),
-        ("train", signal.SIGINT),
-        ("evolve", signal.SIGTERM),
-        ("validate", signal.SIGINT),
+        ("evaluate_population", signal.SIGTERM),
+        ("train_population", signal.SIGINT),
+        ("evolve_population", signal.SIGTERM),
+        ("validate_best_agent", signal.SIGINT),
         ("state_dict", signal.SIGTERM),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_signal_in_any_phase_stops_and_resumes_exactly(
         assert run(tiny, "--run", "cut", *LENGTH) == 128 + number
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
     saved = list_checkpoints(tiny.parent / "runs" / "cut" / "checkpoints")
-    assert max(saved) == (2 if phase in ("validate", "state_dict") and 2 in saved else 1)
+    assert max(saved) == (2 if phase in ("validate_best_agent", "state_dict") and 2 in saved else 1)
     assert not (tiny.parent / "runs" / "cut" / "lock").exists()
     assert run(tiny, "--resume", "cut", *LENGTH) == 0
     whole.assert_like(tiny, "cut")
@@ -158,9 +158,9 @@ def test_the_memory_limit_stops_the_run_with_its_state_saved(
         if sum(tensor.nbytes for tensor in kept) > 20 * 2**20:
             raise MemoryLimitReached("too much")
 
-    validate = ERLTrainer.validate
+    validate = ERLTrainer.validate_best_agent
     with monkeypatch.context() as patch:
-        patch.setattr(ERLTrainer, "validate", leaking)
+        patch.setattr(ERLTrainer, "validate_best_agent", leaking)
         patch.setattr(MemoryGuard, "check", check)
         assert run(tiny, "--run", "cut", *LENGTH) == 3
     kept.clear()

@@ -18,7 +18,7 @@ from training.evaluation.assessment import Evaluation, Split
 from training.evaluation.charts import equity_chart, fitness_chart, learning_chart
 from training.evaluation.page.write import write_page
 from training.evaluation.tables import EQUITY, short_rows, short_table, verdict_values, write_equity
-from training.run.extension import INHERITED, Inheritance, extended_settings, inherit, run_to_extend
+from training.run.extension import INHERITED, INHERITED_NETWORKS, Inheritance, extended_settings, inherit, run_to_extend
 from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
 from training.run.shards import open_shards
@@ -37,6 +37,8 @@ from utils.runs.run_log import REPORT, SUMMARY, RunLog
 
 logger = logging.getLogger(__name__)
 RESULTS = (SUMMARY, REPORT, EQUITY, "fitness.png", "learning.png", "equity.png", "memory.png")
+FILES = (MARKET, INHERITED_NETWORKS, INHERITED)
+"""Written before the first generation; what a run inherited is named last, once it is whole."""
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
 SURVIVORS_NOTE = "data that holds survivors only flatters every result"
 
@@ -75,7 +77,7 @@ def run_training(
         DataError: the data cannot be used, or are not those that the run knew.
         ConfigError, CloudError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
-    with open_session(config, explicit, store=store, files=(MARKET, INHERITED), results=RESULTS) as session:
+    with open_session(config, explicit, store=store, files=FILES, results=RESULTS) as session:
         config = session.settings
         keep_freed_memory()
         get_profiler().log_memory("baseline", census=config.census_every > 0)
@@ -89,11 +91,10 @@ def run_training(
             )
             trainer.shards = opened or trainer.shards
             inherited = Inheritance.of(session.run.path)
-            if inherited is not None:
-                logger.info("begins with generation %d of %s", inherited.generation, inherited.run)
-                inherited.give(trainer)
             logger.info("%s", opening_lines(config, market, session.device, session.run.path))
-            session.restore(trainer)
+            if not session.restore(trainer) and inherited is not None:
+                logger.info("begins with generation %d of %s", inherited.generation, inherited.run)
+                inherited.give(trainer, session.run.path)
             get_profiler().log_memory("start", show_objects=config.census_every > 0)
             _train(session, trainer)
         return _finish(trainer, session.run, config, scores)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+import safetensors
+import safetensors.torch
 import torch
 
 from data.market import Market
@@ -18,15 +22,18 @@ from training.run.market import read_market_record
 from utils.config.settings import LATEST, flatten, from_dict, settings_hash, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, DataError
-from utils.runs.run_log import RunLog, latest_run, write_json
+from utils.runs import state_tree
+from utils.runs.run_log import RunLog, latest_run, write_atomically, write_json
 
 INHERITED = "inherited.json"
 """Of a run that extends another one."""
+INHERITED_NETWORKS = "inherited.safetensors"
+"""What its parent's networks had learned, where it had some; the other file holds its sha256."""
 
 
 @dataclass(frozen=True)
 class Inheritance:
-    """What a run takes over from another one; its critics are fitted to its own days."""
+    """What a run takes over from another one; its ridge regressions are fitted to its own days."""
 
     run: str
     generation: int
@@ -35,6 +42,10 @@ class Inheritance:
     cash_value: list[float]
     """Weights of its value."""
     opportunity_knots: list[float]
+    updates: int = 0
+    """Gradient steps that the networks have taken."""
+    networks: str = ""
+    """The sha256 of their file; empty where agents were closed forms only."""
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
@@ -46,18 +57,62 @@ class Inheritance:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"expected what a run inherited in {path / INHERITED}, got: {error}") from None
 
-    def give(self, trainer: ERLTrainer) -> None:
-        """Let a trainer begin with it. Raises ConfigError for a population of another size."""
+    def give(self, trainer: ERLTrainer, path: Path) -> None:
+        """Let the trainer of the run in `path` begin with it.
+
+        Raises:
+            ConfigError: the population or its networks are of another size, or the file of the networks is not the one
+                that was written.
+        """
         if len(self.genes) != len(trainer.genes):
             raise ConfigError(
                 f"expected a population of {len(self.genes)}, as that of {self.run}, got {len(trainer.genes)}; leave "
                 "--population-size out"
             )
+        if self.networks and trainer.population.networks is not None:
+            state = read_networks(path, self.networks)
+            try:
+                trainer.population.load_state_dict(state)
+            except (KeyError, ValueError) as error:
+                raise ConfigError(
+                    f"expected networks of the size of those of {self.run}, got others: {error}; leave "
+                    "--learning.hidden out"
+                ) from None
+            trainer.updates = self.updates
         genes, weights, knots = (
             torch.tensor(values, dtype=torch.float64)
             for values in (self.genes, self.cash_value, self.opportunity_knots)
         )
         trainer.begin_with(genes, self.elites, weights, knots)
+
+
+def write_networks(path: Path, state: Mapping[str, Any]) -> str:
+    """Write what networks have learned, by `Population.state_dict`, to the folder of a run; return the sha256."""
+    tensors, rest = state_tree.flatten(state)
+    content = safetensors.torch.save(tensors, metadata={"rest": json.dumps(rest)})
+    write_atomically(path / INHERITED_NETWORKS, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_networks(path: Path, sha256: str) -> dict[str, Any]:
+    """Return what `write_networks` wrote. Raises ConfigError where the file is missing or another one."""
+    file = path / INHERITED_NETWORKS
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"expected the networks that a run inherited in {file}, got: {error.strerror}; restore it from a copy of "
+            "the run, or extend anew"
+        ) from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise ConfigError(
+            f"expected the networks that a run inherited in {file}, with sha256 {sha256}, got {found}; restore it from "
+            "a copy of the run, or extend anew"
+        )
+    with safetensors.safe_open(file, framework="pt") as opened:
+        rest = json.loads(opened.metadata()["rest"])
+    return dict(state_tree.unflatten(safetensors.torch.load(content), rest))
 
 
 def run_to_extend(name: str, config: Config) -> RunLog:
@@ -90,13 +145,17 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
             f"expected the data of {parent.name} with days after {last}, got days to {market.dates[-1]} of "
             f"{'the same' if is_same else 'other'} data; give its file as it has grown"
         )
-    cash_value = checkpoint.state["champion"]["cash_value"]
+    population, cash_value = dict(checkpoint.state["population"]), checkpoint.state["champion"]["cash_value"]
+    genes, progress = population.pop("genes"), checkpoint.state["progress"]
     found = Inheritance(
         run=parent.name,
         generation=checkpoint.generation,
-        genes=checkpoint.state["population"]["genes"].tolist(),
-        elites=checkpoint.state["progress"]["elites"],
+        genes=genes.tolist(),
+        elites=progress["elites"],
         cash_value=cash_value["weights"].tolist(),
         opportunity_knots=cash_value["opportunity_knots"].tolist(),
+        updates=progress["updates"],
+        # Before the file that names it, so that where that is there, this one is.
+        networks=write_networks(path, population) if population else "",
     )
     write_json(path / INHERITED, dataclasses.asdict(found))

@@ -176,7 +176,7 @@ def open_session(
     Args:
         explicit: dotted names of the settings that the user gave, for a resumed run to honour or refuse.
         store: where the run is kept besides the disk.
-        files: names of small files, written before the first generation, that are kept there too.
+        files: names of files, written before the first generation, that are kept there too.
         results: names of files, written at the end, that are kept there too.
 
     Raises:

@@ -37,6 +37,7 @@ from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS
 log = logging.getLogger(__name__)
 MAX_SMALL_BYTES = 1 << 20
 MAX_METRICS_BYTES = 1 << 28
+MAX_TENSORS_BYTES = 1 << 30
 
 
 def newest_run(store: ObjectStore) -> str:
@@ -107,7 +108,7 @@ def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *
     whole; settings that are there stay. A run that was stopped in its first generation has settings only.
 
     Args:
-        files: names of further small files of the run, fetched where there are such.
+        files: names of further files of the run, fetched where there are such.
         above: only a later generation than this is of use; where there is none, nothing is fetched.
 
     Raises:
@@ -122,7 +123,7 @@ def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *
         make_directory(folder)
         for name in (*([METRICS] if newest is not None else []), *files):
             try:
-                store.get(f"{run}/{name}", folder / name, MAX_METRICS_BYTES if name == METRICS else MAX_SMALL_BYTES)
+                store.get(f"{run}/{name}", folder / name, _limit(name))
             except MissingError:
                 log.warning("the cloud has no %s of run %s", name, run)
         if newest is not None and restore_latest(store, run, folder / CHECKPOINTS, above=above) is None:
@@ -134,6 +135,13 @@ def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *
     except OSError as error:
         raise ConfigError(f"expected room for a run in {str(folder.parent)!r}, got {error.strerror}") from None
     log.info("restored run %s from the cloud into %s", run, folder)
+
+
+def _limit(name: str) -> int:
+    """Return the most bytes that a file of a run may have."""
+    if name == METRICS:
+        return MAX_METRICS_BYTES
+    return MAX_TENSORS_BYTES if name.endswith(".safetensors") else MAX_SMALL_BYTES
 
 
 def complete_generations(store: ObjectStore, run: str) -> list[int]:

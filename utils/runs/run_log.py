@@ -188,12 +188,13 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(_plain(values), indent=2, allow_nan=False) + "\n")
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a text file such that a crash leaves the old one or the new one, never a part."""
+def write_atomically(path: Path, text: str | bytes) -> None:
+    """Replace a file such that a crash leaves the old one or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(text.encode() if isinstance(text, str) else text)
     fsync(temporary)
     temporary.replace(path)
+    fsync(path.parent)
 
 
 def _named_folder(runs_dir: Path, name: str) -> Path:
