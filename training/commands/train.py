@@ -15,7 +15,7 @@ from training.commands.arguments import TrainArguments
 from training.commands.evaluate import judge_training
 from training.erl_trainer import PHASES, ERLTrainer
 from training.evaluation.assessment import Evaluation, Split
-from training.evaluation.charts import equity_chart, fitness_chart, learning_chart
+from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
 from training.evaluation.page.write import write_page
 from training.evaluation.tables import EQUITY, short_rows, short_table, verdict_values, write_equity
 from training.run.extension import INHERITED, INHERITED_NETWORKS, Inheritance, extended_settings, inherit, run_to_extend
@@ -31,7 +31,7 @@ from utils.config.trader import Config
 from utils.jobs.cluster import import_ray
 from utils.memory.guard import keep_freed_memory, peak_rss_mb
 from utils.memory.profiler import get_profiler
-from utils.pictures import draw_chart
+from utils.pictures import draw_chart, draw_charts
 from utils.runs.checkpoint import generation_name
 from utils.runs.run_log import REPORT, SUMMARY, RunLog
 
@@ -132,7 +132,7 @@ def _note(config: Config) -> str:
 def _draw_progress(run: RunLog, note: str) -> None:
     records = run.records()
     draw_chart(fitness_chart(records), run.path / "fitness.png", note)
-    draw_chart(learning_chart(records), run.path / "learning.png", note)
+    draw_charts(learning_charts(records), run.path / "learning.png", "What is learned, by generation", note)
     draw_chart(memory_chart(get_profiler().phases()), run.path / "memory.png")
 
 
