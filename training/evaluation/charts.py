@@ -217,28 +217,77 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     )
 
 
-def learning_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
-    """Draw the share of the results of orders that critics explain out of fold, from the records of metrics.jsonl."""
-    names = {"population mean": "explained", "best agent": "explained_best"}
+def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """Draw what networks and forecasts learn, from the records of metrics.jsonl: losses only where there are networks.
+
+    Losses of critics and of actors, the variance of results explained out of fold, and Q(s0) beside what was earned.
+    """
+    losses = [_loss_chart(records, name) for name in ("critic", "actor")]
+    has_networks = any("network_weight" in record["learning"] for record in records)
+    return [*(losses if has_networks else ()), _explained_chart(records, has_networks), _value_chart(records)]
+
+
+def _loss_chart(records: Sequence[Mapping[str, Any]], name: str) -> Chart:
+    notes = {
+        "critic": "Mean over agents and updates of squared errors: of orders' results, in standard deviations and summed "
+        "over the folds, and of Q, in results of a good order.",
+        "actor": "Mean over agents and updates of minus Q, in results of a good order; 0 while critics learn alone.",
+    }
+    values = {name: _column(records, "learning", f"{name}_loss")}
+    return _by_generation(f"Loss of {name}s", notes[name], records, values, lambda own: number(last_known(own), 3))
+
+
+def _explained_chart(records: Sequence[Mapping[str, Any]], has_networks: bool) -> Chart:
+    if has_networks:
+        names = {"ridge and network": "explained_by_both", "ridge alone": "explained_by_ridge"}
+        note = "Means of the elites, on training days, out of fold; of results relative to the mean of their day."
+    else:
+        names = {"population mean": "explained", "best agent": "explained_best"}
+        note = "On training days, by critics that have not seen them; below 0 they foretell less than the mean does."
     series = {label: 100.0 * _column(records, "learning", name) for label, name in names.items()}
-    lines = lines_of(series, lambda values: percent(last_known(values)))
+    return _by_generation("Variance of results explained, %", note, records, series, _end_percent, unit="%")
+
+
+def _value_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
+    names = {"Q(s0), expected": "initial_value", "earned": "elite_profit_percent"}
+    series = {label: _column(records, "learning", name) for label, name in names.items()}
+    note = "Means of the elites over the training windows on which fitness is measured, percent of the initial capital."
+    title = "Value of an episode, expected and earned, %"
+    return _by_generation(title, note, records, series, _end_percent, unit="%")
+
+
+def _by_generation(
+    title: str,
+    note: str,
+    records: Sequence[Mapping[str, Any]],
+    series: Mapping[str, FloatArray],
+    end: Callable[[FloatArray], str],
+    unit: str = "",
+) -> Chart:
+    """Return a chart of (T,) series over the generations of T records."""
+    lines = lines_of(series, end)
     generations = [int(record["generation"]) for record in records]
     return Chart(
-        title="Variance of results explained by generation, %",
-        note="On training days, by critics that have not seen them; below 0 they foretell less than the mean does.",
-        description=f"Explained variance. Last: {', '.join(f'{line.label} {line.end}' for line in lines)}.",
+        title=title,
+        note=note,
+        description=f"{title}, by generation. Last: {', '.join(f'{line.label} {line.end}' for line in lines)}.",
         shares=even_shares(len(generations)),
         ticks=number_ticks(generations),
         labels=[f"generation {generation}" for generation in generations],
         lines=lines,
-        unit="%",
+        unit=unit,
         is_signed=True,
         height=280,
     )
 
 
+def _end_percent(values: FloatArray) -> str:
+    return percent(last_known(values))
+
+
 def _column(records: Sequence[Mapping[str, Any]], group: str, name: str) -> FloatArray:
-    return np.array([record[group][name] for record in records], dtype=np.float64)  # None becomes NaN
+    """Return a number of each record; NaN where it is missing or None."""
+    return np.array([record[group].get(name) for record in records], dtype=np.float64)
 
 
 def memory_points(records: Sequence[Mapping[str, Any]]) -> list[MemoryPoint]:
