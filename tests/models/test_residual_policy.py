@@ -1,0 +1,247 @@
+"""What actors may add to the greedy rule: nothing where they are shut, and never more than the cash pays for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator import itemgetter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue, Decision
+from models.networks import Actor, Critic, Networks, NetworkSizes, Perceptrons
+from models.trader import ACTOR_BOUND, PolicyNetworks, Traders, decide
+from utils.config.trader import EnvironmentConfig
+from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT
+
+DAYS = 20
+SIZES = NetworkSizes(hidden=5, folds=2, outputs=3, account=FEATURES)
+SMALLEST = MIN_COEFFICIENT / MAX_COEFFICIENT
+seeds = st.integers(0, 2**32)
+stakes = st.sampled_from((2.5, 4.0, 10.0))
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def rules_of(stake: float = 4.0, cost: float = 40.0) -> EnvironmentConfig:
+    """At a stake of 10 percent one order takes all cash, and its costs more than that."""
+    return EnvironmentConfig(
+        trading_days=DAYS, settlement_days=5, max_holding_days=5, stake_percent=stake, cost_bps=cost, slippage_bps=0.0
+    )
+
+
+def random_value(rules: EnvironmentConfig, seed: int) -> CashValue:
+    nothing = CashValue.zero(rules)
+    weights = torch.randn(len(nothing.weights), generator=seeded(seed), dtype=torch.float64)
+    return nothing.with_values(weights, torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64))
+
+
+def random_accounts(count: int, seed: int) -> Accounts:
+    """Some have no cash, some hardly any."""
+    generator = seeded(seed)
+    cash, left, opportunity, kind = torch.rand(4, count, generator=generator, dtype=torch.float64)
+    cash = torch.where(kind < 0.1, 0.0, torch.where(kind < 0.3, 0.1 * cash, cash))
+    pending = 0.2 * torch.rand(count, BUCKETS, generator=generator, dtype=torch.float64)
+    return Accounts(cash, pending, (left * DAYS).floor(), 2 * opportunity - 0.5)
+
+
+def random_candidates(count: int, stocks: int, seed: int) -> Tensor:
+    """Expected results by stock, minus infinity where there is no candidate."""
+    generator = seeded(seed)
+    expected = torch.randn(count, stocks, generator=generator)
+    return expected.masked_fill(torch.rand(count, stocks, generator=generator) < 0.3, -torch.inf)
+
+
+def random_networks(agents: int, seed: int, scale: float = 1.0) -> Networks:
+    generator = seeded(seed)
+    networks = Networks.found(torch.ones(agents, 4, dtype=torch.bool), SIZES, 0.01, generator)
+    for part in (*networks.actor.parameters(), *networks.critic.parameters()):
+        part.detach().add_(scale * torch.randn(part.shape, generator=generator))
+    networks.calibration.uniform_(0.5, 2.0, generator=generator)
+    return networks
+
+
+def policy_of(networks: Networks, gate: Tensor | None = None) -> PolicyNetworks:
+    return PolicyNetworks.of(networks.actor, networks.critic, networks.calibration, gate)
+
+
+def committee_of(networks: Networks, gate: Tensor) -> PolicyNetworks:
+    return PolicyNetworks.of_committee(networks.actor, networks.critic, networks.calibration, gate)
+
+
+def random_traders(count: int, seed: int) -> Traders:
+    patience, size = torch.rand(2, count, generator=seeded(seed), dtype=torch.float64)
+    return Traders(torch.zeros(count, 3, dtype=torch.float64), 10 + 40 * size, patience, 0.2 + 0.8 * size)
+
+
+@given(seeds, stakes, st.integers(1, 4))
+@settings(max_examples=30)
+def test_actors_that_are_shut_leave_the_greedy_rule(seed: int, stake: float, orders: int) -> None:
+    """The same sizes, bit for bit, with any networks."""
+    rules, lanes = rules_of(stake), 12
+    worth, accounts = random_value(rules, seed), random_accounts(2 * lanes, seed + 1)
+    traders, expected = random_traders(2 * lanes, seed), random_candidates(2 * lanes, 6, seed + 2)
+    policy = policy_of(random_networks(2, seed, 5.0), torch.zeros(2))
+    none = torch.zeros(2 * lanes, dtype=torch.float64)
+    greedy = decide(traders, worth, expected, accounts, none, orders)
+    found = decide(traders, worth, expected, accounts, none, orders, adjustment=policy.adjusting(accounts, worth))
+    assert torch.equal(found.decision.size, greedy.decision.size)
+    assert torch.equal(found.action(6), greedy.action(6))
+    # An actor whose last layer is zero, as it begins, is none either.
+    founded = Networks.found(torch.ones(2, 4, dtype=torch.bool), SIZES, 0.01, seeded(seed))
+    at_first = policy_of(founded).adjusting(accounts, worth)
+    again = decide(traders, worth, expected, accounts, none, orders, adjustment=at_first)
+    assert torch.equal(again.decision.size, greedy.decision.size)
+
+
+def test_actors_that_are_open_depart_from_the_greedy_rule() -> None:
+    """Otherwise the tests here would say little."""
+    worth, accounts = random_value(rules_of(), 0), random_accounts(40, 1)
+    best = random_candidates(40, 2, 2).sort(1, descending=True).values.double()
+    policy = policy_of(random_networks(2, 3))
+    found = worth.decide(best, accounts, adjustment=policy.adjusting(accounts, worth)).size
+    greedy = worth.decide(best, accounts).size
+    assert bool(((found > 0) & (greedy == 0)).any()) and bool(((found < greedy) & (found > 0)).any())
+
+
+@given(seeds, stakes, st.integers(1, 5), st.floats(0.1, 30.0), st.floats(0.0, 3.0), st.sampled_from((0.0, 40.0, 300.0)))
+@settings(max_examples=60)
+def test_no_actor_and_no_noise_overspend(
+    seed: int, stake: float, orders: int, scale: float, noise: float, cost: float
+) -> None:
+    """Sizes lie within 0 and what the cash of the moment pays for, and what is not there is not bought."""
+    rules, lanes = rules_of(stake, cost), 20
+    worth, accounts = random_value(rules, seed), random_accounts(lanes, seed + 1)
+    traders, expected = random_traders(lanes, seed), random_candidates(lanes, 6, seed + 2)
+    drawn = noise * torch.randn(lanes, generator=seeded(seed), dtype=torch.float64)
+    adjustment = policy_of(random_networks(2, seed, scale)).adjusting(accounts, worth, drawn)
+    nothing = torch.zeros(lanes, dtype=torch.float64)
+    choice = decide(traders, worth, expected, accounts, nothing, orders, adjustment=adjustment)
+    decision, per_order = choice.decision, rules.largest_order * (1 + rules.cost_rate)
+    assert bool(decision.size.isfinite().all()) and bool((decision.size >= 0).all())
+    assert not bool(decision.size[decision.best.isinf()].any())
+    for lane in range(lanes):
+        cash = float(accounts.cash[lane])
+        for size in decision.size[lane].tolist():
+            assert size <= min(cash / per_order, float(traders.size[lane])) + 1e-12
+            assert size == 0 or size >= SMALLEST * min(1.0, 1 / per_order) - 1e-12
+            cash -= size * per_order
+        assert cash >= -1e-12
+        assert float(decision.after.cash[lane].detach()) == pytest.approx(cash, abs=1e-12)
+    action = choice.action(6)
+    given_ = action[..., 0]
+    assert bool(((given_ == 0) | ((given_ >= MIN_COEFFICIENT) & (given_ <= MAX_COEFFICIENT))).all())
+    assert int((given_ > 0).sum(1).max()) <= orders
+    assert bool(((action[..., 1] >= 10) & (action[..., 1] <= 50)).all())
+
+
+@given(seeds, st.floats(0.1, 50.0))
+@settings(max_examples=20)
+def test_an_actor_departs_by_no_more_than_its_bound(seed: int, scale: float) -> None:
+    worth, accounts = random_value(rules_of(), seed), random_accounts(20, seed + 1)
+    adjustment = policy_of(random_networks(2, seed, scale)).adjusting(accounts, worth)
+    gain, expected = torch.randn(2, 20, generator=seeded(seed), dtype=torch.float64)
+    assert bool((adjustment(accounts.levels, 10 * expected, 10 * gain).abs() <= ACTOR_BOUND).all())
+    # A candidate that is expected to earn anything at all is a number to the network.
+    for extreme in (torch.inf, -torch.inf, torch.nan, 1e30):
+        assert bool(adjustment(accounts.levels, 0 * expected + extreme, 0 * gain + extreme).isfinite().all())
+
+
+def test_noise_is_added_to_each_account_of_its_own() -> None:
+    worth, accounts = random_value(rules_of(), 0), random_accounts(6, 1)
+    policy, zero = policy_of(random_networks(2, 3)), torch.zeros(6, dtype=torch.float64)
+    noise = torch.arange(6, dtype=torch.float64)
+    plain = policy.adjusting(accounts, worth)(accounts.levels, zero, zero)
+    torch.testing.assert_close(policy.adjusting(accounts, worth, noise)(accounts.levels, zero, zero), plain + noise)
+
+
+@given(seeds, st.integers(1, 5), st.integers(1, 3))
+@settings(max_examples=20)
+def test_a_committee_of_equal_members_is_one_of_them(seed: int, members: int, orders: int) -> None:
+    worth, accounts = random_value(rules_of(), seed), random_accounts(15, seed + 1)
+    best = random_candidates(15, orders, seed + 2).sort(1, descending=True).values.double()
+    one = random_networks(1, seed)
+    many = one.rows(torch.zeros(members, dtype=torch.long))
+    alone, together = policy_of(one), committee_of(many, torch.ones(members))
+    sizes = [worth.decide(best, accounts, adjustment=own.adjusting(accounts, worth)) for own in (alone, together)]
+    is_close = (sizes[0].size - sizes[1].size).abs() < 1e-5
+    # At the smallest size, or where a gain is none, the last bits decide.
+    assert float(is_close.all(1).double().mean()) > 0.9
+    value, other = (own.value(sizes[0], worth) for own in (alone, together))
+    torch.testing.assert_close(value, other, rtol=1e-5, atol=1e-5)
+
+
+def mean_of(parts: list[Tensor]) -> Tensor:
+    return torch.stack(parts).mean(0)
+
+
+def test_a_committee_averages_what_its_members_say() -> None:
+    """Members whose gates are shut count as nothing to orders, and as much as any other to the value."""
+    worth, accounts = random_value(rules_of(), 0), random_accounts(15, 1)
+    networks, gate = random_networks(3, 2), torch.tensor([1.0, 0.0, 1.0])
+    size, best = torch.rand(2, 15, 1, generator=seeded(3), dtype=torch.float64)
+    alone = [policy_of(networks.rows(torch.tensor([row]))) for row in range(3)]
+    together = committee_of(networks, gate)
+    seen = accounts.levels, best[:, 0], size[:, 0]
+    said = [own.adjusting(accounts, worth)(*seen) * gate[row] for row, own in enumerate(alone)]
+    torch.testing.assert_close(together.adjusting(accounts, worth)(*seen), mean_of(said), rtol=1e-5, atol=1e-6)
+    decision = Decision(size, best, accounts, worth.largest_order, worth.cost_rate)
+    values = [own.value(decision, worth) for own in alone]
+    torch.testing.assert_close(together.value(decision, worth), mean_of(values), rtol=1e-5, atol=1e-5)
+
+
+def test_each_agent_of_a_population_decides_by_its_own_networks() -> None:
+    """Accounts of an agent lie one after the other."""
+    worth, accounts, lanes = random_value(rules_of(), 0), random_accounts(12, 1), 4
+    networks = random_networks(3, 2)
+    best = random_candidates(12, 2, 4).sort(1, descending=True).values.double()
+    together = policy_of(networks)
+    stacked = worth.decide(best, accounts, adjustment=together.adjusting(accounts, worth))
+    values = together.value(stacked, worth)
+    for agent in range(3):
+        rows = slice(agent * lanes, (agent + 1) * lanes)
+        alone, own = policy_of(networks.rows(torch.tensor([agent]))), accounts.map(itemgetter(rows))
+        found = worth.decide(best[rows], own, adjustment=alone.adjusting(own, worth))
+        torch.testing.assert_close(found.size, stacked.size[rows], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(alone.value(found, worth), values[rows], rtol=1e-5, atol=1e-5)
+
+
+def test_q_is_the_value_of_the_closed_form_where_nothing_was_learned() -> None:
+    worth, accounts = random_value(rules_of(), 0), random_accounts(30, 1)
+    best = random_candidates(30, 2, 2).sort(1, descending=True).values.double()
+    decision = worth.decide(best, accounts)
+    founded = Networks.found(torch.ones(2, 4, dtype=torch.bool), SIZES, 0.01, seeded())
+    torch.testing.assert_close(policy_of(founded).value(decision, worth), decision.reward + worth.of(decision.after))
+
+
+def test_a_policy_comes_back_from_its_tensors() -> None:
+    policy = policy_of(random_networks(2, 0), torch.tensor([1.0, 0.0]))
+    tensors = policy.tensors()
+    other = PolicyNetworks.from_tensors({**tensors, "another": torch.zeros(3)})
+    assert all(torch.equal(part, tensors[name]) for name, part in other.tensors().items())
+    worth, accounts = random_value(rules_of(), 0), random_accounts(8, 1)
+    best = torch.ones(8, 1, dtype=torch.float64)
+    sizes = [worth.decide(best, accounts, adjustment=own.adjusting(accounts, worth)).size for own in (policy, other)]
+    assert torch.equal(*sizes)
+
+
+def test_parts_of_other_networks_do_not_matter_to_orders() -> None:
+    """Only the actor adjusts them, the continuation only values them."""
+    worth, accounts = random_value(rules_of(), 0), random_accounts(8, 1)
+    networks, others = random_networks(2, 0), random_networks(2, 1)
+    best = torch.ones(8, 1, dtype=torch.float64)
+
+    def sizes(actor: Actor, critic: Critic) -> Tensor:
+        policy = PolicyNetworks.of(actor, critic, networks.calibration)
+        return worth.decide(best, accounts, adjustment=policy.adjusting(accounts, worth)).size
+
+    own = sizes(networks.actor, networks.critic)
+    assert torch.equal(own, sizes(networks.actor, others.critic))
+    assert not torch.equal(own, sizes(others.actor, networks.critic))
+    silent = replace(networks.actor, adjustment=Perceptrons(tuple(map(torch.zeros_like, networks.actor.parameters()))))
+    assert torch.equal(sizes(silent, others.critic), worth.decide(best, accounts).size)
