@@ -9,7 +9,7 @@ import pytest
 
 from data.loader import StockDataLoader
 from environment.trading_env import TradingEnvironment
-from models.replay_buffer import replay_buffer
+from models.replay_buffer import ReplayBuffer
 
 FOLDER = Path(__file__).parents[3] / "shared" / "data"
 PRICES, INVESTABLE = FOLDER / "us_daily_1999_2014.parquet", FOLDER / "investable_108.txt"
@@ -52,5 +52,5 @@ def test_ten_windows_on_one_environment(loader: StockDataLoader) -> None:
 
 
 def test_a_full_buffer_is_small() -> None:
-    for orders_per_day in (1, 3):
-        assert replay_buffer(10, orders_per_day).bytes_per_row <= 256
+    for orders_per_day in (1, 5):
+        assert ReplayBuffer(10, orders_per_day).bytes_per_row <= 300

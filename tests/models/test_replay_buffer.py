@@ -1,4 +1,4 @@
-"""The ring against a bounded queue, and the transitions that come back out of it."""
+"""The ring against a bounded queue, and the transitions that come back out of the replay buffer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.replay_buffer import cash_transitions, replay_buffer, transition_fields
+from models.cash_value import BUCKETS
+from models.replay_buffer import Batch, ReplayBuffer, Transitions, transition_fields
 from utils.tensor_ring import TensorRing
 
 FIELDS = {"number": ((), torch.int32), "pair": ((2,), torch.float32), "flag": ((), torch.bool)}
+ORDERS = 3
 
 
 def ring_rows(first: int, count: int) -> dict[str, Tensor]:
@@ -22,9 +24,28 @@ def ring_rows(first: int, count: int) -> dict[str, Tensor]:
     return {"number": number, "pair": torch.stack((number, -number), -1).float(), "flag": number % 2 == 0}
 
 
-def oldest_first(ring: TensorRing) -> dict[str, Tensor]:
-    rows = (ring.next_row - ring.size + torch.arange(ring.size)) % ring.capacity
-    return {name: store[rows] for name, store in ring.data.items()}
+def oldest_first(ring: TensorRing) -> Tensor:
+    """The places of all rows, in the order in which they came."""
+    return (ring.next_row - ring.size + torch.arange(ring.size)) % ring.capacity
+
+
+def lived(count: int, seed: int = 0, orders: int = ORDERS) -> dict[str, Tensor]:
+    """Transitions of which no two are alike, and no two numbers of one."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: (100 * torch.randn(count, *shape, generator=generator)).to(dtype)
+        if dtype != torch.bool
+        else torch.rand(count, generator=generator) < 0.5
+        for name, (shape, dtype) in transition_fields(orders).items()
+    }
+
+
+def named(found: Transitions) -> dict[str, Tensor]:
+    """The parts of transitions by the names of the fields that they came from."""
+    accounts = {"state": found.state, "after": found.after, "next": found.next}
+    parts = {f"{when}_{name}": value for when, account in accounts.items() for name, value in vars(account).items()}
+    rest = ("best", "action", "reward", "next_best", "terminated")
+    return parts | {name: getattr(found, name) for name in rest}
 
 
 @settings(max_examples=80, deadline=None)
@@ -39,7 +60,7 @@ def test_ring_is_a_bounded_queue(capacity: int, counts: list[int]) -> None:
         ring.add(ring_rows(written, count))
         queue.extend(range(written, written + count))
         written += count
-        held = oldest_first(ring)
+        held = {name: store[oldest_first(ring)] for name, store in ring.data.items()}
         assert ring.size == len(queue)
         assert held["number"].tolist() == list(queue)
         assert held["pair"].tolist() == [[n, -n] for n in queue]
@@ -49,18 +70,19 @@ def test_ring_is_a_bounded_queue(capacity: int, counts: list[int]) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 9), st.lists(st.integers(0, 12), max_size=6), st.lists(st.integers(0, 12), max_size=4))
-def test_ring_continues_after_its_state_is_loaded(capacity: int, before: list[int], after: list[int]) -> None:
-    ring, other = TensorRing(capacity, FIELDS), TensorRing(capacity, FIELDS)
-    for count in before:
-        ring.add(ring_rows(ring.next_row, count))
-    other.load_state_dict(copy.deepcopy(ring.state_dict()))
-    for count in after:
-        rows = ring_rows(100, count)
-        ring.add(rows)
-        other.add(rows)
-    assert (ring.size, ring.next_row) == (other.size, other.next_row)
-    for name in FIELDS:
-        assert torch.equal(ring.data[name][: ring.size], other.data[name][: ring.size])
+def test_it_continues_after_its_state_is_loaded(capacity: int, before: list[int], after: list[int]) -> None:
+    """Into a buffer that has held something else."""
+    replay, other = ReplayBuffer(capacity, ORDERS, 4), ReplayBuffer(capacity, ORDERS, 4)
+    other.add(lived(capacity + 1, seed=99))
+    for seed, count in enumerate(before):
+        replay.add(lived(count, seed))
+    other.load_state_dict(copy.deepcopy(replay.state_dict()))
+    for seed, count in enumerate(after):
+        for buffer in (replay, other):
+            buffer.add(lived(count, 50 + seed))
+    assert (replay.size, replay.next_row, str(replay)) == (other.size, other.next_row, str(other))
+    for name, store in replay.data.items():
+        assert torch.equal(store[: replay.size], other.data[name][: replay.size]), name
 
 
 @pytest.mark.parametrize("rows", [{"number": torch.zeros(1)}, {**ring_rows(0, 1), "more": torch.zeros(1)}])
@@ -71,25 +93,77 @@ def test_ring_refuses_other_fields(rows: dict[str, Tensor]) -> None:
     assert ring.size == 0
 
 
-@pytest.mark.parametrize("count", [0, 3, 10, 25])
-def test_transitions_come_back_as_they_were_added(count: int) -> None:
-    """Only those that are held; of more than fit, the last."""
-    replay = replay_buffer(10, 3)
-    generator = torch.Generator().manual_seed(count)
-    rows = {
-        name: torch.randn(count, *shape, generator=generator).to(dtype)
-        for name, (shape, dtype) in transition_fields(3).items()
-    }
-    replay.add(rows)
-    held = cash_transitions(replay)
-    order = (torch.arange(count) % 10)[-10:].argsort()
-    expected = {name: value[-10:].double() for name, value in rows.items()}
-    if count > 10:
-        expected = {name: value[order] for name, value in expected.items()}
-    for when in ("after", "next"):
-        for name, value in vars(getattr(held, when)).items():
-            assert value.dtype == torch.float64 and torch.equal(value, expected[f"{when}_{name}"]), (when, name)
-    assert torch.equal(held.next_best, expected["next_best"]) and held.next_best.shape == (min(count, 10), 3)
-    part = held.rows(slice(1, 3))
-    assert torch.equal(part.after.pending, held.after.pending[1:3])
-    assert torch.equal(part.next.left, held.next.left[1:3]) and torch.equal(part.next_best, held.next_best[1:3])
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 12), st.lists(st.integers(0, 15), min_size=1, max_size=5), st.integers(0, 2**16))
+def test_transitions_come_back_as_they_were_added(capacity: int, counts: list[int], seed: int) -> None:
+    """The last ones, in any order and as often as they are asked for, by float64 numbers; a flag stays one."""
+    replay = ReplayBuffer(capacity, ORDERS)
+    added = lived(sum(counts), seed)
+    for chunk in range(len(counts)):
+        first = sum(counts[:chunk])
+        replay.add({name: value[first : first + counts[chunk]] for name, value in added.items()})
+    assert replay.size == min(capacity, sum(counts))
+    last = {name: value[len(value) - replay.size :] for name, value in added.items()}
+    draws = torch.randint(
+        max(replay.size, 1), (20 if replay.size else 0,), generator=torch.Generator().manual_seed(seed)
+    )
+    found = named(replay.sample(oldest_first(replay)[draws]))
+    assert found.keys() == added.keys() - {"day"}
+    for name, value in found.items():
+        assert value.dtype == (torch.bool if name == "terminated" else torch.float64), name
+        assert torch.equal(value, last[name][draws].to(value.dtype)), name
+    held, order = replay.cash_transitions(), oldest_first(replay)
+    for when, account in (("after", held.after), ("next", held.next)):
+        for name, value in vars(account).items():
+            assert value.dtype == torch.float64 and torch.equal(value[order], last[f"{when}_{name}"].double())
+    assert torch.equal(held.next_best[order], last["next_best"].double())
+
+
+def test_parts_of_a_batch_are_the_batch() -> None:
+    """Gradients are accumulated over parts that hold each row once, also where they cannot be of one size."""
+    replay, rows = ReplayBuffer(20, ORDERS), 10
+    replay.add(lived(20))
+    whole = Batch(replay.sample(torch.arange(rows)), torch.randn(2, rows, 4), torch.randn(2, rows, 5))
+    for count in (1, 2, 3, 10):
+        parts = list(whole.split(count))
+        assert len(parts) <= count and (len(parts) == count or rows % count)
+        for name, value in named(whole.transitions).items():
+            assert torch.equal(torch.cat([named(part.transitions)[name] for part in parts]), value), name
+        assert torch.equal(torch.cat([part.x for part in parts], dim=1), whole.x)
+        assert torch.equal(torch.cat([part.y for part in parts], dim=1), whole.y)
+
+
+@pytest.mark.parametrize("orders", [1, 5])
+def test_a_transition_is_small(orders: int) -> None:
+    """No part of it grows with the market: what it holds is all that the buffer allocates."""
+    replay = ReplayBuffer(1000, orders)
+    assert replay.bytes_per_row <= 300
+    assert sum(store.untyped_storage().nbytes() for store in replay.data.values()) == 1000 * replay.bytes_per_row
+    assert max(store[0].numel() for store in replay.data.values()) == max(orders, BUCKETS)
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (0, "Buffer not ready: 0 / 10,000"),
+        (6_960, "Buffer not ready: 6,960 / 10,000"),
+        (9_999, "Buffer not ready: 9,999 / 10,000"),
+        (10_000, "Replay buffer 10,000 / 50,000, ready"),
+        (15_680, "Replay buffer 15,680 / 50,000, ready"),
+        (60_000, "Replay buffer 50,000 / 50,000, ready"),
+    ],
+)
+def test_it_says_whether_networks_can_learn_from_it(size: int, shown: str) -> None:
+    replay = ReplayBuffer(50_000, 1, 10_000)
+    replay.add(lived(size, orders=1))
+    assert str(replay) == shown and replay.is_ready == shown.endswith("ready")
+
+
+@pytest.mark.parametrize(("capacity", "starts", "needed"), [(5, 0, 1), (5, 3, 3), (5, 5, 5), (5, 9, 5)])
+def test_it_is_ready_once_it_holds_enough(capacity: int, starts: int, needed: int) -> None:
+    """Never while it is empty, and when it is full at the latest."""
+    replay = ReplayBuffer(capacity, ORDERS, starts)
+    for size in range(needed):
+        assert replay.size == size and not replay.is_ready
+        replay.add(lived(1, size))
+    assert replay.is_ready

@@ -34,14 +34,19 @@ LENGTH = ("--generations", str(GENERATIONS))
 
 @dataclass(frozen=True)
 class Whole:
-    """Records and last tensors of a run that nothing stopped."""
+    """Records, last tensors and agents' losses of a run that nothing stopped."""
 
     records: list[dict[str, Any]]
     parameters: bytes
+    losses: list[dict[str, list[float]]]
+
+    @classmethod
+    def of(cls, tiny: Path, name: str) -> Whole:
+        last = load_checkpoint(list_checkpoints(tiny.parent / "runs" / name / "checkpoints")[GENERATIONS])
+        return cls(records(tiny, name), parameters(tiny, name, GENERATIONS), last.state["population"]["losses"])
 
     def assert_like(self, tiny: Path, name: str) -> None:
-        assert records(tiny, name) == self.records
-        assert parameters(tiny, name, GENERATIONS) == self.parameters
+        assert Whole.of(tiny, name) == self
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,7 +60,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     tiny = tmp_path_factory.mktemp("whole") / "tiny.toml"
     tiny.write_text(TINY)
     assert run(tiny, "--run", "whole", *LENGTH) == 0
-    return Whole(records(tiny, "whole"), parameters(tiny, "whole", GENERATIONS))
+    found = Whole.of(tiny, "whole")
+    for losses in found.losses:
+        # Two updates a generation; actors learn from the second one on, and so do those of resumed runs.
+        assert len(losses["critic"]) == len(losses["actor"]) == 2 * GENERATIONS
+        assert all(losses["critic"]) and [bool(loss) for loss in losses["actor"]] == [False, False, *[True] * 4]
+    return found
 
 
 def signalling(method: Callable[..., Any], number: int) -> Callable[..., Any]:
