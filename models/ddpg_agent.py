@@ -86,6 +86,27 @@ class Committee:
     gate: Tensor
     """(E,) 1 where the actor's residual is kept, else 0."""
 
+    @classmethod
+    def of(
+        cls, blend: Tensor, weights: Tensor, deviation: Tensor, target: Tensor, gate: Tensor, device: torch.device | str
+    ) -> Self:
+        """Make a committee of E agents.
+
+        Args:
+            blend: (E, 2) weights of ridge regression and network, see `training.forecasts.relative.Blend`.
+            weights: (E, inputs) of the ridge regressions.
+            deviation: (targets,) percent of the initial capital in a standard deviation.
+            target: (E,) places of the sale targets.
+        """
+        ridge, network = blend.cpu().unbind(1)
+        parts = (
+            (ridge[:, None] * weights).mean(0),
+            network.float() * deviation.cpu()[target],
+            target,
+            gate.float().cpu(),
+        )
+        return cls(*(part.to(device) for part in parts))
+
 
 @dataclass
 class DDPGAgent:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models import genome
 from models.cash_value import FEATURES, CashValue
-from models.ddpg_agent import DDPGAgent, Evidence, Learner
+from models.ddpg_agent import Committee, DDPGAgent, Evidence, Learner
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.networks import Networks, NetworkSizes
 from models.trader import Traders
@@ -74,6 +74,12 @@ class Population:
         """Give the agents the closed forms on which their networks stand: (P,) ridge regressions, one value of cash."""
         for row, agent in enumerate(self.agents):
             agent.traders, agent.cash_value = traders.rows(slice(row, row + 1)), cash_value
+
+    def weigh(self, blend: Tensor, weights: Tensor, deviation: Tensor, target: Tensor, gate: Tensor) -> None:
+        """Tell each agent how far its networks are to be trusted: (P, ...) each, see `Committee.of`."""
+        for row, agent in enumerate(self.agents):
+            own = slice(row, row + 1)
+            agent.committee = Committee.of(blend[own], weights[own], deviation, target[own], gate[own], agent.device)
 
     @torch.no_grad()
     def inherit(self, parents: Tensor, generator: torch.Generator) -> None:
