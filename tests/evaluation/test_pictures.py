@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from tests.evaluation.page_case import case
-from tests.runs.test_console import RECORD
+from tests.runs.test_console import NETWORKS, RECORD, TRAINED
 from training.evaluation import page
-from training.evaluation.charts import equity_chart, fitness_chart
+from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
 from utils import pictures as report
 from utils.charts import even_shares, memory_chart, percent
 from utils.tables import table
@@ -76,6 +76,37 @@ def test_fitness_shows_each_generation(tmp_path: Path, figures: list[Figure], co
     champion = next(y for y in heights if math.isnan(y[0]))
     assert champion[1:] == [2.0 * g for g in generations[1:]]
     assert "synthetic market" in texts_of(figures[0]) and "out of fold" in texts_of(figures[0])
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_learning_shows_losses_explained_variance_and_value(tmp_path: Path, figures: list[Figure], count: int) -> None:
+    """In the first generation nothing is trained, in the second critics learn alone."""
+    made = [copy.deepcopy(NETWORKS if generation == 0 else TRAINED) for generation in range(count)]
+    for generation, record in enumerate(made, start=1):
+        record["generation"] = generation
+        record["learning"] |= {"initial_value": 2.0 * generation, "explained_by_both": 0.01 * generation}
+    if count > 1:
+        made[1]["learning"]["actor_loss"] = 0.0
+    report.draw_charts(learning_charts(made), tmp_path / "learning.png", "What is learned", "synthetic market")
+    assert is_picture(tmp_path / "learning.png")
+    critic, actor, explained, value = ([line.get_ydata() for line in axes.lines[:2]] for axes in figures[0].axes)
+    np.testing.assert_array_equal(critic[0], [math.nan, *[9.43786] * (count - 1)])
+    np.testing.assert_array_equal(actor[0], [*[math.nan] * min(count, 2), *[-0.00321] * (count - 2)])
+    np.testing.assert_allclose(explained, [[1.0 * g for g in range(1, count + 1)], [1.8] * count])
+    np.testing.assert_allclose(value, [[2.0 * g for g in range(1, count + 1)], [-0.75] * count])
+    words = texts_of(figures[0])
+    for expected in ("Loss of critics", "Loss of actors", "ridge alone", "Q(s0), expected", "synthetic market"):
+        assert expected in words
+
+
+def test_learning_without_networks_has_no_losses(tmp_path: Path, figures: list[Figure]) -> None:
+    charts = learning_charts(records(3))
+    assert [chart.title for chart in charts] == [
+        "Variance of results explained, %",
+        "Value of an episode, expected and earned, %",
+    ]
+    report.draw_charts(charts, tmp_path / "learning.png", "What is learned")
+    assert is_picture(tmp_path / "learning.png") and "best agent" in texts_of(figures[0])
 
 
 def test_equity_is_drawn_as_percent_of_its_start(tmp_path: Path, figures: list[Figure]) -> None:

@@ -109,8 +109,8 @@ def test_status_block_tells_what_networks_do() -> None:
     block = status_block(TRAINED, "")
     for expected in (
         "Replay      15,680 / 50,000, ready\n",
-        "5 founders left; fittest agent of a generation: 2 times an elite, 5 times a child\n",
-        "Networks    critic loss 9.438 (gradient 0.312), actor loss -0.003 (gradient 0.050);",
+        "5 founders left; the fittest agent was an elite in 2, a child in 5 of the generations so far\n",
+        "Networks    critic loss 9.438 (gradient norm 0.31), actor loss -0.003 (gradient norm 0.05);",
         "explained out of fold by elites: ridge 1.80 %, with networks 5.74 %;",
         "weights: network 1.59, ridge 0.25; actor kept in 31 % of agents; exploration noise 0.10\n",
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -229,12 +230,14 @@ def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 def _loss_chart(records: Sequence[Mapping[str, Any]], name: str) -> Chart:
     notes = {
-        "critic": "Mean over agents and updates of squared errors: of orders' results, in standard deviations and summed "
-        "over the folds, and of Q, in results of a good order.",
-        "actor": "Mean over agents and updates of minus Q, in results of a good order; 0 while critics learn alone.",
+        "critic": "Mean over agents and updates of squared errors: of orders' results, in standard deviations and "
+        "summed over the folds, and of Q, in results of a good order.",
+        "actor": "Mean over agents and updates of minus Q, in results of a good order; none while critics learn alone.",
     }
-    values = {name: _column(records, "learning", f"{name}_loss")}
-    return _by_generation(f"Loss of {name}s", notes[name], records, values, lambda own: number(last_known(own), 3))
+    loss = _column(records, "learning", f"{name}_loss")
+    values = {name: np.where(loss == 0.0, math.nan, loss)}  # of no update
+    chart = _by_generation(f"Loss of {name}s", notes[name], records, values, lambda own: number(last_known(own), 3))
+    return replace(chart, has_zero=name == "critic")
 
 
 def _explained_chart(records: Sequence[Mapping[str, Any]], has_networks: bool) -> Chart:

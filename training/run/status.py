@@ -108,8 +108,8 @@ def _learning(learning: Mapping[str, Any]) -> str:
         f"{learning['founders']:.0f} founders left",
     ]
     if "best_elites" in learning:
-        counts = f"{learning['best_elites']} times an elite, {learning['best_children']} times a child"
-        parts.append(f"fittest agent of a generation: {counts}")
+        elites, children = (f"{learning[f'best_{kind}']:.0f}" for kind in ("elites", "children"))
+        parts.append(f"the fittest agent was an elite in {elites}, a child in {children} of the generations so far")
     return "; ".join(parts)
 
 
@@ -135,7 +135,7 @@ def _losses(learning: Mapping[str, Any]) -> str:
     if "critic_loss" not in learning:
         return "not trained yet"
     found = (
-        f"{name} loss {learning[f'{name}_loss']:.3f} (gradient {learning[f'{name}_gradient_norm']:.3f})"
+        f"{name} loss {learning[f'{name}_loss']:.3f} (gradient norm {learning[f'{name}_gradient_norm']:.2g})"
         for name in ("critic", "actor")
     )
     return ", ".join(found)
