@@ -128,7 +128,8 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
             x = trained.trainer.days.later
             forms[name] = _play_form(ground, agent, x, results, source.plan, generator)
     kept = {name: value for name, value in trained.record().items() if "seconds" not in name}
-    return {"policies": forms, **kept, "training_seconds": trained.cpu_seconds, **cost.record}
+    holds = trained.trainer.champion.holds_market
+    return {"policies": forms, **kept, "holds_market": holds, "training_seconds": trained.cpu_seconds, **cost.record}
 
 
 def _play_form(

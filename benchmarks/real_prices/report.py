@@ -137,10 +137,13 @@ class Report:
             for name, field in self.fields.items()
         }
 
-    def without_evidence(self, universe: str) -> tuple[int, int]:
-        """Return in how many of the product's trainings the champion holds the market, and of how many."""
-        luck = [line["luck"] for line in chosen(self.records, universe, TRAINED, PRODUCT)]
-        return sum(chance > MOST_CHANCE for chance in luck), len(luck)
+    def without_evidence(self, universe: str) -> tuple[int, int, int]:
+        """Count the product's trainings: those without significant evidence, where the market is held, and all."""
+        lines = chosen(self.records, universe, TRAINED, PRODUCT)
+        lacks = [line["luck"] > MOST_CHANCE for line in lines]
+        # Parts that do not tell are of a time when whoever lacked evidence held the market.
+        holds = [line.get("holds_market", lack) for line, lack in zip(lines, lacks, strict=True)]
+        return sum(lacks), sum(holds), len(lines)
 
     def replayed(self, universe: str) -> dict[str, dict[str, MeanTest]]:
         """Return the yearly profits of the same orders under other rules, by policy and label."""
@@ -204,10 +207,11 @@ def results(report: Report) -> dict[str, Any]:
 
 
 def _universe(report: Report, name: str) -> dict[str, Any]:
-    holding, trainings = report.without_evidence(name)
+    lacking, holding, trainings = report.without_evidence(name)
     return {
         "trainings": trainings,
-        "without_evidence": holding,
+        "without_evidence": lacking,
+        "holding_the_market": holding,
         "policies": {
             policy: {
                 "all_folds": {key: figure._asdict() for key, figure in found.items()},

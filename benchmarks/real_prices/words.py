@@ -118,13 +118,14 @@ def limits(report: Report) -> Iterator[str]:
 
 
 def evidence(report: Report, universe: str) -> str:
-    """Say how often the product found nothing to go by on training days."""
-    holding, trainings = report.without_evidence(universe)
+    """Say how often the product's forecasts were not significant on training days, and what it did there."""
+    lacking, holding, trainings = report.without_evidence(universe)
     if not trainings:
         return ""
+    follows = "all trade as trained" if holding == 0 else f"{holding} of them hold the market, stock by stock"
     return (
-        f"In {holding} of {trainings} trainings of the product the training days showed no evidence for what the "
-        "critics expect; there the champion holds the market, stock by stock."
+        f"In {lacking} of {trainings} trainings of the product the training days showed no significant evidence for "
+        f"what the champion expects{f': {follows}' if lacking else ''}."
     )
 
 
