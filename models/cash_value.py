@@ -81,7 +81,9 @@ class Decision:
     @property
     def reward(self) -> Tensor:
         """Return the (L,) expected results of the orders, percent of the initial capital."""
-        return torch.where(self.size > 0, self.size * self.best, 0.0).sum(-1)
+        # Nothing is ordered where there is no candidate; its minus infinity must not reach a gradient.
+        known = torch.where(self.best.isfinite(), self.best, 0.0)
+        return torch.where(self.size > 0, self.size * known, 0.0).sum(-1)
 
     @property
     def after(self) -> Accounts:

@@ -154,6 +154,9 @@ class ERLTrainer:
         played, lived = self.shards.evaluate(self.task(starts, drawn), self.choose)
         if lived.transitions:
             self.replay.add(lived.transitions)
+        if self.population.networks is not None:
+            targets, deviation = self.genes[:, TARGET].long(), self.days.relative.deviation
+            self.population.weigh(played.blend, self.forecasts.weights, deviation, targets, played.gate)
         bred = "elites" if int(ranked(played.fitness)[0]) in self.elites else "children"
         self.fittest["founders" if self.generation == 1 else bred] += 1
         return played
@@ -274,17 +277,11 @@ class ERLTrainer:
         traders = traders_of(genes, weights, "cpu").mean()
         networks, committee = self.population.networks, None
         if networks is not None:
-            networks = networks.rows(chosen.to(self.device))
-            targets = genes[:, TARGET].long()
-            reward = networks.critic_target.reward
-            expected, blend = self.days.blended(by_fold, reward, targets.tolist())
-            deviation = self.days.relative.deviation[targets.to(self.device)]
-            committee = Committee(
-                (blend.ridge.cpu()[:, None] * weights).mean(0).to(self.device),
-                (blend.network.float() * deviation),
-                targets.to(self.device),
-                (torch.zeros(len(chosen)) if gates is None else gates[chosen].float()).to(self.device),
-            )
+            networks, targets = networks.rows(chosen.to(self.device)), genes[:, TARGET].long()
+            expected, blend = self.days.blended(by_fold, networks.critic_target.reward, targets.tolist())
+            gate = torch.zeros(len(chosen)) if gates is None else gates[chosen]
+            deviation = self.days.relative.deviation
+            committee = Committee.of(blend.weights, weights, deviation, targets, gate, self.device)
         else:
             expected = self.days.out_of_fold(by_fold.mean(0)[None])
         target = int((torch.tensor(TARGET_PERCENTS) - traders.target_percent).abs().argmin())

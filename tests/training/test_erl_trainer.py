@@ -18,7 +18,7 @@ from data.splits import Span
 from data.synthetic.built_in import built_in_market
 from models.genome import GENES
 from tests.small_market import TINY_RULES
-from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer
+from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer
 from training import erl_trainer
 from training.erl_trainer import PHASES, ERLTrainer
 from training.evolution import elite_count
@@ -94,6 +94,28 @@ def test_what_is_restored_plays_the_same(market: Market) -> None:
     found, expected = (one.champion.outlook(market).expected for one in (other, trainer))
     assert torch.equal(found, expected)
     assert other.validate_best_agent() == {"champion": trainer.champion_score}
+
+
+def test_the_record_counts_where_the_fittest_agents_came_from(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent is an elite if its row was kept from the generation before; the first ones are founders."""
+    trainer, before, found = tiny_trainer(market), list[list[int]](), list[str]()
+    evaluate = trainer.evaluate_population
+
+    def noted() -> Any:
+        before.append(trainer.elites)
+        played = evaluate()
+        found.append("elites" if int(played.fitness.argmax()) in before[-1] else "children")
+        return played
+
+    monkeypatch.setattr(trainer, "evaluate_population", noted)
+    records = list(trainer.run(6))
+    for generation, record in enumerate(records, start=1):
+        counts = {kind: record["learning"][f"best_{kind}"] for kind in ("elites", "children")}
+        assert counts == {kind: found[1:generation].count(kind) for kind in counts}
+        assert record["replay"]["training_starts"] == trainer.replay.training_starts
+    assert trainer.fittest["founders"] == 1 and sum(trainer.fittest.values()) == 6
+    closed = tiny_trainer(market, learning=replace(TINY_LEARNING, gradient_steps=0)).run_generation()
+    assert set(closed["replay"]) == {"size", "capacity"} and not any("best_" in name for name in closed["learning"])
 
 
 def numbers(record: Any) -> Iterator[float]:
@@ -197,7 +219,8 @@ def test_the_replay_is_what_the_fittest_lived_through(market: Market, monkeypatc
     windows = TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
     count = (TINY_RULES.trading_days - 1) * windows * elite_count(trainer.evolution)
     for generation in range(2):
-        trainer.evolve_population(trainer.evaluate_population().fitness)
+        played = trainer.evaluate_population()
+        trainer.evolve_population(played.fitness)
         assert trainer.replay.size == (generation + 1) * count
         for name, value in rollouts[-1].transitions_of(torch.tensor(trainer.elites)).items():
             assert torch.equal(trainer.replay.data[name][generation * count : (generation + 1) * count], value), name
@@ -272,7 +295,7 @@ def test_the_value_of_waiting_foretells_what_is_earned() -> None:
         market,
         rules=rules,
         evolution=EvolutionConfig(population_size=8),
-        learning=LearningConfig(replay_capacity=20_000),
+        learning=LearningConfig(replay_capacity=20_000, gradient_steps=0),
         evaluation=EvaluationConfig(fitness_windows=24, exploration_windows=8, validation_windows=4),
     )
     records = [record["learning"] for record in trainer.run(5)]

@@ -46,6 +46,11 @@ class Blend:
         explained = torch.stack(((2 * ay - aa), dot(y, y) - error), dim=1) / (dot(y, y) + tiny)[:, None]
         return cls(weight, slope, explained)
 
+    @property
+    def weights(self) -> Tensor:
+        """Return both weights, (A, 2)."""
+        return torch.stack((self.ridge, self.network), dim=1)
+
     @classmethod
     def of_ridge(cls, agents: int) -> Self:
         """Return the blend of agents without networks."""
