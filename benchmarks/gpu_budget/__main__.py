@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, Phase, joined, over_budget
-from benchmarks.gpu_budget.fake_card import MixedDevicesError, install
-from benchmarks.gpu_budget.generation import FULL, SET_UP, SMALL, count_generation
+from benchmarks.gpu_budget.fake_card import MixedDevicesError, install_before_torch
+from benchmarks.gpu_budget.generation import APART, FULL, SMALL, count_generation
 
 BUDGET = Path(__file__).with_name("budget.json")
 AGENTS = (16, 64, 256, 1024)
@@ -36,7 +36,7 @@ def table(phases: Mapping[str, Phase]) -> str:
     for name, phase in phases.items():
         found = phase.figures()
         # The host catches up with the card where a phase ends, so that their seconds add up.
-        parts = [part for other, part in phases.items() if other not in (SET_UP, TOTAL)] if name == TOTAL else [phase]
+        parts = [part for other, part in phases.items() if other not in (*APART, TOTAL)] if name == TOTAL else [phase]
         own, whole = ([sum(part.seconds(card)[side] for part in parts) for card in CARDS] for side in (0, 1))
         numbers = [f"{found['operations']:,}", f"{found['kernels']:,}"]
         numbers += [f"{found[part] / 1e9:.2f}" for part in ("bytes", "flops")]
@@ -62,7 +62,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write what was counted into the budget")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    install()
+    install_before_torch("benchmarks.gpu_budget", sys.argv[1:])
     budget: dict[str, Any] = json.loads(arguments.budget.read_text()) if arguments.budget.exists() else {}
     version = torch.__version__.split("+")[0].rpartition(".")[0]
     size = SMALL if arguments.small else FULL
@@ -81,7 +81,7 @@ def main() -> int:
         except MixedDevicesError as error:
             print(f"FAULT {error}")
             return 1
-        whole = {TOTAL: joined([phase for name, phase in phases.items() if name != SET_UP])}
+        whole = {TOTAL: joined([phase for name, phase in phases.items() if name not in APART])}
         print(f"\n{agents} agents\n{table(phases | whole)}")
         if agents == populations[0]:
             for what in ("lines", "waits"):

@@ -8,7 +8,6 @@ at the end the operations that have no deterministic kernel on a card. Needs g++
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,10 +18,9 @@ from torch import Tensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.gpu_budget.fake_card import MixedDevicesError, install, line_of_code
+from benchmarks.gpu_budget.fake_card import MixedDevicesError, install_before_torch, line_of_code
 from main import main as program
 
-_MODULE, _PRELOAD = "benchmarks.gpu_budget.card_with_values", "LD_PRELOAD"
 THEN = "--then"
 """Between two commands."""
 _COPIES = frozenset({"_to_copy", "copy_"})
@@ -152,11 +150,7 @@ def card_with_values() -> Iterator[None]:
 
 def main(words: Sequence[str]) -> int:
     """Run the commands one after the other; return the code of the first that fails."""
-    library = str(install())
-    if os.environ.get(_PRELOAD) != library:
-        # A backward pass asks torch for its device, which must have been answered before torch is loaded.
-        os.execve(sys.executable, [sys.executable, "-m", _MODULE, *words], {**os.environ, _PRELOAD: library})
-    del os.environ[_PRELOAD]  # not for the processes that the program starts
+    install_before_torch("benchmarks.gpu_budget.card_with_values", words)
     command: list[str] = []
     with card_with_values():
         for word in (*words, THEN):

@@ -29,6 +29,7 @@ from benchmarks.gpu_budget.costs import Cost, Phase, cost_of
 
 ROOT = Path(__file__).resolve().parents[2]
 _SOURCE = Path(__file__).with_name("one_card.cpp")
+_PRELOAD = "LD_PRELOAD"
 _BLOCK = 512
 """Bytes to which torch's allocator rounds up."""
 _WAITING = frozenset({"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_linalg_check_errors"})
@@ -57,6 +58,17 @@ def install() -> Path:
         begun.rename(library)
     ctypes.CDLL(str(library))
     return library
+
+
+def install_before_torch(module: str, words: Sequence[str]) -> None:
+    """Install, and start this process anew as `python -m module words` where torch was loaded before the runtime was.
+
+    A backward pass asks torch for its device, which must have been answered before torch is loaded.
+    """
+    library = str(install())
+    if os.environ.get(_PRELOAD) != library:
+        os.execve(sys.executable, [sys.executable, "-m", module, *words], {**os.environ, _PRELOAD: library})
+    del os.environ[_PRELOAD]  # not for the processes that this one starts
 
 
 class Meter(TorchDispatchMode):

@@ -1,4 +1,7 @@
-"""One generation of the trainer on a fake card, phase by phase, days of rollouts apart from what surrounds them."""
+"""One generation of the trainer on a fake card, phase by phase; days of rollouts and updates of networks are apart.
+
+It is one as most are: the replay is full, and actors have begun to learn and are tried out.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 from unittest import mock
 
@@ -17,8 +21,12 @@ from benchmarks.gpu_budget.fake_card import Meter, fake_card
 from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
 from data.market import Market
 from environment.portfolio import Portfolio
+from models.cash_value import CashValue
 from models.ddpg_agent import Evidence
-from training import rollout, rollout_graph
+from models.networks import Networks
+from models.replay_buffer import Batch
+from models.trader import Traders
+from training import ddpg, erl_trainer, rollout, rollout_graph
 from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import TrainingDays
 from training.generation_log import GenerationLog
@@ -28,8 +36,21 @@ SET_UP = "set up"
 """Name of the phase that is there once a run."""
 DAYS = ", days"
 """End of the names of phases in which every step is a day of a rollout."""
-MOST_WAITS = {("evaluate", "evolve", "train"): 25, ("validate",): 20}
-"""Of the host for the device, outside of the days, in which there is none."""
+UPDATES = "train, updates"
+"""Name of the phase of all updates of networks."""
+UPDATE, PART = "one update", "one more part"
+"""Names of what an update by one batch costs, and each further part of a batch over which gradients are accumulated."""
+APART = (SET_UP, UPDATE, PART)
+"""Names of what is no phase of a generation."""
+MOST_KERNELS = 1500
+"""Of an update by one batch."""
+MOST_WAITS = {("fit", "evaluate", "evolve", "train"): 50, ("validate",): 20}
+"""Of the host for the device, outside of days and updates, in which there is none.
+
+Closed forms alone wait 13 times. With networks rows and batches are drawn by the host and go to the device, networks to
+the shards and back, blends and losses to the driver, and places of known results are listed wherever results are
+weighed: as often whatever the population is, and whatever the number of updates.
+"""
 
 
 @dataclass(frozen=True)
@@ -54,7 +75,9 @@ _SMALL_CONFIG = replace(
     full_scale(),
     env=_SMALL_RULES,
     split=DataConfig(context_window_days=32),
-    learning=LearningConfig(replay_capacity=1000),
+    learning=LearningConfig(
+        replay_capacity=1000, gradient_steps=2, gradient_accumulation=2, batch_size=64, hidden=8, warm_up=0
+    ),
     evaluation=EvaluationConfig(fitness_windows=4, exploration_windows=2, validation_windows=2),
 )
 SMALL = Size("small", _SMALL_CONFIG, 700, 8, 5)
@@ -94,22 +117,29 @@ def count_generation(
             stack.enter_context(_timed(meter, name))
         stack.enter_context(mock.patch.object(TrainingDays, "of", lambda *_: known))
         stack.enter_context(_days_apart(meter))
+        updates = stack.enter_context(_updates_apart(meter))
         log = _Log(1, torch.device("cuda"))
         log.meter = meter
         parts = config.learning, config.evolution, config.evaluation
         trainer = ERLTrainer(market, env, *parts, seed=config.seed, log=log)
-        trainer.replay.size = trainer.replay.capacity
+        trainer.replay.size, trainer.updates = trainer.replay.capacity, config.learning.warm_up + 1
         meter.name = "record"
         trainer.run_generation()
-        phases = dict(meter.phases)
+        phases = dict(meter.phases) | (_parts_of_update(meter, updates[0]) if updates else {})
         later = [_lines_of_next(trainer, meter) for _ in range(generations - 1)]
     faults = [
         f"{name}: the host waits {count} times: {what}"
         for name, phase in phases.items()
         for what, count in phase.waits.items()
-        if name.endswith(DAYS)
+        if name.endswith(DAYS) or name == UPDATES
     ]
-    return phases, faults + too_many_waits(phases) + changed_lines(later) + meter.faults
+    return phases, faults + too_many_kernels(phases) + too_many_waits(phases) + changed_lines(later) + meter.faults
+
+
+def too_many_kernels(phases: Mapping[str, Phase]) -> list[str]:
+    """Tell where an update by one batch launches more kernels than it may."""
+    kernels = phases[UPDATE].figures()["kernels"] if UPDATE in phases else 0
+    return [f"{UPDATE}: {kernels:,} kernels, at most {MOST_KERNELS:,} are allowed"] * (kernels > MOST_KERNELS)
 
 
 def too_many_waits(phases: Mapping[str, Phase]) -> list[str]:
@@ -165,3 +195,39 @@ def _days_apart(meter: Meter) -> Iterator[None]:
 
     with mock.patch.object(rollout, "tqdm", days), mock.patch.object(rollout_graph, "cuda_graph", None):
         yield
+
+
+@contextlib.contextmanager
+def _updates_apart(meter: Meter) -> Iterator[list[Callable[[int], object]]]:
+    """Count updates of networks to a phase of their own.
+
+    Yields:
+        For each what takes it again by a batch of so many parts.
+    """
+    taken: list[Callable[[int], object]] = []
+
+    def counted(
+        networks: Networks, traders: Traders, cash_value: CashValue, batch: Batch, parts: int, **to: Any
+    ) -> ddpg.Losses:
+        def again(count: int) -> object:
+            rows = slice(count * (batch.x.shape[1] // parts))
+            some = Batch(batch.transitions.map(itemgetter(rows)), batch.x[:, rows], batch.y[:, rows])
+            return ddpg.update(networks, traders, cash_value, some, count, **to)
+
+        taken.append(again)
+        with meter.within(UPDATES):
+            return ddpg.update(networks, traders, cash_value, batch, parts, **to)
+
+    with mock.patch.object(erl_trainer, "update", counted):
+        yield taken
+
+
+def _parts_of_update(meter: Meter, again: Callable[[int], object]) -> dict[str, Phase]:
+    """Return the costs of an update by one batch, and what each further part of a batch adds to them."""
+    for name, parts in ((UPDATE, 1), (PART, 2)):
+        with meter.within(name):
+            again(parts)
+    one, two = (meter.phases.pop(name) for name in (UPDATE, PART))
+    two.costs.subtract(one.costs)
+    two.lines.subtract(one.lines)
+    return {UPDATE: one, PART: two}

@@ -31,8 +31,8 @@ WALK = "walk-forward {train} --run walk --folds 1 --test-windows 1 --validation-
 
 _REFUSALS = """
 import torch
-from benchmarks.gpu_budget.card_with_values import DrawnOnCardError, card_with_values, install, unordered
-from benchmarks.gpu_budget.fake_card import MixedDevicesError
+from benchmarks.gpu_budget.card_with_values import DrawnOnCardError, card_with_values, unordered
+from benchmarks.gpu_budget.fake_card import MixedDevicesError, install
 
 install()
 here = torch.arange(4.0)

@@ -156,7 +156,9 @@ class Shard:
         """
         env, agents = self.env, rows.stop - rows.start
         self._played.pop(rows.start, None)
-        outlook, blend = self._outlook(task, rows)
+        own = {name: part[rows] for name, part in task.networks.items()}
+        tensors = _together(own, env.device) if own else {}
+        outlook, blend = self._outlook(task, rows, tensors)
         # What an order must earn is, on average, what the best ones of a day are expected to.
         best = outlook.opportunity[:, self.train.first : self.train.last].clamp(min=0).mean(1)
         typical = best / env.rules.largest_order
@@ -173,10 +175,10 @@ class Shard:
             graph=self.graph,
         )
         gate = outlook.opportunity.new_zeros(agents)
-        if not task.networks:
+        if not tensors:
             rollout = play()
         else:
-            networks, noise = self._networks(task, rows), task.noise[rows].to(env.device)
+            networks, noise = _policies(tensors), task.noise[rows].to(env.device)
             rollout = play(policy=networks(gate), noise=noise)
             if bool(task.is_acting):
                 acting = play(policy=networks(gate + 1), noise=noise)
@@ -185,22 +187,15 @@ class Shard:
         self._played[rows.start] = rollout
         return Played.of(rollout, blend, gate)
 
-    def _outlook(self, task: Task, rows: slice) -> tuple[Outlook, Blend]:
-        """Return what agents expect out of fold, and how it is blended."""
+    def _outlook(self, task: Task, rows: slice, networks: Mapping[str, Tensor]) -> tuple[Outlook, Blend]:
+        """Return what agents with these networks expect out of fold, and how it is blended."""
         by_fold = task.by_fold[rows]
-        if not task.networks:
+        if not networks:
             return self.days.outlook(by_fold), Blend.of_ridge(len(by_fold))
-        reward = perceptrons(task.networks, "reward", rows, self.env.device)
+        reward = perceptrons(networks, "reward")
         targets = task.genes[rows, TARGET].long().tolist()
         expected, blend = self.days.blended(by_fold, reward, targets)
         return Outlook.of(expected, self.days.tradable), blend
-
-    def _networks(self, task: Task, rows: slice) -> Callable[[Tensor], PolicyNetworks]:
-        """Return what makes the networks that agents play with of their (A,) gates."""
-        parts = (perceptrons(task.networks, name, rows, self.env.device) for name in ("actor", "continuation"))
-        actor, continuation = (own.map(lambda part: part[:, None]) for own in parts)
-        calibration = task.networks["calibration"][rows].to(self.env.device)[:, None]
-        return lambda gate: PolicyNetworks(actor, continuation, gate.float()[:, None], calibration)
 
     def lived(self, choice: Choice, rows: slice) -> Lived:
         """Return what those of the agents played last who are elites lived through, and forget the rest."""
@@ -247,16 +242,33 @@ def groups(agents: int, shards: int) -> list[slice]:
 
 
 def network_tensors(networks: Networks) -> dict[str, Tensor]:
-    """Return the target networks by name and place, on the CPU."""
+    """Return the target networks by name and place, and the calibration, on the CPU."""
     critic, actor = networks.critic_target, networks.actor_target
     named = {"reward": critic.reward, "continuation": critic.continuation, "actor": actor.adjustment}
-    parts = {f"{name} {place}": part.cpu() for name, own in named.items() for place, part in enumerate(own.parts)}
-    return {**parts, "calibration": networks.calibration.cpu()}
+    parts = {f"{name} {place}": part for name, own in named.items() for place, part in enumerate(own.parts)}
+    return _together({**parts, "calibration": networks.calibration}, torch.device("cpu"))
 
 
-def perceptrons(tensors: Mapping[str, Tensor], name: str, rows: slice, device: torch.device | str) -> Perceptrons:
-    """Return some rows of what `network_tensors` gave."""
-    return Perceptrons(tuple(tensors[f"{name} {place}"][rows].to(device) for place in range(6)))
+def perceptrons(tensors: Mapping[str, Tensor], name: str) -> Perceptrons:
+    """Return one of the networks that `network_tensors` gave."""
+    return Perceptrons(tuple(tensors[f"{name} {place}"] for place in range(6)))
+
+
+def _policies(tensors: Mapping[str, Tensor]) -> Callable[[Tensor], PolicyNetworks]:
+    """Return what makes the networks that agents play with of their (A,) gates."""
+    actor, continuation = (
+        perceptrons(tensors, name).map(lambda part: part[:, None]) for name in ("actor", "continuation")
+    )
+    return lambda gate: PolicyNetworks(actor, continuation, gate.float()[:, None], tensors["calibration"][:, None])
+
+
+def _together(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Take tensors of (A, ...) float32 to a device in one copy, for which the host waits once."""
+    rows = torch.cat([part.detach().flatten(1) if part.dim() > 1 else part[:, None] for part in tensors.values()], 1)
+    parts = rows.to(device).split([part[0].numel() for part in tensors.values()], dim=1)
+    return {
+        name: part.reshape(like.shape).contiguous() for (name, like), part in zip(tensors.items(), parts, strict=True)
+    }
 
 
 def earns_more(one: Tensor, other: Tensor) -> Tensor:
