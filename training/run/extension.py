@@ -33,7 +33,11 @@ INHERITED_NETWORKS = "inherited.safetensors"
 
 @dataclass(frozen=True)
 class Inheritance:
-    """What a run takes over from another one; its ridge regressions are fitted to its own days."""
+    """What a run takes over from another one; its ridge regressions are fitted to its own days.
+
+    Networks go on from what they were. Folds are fifths of training days, which have grown: so what a network expects
+    on the first days of a fold may be of days that it learned from in the other run, and counts for more than it should.
+    """
 
     run: str
     generation: int
