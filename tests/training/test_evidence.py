@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import training_market
@@ -59,14 +60,23 @@ def test_evidence_by_hand() -> None:
     noise = 0.5 * np.random.default_rng(0).standard_normal(samples.results[2].shape)
     x[..., 1] = torch.from_numpy(np.nan_to_num(samples.results[2] + noise))
     weights = torch.zeros(5, x.shape[2], dtype=torch.float64)
+
+    def chances_of(weights: Tensor) -> Evidence:
+        return knowing.evidence(knowing.out_of_fold(weights[None])[0], 2)
+
     weights[:, 0] = 1.0
-    assert knowing.evidence(weights, 2) == Evidence(choice=1.0, timing=1.0)
+
+    def found() -> Evidence:
+        return knowing.evidence(knowing.out_of_fold(weights[None])[0], 2)
+
+    assert found() == Evidence(choice=1.0, timing=1.0)
     weights[:, 1] = 1.0
-    assert max(vars(knowing.evidence(weights, 2)).values()) < 1e-4
+    assert max(vars(found()).values()) < 1e-4
     relative = samples.results[2] - samples.results[2].mean(axis=1, keepdims=True)
     x[..., 1] = torch.from_numpy(np.nan_to_num(relative + noise))
-    found = knowing.evidence(weights, 2)
-    assert found.choice < 1e-4 and found.timing > 0.1, "expectations relative to the day's mean say nothing of the day"
+    assert found().choice < 1e-4 and found().timing > 0.1, (
+        "expectations relative to the day's mean say nothing of the day"
+    )
 
 
 def holder(market: Market, rules: EnvironmentConfig) -> DDPGAgent:
