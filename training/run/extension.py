@@ -35,8 +35,8 @@ INHERITED_NETWORKS = "inherited.safetensors"
 class Inheritance:
     """What a run takes over from another one; its ridge regressions are fitted to its own days.
 
-    Networks go on from what they were. Folds are fifths of training days, which have grown: so what a network expects
-    on the first days of a fold may be of days that it learned from in the other run, and counts for more than it should.
+    Networks go on from what they were. Folds are fifths of training days, which have grown: so the last days of each
+    fold but the last are days that its network learned from in the other run. It seems to foretell them too well.
     """
 
     run: str
