@@ -253,13 +253,16 @@ def test_nothing_follows_the_last_decision_but_what_its_orders_earn() -> None:
     assert float(target.value(decision, others)) == pytest.approx(expected)
 
 
-@over(seeds, st.integers(1, 2))
+@over(seeds)
 @settings(max_examples=8)
-def test_the_actors_gradient_is_that_of_q_in_plain_numbers(seed: int, orders: int) -> None:
-    """By differences of the output bias and of a hidden one; critics do not move."""
+def test_the_actors_gradient_is_that_of_q_in_plain_numbers(seed: int) -> None:
+    """By differences of the output bias and of a hidden one; critics do not move.
+
+    Of one order a day: of several the update leaves out how an order changes what the actor sees of the next one.
+    """
     networks, traders, worth = random_networks(1, seed), random_traders(1, seed), random_value(seed)
     networks.critic_optimizer.learning_rate = 0.0
-    batch = random_batch(6, orders, seed + 1)
+    batch = random_batch(6, 1, seed + 1)
 
     def loss() -> float:
         return float(losses_by_hand(networks, traders, worth, batch, 1.0)[1][0])
@@ -275,11 +278,11 @@ def test_the_actors_gradient_is_that_of_q_in_plain_numbers(seed: int, orders: in
         wide, narrow = (numbers[0] - numbers[1]) / 2 / width, (numbers[2] - numbers[3]) / 0.2 / width
         found.append((place, wide, narrow))
     taken(networks, traders, worth, batch)
-    assert float(networks.actor_optimizer.norm) < 10.0
+    clipped = 10.0 / max(10.0, float(networks.actor_optimizer.norm))
     for place, wide, narrow in found:
         if abs(wide - narrow) < 1e-3:  # else there is a bend in between: an order that begins, or cash that ends
             gradient = float(networks.actor_optimizer.first[place][0, 0, 0]) / 0.1
-            assert gradient == pytest.approx(narrow, rel=0.02, abs=5e-3)
+            assert gradient == pytest.approx(clipped * narrow, rel=0.02, abs=5e-3)
 
 
 def tensors_of(networks: Networks) -> dict[str, Tensor]:
@@ -534,7 +537,6 @@ def test_an_actor_learns_on_days_without_a_candidate() -> None:
     assert networks.actor_optimizer.steps.tolist() == [1] and float(networks.actor_optimizer.norm) > 0
 
 
-@pytest.mark.xfail(strict=True, reason="the gradient of a candidate that is not there is not a number")
 @pytest.mark.parametrize("orders", [2, 3])
 def test_an_actor_learns_on_days_with_fewer_candidates_than_orders(orders: int) -> None:
     networks, batch = random_networks(1), random_batch(16, orders, missing=0.5)
@@ -542,7 +544,6 @@ def test_an_actor_learns_on_days_with_fewer_candidates_than_orders(orders: int) 
     assert networks.actor_optimizer.steps.tolist() == [1] and float(networks.actor_optimizer.norm) > 0
 
 
-@pytest.mark.xfail(strict=True, reason="the gradient of a candidate that is not there is not a number")
 def test_actors_of_a_run_with_several_orders_a_day_learn() -> None:
     trainer = tiny_trainer(rules=replace(RULES, max_new_positions_per_day=2))
     for _ in trainer.run(3):
