@@ -262,6 +262,19 @@ class Networks:
         for moment in (optimizer.first[0], optimizer.second[0]):
             moment.masked_fill_(unseen, 0.0)
 
+    @torch.no_grad()
+    def renew_reward(self, generator: torch.Generator) -> None:
+        """Let critics learn anew what orders earn: the folds that their networks had not seen are others now."""
+        own, target, optimizer = self.critic.reward.parts, self.critic_target.reward.parts, self.critic_optimizer
+        agents, folds, inputs, hidden = own[0].shape
+        drawn = Perceptrons.found((agents, folds), (inputs, hidden, own[4].shape[-1]), generator)
+        for place, new in enumerate(drawn.parts):
+            own[place].copy_(new)
+            target[place].copy_(new)
+            optimizer.first[place].zero_()
+            optimizer.second[place].zero_()
+        self.blind()
+
     def blind_gradient(self) -> None:
         """Keep the weights of what is not looked at where they are, at zero."""
         gradient = self.critic.reward.parts[0].grad

@@ -35,8 +35,8 @@ INHERITED_NETWORKS = "inherited.safetensors"
 class Inheritance:
     """What a run takes over from another one; its ridge regressions are fitted to its own days.
 
-    Networks go on from what they were. Folds are fifths of training days, which have grown: so the last days of each
-    fold but the last are days that its network learned from in the other run. It seems to foretell them too well.
+    Actors and the continuations of critics go on from what they were. What orders earn is learned anew: folds are
+    fifths of the training days, which have grown, so that a network would know days that count as out of its fold.
     """
 
     run: str
@@ -82,6 +82,7 @@ class Inheritance:
                     f"expected networks of the size of those of {self.run}, got others: {error}; leave "
                     "--learning.hidden out"
                 ) from None
+            trainer.population.networks.renew_reward(trainer.generators["networks"])
             trainer.updates = self.updates
         genes, weights, knots = (
             torch.tensor(values, dtype=torch.float64)
