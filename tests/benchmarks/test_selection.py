@@ -92,17 +92,23 @@ def test_the_single_elite_is_chosen_by_validation() -> None:
     assert best_elite(trainer) == trainer.elites[int(np.argmax(profit))]
 
 
+def weights_of(study: SelectionStudy) -> torch.Tensor:
+    """Of the ridge regressions of genomes drawn at random."""
+    return torch.cat([agent.traders.weights for agent in study.drawn.agents])
+
+
 def test_genomes_by_lot_are_tested_too() -> None:
     """Their fitness is out of fold, and what they earn is played with what was fitted to all training days."""
     config = tiny_config("--synthetic.drift-std", "0.03")
     trainer = trainer_of(config)
     study = SelectionStudy(trainer, seed=0, genomes=6)
-    assert len(study.drawn.genes) == 6 and not torch.equal(study.drawn.genes[:4], trainer.genes)
-    assert torch.equal(study.drawn.genes, SelectionStudy(trainer, seed=0, genomes=6).drawn.genes)
+    drawn, again = weights_of(study), weights_of(SelectionStudy(trainer, seed=0, genomes=6))
+    assert len(drawn) == 6 and torch.equal(drawn, again)
+    assert not torch.isin(drawn[:, 1], trainer.forecasts.weights[:, 1]).any(), "no agent of the population is drawn"
     path = unseen_path(config)
     study.play(path, trainer.days.inputs.of(path.market))
     known = study.record()["random_rank_correlation"]
-    assert known == rank_correlation(study.drawn.fitness(trainer), study.drawn.unseen[0])
+    assert known == rank_correlation(study.drawn.fitness, study.drawn.unseen[0])
     assert known is not None and -1 <= known <= 1
 
 
@@ -113,4 +119,4 @@ def test_fitness_is_that_of_the_trainer() -> None:
     starts = spaced_windows(trainer.market.splits.train, steps, 32)
     with mock.patch("training.erl_trainer.random_windows", lambda *_: starts):
         evaluated = trainer.evaluate_population().fitness
-    assert torch.equal(SelectionStudy(trainer, seed=0).agents.fitness(trainer), evaluated)
+    assert torch.equal(SelectionStudy(trainer, seed=0).agents.fitness, evaluated)

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from models.networks import Networks
 from tests.tiny import learnable_market, tiny_trainer
 from tests.tiny_run import frame, parameters, records, run, unjudged
 from tests.training import shard_of_tests as made
@@ -78,6 +79,12 @@ def trainer() -> ERLTrainer:
     return tiny_trainer(learnable_market(1), evolution=EvolutionConfig(population_size=6))
 
 
+def networks_of(trained: ERLTrainer) -> Networks:
+    found = trained.population.networks
+    assert found is not None
+    return found
+
+
 def lived_through(trained: ERLTrainer, generations: int) -> tuple[list[str], list[bytes]]:
     """The records up to a generation, and the tensors after it."""
     records = [
@@ -89,6 +96,7 @@ def lived_through(trained: ERLTrainer, generations: int) -> tuple[list[str], lis
         trained.cash_value.weights,
         trained.champion.traders.weights,
         *trained.replay.data.values(),
+        *networks_of(trained).tensors().values(),
     ]
     return records, [tensor.numpy().tobytes() for tensor in tensors]
 

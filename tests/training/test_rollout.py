@@ -44,7 +44,7 @@ def alone(
     env, trader = world.env, traders().rows(slice(agent, agent + 1))
     env.reset(torch.tensor([start]))
     rows: dict[str, list[Tensor]] = {name: [] for name in transition_fields(env.orders_per_day)}
-    last = None
+    before, last = None, None
     for step in range(env.rules.episode_steps):
         if step >= env.rules.trading_days:
             env.step_orders(None)
@@ -54,13 +54,17 @@ def alone(
         expected = torch.where(env.candidates(), outlook.expected[agent, day], -torch.inf)
         least = torch.tensor([caution], dtype=torch.float64)
         choice = decide(trader, cash_value, expected, state, least, env.orders_per_day)
-        if last is not None:
-            for when, accounts in (("after", last), ("next", state)):
+        if before is not None and last is not None:
+            for when, accounts in (("state", before.before), ("after", before.after), ("next", state)):
                 for name, value in vars(accounts).items():
                     rows[f"{when}_{name}"].append(value)
-            rows["next_best"].append(choice.decision.best)
-        last = choice.decision.after
+            parts = {"best": before.best, "action": before.size, "next_best": choice.decision.best}
+            parts |= {"day": torch.tensor([last]), "terminated": state.left == 0}
+            for name, value in parts.items():
+                rows[name].append(value)
+        before, last = choice.decision, day
         env.step(choice.action(world.stocks))
+    rows["reward"] = list(env.entry_credited_rewards()[: len(rows["day"])])
     return env.equity_curve[: env.steps + 1, 0].clone(), rows
 
 
@@ -81,7 +85,7 @@ def test_lanes_are_what_each_would_be_alone(seed: int, orders: int, fill: str, i
             torch.testing.assert_close(rollout.equity[:, agent, window], equity, rtol=0, atol=0)
             for name, values in rows.items():
                 found = rollout.transitions[name][:, agent, window]
-                torch.testing.assert_close(found, torch.cat(values).float(), rtol=0, atol=0, msg=name)
+                torch.testing.assert_close(found, torch.cat(values).to(found.dtype), rtol=0, atol=0, msg=name)
 
 
 @pytest.mark.parametrize(("orders", "threads"), [(1, 1), (3, 2)])

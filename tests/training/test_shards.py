@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from data.market import Market
 from environment.portfolio import Portfolio
 from tests.small_market import TINY_RULES
-from tests.tiny import TINY_EVALUATION, learnable_market, tiny_trainer
+from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import TrainingDays
 from training.run.shards import open_shards
 from training.shards.shard import Choice, Lived, LocalShards, Shard, groups
-from utils.config.trader import Config, EvolutionConfig, LearningConfig
+from utils.config.trader import Config, EvolutionConfig
 from utils.errors import ConfigError
 
 AGENTS = 10
@@ -53,14 +53,21 @@ def lived_through(trainer: ERLTrainer, generations: int) -> tuple[list[str], lis
         trainer.cash_value.weights,
         trainer.champion.traders.weights,
         *trainer.replay.data.values(),
+        *({} if trainer.population.networks is None else trainer.population.networks.tensors()).values(),
     ]
     return records, [tensor.numpy().tobytes() for tensor in tensors]
 
 
+@pytest.mark.parametrize("gradient_steps", [0, 2], ids=["closed forms", "networks"])
 @pytest.mark.parametrize("capacity", [100_000, 60], ids=["all", "thinned"])
-def test_results_do_not_depend_on_the_number_of_shards(market: Market, capacity: int) -> None:
-    learning = LearningConfig(replay_capacity=capacity)
-    whole = lived_through(trainer_of(market, 1, learning=learning), 3)
+def test_results_do_not_depend_on_the_number_of_shards(market: Market, capacity: int, gradient_steps: int) -> None:
+    """Actors act from the second generation on."""
+    learning = replace(TINY_LEARNING, replay_capacity=capacity, gradient_steps=gradient_steps, warm_up=1)
+    one = trainer_of(market, 1, learning=learning)
+    whole = lived_through(one, 3)
+    assert one.updates == 3 * gradient_steps
+    if one.population.networks is not None:
+        assert all(bool(part.any()) for part in one.population.networks.actor_target.parameters())
     for shards in (2, 3, 4, AGENTS):
         assert lived_through(trainer_of(market, shards, learning=learning), 3) == whole, shards
 
@@ -76,7 +83,7 @@ def test_a_run_goes_on_with_another_number_of_shards(market: Market) -> None:
 
 def test_one_generation_fills_no_more_than_the_replay(market: Market) -> None:
     """What is kept of a generation comes from all of its elites, windows and days."""
-    learning = LearningConfig(replay_capacity=40)
+    learning = replace(TINY_LEARNING, replay_capacity=40)
     trainer = trainer_of(market, 2, learning=learning)
     trainer.evaluate_population()
     assert 30 <= trainer.replay.size <= 40
