@@ -82,8 +82,7 @@ class Decision:
     def reward(self) -> Tensor:
         """Return the (L,) expected results of the orders, percent of the initial capital."""
         # Nothing is ordered where there is no candidate; its minus infinity must not reach a gradient.
-        known = torch.where(self.best.isfinite(), self.best, 0.0)
-        return torch.where(self.size > 0, self.size * known, 0.0).sum(-1)
+        return (self.size * torch.where(self.best.isfinite(), self.best, 0.0)).sum(-1)
 
     @property
     def after(self) -> Accounts:
@@ -209,14 +208,17 @@ class CashValue:
             size = (levels[:, 0] / per_order).clamp(max=largest)
             after = levels - size[:, None] * self.spent
             passed = ramps(levels, self.cash_knots) - ramps(after, self.cash_knots)
-            # Where there is no candidate the gain is minus infinity, or not a number: not above 0.
+            is_candidate = expected.isfinite()
+            expected = torch.where(is_candidate, expected, 0.0)  # minus infinity would spoil gradients
             gain = size * (expected - margin) - patience * (slopes * passed).sum((-2, -1))
+            is_ordered = (gain > 0) & is_candidate
             if adjustment is not None:
-                share = (gain > 0) + adjustment(levels, expected, gain)
-                size = size * torch.where(expected.isfinite(), share.clamp(0.0, 1.0), 0.0)
-                sizes.append(size * (size >= smallest))
+                share = (is_ordered + adjustment(levels, expected, gain)).clamp(0.0, 1.0)
+                size = size * share * is_candidate
+                # An actor feels what a larger order would earn, also where its own is too small to be given.
+                sizes.append(size + (size * (size >= smallest) - size).detach())
             else:
-                sizes.append(size * ((gain > 0) & (size >= smallest)))
+                sizes.append(size * (is_ordered & (size >= smallest)))
         return Decision(torch.stack(sizes, dim=1), best, accounts, self.largest_order, self.cost_rate)
 
 

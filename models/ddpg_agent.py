@@ -108,7 +108,7 @@ class Committee:
         return cls(*(part.to(device) for part in parts))
 
 
-@dataclass
+@dataclass(eq=False)
 class DDPGAgent:
     """A deep deterministic policy gradient agent on a closed form, or a committee of such agents.
 

@@ -79,10 +79,13 @@ class Batch:
     y: Tensor
     """(folds, N, targets) what they earned beyond the mean of their day, in standard deviations."""
 
+    def __len__(self) -> int:
+        return self.x.shape[1]
+
     def split(self, parts: int) -> Iterator[Batch]:
-        """Divide it into so many batches, over which gradients are accumulated."""
-        size = -(-self.x.shape[1] // parts)
-        for first in range(0, self.x.shape[1], size):
+        """Divide it into so many batches or fewer, over which gradients are accumulated; the last may be smaller."""
+        size = -(-len(self) // parts)
+        for first in range(0, len(self), size):
             rows = slice(first, first + size)
             yield Batch(self.transitions.map(itemgetter(rows)), self.x[:, rows], self.y[:, rows])
 

@@ -156,8 +156,7 @@ class PolicyNetworks:
         """Return the adjustment of the orders of these accounts; (L,) noise is added to explore."""
 
         def adjustment(levels: Tensor, expected: Tensor, gain: Tensor) -> Tensor:
-            # No gradient to the orders before: what there is no candidate for has none.
-            features = candidate_features(accounts, cash_value, levels.detach(), expected, gain.detach())
+            features = candidate_features(accounts, cash_value, levels, expected, gain)
             residual = torch.tanh(self._of_groups(self.actor, features))
             return ACTOR_BOUND * (self.gate[..., None] * residual).mean(1).flatten() + noise
 

@@ -41,12 +41,7 @@ def update(
     tau: float,
     trains_actor: bool,
 ) -> Losses:
-    """Take one step of the critics, actors and targets of A agents; gradients are accumulated over parts of the batch.
-
-    Args:
-        traders: (A,) of the agents, whose networks these are.
-        trains_actor: False while critics learn alone.
-    """
+    """Take one step of (A,) critics, of actors unless critics learn alone, and of targets; see `Batch.split`."""
     critic_loss, actor_loss = torch.zeros(2, traders.count, device=batch.x.device)
     online = PolicyNetworks.of(networks.actor, networks.critic, networks.calibration)
     target = PolicyNetworks.of(networks.actor_target, networks.critic_target, networks.calibration)
@@ -58,7 +53,8 @@ def update(
         q = online.value(given(replayed, traders.count, cash_value), cash_value).view(traders.count, -1)
         temporal = (q - y) / cash_value.good_order
         counterfactual = networks.critic.reward(part.x) - part.y  # of every order, not only of those replayed
-        loss = (temporal.square().mean(1) + counterfactual.square().mean((2, 3)).sum(1)) / accumulate
+        loss = temporal.square().mean(1) + counterfactual.square().mean((2, 3)).sum(1)
+        loss = loss * (len(part) / len(batch))
         loss.sum().backward()
         critic_loss = critic_loss + loss.detach()
     networks.blind_gradient()
@@ -67,7 +63,7 @@ def update(
         for part in batch.split(accumulate):  # the deterministic policy gradient
             chosen = act(online, traders, cash_value, part.transitions.state, part.transitions.best)
             q = online.value(chosen, cash_value).view(traders.count, -1)
-            loss = -(q / cash_value.good_order).mean(1) / accumulate
+            loss = -(q / cash_value.good_order).mean(1) * (len(part) / len(batch))
             loss.sum().backward(inputs=networks.actor.parameters())
             actor_loss = actor_loss + loss.detach()
         networks.actor_optimizer.step()
