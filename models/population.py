@@ -77,9 +77,13 @@ class Population:
 
     def weigh(self, blend: Tensor, weights: Tensor, deviation: Tensor, target: Tensor, gate: Tensor) -> None:
         """Tell each agent how far its networks are to be trusted: (P, ...) each, see `Committee.of`."""
+        device = self.agents[0].device
+        ridge = (blend[:, :1] * weights).to(device)
+        # One copy to the device for all agents, for each of which the host would wait otherwise.
+        whole = vars(Committee.of(blend, weights, deviation, target, gate, device))
         for row, agent in enumerate(self.agents):
-            own = slice(row, row + 1)
-            agent.committee = Committee.of(blend[own], weights[own], deviation, target[own], gate[own], agent.device)
+            own = {name: part[row : row + 1] for name, part in whole.items()}
+            agent.committee = Committee(**(own | {"ridge": ridge[row]}))
 
     @torch.no_grad()
     def inherit(self, parents: Tensor, generator: torch.Generator) -> None:
