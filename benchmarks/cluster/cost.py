@@ -24,6 +24,7 @@ from torch import Tensor
 from benchmarks.cluster.shards import CPU, full_market, small_config, small_market
 from benchmarks.gpu_budget.__main__ import BUDGET
 from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, KERNEL_SECONDS, Card
+from benchmarks.gpu_budget.generation import UPDATES
 from benchmarks.speed.harness import full_scale
 from models import genome
 from training.erl_trainer import ERLTrainer
@@ -72,8 +73,13 @@ class _Counting(LocalShards):
         sent = lived.place.nbytes + sum(part.nbytes for part in lived.transitions.values())
         self.bytes = {"transition": sent / kept}
         for name, part in (("task", task), ("played", played)):
-            self.bytes[name] = sum(value.nbytes for value in vars(part).values()) / agents
+            self.bytes[name] = _bytes(vars(part)) / agents
         return played, lived
+
+
+def _bytes(tensors: Mapping[str, Any]) -> int:
+    """Return the bytes of nested tensors."""
+    return sum(_bytes(value) if isinstance(value, dict) else value.nbytes for value in tensors.values())
 
 
 def count_bytes() -> Sizes:
@@ -95,23 +101,27 @@ def measure() -> dict[str, float]:
     last = [record["seconds"] for record in trainer.run(9)]
     for phase in ("evaluate", "train", "validate"):
         seconds[phase] = min(record[phase] for record in last)
+    networks = _least(trainer._train_networks, 1)
+    seconds["train"] = max(0.0, seconds["train"] - networks)
+    seconds["train an agent's networks"] = networks / config.evolution.population_size
     seconds["evaluate an agent"] = seconds.pop("evaluate") / config.evolution.population_size
     many, drawn = AGENTS[-1], torch.Generator().manual_seed(0)
     genes = genome.found(many, drawn)
     seconds["fit an agent"] = _least(lambda: trainer.days.fit(genes[:1024])) / 1024
-    forecasts = trainer.days.fit(genes[:4])
-    seconds["evidence"] = _least(lambda: trainer.days.evidence(forecasts.by_fold.mean(0), 2))
+    expected = trainer.days.out_of_fold(trainer.days.fit(genes[:4]).by_fold.mean(0)[None])[0]
+    seconds["evidence"] = _least(lambda: trainer.days.evidence(expected, 2))
     seconds["gather an agent"] = _least(lambda: _gather(trainer, config, genes)) / many
     return seconds
 
 
 def _gather(trainer: ERLTrainer, config: Config, genes: Tensor) -> None:
-    """Do what the driver does with the results of all agents, but for fitting the elites."""
+    """Do what the driver does with the results of all agents, but for fitting and training them."""
     agents, windows = len(genes), config.evaluation.fitness_windows + config.evaluation.exploration_windows
     parts = 64
     rows = agents // parts
     mean, money = torch.rand(rows, dtype=torch.float64), torch.rand(rows, windows, dtype=torch.float64)
-    one = Played(mean, mean, mean, torch.ones(rows, len(COUNTS), dtype=torch.int64), money, money)
+    pair, counts = torch.rand(rows, 2, dtype=torch.float64), torch.ones(rows, len(COUNTS), dtype=torch.int64)
+    one = Played(mean, mean, mean, pair, pair, mean, counts, money, money)
     played = Played.join([one] * parts)
     trainer.log.begin(0)
     trainer.log.record(played, trainer.learning_record(played), {}, trainer.replay)
@@ -140,21 +150,22 @@ class Model:
     card: Card | None
 
     def shard(self, agents: int) -> float:
-        """Return the seconds of a shard that fits and plays so many agents."""
+        """Return the seconds of a shard that plays so many agents."""
         if self.card is None:
             return self.seconds["evaluate an agent"] * agents
-        on_card = self._on_card("evaluate", agents) + self._on_card("evaluate, days", agents, is_replayed=True)
-        return on_card + self.seconds["fit an agent"] * agents
+        return self._on_card("evaluate", agents) + self._on_card("evaluate, days", agents, is_replayed=True)
 
     def driver(self, agents: int) -> float:
         """Return the seconds of what stays with the driver."""
-        elites = agents * full_scale().evolution.elite_fraction
         if self.card is None:
-            fixed = self.seconds["train"] + self.seconds["validate"]
+            of_networks = self.seconds["train an agent's networks"] * agents
+            fixed = self.seconds["train"] + self.seconds["validate"] + of_networks
         else:
-            fixed = self.seconds["evidence"] + sum(self._on_card(name, 16) for name in ("train", "validate"))
+            # All agents are fitted and trained here.
+            fixed = self.seconds["evidence"] + self._on_card("validate", 16)
+            fixed += sum(self._on_card(name, agents) for name in ("fit", "train", UPDATES))
             fixed += self._on_card("validate, days", 16, is_replayed=True)
-        return fixed + self.seconds["fit an agent"] * elites + self.seconds["gather an agent"] * agents
+        return fixed + self.seconds["fit an agent"] * agents + self.seconds["gather an agent"] * agents
 
     def calls(self, agents: int, machines: int, bytes_per_second: float) -> float:
         """Return the seconds of the calls: the driver's network carries all but its own shard's bytes."""

@@ -71,7 +71,10 @@ def full_shard() -> Shard:
 def outcome(trainer: ERLTrainer) -> str:
     """Return the SHA-256 (hex) of the tensors that a checkpoint of a trainer would hold."""
     found = hashlib.sha256()
-    for tensor in (trainer.genes, trainer.cash_value.weights, trainer.champion.traders.weights, *_filled(trainer)):
+    networks = trainer.population.networks
+    learned = [] if networks is None else networks.tensors().values()
+    own = trainer.genes, trainer.cash_value.weights, trainer.champion.traders.weights
+    for tensor in (*own, *learned, *_filled(trainer)):
         found.update(tensor.numpy().tobytes())
     return found.hexdigest()
 

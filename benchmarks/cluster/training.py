@@ -13,8 +13,11 @@ from benchmarks.learning.unseen import training_market
 
 
 def train(seed: int, generations: int) -> str:
-    """Train a population; return the SHA-256 of its champion's weights (hex)."""
+    """Train a population; return the SHA-256 of its champion's weights and networks (hex)."""
     config = replace(study_config([]), seed=seed)
     trained = fit(config, training_market(config)[0], Budget(generations=generations))
-    weights = np.ascontiguousarray(trained.trainer.champion.traders.weights)
-    return hashlib.sha256(weights.tobytes()).hexdigest()
+    champion, found = trained.trainer.champion, hashlib.sha256()
+    networks = {} if champion.networks is None else champion.networks.tensors()
+    for tensor in (champion.traders.weights, *networks.values()):
+        found.update(np.ascontiguousarray(tensor).tobytes())
+    return found.hexdigest()

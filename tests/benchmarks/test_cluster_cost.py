@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import pairwise
 
 import pytest
 
 from benchmarks.cluster.cost import AGENTS, MACHINES, MEASURED, Model, Sizes, count_bytes, table
+from benchmarks.cluster.shards import small_config
 from benchmarks.gpu_budget.__main__ import BUDGET
 from benchmarks.gpu_budget.costs import CARDS
+from benchmarks.speed.harness import full_scale
+from models.inputs import INPUTS
+from models.replay_buffer import transition_fields
 
 
 @pytest.fixture(params=[*CARDS, None], ids=lambda card: "core" if card is None else card.name)
@@ -19,15 +24,19 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 
 def test_bytes_are_those_of_the_arrays() -> None:
-    """Of 40 windows: means and counts, penalties and costs a window; a transition of 60 bytes with its place."""
-    sizes = count_bytes()
-    assert sizes.played == 8 * (4 + 6 + 2 * 40) and sizes.transition == 60 + 8
-    assert 8 * 8 < sizes.task < 8 * 64, "genes and draws, and a part of what all have in common"
+    """Of 40 windows: means, blend and gate, counts, penalties and costs a window; a transition with its place."""
+    sizes, config = count_bytes(), small_config()
+    assert sizes.played == 8 * (3 + 2 + 2 + 1 + 6 + 2 * 40)
+    fields = transition_fields(config.env.max_new_positions_per_day).values()
+    assert sizes.transition == sum(math.prod(shape) * kind.itemsize for shape, kind in fields) + 8
+    hidden, noise = config.learning.hidden, 8 * 8 * config.env.trading_days
+    networks = 4 * hidden * (hidden + INPUTS)
+    assert noise + networks < sizes.task < noise + 10 * networks + 8 * 16 * INPUTS, "networks of each fold, and draws"
 
 
 def test_calls_take_what_their_bytes_do(model: Model) -> None:
     """Two machines and a slow network: half of what is played and kept comes, and the whole task goes, once."""
-    kept = 80_000
+    kept = full_scale().learning.replay_capacity
     moved = (700 * 1024 + 68 * kept) / 2 + 200 * 1024
     assert model.calls(1024, 2, 1e3) == pytest.approx(moved / 1e3, rel=1e-3)
     assert model.calls(1024, 1, 1e3) == 0.0
@@ -40,7 +49,7 @@ def test_shards_take_less_and_the_driver_the_same(model: Model) -> None:
         for machines in MACHINES:
             assert model.generation(agents, machines, 1e9) >= model.driver(agents)
             assert model.generation(agents, machines, 1e9) <= model.generation(agents, machines, 1e8)
-    assert model.generation(10_000, 4, 1e9) < 0.6 * model.generation(10_000, 1, 1e9)
+    assert model.shard(2_500) < 0.6 * model.shard(10_000), "the driver trains the networks of all"
 
 
 def test_the_table_says_where_more_machines_gain_nothing(model: Model) -> None:
