@@ -18,7 +18,6 @@ from environment.portfolio import Portfolio
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
-from training.forecasts.ridge import TrainingDays
 from training.run.shards import open_shards
 from training.shards.shard import Choice, Lived, LocalShards, Shard, groups
 from utils.config.trader import Config, EvolutionConfig
@@ -37,7 +36,7 @@ def trainer_of(market: Market, shards: int, **changes: Any) -> ERLTrainer:
     trainer = tiny_trainer(market, **({"evolution": EvolutionConfig(population_size=AGENTS)} | changes))
     if shards > 1:
         envs = [Portfolio.on(market, TINY_RULES) for _ in range(shards)]
-        trainer.shards = LocalShards([Shard(TrainingDays.of(market, env), env, market.splits.train) for env in envs])
+        trainer.shards = LocalShards([Shard(trainer.days, env, market.splits.train) for env in envs])
     return trainer
 
 
