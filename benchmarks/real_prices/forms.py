@@ -20,16 +20,19 @@ ENSEMBLE, SINGLE_BEST = "untested ensemble", "untested single elite"
 class Variant:
     """What a training changes of the product."""
 
-    settings: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, float | str] = field(default_factory=dict)
     """By dotted name."""
     alter: Alteration | None = None
     """What no setting does."""
 
 
+_AS_PLANNED: Mapping[str, float | str] = {"learning.gradient_steps": 0, "evaluation.evidence": "require"}
+"""The product as it was when the plan was fixed: agents without networks, which trade on evidence only."""
 VARIANTS: Mapping[str, Variant] = {
-    PRODUCT: Variant(),
-    "no evolution": Variant(alter=keep_genes),
-    "no waiting": Variant({"learning.gamma": 0.0}),
+    PRODUCT: Variant(_AS_PLANNED),
+    "no evolution": Variant(_AS_PLANNED, keep_genes),
+    "no waiting": Variant({**_AS_PLANNED, "learning.gamma": 0.0}),
+    "networks": Variant(),
 }
 
 
@@ -39,7 +42,7 @@ def champion(trainer: ERLTrainer) -> DDPGAgent:
 
 
 def ensemble(trainer: ERLTrainer) -> DDPGAgent:
-    """Return the mean of the elites, which trades whether or not training days show evidence for what it expects."""
+    """Return the mean of the elites' closed forms, which trades whether or not training days show evidence."""
     return _untested(trainer, trainer.elites)
 
 

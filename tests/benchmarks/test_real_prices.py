@@ -132,7 +132,7 @@ def test_a_martingale_is_not_praised(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "Nothing, by the comparisons that were named beforehand." in printed
     assert "would have been seen with a chance of 80%" in printed
     assert "In 2 of 2 trainings of the product the training days showed no significant evidence" in printed
-    assert "expects: all trade as trained." in printed
+    assert "expects: 2 of them hold the market, stock by stock." in printed
 
 
 def test_a_stopped_study_goes_on(planted: tuple[list[str], Path], tmp_path: Path) -> None:
