@@ -105,7 +105,6 @@ class Actor:
 
 
 Network = Critic | Actor
-State = dict[str, list[Tensor]]
 
 
 def rows_of(network: Any, rows: slice | Tensor) -> Any:
