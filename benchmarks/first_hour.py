@@ -32,7 +32,7 @@ import torch
 from benchmarks.golden import Case, differences, trace
 from benchmarks.gpu_budget.__main__ import BUDGET, TOTAL
 from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, KERNEL_SECONDS, Card
-from benchmarks.gpu_budget.generation import DAYS, FULL, SET_UP, SMALL, Size
+from benchmarks.gpu_budget.generation import APART, DAYS, FULL, SMALL, Size
 from benchmarks.speed.harness import MemoryGauge, random_market, synchronize
 from benchmarks.speed.main_job import ROOT, machine, measure_run
 from training.forecasts.ridge import TrainingDays
@@ -263,7 +263,7 @@ def generation_seconds(figures: Mapping[str, Mapping[str, int]], card: Card, *, 
     """
     total = 0.0
     for name, phase in figures.items():
-        if name not in (SET_UP, TOTAL):
+        if name not in (*APART, TOTAL):
             own = max(
                 phase["kernels"] * KERNEL_SECONDS,
                 phase["bytes"] / card.bytes_per_second,

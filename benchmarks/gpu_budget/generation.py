@@ -16,7 +16,7 @@ from unittest import mock
 
 import torch
 
-from benchmarks.gpu_budget.costs import Phase
+from benchmarks.gpu_budget.costs import Phase, joined
 from benchmarks.gpu_budget.fake_card import Meter, fake_card
 from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
 from data.market import Market
@@ -44,7 +44,7 @@ APART = (SET_UP, UPDATE, PART)
 """Names of what is no phase of a generation."""
 MOST_KERNELS = 1500
 """Of an update by one batch."""
-MOST_WAITS = {("fit", "evaluate", "evolve", "train"): 50, ("validate",): 20}
+MOST_WAITS = {("fit", "evaluate", "evolve", "train"): 60, ("validate",): 20}
 """Of the host for the device, outside of days and updates, in which there is none.
 
 Closed forms alone wait 13 times. With networks rows and batches are drawn by the host and go to the device, networks to
@@ -199,24 +199,30 @@ def _days_apart(meter: Meter) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _updates_apart(meter: Meter) -> Iterator[list[Callable[[int], object]]]:
-    """Count updates of networks to a phase of their own.
+    """Count updates of networks to a phase of their own; the first of a generation for all others, which are alike.
 
     Yields:
         For each what takes it again by a batch of so many parts.
     """
     taken: list[Callable[[int], object]] = []
+    found: dict[str, Any] = {}
 
     def counted(
         networks: Networks, traders: Traders, cash_value: CashValue, batch: Batch, parts: int, **to: Any
-    ) -> ddpg.Losses:
+    ) -> Any:
         def again(count: int) -> object:
             rows = slice(count * (batch.x.shape[1] // parts))
             some = Batch(batch.transitions.map(itemgetter(rows)), batch.x[:, rows], batch.y[:, rows])
             return ddpg.update(networks, traders, cash_value, some, count, **to)
 
         taken.append(again)
+        if UPDATES in meter.phases:
+            meter.phases[UPDATES] = joined([meter.phases[UPDATES], found["phase"]])
+            return found["losses"]
         with meter.within(UPDATES):
-            return ddpg.update(networks, traders, cash_value, batch, parts, **to)
+            found["losses"] = ddpg.update(networks, traders, cash_value, batch, parts, **to)
+        found["phase"] = joined([meter.phases[UPDATES]])
+        return found["losses"]
 
     with mock.patch.object(erl_trainer, "update", counted):
         yield taken

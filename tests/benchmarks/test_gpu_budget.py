@@ -16,7 +16,15 @@ import torch
 
 from benchmarks.gpu_budget.__main__ import BUDGET
 from benchmarks.gpu_budget.costs import CARDS, Cost, Phase, joined, over_budget
-from benchmarks.gpu_budget.generation import changed_lines, too_many_waits
+from benchmarks.gpu_budget.generation import (
+    MOST_KERNELS,
+    PART,
+    UPDATE,
+    UPDATES,
+    changed_lines,
+    too_many_kernels,
+    too_many_waits,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ for the fake card")
@@ -91,7 +99,8 @@ def in_its_own_process(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_small_generation_is_within_its_budget() -> None:
     done = in_its_own_process("-m", "benchmarks.gpu_budget", "--small")
     assert done.returncode == 0, done.stdout + done.stderr
-    for phase in ("evaluate, days", "evolve", "train", "validate, days", "generation"):
+    phases = ("fit", "evaluate, days", "evolve", "train", UPDATES, "validate, days", UPDATE, PART, "generation")
+    for phase in phases:
         assert f"\n{phase}" in done.stdout
     assert "FAULT" not in done.stdout
 
@@ -129,12 +138,30 @@ def test_generations_that_differ_are_told_line_by_line() -> None:
 
 
 def test_waits_outside_of_the_days_are_bounded() -> None:
-    phases = {name: Phase() for name in ("evaluate", "evolve", "train", "validate")}
-    phases["evaluate"].waits["item"], phases["train"].waits["item"], phases["validate"].waits["copy"] = 20, 5, 20
+    phases = {name: Phase() for name in ("fit", "evaluate", "evolve", "train", "validate")}
+    phases["evaluate"].waits["item"], phases["train"].waits["item"], phases["validate"].waits["copy"] = 20, 40, 20
     assert too_many_waits(phases) == []
     phases["evolve"].waits["item"] = phases["validate"].waits["item"] = 1
     told = too_many_waits(phases)
-    assert len(told) == 2 and "26 times" in told[0] and "21 times" in told[1]
+    assert len(told) == 2 and "61 times" in told[0] and "21 times" in told[1]
+
+
+def test_kernels_of_an_update_are_bounded() -> None:
+    update = Phase()
+    assert too_many_kernels({}) == too_many_kernels({UPDATE: update}) == []
+    update.costs[Cost(1, 8, 0, False)] += MOST_KERNELS
+    assert too_many_kernels({UPDATE: update}) == []
+    update.costs[Cost(1, 8, 8, False)] += 1
+    assert len(too_many_kernels({UPDATE: update})) == 1
+
+
+@pytest.mark.parametrize("agents", [16, 64])
+def test_no_update_waits_and_its_kernels_are_those_of_any_population(agents: int) -> None:
+    budget = json.loads(BUDGET.read_text())
+    of_16, phases = budget["full 16"], budget[f"full {agents}"]
+    assert phases[UPDATES]["waits"] == phases[UPDATE]["waits"] == 0
+    for name in (UPDATE, PART):
+        assert 0 < phases[name]["kernels"] == of_16[name]["kernels"] <= MOST_KERNELS
 
 
 def test_phases_add_up_and_the_slower_side_decides() -> None:
