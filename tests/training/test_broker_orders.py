@@ -27,7 +27,7 @@ LAST = TINY_RULES.max_holding_days
 
 
 def purchase(ticker: str, value: float, close: float) -> Order:
-    return Order(ticker, 1.0, value, 1.0, 0.5, close, 20.0, 1.2 * close, SessionDate("2020-02-01", True), [])
+    return Order(ticker, 1.0, value, 1.0, 0.5, None, close, 20.0, 1.2 * close, SessionDate("2020-02-01", True), [])
 
 
 def held(ticker: str, sessions: int, price: float, target_percent: float, shares: float) -> Holding:
