@@ -361,7 +361,7 @@ class ERLTrainer:
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue exactly, as nested dicts of tensors and JSON values.
 
-        RidgeForecasts follow from genes and market; the champion's is kept for who only plays it.
+        Ridge forecasts follow from genes and market; the champion's is stored so that it runs without refitting.
         """
         return {
             "population": {"genes": self.genes, **self.population.state_dict()},
