@@ -230,9 +230,8 @@ def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 def _loss_chart(records: Sequence[Mapping[str, Any]], name: str) -> Chart:
     notes = {
-        "critic": "Mean over agents and updates of squared errors: of orders' results, in standard deviations and "
-        "summed over the folds, and of Q, in results of a good order.",
-        "actor": "Mean over agents and updates of minus Q, in results of a good order; none while critics learn alone.",
+        "critic": "Squared errors of orders' results, summed over folds, and of Q; means over agents and updates.",
+        "actor": "Minus Q in results of a good order; none while critics learn alone.",
     }
     loss = _column(records, "learning", f"{name}_loss")
     values = {name: np.where(loss == 0.0, math.nan, loss)}  # of no update
@@ -254,7 +253,7 @@ def _explained_chart(records: Sequence[Mapping[str, Any]], has_networks: bool) -
 def _value_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     names = {"Q(s0), expected": "initial_value", "earned": "elite_profit_percent"}
     series = {label: _column(records, "learning", name) for label, name in names.items()}
-    note = "Means of the elites over the training windows on which fitness is measured, percent of the initial capital."
+    note = "Means of the elites over the training windows of the fitness, % of the capital."
     title = "Value of an episode, expected and earned, %"
     return _by_generation(title, note, records, series, _end_percent, unit="%")
 
