@@ -37,6 +37,8 @@ _TINY = "--population-size 4 --split.context-window-days 32 --evaluation.random-
 _PICKERS = "--random-pickers 50"
 _CLOSED_FORM = "--learning.gradient-steps 0 --learning.replay-capacity 80000 --evaluation.evidence require"
 """Agents without networks, as they were before there were any."""
+_NETWORKS = "--learning.training-starts 4000 --learning.gradient-steps 8 --learning.warm-up 8 --learning.batch-size 64"
+"""Actors act from the third generation on."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ CASES = (
             f"{_CLOSED_FORM} --validation-days 160 --runs-dir {{runs}} --run walk",
         ),
         ("walk/results.json", "walk/*.csv", "walk/fold-*/metrics.jsonl", "walk/fold-2/checkpoints/*"),
+    ),
+    Case(
+        "networks",
+        (f"--profile quick --generations 4 {_NETWORKS} --runs-dir {{runs}} --run agents", *_judged("agents")),
+        ("agents/metrics.jsonl", "agents/checkpoints/*", *_JUDGED_FILES),
     ),
     Case(
         "fuel-breaks",

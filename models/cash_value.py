@@ -48,7 +48,7 @@ class Accounts:
     left: Tensor
     """(L,) days on which orders may still be given, today left out."""
     opportunity: Tensor
-    """(L,) mean of the largest expected results of the day, see `models.trader.Outlook`."""
+    """(L,) mean of the largest expected results of the day, see `models.trader.Forecasts`."""
 
     def after(self, spent: Tensor, invested: Tensor) -> Accounts:
         """Return the accounts with so much less cash and so much more in new positions, (L,) each."""
@@ -178,8 +178,8 @@ class CashValue:
         best: Tensor,
         accounts: Accounts,
         *,
-        patience: Tensor | float = 1.0,
-        caution: Tensor | float = 0.0,
+        value_weight: Tensor | float = 1.0,
+        exploration_threshold: Tensor | float = 0.0,
         largest: Tensor | float = 1.0,
         slopes: Tensor | None = None,
         adjustment: Adjustment | None = None,
@@ -189,8 +189,8 @@ class CashValue:
         Args:
             best: (L, k) expected results of the largest orders, percent of the initial capital, the best first; minus
                 infinity where there is no candidate.
-            patience: (L,) weight of the value that an order takes from waiting.
-            caution: (L,) expected result, percent of an order's value, that it must have beyond that.
+            value_weight: (L,) weight of the value that an order takes from waiting.
+            exploration_threshold: (L,) expected result, percent of an order's value, that it must have beyond that.
             largest: (L,) share of the largest order that an order has, if the cash suffices.
             slopes: of the accounts, where they are known.
             adjustment: of an actor, to orders that are otherwise the largest or none.
@@ -201,7 +201,7 @@ class CashValue:
         # Less is left in cash, but where all of it pays for no more.
         smallest = MIN_COEFFICIENT / MAX_COEFFICIENT * min(1.0, 1.0 / per_order)
         sizes: list[Tensor] = []
-        levels, margin = accounts.levels, caution * self.largest_order
+        levels, margin = accounts.levels, exploration_threshold * self.largest_order
         for expected in best.unbind(1):
             if sizes:
                 levels = levels - sizes[-1][:, None] * self.spent
@@ -210,7 +210,7 @@ class CashValue:
             passed = ramps(levels, self.cash_knots) - ramps(after, self.cash_knots)
             is_candidate = expected.isfinite()
             expected = torch.where(is_candidate, expected, 0.0)  # minus infinity would spoil gradients
-            gain = size * (expected - margin) - patience * (slopes * passed).sum((-2, -1))
+            gain = size * (expected - margin) - value_weight * (slopes * passed).sum((-2, -1))
             is_ordered = (gain > 0) & is_candidate
             if adjustment is not None:
                 share = (is_ordered + adjustment(levels, expected, gain)).clamp(0.0, 1.0)

@@ -24,7 +24,7 @@ from models.inputs import INPUTS, Float32Array, TradeInputs
 from models.networks import Actor, AdamW, Critic, Networks
 from models.replay_buffer import Batch
 from models.responses import Responses
-from models.trader import Outlook, PolicyNetworks, Traders, day_mean, decide, relative_to_day
+from models.trader import Forecasts, PolicyNetworks, Traders, day_mean, decide, relative_to_day
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
@@ -33,7 +33,7 @@ HISTORY = 1000
 LOSSES = ("critic", "actor")
 Learner = Callable[["DDPGAgent", Batch, int], Mapping[str, Tensor]]
 """Takes an update of an agent by a batch, see `training.ddpg`; returns its losses."""
-MOST_CHANCE = 0.001
+SIGNIFICANCE_LEVEL = 0.001
 """Level of significance: the largest p-value at which what an agent expects counts as evidence."""
 
 
@@ -44,33 +44,33 @@ class Evidence:
     Both are looked at, and allow for it, as they do for all agents that were looked at.
     """
 
-    choice: float
+    selection: float
     """Of the stocks of a day, by rank."""
     timing: float
     """Of the means of days."""
 
     @property
-    def is_there(self) -> bool:
+    def is_significant(self) -> bool:
         """Tell whether either is significant."""
-        return self.smallest <= MOST_CHANCE
+        return self.smallest <= SIGNIFICANCE_LEVEL
 
     @property
     def smallest(self) -> float:
         """Return the smaller p-value, by which it is told."""
-        return min(self.choice, self.timing)
+        return min(self.selection, self.timing)
 
     @property
     def p_value(self) -> str:
         """Return the smaller p-value in words."""
-        return f"p < {MOST_CHANCE:g}" if self.smallest < MOST_CHANCE else f"p = {self.smallest:.3f}"
+        return f"p < {SIGNIFICANCE_LEVEL:g}" if self.smallest < SIGNIFICANCE_LEVEL else f"p = {self.smallest:.3f}"
 
     @property
     def finding(self) -> str:
         """Return what training days show, without a full stop."""
-        return f"Training days show {'' if self.is_there else 'no '}significant evidence ({self.p_value})"
+        return f"Training days show {'' if self.is_significant else 'no '}significant evidence ({self.p_value})"
 
     def __str__(self) -> str:
-        return f"{self.p_value} on training days, significant below {MOST_CHANCE:g}"
+        return f"{self.p_value} on training days, significant below {SIGNIFICANCE_LEVEL:g}"
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class DDPGAgent:
                     found[f"{name}_{part}"] = float(getattr(optimizer, part).mean())
         return {**found, "noise_scale": self.noise_scale}
 
-    def outlook(self, market: Market, x: Float32Array | Tensor | None = None, days: slice = slice(None)) -> Outlook:
+    def forecasts(self, market: Market, x: Float32Array | Tensor | None = None, days: slice = slice(None)) -> Forecasts:
         """Return what it expects of the orders of all days of a market.
 
         Args:
@@ -224,14 +224,14 @@ class DDPGAgent:
         """
         tradable = torch.from_numpy(np.isfinite(market.close)).to(self.device)
         if self.holds_market:
-            return Outlook.in_turn(tradable, self.rules.max_new_positions_per_day)
+            return Forecasts.in_turn(tradable, self.rules.max_new_positions_per_day)
         x = torch.as_tensor(self.inputs.of(market) if x is None else x, device=self.device)
         expected = x @ self.traders.weights[0].float()
         if self.committee is not None:
             selection = x[days] @ self.committee.ridge.float() + self.network_share(x[days])
             level = day_mean(expected[days], tradable[days])
             expected[days] = level + relative_to_day(selection, tradable[days])
-        return Outlook.of(expected[None], tradable)
+        return Forecasts.of(expected[None], tradable)
 
     def network_share(self, x: Tensor) -> Tensor:
         """Return what the networks expect of orders, (days, n) percent of the initial capital, from (days, n, inputs).
@@ -249,25 +249,29 @@ class DDPGAgent:
                     total += share * self.critic_target.reward.output((member, fold), target, seen)
         return total.view(x.shape[:2])
 
-    def act(self, observation: Mapping[str, NDArray[np.float32]], outlook: Outlook, day: int) -> NDArray[np.float32]:
+    def act(
+        self, observation: Mapping[str, NDArray[np.float32]], forecasts: Forecasts, day: int
+    ) -> NDArray[np.float32]:
         """Decide on an observation of `TradingEnvironment`.
 
         Args:
-            outlook: of the environment's market, by `outlook`, once for all its days.
+            forecasts: of the environment's market, by `forecasts`, once for all its days.
             day: index of the observed day (`info["day_index"]`).
 
         Returns:
             (investable, 2): coefficient in [0, 10], sale target in [10, 50] percent.
         """
         positions = np.concatenate((observation["portfolio"], observation["exits"]), axis=-1)
-        return self.decide(torch.from_numpy(positions), torch.from_numpy(observation["account"]), outlook, day).numpy()
+        return self.decide(
+            torch.from_numpy(positions), torch.from_numpy(observation["account"]), forecasts, day
+        ).numpy()
 
-    def decide(self, positions: Tensor, account: Tensor, outlook: Outlook, day: int) -> Tensor:
+    def decide(self, positions: Tensor, account: Tensor, forecasts: Forecasts, day: int) -> Tensor:
         """Return the (n, 2) action for (n, 6) positions by stock, 0 where none is held, and a (3,) account."""
         account, positions = account.to(self.device)[None], positions.to(self.device)[None]
         is_held = positions[..., 0] > 0
-        accounts = accounts_of(positions, account, outlook.opportunity[:, day], self.rules)
-        expected = torch.where(is_held, -torch.inf, outlook.expected[:, day])
+        accounts = accounts_of(positions, account, forecasts.opportunity[:, day], self.rules)
+        expected = torch.where(is_held, -torch.inf, forecasts.expected[:, day])
         orders = min(self.rules.max_new_positions_per_day, expected.shape[1])
         policy = self.policy
         adjustment = None if policy is None else policy.adjusting(accounts, self.cash_value)

@@ -11,11 +11,11 @@ from torch import Tensor
 from models.inputs import GROUPS
 from utils.spaces import TARGET_PERCENTS
 
-DECISIONS = ("target", "patience")
+DECISIONS = ("target", "value_weight")
 GENES = (*GROUPS, *DECISIONS)
 """Logarithms to base 10 of the penalties on the groups of inputs, the number of the sale target, and the weight of the
 value of cash."""
-TARGET, PATIENCE = (GENES.index(name) for name in DECISIONS)
+TARGET, VALUE_WEIGHT = (GENES.index(name) for name in DECISIONS)
 _SEEN = 0.75
 """Share of the groups of inputs that a founder's network looks at."""
 _LOW = (*(-4.0 for _ in GROUPS), 0.0, 0.0)

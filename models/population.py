@@ -17,7 +17,7 @@ from models.trader import Traders
 from utils.config.trader import EnvironmentConfig, LearningConfig
 from utils.spaces import TARGET_PERCENTS
 
-UNKNOWN = Evidence(choice=1.0, timing=1.0)
+UNKNOWN = Evidence(selection=1.0, timing=1.0)
 """Of an agent that was not tested."""
 _SIGHT_MUTATION = 0.1
 """Share of the groups of inputs that a child's network begins or ceases to look at."""

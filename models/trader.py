@@ -32,7 +32,7 @@ class Traders:
     """(A, inputs) of their critics."""
     target_percent: Tensor
     """(A,) sale target of all orders."""
-    patience: Tensor
+    value_weight: Tensor
     """(A,) weight of the value of cash."""
     size: Tensor
     """(A,) share of the largest order that an order has, if the cash suffices."""
@@ -55,7 +55,7 @@ class Traders:
 
     def to(self, device: torch.device | str) -> Traders:
         """Return the agents on a device, in one copy."""
-        numbers = torch.column_stack((self.weights, self.target_percent, self.patience, self.size)).to(device)
+        numbers = torch.column_stack((self.weights, self.target_percent, self.value_weight, self.size)).to(device)
         return Traders(*(part.clone() for part in (numbers[:, :-3], *numbers[:, -3:].unbind(1))))
 
     def rows(self, rows: Tensor | slice) -> Traders:
@@ -79,7 +79,7 @@ def relative_to_day(values: Tensor, tradable: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Forecasts:
     """What A agents expect of the orders of each day."""
 
     expected: Tensor
@@ -88,7 +88,7 @@ class Outlook:
     """(A, days) mean of the largest ones of the day."""
 
     @classmethod
-    def of(cls, expected: Tensor, tradable: Tensor) -> Outlook:
+    def of(cls, expected: Tensor, tradable: Tensor) -> Forecasts:
         """Build from (A, days, n) expected results; an order for a stock without a bar, (days, n), cannot be given."""
         expected = torch.where(tradable & expected.isfinite(), expected, -torch.inf)
         best = expected.topk(min(_BEST, expected.shape[2]), dim=2).values
@@ -97,7 +97,7 @@ class Outlook:
         return cls(expected, torch.where(count > 0, total / count.clamp(min=1), 0.0).double())
 
     @classmethod
-    def in_turn(cls, tradable: Tensor, orders: int) -> Outlook:
+    def in_turn(cls, tradable: Tensor, orders: int) -> Forecasts:
         """Expect next to nothing, of the stocks whose turn it is a trace more: (days, n) with a bar, orders a day.
 
         In time each stock is held as long as any other, so that only the market decides about the result.
@@ -200,7 +200,7 @@ def decide(
     cash_value: CashValue,
     expected: Tensor,
     accounts: Accounts,
-    caution: Tensor,
+    exploration_threshold: Tensor,
     orders: int,
     slopes: Tensor | None = None,
     adjustment: Adjustment | None = None,
@@ -209,7 +209,8 @@ def decide(
 
     Args:
         expected: (L, n) expected results of the candidates, minus infinity for all others.
-        caution: (L,) percent of an order's value that it must earn beyond what waiting is worth; 0 but to explore.
+        exploration_threshold: (L,) percent of an order's value that it must earn beyond the value of the cash it
+            takes; 0 except to explore.
         orders: k, largest number of orders of a day.
         slopes: of the value of cash, where they are known.
         adjustment: of an actor; default: none.
@@ -218,8 +219,8 @@ def decide(
     decision = cash_value.decide(
         best.double(),
         accounts,
-        patience=traders.patience,
-        caution=caution,
+        value_weight=traders.value_weight,
+        exploration_threshold=exploration_threshold,
         largest=traders.size,
         slopes=slopes,
         adjustment=adjustment,

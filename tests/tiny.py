@@ -33,7 +33,7 @@ CONTEXT = 8
 FIRST_DAY = CONTEXT
 INVESTABLE = (0, 2, 3, 5)
 INPUTS = len(GROUP_OF_INPUT)
-SURE = Evidence(choice=0.0, timing=0.0)
+SURE = Evidence(selection=0.0, timing=0.0)
 """What makes an agent order by what it expects."""
 TINY_LEARNING = LearningConfig(
     replay_capacity=500,
@@ -139,7 +139,7 @@ def tiny_agent(
     *,
     rules: EnvironmentConfig = TINY_RULES,
     target: float = 20.0,
-    patience: float = 0.5,
+    value_weight: float = 0.5,
     cash_value: CashValue | None = None,
     seed: int = 0,
 ) -> DDPGAgent:
@@ -157,7 +157,7 @@ def tiny_agent(
     traders = Traders(
         drawn.double()[None],
         torch.tensor([target], dtype=torch.float64),
-        torch.tensor([patience], dtype=torch.float64),
+        torch.tensor([value_weight], dtype=torch.float64),
         torch.ones(1, dtype=torch.float64),
     )
     inputs = TradeInputs.fit(market, np.ones(len(market.dates), dtype=np.bool_))

@@ -91,7 +91,7 @@ def act(policy: PolicyNetworks, traders: Traders, cash_value: CashValue, account
     return cash_value.decide(
         _of_each(agents, best),
         accounts,
-        patience=traders.patience.repeat_interleave(count),
+        value_weight=traders.value_weight.repeat_interleave(count),
         largest=traders.size.repeat_interleave(count),
         adjustment=policy.adjusting(accounts, cash_value),
     )

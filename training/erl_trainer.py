@@ -82,7 +82,7 @@ class ERLTrainer:
         steps = env.rules.episode_steps
         self.validation_starts = spaced_windows(market.splits.validation, steps, evaluation.validation_windows)
         self.generation = 0
-        self.forecasts = self.days.fit(self.genes)
+        self.ridge = self.days.fit(self.genes)
         """Of the agents that were evaluated last; rows of elites hold for the next generation too."""
         self.population = Population.found(
             evolution.population_size,
@@ -106,7 +106,7 @@ class ERLTrainer:
     def begin_with(self, genes: Tensor, elites: Sequence[int], weights: Tensor, opportunity_knots: Tensor) -> None:
         """Take the place of the founders by (P, genes) of another run, and that of no value of cash by its value."""
         self.genes, self.elites = genes, list(elites)
-        self.forecasts = self.days.fit(genes)
+        self.ridge = self.days.fit(genes)
         self.cash_value = self.cash_value.with_values(weights.to(self.device), opportunity_knots.to(self.device))
         self.champion = self.ensemble(self.elites)
 
@@ -128,7 +128,7 @@ class ERLTrainer:
             self.evolve_population(played.fitness)
         with self.log.phase("train"):
             learning |= self.train_population(played)
-        learning |= {f"luck_in_{name}": chance for name, chance in vars(self.champion.evidence).items()}
+        learning |= {f"p_value_{name}": chance for name, chance in vars(self.champion.evidence).items()}
         with self.log.phase("validate"):
             validation = self.validate_best_agent()
         starts = None if self.population.networks is None else self.replay.training_starts
@@ -136,13 +136,13 @@ class ERLTrainer:
 
     def fit_forecasts(self) -> None:
         """Fit the ridge regressions of all agents to what orders earned on training days, by fold and on all."""
-        self.forecasts = self.days.fit(self.genes)
+        self.ridge = self.days.fit(self.genes)
         self.population.inform(self.traders, self.cash_value)
 
     @property
     def traders(self) -> Traders:
         """What the agents decide by, as they were fitted last."""
-        return traders_of(self.genes, self.forecasts.weights, self.device)
+        return traders_of(self.genes, self.ridge.weights, self.device)
 
     def evaluate_population(self) -> Played:
         """Play all agents on windows of training days by what they expect there out of fold; fill the replay."""
@@ -156,7 +156,7 @@ class ERLTrainer:
             self.replay.add(lived.transitions)
         if self.population.networks is not None:
             targets, deviation = self.genes[:, TARGET].long(), self.days.relative.deviation
-            self.population.weigh(played.blend, self.forecasts.weights, deviation, targets, played.gate)
+            self.population.weigh(played.blend, self.ridge.weights, deviation, targets, played.gate)
         bred = "elites" if int(ranked(played.fitness)[0]) in self.elites else "children"
         self.fittest["founders" if self.generation == 1 else bred] += 1
         return played
@@ -173,8 +173,8 @@ class ERLTrainer:
             noise = torch.randn(*drawn.shape, days, generator=self.generators["noise"], dtype=torch.float64)
         return Task(
             genes=self.genes,
-            weights=self.forecasts.weights,
-            by_fold=self.forecasts.by_fold,
+            weights=self.ridge.weights,
+            by_fold=self.ridge.by_fold,
             cash_value=self.cash_value.weights,
             opportunity_knots=self.cash_value.opportunity_knots,
             starts=starts,
@@ -272,8 +272,8 @@ class ERLTrainer:
             gates: (P,) of all actors; default: no residual is kept.
         """
         rules, chosen = self.eval_env.rules, torch.tensor(list(rows))
-        genes, by_fold = self.genes[chosen], self.forecasts.by_fold[chosen]
-        weights = self.forecasts.weights[chosen]
+        genes, by_fold = self.genes[chosen], self.ridge.by_fold[chosen]
+        weights = self.ridge.weights[chosen]
         traders = traders_of(genes, weights, "cpu").mean()
         networks, committee = self.population.networks, None
         if networks is not None:
@@ -286,7 +286,7 @@ class ERLTrainer:
             expected = self.days.out_of_fold(by_fold.mean(0)[None])
         target = int((torch.tensor(TARGET_PERCENTS) - traders.target_percent).abs().argmin())
         evidence = self.days.evidence(expected.mean(0), target, self.trials)
-        if self.evaluation.evidence == "require" and not evidence.is_there:
+        if self.evaluation.evidence == "require" and not evidence.is_significant:
             traders, networks, committee = Traders.of_market(rules, traders.weights.shape[1]), None, None
         return DDPGAgent(
             self.days.inputs, traders.to(self.device), self.cash_value, rules, evidence, networks, committee
@@ -314,7 +314,7 @@ class ERLTrainer:
         rollout = roll_out(
             self.val_env,
             champion.traders,
-            champion.outlook(self.market, self.days.later, slice(span.first, span.last + 1)),
+            champion.forecasts(self.market, self.days.later, slice(span.first, span.last + 1)),
             self.cash_value,
             self.validation_starts,
             safe_point=self.safe_point,
@@ -329,8 +329,8 @@ class ERLTrainer:
         """Return how well forecasts and value foretell what they have not seen, and how varied the agents still are."""
         best = ranked(played.fitness)[: elite_count(self.evolution)]
         found = {
-            "explained": float(self.forecasts.explained.numpy().mean()),
-            "explained_best": float(self.forecasts.explained.max()),
+            "explained": float(self.ridge.explained.numpy().mean()),
+            "explained_best": float(self.ridge.explained.max()),
             "initial_value": float(played.initial_value[best].mean()),
             "elite_profit_percent": float(played.profit_percent[best].mean()),
             "founders": len(set(self.founders)),

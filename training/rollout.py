@@ -14,7 +14,7 @@ from environment.ledger import EpisodeSummary
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from models.cash_value import Accounts, CashValue, Decision, accounts_in, buckets_of
-from models.trader import Choice, Outlook, PolicyNetworks, Traders, decide
+from models.trader import Choice, Forecasts, PolicyNetworks, Traders, decide
 from training.rollout_graph import RolloutGraph, SafePoint, Tensors
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
@@ -72,11 +72,11 @@ class Rollout:
 def roll_out(
     env: Portfolio,
     traders: Traders,
-    outlook: Outlook,
+    forecasts: Forecasts,
     cash_value: CashValue,
     starts: Tensor,
     *,
-    caution: Tensor | None = None,
+    exploration_threshold: Tensor | None = None,
     records: bool = False,
     safe_point: Callable[[], None] | None = None,
     label: str = "evaluate",
@@ -88,9 +88,9 @@ def roll_out(
 
     Args:
         starts: (W,) first days of the windows, best on the CPU; their length is the environment's.
-        caution: (A, E) exploration: on the last E windows, which do not count, agents order only what they expect more
-            of than this, in percent of an order's value. An account that spends all it has would never see what waiting
-            is worth.
+        exploration_threshold: (A, E) exploration: on the last E windows, which do not count towards fitness, agents
+            order only what they expect to earn more than this, in percent of an order's value. An account that always
+            spends its cash would never learn what cash is worth.
         records: makes transitions of the decisions, for a replay buffer.
         safe_point: is called before every day, and may raise to stop; once before a replay.
         graph: of the rollouts of this environment, where they are all alike.
@@ -100,10 +100,10 @@ def roll_out(
     agents, windows = traders.count, len(starts)
     agent = torch.arange(agents, device=env.device).repeat_interleave(windows)
     least = torch.zeros(agents, windows, dtype=torch.float64, device=env.device)
-    judged = windows if caution is None else windows - caution.shape[1]
-    if caution is not None:
-        least[:, judged:] = caution
-    inputs = {"agent": agent, "least": least.flatten(), **vars(outlook)}
+    judged = windows if exploration_threshold is None else windows - exploration_threshold.shape[1]
+    if exploration_threshold is not None:
+        least[:, judged:] = exploration_threshold
+    inputs = {"agent": agent, "least": least.flatten(), **vars(forecasts)}
     inputs |= {"value of cash": cash_value.weights, "opportunity_knots": cash_value.opportunity_knots}
     inputs |= vars(traders.rows(agent))
     if policy is not None:
@@ -134,11 +134,11 @@ def _play_days(
     """
     rules, agent = env.rules, inputs["agent"]
     traders = Traders(**{f.name: inputs[f.name] for f in fields(Traders)})
-    outlook = Outlook(**{f.name: inputs[f.name] for f in fields(Outlook)})
+    forecasts = Forecasts(**{f.name: inputs[f.name] for f in fields(Forecasts)})
     cash_value = cash_value.with_values(inputs["value of cash"], inputs["opportunity_knots"])
     # What does not depend on accounts is there for all days at once.
     later = torch.arange(rules.trading_days, device=env.device)[:, None]
-    opportunity, left = outlook.opportunity[agent, env.day + later], rules.trading_days - 1.0 - later.double()
+    opportunity, left = forecasts.opportunity[agent, env.day + later], rules.trading_days - 1.0 - later.double()
     policy = PolicyNetworks.from_tensors(inputs) if "noise" in inputs else None
     slopes, left = cash_value.slopes(left, opportunity), left.expand_as(opportunity)
     buckets, days = buckets_of(env.sessions_held, rules), list[dict[str, Tensor]]()
@@ -153,8 +153,8 @@ def _play_days(
         adjustment = None
         if policy is not None:
             adjustment = policy.adjusting(accounts, cash_value, inputs["noise"][..., step].flatten())
-        # An outlook expects nothing where there is no bar.
-        expected = outlook.expected[agent, env.day].masked_fill_(env.held(), -torch.inf)
+        # An forecasts expects nothing where there is no bar.
+        expected = forecasts.expected[agent, env.day].masked_fill_(env.held(), -torch.inf)
         orders = env.orders_per_day
         choice = decide(traders, cash_value, expected, accounts, inputs["least"], orders, slopes[step], adjustment)
         if step == 0:

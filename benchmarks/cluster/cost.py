@@ -30,7 +30,7 @@ from models import genome
 from training.erl_trainer import ERLTrainer
 from training.evolution import next_generation
 from training.run.trainer import build_trainer
-from training.shards.shard import COUNTS, Choice, Lived, LocalShards, Played, Task
+from training.shards.shard import COUNTS, Choice, EliteTransitions, LocalShards, Played, Task
 from utils.config.trader import Config, EvolutionConfig
 
 MEASURED = Path(__file__).with_name("cost.json")
@@ -67,7 +67,7 @@ class _Counting(LocalShards):
         super().__init__(inner.shards)
         self.bytes: dict[str, float] = {}
 
-    def evaluate(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, Lived]:
+    def evaluate(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, EliteTransitions]:
         played, lived = super().evaluate(task, choose)
         agents, kept = len(task.genes), len(lived.place)
         sent = lived.place.nbytes + sum(part.nbytes for part in lived.transitions.values())

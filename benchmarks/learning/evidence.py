@@ -22,7 +22,7 @@ from benchmarks.learning.study import (
     study_executor,
 )
 from benchmarks.learning.unseen import training_market
-from models.ddpg_agent import MOST_CHANCE
+from models.ddpg_agent import SIGNIFICANCE_LEVEL
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
 
@@ -48,9 +48,7 @@ def add_command(commands: Any) -> None:
 def run_evidence(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     """Train and print a line for each kind."""
     budget = budget_of(arguments)
-    print(
-        f"{'planted':<12} {'runs':>5} {'p <= ' + format(MOST_CHANCE, 'g'):>12} {'95% interval':>16} {'smallest':>9} p"
-    )
+    print(f"{'planted':<12} {'runs':>5} {f'p <= {SIGNIFICANCE_LEVEL:g}':>12} {'95% interval':>16} {'smallest':>9} p")
     with study_executor(arguments, folder_of(arguments.json)) as executor:
         for kind in arguments.kinds:
             jobs = [
@@ -61,7 +59,7 @@ def run_evidence(arguments: argparse.Namespace, words: Sequence[str]) -> None:
                 for own in of_each_seed(study_config([*words, "--synthetic.kind", kind]), seeds_of(arguments))
             ]
             records = list(run_study(jobs, arguments.json, executor))
-            smallest = sorted(min(record["choice"], record["timing"]) for record in records)
-            found = sum(p <= MOST_CHANCE for p in smallest)
+            smallest = sorted(min(record["selection"], record["timing"]) for record in records)
+            found = sum(p <= SIGNIFICANCE_LEVEL for p in smallest)
             low, high = binomtest(found, len(records)).proportion_ci(method="exact")
             print(f"{kind:<12} {len(records):>5} {found:>12} {low:>7.1%} to {high:.1%} {smallest[0]:>9.1e}", flush=True)

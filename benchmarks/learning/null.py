@@ -26,7 +26,7 @@ import pandas as pd
 import torch
 
 from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit, of_each_seed
-from benchmarks.learning.praise import Judge, Praise, ProfitAndOrders, ground_on, play_policy, praise_rows
+from benchmarks.learning.praise import Judge, Praise, ProfitAndOrders, play_policy, praise_rows, setup_on
 from benchmarks.learning.rivals import fit_rivals
 from benchmarks.learning.study import (
     Job,
@@ -49,7 +49,7 @@ from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.trader import Traders
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.evaluation.opponents import simple_rules
-from training.evaluation.tracks import Ground, play_agent
+from training.evaluation.tracks import EvaluationSetup, play_agent
 from utils.config.settings import settings_hash
 from utils.config.trader import Config, DataConfig
 from utils.errors import DataError
@@ -160,15 +160,15 @@ def trained_run(kind: str, config: Config, budget: Budget) -> Record:
     rivals = {name: rival(market) for name, (rival, _) in fit_rivals(market, config).items()}
     praise: dict[str, Praise] = {}
     for name, span in ((HOLDOUT, market.splits.holdout), (VALIDATION, market.splits.validation)):
-        ground = ground_on(market, config, span)
-        judge = Judge.on(ground, rivals, config.evaluation.random_pickers, config.seed)
+        setup = setup_on(market, config, span)
+        judge = Judge.on(setup, rivals, config.evaluation.random_pickers, config.seed)
         champion = trained.trainer.champion
-        praise[name] = {**judge.praise(_played(ground, champion)), "has_evidence": champion.evidence.is_there}
+        praise[name] = {**judge.praise(_played(setup, champion)), "has_evidence": champion.evidence.is_significant}
     return {"praise": praise, **trained.record()}
 
 
-def _played(ground: Ground, agent: DDPGAgent) -> ProfitAndOrders:
-    track, _, orders = play_agent(ground, agent)
+def _played(setup: EvaluationSetup, agent: DDPGAgent) -> ProfitAndOrders:
+    track, _, orders = play_agent(setup, agent)
     return track.daily_profit[0], orders
 
 
@@ -180,18 +180,18 @@ def untrained_agent(market: Market, config: Config) -> DDPGAgent:
     target = torch.tensor(TARGET_PERCENTS, dtype=torch.float64)[
         torch.randint(len(TARGET_PERCENTS), (1,), generator=generator)
     ]
-    traders = Traders(weights, target, patience=torch.ones_like(target), size=torch.ones_like(target))
-    return DDPGAgent(inputs, traders, CashValue.zero(config.env), config.env, Evidence(choice=0.0, timing=0.0))
+    traders = Traders(weights, target, value_weight=torch.ones_like(target), size=torch.ones_like(target))
+    return DDPGAgent(inputs, traders, CashValue.zero(config.env), config.env, Evidence(selection=0.0, timing=0.0))
 
 
 def untrained_run(kind: str, config: Config) -> Record:
     """Return what is claimed of an agent with a random critic and of fixed tilts on a null market's holdout."""
     market = NULL_MARKETS[kind](config)
-    ground = ground_on(market, config, market.splits.holdout)
-    judge = Judge.on(ground, simple_rules(market), config.evaluation.random_pickers, config.seed)
-    praise = {UNTRAINED: judge.praise(_played(ground, untrained_agent(market, config)))}
+    setup = setup_on(market, config, market.splits.holdout)
+    judge = Judge.on(setup, simple_rules(market), config.evaluation.random_pickers, config.seed)
+    praise = {UNTRAINED: judge.praise(_played(setup, untrained_agent(market, config)))}
     for name, rule in tilts(market).items():
-        praise[name] = judge.praise(play_policy(ground, score_policy(rule, CPU)))
+        praise[name] = judge.praise(play_policy(setup, score_policy(rule, CPU)))
     return {"praise": praise}
 
 

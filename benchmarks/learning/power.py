@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.learning.markets import PLANTED, of_each_seed
-from benchmarks.learning.praise import Judge, ground_on, play_policy, praise_rows
+from benchmarks.learning.praise import Judge, play_policy, praise_rows, setup_on
 from benchmarks.learning.study import (
     Job,
     Record,
@@ -87,11 +87,11 @@ def power_run(config: Config) -> Record:
     """Return what is claimed of the planted rule and of half of it on one path's holdout, and what they earn there."""
     market, scores = training_market(config)
     best = tuned_rule(replace(config, seed=0))
-    ground = ground_on(market, config, market.splits.holdout)
-    judge = Judge.on(ground, simple_rules(market), config.evaluation.random_pickers, config.seed)
+    setup = setup_on(market, config, market.splits.holdout)
+    judge = Judge.on(setup, simple_rules(market), config.evaluation.random_pickers, config.seed)
     known = {RULE: scores.rule, HALF: mixed(scores.rule, foreign_scores(config), best.share)}
     played = {
-        name: play_policy(ground, score_policy(replace(best.rule, scores=own), CPU)) for name, own in known.items()
+        name: play_policy(setup, score_policy(replace(best.rule, scores=own), CPU)) for name, own in known.items()
     }
     return {
         "praise": {name: judge.praise(each) for name, each in played.items()},

@@ -16,7 +16,7 @@ from environment.orders import Orders
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import ScoreRule
 from training.evaluation.tracks import (
-    Ground,
+    EvaluationSetup,
     play_equal_weight,
     play_pickers,
     play_rules,
@@ -36,24 +36,24 @@ Praise = Mapping[str, bool]
 """Whether a claim is made, by the claim."""
 
 
-def ground_on(market: Market, config: Config, span: Span) -> Ground:
+def setup_on(market: Market, config: Config, span: Span) -> EvaluationSetup:
     """Return a market with the windows that follow one another to the end of a span."""
     starts = consecutive_windows(span, config.env.episode_steps)
-    return Ground(market, Portfolio.on(market, config.env), starts)
+    return EvaluationSetup(market, Portfolio.on(market, config.env), starts)
 
 
-def play_policy(ground: Ground, policy: Policy) -> ProfitAndOrders:
-    """Play any policy on the ground's windows."""
-    _, equity = play(ground.env, policy, ground.starts)
-    profit = 100 / ground.env.rules.initial_capital * np.diff(equity.T.numpy(), axis=1)
-    return profit.reshape(-1), purchases(ground.env)
+def play_policy(setup: EvaluationSetup, policy: Policy) -> ProfitAndOrders:
+    """Play any policy on the setup's windows."""
+    _, equity = play(setup.env, policy, setup.starts)
+    profit = 100 / setup.env.rules.initial_capital * np.diff(equity.T.numpy(), axis=1)
+    return profit.reshape(-1), purchases(setup.env)
 
 
 @dataclass(frozen=True)
 class Judge:
-    """What policies are judged against on one ground; each draws random pickers of its own."""
+    """What policies are judged against on one setup; each draws random pickers of its own."""
 
-    ground: Ground
+    setup: EvaluationSetup
     equal_weight: Array
     rivals: Mapping[str, Array]
     """(days,) profits by rival."""
@@ -61,11 +61,11 @@ class Judge:
     generator: torch.Generator
 
     @classmethod
-    def on(cls, ground: Ground, rivals: Mapping[str, ScoreRule], pickers: int, seed: int) -> Judge:
+    def on(cls, setup: EvaluationSetup, rivals: Mapping[str, ScoreRule], pickers: int, seed: int) -> Judge:
         """Play what does not depend on the policy that is judged."""
-        profits = {name: track.daily_profit[0] for name, track in play_rules(ground, rivals).items()}
+        profits = {name: track.daily_profit[0] for name, track in play_rules(setup, rivals).items()}
         generator = named_generator(seed, "random pickers")
-        return cls(ground, play_equal_weight(ground).daily_profit[0], profits, pickers, generator)
+        return cls(setup, play_equal_weight(setup).daily_profit[0], profits, pickers, generator)
 
     def praise(self, played: ProfitAndOrders) -> Praise:
         """Return every claim of the report's verdict on a policy, true or not.
@@ -74,10 +74,9 @@ class Judge:
         """
         profit, orders = played
         pickers, shifted = (
-            draw(self.ground, orders, self.pickers, self.generator).daily_profit
-            for draw in (play_pickers, play_shifted)
+            draw(self.setup, orders, self.pickers, self.generator).daily_profit for draw in (play_pickers, play_shifted)
         )
-        known = known_share(orders, self.ground.env.rules)
+        known = known_share(orders, self.setup.env.rules)
         judgement = verdict(
             profit,
             pickers,

@@ -25,7 +25,7 @@ from benchmarks.learning.unseen import UnseenPaths
 from data.market import Market
 from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
-from models.trader import Outlook
+from models.trader import Forecasts
 from training.evaluation.tracks import CHAMPION
 from training.forecasts import ridge
 from utils.config.trader import Config
@@ -43,17 +43,17 @@ ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
 @contextlib.contextmanager
 def rounded_expectations(precision: str) -> Iterator[None]:
     """Let all expectations be products of rounded inputs and weights."""
-    rounded, expect, outlook = ROUNDINGS[precision], ridge.expectations, DDPGAgent.outlook
+    rounded, expect, forecasts = ROUNDINGS[precision], ridge.expectations, DDPGAgent.forecasts
 
     def expectations(x: Tensor, weights: Tensor) -> Tensor:
         return expect(rounded(x), rounded(weights.float()))
 
-    def of_agent(agent: DDPGAgent, market: Market, x: Float32Array | Tensor | None = None) -> Outlook:
+    def of_agent(agent: DDPGAgent, market: Market, x: Float32Array | Tensor | None = None) -> Forecasts:
         x = torch.as_tensor(agent.inputs.of(market) if x is None else x, device=agent.device)
         traders = replace(agent.traders, weights=rounded(agent.traders.weights.float()).double())
-        return outlook(replace(agent, traders=traders), market, rounded(x))
+        return forecasts(replace(agent, traders=traders), market, rounded(x))
 
-    with mock.patch.object(ridge, "expectations", expectations), mock.patch.object(DDPGAgent, "outlook", of_agent):
+    with mock.patch.object(ridge, "expectations", expectations), mock.patch.object(DDPGAgent, "forecasts", of_agent):
         yield
 
 

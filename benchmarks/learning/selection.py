@@ -128,8 +128,8 @@ def best_elite(trainer: ERLTrainer) -> int:
     span, profits = trainer.market.splits.validation, []
     for row in trainer.elites:
         agent = trainer.ensemble([row])
-        outlook = agent.outlook(trainer.market, trainer.days.later, slice(span.first, span.last + 1))
-        parts = trainer.val_env, agent.traders, outlook, agent.cash_value, trainer.validation_starts
+        forecasts = agent.forecasts(trainer.market, trainer.days.later, slice(span.first, span.last + 1))
+        parts = trainer.val_env, agent.traders, forecasts, agent.cash_value, trainer.validation_starts
         profits.append(float(roll_out(*parts, policy=agent.policy).profit_percent))
     return trainer.elites[int(np.argmax(profits))]
 

@@ -45,8 +45,8 @@ class UnseenPath:
 
     def play_agent(self, agent: DDPGAgent, x: Float32Array) -> Rollout:
         """Play an agent; `x` are its (days, n, inputs) of this path."""
-        outlook = agent.outlook(self.market, x)
-        return roll_out(self.env, agent.traders, outlook, agent.cash_value, self.starts, policy=agent.policy)
+        forecasts = agent.forecasts(self.market, x)
+        return roll_out(self.env, agent.traders, forecasts, agent.cash_value, self.starts, policy=agent.policy)
 
     def play_rule(self, rule: ScoreRule) -> NDArray[np.float64]:
         """Return the (windows,) profits of a rule whose scores are of this path, in percent."""

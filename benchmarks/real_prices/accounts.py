@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from training.evaluation.tracks import Track
+from training.evaluation.tracks import EquityCurves
 
 Array = npt.NDArray[np.float64]
 Record = dict[str, Any]
 BLOCKS = 5
 """Parts of a window for which each random picker's profit is kept; of single days their mean is."""
 _DIGITS = 9
-_TOTALS = tuple(field.name for field in fields(Track) if field.name != "equity")
+_TOTALS = tuple(field.name for field in fields(EquityCurves) if field.name != "equity")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Pickers:
 class Account:
     """What a policy did on the test days, (S, ...) by seed; what has no seed has S = 1."""
 
-    track: Track
+    track: EquityCurves
     """A policy a seed."""
     rank_ic: Array
     """(S, days) rank correlation over stocks of scores and results; NaN where there is none."""
@@ -108,7 +108,7 @@ def block_edges(steps: int) -> npt.NDArray[np.int64]:
     return np.linspace(0, steps, BLOCKS + 1).astype(np.int64)
 
 
-def pack_track(track: Track) -> Record:
+def pack_track(track: EquityCurves) -> Record:
     """Return one policy's track as JSON values."""
     return {"profit": pack(track.daily_profit[0]), **{name: pack(getattr(track, name)[0]) for name in _TOTALS}}
 
@@ -118,7 +118,7 @@ def pack(values: Array, digits: int = _DIGITS) -> list[float | None]:
     return [round(float(value), digits) if np.isfinite(value) else None for value in values]
 
 
-def pack_pickers(track: Track, shifted: Track, known_share: Array) -> Record:
+def pack_pickers(track: EquityCurves, shifted: EquityCurves, known_share: Array) -> Record:
     """Return what is kept of random pickers as JSON values."""
     edges = block_edges(track.equity.shape[2] - 1)
     percent = 100 / track.capital * np.diff(track.equity[:, :, edges], axis=2)
@@ -146,7 +146,7 @@ def account_of(records: Sequence[Sequence[Record]], capital: float, steps: int) 
     equity = capital * (1 + np.concatenate((np.zeros_like(profit[..., :1]), np.cumsum(profit, axis=2)), axis=2) / 100)
     known = records[0][0]
     return Account(
-        Track(equity, **{name: joined("track", name) for name in _TOTALS}),
+        EquityCurves(equity, **{name: joined("track", name) for name in _TOTALS}),
         joined("rank_ic"),
         {label: joined("replays", label) for label in known["replays"]},
         Pickers(*(joined("pickers", field.name) for field in fields(Pickers))) if "pickers" in known else None,

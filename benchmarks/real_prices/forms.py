@@ -52,8 +52,8 @@ def single_best_elite(trainer: ERLTrainer) -> DDPGAgent:
 
 
 def _untested(trainer: ERLTrainer, rows: Sequence[int]) -> DDPGAgent:
-    traders = traders_of(trainer.genes[rows], trainer.forecasts.weights[rows], trainer.device).mean()
-    certain = Evidence(choice=0.0, timing=0.0)
+    traders = traders_of(trainer.genes[rows], trainer.ridge.weights[rows], trainer.device).mean()
+    certain = Evidence(selection=0.0, timing=0.0)
     return DDPGAgent(trainer.days.inputs, traders, trainer.cash_value, trainer.eval_env.rules, certain)
 
 

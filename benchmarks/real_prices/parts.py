@@ -34,8 +34,8 @@ from training.evaluation.tracks import (
     EQUAL,
     EQUAL_RISK,
     HOLD,
-    Ground,
-    Track,
+    EquityCurves,
+    EvaluationSetup,
     play_agent,
     play_buy_and_hold,
     play_equal_risk,
@@ -95,10 +95,10 @@ class Source:
             volume=None if loader.volume is None else loader.volume[days],
         )
 
-    def ground(self, universe: Universe, market: Market) -> Ground:
+    def setup(self, universe: Universe, market: Market) -> EvaluationSetup:
         """Return the test windows of a fold's market."""
         env = Portfolio.on(market, self.plan.config_of(universe).env)
-        return Ground(market, env, consecutive_windows(market.splits.holdout, env.rules.episode_steps))
+        return EvaluationSetup(market, env, consecutive_windows(market.splits.holdout, env.rules.episode_steps))
 
 
 @lru_cache(maxsize=1)
@@ -119,31 +119,31 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
         settings = flatten(to_dict(source.plan.config_of(universe))) | dict(change.settings)
         config = replace(from_dict(settings, Config), seed=seed)
         trained = fit(config, market, Budget(generations=config.generations), change.alter)
-        ground, forms = source.ground(universe, market), {}
-        results = trade_results(ground.env.bars, ground.env.rules, *_judged(ground))
+        setup, forms = source.setup(universe, market), {}
+        results = trade_results(setup.env.bars, setup.env.rules, *_judged(setup))
         for name in source.plan.forms:
             # The same draws for all: agents that give the same orders are held against the same pickers.
             generator = named_generator(seed, f"real prices {universe.name} {fold}")
             agent = FORMS[name](trained.trainer)
             x = trained.trainer.days.later
-            forms[name] = _play_form(ground, agent, x, results, source.plan, generator)
+            forms[name] = _play_form(setup, agent, x, results, source.plan, generator)
     kept = {name: value for name, value in trained.record().items() if "seconds" not in name}
     holds = trained.trainer.champion.holds_market
     return {"policies": forms, **kept, "holds_market": holds, "training_seconds": trained.cpu_seconds, **cost.record}
 
 
 def _play_form(
-    ground: Ground, agent: DDPGAgent, x: Tensor, results: Array, plan: Plan, generator: torch.Generator
+    setup: EvaluationSetup, agent: DDPGAgent, x: Tensor, results: Array, plan: Plan, generator: torch.Generator
 ) -> Record:
     """Play an agent with the inputs `x`, pickers with its orders, and its orders again under other rules."""
-    outlook = agent.outlook(ground.market, x)
-    track, _, orders = play_agent(ground, agent, outlook)
-    pickers, shifted = (play(ground, orders, plan.pickers, generator) for play in (play_pickers, play_shifted))
-    replays = {label: replay(other, orders) for label, other in _other_grounds(ground, plan.replays)}
-    scores = agent_scores(outlook, *_judged(ground))
+    forecasts = agent.forecasts(setup.market, x)
+    track, _, orders = play_agent(setup, agent, forecasts)
+    pickers, shifted = (play(setup, orders, plan.pickers, generator) for play in (play_pickers, play_shifted))
+    replays = {label: replay(other, orders) for label, other in _other_setups(setup, plan.replays)}
+    scores = agent_scores(forecasts, *_judged(setup))
     return {
         **_packed(track, replays, scores, results),
-        "pickers": pack_pickers(pickers, shifted, known_share(orders, ground.env.rules)),
+        "pickers": pack_pickers(pickers, shifted, known_share(orders, setup.env.rules)),
     }
 
 
@@ -151,18 +151,18 @@ def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
     """Fit the rivals on a fold and play them, the simple rules and the held portfolios on its test days."""
     with _Cost() as cost:
         market, plan = source.market(universe, fold), source.plan
-        ground = source.ground(universe, market)
-        rules, fitted = {}, fit_rivals(market, ground.env, refit_days=plan.rival_refit)
+        setup = source.setup(universe, market)
+        rules, fitted = {}, fit_rivals(market, setup.env, refit_days=plan.rival_refit)
         for name, rival in fitted.items():
             rules[name] = rival.rule_on(market)
             if plan.rival_refit:
                 rules[f"{name}, refitted every {plan.rival_refit} days"] = rival.rule
         rules |= simple_rules(market)
         # Under a volume cap equal weight would need rules of its own: what is held is replayed at other costs only.
-        replays = {label: _baselines(other, rules) for label, other in _other_grounds(ground, plan.cost_replays)}
-        first, days = _judged(ground)
-        results, played = trade_results(ground.env.bars, ground.env.rules, first, days), {}
-        for name, track in _baselines(ground, rules).items():
+        replays = {label: _baselines(other, rules) for label, other in _other_setups(setup, plan.cost_replays)}
+        first, days = _judged(setup)
+        results, played = trade_results(setup.env.bars, setup.env.rules, first, days), {}
+        for name, track in _baselines(setup, rules).items():
             scores = rules[name].scores[first : first + days] if name in rules else None
             again = {label: tracks[name] for label, tracks in replays.items()}
             played[name] = _packed(track, again, scores, results)
@@ -170,16 +170,16 @@ def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
     return {"policies": played, "dates": np.datetime_as_string(dates).tolist(), **cost.record}
 
 
-def _baselines(ground: Ground, rules: Mapping[str, object]) -> dict[str, Track]:
+def _baselines(setup: EvaluationSetup, rules: Mapping[str, object]) -> dict[str, EquityCurves]:
     return {
-        EQUAL: play_equal_weight(ground),
-        HOLD: play_buy_and_hold(ground),
-        EQUAL_RISK: play_equal_risk(ground),
-        **play_rules(ground, rules),  # type: ignore[arg-type]
+        EQUAL: play_equal_weight(setup),
+        HOLD: play_buy_and_hold(setup),
+        EQUAL_RISK: play_equal_risk(setup),
+        **play_rules(setup, rules),  # type: ignore[arg-type]
     }
 
 
-def _packed(track: Track, replays: Mapping[str, Track], scores: Array | None, results: Array) -> Record:
+def _packed(track: EquityCurves, replays: Mapping[str, EquityCurves], scores: Array | None, results: Array) -> Record:
     """Pack what a policy did; `scores` and `results` are (days, n) of the test days."""
     ranked = np.full(len(results), np.nan)
     if scores is not None:
@@ -191,17 +191,19 @@ def _packed(track: Track, replays: Mapping[str, Track], scores: Array | None, re
     }
 
 
-def _judged(ground: Ground) -> tuple[int, int]:
+def _judged(setup: EvaluationSetup) -> tuple[int, int]:
     """Return the first day of the test windows and their number of days."""
-    return int(ground.starts[0]), len(ground.starts) * ground.env.rules.episode_steps
+    return int(setup.starts[0]), len(setup.starts) * setup.env.rules.episode_steps
 
 
-def _other_grounds(ground: Ground, replays: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, Ground]]:
-    """Yield the ground under the rules of each replay; those that need volume are left out where there is none."""
+def _other_setups(
+    setup: EvaluationSetup, replays: Mapping[str, Mapping[str, float]]
+) -> Iterator[tuple[str, EvaluationSetup]]:
+    """Yield the setup under the rules of each replay; those that need volume are left out where there is none."""
     for label, changes in replays.items():
-        rules = from_dict({**to_dict(ground.env.rules), **changes}, EnvironmentConfig)
-        if rules.volume_cap == 0 or ground.env.bars.volume is not None:
-            yield label, replace(ground, env=Portfolio(ground.env.bars, rules))
+        rules = from_dict({**to_dict(setup.env.rules), **changes}, EnvironmentConfig)
+        if rules.volume_cap == 0 or setup.env.bars.volume is not None:
+            yield label, replace(setup, env=Portfolio(setup.env.bars, rules))
 
 
 class _Cost:

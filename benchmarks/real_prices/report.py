@@ -25,7 +25,7 @@ from benchmarks.real_prices.measures import (
 from benchmarks.real_prices.parts import RIVALS, TRAINED, Source, chosen
 from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, Plan, Universe
 from data.features import CLOSE
-from models.ddpg_agent import MOST_CHANCE
+from models.ddpg_agent import SIGNIFICANCE_LEVEL
 from training.evaluation.verdict import Judgement, differences
 from utils.statistics import MeanTest
 
@@ -140,7 +140,7 @@ class Report:
     def without_evidence(self, universe: str) -> tuple[int, int, int]:
         """Count the product's trainings: those without significant evidence, where the market is held, and all."""
         lines = chosen(self.records, universe, TRAINED, PRODUCT)
-        lacks = [line["luck"] > MOST_CHANCE for line in lines]
+        lacks = [line["luck"] > SIGNIFICANCE_LEVEL for line in lines]
         # Parts that do not tell are of a time when whoever lacked evidence held the market.
         holds = [line.get("holds_market", lack) for line, lack in zip(lines, lacks, strict=True)]
         return sum(lacks), sum(holds), len(lines)

@@ -27,36 +27,36 @@ from benchmarks.learning.null import (
     trained_run,
     untrained_agent,
 )
-from benchmarks.learning.praise import Judge, ground_on, play_policy, praise_rows
+from benchmarks.learning.praise import Judge, play_policy, praise_rows, setup_on
 from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import CPU, training_market, tuning_windows
 from data.synthetic.built_in import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import TINY, lines_of, tiny_config
 from training.evaluation.baselines import ScoreRule, score_policy
-from training.evaluation.tracks import Ground, play_agent, play_rules
+from training.evaluation.tracks import EvaluationSetup, play_agent, play_rules
 from training.evaluation.verdict import verdict
 from training.rollout import play
 
 Array = npt.NDArray[np.float64]
 
 
-def tiny_ground() -> Ground:
+def tiny_setup() -> EvaluationSetup:
     config = tiny_config()
     market, _ = training_market(config)
-    return ground_on(market, config, market.splits.holdout)
+    return setup_on(market, config, market.splits.holdout)
 
 
-def some_rule(ground: Ground, seed: int = 0) -> ScoreRule:
-    return ScoreRule(np.random.default_rng(seed).normal(size=ground.market.close.shape))
+def some_rule(setup: EvaluationSetup, seed: int = 0) -> ScoreRule:
+    return ScoreRule(np.random.default_rng(seed).normal(size=setup.market.close.shape))
 
 
 def test_a_policy_is_played_as_a_rule_is() -> None:
-    ground = tiny_ground()
-    rule = some_rule(ground)
-    profit, orders = play_policy(ground, score_policy(rule, CPU))
-    assert profit == pytest.approx(play_rules(ground, {"rule": rule})["rule"].daily_profit[0])
-    assert orders.stock.shape == (16, 1, len(ground.starts)) and (orders.coefficient > 0).any()
+    setup = tiny_setup()
+    rule = some_rule(setup)
+    profit, orders = play_policy(setup, score_policy(rule, CPU))
+    assert profit == pytest.approx(play_rules(setup, {"rule": rule})["rule"].daily_profit[0])
+    assert orders.stock.shape == (16, 1, len(setup.starts)) and (orders.coefficient > 0).any()
 
 
 def test_every_claim_of_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,26 +71,26 @@ def test_every_claim_of_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) ->
             return not self.is_lucky
 
     monkeypatch.setattr(praise, "verdict", lambda *_, **__: Verdict())
-    ground = tiny_ground()
-    judge = Judge.on(ground, {}, 5, seed=0)
-    played = play_policy(ground, score_policy(some_rule(ground), CPU))
+    setup = tiny_setup()
+    judge = Judge.on(setup, {}, 5, seed=0)
+    played = play_policy(setup, score_policy(some_rule(setup), CPU))
     assert judge.praise(played) == {"is_lucky": True, "is_worth_it": False}
 
 
 def test_claims_are_those_of_the_report() -> None:
-    ground = tiny_ground()
-    rule, rival = some_rule(ground), some_rule(ground, seed=1)
-    played = play_policy(ground, score_policy(rule, CPU))
-    claims = Judge.on(ground, {"other": rival}, 20, seed=0).praise(played)
+    setup = tiny_setup()
+    rule, rival = some_rule(setup), some_rule(setup, seed=1)
+    played = play_policy(setup, score_policy(rule, CPU))
+    claims = Judge.on(setup, {"other": rival}, 20, seed=0).praise(played)
     judgement = verdict(played[0], np.zeros((2, len(played[0]))), played[0])
     of_verdict = {name for name in dir(judgement) if name.startswith(("is_", "has_"))}
     assert set(claims) == of_verdict | {"is_better than the best rival", "is_worse than the best rival"}
 
 
 def test_rivals_are_those_of_the_verdict() -> None:
-    ground = tiny_ground()
-    profit, orders = play_policy(ground, score_policy(some_rule(ground), CPU))
-    judge = Judge.on(ground, {}, 5, seed=0)
+    setup = tiny_setup()
+    profit, orders = play_policy(setup, score_policy(some_rule(setup), CPU))
+    judge = Judge.on(setup, {}, 5, seed=0)
     noise = 0.1 * np.random.default_rng(0).normal(size=len(profit))
     for rival, better, worse in ((profit - 1 + noise, True, False), (profit + 1 + noise, False, True)):
         claims = replace(judge, rivals={"rival": rival}).praise((profit, orders))
@@ -160,7 +160,7 @@ def test_an_untrained_agent_orders_by_lot() -> None:
     agents = [untrained_agent(market, replace(config, seed=seed)) for seed in (0, 0, 1)]
     same, other = (torch.equal(agents[0].traders.weights, agent.traders.weights) for agent in agents[1:])
     assert same and not other
-    _, trades, _ = play_agent(ground_on(market, config, market.splits.holdout), agents[0])
+    _, trades, _ = play_agent(setup_on(market, config, market.splits.holdout), agents[0])
     assert trades
 
 

@@ -14,16 +14,16 @@ def test_only_inputs_and_weights_of_expectations_are_rounded() -> None:
     agent = tiny_agent(market)
     x = torch.randn(5, 4, 3, generator=seeded(0))
     weights = torch.randn(2, 3, generator=seeded(1), dtype=torch.float64)
-    exact, outlook = ridge.expectations(x, weights), agent.outlook(market)
+    exact, forecasts = ridge.expectations(x, weights), agent.forecasts(market)
     with rounded_expectations(EXACT):
         assert torch.equal(ridge.expectations(x, weights), exact)
-        assert torch.equal(agent.outlook(market).expected, outlook.expected)
+        assert torch.equal(agent.forecasts(market).expected, forecasts.expected)
     with rounded_expectations("bfloat16"):
-        coarse, coarse_outlook = ridge.expectations(x, weights), agent.outlook(market)
+        coarse, coarse_forecasts = ridge.expectations(x, weights), agent.forecasts(market)
     by_hand = x.bfloat16().double() @ weights.bfloat16().double().T
     torch.testing.assert_close(coarse.double(), by_hand.permute(2, 0, 1), rtol=1e-5, atol=1e-6)
     assert not torch.equal(coarse, exact)
-    known = outlook.expected.isfinite()
-    assert not torch.equal(coarse_outlook.expected[known], outlook.expected[known])
-    torch.testing.assert_close(coarse_outlook.expected[known], outlook.expected[known], rtol=0.1, atol=0.1)
+    known = forecasts.expected.isfinite()
+    assert not torch.equal(coarse_forecasts.expected[known], forecasts.expected[known])
+    torch.testing.assert_close(coarse_forecasts.expected[known], forecasts.expected[known], rtol=0.1, atol=0.1)
     assert torch.equal(ridge.expectations(x, weights), exact)

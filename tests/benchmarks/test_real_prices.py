@@ -28,7 +28,7 @@ from tests.benchmarks.study_cases import lines_of
 from tests.evaluation.test_page import Page
 from tests.tiny import tiny_trainer
 from training.evaluation.folds import make_folds
-from training.evaluation.tracks import EQUAL, Track
+from training.evaluation.tracks import EQUAL, EquityCurves
 from utils.config.trader import SyntheticConfig
 from utils.errors import ConfigError
 from utils.metrics import TRADING_DAYS_PER_YEAR
@@ -230,7 +230,7 @@ def test_untested_agents_trade_by_the_fittest() -> None:
     weights = trainer.days.fit(trainer.genes).weights
     assert best.traders.weights[0].tolist() == weights[trainer.elites[0]].tolist()
     assert all_elites.traders.weights[0].tolist() == weights[trainer.elites].mean(0).tolist()
-    assert best.evidence.is_there and all_elites.evidence.is_there
+    assert best.evidence.is_significant and all_elites.evidence.is_significant
 
 
 STEPS, WINDOWS = 12, 4
@@ -255,7 +255,7 @@ def an_account(
             np.ones((seeds, DAYS)),
         )
     return Account(
-        Track(equity, exposure * ones, ones, ones, ones, ones, ones),
+        EquityCurves(equity, exposure * ones, ones, ones, ones, ones, ones),
         np.full((seeds, DAYS), np.nan),
         {"0 bp a leg": profit.reshape(seeds, DAYS)},
         known,

@@ -86,8 +86,8 @@ def test_the_single_elite_is_chosen_by_validation() -> None:
     profit = []
     each = agents_of(trainer)
     for agent in (each[row] for row in trainer.elites):
-        outlook = agent.outlook(trainer.market, trainer.days.later)
-        played = roll_out(trainer.val_env, agent.traders, outlook, agent.cash_value, trainer.validation_starts)
+        forecasts = agent.forecasts(trainer.market, trainer.days.later)
+        played = roll_out(trainer.val_env, agent.traders, forecasts, agent.cash_value, trainer.validation_starts)
         profit.append(float(played.profit_percent))
     assert best_elite(trainer) == trainer.elites[int(np.argmax(profit))]
 
@@ -104,7 +104,7 @@ def test_genomes_by_lot_are_tested_too() -> None:
     study = SelectionStudy(trainer, seed=0, genomes=6)
     drawn, again = weights_of(study), weights_of(SelectionStudy(trainer, seed=0, genomes=6))
     assert len(drawn) == 6 and torch.equal(drawn, again)
-    assert not torch.isin(drawn[:, 1], trainer.forecasts.weights[:, 1]).any(), "no agent of the population is drawn"
+    assert not torch.isin(drawn[:, 1], trainer.ridge.weights[:, 1]).any(), "no agent of the population is drawn"
     path = unseen_path(config)
     study.play(path, trainer.days.inputs.of(path.market))
     known = study.record()["random_rank_correlation"]

@@ -282,7 +282,7 @@ def test_random_search_draws_all_but_the_elites() -> None:
 
 
 def test_a_single_best_agent_is_the_champion(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.ddpg_agent.MOST_CHANCE", 1.0)
+    monkeypatch.setattr("models.ddpg_agent.SIGNIFICANCE_LEVEL", 1.0)
     trainer = altered("single best", "--evolution.elite-fraction", "0.5")
     trainer.run_generation()
     (elite,) = trainer.elites

@@ -17,7 +17,7 @@ from data.market import Market, build_market
 from environment.portfolio import Portfolio
 from environment.trading_env import Observation
 from models.ddpg_agent import DDPGAgent
-from models.trader import Outlook, Traders
+from models.trader import Forecasts, Traders
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, environment_of, loader_of
 from tests.tiny import tiny_agent
@@ -60,12 +60,12 @@ class Episode:
 
 
 def play(market: Market, agent: DDPGAgent, start: int, fill: Fill = "next_open") -> Episode:
-    outlook = agent.outlook(market)
+    forecasts = agent.forecasts(market)
     env = environment_of(market, start, rules=dataclasses.replace(TINY_RULES, fill=fill))
     observation, info = env.reset()
     episode, is_done = Episode([observation], [], [info["equity"]]), False
     while not is_done:
-        action = agent.act(observation, outlook, info["day_index"])
+        action = agent.act(observation, forecasts, info["day_index"])
         observation, _, is_done, _, info = env.step(action)
         episode.observations.append(observation)
         episode.actions.append(action)
@@ -130,19 +130,19 @@ def test_a_population_of_lanes_ignores_what_follows(day: int) -> None:
     agents = [tiny_agent(market_of(panel), seed=seed) for seed in range(3)]
     traders = Traders(*(torch.cat(parts) for parts in zip(*(vars(a.traders).values() for a in agents), strict=True)))
     starts = torch.tensor([day - 5, day - 12])
-    equity, outlooks = [], []
+    equity, all_forecasts = [], []
     for prices in (panel, with_another_future(panel, day, 2)):
         market = market_of(prices)
         env = Portfolio.on(market, TINY_RULES)
-        expected = torch.cat([agent.outlook(market).expected for agent in agents])
-        outlook = Outlook.of(expected, env.bars.tradable)
-        outlooks.append(outlook)
-        equity.append(roll_out(env, traders, outlook, agents[0].cash_value, starts).equity)
+        expected = torch.cat([agent.forecasts(market).expected for agent in agents])
+        forecasts = Forecasts.of(expected, env.bars.tradable)
+        all_forecasts.append(forecasts)
+        equity.append(roll_out(env, traders, forecasts, agents[0].cash_value, starts).equity)
     for window, start in enumerate(starts.tolist()):
         assert torch.equal(equity[0][: day - start + 1, :, window], equity[1][: day - start + 1, :, window])
     assert not torch.equal(equity[0], equity[1])
     for name in ("expected", "opportunity"):
-        one, other = (getattr(outlook, name)[:, : day + 1] for outlook in outlooks)
+        one, other = (getattr(forecasts, name)[:, : day + 1] for forecasts in all_forecasts)
         assert torch.equal(one, other)
 
 

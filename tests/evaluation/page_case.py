@@ -15,7 +15,7 @@ from environment.ledger import EXIT_REASONS
 from training.evaluation.assessment import Evaluation
 from training.evaluation.holdout import Look
 from training.evaluation.opponents import MOMENTUM, REVERSAL
-from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, RANDOM, Played, Track
+from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, RANDOM, EquityCurves, Played
 from utils.charts import Dates, FloatArray
 from utils.config.trader import Config
 
@@ -103,14 +103,14 @@ def market_of(generator: np.random.Generator, tickers: tuple[str, ...], dates: D
     return Market(data, dates, list(tickers), np.arange(len(tickers)), Splits(span, span, span), stats, 8.0)
 
 
-def track(generator: np.random.Generator, drift: float, policy: str, windows: int) -> Track:
+def track(generator: np.random.Generator, drift: float, policy: str, windows: int) -> EquityCurves:
     """An account, or those of the random pickers, that take the windows one after the other."""
     count = PICKERS if policy == RANDOM else 1
     days = windows * SESSIONS + 1
     curves = np.stack([walk(generator, days, drift + 0.0003 * generator.normal() * (count > 1)) for _ in range(count)])
     equity = np.stack([curves[:, SESSIONS * w : SESSIONS * (w + 1) + 1] for w in range(windows)], axis=1)
     known = np.full((count, windows), np.nan if policy in (EQUAL, HOLD) else 1.0)
-    return Track(
+    return EquityCurves(
         equity=CAPITAL * equity / equity[:, :, :1],
         exposure=np.full((count, windows), 0.718),
         trades=246 * known,

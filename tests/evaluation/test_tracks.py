@@ -52,9 +52,9 @@ from training.evaluation.tracks import (
     ORACLE,
     RANDOM,
     RULE,
-    Ground,
+    EquityCurves,
+    EvaluationSetup,
     Played,
-    Track,
     join,
     play_agent,
     play_all,
@@ -78,14 +78,14 @@ Array = npt.NDArray[np.float64]
 WINDOWS = 4
 
 
-def eager_agent(ground: Ground) -> DDPGAgent:
+def eager_agent(setup: EvaluationSetup) -> DDPGAgent:
     """An agent whose orders differ from day to day."""
-    return tiny_agent(ground.market, rules=ground.env.rules)
+    return tiny_agent(setup.market, rules=setup.env.rules)
 
 
-def ground_of(world: World, windows: int = WINDOWS, first: int = FIRST_DAY) -> Ground:
+def setup_of(world: World, windows: int = WINDOWS, first: int = FIRST_DAY) -> EvaluationSetup:
     starts = first + world.env.rules.episode_steps * torch.arange(windows)
-    return Ground(world.market, world.env, starts)
+    return EvaluationSetup(world.market, world.env, starts)
 
 
 def quiet_world(stocks: int = 8, fill: Fill = "next_open", **changes: float) -> World:
@@ -111,10 +111,10 @@ def test_consecutive_windows_follow_one_another_to_the_last_day(first: int, days
 @pytest.mark.parametrize("fill", ["next_open", "same_close"])
 def test_an_agents_track_is_what_it_played(fill: Fill) -> None:
     world = random_world(3, days=60, rules=tiny_rules(fill=fill))
-    ground = ground_of(world)
-    agent = eager_agent(ground)
-    track, trades, _ = play_agent(ground, agent)
-    episodes = roll_out(world.env, agent.traders, agent.outlook(world.market), agent.cash_value, ground.starts)
+    setup = setup_of(world)
+    agent = eager_agent(setup)
+    track, trades, _ = play_agent(setup, agent)
+    episodes = roll_out(world.env, agent.traders, agent.forecasts(world.market), agent.cash_value, setup.starts)
     np.testing.assert_array_equal(track.equity[0], episodes.equity[:, 0].numpy().T)
     assert track.trades.sum() > 5
     for window in range(WINDOWS):
@@ -132,45 +132,45 @@ def test_an_agents_track_is_what_it_played(fill: Fill) -> None:
 def test_a_champion_with_networks_is_played_with_what_its_actors_add() -> None:
     """Its track is that of a rollout with its policy; where no residual is kept it is that of the greedy rule."""
     world = random_world(3, days=60)
-    ground, agent = ground_of(world), networked(eager_agent(ground_of(world)))
-    outlook = agent.outlook(world.market)
-    parts = world.env, agent.traders, outlook, agent.cash_value, ground.starts
+    setup, agent = setup_of(world), networked(eager_agent(setup_of(world)))
+    forecasts = agent.forecasts(world.market)
+    parts = world.env, agent.traders, forecasts, agent.cash_value, setup.starts
     with_actor, without = (roll_out(*parts, policy=policy).equity[:, 0].numpy().T for policy in (agent.policy, None))
-    track = play_agent(ground, agent)[0]
+    track = play_agent(setup, agent)[0]
     np.testing.assert_array_equal(track.equity[0], with_actor)
     assert not np.array_equal(with_actor, without)
     greedy = replace(agent, committee=replace(agent.committee, gate=torch.zeros(2)))  # type: ignore[type-var]
-    np.testing.assert_array_equal(play_agent(ground, greedy, outlook)[0].equity[0], without)
+    np.testing.assert_array_equal(play_agent(setup, greedy, forecasts)[0].equity[0], without)
 
 
 def test_exposure_is_the_mean_invested_share() -> None:
     world = quiet_world()
-    ground = ground_of(world)
-    agent = eager_agent(ground)
-    track = play_agent(ground, agent)[0]
+    setup = setup_of(world)
+    agent = eager_agent(setup)
+    track = play_agent(setup, agent)[0]
     shares = []
 
     def note() -> None:
         shares.append(1 - world.env.cash / world.env.equity)
 
-    roll_out(world.env, agent.traders, agent.outlook(world.market), agent.cash_value, ground.starts, safe_point=note)
+    roll_out(world.env, agent.traders, agent.forecasts(world.market), agent.cash_value, setup.starts, safe_point=note)
     np.testing.assert_allclose(track.exposure[0], torch.stack(shares).mean(0).numpy())
     assert 0 < track.exposure.min() < track.exposure.max() < 1
 
 
 def test_the_same_orders_again_give_the_same_account() -> None:
-    ground = ground_of(random_world(3, days=60))
-    track, _, plan = play_agent(ground, eager_agent(ground))
-    again = replay(ground, plan)
-    for field in dataclasses.fields(Track):
+    setup = setup_of(random_world(3, days=60))
+    track, _, plan = play_agent(setup, eager_agent(setup))
+    again = replay(setup, plan)
+    for field in dataclasses.fields(EquityCurves):
         np.testing.assert_allclose(getattr(again, field.name), getattr(track, field.name), rtol=1e-12)
 
 
 @pytest.mark.parametrize("cost", [0.0, 3.0, 10.0, 40.0])
 def test_doubling_costs_never_helps_under_fixed_orders(cost: float) -> None:
-    ground = ground_of(quiet_world())
-    plan = play_agent(ground, eager_agent(ground))[2]
-    cheap, dear = (replay(ground.at_cost(bps), plan) for bps in (cost, 2 * cost))
+    setup = setup_of(quiet_world())
+    plan = play_agent(setup, eager_agent(setup))[2]
+    cheap, dear = (replay(setup.at_cost(bps), plan) for bps in (cost, 2 * cost))
     assert bool((dear.equity <= cheap.equity).all())
     assert cost == 0 or float(dear.equity[..., -1].max()) < float(cheap.equity[..., -1].max())
 
@@ -178,9 +178,9 @@ def test_doubling_costs_never_helps_under_fixed_orders(cost: float) -> None:
 def test_pickers_give_the_champions_orders_for_other_stocks() -> None:
     """As many trades in each window, of the same value on the same days; which stocks is the lot's."""
     world = quiet_world()
-    ground = ground_of(world)
-    track, _, plan = play_agent(ground, eager_agent(ground))
-    pickers = play_pickers(ground, plan, 50, seeded())
+    setup = setup_of(world)
+    track, _, plan = play_agent(setup, eager_agent(setup))
+    pickers = play_pickers(setup, plan, 50, seeded())
     assert pickers.equity.shape == (50, WINDOWS, world.env.rules.episode_steps + 1)
     np.testing.assert_array_equal(pickers.trades, np.broadcast_to(track.trades, (50, WINDOWS)))
     book = world.env.ledger()
@@ -195,14 +195,14 @@ def test_pickers_give_the_champions_orders_for_other_stocks() -> None:
 def test_pickers_never_buy_what_they_hold_or_what_has_no_bar() -> None:
     """In a market with gaps they may find nothing to buy, and then leave the order out."""
     world = random_world(11, days=60, rules=tiny_rules(trading_days=7, max_new_positions_per_day=2))
-    ground = ground_of(world)
-    plan = play_agent(ground, eager_agent(ground))[2]
-    pickers = play_pickers(ground, plan, 30, seeded())
+    setup = setup_of(world)
+    plan = play_agent(setup, eager_agent(setup))[2]
+    pickers = play_pickers(setup, plan, 30, seeded())
     assert bool((pickers.trades <= (plan.coefficient > 0).sum((0, 1)).numpy()[None]).all())
     book = world.env.ledger()
     bars = world.env.bars.tradable
     rows, lanes = (book.value > 0).nonzero(as_tuple=True)
-    decided = ground.starts.repeat(30)[lanes] + rows // 2
+    decided = setup.starts.repeat(30)[lanes] + rows // 2
     assert bool(bars[decided, book.stock[rows, lanes]].all())
     for lane in range(0, 120, 7):
         own = [(int(book.stock[r, lane]), r // 2, int(book.exit_step[r, lane])) for r in range(len(book.value))]
@@ -214,10 +214,10 @@ def test_pickers_never_buy_what_they_hold_or_what_has_no_bar() -> None:
 def test_shifted_pickers_give_the_same_orders_on_other_days() -> None:
     """In each shift: all orders of the plan in their order, moved in a circle over the windows' trading steps."""
     world = quiet_world()
-    ground, trading = ground_of(world), world.env.rules.trading_days
-    plan = play_agent(ground, eager_agent(ground))[2]
+    setup, trading = setup_of(world), world.env.rules.trading_days
+    plan = play_agent(setup, eager_agent(setup))[2]
     wanted = plan.coefficient[:trading, 0].T.flatten()
-    track = play_shifted(ground, plan, 20, seeded())
+    track = play_shifted(setup, plan, 20, seeded())
     values = world.env.ledger().value / world.env.rules.stake
     assert not values[trading:].any(), "no order once the trading days are over"
     circles = values[:trading].T.reshape(20, -1)
@@ -231,11 +231,11 @@ def test_shifted_pickers_give_the_same_orders_on_other_days() -> None:
 
 
 def test_the_lots_of_a_shift_are_averaged() -> None:
-    ground = ground_of(quiet_world())
-    plan = play_agent(ground, eager_agent(ground))[2]
-    track = play_shifted(ground, plan, 600, seeded())
+    setup = setup_of(quiet_world())
+    plan = play_agent(setup, eager_agent(setup))[2]
+    track = play_shifted(setup, plan, 600, seeded())
     assert track.equity.shape[0] == 125
-    lanes = ground.env.equity_curve.T.reshape(125, 4, WINDOWS, -1)
+    lanes = setup.env.equity_curve.T.reshape(125, 4, WINDOWS, -1)
     np.testing.assert_allclose(track.equity, lanes.mean(1).numpy())
 
 
@@ -246,40 +246,40 @@ def test_a_perfect_timer_is_praised_for_timing_and_for_nothing_else() -> None:
     market, scores = built_in_market(synthetic, split, env)
     portfolio = Portfolio.on(market, env)
     starts = consecutive_windows(Span(550, 1199), env.episode_steps)
-    ground = Ground(market, portfolio, starts)
-    timer = play_rules(ground, {RULE: ScoreRule(scores.rule, 2 * env.cost_rate)})[RULE]
+    setup = EvaluationSetup(market, portfolio, starts)
+    timer = play_rules(setup, {RULE: ScoreRule(scores.rule, 2 * env.cost_rate)})[RULE]
     book, shape = portfolio.ledger(), (env.episode_steps, 1, len(starts))
     bought = (book.stock, book.value / env.stake, book.target_percent)
     plan = Orders(*(part.reshape(shape).clone() for part in bought))
-    pickers, shifted = play_pickers(ground, plan, 100, seeded()), play_shifted(ground, plan, 100, seeded())
+    pickers, shifted = play_pickers(setup, plan, 100, seeded()), play_shifted(setup, plan, 100, seeded())
     found = verdict(
         timer.daily_profit[0],
         pickers.daily_profit,
-        play_equal_weight(ground).daily_profit[0],
+        play_equal_weight(setup).daily_profit[0],
         shifted=Shifted(shifted.daily_profit, known_share(plan, env)),
     )
     assert found.has_timing and not found.is_better_than_pickers
 
 
 def test_the_lot_decides_the_pickers() -> None:
-    ground = ground_of(quiet_world())
-    plan = play_agent(ground, eager_agent(ground))[2]
-    one, same, other = (play_pickers(ground, plan, 5, seeded(seed)).equity for seed in (1, 1, 2))
+    setup = setup_of(quiet_world())
+    plan = play_agent(setup, eager_agent(setup))[2]
+    one, same, other = (play_pickers(setup, plan, 5, seeded(seed)).equity for seed in (1, 1, 2))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
 def test_a_track_keeps_its_numbers_when_others_play() -> None:
-    ground = ground_of(quiet_world())
-    first = play_agent(ground, eager_agent(ground))[0]
+    setup = setup_of(quiet_world())
+    first = play_agent(setup, eager_agent(setup))[0]
     before = first.equity.copy()
-    play_rules(ground, {RULE: ScoreRule(np.ones(ground.market.close.shape))})
+    play_rules(setup, {RULE: ScoreRule(np.ones(setup.market.close.shape))})
     np.testing.assert_array_equal(first.equity, before)
 
 
 def test_windows_are_stitched_by_reinvesting() -> None:
     equity = np.array([[[100.0, 110, 120], [100, 100, 50], [100, 90, 200]]])
     totals = np.zeros((1, 3))
-    track = Track(equity, *(totals for _ in range(6)))
+    track = EquityCurves(equity, *(totals for _ in range(6)))
     assert track.stitched.tolist() == [pytest.approx([100, 110, 120, 120, 60, 54, 120])]
     assert track.daily_profit.tolist() == [pytest.approx([10, 10, 0, -50, -10, 110])]
     assert track.capital == 100
@@ -287,17 +287,17 @@ def test_windows_are_stitched_by_reinvesting() -> None:
 
 def test_buying_and_holding_is_one_purchase_for_all_windows() -> None:
     world = random_world(7, days=60)
-    ground, rules = ground_of(world), world.env.rules
+    setup, rules = setup_of(world), world.env.rules
     open_, close = world.market.data_array[:, world.market.investable_columns, OPEN], world.market.close
     steps = WINDOWS * rules.episode_steps
-    held = play_buy_and_hold(ground)
+    held = play_buy_and_hold(setup)
     expected = held_equity(close, open_, FIRST_DAY, steps, rules)
     np.testing.assert_allclose(held.stitched[0], expected, rtol=1e-12)
     rate = (rules.cost_bps + rules.slippage_bps) / 1e4
     bought, sold = rules.initial_capital / (1 + rate), held.equity[0, -1, -1] / (1 - rate)
     assert held.costs.sum() == pytest.approx(rate * (bought + sold))
-    anew = play_equal_weight(ground)
-    for window, start in enumerate(ground.starts.tolist()):
+    anew = play_equal_weight(setup)
+    for window, start in enumerate(setup.starts.tolist()):
         alone = held_equity(close, open_, start, rules.episode_steps, rules)
         np.testing.assert_array_equal(anew.equity[0, window], alone)
     assert np.isnan(held.trades).all() and estimates(held, daily_returns(held.stitched[0]), 0)["trades"].value is None
@@ -305,19 +305,19 @@ def test_buying_and_holding_is_one_purchase_for_all_windows() -> None:
 
 def test_a_volume_cap_does_not_cut_the_pickers_sizes_again() -> None:
     world = random_world(3, days=60, rules=tiny_rules(volume_cap=5.0))
-    ground = ground_of(world)
-    _, _, plan = play_agent(ground, eager_agent(ground))
+    setup = setup_of(world)
+    _, _, plan = play_agent(setup, eager_agent(setup))
     for draw in (play_pickers, play_shifted):
-        capped, free = (draw(one, plan, 20, seeded()) for one in (ground, replace(ground, env=ground.uncapped.env)))
+        capped, free = (draw(one, plan, 20, seeded()) for one in (setup, replace(setup, env=setup.uncapped.env)))
         np.testing.assert_array_equal(capped.equity, free.equity)
-    assert ground.uncapped.env.rules == replace(world.env.rules, volume_cap=0.0)
+    assert setup.uncapped.env.rules == replace(world.env.rules, volume_cap=0.0)
 
 
 def test_a_policy_that_is_missing_in_a_part_is_left_out_of_the_whole() -> None:
     world = random_world(3, days=60)
     steps = world.env.rules.episode_steps
-    with_rival = everything(ground_of(world, 2))
-    without = everything(ground_of(world, 2, FIRST_DAY + 2 * steps))
+    with_rival = everything(setup_of(world, 2))
+    without = everything(setup_of(world, 2, FIRST_DAY + 2 * steps))
     fewer = replace(
         without,
         tracks={name: track for name, track in without.tracks.items() if name != REVERSAL},
@@ -331,23 +331,23 @@ def test_a_policy_that_is_missing_in_a_part_is_left_out_of_the_whole() -> None:
 
 def test_equal_risk_holds_more_of_what_moves_less() -> None:
     world = world_of(trending_panel([0.01, 0.0, -0.01], 120, noise=0.02))
-    ground = ground_of(world, windows=1, first=80)
+    setup = setup_of(world, windows=1, first=80)
     weights = inverse_volatility(world.market.close)[80]
     alone = []
     for stock in range(3):
-        one = replace(ground, market=replace(world.market, investable_columns=np.array([stock])))
+        one = replace(setup, market=replace(world.market, investable_columns=np.array([stock])))
         alone.append(play_equal_weight(one).equity[0, 0])
     expected = np.average(alone, axis=0, weights=weights)
-    np.testing.assert_allclose(play_equal_risk(ground).equity[0, 0], expected, rtol=1e-12)
+    np.testing.assert_allclose(play_equal_risk(setup).equity[0, 0], expected, rtol=1e-12)
 
 
 def test_a_benchmark_is_held_from_close_to_close_without_costs() -> None:
     world = random_world(3, days=60)
     close = np.linspace(100, 200, 60)
-    ground = replace(ground_of(world), benchmark=close)
-    track = everything(ground).tracks[BENCHMARK]
-    first, steps = int(ground.starts[0]), world.env.rules.episode_steps
-    last = int(ground.starts[-1]) + steps
+    setup = replace(setup_of(world), benchmark=close)
+    track = everything(setup).tracks[BENCHMARK]
+    first, steps = int(setup.starts[0]), world.env.rules.episode_steps
+    last = int(setup.starts[-1]) + steps
     np.testing.assert_allclose(track.stitched[0, -1], track.capital * close[last] / close[first])
     assert track.costs.sum() == 0
 
@@ -361,10 +361,10 @@ def test_simple_rules_look_back_sixty_and_five_days() -> None:
     np.testing.assert_allclose(longer.scores[252], [2.31, -2.31, 0.0], atol=1e-4)
     assert np.isnan(longer.scores[251]).all()
     assert np.isnan(rules[MOMENTUM].scores[59]).all() and np.isnan(rules[REVERSAL].scores[4]).all()
-    ground = ground_of(world, windows=1, first=65)
-    track = play_rules(ground, rules)[MOMENTUM]
+    setup = setup_of(world, windows=1, first=65)
+    track = play_rules(setup, rules)[MOMENTUM]
     policy = score_policy(ScoreRule(rules[MOMENTUM].scores), torch.device("cpu"))
-    np.testing.assert_array_equal(track.equity[0, 0], play(world.env, policy, ground.starts)[1][:, 0].numpy())
+    np.testing.assert_array_equal(track.equity[0, 0], play(world.env, policy, setup.starts)[1][:, 0].numpy())
     assert track.equity[0, 0, -1] > track.capital
 
 
@@ -385,16 +385,16 @@ def test_who_knows_asks_for_the_cost_of_a_round_trip() -> None:
     assert planted[RULE].scores is scores.rule and planted[ORACLE].scores is scores.oracle
 
 
-def everything(ground: Ground) -> Played:
-    return play_all(ground, eager_agent(ground), simple_rules(ground.market), pickers=6, generator=seeded())
+def everything(setup: EvaluationSetup) -> Played:
+    return play_all(setup, eager_agent(setup), simple_rules(setup.market), pickers=6, generator=seeded())
 
 
 def test_parts_joined_are_the_whole() -> None:
     """Two windows and two more give what four give, but for the lots of the random pickers."""
     world = random_world(3, days=60)
     steps = world.env.rules.episode_steps
-    whole = everything(ground_of(world))
-    parts = [everything(ground_of(world, 2, FIRST_DAY + first)) for first in (0, 2 * steps)]
+    whole = everything(setup_of(world))
+    parts = [everything(setup_of(world, 2, FIRST_DAY + first)) for first in (0, 2 * steps)]
     joined = join(parts)
     assert (
         list(joined.tracks)
@@ -421,8 +421,8 @@ def test_parts_joined_are_the_whole() -> None:
 
 def test_the_charged_costs_are_among_the_others() -> None:
     """At the rules' own costs a leg the champion's line is its own track."""
-    ground = ground_of(quiet_world(cost_bps=5.0, slippage_bps=5.0))
-    played = everything(ground)
+    setup = setup_of(quiet_world(cost_bps=5.0, slippage_bps=5.0))
+    played = everything(setup)
     for name in (CHAMPION, EQUAL, HOLD, MOMENTUM, REVERSAL):
         np.testing.assert_allclose(played.at_cost[10.0][name].equity, played.tracks[name].equity, rtol=1e-12)
     ends = [float(levels[CHAMPION].equity[..., -1].sum()) for levels in played.at_cost.values()]

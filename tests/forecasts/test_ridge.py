@@ -15,7 +15,7 @@ from data.features import CLOSE, HIGH, LOW, OPEN
 from data.market import Market
 from data.synthetic.built_in import built_in_market
 from environment.portfolio import Portfolio
-from models.genome import PATIENCE, TARGET, found
+from models.genome import TARGET, VALUE_WEIGHT, found
 from models.inputs import GROUP_OF_INPUT, GROUPS
 from models.responses import Responses
 from tests.small_market import TINY_RULES
@@ -90,15 +90,15 @@ def test_agents_differ_in_what_they_look_at(days: TrainingDays, genes: Tensor) -
 
 def test_what_is_expected_on_a_day_is_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
     forecasts, samples = days.fit(genes), days.samples
-    outlook = days.outlook(forecasts.by_fold)
+    forecasts = days.forecasts(forecasts.by_fold)
     train = samples.train
-    assert bool((outlook.expected[:, : train.first] == -torch.inf).all())
-    assert bool((outlook.expected[:, train.last + 1 :] == -torch.inf).all())
+    assert bool((forecasts.expected[:, : train.first] == -torch.inf).all())
+    assert bool((forecasts.expected[:, train.last + 1 :] == -torch.inf).all())
     for fold, (_, held) in enumerate(samples.folds):
         tradable = days.tradable[held].numpy()
         for agent in range(AGENTS):
             expected = np.where(tradable, samples.x[held] @ forecasts.by_fold[agent, fold].numpy(), -np.inf)
-            np.testing.assert_allclose(outlook.expected[agent, held], expected, rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(forecasts.expected[agent, held], expected, rtol=1e-3, atol=1e-4)
 
 
 def test_explained_counts_the_errors_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
@@ -154,7 +154,7 @@ def test_results_of_a_fold_do_not_reach_what_is_expected_on_it(
 
     monkeypatch.setattr("training.forecasts.samples.order_results", other_results)
     found_days = days_of(market)
-    one, two = (days.outlook(days.fit(genes).by_fold).expected for days in (expected, found_days))
+    one, two = (days.forecasts(days.fit(genes).by_fold).expected for days in (expected, found_days))
     assert torch.equal(one[:, held], two[:, held])
     assert not torch.allclose(one[:, : held.start].nan_to_num(0, 0, 0), two[:, : held.start].nan_to_num(0, 0, 0))
 
@@ -175,7 +175,7 @@ def test_the_unit_of_a_price_changes_nothing_expected(market: Market, genes: Ten
     factor = np.ones(market.data_array.shape[:2])
     factor[:, column] = 10.0
     one, two = (
-        days.outlook(days.fit(genes).by_fold).expected
+        days.forecasts(days.fit(genes).by_fold).expected
         for days in (days_of(market), days_of(with_prices(market, factor)))
     )
     assert torch.equal(one.isfinite(), two.isfinite())
@@ -188,7 +188,7 @@ def test_agents_are_made_of_genes_and_weights(genes: Tensor) -> None:
     traders = traders_of(genes, weights, "cpu")
     np.testing.assert_array_equal(traders.weights, weights)
     assert traders.target_percent.tolist() == [TARGET_PERCENTS[int(place)] for place in genes[:, TARGET]]
-    assert torch.equal(traders.patience, genes[:, PATIENCE])
+    assert torch.equal(traders.value_weight, genes[:, VALUE_WEIGHT])
     x = np.random.default_rng(1).standard_normal((7, 3, len(GROUP_OF_INPUT))).astype(np.float32)
     found = expectations(torch.from_numpy(x), weights)
     np.testing.assert_allclose(found, (x @ weights.numpy().T).transpose(2, 0, 1), rtol=1e-3, atol=1e-4)
@@ -201,16 +201,16 @@ def test_agents_are_the_same_in_any_company(threads: int) -> None:
     torch.set_num_threads(threads)
     try:
         forecasts = days.fit(genes)
-        expected = days.outlook(forecasts.by_fold)
+        expected = days.forecasts(forecasts.by_fold)
         for size in (1, 2, 3, 4, 8, 16, 32):
             for first in {0, 5, len(genes) - size}:
                 some = slice(first, first + size)
                 own = days.fit(genes[some])
                 for name, value in vars(own).items():
                     np.testing.assert_array_equal(value, getattr(forecasts, name)[some], err_msg=name)
-                outlook = days.outlook(own.by_fold)
-                assert torch.equal(outlook.expected, expected.expected[some])
-                assert torch.equal(outlook.opportunity, expected.opportunity[some])
+                forecasts = days.forecasts(own.by_fold)
+                assert torch.equal(forecasts.expected, expected.expected[some])
+                assert torch.equal(forecasts.opportunity, expected.opportunity[some])
     finally:
         torch.set_num_threads(before)
 

@@ -69,15 +69,15 @@ def test_results_that_overlap_make_the_same_mean_less_sure() -> None:
 def test_an_agent_orders_the_best_of_its_scores_on_a_fresh_account() -> None:
     world = random_world(3, days=60)
     weights = [-4.0, *np.random.default_rng(0).standard_normal(INPUTS - 1)]
-    agent = tiny_agent(world.market, weights, rules=world.env.rules, patience=0.0)
-    outlook = agent.outlook(world.market)
-    found = agent_scores(agent.outlook(world.market), FIRST_DAY, 30)
+    agent = tiny_agent(world.market, weights, rules=world.env.rules, value_weight=0.0)
+    forecasts = agent.forecasts(world.market)
+    found = agent_scores(agent.forecasts(world.market), FIRST_DAY, 30)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(world.market.close[FIRST_DAY : FIRST_DAY + 30]))
     ordered = 0
     for day, scores in enumerate(found, start=FIRST_DAY):
         world.env.reset(torch.tensor([day]))
         nothing = torch.zeros(world.stocks, POSITION_FEATURES)
-        orders = agent.decide(nothing, world.env.account()[0], outlook, day)[:, 0].numpy()
+        orders = agent.decide(nothing, world.env.account()[0], forecasts, day)[:, 0].numpy()
         is_best = (scores == np.nanmax(scores)) & (scores > 0)
         np.testing.assert_array_equal(orders > 0, is_best)
         ordered += is_best.sum()

@@ -94,8 +94,8 @@ def test_orders_are_those_of_the_rule_by_hand(seed: int, orders: int, stake: flo
     cash_value, held = random_value(rules, generator), random_accounts(20, 20, generator)
     best = torch.randn(20, orders, generator=generator, dtype=torch.float64).sort(1, descending=True).values
     best[torch.rand(best.shape, generator=generator) < 0.2] = -torch.inf
-    patience, caution = torch.rand(2, 20, generator=generator, dtype=torch.float64)
-    decision = cash_value.decide(best, held, patience=patience, caution=caution)
+    value_weight, exploration_threshold = torch.rand(2, 20, generator=generator, dtype=torch.float64)
+    decision = cash_value.decide(best, held, value_weight=value_weight, exploration_threshold=exploration_threshold)
     per_order = rules.largest_order * (1 + rules.cost_rate)
     smallest = SMALLEST * min(1.0, 1.0 / per_order)
     for lane in range(20):
@@ -108,8 +108,10 @@ def test_orders_are_those_of_the_rule_by_hand(seed: int, orders: int, stake: flo
                 after = account.after(
                     *torch.tensor([[size * per_order], [size * rules.largest_order]], dtype=torch.float64)
                 )
-                gain = size * expected - float(patience[lane]) * float(cash_value.of(account) - cash_value.of(after))
-                margin = gain - float(caution[lane]) * size * rules.largest_order
+                gain = size * expected - float(value_weight[lane]) * float(
+                    cash_value.of(account) - cash_value.of(after)
+                )
+                margin = gain - float(exploration_threshold[lane]) * size * rules.largest_order
                 is_ordered = found > 0 if abs(margin) < 1e-9 else margin > 0
             assert found == pytest.approx(size if is_ordered else 0.0, abs=1e-12)
             if is_ordered:
@@ -267,8 +269,12 @@ def test_an_impatient_agent_takes_what_a_patient_one_leaves() -> None:
     rules, transitions = lived(12, 100, 0.2)
     cash_value = improve(CashValue.zero(rules), transitions, 1.0, 4)
     state, poor = accounts(torch.ones(4), 8.0, POOR), torch.full((4, 1), POOR, dtype=torch.float64)
-    patience, caution = torch.tensor([[1.0, 0.1, 0.1, 0.0], [0.0, 0.0, 2.0, 0.9]], dtype=torch.float64)
-    assert cash_value.decide(poor, state, patience=patience, caution=caution).size[:, 0].tolist() == [
+    value_weight, exploration_threshold = torch.tensor(
+        [[1.0, 0.1, 0.1, 0.0], [0.0, 0.0, 2.0, 0.9]], dtype=torch.float64
+    )
+    assert cash_value.decide(poor, state, value_weight=value_weight, exploration_threshold=exploration_threshold).size[
+        :, 0
+    ].tolist() == [
         0.0,
         1.0,
         0.0,

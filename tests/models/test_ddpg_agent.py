@@ -34,11 +34,11 @@ def market() -> Market:
 
 def play(agent: DDPGAgent, env: TradingEnvironment, market: Market, **window: Any) -> tuple[Actions, list[float]]:
     """Actions and the equity at every close of one episode."""
-    outlook = agent.outlook(market)
+    forecasts = agent.forecasts(market)
     observation, info = env.reset(**window)
     actions, equity, is_done = [], [info["equity"]], False
     while not is_done:
-        action = agent.act(observation, outlook, info["day_index"])
+        action = agent.act(observation, forecasts, info["day_index"])
         assert env.action_space.contains(action)
         actions.append(action)
         observation, _, is_done, _, info = env.step(action)
@@ -62,7 +62,7 @@ def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig) ->
     for seed in range(3):
         agent = tiny_agent(market, rules=rules, seed=seed, target=12.5)
         portfolio = Portfolio.on(market, rules)
-        rollout = roll_out(portfolio, agent.traders, agent.outlook(market), agent.cash_value, torch.tensor(starts))
+        rollout = roll_out(portfolio, agent.traders, agent.forecasts(market), agent.cash_value, torch.tensor(starts))
         for lane, start in enumerate(starts):
             window = {"start_idx": start, "end_idx": start + rules.episode_steps}
             _, equity = play(agent, env, market, trading_end_idx=start + rules.trading_days, **window)
@@ -74,16 +74,16 @@ def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig) ->
 
 def test_what_is_held_is_not_ordered_again(market: Market) -> None:
     """The stock that it would order first, by an observation in which it is held."""
-    agent = tiny_agent(market, seed=1, patience=0.0)
-    outlook, (observation, info) = agent.outlook(market), environment_of(market).reset()
+    agent = tiny_agent(market, seed=1, value_weight=0.0)
+    forecasts, (observation, info) = agent.forecasts(market), environment_of(market).reset()
     day = info["day_index"]
-    action = agent.act(observation, outlook, day)
+    action = agent.act(observation, forecasts, day)
     first = int(action[:, 0].argmax())
-    assert action[first, 0] == MAX_COEFFICIENT and first == int(outlook.expected[0, day].argmax())
+    assert action[first, 0] == MAX_COEFFICIENT and first == int(forecasts.expected[0, day].argmax())
     observation["portfolio"][first] = [1.0, 0.5, 0.1, 0.8]
-    assert agent.act(observation, outlook, day)[first, 0] == 0
+    assert agent.act(observation, forecasts, day)[first, 0] == 0
     observation["account"][0] = 0.0
-    assert not agent.act(observation, outlook, day)[:, 0].any()
+    assert not agent.act(observation, forecasts, day)[:, 0].any()
 
 
 @pytest.mark.parametrize("day", [40, 99])
@@ -92,14 +92,14 @@ def test_what_it_expects_on_a_day_ignores_what_follows(market: Market, day: int)
     changed = market.data_array.copy()
     changed[day + 1 :] *= np.random.default_rng(0).uniform(0.5, 2.0, changed[day + 1 :].shape).astype(np.float32)
     other = Market(**(vars(market) | {"data_array": changed}))
-    one, two = agent.outlook(market), agent.outlook(other)
+    one, two = agent.forecasts(market), agent.forecasts(other)
     assert torch.equal(one.expected[:, : day + 1], two.expected[:, : day + 1])
     assert torch.equal(one.opportunity[:, : day + 1], two.opportunity[:, : day + 1])
     assert not torch.equal(one.expected, two.expected)
 
 
 def test_it_expects_nothing_of_a_stock_without_a_bar(market: Market) -> None:
-    expected = tiny_agent(market).outlook(market).expected[0]
+    expected = tiny_agent(market).forecasts(market).expected[0]
     assert torch.equal(expected > -torch.inf, torch.from_numpy(np.isfinite(market.close)))
     assert not np.isfinite(market.close).all()
 
@@ -171,7 +171,7 @@ def with_tensors(market: Market, path: Path, **changes: Any) -> None:
     save_file(tensors, path, metadata=metadata)
 
 
-@pytest.mark.parametrize("name", ["inputs/std", "inputs/responses.event", "traders/patience", "cash_value/weights"])
+@pytest.mark.parametrize("name", ["inputs/std", "inputs/responses.event", "traders/value_weight", "cash_value/weights"])
 def test_a_file_without_one_of_the_tensors_is_refused(market: Market, tmp_path: Path, name: str) -> None:
     with_tensors(market, tmp_path / "agent", **{name: None})
     assert_no_agent(tmp_path / "agent")

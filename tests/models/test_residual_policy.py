@@ -75,8 +75,8 @@ def committee_of(networks: Networks, gate: Tensor) -> PolicyNetworks:
 
 
 def random_traders(count: int, seed: int) -> Traders:
-    patience, size = torch.rand(2, count, generator=seeded(seed), dtype=torch.float64)
-    return Traders(torch.zeros(count, 3, dtype=torch.float64), 10 + 40 * size, patience, 0.2 + 0.8 * size)
+    value_weight, size = torch.rand(2, count, generator=seeded(seed), dtype=torch.float64)
+    return Traders(torch.zeros(count, 3, dtype=torch.float64), 10 + 40 * size, value_weight, 0.2 + 0.8 * size)
 
 
 @given(seeds, stakes, st.integers(1, 4))

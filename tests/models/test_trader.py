@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.cash_value import BUCKETS, Accounts, CashValue, Decision, accounts_of
-from models.trader import Outlook, Traders, decide
+from models.trader import Forecasts, Traders, decide
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules, trending_panel, world_of
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT
@@ -23,8 +23,8 @@ seeds = st.integers(0, 2**20)
 def traders_of(agents: int, seed: int = 0, inputs: int = 6) -> Traders:
     generator = seeded(seed)
     weights = torch.randn(agents, inputs, generator=generator, dtype=torch.float64)
-    target, patience = torch.rand(2, agents, generator=generator, dtype=torch.float64)
-    return Traders(weights, 10 + 40 * target, patience, torch.ones_like(target))
+    target, value_weight = torch.rand(2, agents, generator=generator, dtype=torch.float64)
+    return Traders(weights, 10 + 40 * target, value_weight, torch.ones_like(target))
 
 
 def some_value(rules: EnvironmentConfig, seed: int, worth: float = 1.0) -> CashValue:
@@ -41,17 +41,17 @@ def test_an_outlook_knows_what_can_be_ordered_and_what_the_best_of_it_is_worth(s
     drawn[torch.rand(drawn.shape, generator=generator) < 0.2] = torch.nan
     tradable = torch.rand(9, stocks, generator=generator) < 0.7
     tradable[0] = False
-    outlook = Outlook.of(drawn.clone(), tradable)
-    assert not outlook.expected.isnan().any()
+    forecasts = Forecasts.of(drawn.clone(), tradable)
+    assert not forecasts.expected.isnan().any()
     for agent in range(2):
         for day in range(9):
             known = [
                 float(value) if may and value == value else -np.inf
                 for value, may in zip(drawn[agent, day], tradable[day], strict=True)
             ]
-            assert outlook.expected[agent, day].tolist() == known
+            assert forecasts.expected[agent, day].tolist() == known
             best = sorted((value for value in known if value > -np.inf), reverse=True)[:5]
-            assert float(outlook.opportunity[agent, day]) == pytest.approx(sum(best) / max(len(best), 1), abs=1e-6)
+            assert float(forecasts.opportunity[agent, day]) == pytest.approx(sum(best) / max(len(best), 1), abs=1e-6)
 
 
 @given(seeds, st.integers(1, 6))
@@ -62,7 +62,7 @@ def test_the_mean_of_agents_expects_the_mean_of_what_they_expect(seed: int, agen
     mean = traders.mean()
     assert mean.count == 1
     torch.testing.assert_close(x @ mean.weights[0], (x @ traders.weights.T).mean(1))
-    assert float(mean.patience) == pytest.approx(float(traders.patience.mean()))
+    assert float(mean.value_weight) == pytest.approx(float(traders.value_weight.mean()))
     assert float(mean.target_percent) == pytest.approx(float(traders.target_percent.mean()))
     for row in range(agents):
         torch.testing.assert_close(traders.rows(slice(row, row + 1)).mean().weights, traders.weights[row : row + 1])

@@ -49,8 +49,8 @@ RECORD: dict[str, Any] = {
         "explained_best": 0.025,
         "initial_value": 6.5,
         "elite_profit_percent": -0.75,
-        "luck_in_choice": 0.0312,
-        "luck_in_timing": 1.0,
+        "p_value_selection": 0.0312,
+        "p_value_timing": 1.0,
         "founders": 5,
     },
 }

@@ -21,7 +21,7 @@ from data.market import Market, build_market
 from data.record import pin_market, read_record, record_market, split_market
 from data.splits import Span, Splits
 from main import main
-from models.genome import PATIENCE
+from models.genome import VALUE_WEIGHT
 from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
 from tests.tiny_run import TINY, frame, parameters, records, unjudged
@@ -166,7 +166,7 @@ def test_a_run_opens_as_it_was_saved(folder: Path) -> None:
             stored = checkpoint.state["champion"][part][name]
             assert torch.equal(value, stored) if isinstance(value, torch.Tensor) else value == stored, (part, name)
     progress, genes = checkpoint.state["progress"], checkpoint.state["population"]["genes"]
-    torch.testing.assert_close(saved.champion.traders.patience[0], genes[progress["elites"], PATIENCE].mean())
+    torch.testing.assert_close(saved.champion.traders.value_weight[0], genes[progress["elites"], VALUE_WEIGHT].mean())
     assert saved.champion.networks is not None
     assert [saved.market.tickers[column] for column in saved.market.investable_columns] == ["T1", "T3", "T4", "T5"]
     assert saved.planted_scores is None and len(saved.market.dates) == 300
@@ -177,7 +177,7 @@ def test_it_opens_on_a_file_that_grew(folder: Path) -> None:
     after = open_saved_run(folder / "runs", "one", data=folder / "all.parquet")
     assert len(after.market.dates) == 303 and after.market.splits == before.market.splits
     np.testing.assert_array_equal(after.market.data_array[:300], before.market.data_array)
-    expected = [saved.champion.outlook(saved.market).expected[:, :300] for saved in (before, after)]
+    expected = [saved.champion.forecasts(saved.market).expected[:, :300] for saved in (before, after)]
     assert torch.equal(*expected) and bool(expected[0].isfinite().any())
 
 

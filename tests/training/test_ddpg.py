@@ -49,8 +49,8 @@ def random_networks(agents: int, seed: int = 0, scale: float = 0.5, rate: float 
 
 
 def random_traders(agents: int, seed: int = 0) -> Traders:
-    patience, size = torch.rand(2, agents, generator=seeded(seed), dtype=torch.float64)
-    return Traders(torch.zeros(agents, 3, dtype=torch.float64), 0 * size, patience, 0.5 + 0.5 * size)
+    value_weight, size = torch.rand(2, agents, generator=seeded(seed), dtype=torch.float64)
+    return Traders(torch.zeros(agents, 3, dtype=torch.float64), 0 * size, value_weight, 0.5 + 0.5 * size)
 
 
 def random_value(seed: int = 0) -> CashValue:
@@ -150,7 +150,7 @@ class Agent:
         )
         self.actor = [part[agent] for part in actor.adjustment.parts]
         self.continuation = [part[agent] for part in critic.continuation.parts]
-        self.patience, self.largest = float(traders.patience[agent]), float(traders.size[agent])
+        self.value_weight, self.largest = float(traders.value_weight[agent]), float(traders.size[agent])
         self.calibration, self.good = float(networks.calibration[agent]), float(worth.opportunity_knots[-1])
         days, held = RULES.trading_days, RULES.max_holding_days
         self.times = sorted({0.0, held / 4, float(held), 3.0 * held, float(days)} & {*np.arange(0, days + 0.01, 0.25)})
@@ -184,7 +184,7 @@ class Agent:
             if math.isfinite(expected):
                 largest = min(now.cash / per_order, self.largest)
                 before, after = self.value(account, now.levels), self.value(account, now.bought(largest).levels)
-                gain = largest * expected - self.patience * (before - after)
+                gain = largest * expected - self.value_weight * (before - after)
                 seen = [float(np.clip(number / self.good, -4, 4)) for number in (expected, gain)]
                 features = np.array([*now.levels, *self.time(account), *seen])
                 share = float(gain > 0) + 0.5 * math.tanh(float(perceptron(self.actor, features)[0]))
@@ -440,7 +440,7 @@ def test_critics_learn_a_batch_that_they_see_again_and_again() -> None:
 def test_continuations_learn_what_accounts_earn_beyond_the_forecast(level: float) -> None:
     """Results of all orders are higher by as much as is planted, over two decisions the second of which is known."""
     rows, worth = 64, CashValue.zero(RULES)
-    traders = replace(random_traders(1), patience=torch.zeros(1).double(), size=torch.ones(1).double())
+    traders = replace(random_traders(1), value_weight=torch.zeros(1).double(), size=torch.ones(1).double())
     networks = random_networks(1, scale=0.0, rate=0.02)
     batch = random_batch(rows, orders=1)
     held = batch.transitions
@@ -517,7 +517,7 @@ def test_orders_grow_where_they_are_worth_more_than_their_cash(
     best: float, cash: float, learned: float, bias: float, grows: bool
 ) -> None:
     """And shrink where they are worth less, by the closed form and what is learned beyond it."""
-    rows, traders = 8, replace(random_traders(1), patience=torch.ones(1).double(), size=torch.ones(1).double())
+    rows, traders = 8, replace(random_traders(1), value_weight=torch.ones(1).double(), size=torch.ones(1).double())
     batch = random_batch(rows, orders=1)
     held = batch.transitions
     state = replace(held.state, cash=0.6 + 0.4 * held.state.cash, left=torch.full((rows,), 6.0).double())

@@ -22,7 +22,7 @@ from environment.portfolio import Portfolio
 from models.cash_value import CashTransitions, CashValue, improve
 from models.ddpg_agent import DDPGAgent
 from models.replay_buffer import ReplayBuffer
-from models.trader import Outlook, Traders
+from models.trader import Forecasts, Traders
 from tests.small_market import TINY_RULES
 from tests.tiny import FIRST_DAY, World, learnable_market, random_world, seeded, tiny_agent, tiny_rules, tiny_trainer
 from training.forecasts.hindsight import order_results
@@ -76,26 +76,26 @@ def test_what_would_wait_is_refused() -> None:
             work()
 
 
-def decided_by(world: World, device: str) -> tuple[Traders, Outlook, CashValue]:
+def decided_by(world: World, device: str) -> tuple[Traders, Forecasts, CashValue]:
     """Agents, what they expect and a value of cash, the same on every device."""
-    target, patience = torch.rand(2, AGENTS, generator=seeded(1), dtype=torch.float64)
+    target, value_weight = torch.rand(2, AGENTS, generator=seeded(1), dtype=torch.float64)
     expected = torch.randn(AGENTS, world.days, world.stocks, generator=seeded(2))
     nothing = CashValue.zero(world.env.rules, device)
     weights = torch.rand(len(nothing.weights), generator=seeded(3), dtype=torch.float64).to(device)
-    numbers = (torch.zeros(AGENTS, 1), 10 + 20 * target, patience, torch.ones_like(target))
+    numbers = (torch.zeros(AGENTS, 1), 10 + 20 * target, value_weight, torch.ones_like(target))
     traders = Traders(*(number.to(device) for number in numbers))
-    outlook = Outlook.of(expected.to(device), world.env.bars.tradable.to(device))
-    return traders, outlook, nothing.with_values(weights, nothing.opportunity_knots)
+    forecasts = Forecasts.of(expected.to(device), world.env.bars.tradable.to(device))
+    return traders, forecasts, nothing.with_values(weights, nothing.opportunity_knots)
 
 
 def rolled_out(world: World, device: str = "cpu", safe_point: Callable[[], None] | None = None) -> Rollout:
     """A rollout with exploration and records."""
-    caution = torch.rand(AGENTS, 1, generator=seeded(4), dtype=torch.float64).to(device)
+    exploration_threshold = torch.rand(AGENTS, 1, generator=seeded(4), dtype=torch.float64).to(device)
     return roll_out(
         world.env,
         *decided_by(world, device),
         world.starts(4).to(device),
-        caution=caution,
+        exploration_threshold=exploration_threshold,
         records=True,
         safe_point=safe_point,
     )
@@ -126,7 +126,7 @@ def test_tensors_of_an_agent_are_where_it_is(tmp_path: Path, monkeypatch: pytest
     assert agent.device.type == "meta"
     for part in (agent.traders, agent.cash_value):
         assert {value.device.type for value in vars(part).values() if isinstance(value, Tensor)} == {"meta"}
-    assert agent.outlook(market).expected.device.type == "meta"
+    assert agent.forecasts(market).expected.device.type == "meta"
 
 
 def on_cuda(world: World) -> World:

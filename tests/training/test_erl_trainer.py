@@ -91,7 +91,7 @@ def test_what_is_restored_plays_the_same(market: Market) -> None:
     assert other.replay.size == trainer.replay.size > 0 and other.replay.next_row == trainer.replay.next_row
     assert other.elites == trainer.elites and other.founders == trainer.founders
     assert (other.days.fit(other.genes).weights == trainer.days.fit(trainer.genes).weights).all()
-    found, expected = (one.champion.outlook(market).expected for one in (other, trainer))
+    found, expected = (one.champion.forecasts(market).expected for one in (other, trainer))
     assert torch.equal(found, expected)
     assert other.validate_best_agent() == {"champion": trainer.champion_score}
 
@@ -165,7 +165,7 @@ def test_agents_learn_and_trade_under_unusual_rules(market: Market, changes: dic
 
 def test_generations_keep_what_they_promise(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elites' genes stay, the champion is the mean of the last elites, descent goes back to the founders."""
-    monkeypatch.setattr("models.ddpg_agent.MOST_CHANCE", 1.0)
+    monkeypatch.setattr("models.ddpg_agent.SIGNIFICANCE_LEVEL", 1.0)
     trainer = tiny_trainer(market, evolution=EvolutionConfig(population_size=8))
     count = elite_count(trainer.evolution)
     for _ in range(3):
@@ -185,21 +185,23 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
     played: list[tuple[Any, list[int], Any]] = []
 
     def spying(*args: Any, **given: Any) -> Rollout:
-        played.append((given.get("label"), args[4].tolist(), given.get("caution")))
+        played.append((given.get("label"), args[4].tolist(), given.get("exploration_threshold")))
         return roll_out(*args, **given)
 
     for module in (erl_trainer, shard):
         monkeypatch.setattr(module, "roll_out", spying)
     list(trainer.run(2))
     steps, splits = TINY_RULES.episode_steps, market.splits
-    for label, starts, caution in played:
+    for label, starts, exploration_threshold in played:
         span: Span = splits.validation if label == "validate" else splits.train
         assert all(span.first <= start and start + steps <= span.last for start in starts)
         if label != "validate":
             assert len(starts) == TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
-            assert caution.shape == (4, TINY_EVALUATION.exploration_windows) and bool((caution >= 0).all())
+            assert exploration_threshold.shape == (4, TINY_EVALUATION.exploration_windows) and bool(
+                (exploration_threshold >= 0).all()
+            )
         else:
-            assert starts == trainer.validation_starts.tolist() and caution is None
+            assert starts == trainer.validation_starts.tolist() and exploration_threshold is None
     assert [label == "validate" for label, *_ in played] == [False, True] * 2
     assert played[0][1] != played[2][1], "windows are drawn anew"
 
@@ -305,14 +307,14 @@ def test_the_value_of_waiting_foretells_what_is_earned() -> None:
     )
     assert value == pytest.approx(profit, rel=0.35) and profit > 3.0
     traders = traders_of(trainer.genes, trainer.days.fit(trainer.genes).weights, "cpu")
-    traders = replace(traders, patience=torch.ones_like(traders.patience))
-    outlook, nothing = (
-        trainer.days.outlook(trainer.days.fit(trainer.genes).by_fold),
+    traders = replace(traders, value_weight=torch.ones_like(traders.value_weight))
+    forecasts, nothing = (
+        trainer.days.forecasts(trainer.days.fit(trainer.genes).by_fold),
         replace(trainer.cash_value, weights=torch.zeros_like(trainer.cash_value.weights)),
     )
     starts = torch.arange(market.splits.train.first, market.splits.train.last - rules.episode_steps, 20)
     patient, hasty = (
-        float(roll_out(trainer.eval_env, traders, outlook, cash_value, starts).profit_percent.mean())
+        float(roll_out(trainer.eval_env, traders, forecasts, cash_value, starts).profit_percent.mean())
         for cash_value in (trainer.cash_value, nothing)
     )
     assert patient > 1.05 * hasty

@@ -15,16 +15,16 @@ from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import training_market
 from data.market import Market
 from environment.portfolio import Portfolio
-from models.ddpg_agent import MOST_CHANCE, DDPGAgent, Evidence
-from models.trader import Outlook, Traders
+from models.ddpg_agent import SIGNIFICANCE_LEVEL, DDPGAgent, Evidence
+from models.trader import Forecasts, Traders
 from tests.tiny import SURE, random_world, tiny_agent, tiny_rules
-from training.evaluation.tracks import Ground, play_agent
+from training.evaluation.tracks import EvaluationSetup, play_agent
 from training.forecasts.ridge import TrainingDays
 from training.run.trainer import build_trainer
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_TARGET_PERCENT
 
-NONE = Evidence(choice=0.4, timing=1.0)
+NONE = Evidence(selection=0.4, timing=1.0)
 CPU = torch.device("cpu")
 
 
@@ -40,13 +40,13 @@ def chances(kind: str, seed: int) -> Evidence:
 
 @pytest.mark.parametrize("kind", ["momentum", "reversal", "regime"])
 def test_what_was_planted_is_evidence(kind: str) -> None:
-    assert chances(kind, seed=3).is_there
+    assert chances(kind, seed=3).is_significant
 
 
 @pytest.mark.parametrize("seed", [3, 4])
 def test_luck_is_none(seed: int) -> None:
     found = chances("martingale", seed)
-    assert not found.is_there and min(vars(found).values()) > 10 * MOST_CHANCE
+    assert not found.is_significant and min(vars(found).values()) > 10 * SIGNIFICANCE_LEVEL
 
 
 def test_evidence_by_hand() -> None:
@@ -69,7 +69,7 @@ def test_evidence_by_hand() -> None:
     def found() -> Evidence:
         return knowing.evidence(knowing.out_of_fold(weights[None])[0], 2)
 
-    assert found() == Evidence(choice=1.0, timing=1.0)
+    assert found() == Evidence(selection=1.0, timing=1.0)
     weights[:, 1] = 1.0
     assert max(vars(found()).values()) < 1e-4
     relative = samples.results[2] - samples.results[2].mean(axis=1, keepdims=True)
@@ -89,8 +89,8 @@ def test_without_evidence_it_holds_as_many_stocks_as_the_rules_allow(orders: int
     rules = replace(tiny_rules(), max_new_positions_per_day=orders, max_holding_days=2, cost_bps=0.0, slippage_bps=0.0)
     world = random_world(rules=rules)
     agent = holder(world.market, rules)
-    ground = Ground(world.market, world.env, world.starts(6))
-    track, trades, _ = play_agent(ground, agent)
+    setup = EvaluationSetup(world.market, world.env, world.starts(6))
+    track, trades, _ = play_agent(setup, agent)
     for trade in trades:
         assert trade["target_price"] == pytest.approx(trade["entry_price"] * (1 + MAX_TARGET_PERCENT / 100))
     most = min(1 / (orders * 2), rules.largest_order)
@@ -106,13 +106,13 @@ def test_turns_go_round(stocks: int, orders: int, seed: int) -> None:
     """Where all stocks trade, each is first equally often; where some do not, only those that do have a turn."""
     orders = min(orders, stocks)
     whole = torch.ones(stocks * 4, stocks, dtype=torch.bool)
-    expected = Outlook.in_turn(whole, orders).expected[0]
+    expected = Forecasts.in_turn(whole, orders).expected[0]
     chosen = expected.topk(orders, dim=1).indices
     assert torch.bincount(chosen.flatten(), minlength=stocks).unique().numel() == 1
     assert bool((expected > 0).all()) and float(expected.max()) < 1e-5
     draws = torch.Generator().manual_seed(seed)
     tradable = torch.rand(whole.shape, generator=draws) < 0.5
-    partly = Outlook.in_turn(tradable, orders).expected[0]
+    partly = Forecasts.in_turn(tradable, orders).expected[0]
     assert torch.equal(partly.isfinite(), tradable)
 
 
@@ -121,6 +121,6 @@ def test_evidence_survives_saving() -> None:
     for agent in (tiny_agent(world.market), holder(world.market, world.env.rules)):
         back = DDPGAgent.from_state(agent.state_dict())
         assert back.evidence == agent.evidence and torch.equal(back.traders.size, agent.traders.size)
-    assert SURE.is_there and not NONE.is_there
+    assert SURE.is_significant and not NONE.is_significant
     assert str(NONE) == "p = 0.400 on training days, significant below 0.001"
     assert str(SURE) == "p < 0.001 on training days, significant below 0.001"

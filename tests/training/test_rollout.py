@@ -12,7 +12,7 @@ from torch import Tensor
 
 from models.cash_value import CashValue, accounts_of
 from models.replay_buffer import transition_fields
-from models.trader import Outlook, Traders, decide
+from models.trader import Forecasts, Traders, decide
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules, trending_panel, world_of
 from training.rollout import play, roll_out
 from utils.config.trader import EnvironmentConfig
@@ -21,8 +21,8 @@ AGENTS = 3
 
 
 def traders(seed: int = 0, agents: int = AGENTS) -> Traders:
-    target, patience = torch.rand(2, agents, generator=seeded(seed), dtype=torch.float64)
-    return Traders(torch.zeros(agents, 1), 10 + 20 * target, 2 * patience, torch.ones_like(target))
+    target, value_weight = torch.rand(2, agents, generator=seeded(seed), dtype=torch.float64)
+    return Traders(torch.zeros(agents, 1), 10 + 20 * target, 2 * value_weight, torch.ones_like(target))
 
 
 def some_value(rules: EnvironmentConfig, seed: int = 0) -> CashValue:
@@ -32,13 +32,18 @@ def some_value(rules: EnvironmentConfig, seed: int = 0) -> CashValue:
     return nothing.with_values(weights, torch.tensor([0.2, 0.8, 1.5], dtype=torch.float64))
 
 
-def outlook_of(world: World, seed: int = 0, agents: int = AGENTS) -> Outlook:
+def outlook_of(world: World, seed: int = 0, agents: int = AGENTS) -> Forecasts:
     expected = torch.randn(agents, world.days, world.stocks, generator=seeded(seed))
-    return Outlook.of(expected, world.env.bars.tradable)
+    return Forecasts.of(expected, world.env.bars.tradable)
 
 
 def alone(
-    world: World, outlook: Outlook, cash_value: CashValue, agent: int, start: int, caution: float = 0.0
+    world: World,
+    forecasts: Forecasts,
+    cash_value: CashValue,
+    agent: int,
+    start: int,
+    exploration_threshold: float = 0.0,
 ) -> tuple[Tensor, dict[str, list[Tensor]]]:
     """One account of one agent, day by day: its equity, and its transitions."""
     env, trader = world.env, traders().rows(slice(agent, agent + 1))
@@ -50,9 +55,9 @@ def alone(
             env.step_orders(None)
             continue
         day = start + step
-        state = accounts_of(env.positions().features, env.account(), outlook.opportunity[agent, day][None], env.rules)
-        expected = torch.where(env.candidates(), outlook.expected[agent, day], -torch.inf)
-        least = torch.tensor([caution], dtype=torch.float64)
+        state = accounts_of(env.positions().features, env.account(), forecasts.opportunity[agent, day][None], env.rules)
+        expected = torch.where(env.candidates(), forecasts.expected[agent, day], -torch.inf)
+        least = torch.tensor([exploration_threshold], dtype=torch.float64)
         choice = decide(trader, cash_value, expected, state, least, env.orders_per_day)
         if before is not None and last is not None:
             for when, accounts in (("state", before.before), ("after", before.after), ("next", state)):
@@ -74,14 +79,16 @@ def test_lanes_are_what_each_would_be_alone(seed: int, orders: int, fill: str, i
     """Equity and transitions, with orders of one day filling the account or not."""
     rules = tiny_rules(max_new_positions_per_day=orders, fill=fill, stake_percent=8.0 if is_scarce else 1.0)
     world = random_world(seed % 100, rules=rules)
-    outlook, cash_value, starts = outlook_of(world, seed), some_value(rules, seed), world.starts(3, seed)
-    caution = 5 * torch.rand(AGENTS, 1, generator=seeded(seed), dtype=torch.float64)
-    rollout = roll_out(world.env, traders(), outlook, cash_value, starts, caution=caution, records=True)
+    forecasts, cash_value, starts = outlook_of(world, seed), some_value(rules, seed), world.starts(3, seed)
+    exploration_threshold = 5 * torch.rand(AGENTS, 1, generator=seeded(seed), dtype=torch.float64)
+    rollout = roll_out(
+        world.env, traders(), forecasts, cash_value, starts, exploration_threshold=exploration_threshold, records=True
+    )
     assert rollout.transitions.keys() == transition_fields(orders).keys()
     for agent in range(AGENTS):
         for window, start in enumerate(starts.tolist()):
-            least = float(caution[agent, 0]) if window == 2 else 0.0
-            equity, rows = alone(world, outlook, cash_value, agent, start, least)
+            least = float(exploration_threshold[agent, 0]) if window == 2 else 0.0
+            equity, rows = alone(world, forecasts, cash_value, agent, start, least)
             torch.testing.assert_close(rollout.equity[:, agent, window], equity, rtol=0, atol=0)
             for name, values in rows.items():
                 found = rollout.transitions[name][:, agent, window]
@@ -101,12 +108,19 @@ def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
     )
     panel = trending_panel([0.001 * place for place in range(-10, 10)], 80, noise=0.03)
     world, agents, before = world_of(panel, rules=rules), 16, torch.get_num_threads()
-    everyone, outlook, cash_value = traders(2, agents), outlook_of(world, 2, agents), some_value(rules, 2)
-    caution = torch.rand(agents, 1, generator=seeded(3), dtype=torch.float64)
+    everyone, forecasts, cash_value = traders(2, agents), outlook_of(world, 2, agents), some_value(rules, 2)
+    exploration_threshold = torch.rand(agents, 1, generator=seeded(3), dtype=torch.float64)
 
     def played(some: slice) -> dict[str, Tensor]:
-        parts = everyone.rows(some), Outlook(outlook.expected[some], outlook.opportunity[some])
-        rollout = roll_out(world.env, *parts, cash_value, world.starts(5), caution=caution[some], records=True)
+        parts = everyone.rows(some), Forecasts(forecasts.expected[some], forecasts.opportunity[some])
+        rollout = roll_out(
+            world.env,
+            *parts,
+            cash_value,
+            world.starts(5),
+            exploration_threshold=exploration_threshold[some],
+            records=True,
+        )
         summary = {name: value.view(-1, 5) for name, value in vars(rollout.summary).items()}
         by_step = {name: value.transpose(0, 1) for name, value in rollout.transitions.items()}
         own = {name: getattr(rollout, name) for name in ("fitness", "profit_percent", "initial_value")}
@@ -142,9 +156,9 @@ def test_fitness_is_the_mean_over_windows() -> None:
     for agent in range(AGENTS):
         for start in starts.tolist():
             world.env.reset(torch.tensor([start]))
-            env, outlook = world.env, outlook_of(world)
+            env, forecasts = world.env, outlook_of(world)
             state = accounts_of(
-                env.positions().features, env.account(), outlook.opportunity[agent, start][None], env.rules
+                env.positions().features, env.account(), forecasts.opportunity[agent, start][None], env.rules
             )
             initial[agent] += cash_value.of(state)[0] / 4
     torch.testing.assert_close(rollout.initial_value, initial)
@@ -153,17 +167,19 @@ def test_fitness_is_the_mean_over_windows() -> None:
 def test_windows_of_exploration_do_not_count() -> None:
     """Nor does what happens there change the others; who is cautious enough orders nothing on them."""
     world = random_world(4)
-    outlook, cash_value, starts = outlook_of(world), some_value(world.env.rules), world.starts(5)
-    caution = torch.tensor([[0.0, 1e9], [0.0, 1e9], [0.0, 0.0]], dtype=torch.float64)
-    with_them = roll_out(world.env, traders(), outlook, cash_value, starts, caution=caution, records=True)
+    forecasts, cash_value, starts = outlook_of(world), some_value(world.env.rules), world.starts(5)
+    exploration_threshold = torch.tensor([[0.0, 1e9], [0.0, 1e9], [0.0, 0.0]], dtype=torch.float64)
+    with_them = roll_out(
+        world.env, traders(), forecasts, cash_value, starts, exploration_threshold=exploration_threshold, records=True
+    )
     opened = with_them.summary.positions_opened.view(AGENTS, 5)
     assert opened[:2, 4].tolist() == [0, 0] and bool((opened[:, :4] > 0).all()) and int(opened[2, 4]) > 0
-    without = roll_out(world.env, traders(), outlook, cash_value, starts[:3], records=True)
+    without = roll_out(world.env, traders(), forecasts, cash_value, starts[:3], records=True)
     for name in ("fitness", "profit_percent", "initial_value"):
         torch.testing.assert_close(getattr(with_them, name), getattr(without, name), rtol=1e-12, atol=0)
     assert torch.equal(with_them.equity[:, :, :3], without.equity)
-    everything = roll_out(world.env, traders(), outlook, cash_value, starts)
-    assert torch.equal(with_them.equity[:, :, 3], everything.equity[:, :, 3]), "no caution, no change"
+    everything = roll_out(world.env, traders(), forecasts, cash_value, starts)
+    assert torch.equal(with_them.equity[:, :, 3], everything.equity[:, :, 3]), "no exploration_threshold, no change"
     assert with_them.transitions["after_cash"].shape == (world.env.rules.trading_days - 1, AGENTS, 5)
 
 
@@ -217,9 +233,9 @@ def test_an_order_that_finds_no_price_costs_nothing() -> None:
     rules = tiny_rules(stake_percent=5.0)
     world = world_of(panel, rules=rules)
     expected = torch.full((1, world.days, 2), 1.0)
-    outlook = Outlook.of(expected, world.env.bars.tradable)
+    forecasts = Forecasts.of(expected, world.env.bars.tradable)
     rollout = roll_out(
-        world.env, traders(agents=1), outlook, CashValue.zero(rules), torch.tensor([FIRST_DAY]), records=True
+        world.env, traders(agents=1), forecasts, CashValue.zero(rules), torch.tensor([FIRST_DAY]), records=True
     )
     rows = rollout.transitions_of(torch.tensor([0]))
     assert float(rows["after_cash"][0]) == pytest.approx(0.5, abs=0.01)
@@ -232,11 +248,11 @@ def test_all_agents_see_all_days_before_the_end_only() -> None:
     """What is expected of days outside a window, or on its settlement days, is not looked at."""
     world = random_world(6)
     rules, start = world.env.rules, 14
-    outlook, cash_value = outlook_of(world), some_value(world.env.rules)
-    rollout = roll_out(world.env, traders(), outlook, cash_value, torch.tensor([start]))
+    forecasts, cash_value = outlook_of(world), some_value(world.env.rules)
+    rollout = roll_out(world.env, traders(), forecasts, cash_value, torch.tensor([start]))
     outside = torch.ones(world.days, dtype=torch.bool)
     outside[start : start + rules.trading_days] = False
-    other = Outlook(outlook.expected.clone(), outlook.opportunity.clone())
+    other = Forecasts(forecasts.expected.clone(), forecasts.opportunity.clone())
     other.expected[:, outside], other.opportunity[:, outside] = torch.nan, torch.nan
     again = roll_out(world.env, traders(), other, cash_value, torch.tensor([start]))
     assert torch.equal(again.equity, rollout.equity)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from environment.ledger import Ledger
 from environment.portfolio import Portfolio
 from models.cash_value import CashValue
-from models.trader import Outlook, Traders
+from models.trader import Forecasts, Traders
 from tests.tiny import World, random_world, seeded, tiny_rules, tiny_trainer
 from training.rollout import Rollout, roll_out
 from training.rollout_graph import RolloutGraph
@@ -88,18 +88,18 @@ class Played:
     def rollout(self, seed: int, windows: int = 4) -> dict[str, Tensor]:
         """All that it gives, and the books of the account after it."""
         world, env, draws = self.world, self.world.env, seeded(seed)
-        target, patience, size = torch.rand(3, AGENTS, generator=draws, dtype=torch.float64)
+        target, value_weight, size = torch.rand(3, AGENTS, generator=draws, dtype=torch.float64)
         weights = torch.rand(len(self.cash_value.weights), generator=draws, dtype=torch.float64)
         knots = torch.rand(3, generator=draws, dtype=torch.float64).cumsum(0)
         expected = torch.randn(AGENTS, world.days, world.stocks, generator=draws).to(env.device)
-        caution = torch.rand(AGENTS, 1, generator=draws, dtype=torch.float64).to(env.device)
+        exploration_threshold = torch.rand(AGENTS, 1, generator=draws, dtype=torch.float64).to(env.device)
         found = roll_out(
             env,
-            Traders(torch.zeros(AGENTS, 1).double(), 10 + 30 * target, patience, 0.5 + size / 2).to(env.device),
-            Outlook.of(expected, env.bars.tradable),
+            Traders(torch.zeros(AGENTS, 1).double(), 10 + 30 * target, value_weight, 0.5 + size / 2).to(env.device),
+            Forecasts.of(expected, env.bars.tradable),
             self.cash_value.with_values(weights.to(env.device), knots.to(env.device)),
             world.starts(windows, seed),
-            caution=caution,
+            exploration_threshold=exploration_threshold,
             records=True,
             safe_point=self._safe_point,
             graph=self.graph,

@@ -19,7 +19,7 @@ from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
 from training.run.shards import open_shards
-from training.shards.shard import Choice, Lived, LocalShards, Shard, groups
+from training.shards.shard import Choice, EliteTransitions, LocalShards, Shard, groups
 from utils.config.trader import Config, EvolutionConfig
 from utils.errors import ConfigError
 
@@ -112,10 +112,10 @@ def test_rows_are_shared_out_evenly(agents: int, data: st.DataObject) -> None:
 
 def test_lives_are_joined_in_their_order() -> None:
     parts = [
-        Lived(torch.tensor(place), {"cash": torch.tensor(place, dtype=torch.float32)})
+        EliteTransitions(torch.tensor(place), {"cash": torch.tensor(place, dtype=torch.float32)})
         for place in ([0, 3, 4], [1, 2, 7])
     ]
-    joined = Lived.join(parts)
+    joined = EliteTransitions.join(parts)
     assert joined.place.tolist() == joined.transitions["cash"].tolist() == [0, 1, 2, 3, 4, 7]
 
 

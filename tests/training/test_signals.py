@@ -40,7 +40,7 @@ from utils.errors import ConfigError, DataError
 
 CONTEXT = 16
 MARKET = small_market(3)
-NONE = Evidence(choice=0.4, timing=1.0)
+NONE = Evidence(selection=0.4, timing=1.0)
 days = st.integers(CONTEXT, len(MARKET.dates) - TINY_RULES.episode_steps - 1)
 
 
@@ -68,7 +68,7 @@ def signals_of(
 def first_trades(env: TradingEnvironment, chosen: DDPGAgent, market: Market) -> list[dict[str, object]]:
     """What the agent's action on the episode's first day buys in the environment."""
     observation, info = env.reset()
-    env.step(chosen.act(observation, chosen.outlook(market), info["day_index"]))
+    env.step(chosen.act(observation, chosen.forecasts(market), info["day_index"]))
     return env.get_trades()
 
 
@@ -196,7 +196,7 @@ def test_a_position_that_is_due_is_still_held_at_the_close() -> None:
         held = bought(best, day - TINY_RULES.max_holding_days, day)
         made = signals_of(MARKET, seed, day, holdings=[held])
         assert held.ticker not in {made.best_candidate, *(order.ticker for order in made.orders)}
-        expected = agent(seed).outlook(MARKET).expected[0, day].clone()
+        expected = agent(seed).forecasts(MARKET).expected[0, day].clone()
         expected[best] = -torch.inf
         if expected.isfinite().any():
             assert made.best_candidate == MARKET.tickers[int(expected.argmax())]
@@ -251,7 +251,7 @@ def test_parts_sum_to_what_is_expected(seed: int) -> None:
     """Of every stock with a bar, to the precision of float32."""
     chosen = agent(seed)
     x = torch.from_numpy(chosen.inputs.of(MARKET))
-    expected = chosen.outlook(MARKET, x).expected[0].double().numpy()
+    expected = chosen.forecasts(MARKET, x).expected[0].double().numpy()
     tradable = torch.from_numpy(np.isfinite(MARKET.close))
     for day in range(40, 60):
         parts, has_bar = parts_of(chosen, x[day], tradable[day]), tradable[day].numpy()
@@ -269,7 +269,7 @@ def test_an_order_says_what_networks_add() -> None:
     for day, seed in itertools.product(range(40, 60), range(1, 11, 2)):
         chosen = agent(seed)
         silent = dataclasses.replace(chosen.committee, network=torch.zeros(2))  # type: ignore[type-var]
-        without = dataclasses.replace(chosen, committee=silent).outlook(MARKET).expected[0, day]
+        without = dataclasses.replace(chosen, committee=silent).forecasts(MARKET).expected[0, day]
         for order in signals_of(MARKET, seed, day).orders:
             stock = MARKET.tickers.index(order.ticker)
             assert order.networks_percent is not None
@@ -343,11 +343,11 @@ def test_the_first_line_and_the_files_tell_the_evidence(folder: Path, capsys: py
     evidence = champion.evidence
     shown = capsys.readouterr().err.splitlines()[0]
     follows = "these orders are the forecast as trained."
-    assert shown == f"{evidence.finding}: {follows}" and ("no significant" in shown) != evidence.is_there
+    assert shown == f"{evidence.finding}: {follows}" and ("no significant" in shown) != evidence.is_significant
     assert made["evidence"] == {
         "p_value": evidence.smallest,
         "significant_below": 0.001,
-        "is_significant": evidence.is_there,
+        "is_significant": evidence.is_significant,
         "holds_market": False,
         "sentence": shown,
     }

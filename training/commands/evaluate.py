@@ -20,7 +20,7 @@ from training.evaluation.holdout import Look, add_look, champions_looked_at, loc
 from training.evaluation.opponents import benchmark_close, known_rules, tune_planted
 from training.evaluation.rivals import TUNING_WINDOWS
 from training.evaluation.tables import log_evaluation, write_evaluation
-from training.evaluation.tracks import CHAMPION, Ground, play_all
+from training.evaluation.tracks import CHAMPION, EvaluationSetup, play_all
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.plan import trials_beside
 from utils.config.trader import Config, EvaluationConfig
@@ -71,8 +71,8 @@ def evaluate(
     """Play a run's champion, the baselines and rules on the days of a split, and judge them."""
     starts = consecutive_windows(getattr(run.market.splits, split), run.config.env.episode_steps).to(run.device)
     generator = named_generator(run.config.seed, "evaluation")
-    ground = Ground(run.market, env, starts, benchmark_close(judging.benchmark, run.market, env, starts))
-    played = play_all(ground, run.champion, rules, pickers=judging.random_pickers, generator=generator)
+    setup = EvaluationSetup(run.market, env, starts, benchmark_close(judging.benchmark, run.market, env, starts))
+    played = play_all(setup, run.champion, rules, pickers=judging.random_pickers, generator=generator)
     holdout = run.market.splits.holdout
     looks = read_looks(run.path.parent, run.market, *run.market.dates[[holdout.first, holdout.last]].astype(str))
     champions = champions_looked_at(looks, (run.name, run.generation))

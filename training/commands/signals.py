@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from models.ddpg_agent import MOST_CHANCE, DDPGAgent
+from models.ddpg_agent import SIGNIFICANCE_LEVEL, DDPGAgent
 from training.commands.arguments import SignalsArguments
 from training.run.saved import SavedRun, open_saved_run
 from training.signals.attribution import METHOD, Share
@@ -96,7 +96,11 @@ def evidence_sentence(champion: DDPGAgent) -> str:
 def _evidence_values(champion: DDPGAgent) -> dict[str, Any]:
     """Return the same as JSON values."""
     evidence = champion.evidence
-    values = {"p_value": evidence.smallest, "significant_below": MOST_CHANCE, "is_significant": evidence.is_there}
+    values = {
+        "p_value": evidence.smallest,
+        "significant_below": SIGNIFICANCE_LEVEL,
+        "is_significant": evidence.is_significant,
+    }
     return {"evidence": values | {"holds_market": champion.holds_market, "sentence": evidence_sentence(champion)}}
 
 

@@ -21,7 +21,7 @@ from training.evaluation.folds import FoldPlan, FoldResult, make_folds
 from training.evaluation.opponents import benchmark_close
 from training.evaluation.tables import EQUITY, log_evaluation, write_evaluation
 from training.evaluation.tables import RESULTS as FOUND
-from training.evaluation.tracks import CHAMPION, RANDOM, Ground, join, play_all
+from training.evaluation.tracks import CHAMPION, RANDOM, EvaluationSetup, join, play_all
 from training.run.kept_test import Kind, fetch_fold, is_begun, keep_files, store_of_folds
 from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import open_saved_run
@@ -171,7 +171,7 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         starts = consecutive_windows(fold.holdout, run.config.env.episode_steps).to(device)
         benchmark = benchmark_close(config.evaluation.benchmark, run.market, env, starts)
         played = play_all(
-            Ground(run.market, env, starts, benchmark),
+            EvaluationSetup(run.market, env, starts, benchmark),
             run.champion,
             opposing_rules(run, env, config.evaluation),
             pickers=run.config.evaluation.random_pickers,

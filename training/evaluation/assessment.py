@@ -16,7 +16,7 @@ from data.market import Market
 from models.ddpg_agent import Evidence
 from training.evaluation.folds import FoldResult
 from training.evaluation.holdout import Look
-from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, ORACLE, RANDOM, RULE, Played, Track
+from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, ORACLE, RANDOM, RULE, EquityCurves, Played
 from training.evaluation.verdict import Judgement, Shifted, verdict
 from training.forecasts.skill import Coefficient, beta, information_coefficients, summed_up
 from utils import metrics
@@ -189,7 +189,7 @@ class Evaluation:
     @property
     def lacks_evidence(self) -> bool:
         """Tell whether the forecasts of a champion are not significant on training days."""
-        return not all(evidence.is_there for evidence in self.evidence)
+        return not all(evidence.is_significant for evidence in self.evidence)
 
     @property
     def evidence_sentence(self) -> str:
@@ -200,7 +200,7 @@ class Evaluation:
             (evidence,) = self.evidence
             follows = ": the champion holds the market" if self.holders else ": the champion trades as trained"
             return f"{evidence.finding}{follows if self.lacks_evidence else ''}."
-        count, found = len(self.evidence), sum(evidence.is_there for evidence in self.evidence)
+        count, found = len(self.evidence), sum(evidence.is_significant for evidence in self.evidence)
         low, high = (choose(self.evidence, key=lambda one: one.smallest).p_value for choose in (min, max))
         hold = "holds" if self.holders == 1 else "hold"
         trade = f"; {self.holders} of them {hold} the market" if self.holders else "; all trade as trained"
@@ -310,7 +310,7 @@ class Evaluation:
         return biases
 
 
-def estimates(track: Track, market: Array, seed: int) -> dict[str, Estimate]:
+def estimates(track: EquityCurves, market: Array, seed: int) -> dict[str, Estimate]:
     """Estimate the measures of a track by the keys of `METRICS`; of many policies, their mean and range.
 
     `market` are the (W * D,) daily returns of equal weight.
@@ -337,7 +337,7 @@ def _scaled(test: MeanTest) -> tuple[float, float]:
     return _YEAR * low, _YEAR * high
 
 
-def measures_of(track: Track) -> dict[str, Array]:
+def measures_of(track: EquityCurves) -> dict[str, Array]:
     """Return the (P,) values of the measures that need no market, by the keys of `METRICS`; NaN: not defined."""
     curve = track.stitched
     years = (curve.shape[1] - 1) / metrics.TRADING_DAYS_PER_YEAR

@@ -222,7 +222,7 @@ def verdict_values(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "sentence": evaluation.sentence,
         "evidence": [
-            {**dataclasses.asdict(evidence), "p_value": evidence.smallest, "is_significant": evidence.is_there}
+            {**dataclasses.asdict(evidence), "p_value": evidence.smallest, "is_significant": evidence.is_significant}
             for evidence in evaluation.evidence
         ],
         "champions_that_hold_the_market": evaluation.holders,

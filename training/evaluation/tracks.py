@@ -19,7 +19,7 @@ from environment.orders import Orders
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
 from models.ddpg_agent import DDPGAgent
-from models.trader import Outlook
+from models.trader import Forecasts
 from training.evaluation.baselines import ScoreRule, held_equity, inverse_volatility, score_policy
 from training.forecasts.skill import agent_scores, known_share, trade_results
 from training.rollout import roll_out
@@ -37,7 +37,7 @@ _SHIFTS = 125
 
 
 @dataclass(frozen=True)
-class Track:
+class EquityCurves:
     """Accounts of P policies over W windows of D days; each window begins with the initial capital.
 
     All but `equity` are (P, W); money is in currency units, NaN where a policy has no trades of its own.
@@ -55,9 +55,9 @@ class Track:
     """Value bought and sold."""
     costs: Array
 
-    def each(self, change: Callable[[Array], Array]) -> Track:
+    def each(self, change: Callable[[Array], Array]) -> EquityCurves:
         """Return the track whose arrays are those that `change` makes of this one's."""
-        return Track(**{f.name: change(getattr(self, f.name)) for f in fields(Track)})
+        return EquityCurves(**{f.name: change(getattr(self, f.name)) for f in fields(EquityCurves)})
 
     @property
     def capital(self) -> float:
@@ -85,7 +85,7 @@ class Track:
 
 
 @dataclass(frozen=True)
-class Ground:
+class EvaluationSetup:
     """A market, its windows and the trading rules under which policies are compared."""
 
     market: Market
@@ -95,34 +95,34 @@ class Ground:
     benchmark: Array | None = None
     """(days,) closes of a benchmark of the user's, known on all days of the windows."""
 
-    def at_cost(self, cost_bps: float) -> Ground:
-        """Return the same ground with these costs a leg, in place of commission and slippage."""
+    def at_cost(self, cost_bps: float) -> EvaluationSetup:
+        """Return the same setup with these costs a leg, in place of commission and slippage."""
         rules = replace(self.env.rules, cost_bps=cost_bps, slippage_bps=0.0)
         return replace(self, env=Portfolio(self.env.bars, rules))
 
     @property
-    def uncapped(self) -> Ground:
-        """Return the ground without a volume cap, for orders that are of a filled size: none is cut a second time."""
+    def uncapped(self) -> EvaluationSetup:
+        """Return the setup without a volume cap, for orders that are of a filled size: none is cut a second time."""
         rules = self.env.rules
         return replace(self, env=Portfolio(self.env.bars, replace(rules, volume_cap=0.0))) if rules.volume_cap else self
 
 
 def play_agent(
-    ground: Ground, agent: DDPGAgent, outlook: Outlook | None = None
-) -> tuple[Track, list[dict[str, Any]], Orders]:
-    """Play an agent, by its outlook on the market if that is known.
+    setup: EvaluationSetup, agent: DDPGAgent, forecasts: Forecasts | None = None
+) -> tuple[EquityCurves, list[dict[str, Any]], Orders]:
+    """Play an agent, by its forecasts on the market if that is known.
 
     Returns:
         Its account, every trade (see `trade_ledger`) with its `window`, and its purchases: (steps, orders a day,
         windows) each, the size 0 where nothing was bought.
     """
-    env, invested = ground.env, list[Tensor]()
+    env, invested = setup.env, list[Tensor]()
     roll_out(
         env,
         agent.traders,
-        agent.outlook(ground.market) if outlook is None else outlook,
+        agent.forecasts(setup.market) if forecasts is None else forecasts,
         agent.cash_value,
-        ground.starts,
+        setup.starts,
         safe_point=lambda: invested.append(_invested_share(env)),
         label="assess",
         policy=agent.policy,
@@ -138,36 +138,36 @@ def purchases(env: Portfolio) -> Orders:
     return Orders(*(part.reshape(shape).clone() for part in bought))
 
 
-def play_rules(ground: Ground, rules: Mapping[str, ScoreRule]) -> dict[str, Track]:
+def play_rules(setup: EvaluationSetup, rules: Mapping[str, ScoreRule]) -> dict[str, EquityCurves]:
     """Play rules, side by side, under the agents' limits and costs."""
     if not rules:
         return {}
-    policy = score_policy([*rules.values()], ground.starts.device)
-    tracks = _play_days(ground, len(rules), lambda step: ground.env.step(policy(ground.env, step)))
+    policy = score_policy([*rules.values()], setup.starts.device)
+    tracks = _play_days(setup, len(rules), lambda step: setup.env.step(policy(setup.env, step)))
     return {name: tracks.each(itemgetter(slice(place, place + 1))) for place, name in enumerate(rules)}
 
 
-def play_pickers(ground: Ground, plan: Orders, pickers: int, generator: torch.Generator) -> Track:
+def play_pickers(setup: EvaluationSetup, plan: Orders, pickers: int, generator: torch.Generator) -> EquityCurves:
     """Play random pickers that buy when and as much as a plan says, but stocks drawn by lot among their candidates.
 
     An order is cut to the picker's own cash, and left out where nothing is left to buy or no cash.
     """
-    ground = ground.uncapped
-    return _play_plan(ground, plan, pickers, lambda orders: _drawn(ground.env, orders, generator))
+    setup = setup.uncapped
+    return _play_plan(setup, plan, pickers, lambda orders: _drawn(setup.env, orders, generator))
 
 
-def play_shifted(ground: Ground, plan: Orders, pickers: int, generator: torch.Generator) -> Track:
+def play_shifted(setup: EvaluationSetup, plan: Orders, pickers: int, generator: torch.Generator) -> EquityCurves:
     """Play random pickers that give a plan's orders on other days, each moved by one lot along all windows in a circle.
 
     Orders move over the trading steps of all windows, in order of time; what passes the last comes first again. The
     shifts are spread evenly over the circle, from a place drawn in each part of it. A policy of the track is one shift:
     the mean account of all its lots of stocks.
     """
-    ground = ground.uncapped
+    setup = setup.uncapped
     shifts = min(pickers, _SHIFTS)
-    lots, windows, trading = pickers // shifts, len(ground.starts), ground.env.rules.trading_days
+    lots, windows, trading = pickers // shifts, len(setup.starts), setup.env.rules.trading_days
     length = windows * trading
-    place = torch.rand(2, shifts, generator=generator, dtype=torch.float64).to(ground.starts.device)
+    place = torch.rand(2, shifts, generator=generator, dtype=torch.float64).to(setup.starts.device)
     moved = ((place[1].argsort() + place[0]) * length / shifts).long()
     first = trading * torch.arange(windows, device=moved.device)
     # (lanes,) where in the circle each lane begins, lots within shifts.
@@ -179,23 +179,23 @@ def play_shifted(ground: Ground, plan: Orders, pickers: int, generator: torch.Ge
 
     def order(step: int) -> None:
         parts = (part[(begin + step) % length].T for part in circle)
-        ground.env.step_orders(_drawn(ground.env, Orders(*parts), generator) if step < trading else None)
+        setup.env.step_orders(_drawn(setup.env, Orders(*parts), generator) if step < trading else None)
 
-    track = _play_days(ground, shifts * lots, order)
+    track = _play_days(setup, shifts * lots, order)
     return track.each(lambda values: values.reshape(shifts, lots, *values.shape[1:]).mean(axis=1))
 
 
-def replay(ground: Ground, plan: Orders) -> Track:
-    """Give the same orders again, under the rules of this ground."""
-    return _play_plan(ground, plan, 1, lambda orders: orders)
+def replay(setup: EvaluationSetup, plan: Orders) -> EquityCurves:
+    """Give the same orders again, under the rules of this setup."""
+    return _play_plan(setup, plan, 1, lambda orders: orders)
 
 
-def _play_plan(ground: Ground, plan: Orders, copies: int, choose: Callable[[Orders], Orders]) -> Track:
+def _play_plan(setup: EvaluationSetup, plan: Orders, copies: int, choose: Callable[[Orders], Orders]) -> EquityCurves:
     def order(step: int) -> None:
         parts = (part[step].repeat(1, copies) for part in (plan.stock, plan.coefficient, plan.target_percent))
-        ground.env.step_orders(choose(Orders(*parts)) if (plan.coefficient[step] > 0).any() else None)
+        setup.env.step_orders(choose(Orders(*parts)) if (plan.coefficient[step] > 0).any() else None)
 
-    return _play_days(ground, copies, order)
+    return _play_days(setup, copies, order)
 
 
 def _drawn(env: Portfolio, orders: Orders, generator: torch.Generator) -> Orders:
@@ -207,78 +207,78 @@ def _drawn(env: Portfolio, orders: Orders, generator: torch.Generator) -> Orders
     return replace(orders, stock=stock.T, coefficient=orders.coefficient * (best.T > 0))
 
 
-def _play_days(ground: Ground, policies: int, act: Callable[[int], object]) -> Track:
+def _play_days(setup: EvaluationSetup, policies: int, act: Callable[[int], object]) -> EquityCurves:
     """Play all windows for so many policies; `act` orders on each day and ends it."""
-    env, invested = ground.env, []
-    env.reset(ground.starts.repeat(policies))
+    env, invested = setup.env, []
+    env.reset(setup.starts.repeat(policies))
     for step in range(env.rules.episode_steps):
         invested.append(_invested_share(env))
         act(step)
     return _account(env, invested, policies)
 
 
-def play_equal_weight(ground: Ground) -> Track:
+def play_equal_weight(setup: EvaluationSetup) -> EquityCurves:
     """Hold every stock equally: bought at each window's first open, sold at its last close."""
-    return _play_held(ground, None)
+    return _play_held(setup, None)
 
 
-def play_equal_risk(ground: Ground) -> Track:
+def play_equal_risk(setup: EvaluationSetup) -> EquityCurves:
     """Hold every stock in proportion to one over its volatility at each window's first close."""
-    return _play_held(ground, np.nan_to_num(inverse_volatility(ground.market.close)))
+    return _play_held(setup, np.nan_to_num(inverse_volatility(setup.market.close)))
 
 
-def play_benchmark(ground: Ground, close: Array) -> Track:
+def play_benchmark(setup: EvaluationSetup, close: Array) -> EquityCurves:
     """Hold a benchmark of (days,) closes from close to close, without costs: nobody trades an index."""
-    days = ground.starts.cpu().numpy()[:, None] + np.arange(ground.env.rules.episode_steps + 1)
-    equity = ground.env.rules.initial_capital * close[days] / close[days[:, :1]]
-    return _held(ground, equity, np.zeros((2, len(days))))
+    days = setup.starts.cpu().numpy()[:, None] + np.arange(setup.env.rules.episode_steps + 1)
+    equity = setup.env.rules.initial_capital * close[days] / close[days[:, :1]]
+    return _held(setup, equity, np.zeros((2, len(days))))
 
 
-def _play_held(ground: Ground, weights: Array | None) -> Track:
+def _play_held(setup: EvaluationSetup, weights: Array | None) -> EquityCurves:
     """Hold all stocks by the (days, n) weights of each window's first day, or equally."""
-    steps, starts = ground.env.rules.episode_steps, ground.starts.tolist()
-    equity = np.stack([_hold(ground, start, steps, None if weights is None else weights[start]) for start in starts])
-    return _held(ground, equity, np.ones((2, len(starts))))
+    steps, starts = setup.env.rules.episode_steps, setup.starts.tolist()
+    equity = np.stack([_hold(setup, start, steps, None if weights is None else weights[start]) for start in starts])
+    return _held(setup, equity, np.ones((2, len(starts))))
 
 
-def play_buy_and_hold(ground: Ground) -> Track:
+def play_buy_and_hold(setup: EvaluationSetup) -> EquityCurves:
     """Buy every stock equally at the first open of all windows, sell at the last close of all."""
-    rules, windows = ground.env.rules, len(ground.starts)
+    rules, windows = setup.env.rules, len(setup.starts)
     steps = windows * rules.episode_steps
-    whole = _hold(ground, int(ground.starts[0]), steps)
+    whole = _hold(setup, int(setup.starts[0]), steps)
     parts = np.stack([whole[first : first + rules.episode_steps + 1] for first in range(0, steps, rules.episode_steps)])
     legs = np.zeros((2, windows))
     legs[0, 0] = legs[1, -1] = 1
-    return _held(ground, rules.initial_capital * parts / parts[:, :1], legs)
+    return _held(setup, rules.initial_capital * parts / parts[:, :1], legs)
 
 
-def _hold(ground: Ground, start: int, steps: int, weights: Array | None = None) -> Array:
-    market = ground.market
+def _hold(setup: EvaluationSetup, start: int, steps: int, weights: Array | None = None) -> Array:
+    market = setup.market
     open_ = market.data_array[:, market.investable_columns, OPEN]
-    return held_equity(market.close, open_, start, steps, ground.env.rules, weights)
+    return held_equity(market.close, open_, start, steps, setup.env.rules, weights)
 
 
-def _held(ground: Ground, equity: Array, legs: Array) -> Track:
+def _held(setup: EvaluationSetup, equity: Array, legs: Array) -> EquityCurves:
     """Return the track of one invested account from (W, D + 1) equity; (2, W) `legs` are 1 at purchase and sale."""
-    rate = ground.env.rules.cost_rate
+    rate = setup.env.rules.cost_rate
     traded = (legs[0] * equity[:, 0] / (1 + rate) + legs[1] * equity[:, -1] / (1 - rate))[None]
     none = np.full_like(traded, np.nan)
-    return Track(equity[None], np.ones_like(traded), none, none, none, traded, rate * traded)
+    return EquityCurves(equity[None], np.ones_like(traded), none, none, none, traded, rate * traded)
 
 
 @dataclass(frozen=True)
 class Played:
     """The accounts of all policies that are compared, by policy."""
 
-    tracks: Mapping[str, Track]
+    tracks: Mapping[str, EquityCurves]
     """The champion first; the random pickers are the one track of many policies."""
     trades: Mapping[str, list[dict[str, Any]]]
     """Trades of the agents."""
     days: npt.NDArray[np.int64]
     """(W, D + 1) day indices of the windows."""
-    at_cost: Mapping[float, Mapping[str, Track]]
+    at_cost: Mapping[float, Mapping[str, EquityCurves]]
     """Tracks under other costs, by basis points a leg: the same orders, and the baselines."""
-    shifted: Track
+    shifted: EquityCurves
     """Random pickers with the champion's orders on other days; one policy a shift."""
     known_share: Array
     """(W * D,) see the function of this name."""
@@ -289,7 +289,7 @@ class Played:
 
 
 def play_all(
-    ground: Ground,
+    setup: EvaluationSetup,
     agent: DDPGAgent,
     score_rules: Mapping[str, ScoreRule],
     *,
@@ -297,41 +297,41 @@ def play_all(
     generator: torch.Generator,
 ) -> Played:
     """Play the champion and all baselines, and again under other costs."""
-    outlook = agent.outlook(ground.market)
-    track, trades, plan = play_agent(ground, agent, outlook)
-    tracks = {CHAMPION: track, **_play_baselines(ground, plan, score_rules, pickers, generator)}
+    forecasts = agent.forecasts(setup.market)
+    track, trades, plan = play_agent(setup, agent, forecasts)
+    tracks = {CHAMPION: track, **_play_baselines(setup, plan, score_rules, pickers, generator)}
     at_cost = {}
     for bps in COSTS_BPS:
-        other = ground.at_cost(bps)
+        other = setup.at_cost(bps)
         baselines = _play_baselines(other, plan, score_rules, min(pickers, _PICKERS_AT_COST), generator)
         at_cost[bps] = {CHAMPION: replay(other, plan), **baselines}
-    rules, first, windows = ground.env.rules, int(ground.starts[0]), len(ground.starts)
+    rules, first, windows = setup.env.rules, int(setup.starts[0]), len(setup.starts)
     judged = windows * rules.episode_steps
     return Played(
         tracks,
         {CHAMPION: trades},
-        ground.starts.cpu().numpy()[:, None] + np.arange(rules.episode_steps + 1),
+        setup.starts.cpu().numpy()[:, None] + np.arange(rules.episode_steps + 1),
         at_cost,
-        play_shifted(ground, plan, pickers, generator),
+        play_shifted(setup, plan, pickers, generator),
         known_share(plan, rules),
         {
-            CHAMPION: agent_scores(outlook, first, judged),
+            CHAMPION: agent_scores(forecasts, first, judged),
             **{name: rule.scores[first : first + judged] for name, rule in score_rules.items()},
         },
-        trade_results(ground.env.bars, rules, first, judged),
+        trade_results(setup.env.bars, rules, first, judged),
     )
 
 
 def _play_baselines(
-    ground: Ground, plan: Orders, score_rules: Mapping[str, ScoreRule], pickers: int, generator: torch.Generator
-) -> dict[str, Track]:
+    setup: EvaluationSetup, plan: Orders, score_rules: Mapping[str, ScoreRule], pickers: int, generator: torch.Generator
+) -> dict[str, EquityCurves]:
     return {
-        RANDOM: play_pickers(ground, plan, pickers, generator),
-        EQUAL: play_equal_weight(ground),
-        HOLD: play_buy_and_hold(ground),
-        EQUAL_RISK: play_equal_risk(ground),
-        **({} if ground.benchmark is None else {BENCHMARK: play_benchmark(ground, ground.benchmark)}),
-        **play_rules(ground, score_rules),
+        RANDOM: play_pickers(setup, plan, pickers, generator),
+        EQUAL: play_equal_weight(setup),
+        HOLD: play_buy_and_hold(setup),
+        EQUAL_RISK: play_equal_risk(setup),
+        **({} if setup.benchmark is None else {BENCHMARK: play_benchmark(setup, setup.benchmark)}),
+        **play_rules(setup, score_rules),
     }
 
 
@@ -364,9 +364,9 @@ def join(parts: Sequence[Played]) -> Played:
     )
 
 
-def _joined(tracks: Sequence[Track]) -> Track:
-    return Track(
-        **{f.name: np.concatenate([getattr(track, f.name) for track in tracks], axis=1) for f in fields(Track)}
+def _joined(tracks: Sequence[EquityCurves]) -> EquityCurves:
+    return EquityCurves(
+        **{f.name: np.concatenate([getattr(track, f.name) for track in tracks], axis=1) for f in fields(EquityCurves)}
     )
 
 
@@ -376,7 +376,7 @@ def _invested_share(env: Portfolio) -> Tensor:
     return (equity - env.cash) / equity.clamp(min=1e-9)
 
 
-def _account(env: Portfolio, invested: list[Tensor], policies: int) -> Track:
+def _account(env: Portfolio, invested: list[Tensor], policies: int) -> EquityCurves:
     """Return the finished episodes of (policies * windows) lanes, policy by policy; shares invested are one a day."""
     summary, book = env.summary(), env.ledger()
     closed = book.exit_step > 0
@@ -390,7 +390,7 @@ def _account(env: Portfolio, invested: list[Tensor], policies: int) -> Track:
 
     # Cloned, since the next episode writes into the same curve.
     curve = env.equity_curve[: env.steps + 1].T.clone()
-    return Track(
+    return EquityCurves(
         equity=curve.view(policies, -1, env.steps + 1).cpu().numpy(),
         exposure=by_policy(reduce(torch.add, invested) / env.steps),
         trades=by_policy(summary.trades),

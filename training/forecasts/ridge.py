@@ -17,10 +17,10 @@ from torch import Tensor
 from data.market import Market
 from environment.portfolio import Portfolio
 from models.ddpg_agent import Evidence
-from models.genome import PATIENCE, TARGET
+from models.genome import TARGET, VALUE_WEIGHT
 from models.inputs import GROUP_OF_INPUT, GROUPS, TradeInputs
 from models.networks import Perceptrons
-from models.trader import Outlook, Traders, day_mean, relative_to_day
+from models.trader import Forecasts, Traders, day_mean, relative_to_day
 from training.forecasts.relative import Blend, RelativeOutcomes
 from training.forecasts.samples import Moments, Samples, Sums
 from training.forecasts.skill import information_coefficients, overlapping_mean_test
@@ -73,9 +73,9 @@ class TrainingDays:
         later[: train.last + 1] = 0.0
         return cls(inputs, samples, moments.over(samples.train_days), without, within, env.bars.tradable, x, later)
 
-    def outlook(self, by_fold: Tensor) -> Outlook:
+    def forecasts(self, by_fold: Tensor) -> Forecasts:
         """Return what agents expect by ridge regression on training days, out of fold; nothing on all others."""
-        return Outlook.of(self.out_of_fold(by_fold), self.tradable)
+        return Forecasts.of(self.out_of_fold(by_fold), self.tradable)
 
     @cached_property
     def relative(self) -> RelativeOutcomes:
@@ -96,7 +96,7 @@ class TrainingDays:
         expected[:, days] = day_mean(ridge, relative.tradable) + relative_to_day(selection, relative.tradable)
         return expected, blend
 
-    def fit(self, genes: Tensor) -> RidgeForecasts:
+    def fit(self, genes: Tensor) -> RidgeRegressions:
         """Fit the critics of agents with these (A, genes)."""
         rows, agents = genes.numpy(), np.arange(len(genes))
         penalty = np.where(GROUP_OF_INPUT < 0, 0.0, 10.0 ** rows[:, : len(GROUPS)][:, GROUP_OF_INPUT])
@@ -107,7 +107,7 @@ class TrainingDays:
             error += [sums.error(w, t) for w, t in zip(weights, target, strict=True)]
         variance = np.array([self._variance(t) for t in range(len(self.samples.results))])[target]
         parts = whole, np.stack(folds, axis=1), 1.0 - error / variance
-        return RidgeForecasts(*(torch.from_numpy(part) for part in parts))
+        return RidgeRegressions(*(torch.from_numpy(part) for part in parts))
 
     def evidence(self, expected: Tensor, target: int, trials: int = 1) -> Evidence:
         """Test whether what an agent expects out of fold, (days, n), goes with results at a target.
@@ -144,7 +144,7 @@ class TrainingDays:
 
 
 @dataclass(frozen=True)
-class RidgeForecasts:
+class RidgeRegressions:
     """The critics of A agents."""
 
     weights: Tensor
@@ -173,5 +173,5 @@ def traders_of(genes: Tensor, weights: Tensor, device: torch.device | str) -> Tr
     """Return the agents with these (A, genes) and critics."""
     percents = torch.tensor(TARGET_PERCENTS, dtype=torch.float64)
     largest = torch.ones(len(genes), dtype=torch.float64)
-    parts = weights, percents[genes[:, TARGET].long()], genes[:, PATIENCE], largest
+    parts = weights, percents[genes[:, TARGET].long()], genes[:, VALUE_WEIGHT], largest
     return Traders(*parts).to(device)

@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 
 from environment.ledger import Bars
 from environment.orders import Orders
-from models.trader import Outlook
+from models.trader import Forecasts
 from training.forecasts.hindsight import order_results
 from utils.config.trader import EnvironmentConfig
 from utils.statistics import MeanTest, mean_test
@@ -35,12 +35,12 @@ class Coefficient:
     days: int
 
 
-def agent_scores(outlook: Outlook, first_day: int, days: int) -> Array:
+def agent_scores(forecasts: Forecasts, first_day: int, days: int) -> Array:
     """Return the results that an agent expects of orders, (days, n), percent of the initial capital; NaN without a bar.
 
     It orders the largest of them that are worth more than waiting.
     """
-    expected = outlook.expected[0, first_day : first_day + days].double()
+    expected = forecasts.expected[0, first_day : first_day + days].double()
     return np.asarray(torch.where(expected.isfinite(), expected, torch.nan).cpu().numpy())
 
 

@@ -81,7 +81,7 @@ def differing_rules(runs: Sequence[ReportedRun]) -> list[str]:
 
 def is_same_ground(runs: Sequence[ReportedRun]) -> bool:
     """Tell whether all runs were judged on the same days, data and stocks."""
-    return all(run.ground == runs[0].ground for run in runs) and runs[0].market is not None
+    return all(run.setup == runs[0].setup for run in runs) and runs[0].market is not None
 
 
 def cautions(runs: Sequence[ReportedRun]) -> list[str]:
@@ -115,7 +115,7 @@ def _groups(runs: Sequence[ReportedRun]) -> str:
     """List the runs, and validation days, that were judged on the same days, data and stocks."""
     groups: list[list[ReportedRun]] = []
     for run in runs:
-        own = next((group for group in groups if group[0].ground == run.ground), None)
+        own = next((group for group in groups if group[0].setup == run.setup), None)
         if own is None:
             groups.append([run])
         else:

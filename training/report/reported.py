@@ -75,7 +75,7 @@ class ReportedRun:
     """At the run's holdout by all runs on its data, if the run itself was looked at."""
 
     @property
-    def ground(self) -> tuple[Any, ...]:
+    def setup(self) -> tuple[Any, ...]:
         """Return what two runs must share for their results to be of the same days, data and stocks."""
         market = self.market
         return (

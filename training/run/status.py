@@ -94,7 +94,7 @@ def _replay(replay: Mapping[str, Any]) -> str:
 
 def _evidence(learning: Mapping[str, Any], holds_market: bool) -> str:
     """Return the p-value of the champion's forecasts, and whether the market is held instead."""
-    evidence = Evidence(learning["luck_in_choice"], learning["luck_in_timing"])
+    evidence = Evidence(learning["p_value_selection"], learning["p_value_timing"])
     return f"{evidence}{'; it holds the market' if holds_market else ''}"
 
 

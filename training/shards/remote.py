@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from training.shards.shard import Choice, Lived, Played, Shard, Task, groups
+from training.shards.shard import Choice, EliteTransitions, Played, Shard, Task, groups
 from utils.errors import ClusterError, ConfigError, ProgramError, first_line
 from utils.jobs.cluster import Cluster, Facts, facts, require_same
 
@@ -75,7 +75,7 @@ class RemoteShards:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def evaluate(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, Lived]:
+    def evaluate(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, EliteTransitions]:
         """See `Shards.evaluate`.
 
         Raises:
@@ -94,7 +94,7 @@ class RemoteShards:
             "see `ray status` and the logs of Ray"
         )
 
-    def _play(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, Lived]:
+    def _play(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, EliteTransitions]:
         """Play all agents, then fetch what the elites lived through."""
         self._be_ready()
         rows = [(part.start, part.stop) for part in groups(len(task.genes), self._shards)]
@@ -106,7 +106,9 @@ class RemoteShards:
         choice = choose(played.fitness)
         given = choice.elites.numpy(), choice.every
         calls = [worker.lived.remote(*given, own) for worker, own in zip(self._workers, theirs, strict=True)]
-        return played, Lived.join([Lived(**_tensors(answer)) for answer in self._ask("lived", calls, turns)])
+        return played, EliteTransitions.join(
+            [EliteTransitions(**_tensors(answer)) for answer in self._ask("lived", calls, turns)]
+        )
 
     def _launch(self) -> None:
         """Begin to build workers, as many as the cluster may have room for."""
@@ -197,7 +199,7 @@ class Worker:
     def lived(self, elites: Any, every: int, rows: Sequence[tuple[int, int]]) -> dict[str, Any]:
         """Return what the elites among them lived through."""
         choice = Choice(torch.tensor(elites), every)
-        return _arrays(vars(Lived.join([self._shard.lived(choice, slice(*own)) for own in rows])))
+        return _arrays(vars(EliteTransitions.join([self._shard.lived(choice, slice(*own)) for own in rows])))
 
 
 def _arrays(tensors: Mapping[str, Any]) -> dict[str, Any]:

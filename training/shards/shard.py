@@ -19,7 +19,7 @@ from environment.portfolio import Portfolio
 from models.cash_value import CashValue
 from models.genome import TARGET
 from models.networks import Networks, Perceptrons
-from models.trader import Outlook, PolicyNetworks
+from models.trader import Forecasts, PolicyNetworks
 from training.forecasts.relative import Blend
 from training.forecasts.ridge import TrainingDays, traders_of
 from training.rollout import Rollout, roll_out
@@ -120,7 +120,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Lived:
+class EliteTransitions:
     """Transitions of some elites, those that are kept."""
 
     place: Tensor
@@ -158,23 +158,23 @@ class Shard:
         self._played.pop(rows.start, None)
         own = {name: part[rows] for name, part in task.networks.items()}
         tensors = _together(own, env.device) if own else {}
-        outlook, blend = self._outlook(task, rows, tensors)
+        forecasts, blend = self._forecasts(task, rows, tensors)
         # What an order must earn is, on average, what the best ones of a day are expected to.
-        best = outlook.opportunity[:, self.train.first : self.train.last].clamp(min=0).mean(1)
+        best = forecasts.opportunity[:, self.train.first : self.train.last].clamp(min=0).mean(1)
         typical = best / env.rules.largest_order
         play = partial(
             roll_out,
             env,
             traders_of(task.genes[rows], task.weights[rows], env.device),
-            outlook,
+            forecasts,
             self._cash_value.with_values(task.cash_value.to(env.device), task.opportunity_knots.to(env.device)),
             task.starts,
-            caution=-typical[:, None] * torch.log1p(-task.drawn[rows].to(env.device)),
+            exploration_threshold=-typical[:, None] * torch.log1p(-task.drawn[rows].to(env.device)),
             records=True,
             safe_point=safe_point,
             graph=self.graph,
         )
-        gate = outlook.opportunity.new_zeros(agents)
+        gate = forecasts.opportunity.new_zeros(agents)
         if not tensors:
             rollout = play()
         else:
@@ -187,17 +187,17 @@ class Shard:
         self._played[rows.start] = rollout
         return Played.of(rollout, blend, gate)
 
-    def _outlook(self, task: Task, rows: slice, networks: Mapping[str, Tensor]) -> tuple[Outlook, Blend]:
+    def _forecasts(self, task: Task, rows: slice, networks: Mapping[str, Tensor]) -> tuple[Forecasts, Blend]:
         """Return what agents with these networks expect out of fold, and how it is blended."""
         by_fold = task.by_fold[rows]
         if not networks:
-            return self.days.outlook(by_fold), Blend.of_ridge(len(by_fold))
+            return self.days.forecasts(by_fold), Blend.of_ridge(len(by_fold))
         reward = perceptrons(networks, "reward")
         targets = task.genes[rows, TARGET].long().tolist()
         expected, blend = self.days.blended(by_fold, reward, targets)
-        return Outlook.of(expected, self.days.tradable), blend
+        return Forecasts.of(expected, self.days.tradable), blend
 
-    def lived(self, choice: Choice, rows: slice) -> Lived:
+    def lived(self, choice: Choice, rows: slice) -> EliteTransitions:
         """Return what those of the agents played last who are elites lived through, and forget the rest."""
         rollout = self._played.pop(rows.start)
         is_here = (choice.elites >= rows.start) & (choice.elites < rows.stop)
@@ -208,16 +208,16 @@ class Shard:
         place = (day * len(choice.elites) * windows + lane).flatten()
         here = rollout.transitions_of(agents.to(self.env.device))
         if choice.every == 1:
-            return Lived(place, here)
+            return EliteTransitions(place, here)
         kept = choice.is_kept(day, lane).flatten().nonzero().squeeze(1)
         there = kept.to(self.env.device)
-        return Lived(place[kept], {name: part[there] for name, part in here.items()})
+        return EliteTransitions(place[kept], {name: part[there] for name, part in here.items()})
 
 
 class Shards(Protocol):
     """A whole population, shared out among shards."""
 
-    def evaluate(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, Lived]:
+    def evaluate(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, EliteTransitions]:
         """Play all agents; return their results, and what those lived through that `choose` takes by (P,) fitness."""
 
 
@@ -228,12 +228,12 @@ class LocalShards:
         """Take the shards; `safe_point` is called before every day, and may raise to stop."""
         self.shards, self.safe_point = shards, safe_point
 
-    def evaluate(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, Lived]:
+    def evaluate(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, EliteTransitions]:
         """See `Shards.evaluate`."""
         shared = list(zip(self.shards, groups(len(task.genes), len(self.shards)), strict=True))
         played = Played.join([shard.play(task, rows, self.safe_point) for shard, rows in shared])
         choice = choose(played.fitness)
-        return played, Lived.join([shard.lived(choice, rows) for shard, rows in shared])
+        return played, EliteTransitions.join([shard.lived(choice, rows) for shard, rows in shared])
 
 
 def groups(agents: int, shards: int) -> list[slice]:

@@ -131,16 +131,16 @@ def make_signals(
     portfolio.cash.fill_(cash)
     portfolio.equity.fill_(cash + exposure)
     x = torch.from_numpy(agent.inputs.of(market)).to(agent.device)
-    outlook = agent.outlook(market, x, slice(day, day + 1))
+    forecasts = agent.forecasts(market, x, slice(day, day + 1))
     parts = parts_of(agent, x[day], torch.isfinite(close).to(agent.device))
     # A position that is due, or whose target is reached, is still held at this close.
     positions = torch.zeros(portfolio.bars.stocks, POSITION_FEATURES)
     place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
     if holdings:
         positions[[place[holding.column] for holding in holdings]] = position_features(holdings, rules)
-    action = agent.decide(positions, portfolio.account()[0], outlook, day)
+    action = agent.decide(positions, portfolio.account()[0], forecasts, day)
     is_free = portfolio.candidates()[0] & (positions[:, 0] == 0)
-    expected = outlook.expected[0, day].cpu() / rules.largest_order
+    expected = forecasts.expected[0, day].cpu() / rules.largest_order
     best = int(torch.where(is_free, expected, -torch.inf).argmax())
     has_candidate = bool(is_free[best] & expected[best].isfinite())
     portfolio.step(action[None])

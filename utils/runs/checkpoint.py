@@ -38,7 +38,7 @@ State = dict[str, dict[str, Any]]
 Encoded = dict[str, tuple[dict[str, Tensor], bytes]]
 """By name of a part, its tensors and the JSON of the rest."""
 
-SCHEMA = 6
+SCHEMA = 7
 """Counts the versions of what a state holds; no version reads another's."""
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
