@@ -455,7 +455,7 @@ def mixed(one: str, other: str, share: float) -> str:
 @pytest.mark.parametrize("holders", [0, 1])
 def test_evidence_is_told_before_the_verdict(holders: int) -> None:
     """Where it is not significant, the page says what is known of holding the market instead."""
-    sure, unsure = Evidence(choice=1e-9, timing=1.0), Evidence(choice=0.8, timing=0.703)
+    sure, unsure = Evidence(selection=1e-9, timing=1.0), Evidence(selection=0.8, timing=0.703)
     for evidence in (sure, unsure):
         shown = Page(html_report.render(small(evidence=[evidence], holders=holders * (evidence is unsure))))
         (sentence,), notes = shown.of_class("sentence"), shown.of_class("note")
@@ -467,7 +467,7 @@ def test_evidence_is_told_before_the_verdict(holders: int) -> None:
 
 def test_evidence_of_several_champions_is_told_together() -> None:
     fold = FoldResult("fold-1", {"holdout": ["2019-01-02", "2019-03-04"]}, 1, 1.0, 2.0)
-    evidence = [Evidence(choice=1e-9, timing=1.0), Evidence(choice=0.8, timing=0.703)]
+    evidence = [Evidence(selection=1e-9, timing=1.0), Evidence(selection=0.8, timing=0.703)]
     one = small(folds=[fold, fold], evidence=evidence)
     said = "Training days show significant evidence for 1 of 2 champions (smallest p < 0.001, largest p = 0.703)"
     assert one.sentence.startswith(f"{said}; all trade as trained. ")

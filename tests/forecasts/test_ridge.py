@@ -55,7 +55,7 @@ def with_prices(market: Market, factor: NDArray[Any]) -> Market:
     return replace(market, data_array=data)
 
 
-def ridge(days: TrainingDays, learned: NDArray[np.bool_], gene: Tensor) -> NDArray[np.float64]:
+def ridge_by_hand(days: TrainingDays, learned: NDArray[np.bool_], gene: Tensor) -> NDArray[np.float64]:
     """The weights of one agent from the rows themselves: least squares with further rows for the penalties."""
     samples = days.samples
     known = np.isfinite(samples.results[0]) & learned[:, None]
@@ -67,13 +67,13 @@ def ridge(days: TrainingDays, learned: NDArray[np.bool_], gene: Tensor) -> NDArr
 
 
 def test_each_agent_has_the_ridge_regression_of_its_genes(days: TrainingDays, genes: Tensor) -> None:
-    forecasts, x = days.fit(genes), days.samples.x
+    ridge, x = days.fit(genes), days.samples.x
     for agent, gene in enumerate(genes):
-        expected = ridge(days, days.samples.train_days, gene)
-        np.testing.assert_allclose(x @ forecasts.weights[agent].numpy(), x @ expected, rtol=1e-3, atol=2e-3)
+        expected = ridge_by_hand(days, days.samples.train_days, gene)
+        np.testing.assert_allclose(x @ ridge.weights[agent].numpy(), x @ expected, rtol=1e-3, atol=2e-3)
         for fold, (learned, _) in enumerate(days.samples.folds):
-            expected = ridge(days, learned, gene)
-            np.testing.assert_allclose(x @ forecasts.by_fold[agent, fold].numpy(), x @ expected, rtol=1e-3, atol=2e-3)
+            expected = ridge_by_hand(days, learned, gene)
+            np.testing.assert_allclose(x @ ridge.by_fold[agent, fold].numpy(), x @ expected, rtol=1e-3, atol=2e-3)
 
 
 def test_agents_differ_in_what_they_look_at(days: TrainingDays, genes: Tensor) -> None:
@@ -89,29 +89,29 @@ def test_agents_differ_in_what_they_look_at(days: TrainingDays, genes: Tensor) -
 
 
 def test_what_is_expected_on_a_day_is_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
-    forecasts, samples = days.fit(genes), days.samples
-    forecasts = days.forecasts(forecasts.by_fold)
+    ridge, samples = days.fit(genes), days.samples
+    forecasts = days.forecasts(ridge.by_fold)
     train = samples.train
     assert bool((forecasts.expected[:, : train.first] == -torch.inf).all())
     assert bool((forecasts.expected[:, train.last + 1 :] == -torch.inf).all())
     for fold, (_, held) in enumerate(samples.folds):
         tradable = days.tradable[held].numpy()
         for agent in range(AGENTS):
-            expected = np.where(tradable, samples.x[held] @ forecasts.by_fold[agent, fold].numpy(), -np.inf)
+            expected = np.where(tradable, samples.x[held] @ ridge.by_fold[agent, fold].numpy(), -np.inf)
             np.testing.assert_allclose(forecasts.expected[agent, held], expected, rtol=1e-3, atol=1e-4)
 
 
 def test_explained_counts_the_errors_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
-    forecasts, samples = days.fit(genes), days.samples
+    ridge, samples = days.fit(genes), days.samples
     for agent, gene in enumerate(genes):
         errors, results = [], []
         for fold, (_, held) in enumerate(samples.folds):
             known = np.isfinite(samples.results[0, held])
             result = samples.results[int(gene[TARGET]), held][known].astype(np.float64)
-            errors.append((result - (samples.x[held] @ forecasts.by_fold[agent, fold].numpy())[known]) ** 2)
+            errors.append((result - (samples.x[held] @ ridge.by_fold[agent, fold].numpy())[known]) ** 2)
             results.append(result)
         expected = 1 - np.concatenate(errors).mean() / np.concatenate(results).var()
-        assert float(forecasts.explained[agent]) == pytest.approx(expected, rel=1e-3, abs=1e-4)
+        assert float(ridge.explained[agent]) == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize("fold", [0, 2, 4])
@@ -200,14 +200,14 @@ def test_agents_are_the_same_in_any_company(threads: int) -> None:
     days, genes, before = days_of(learnable_market(1)), found(33, seeded(4)), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        forecasts = days.fit(genes)
-        expected = days.forecasts(forecasts.by_fold)
+        ridge = days.fit(genes)
+        expected = days.forecasts(ridge.by_fold)
         for size in (1, 2, 3, 4, 8, 16, 32):
             for first in {0, 5, len(genes) - size}:
                 some = slice(first, first + size)
                 own = days.fit(genes[some])
                 for name, value in vars(own).items():
-                    np.testing.assert_array_equal(value, getattr(forecasts, name)[some], err_msg=name)
+                    np.testing.assert_array_equal(value, getattr(ridge, name)[some], err_msg=name)
                 forecasts = days.forecasts(own.by_fold)
                 assert torch.equal(forecasts.expected, expected.expected[some])
                 assert torch.equal(forecasts.opportunity, expected.opportunity[some])

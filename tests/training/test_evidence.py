@@ -74,7 +74,7 @@ def test_evidence_by_hand() -> None:
     assert max(vars(found()).values()) < 1e-4
     relative = samples.results[2] - samples.results[2].mean(axis=1, keepdims=True)
     x[..., 1] = torch.from_numpy(np.nan_to_num(relative + noise))
-    assert found().choice < 1e-4 and found().timing > 0.1, (
+    assert found().selection < 1e-4 and found().timing > 0.1, (
         "expectations relative to the day's mean say nothing of the day"
     )
 
