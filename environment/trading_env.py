@@ -1,29 +1,38 @@
-"""The trading environment as a Gymnasium environment: a `Portfolio` of one lane with its observations."""
+"""The trading environment: a batched account with the interface of a Gymnasium environment."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import fields
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from data.features import NUM_FEATURES, NormalizationStats, observed_features
+from data.market import Market
 from environment.ledger import EXIT_REASONS, Bars
 from environment.portfolio import Portfolio
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, spread_positions
 
 Observation = dict[str, NDArray[np.float32]]
+Days = int | NDArray[np.int64]
+"""A day, or one for each lane."""
 _PORTFOLIO_COLUMNS = 4
 """The first position features: held, days held / maximum, unrealised return, size / maximum."""
 
 
 class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
-    """One account as a Gymnasium environment; one object serves every episode.
+    """A batched trading account with the interface of a Gymnasium environment; one object serves every episode.
+
+    Reset to one window it is a Gymnasium environment. Reset to arrays of windows it trades them in lockstep, as lanes:
+    observations, actions, rewards and infos then have a leading dimension of lanes.
 
     Observation of day d, everything up to and including its close:
         `market` (columns, 9): today's normalised features; `portfolio` (investable, 4): held, days held / maximum,
@@ -33,6 +42,11 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
     Action (investable, 2): coefficient in [0, 10] (below 1: no order), sale target in [10, 50] percent.
     Reward: change of equity in percent of the initial capital, less the configured penalties.
     An episode terminates on day `end_idx`, when every position has been closed; it is never truncated.
+
+    The agents of this program decide by the account, the open positions and forecasts of every order. Forecasts depend
+    on the day only: they are computed once for all days from the same market data, and looked up by the info's
+    `day_index` (see `models.ddpg_agent.DDPGAgent.act`). Rollouts of a population step `account` itself, without
+    observations.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it so
@@ -42,14 +56,15 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         data_array: NDArray[np.float32],
         dates: NDArray[np.datetime64],
         normalization_stats: NormalizationStats,
-        start_idx: int,
-        end_idx: int,
-        trading_end_idx: int,
+        start_idx: Days,
+        end_idx: Days,
+        trading_end_idx: Days,
         *,
         investable_columns: Sequence[int] | NDArray[np.int64] | None = None,
         rules: EnvironmentConfig | None = None,
         input_clip: float = 8.0,
         volume: NDArray[np.float32] | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         """Trade `investable_columns` (default: all) of the data; `volume` (days, columns) is for a volume cap only."""
         super().__init__()
@@ -63,8 +78,9 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         columns = _checked_columns(investable_columns, data_array.shape[1])
         self.rules = rules or EnvironmentConfig()
         self.dates = dates
-        self._market = observed_features(data_array, normalization_stats, input_clip)
-        self._portfolio = Portfolio(Bars.of(data_array, columns, volume=volume), self.rules)
+        self._data_array, self._stats, self._input_clip = data_array, normalization_stats, input_clip
+        self.account = Portfolio(Bars.of(data_array, columns, device, volume), self.rules)
+        """The batched account, which knows the trading rules."""
         self._set_window(start_idx, end_idx, trading_end_idx)
         stocks = len(columns)
         self.observation_space = gym.spaces.Dict(  # type: ignore[assignment]
@@ -82,98 +98,154 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             dtype=np.float32,
         )
 
-    def _set_window(self, start_idx: int, end_idx: int, trading_end_idx: int) -> None:
-        days = len(self.dates)
-        are_days = all(isinstance(day, int | np.integer) for day in (start_idx, end_idx, trading_end_idx))
-        if not are_days or not 0 <= start_idx < trading_end_idx <= end_idx < days:
+    @classmethod
+    def on(cls, market: Market, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> Self:
+        """Trade the investable stocks of a market, from its first training day until it is reset to other windows."""
+        first = market.splits.train.first
+        return cls(
+            market.data_array,
+            market.dates,
+            market.stats,
+            first,
+            first + rules.episode_steps,
+            first + rules.trading_days,
+            investable_columns=market.investable_columns,
+            rules=rules,
+            input_clip=market.input_clip,
+            volume=market.volume,
+            device=device,
+        )
+
+    def twin(self) -> Self:
+        """Return another environment on the same data, with an account of its own."""
+        other = copy(self)
+        other.account = Portfolio(self.account.bars, self.rules)
+        return other
+
+    @cached_property
+    def _features(self) -> NDArray[np.float32]:
+        """The observed features of all days, computed once something is observed."""
+        return observed_features(self._data_array, self._stats, self._input_clip)[..., :NUM_FEATURES]
+
+    def _set_window(self, start_idx: Days, end_idx: Days, trading_end_idx: Days) -> None:
+        days, given = len(self.dates), (start_idx, trading_end_idx, end_idx)
+        start, trading_end, end = (np.asarray(day) for day in given)
+        are_days = all(np.issubdtype(part.dtype, np.integer) and part.ndim <= 1 for part in (start, trading_end, end))
+        if not are_days or not (start.size and (start >= 0).all() and (end < days).all()):
+            raise ValueError(_window_error(days, given))
+        start, trading_end, end = np.broadcast_arrays(start, trading_end, end)
+        if not ((start < trading_end) & (trading_end <= end)).all():
+            raise ValueError(_window_error(days, given))
+        lengths = np.unique(end - start), np.unique(trading_end - start)
+        if any(len(length) > 1 for length in lengths):
             raise ValueError(
-                f"expected 0 <= start_idx < trading_end_idx <= end_idx < {days} days, got start_idx={start_idx!r}, "
-                f"trading_end_idx={trading_end_idx!r}, end_idx={end_idx!r}"
+                f"expected windows of equal length, got {lengths[0].tolist()} days of which {lengths[1].tolist()} for "
+                "trading; reset to windows of each length in turn"
             )
         self.start_idx, self.end_idx, self.trading_end_idx = start_idx, end_idx, trading_end_idx
+        self._start = torch.from_numpy(np.array(np.atleast_1d(start), dtype=np.int64))
+        self._steps, self._trading_steps = int(lengths[0][0]), int(lengths[1][0])
+        self._is_batched = start.ndim == 1
 
     def reset(
         self,
         *,
         seed: int | None = None,
         options: dict[str, Any] | None = None,
-        start_idx: int | None = None,
-        end_idx: int | None = None,
-        trading_end_idx: int | None = None,
+        start_idx: Days | None = None,
+        end_idx: Days | None = None,
+        trading_end_idx: Days | None = None,
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode with cash only, on the given window or on the last one.
 
         Args:
             options: may carry `start_idx`, `end_idx` and `trading_end_idx` too, for wrappers that pass only options.
+            start_idx: first day observed; one number, or an array of equally long windows, traded as lanes.
+            end_idx: last day of the episode, on which every position is closed.
+            trading_end_idx: orders are accepted before this day.
         """
         super().reset(seed=seed)
         given = {"start_idx": start_idx, "end_idx": end_idx, "trading_end_idx": trading_end_idx}
         chosen = {n: day for source in (options or {}, given) for n, day in source.items() if day is not None}
         self._set_window(**{name: chosen.get(name, getattr(self, name)) for name in given})
-        self._portfolio.reset(
-            torch.tensor([self.start_idx]),
-            steps=self.end_idx - self.start_idx,
-            trading_steps=self.trading_end_idx - self.start_idx,
-        )
+        self.account.reset(self._start, steps=self._steps, trading_steps=self._trading_steps)
         return self._observation(), self._info()
 
-    def step(self, action: NDArray[np.float32]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[np.float32]) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
         """Decide at today's close, live through tomorrow, observe its close.
+
+        Returns:
+            Observation, reward (float), terminated, truncated (bool), info; of lanes (lanes,) arrays each.
 
         Raises:
             ValueError: the action has the wrong shape or is not finite.
         """
         self._require_reset()
         action = np.array(action, dtype=np.float32)
-        if action.shape != self.action_space.shape or not np.isfinite(action).all():
+        assert self.action_space.shape is not None
+        shape = (self.account.lanes, *self.action_space.shape) if self._is_batched else self.action_space.shape
+        if action.shape != shape or not np.isfinite(action).all():
             raise ValueError(
-                f"expected a finite action of shape {self.action_space.shape}, got shape {action.shape}"
+                f"expected a finite action of shape {shape}, got shape {action.shape}"
                 f"{'' if np.isfinite(action).all() else ' with values that are not finite'}"
             )
-        reward = self._portfolio.step(torch.from_numpy(action)[None])
-        return self._observation(), float(reward), self._portfolio.is_done, False, self._info()
+        orders = torch.from_numpy(action if self._is_batched else action[None]).to(self.account.device)
+        reward = self._of_lanes(self.account.step(orders))
+        found = reward, np.full_like(reward, self.account.is_done, dtype=bool), np.zeros_like(reward, dtype=bool)
+        reward, terminated, truncated = found if self._is_batched else (value.item() for value in found)
+        return self._observation(), reward, terminated, truncated, self._info()
+
+    def _of_lanes(self, values: Tensor) -> NDArray[Any]:
+        """Return (lanes, ...) values, or those of the only lane."""
+        found: NDArray[Any] = values.cpu().numpy()
+        return found if self._is_batched else found[0]
 
     def _observation(self) -> Observation:
-        portfolio = self._portfolio
-        slots = portfolio.positions()
-        positions = spread_positions(slots.stock, slots.features, portfolio.bars.stocks)[0].numpy()
+        slots, stocks = self.account.positions(), self.account.bars.stocks
+        positions = self._of_lanes(spread_positions(slots.stock, slots.features, stocks))
         return {
-            "market": self._market[int(portfolio.day), :, :NUM_FEATURES].copy(),
-            "portfolio": positions[:, :_PORTFOLIO_COLUMNS].copy(),
-            "exits": positions[:, _PORTFOLIO_COLUMNS:].copy(),
-            "account": portfolio.account()[0].numpy(),
+            "market": self._features[self._of_lanes(self.account.day)].copy(),
+            "portfolio": positions[..., :_PORTFOLIO_COLUMNS].copy(),
+            "exits": positions[..., _PORTFOLIO_COLUMNS:].copy(),
+            "account": self._of_lanes(self.account.account()),
         }
 
     def _info(self) -> dict[str, Any]:
-        portfolio = self._portfolio
-        day = int(portfolio.day)
+        account, day = self.account, self._of_lanes(self.account.day)
+        cash, equity = self._of_lanes(account.cash), self._of_lanes(account.equity)
+        found = {"day_index": day, "date": self.dates[day].astype(str), "cash": cash, "equity": equity}
         return {
-            "day_index": day,
-            "date": str(self.dates[day]),
-            "cash": float(portfolio.cash),
-            "equity": float(portfolio.equity),
-            "can_order": portfolio.is_trading,
-            "candidates": portfolio.candidates()[0].numpy(),
+            **{name: value.copy() if self._is_batched else value.item() for name, value in found.items()},
+            "can_order": account.is_trading,
+            "candidates": self._of_lanes(account.candidates()),
         }
 
-    def get_episode_summary(self) -> dict[str, float]:
+    def get_episode_summary(self) -> dict[str, Any]:
         """Sum up the episode so far, see `EpisodeSummary`; once it is over its history is cleared."""
         self._require_reset()
-        summary = self._portfolio.summary()
-        totals = {f.name: getattr(summary, f.name).item() for f in fields(summary)}
-        totals["win_rate"] = totals["wins"] / totals["trades"] if totals["trades"] else 0.0
-        if self._portfolio.is_done:
-            self._portfolio.clear_history()
-        return totals
+        summary = self.account.summary()
+        totals: dict[str, Any] = {f.name: self._of_lanes(getattr(summary, f.name)) for f in fields(summary)}
+        totals["win_rate"] = totals["wins"] / np.maximum(totals["trades"], 1)
+        if self.account.is_done:
+            self.account.clear_history()
+        return totals if self._is_batched else {name: value.item() for name, value in totals.items()}
 
-    def get_trades(self) -> list[dict[str, Any]]:
+    def get_trades(self, lane: int = 0) -> list[dict[str, Any]]:
         """List the trades of the episode so far, in the order of the decisions; open positions have no exit."""
         self._require_reset()
-        return trade_ledger(self._portfolio, 0)
+        return trade_ledger(self.account, lane)
 
     def _require_reset(self) -> None:
-        if not self._portfolio.lanes:
+        if not self.account.lanes:
             raise RuntimeError("the episode has not begun; call reset first")
+
+
+def _window_error(days: int, given: Sequence[Days]) -> str:
+    start, trading_end, end = given
+    return (
+        f"expected 0 <= start_idx < trading_end_idx <= end_idx < {days} days, got start_idx={start!r}, "
+        f"trading_end_idx={trading_end!r}, end_idx={end!r}"
+    )
 
 
 def _checked_columns(columns: Sequence[int] | NDArray[np.int64] | None, total: int) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ Trades earn what the critic expects of them, not what one of them happened to ea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -125,6 +125,15 @@ class CashValue:
         spent = torch.tensor((paid, paid, paid - rules.largest_order), dtype=torch.float64, device=device)
         by_left = hats(left, knots) * (left > 0)[:, None]
         return cls(weights, by_left, opportunity, rules.largest_order, rules.cost_rate, cash, spent)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what was learned."""
+        return {"weights": self.weights, "opportunity_knots": self.opportunity_knots}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor], rules: EnvironmentConfig, device: torch.device | str) -> CashValue:
+        """Restore what `state_dict` gave under the same rules."""
+        return cls.zero(rules, device).with_values(**{name: value.to(device) for name, value in state.items()})
 
     def features(self, accounts: Accounts) -> Tensor:
         """Return (L, features) float32: weights of days left, of opportunities and of levels of cash, multiplied."""

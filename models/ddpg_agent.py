@@ -176,6 +176,11 @@ class DDPGAgent:
         """Tell whether it expects nothing of any stock, and holds them all in turn."""
         return self.networks is None and not self.traders.weights.any()
 
+    def holding_market(self) -> DDPGAgent:
+        """Return an agent with its evidence that holds the market instead."""
+        traders = Traders.of_market(self.rules, self.traders.weights.shape[1]).to(self.device)
+        return replace(self, traders=traders, networks=None, committee=None)
+
     @property
     def policy(self) -> PolicyNetworks | None:
         """What its networks add to its decisions."""
@@ -284,7 +289,7 @@ class DDPGAgent:
         return {
             "inputs": {name: torch.from_numpy(value) for name, value in _arrays(self.inputs).items()},
             "traders": dict(vars(self.traders)),
-            "cash_value": {name: getattr(self.cash_value, name) for name in ("weights", "opportunity_knots")},
+            "cash_value": self.cash_value.state_dict(),
             "evidence": {
                 name: torch.tensor(chance, dtype=torch.float64) for name, chance in vars(self.evidence).items()
             },
@@ -299,9 +304,7 @@ class DDPGAgent:
         arrays = {name: value.cpu().numpy() for name, value in state["inputs"].items()}
         responses = Responses(**{f.name: arrays[f"responses.{f.name}"] for f in fields(Responses)})
         rules = from_dict(state["rules"], EnvironmentConfig)
-        cash_value = CashValue.zero(rules, device).with_values(
-            **{name: value.to(device) for name, value in state["cash_value"].items()}
-        )
+        cash_value = CashValue.from_state(state["cash_value"], rules, device)
         traders = Traders(**{name: value.to(device) for name, value in state["traders"].items()})
         shapes = arrays["mean"].shape, arrays["std"].shape, traders.weights.shape
         if shapes != ((INPUTS - 1,), (INPUTS - 1,), (1, INPUTS)):

@@ -17,6 +17,7 @@ from data.features import CLOSE, HIGH, LOW, NUM_FEATURES, OPEN, normalization_st
 from data.market import Market
 from data.splits import Span, Splits
 from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
 from models.cash_value import FEATURES, CashValue
 from models.ddpg_agent import Committee, DDPGAgent, Evidence
 from models.inputs import GROUP_OF_INPUT, TradeInputs
@@ -193,4 +194,4 @@ def tiny_trainer(
     market = market or learnable_market()
     log = GenerationLog(3, torch.device("cpu"))
     parts: dict[str, Any] = {"learning": TINY_LEARNING, "evolution": TINY_EVOLUTION, "evaluation": TINY_EVALUATION}
-    return ERLTrainer(market, Portfolio.on(market, rules), seed=seed, **(parts | {"log": log} | changes))
+    return ERLTrainer(market, TradingEnvironment.on(market, rules), seed=seed, **(parts | {"log": log} | changes))

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from data.market import Market
 from data.splits import random_windows, spaced_windows
-from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
 from models import genome
 from models.cash_value import CashValue, improve
 from models.ddpg_agent import LOSSES, Committee, DDPGAgent
@@ -48,7 +48,7 @@ class ERLTrainer:
     def __init__(
         self,
         market: Market,
-        env: Portfolio,
+        env: TradingEnvironment,
         learning: LearningConfig,
         evolution: EvolutionConfig,
         evaluation: EvaluationConfig,
@@ -62,19 +62,22 @@ class ERLTrainer:
         Args:
             env: agents are evaluated in it, and the champion validated in one like it.
         """
-        self.market, self.device = market, env.device
-        self.eval_env, self.val_env = env, Portfolio(env.bars, env.rules)
+        account = env.account
+        self.market, self.device = market, account.device
+        self.eval_env, self.val_env = env, env.twin()
         self.val_graph = RolloutGraph()
         self.learning, self.evolution, self.evaluation = learning, evolution, evaluation
         self.log, self.safe_point = log, safe_point
-        self.days = TrainingDays.of(market, env)
-        self.shards: Shards = LocalShards([Shard(self.days, env, market.splits.train)], safe_point)
+        self.days = TrainingDays.of(market, account)
+        self.shards: Shards = LocalShards([Shard(self.days, account, market.splits.train)], safe_point)
         """Where agents are played."""
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
         self.genes = genome.found(evolution.population_size, self.generators["evolution"])
         """(P, genes) of the agents."""
         self.cash_value = CashValue.zero(env.rules, self.device)
-        self.replay = ReplayBuffer(learning.replay_capacity, env.orders_per_day, learning.training_starts, self.device)
+        self.replay = ReplayBuffer(
+            learning.replay_capacity, account.orders_per_day, learning.training_starts, self.device
+        )
         self.elites = list(range(elite_count(evolution)))
         """Rows of the fittest agents of the last evaluation, the fittest first."""
         self.founders = list(range(evolution.population_size))
@@ -98,7 +101,7 @@ class ERLTrainer:
         """Gradient steps of all agents so far."""
         self.fittest = dict.fromkeys(ORIGINS, 0)
         """Generations by the origin of their fittest agent."""
-        self.champion = self.ensemble(self.elites)
+        self.champion = self.deployed(self.committee(self.elites))
         """The elites of the last generation in one agent."""
         self.champion_score = float("nan")
         """Its mean profit on the validation windows, percent of the initial capital."""
@@ -108,7 +111,7 @@ class ERLTrainer:
         self.genes, self.elites = genes, list(elites)
         self.ridge = self.days.fit(genes)
         self.cash_value = self.cash_value.with_values(weights.to(self.device), opportunity_knots.to(self.device))
-        self.champion = self.ensemble(self.elites)
+        self.champion = self.deployed(self.committee(self.elites))
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
         """Run up to so many generations; yield each one's record once its state is ready to be saved."""
@@ -211,7 +214,7 @@ class ERLTrainer:
             )
         self.safe_point()
         learned = self._train_networks() if self.population.networks is not None else {}
-        self.champion = self.ensemble(self.elites, played.gate)
+        self.champion = self.deployed(self.committee(self.elites, played.gate))
         return learned
 
     def _train_networks(self) -> dict[str, float]:
@@ -263,34 +266,31 @@ class ERLTrainer:
             "skipped_updates": float(sum(own.skipped.sum() for own in optimizers.values())),
         }
 
-    def ensemble(self, rows: Sequence[int], gates: Tensor | None = None) -> DDPGAgent:
-        """Return a committee of some agents: ridge regressions that are averaged, and the stack of their networks.
-
-        Where evidence is required and training days show none, it holds the market.
+    def committee(self, rows: Sequence[int], gates: Tensor | None = None) -> DDPGAgent:
+        """Return some agents as one: their ridge regressions averaged, their networks stacked; tested out of fold.
 
         Args:
             gates: (P,) of all actors; default: no residual is kept.
         """
-        rules, chosen = self.eval_env.rules, torch.tensor(list(rows))
-        genes, by_fold = self.genes[chosen], self.ridge.by_fold[chosen]
-        weights = self.ridge.weights[chosen]
+        chosen, networks, weighed = torch.tensor(list(rows)), self.population.networks, None
+        genes, by_fold, weights = self.genes[chosen], self.ridge.by_fold[chosen], self.ridge.weights[chosen]
         traders = traders_of(genes, weights, "cpu").mean()
-        networks, committee = self.population.networks, None
-        if networks is not None:
+        if networks is None:
+            expected = self.days.out_of_fold(by_fold.mean(0)[None])
+        else:
             networks, targets = networks.rows(chosen.to(self.device)), genes[:, TARGET].long()
             expected, blend = self.days.blended(by_fold, networks.critic_target.reward, targets.tolist())
             gate = torch.zeros(len(chosen)) if gates is None else gates[chosen]
-            deviation = self.days.relative.deviation
-            committee = Committee.of(blend.weights, weights, deviation, targets, gate, self.device)
-        else:
-            expected = self.days.out_of_fold(by_fold.mean(0)[None])
+            weighed = Committee.of(blend.weights, weights, self.days.relative.deviation, targets, gate, self.device)
         target = int((torch.tensor(TARGET_PERCENTS) - traders.target_percent).abs().argmin())
         evidence = self.days.evidence(expected.mean(0), target, self.trials)
-        if self.evaluation.evidence == "require" and not evidence.is_significant:
-            traders, networks, committee = Traders.of_market(rules, traders.weights.shape[1]), None, None
-        return DDPGAgent(
-            self.days.inputs, traders.to(self.device), self.cash_value, rules, evidence, networks, committee
-        )
+        parts = traders.to(self.device), self.cash_value, self.eval_env.rules, evidence, networks, weighed
+        return DDPGAgent(self.days.inputs, *parts)
+
+    def deployed(self, agent: DDPGAgent) -> DDPGAgent:
+        """Return what is deployed of an agent: where evidence is required and it has none, it holds the market."""
+        is_trusted = self.evaluation.evidence == "report" or agent.evidence.is_significant
+        return agent if is_trusted else agent.holding_market()
 
     @property
     def trials(self) -> int:
@@ -312,7 +312,7 @@ class ERLTrainer:
         span, champion = self.market.splits.validation, self.champion
         policy = champion.policy
         rollout = roll_out(
-            self.val_env,
+            self.val_env.account,
             champion.traders,
             champion.forecasts(self.market, self.days.later, slice(span.first, span.last + 1)),
             self.cash_value,
@@ -365,6 +365,7 @@ class ERLTrainer:
         """
         return {
             "population": {"genes": self.genes, **self.population.state_dict()},
+            "cash_value": self.cash_value.state_dict(),
             "champion": self.champion.state_dict(),
             "replay": self.replay.state_dict(),
             "progress": {
@@ -393,7 +394,7 @@ class ERLTrainer:
         self.genes = state["population"]["genes"].cpu()
         self.population.load_state_dict(state["population"])
         self.champion = DDPGAgent.from_state(state["champion"], self.device)
-        self.cash_value = self.champion.cash_value
+        self.cash_value = CashValue.from_state(state["cash_value"], self.eval_env.rules, self.device)
         self.replay.load_state_dict(state["replay"])
         self.log.seconds = deque(progress["seconds"], maxlen=HISTORY)
         for name, generator in self.generators.items():

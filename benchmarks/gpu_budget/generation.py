@@ -21,6 +21,7 @@ from benchmarks.gpu_budget.fake_card import Meter, fake_card
 from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
 from data.market import Market
 from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
 from models.cash_value import CashValue
 from models.ddpg_agent import Evidence
 from models.networks import Networks
@@ -110,9 +111,9 @@ def count_generation(
     config = replace(size.config, evolution=replace(size.config.evolution, population_size=agents))
     with fake_card() as meter, contextlib.ExitStack() as stack:
         meter.name = SET_UP
-        env = Portfolio.on(market, config.env, "cuda")
+        env = TradingEnvironment.on(market, config.env, "cuda")
         on_card = {name: getattr(days, name).to("cuda") for name in ("x", "later")}
-        known = replace(days, tradable=env.bars.tradable, **on_card)
+        known = replace(days, tradable=env.account.bars.tradable, **on_card)
         for name in ("fit", "evidence"):
             stack.enter_context(_timed(meter, name))
         stack.enter_context(mock.patch.object(TrainingDays, "of", lambda *_: known))

@@ -44,10 +44,10 @@ class Agents:
         """Take rows of a trainer's population as they are now."""
         trainer.fit_forecasts()
         starts = spaced_windows(trainer.market.splits.train, trainer.eval_env.rules.episode_steps, _FITNESS_WINDOWS)
-        played = Shard(trainer.days, trainer.eval_env, trainer.market.splits.train).play(
+        played = Shard(trainer.days, trainer.eval_env.account, trainer.market.splits.train).play(
             trainer.task(starts, torch.zeros(len(trainer.genes), 0)), slice(0, len(trainer.genes))
         )
-        return cls([trainer.ensemble([row], played.gate) for row in rows], played.fitness[list(rows)], [])
+        return cls([trainer.committee([row], played.gate) for row in rows], played.fitness[list(rows)], [])
 
     def play(self, path: UnseenPath, x: Float32Array) -> Array:
         """Play all of them on an unseen path with these (days, n, inputs); return (A, windows) profits."""
@@ -127,9 +127,9 @@ def best_elite(trainer: ERLTrainer) -> int:
     """Return the row of the elite with the largest profit on the validation windows: the choice of a single agent."""
     span, profits = trainer.market.splits.validation, []
     for row in trainer.elites:
-        agent = trainer.ensemble([row])
+        agent = trainer.committee([row])
         forecasts = agent.forecasts(trainer.market, trainer.days.later, slice(span.first, span.last + 1))
-        parts = trainer.val_env, agent.traders, forecasts, agent.cash_value, trainer.validation_starts
+        parts = trainer.val_env.account, agent.traders, forecasts, agent.cash_value, trainer.validation_starts
         profits.append(float(roll_out(*parts, policy=agent.policy).profit_percent))
     return trainer.elites[int(np.argmax(profits))]
 

@@ -87,7 +87,9 @@ def test_the_single_elite_is_chosen_by_validation() -> None:
     each = agents_of(trainer)
     for agent in (each[row] for row in trainer.elites):
         forecasts = agent.forecasts(trainer.market, trainer.days.later)
-        played = roll_out(trainer.val_env, agent.traders, forecasts, agent.cash_value, trainer.validation_starts)
+        played = roll_out(
+            trainer.val_env.account, agent.traders, forecasts, agent.cash_value, trainer.validation_starts
+        )
         profit.append(float(played.profit_percent))
     assert best_elite(trainer) == trainer.elites[int(np.argmax(profit))]
 

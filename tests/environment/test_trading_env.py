@@ -181,6 +181,35 @@ BAD_WINDOWS = [
 ]
 
 
+def test_lanes_are_the_single_environment_bit_for_bit(market: Market) -> None:
+    starts, rng = np.array([20, 33, 20, 41]), np.random.default_rng(3)
+    steps, trading = TINY_RULES.episode_steps, TINY_RULES.trading_days
+    single, batched = environment_of(market), environment_of(market)
+    actions = rng.uniform((0.0, 10.0), (10.0, 50.0), (steps, len(starts), 5, 2)).astype(np.float32)
+    window = {"start_idx": starts, "end_idx": starts + steps, "trading_end_idx": starts + trading}
+    played = [batched.reset(**window), *(batched.step(action) for action in actions)]
+    for lane in range(len(starts)):
+        own = {name: int(days[lane]) for name, days in window.items()}
+        for found, expected in zip(
+            played, [single.reset(**own), *(single.step(action[lane]) for action in actions)], strict=True
+        ):
+            for name, value in expected[0].items():
+                np.testing.assert_array_equal(found[0][name][lane], value)
+            for value, alone in zip(found[1:-1], expected[1:-1], strict=True):
+                assert value[lane] == alone and value.shape == (len(starts),)
+            for name, value in expected[-1].items():
+                one = found[-1][name] if name == "can_order" else found[-1][name][lane]
+                np.testing.assert_array_equal(one, value)
+        assert batched.get_trades(lane) == single.get_trades()
+    totals, alone = batched.get_episode_summary(), single.get_episode_summary()
+    assert {name: value[-1] for name, value in totals.items()} == alone
+
+
+def test_windows_of_unequal_length_are_refused(market: Market) -> None:
+    with pytest.raises(ValueError, match="equal length, got \\[30, 31\\] days"):
+        environment_of(market).reset(start_idx=np.array([20, 21]), end_idx=np.array([51, 51]), trading_end_idx=40)
+
+
 def assert_refused(env: TradingEnvironment, window: dict[str, Any]) -> None:
     env.reset(start_idx=40, end_idx=50, trading_end_idx=45)
     for arguments in (window, {"options": window}):

@@ -314,7 +314,7 @@ def test_the_value_of_waiting_foretells_what_is_earned() -> None:
     )
     starts = torch.arange(market.splits.train.first, market.splits.train.last - rules.episode_steps, 20)
     patient, hasty = (
-        float(roll_out(trainer.eval_env, traders, forecasts, cash_value, starts).profit_percent.mean())
+        float(roll_out(trainer.eval_env.account, traders, forecasts, cash_value, starts).profit_percent.mean())
         for cash_value in (trainer.cash_value, nothing)
     )
     assert patient > 1.05 * hasty

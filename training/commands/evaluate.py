@@ -134,13 +134,13 @@ def judge_training(
         generation=trainer.generation,
         champion=trainer.champion,
     )
-    rules = opposing_rules(run, trainer.val_env, config.evaluation)
+    rules = opposing_rules(run, trainer.val_env.account, config.evaluation)
     command = shlex.join(("python", "main.py", "evaluate", "--run", path.name))
     splits: tuple[Split, ...] = ("validation",) if scores is None else ("validation", "holdout")
     evaluations: dict[Split, Evaluation] = {}
     for split in splits:
         trainer.safe_point()
-        evaluations[split] = evaluate(run, split, trainer.val_env, rules, config.evaluation, command=command)
+        evaluations[split] = evaluate(run, split, trainer.val_env.account, rules, config.evaluation, command=command)
     return evaluations
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from data.market import Market
-from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
 from training.erl_trainer import ERLTrainer
 from training.generation_log import GenerationLog
 from utils.config.trader import Config
@@ -23,7 +23,7 @@ def build_trainer(
     profiler: MemoryProfiler | None = None,
 ) -> ERLTrainer:
     """Build the trainer that the settings describe; the profiler, if there is one, watches its memory."""
-    env = Portfolio.on(market, config.env, device)
+    env = TradingEnvironment.on(market, config.env, device)
     log = GenerationLog(config.generations, device, profiler, config.census_every)
     trainer = ERLTrainer(
         market,
