@@ -182,7 +182,7 @@ class CashValue:
             raise ValueError(f"expected {tuple(self.weights.shape)} weights, got {tuple(weights.shape)}")
         return replace(self, weights=weights, opportunity_knots=opportunity_knots)
 
-    def decide(
+    def greedy(
         self,
         best: Tensor,
         accounts: Accounts,
@@ -272,7 +272,7 @@ def improve(cash_value: CashValue, transitions: CashTransitions, gamma: float, i
     for _ in range(iterations):
         left, right = gram.clone(), torch.zeros_like(learned.weights)
         for now, part in zip(features, parts, strict=True):
-            decision = cash_value.decide(part.next_best, part.next)
+            decision = cash_value.greedy(part.next_best, part.next)
             left -= gamma * (now.T @ learned.features(decision.after)).double()
             right += gamma * (now.T @ decision.reward.float()).double()
         cash_value = replace(learned, weights=torch.linalg.solve(left, right))

@@ -24,7 +24,7 @@ from models.inputs import INPUTS, Float32Array, TradeInputs
 from models.networks import Actor, AdamW, Critic, Networks
 from models.replay_buffer import Batch
 from models.responses import Responses
-from models.trader import Forecasts, PolicyNetworks, Traders, day_mean, decide, relative_to_day
+from models.trader import Forecasts, PolicyNetworks, Traders, daily_orders, day_mean, relative_to_day
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
@@ -206,7 +206,7 @@ class DDPGAgent:
 
     def clone(self) -> DDPGAgent:
         """Return a copy that shares no network with this one."""
-        rows = None if self.networks is None else torch.arange(len(self.networks.sight))
+        rows = None if self.networks is None else torch.arange(len(self.networks.input_mask))
         networks = None if self.networks is None or rows is None else self.networks.rows(rows)
         return replace(self, networks=networks, losses=copy.deepcopy(self.losses))
 
@@ -267,11 +267,11 @@ class DDPGAgent:
             (investable, 2): coefficient in [0, 10], sale target in [10, 50] percent.
         """
         positions = np.concatenate((observation["portfolio"], observation["exits"]), axis=-1)
-        return self.decide(
+        return self.action(
             torch.from_numpy(positions), torch.from_numpy(observation["account"]), forecasts, day
         ).numpy()
 
-    def decide(self, positions: Tensor, account: Tensor, forecasts: Forecasts, day: int) -> Tensor:
+    def action(self, positions: Tensor, account: Tensor, forecasts: Forecasts, day: int) -> Tensor:
         """Return the (n, 2) action for (n, 6) positions by stock, 0 where none is held, and a (3,) account."""
         account, positions = account.to(self.device)[None], positions.to(self.device)[None]
         is_held = positions[..., 0] > 0
@@ -281,7 +281,7 @@ class DDPGAgent:
         policy = self.policy
         adjustment = None if policy is None else policy.adjusting(accounts, self.cash_value)
         none = torch.zeros_like(accounts.cash)
-        choice = decide(self.traders, self.cash_value, expected, accounts, none, orders, adjustment=adjustment)
+        choice = daily_orders(self.traders, self.cash_value, expected, accounts, none, orders, adjustment=adjustment)
         return choice.action(expected.shape[1])[0].cpu()
 
     def state_dict(self) -> dict[str, Any]:

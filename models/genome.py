@@ -22,7 +22,7 @@ _LOW = (*(-4.0 for _ in GROUPS), 0.0, 0.0)
 _HIGH = (*(2.0 for _ in GROUPS), len(TARGET_PERCENTS) - 1.0, 1.25)
 
 
-def found(agents: int, generator: torch.Generator) -> Tensor:
+def random_genes(agents: int, generator: torch.Generator) -> Tensor:
     """Draw the genes of so many agents uniformly within their bounds."""
     low, high = _bounds()
     drawn = torch.rand(agents, len(GENES), generator=generator, dtype=torch.float64)
@@ -43,14 +43,14 @@ def mutate(genes: Tensor, share: float, strength: float, generator: torch.Genera
     return within_bounds(torch.where(is_moved, genes + step, genes))
 
 
-def found_sight(agents: int, generator: torch.Generator) -> Tensor:
+def random_feature_groups(agents: int, generator: torch.Generator) -> Tensor:
     """Draw the groups of inputs that networks look at: (agents, groups) bool."""
     return torch.rand(agents, len(GROUPS), generator=generator) < _SEEN
 
 
-def mutate_sight(sight: Tensor, is_child: Tensor, share: float, generator: torch.Generator) -> Tensor:
+def mutate_feature_groups(feature_groups: Tensor, is_child: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Let the networks of (P,) children begin or cease to look at a share of the groups."""
-    return sight ^ ((torch.rand(sight.shape, generator=generator) < share) & is_child[:, None])
+    return feature_groups ^ ((torch.rand(feature_groups.shape, generator=generator) < share) & is_child[:, None])
 
 
 def within_bounds(genes: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ class Perceptrons:
     outputs), (*stack, 1, outputs) float32."""
 
     @classmethod
-    def found(cls, stack: Sequence[int], sizes: tuple[int, int, int], generator: torch.Generator) -> Self:
+    def initialize(cls, stack: Sequence[int], sizes: tuple[int, int, int], generator: torch.Generator) -> Self:
         """Draw perceptrons of (inputs, hidden, outputs); the last layer is zero, so that they begin without effect."""
         inputs, hidden, outputs = sizes
         first, second = (
@@ -202,33 +202,35 @@ class Networks:
     critic_target: Critic
     actor_optimizer: AdamW
     critic_optimizer: AdamW
-    sight: Tensor
+    input_mask: Tensor
     """(A, inputs) bool"""
     calibration: Tensor
     """(A,) what orders earned over what was expected of them: the scale of the known part of Q."""
 
-    def __init__(self, actor: Actor, critic: Critic, sight: Tensor, learning_rate: float) -> None:
+    def __init__(self, actor: Actor, critic: Critic, input_mask: Tensor, learning_rate: float) -> None:
         """Take the networks; targets begin as they are.
 
         Args:
-            sight: (A, inputs) bool: the inputs that each critic's reward part looks at.
+            input_mask: (A, inputs) bool: the inputs that each critic's reward part looks at.
         """
-        self.actor, self.critic, self.sight = actor, critic, sight
-        self.calibration = torch.ones(len(sight), device=sight.device)
+        self.actor, self.critic, self.input_mask = actor, critic, input_mask
+        self.calibration = torch.ones(len(input_mask), device=input_mask.device)
         self.actor_target, self.critic_target = copy_of(actor), copy_of(critic)
         self.actor_optimizer = AdamW(actor.parameters(), learning_rate)
         self.critic_optimizer = AdamW(critic.parameters(), learning_rate)
 
     @classmethod
-    def found(cls, sight: Tensor, sizes: NetworkSizes, learning_rate: float, generator: torch.Generator) -> Networks:
+    def initialize(
+        cls, input_mask: Tensor, sizes: NetworkSizes, learning_rate: float, generator: torch.Generator
+    ) -> Networks:
         """Draw the networks of agents that look at these (A, inputs) inputs."""
-        agents, inputs = sight.shape
-        reward = Perceptrons.found((agents, sizes.folds), (inputs, sizes.hidden, sizes.outputs), generator)
+        agents, inputs = input_mask.shape
+        reward = Perceptrons.initialize((agents, sizes.folds), (inputs, sizes.hidden, sizes.outputs), generator)
         account = sizes.account, sizes.hidden, 1
-        critic = Critic(reward, Perceptrons.found((agents,), account, generator))
-        actor = Actor(Perceptrons.found((agents,), account, generator))
-        networks = cls(actor, critic, sight, learning_rate)
-        networks.blind()
+        critic = Critic(reward, Perceptrons.initialize((agents,), account, generator))
+        actor = Actor(Perceptrons.initialize((agents,), account, generator))
+        networks = cls(actor, critic, input_mask, learning_rate)
+        networks.apply_mask()
         return networks
 
     @classmethod
@@ -238,7 +240,7 @@ class Networks:
             Perceptrons(tuple(tensors[f"{name}.{place}"].clone() for place in range(first, first + 6)))
             for name, first in (("critic", 0), ("critic", 6), ("actor", 0))
         )
-        networks = cls(Actor(actor), Critic(own, follows), tensors["sight"].clone(), learning_rate)
+        networks = cls(Actor(actor), Critic(own, follows), tensors["input_mask"].clone(), learning_rate)
         networks.assign(tensors)
         return networks
 
@@ -252,9 +254,9 @@ class Networks:
         return self.critic_optimizer.learning_rate
 
     @torch.no_grad()
-    def blind(self) -> None:
+    def apply_mask(self) -> None:
         """Let no weight lead from an input that is not looked at: it begins at zero when it is looked at later."""
-        unseen = ~self.sight[:, None, :, None]
+        unseen = ~self.input_mask[:, None, :, None]
         optimizer = self.critic_optimizer
         for first in (self.critic.reward, self.critic_target.reward):
             first.parts[0].masked_fill_(unseen, 0.0)
@@ -266,19 +268,19 @@ class Networks:
         """Let critics learn anew what orders earn: the folds that their networks had not seen are others now."""
         own, target, optimizer = self.critic.reward.parts, self.critic_target.reward.parts, self.critic_optimizer
         agents, folds, inputs, hidden = own[0].shape
-        drawn = Perceptrons.found((agents, folds), (inputs, hidden, own[4].shape[-1]), generator)
+        drawn = Perceptrons.initialize((agents, folds), (inputs, hidden, own[4].shape[-1]), generator)
         for place, new in enumerate(drawn.parts):
             own[place].copy_(new)
             target[place].copy_(new)
             optimizer.first[place].zero_()
             optimizer.second[place].zero_()
-        self.blind()
+        self.apply_mask()
 
-    def blind_gradient(self) -> None:
+    def mask_gradient(self) -> None:
         """Keep the weights of what is not looked at where they are, at zero."""
         gradient = self.critic.reward.parts[0].grad
         if gradient is not None:
-            gradient.mul_(self.sight[:, None, :, None])
+            gradient.mul_(self.input_mask[:, None, :, None])
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name; rows are agents."""
@@ -287,12 +289,12 @@ class Networks:
         }
         parts |= {name: getattr(self, name).tensors() for name in ("actor_optimizer", "critic_optimizer")}
         found = {f"{name}.{place}": part.detach() for name, own in parts.items() for place, part in enumerate(own)}
-        return {**found, "sight": self.sight, "calibration": self.calibration}
+        return {**found, "input_mask": self.input_mask, "calibration": self.calibration}
 
     def rows(self, rows: slice | Tensor) -> Networks:
         """Return the networks of some agents: views for a slice, copies for a tensor of rows."""
         other = object.__new__(Networks)
-        other.sight, other.calibration = self.sight[rows], self.calibration[rows]
+        other.input_mask, other.calibration = self.input_mask[rows], self.calibration[rows]
         for name in ("actor", "actor_target", "critic", "critic_target"):
             setattr(other, name, rows_of(getattr(self, name), rows))
         for name in ("actor", "critic"):

@@ -19,7 +19,7 @@ from utils.spaces import TARGET_PERCENTS
 
 UNKNOWN = Evidence(selection=1.0, timing=1.0)
 """Of an agent that was not tested."""
-_SIGHT_MUTATION = 0.1
+_GROUP_MUTATION = 0.1
 """Share of the groups of inputs that a child's network begins or ceases to look at."""
 
 
@@ -29,16 +29,16 @@ class Population:
     What an agent's network looks at is inherited with the network, for its weights are those of its inputs.
     """
 
-    def __init__(self, agents: list[DDPGAgent], networks: Networks | None, sight: Tensor) -> None:
+    def __init__(self, agents: list[DDPGAgent], networks: Networks | None, feature_groups: Tensor) -> None:
         """Take agents whose networks are views of rows.
 
         Args:
-            sight: (P, groups) bool: the groups of inputs that each agent's network looks at.
+            feature_groups: (P, groups) bool: the groups of inputs that each agent's network looks at.
         """
-        self.agents, self.networks, self.sight = agents, networks, sight
+        self.agents, self.networks, self.feature_groups = agents, networks, feature_groups
 
     @classmethod
-    def found(
+    def initialize(
         cls,
         size: int,
         learning: LearningConfig,
@@ -50,10 +50,12 @@ class Population:
         learner: Learner | None = None,
     ) -> Population:
         """Draw the networks of so many agents, and what they look at."""
-        sight, networks = genome.found_sight(size, generator), None
+        feature_groups, networks = genome.random_feature_groups(size, generator), None
         if learning.gradient_steps > 0:
             sizes = NetworkSizes(learning.hidden, folds, len(TARGET_PERCENTS), FEATURES)
-            networks = Networks.found(inputs_seen(sight), sizes, learning.learning_rate, generator).to(device)
+            networks = Networks.initialize(input_mask_of(feature_groups), sizes, learning.learning_rate, generator).to(
+                device
+            )
         nothing, cash_value = Traders.of_market(rules, len(GROUP_OF_INPUT)).to(device), CashValue.zero(rules, device)
         agents = [
             DDPGAgent(
@@ -68,7 +70,7 @@ class Population:
             )
             for row in range(size)
         ]
-        return cls(agents, networks, sight)
+        return cls(agents, networks, feature_groups)
 
     def inform(self, traders: Traders, cash_value: CashValue) -> None:
         """Give the agents the closed forms on which their networks stand: (P,) ridge regressions, one value of cash."""
@@ -92,25 +94,27 @@ class Population:
         A child's network begins or ceases to look at some groups of inputs.
         """
         is_child = parents != torch.arange(len(parents))
-        self.sight = genome.mutate_sight(self.sight[parents], is_child, _SIGHT_MUTATION, generator)
+        self.feature_groups = genome.mutate_feature_groups(
+            self.feature_groups[parents], is_child, _GROUP_MUTATION, generator
+        )
         if self.networks is not None:
-            rows = parents.to(self.networks.sight.device)
+            rows = parents.to(self.networks.input_mask.device)
             self.networks.assign({name: part[rows] for name, part in self.networks.tensors().items()})
-            self.networks.sight.copy_(inputs_seen(self.sight))
-            self.networks.blind()
+            self.networks.input_mask.copy_(input_mask_of(self.feature_groups))
+            self.networks.apply_mask()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what networks have learned, what they look at, and the last losses; nothing without networks."""
         if self.networks is None:
             return {}
         losses = [{name: list(own) for name, own in agent.losses.items()} for agent in self.agents]
-        return {"sight": self.sight, "networks": self.networks.tensors(), "losses": losses}
+        return {"feature_groups": self.feature_groups, "networks": self.networks.tensors(), "losses": losses}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
         if self.networks is None:
             return
-        self.sight = state["sight"].cpu()
+        self.feature_groups = state["feature_groups"].cpu()
         self.networks.assign(state["networks"])
         for agent, losses in zip(self.agents, state["losses"], strict=True):
             for name, own in losses.items():
@@ -118,7 +122,7 @@ class Population:
                 agent.losses[name].extend(own)
 
 
-def inputs_seen(sight: Tensor) -> Tensor:
+def input_mask_of(feature_groups: Tensor) -> Tensor:
     """Return the (P, inputs) inputs of networks that look at (P, groups) groups."""
     groups: Sequence[int] = GROUP_OF_INPUT[1:].tolist()
-    return sight[:, groups]
+    return feature_groups[:, groups]

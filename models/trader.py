@@ -176,7 +176,7 @@ class PolicyNetworks:
 
 
 @dataclass(frozen=True)
-class Choice:
+class DailyOrders:
     """The orders of L accounts on a day, best first."""
 
     stock: Tensor
@@ -195,7 +195,7 @@ class Choice:
         return action
 
 
-def decide(
+def daily_orders(
     traders: Traders,
     cash_value: CashValue,
     expected: Tensor,
@@ -204,7 +204,7 @@ def decide(
     orders: int,
     slopes: Tensor | None = None,
     adjustment: Adjustment | None = None,
-) -> Choice:
+) -> DailyOrders:
     """Choose the orders of L accounts, one row of traders each.
 
     Args:
@@ -216,7 +216,7 @@ def decide(
         adjustment: of an actor; default: none.
     """
     best, stock = rank_stocks(expected, orders)
-    decision = cash_value.decide(
+    decision = cash_value.greedy(
         best.double(),
         accounts,
         value_weight=traders.value_weight,
@@ -229,4 +229,4 @@ def decide(
     largest = torch.linspace(MAX_COEFFICIENT, last, orders, dtype=torch.float64, device=expected.device)
     # An order of less than the smallest coefficient is given at it, and cut to the cash.
     coefficient = (decision.size * largest).clamp(min=MIN_COEFFICIENT) * (decision.size > 0)
-    return Choice(stock, coefficient.float(), traders.target_percent.float(), decision)
+    return DailyOrders(stock, coefficient.float(), traders.target_percent.float(), decision)

@@ -169,7 +169,7 @@ def tiny_agent(
 def networked(agent: DDPGAgent, seed: int = 0) -> DDPGAgent:
     """The same agent with a committee of two random networks in place of half of what ridge regression selects by."""
     draws, sizes = seeded(seed), NetworkSizes(hidden=4, folds=2, outputs=len(TARGET_PERCENTS), account=FEATURES)
-    networks = Networks.found(torch.ones(2, INPUTS - 1, dtype=torch.bool), sizes, 0.0, draws)
+    networks = Networks.initialize(torch.ones(2, INPUTS - 1, dtype=torch.bool), sizes, 0.0, draws)
     for name in ("actor_target", "critic_target"):
         for part in getattr(networks, name).parameters():
             part.data.copy_(torch.randn(part.shape, generator=draws))

@@ -57,7 +57,7 @@ def update(
         loss = loss * (len(part) / len(batch))
         loss.sum().backward()
         critic_loss = critic_loss + loss.detach()
-    networks.blind_gradient()
+    networks.mask_gradient()
     networks.critic_optimizer.step()
     if trains_actor:
         for part in batch.split(accumulate):  # the deterministic policy gradient
@@ -88,7 +88,7 @@ def act(policy: PolicyNetworks, traders: Traders, cash_value: CashValue, account
     """Let each agent decide in N accounts with these (N, k) best candidates: a decision in A * N."""
     agents, count = traders.count, len(best)
     accounts = accounts.map(partial(_of_each, agents))
-    return cash_value.decide(
+    return cash_value.greedy(
         _of_each(agents, best),
         accounts,
         value_weight=traders.value_weight.repeat_interleave(count),

@@ -72,7 +72,7 @@ class ERLTrainer:
         self.shards: Shards = LocalShards([Shard(self.days, account, market.splits.train)], safe_point)
         """Where agents are played."""
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
-        self.genes = genome.found(evolution.population_size, self.generators["evolution"])
+        self.genes = genome.random_genes(evolution.population_size, self.generators["evolution"])
         """(P, genes) of the agents."""
         self.cash_value = CashValue.zero(env.rules, self.device)
         self.replay = ReplayBuffer(
@@ -87,7 +87,7 @@ class ERLTrainer:
         self.generation = 0
         self.ridge = self.days.fit(self.genes)
         """Of the agents that were evaluated last; rows of elites hold for the next generation too."""
-        self.population = Population.found(
+        self.population = Population.initialize(
             evolution.population_size,
             learning,
             self.days.inputs,

@@ -14,7 +14,7 @@ from environment.ledger import EpisodeSummary
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from models.cash_value import Accounts, CashValue, Decision, accounts_in, buckets_of
-from models.trader import Choice, Forecasts, PolicyNetworks, Traders, decide
+from models.trader import DailyOrders, Forecasts, PolicyNetworks, Traders, daily_orders
 from training.rollout_graph import RolloutGraph, SafePoint, Tensors
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
@@ -156,7 +156,9 @@ def _play_days(
         # An forecasts expects nothing where there is no bar.
         expected = forecasts.expected[agent, env.day].masked_fill_(env.held(), -torch.inf)
         orders = env.orders_per_day
-        choice = decide(traders, cash_value, expected, accounts, inputs["least"], orders, slopes[step], adjustment)
+        choice = daily_orders(
+            traders, cash_value, expected, accounts, inputs["least"], orders, slopes[step], adjustment
+        )
         if step == 0:
             initial = cash_value.of(accounts) if policy is None else policy.value(choice.decision, cash_value)
         if records:
@@ -166,7 +168,7 @@ def _play_days(
     return {"initial": initial, **{name: torch.stack([day[name] for day in days]) for name in (days or [{}])[0]}}
 
 
-def _orders(choice: Choice) -> Orders:
+def _orders(choice: DailyOrders) -> Orders:
     """Return what an environment takes of a choice given as an action."""
     target = choice.target_percent.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
     coefficient = choice.coefficient.T.double()

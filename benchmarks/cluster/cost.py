@@ -106,7 +106,7 @@ def measure() -> dict[str, float]:
     seconds["train an agent's networks"] = networks / config.evolution.population_size
     seconds["evaluate an agent"] = seconds.pop("evaluate") / config.evolution.population_size
     many, drawn = AGENTS[-1], torch.Generator().manual_seed(0)
-    genes = genome.found(many, drawn)
+    genes = genome.random_genes(many, drawn)
     seconds["fit an agent"] = _least(lambda: trainer.days.fit(genes[:1024])) / 1024
     expected = trainer.days.out_of_fold(trainer.days.fit(genes[:4]).by_fold.mean(0)[None])[0]
     seconds["evidence"] = _least(lambda: trainer.days.evidence(expected, 2))

@@ -47,7 +47,7 @@ from benchmarks.learning.study import (
 )
 from models import genome, trader
 from models.inputs import GROUPS
-from models.population import inputs_seen
+from models.population import input_mask_of
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION
 from training.evolution import elite_count, ranked
@@ -86,7 +86,7 @@ def search_by_lot(trainer: ERLTrainer, generator: torch.Generator) -> None:
 
     def replace_by_founders(fitness: Tensor) -> None:
         trainer.elites = elites_of(trainer, fitness)
-        founders = genome.found(len(fitness), generator)
+        founders = genome.random_genes(len(fitness), generator)
         founders[trainer.elites] = trainer.genes[trainer.elites]
         first = 1 + max(trainer.founders)
         kept = {row: trainer.founders[row] for row in trainer.elites}
@@ -154,9 +154,9 @@ def see(groups: Tensor, trainer: ERLTrainer) -> None:
     inherit = population.inherit
 
     def look() -> None:
-        population.sight = groups.expand(len(trainer.genes), -1).clone()
-        networks.sight.copy_(inputs_seen(population.sight))
-        networks.blind()
+        population.feature_groups = groups.expand(len(trainer.genes), -1).clone()
+        networks.input_mask.copy_(input_mask_of(population.feature_groups))
+        networks.apply_mask()
 
     def inherit_and_look(parents: Tensor, generator: torch.Generator) -> None:
         inherit(parents, generator)

@@ -126,7 +126,7 @@ def constants(values: Tensor) -> Perceptrons:
     """Networks of (A, folds, targets) that always expect the same, but for a share of the first input."""
     agents, folds, targets = values.shape
     inputs = outcomes().x.shape[2]
-    parts = Perceptrons.found((agents, folds), (inputs, 3, targets), seeded(1)).parts
+    parts = Perceptrons.initialize((agents, folds), (inputs, 3, targets), seeded(1)).parts
     last = torch.randn(parts[4].shape, generator=seeded(2)) * values[:, :, None]
     return Perceptrons((*parts[:4], last, values[:, :, None]))
 

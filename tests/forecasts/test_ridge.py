@@ -15,7 +15,7 @@ from data.features import CLOSE, HIGH, LOW, OPEN
 from data.market import Market
 from data.synthetic.built_in import built_in_market
 from environment.portfolio import Portfolio
-from models.genome import TARGET, VALUE_WEIGHT, found
+from models.genome import TARGET, VALUE_WEIGHT, random_genes
 from models.inputs import GROUP_OF_INPUT, GROUPS
 from models.responses import Responses
 from tests.small_market import TINY_RULES
@@ -45,7 +45,7 @@ def days(market: Market) -> TrainingDays:
 
 @pytest.fixture(scope="module")
 def genes() -> Tensor:
-    return found(AGENTS, seeded(3))
+    return random_genes(AGENTS, seeded(3))
 
 
 def with_prices(market: Market, factor: NDArray[Any]) -> Market:
@@ -197,7 +197,7 @@ def test_agents_are_made_of_genes_and_weights(genes: Tensor) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_agents_are_the_same_in_any_company(threads: int) -> None:
     """Ridge forecasts and expectations, bit for bit, whatever the number of agents that are computed at once."""
-    days, genes, before = days_of(learnable_market(1)), found(33, seeded(4)), torch.get_num_threads()
+    days, genes, before = days_of(learnable_market(1)), random_genes(33, seeded(4)), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         ridge = days.fit(genes)
@@ -220,7 +220,7 @@ def test_what_is_planted_is_learned_and_noise_is_not() -> None:
     explained = {}
     for kind in ("momentum", "martingale"):
         market, _ = built_in_market(SyntheticConfig(kind=kind, days=1500, stocks=12), split, rules)
-        forecasts = TrainingDays.of(market, Portfolio.on(market, rules)).fit(found(8, seeded(0)))
+        forecasts = TrainingDays.of(market, Portfolio.on(market, rules)).fit(random_genes(8, seeded(0)))
         explained[kind] = float(forecasts.explained.max())
     assert explained["momentum"] > 0.02 and explained["martingale"] < 0.01
 

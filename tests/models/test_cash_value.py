@@ -95,7 +95,7 @@ def test_orders_are_those_of_the_rule_by_hand(seed: int, orders: int, stake: flo
     best = torch.randn(20, orders, generator=generator, dtype=torch.float64).sort(1, descending=True).values
     best[torch.rand(best.shape, generator=generator) < 0.2] = -torch.inf
     value_weight, exploration_threshold = torch.rand(2, 20, generator=generator, dtype=torch.float64)
-    decision = cash_value.decide(best, held, value_weight=value_weight, exploration_threshold=exploration_threshold)
+    decision = cash_value.greedy(best, held, value_weight=value_weight, exploration_threshold=exploration_threshold)
     per_order = rules.largest_order * (1 + rules.cost_rate)
     smallest = SMALLEST * min(1.0, 1.0 / per_order)
     for lane in range(20):
@@ -127,7 +127,7 @@ def test_cash_is_never_overdrawn_and_money_is_conserved(seed: int, orders: int) 
     generator, rules = seeded(seed), rules_of(20, 5, 4.0, 60.0)
     held = random_accounts(50, 20, generator)
     best = torch.randn(50, orders, generator=generator, dtype=torch.float64)
-    decision = random_value(rules, generator).decide(best, held)
+    decision = random_value(rules, generator).greedy(best, held)
     assert bool((decision.after.cash >= -1e-12).all())
     assert bool(((decision.size == 0) | (decision.size >= SMALLEST)).all() and (decision.size <= 1).all())
     invested = decision.size.sum(1) * rules.largest_order
@@ -139,7 +139,7 @@ def test_cash_is_never_overdrawn_and_money_is_conserved(seed: int, orders: int) 
 def test_where_waiting_is_worth_nothing_all_that_earns_is_ordered() -> None:
     rules = rules_of(20, 5, 4.0)
     best = torch.tensor([[2.0, 1.0, 0.5], [1.0, 0.0, -1.0], [-torch.inf] * 3, [3.0, 2.0, 1.0]], dtype=torch.float64)
-    decision = CashValue.zero(rules).decide(best, accounts(torch.tensor([1.0, 1.0, 1.0, 0.5]), 10.0))
+    decision = CashValue.zero(rules).greedy(best, accounts(torch.tensor([1.0, 1.0, 1.0, 0.5]), 10.0))
     expected = torch.tensor([[1, 1, 0.5], [1, 0, 0], [0, 0, 0], [1, 0.25, 0]], dtype=torch.float64)
     torch.testing.assert_close(decision.size, expected)
     assert decision.reward.tolist() == pytest.approx([3.25, 1.0, 0.0, 3.5])
@@ -168,7 +168,7 @@ def test_with_plenty_of_cash_waiting_is_worth_what_the_days_left_earn(worth: flo
     np.testing.assert_allclose(found, worth * left, rtol=0.05)
     assert float(cash_value.of(accounts(torch.ones(1), 0.0, worth))) == 0.0
     # Orders take nothing from waiting: any is given that earns.
-    decision = cash_value.decide(
+    decision = cash_value.greedy(
         torch.full((39, 1), 0.2 * worth).double(), accounts(torch.full((39,), 0.9), left, worth)
     )
     assert decision.size.tolist() == [[1.0]] * 39
@@ -239,7 +239,7 @@ def test_scarce_cash_that_never_comes_back_is_kept_for_a_good_day(chance: float)
     is_clear = expected > 1.15 * POOR
     held = accounts(torch.ones(days), torch.arange(days), POOR)
     poor, good = (
-        cash_value.decide(torch.full((days, 1), worth).double(), replace(held, opportunity=held.cash * worth)).size[
+        cash_value.greedy(torch.full((days, 1), worth).double(), replace(held, opportunity=held.cash * worth)).size[
             :, 0
         ]
         for worth in (POOR, GOOD)
@@ -261,7 +261,7 @@ def test_cash_that_comes_back_is_worth_what_it_still_earns() -> None:
     gain_of_poor = POOR + exact[:, held] - exact[:, 0]
     clear = [left for left in range(days) if abs(gain_of_poor[left]) > 0.3]
     state = accounts(torch.ones(len(clear)), torch.tensor(clear), POOR)
-    poor = cash_value.decide(torch.full((len(clear), 1), POOR).double(), state).size[:, 0] > 0
+    poor = cash_value.greedy(torch.full((len(clear), 1), POOR).double(), state).size[:, 0] > 0
     assert poor.tolist() == [gain_of_poor[left] > 0 for left in clear]
 
 
@@ -272,7 +272,7 @@ def test_an_impatient_agent_takes_what_a_patient_one_leaves() -> None:
     value_weight, exploration_threshold = torch.tensor(
         [[1.0, 0.1, 0.1, 0.0], [0.0, 0.0, 2.0, 0.9]], dtype=torch.float64
     )
-    assert cash_value.decide(poor, state, value_weight=value_weight, exploration_threshold=exploration_threshold).size[
+    assert cash_value.greedy(poor, state, value_weight=value_weight, exploration_threshold=exploration_threshold).size[
         :, 0
     ].tolist() == [
         0.0,
@@ -286,7 +286,7 @@ def test_who_discounts_everything_knows_no_value_of_cash() -> None:
     rules, transitions = lived(12, 100, 0.2)
     cash_value = improve(random_value(rules, seeded()), transitions, 0.0, 2)
     assert not cash_value.weights.any()
-    decision = cash_value.decide(torch.full((11, 1), POOR).double(), accounts(torch.ones(11), torch.arange(11), POOR))
+    decision = cash_value.greedy(torch.full((11, 1), POOR).double(), accounts(torch.ones(11), torch.arange(11), POOR))
     assert decision.size.tolist() == [[1.0]] * 11
 
 
@@ -303,7 +303,7 @@ def test_an_iteration_is_the_least_squares_of_temporal_differences(
     )
     before = random_value(rules, generator)
     found = improve(before, transitions, gamma, 1)
-    decision = before.decide(transitions.next_best, transitions.next)
+    decision = before.greedy(transitions.next_best, transitions.next)
     now, following = (found.features(state).double().numpy() for state in (transitions.after, decision.after))
     penalty = module._RIDGE * 500 * np.eye(now.shape[1])
     exact = np.linalg.solve(now.T @ (now - gamma * following) + penalty, now.T @ (gamma * decision.reward.numpy()))

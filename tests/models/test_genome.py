@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models import genome
-from models.genome import GENES, TARGET, cross, found, mutate, within_bounds
+from models.genome import GENES, TARGET, cross, mutate, random_genes, within_bounds
 from models.inputs import GROUPS
 from utils.spaces import TARGET_PERCENTS
 
@@ -21,7 +21,7 @@ def seeded(seed: int) -> torch.Generator:
 
 def reach() -> tuple[Tensor, Tensor]:
     """The least and the largest of each gene among many."""
-    genes = found(20_000, seeded(0))
+    genes = random_genes(20_000, seeded(0))
     return genes.min(0).values, genes.max(0).values
 
 
@@ -36,7 +36,7 @@ def are_within_bounds(genes: Tensor) -> bool:
 
 def test_every_group_of_inputs_has_a_penalty_and_every_target_is_drawn() -> None:
     assert GENES[: len(GROUPS)] == GROUPS and len(set(GENES)) == len(GENES)
-    targets = found(500, seeded(1))[:, TARGET]
+    targets = random_genes(500, seeded(1))[:, TARGET]
     assert targets.unique().tolist() == list(range(len(TARGET_PERCENTS)))
 
 
@@ -44,7 +44,7 @@ def test_every_group_of_inputs_has_a_penalty_and_every_target_is_drawn() -> None
 @given(seeds, st.floats(0, 1), st.floats(0, 3), st.integers(1, 40))
 def test_no_draw_leaves_the_bounds(seed: int, share: float, strength: float, agents: int) -> None:
     generator = seeded(seed)
-    genes = found(agents, generator)
+    genes = random_genes(agents, generator)
     assert genes.shape == (agents, len(GENES)) and are_within_bounds(genes)
     for _ in range(3):
         genes = mutate(genes, share, strength, generator)
@@ -56,7 +56,7 @@ def test_no_draw_leaves_the_bounds(seed: int, share: float, strength: float, age
 def test_a_step_beyond_a_bound_comes_back_from_it(seed: int) -> None:
     """So that genes do not gather at the bounds; where they are already within, nothing moves."""
     generator = seeded(seed)
-    genes = found(50, generator)
+    genes = random_genes(50, generator)
     assert torch.equal(within_bounds(genes.clone()), genes)
     low, high = (bound.expand_as(genes) for bound in genome._bounds())
     for far in (-1e9, 1e9):
@@ -71,7 +71,7 @@ def test_a_step_beyond_a_bound_comes_back_from_it(seed: int) -> None:
 @given(seeds, st.integers(1, 40))
 def test_each_gene_of_a_child_is_one_of_its_parents(seed: int, children: int) -> None:
     generator = seeded(seed)
-    first, second = found(children, generator), found(children, generator)
+    first, second = random_genes(children, generator), random_genes(children, generator)
     before = first.clone(), second.clone()
     child = cross(first, second, generator)
     assert bool(((child == first) | (child == second)).all())
@@ -80,7 +80,7 @@ def test_each_gene_of_a_child_is_one_of_its_parents(seed: int, children: int) ->
 
 def test_parents_give_about_half_of_the_genes_each() -> None:
     generator = seeded(3)
-    first, second = found(500, generator), found(500, generator)
+    first, second = random_genes(500, generator), random_genes(500, generator)
     free = [gene for gene in range(len(GENES)) if gene != TARGET]
     share = (cross(first, second, generator) == first)[:, free].double().mean(0)
     assert (share - 0.5).abs().max() < 5 * 0.5 / 500**0.5
@@ -93,7 +93,7 @@ def test_parents_give_about_half_of_the_genes_each() -> None:
 @given(seeds, st.floats(0.05, 0.5))
 def test_mutation_moves_the_share_that_is_asked_for(seed: int, share: float) -> None:
     generator = seeded(seed)
-    genes = found(2000, generator)
+    genes = random_genes(2000, generator)
     before = genes.clone()
     assert torch.equal(mutate(genes, 0.0, 1.0, generator), genes)
     assert torch.equal(mutate(genes, 1.0, 0.0, generator), genes)
@@ -104,7 +104,7 @@ def test_mutation_moves_the_share_that_is_asked_for(seed: int, share: float) -> 
 
 
 def test_small_steps_are_as_wide_as_they_are_said_to_be() -> None:
-    genes = found(4000, seeded(4))
+    genes = random_genes(4000, seeded(4))
     middle = ((genes - LOW) / (HIGH - LOW) - 0.5).abs() < 0.25
     middle[:, TARGET] = False
     steps = ((mutate(genes, 1.0, 0.05, seeded(5)) - genes) / (HIGH - LOW))[middle]
@@ -115,7 +115,7 @@ def test_small_steps_are_as_wide_as_they_are_said_to_be() -> None:
 def test_the_same_seed_gives_the_same_genes(seed: int) -> None:
     def bred() -> Tensor:
         generator = seeded(seed)
-        genes = found(5, generator)
+        genes = random_genes(5, generator)
         return mutate(cross(genes, genes.flip(0), generator), 0.5, 0.2, generator)
 
     assert torch.equal(bred(), bred())

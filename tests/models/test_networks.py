@@ -34,7 +34,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 def random_perceptrons(stack: tuple[int, ...], sizes: tuple[int, int, int], seed: int = 0) -> Perceptrons:
     """Perceptrons whose last layers and biases are random too."""
     generator = seeded(seed)
-    found = Perceptrons.found(stack, sizes, generator)
+    found = Perceptrons.initialize(stack, sizes, generator)
     return found.map(lambda part: part + 0.5 * torch.randn(part.shape, generator=generator))
 
 
@@ -52,12 +52,12 @@ def module_of(perceptrons: Perceptrons, place: tuple[int, ...]) -> nn.Sequential
 def random_networks(seed: int = 0, agents: int = AGENTS) -> Networks:
     """Networks without any part at zero, but for what is not looked at: each agent sees two thirds of the inputs."""
     generator = seeded(seed)
-    sight = torch.rand(agents, INPUTS, generator=generator) < 0.67
-    networks = Networks.found(sight, SIZES, 0.01, generator)
+    input_mask = torch.rand(agents, INPUTS, generator=generator) < 0.67
+    networks = Networks.initialize(input_mask, SIZES, 0.01, generator)
     for name, part in networks.tensors().items():
         if part.is_floating_point() and "optimizer" not in name:
             part += 0.3 * torch.randn(part.shape, generator=generator)
-    networks.blind()
+    networks.apply_mask()
     return networks
 
 
@@ -88,7 +88,7 @@ def test_stacked_perceptrons_are_those_of_torch_one_by_one(
 
 
 def test_drawn_perceptrons_begin_without_effect_and_can_learn() -> None:
-    perceptrons = Perceptrons.found((2, 3), (INPUTS, 64, 2), seeded()).map(lambda part: part.requires_grad_())
+    perceptrons = Perceptrons.initialize((2, 3), (INPUTS, 64, 2), seeded()).map(lambda part: part.requires_grad_())
     x = torch.randn(5, INPUTS, generator=seeded(1))
     assert torch.equal(perceptrons(x), torch.zeros(2, 3, 5, 2))
     (perceptrons(x) - 1.0).square().sum().backward()
@@ -155,7 +155,7 @@ def test_networks_come_back_from_their_tensors() -> None:
     with pytest.raises(ValueError, match="expected"):
         networks.assign(random_networks(agents=2).tensors())
     with pytest.raises(KeyError):
-        Networks.of({name: part for name, part in networks.tensors().items() if name != "sight"})
+        Networks.of({name: part for name, part in networks.tensors().items() if name != "input_mask"})
 
 
 def optimised(parts: list[Tensor], gradients: list[list[Tensor]], rate: float = 0.02) -> tuple[AdamW, list[Tensor]]:
@@ -290,19 +290,19 @@ def test_inputs_that_are_not_looked_at_never_matter() -> None:
     """At first and after updates, which would else begin to use them."""
     generator, networks = seeded(4), random_networks()
     x = torch.randn(1, SIZES.folds, 6, INPUTS, generator=generator).expand(AGENTS, -1, -1, -1).clone()
-    other = torch.where(networks.sight[:, None, None], x, 9.0 * torch.randn(x.shape, generator=generator))
+    other = torch.where(networks.input_mask[:, None, None], x, 9.0 * torch.randn(x.shape, generator=generator))
     assert not torch.equal(x, other)
     for _ in range(4):
         for found, expected in zip(rewards_of(networks, other), rewards_of(networks, x), strict=True):
             assert torch.equal(found, expected)
         (networks.critic.reward(x) - 1.0).square().mean().backward()
         networks.critic.continuation(torch.ones(2, SIZES.account)).sum().backward()
-        networks.blind_gradient()
+        networks.mask_gradient()
         networks.critic_optimizer.step()
         soft_update(networks.critic_target, networks.critic, torch.full((AGENTS,), 0.3))
     first = networks.critic.reward.parts[0].detach()
-    assert not bool((first * ~networks.sight[:, None, :, None]).any())
-    assert bool((first * networks.sight[:, None, :, None]).any())
+    assert not bool((first * ~networks.input_mask[:, None, :, None]).any())
+    assert bool((first * networks.input_mask[:, None, :, None]).any())
 
 
 def test_what_is_looked_at_later_begins_at_zero_with_moments_of_zero() -> None:
@@ -310,8 +310,8 @@ def test_what_is_looked_at_later_begins_at_zero_with_moments_of_zero() -> None:
     (networks.critic.reward(torch.ones(2, INPUTS)) - 1.0).square().mean().backward()
     networks.critic.continuation(torch.ones(2, SIZES.account)).sum().backward()
     networks.critic_optimizer.step()
-    networks.sight[:, 1] = False
-    networks.blind()
+    networks.input_mask[:, 1] = False
+    networks.apply_mask()
     optimizer = networks.critic_optimizer
     firsts = [part.reward.parts[0] for part in (networks.critic, networks.critic_target)]
     for part in (*firsts, optimizer.first[0], optimizer.second[0]):

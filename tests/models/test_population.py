@@ -16,7 +16,7 @@ from data.market import Market
 from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue
 from models.ddpg_agent import HISTORY, DDPGAgent
 from models.inputs import GROUP_OF_INPUT, GROUPS, NETWORK_INPUTS
-from models.population import Population, inputs_seen
+from models.population import Population, input_mask_of
 from models.replay_buffer import Batch, Transitions
 from models.trader import Traders
 from tests.small_market import TINY_RULES, small_market
@@ -46,7 +46,9 @@ def population_of(size: int = 4, seed: int = 0, learning: LearningConfig = LEARN
     """A population that is informed; its networks have random numbers in all parts."""
     agent, generator = tiny_agent(market()), seeded(seed)
     device, learn = torch.device("cpu"), learner(gamma=1.0, tau=0.3)
-    population = Population.found(size, learning, agent.inputs, TINY_RULES, FOLDS, device, generator, learner=learn)
+    population = Population.initialize(
+        size, learning, agent.inputs, TINY_RULES, FOLDS, device, generator, learner=learn
+    )
     population.inform(random_traders(size), agent.cash_value)
     if population.networks is not None:
         for name, part in population.networks.tensors().items():
@@ -54,7 +56,7 @@ def population_of(size: int = 4, seed: int = 0, learning: LearningConfig = LEARN
                 part += 0.1 * torch.rand(part.shape, generator=generator)
             elif "." in name:
                 part += 0.5 * torch.randn(part.shape, generator=generator)
-        population.networks.blind()
+        population.networks.apply_mask()
     return population
 
 
@@ -111,15 +113,15 @@ def test_founders_see_groups_of_inputs_and_nothing_else() -> None:
     population = population_of(8)
     assert population.networks is not None
     groups = torch.from_numpy(GROUP_OF_INPUT[1:])
-    for row, seen in enumerate(population.sight):
+    for row, seen in enumerate(population.feature_groups):
         expected = [bool(seen[group]) for group in groups.tolist()]
-        assert population.networks.sight[row].tolist() == expected
+        assert population.networks.input_mask[row].tolist() == expected
         first = population.networks.critic.reward.parts[0].detach()[row]
         assert not bool(first[:, ~torch.tensor(expected)].any())
         assert bool((first[:, torch.tensor(expected)] != 0).all())
     assert population.networks.critic.reward.parts[0].shape == (8, FOLDS, NETWORK_INPUTS, LEARNING.hidden)
     assert population.networks.actor.adjustment.parts[0].shape == (8, FEATURES, LEARNING.hidden)
-    assert 0 < int(population.sight.sum()) < population.sight.numel() == 8 * len(GROUPS)
+    assert 0 < int(population.feature_groups.sum()) < population.feature_groups.numel() == 8 * len(GROUPS)
 
 
 def test_what_the_population_learns_shows_in_its_agents() -> None:
@@ -169,25 +171,25 @@ def test_children_inherit_and_who_is_its_own_parent_stays_bit_for_bit() -> None:
     population, parents = population_of(6), torch.tensor([0, 1, 1, 5, 0, 5])
     for agent in population.agents:
         agent.update(random_batch(seed=int(agent is population.agents[0])))
-    before, sight = tensors_of(population), population.sight.clone()
+    before, feature_groups = tensors_of(population), population.feature_groups.clone()
     assert population.networks is not None
     places = {name: part.data_ptr() for name, part in population.networks.tensors().items()}
     population.inherit(parents, seeded(7))
     after = tensors_of(population)
     assert {name: part.data_ptr() for name, part in population.networks.tensors().items()} == places
     elites, children = [0, 1, 5], [2, 3, 4]
-    assert torch.equal(population.sight[elites], sight[elites])
-    assert not torch.equal(population.sight[children], sight[parents[children]])
-    assert torch.equal(after["sight"], inputs_seen(population.sight))
+    assert torch.equal(population.feature_groups[elites], feature_groups[elites])
+    assert not torch.equal(population.feature_groups[children], feature_groups[parents[children]])
+    assert torch.equal(after["input_mask"], input_mask_of(population.feature_groups))
     firsts = {"critic.0", "critic_target.0", "critic_optimizer.0", "critic_optimizer.12"}
     for name, part in after.items():
         assert torch.equal(part[elites], before[name][elites]), name
         if name in firsts:
             for child in children:
-                both = after["sight"][child] & before["sight"][parents[child]]
+                both = after["input_mask"][child] & before["input_mask"][parents[child]]
                 assert torch.equal(part[child][:, both], before[name][parents[child]][:, both]), name
                 assert bool(part[child][:, both].any()) and not bool(part[child][:, ~both].any()), name
-        elif name != "sight":
+        elif name != "input_mask":
             assert torch.equal(part[children], before[name][parents[children]]), name
 
 
@@ -196,9 +198,9 @@ def test_about_a_tenth_of_what_children_look_at_changes() -> None:
     changed = torch.zeros(size, len(GROUPS))
     generator = seeded(3)
     for _ in range(300):
-        before = population.sight
+        before = population.feature_groups
         population.inherit(torch.tensor([0, 0, 2, 2]), generator)
-        changed += population.sight != before[[0, 0, 2, 2]]
+        changed += population.feature_groups != before[[0, 0, 2, 2]]
     assert not bool(changed[[0, 2]].any())
     assert float(changed[[1, 3]].mean()) == pytest.approx(0.1 * 300, rel=0.1)
 
@@ -208,16 +210,16 @@ def test_inputs_that_a_child_looks_at_no_more_do_not_matter_to_it() -> None:
     population = population_of(2)
     assert population.networks is not None
     generator = seeded(1)
-    while not bool((population.networks.sight[1] & ~population.networks.sight[0]).any()):
+    while not bool((population.networks.input_mask[1] & ~population.networks.input_mask[0]).any()):
         population.inherit(torch.tensor([0, 0]), generator)
     batch, child = random_batch(), population.agents[1]
-    seen = population.networks.sight[1]
+    seen = population.networks.input_mask[1]
     assert not bool(seen.all())
     other = torch.where(seen, batch.x, -batch.x)
     for _ in range(3):
         assert torch.equal(child.critic.reward(batch.x[None]), child.critic.reward(other[None]))
         child.update(batch)
-    begun = seen & ~population.networks.sight[0]
+    begun = seen & ~population.networks.input_mask[0]
     assert bool(child.critic.reward.parts[0].detach()[0][:, begun].any())
 
 
@@ -233,7 +235,7 @@ def test_a_population_comes_back_from_its_state() -> None:
     file.seek(0)
     other.load_state_dict(torch.load(file, weights_only=True))
     assert differing_rows(tensors_of(population), tensors_of(other)) == set()
-    assert torch.equal(population.sight, other.sight)
+    assert torch.equal(population.feature_groups, other.feature_groups)
     for one, two in zip(population.agents, other.agents, strict=True):
         assert one.losses == two.losses and len(two.losses["critic"]) == 3
         assert one.update(random_batch(seed=9)) == two.update(random_batch(seed=9))

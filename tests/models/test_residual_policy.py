@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue, Decision
 from models.networks import Actor, Critic, Networks, NetworkSizes, Perceptrons
-from models.trader import ACTOR_BOUND, PolicyNetworks, Traders, decide
+from models.trader import ACTOR_BOUND, PolicyNetworks, Traders, daily_orders
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT
 
@@ -59,7 +59,7 @@ def random_candidates(count: int, stocks: int, seed: int) -> Tensor:
 
 def random_networks(agents: int, seed: int, scale: float = 1.0) -> Networks:
     generator = seeded(seed)
-    networks = Networks.found(torch.ones(agents, 4, dtype=torch.bool), SIZES, 0.01, generator)
+    networks = Networks.initialize(torch.ones(agents, 4, dtype=torch.bool), SIZES, 0.01, generator)
     for part in (*networks.actor.parameters(), *networks.critic.parameters()):
         part.detach().add_(scale * torch.randn(part.shape, generator=generator))
     networks.calibration.uniform_(0.5, 2.0, generator=generator)
@@ -88,14 +88,14 @@ def test_actors_that_are_shut_leave_the_greedy_rule(seed: int, stake: float, ord
     traders, expected = random_traders(2 * lanes, seed), random_candidates(2 * lanes, 6, seed + 2)
     policy = policy_of(random_networks(2, seed, 5.0), torch.zeros(2))
     none = torch.zeros(2 * lanes, dtype=torch.float64)
-    greedy = decide(traders, worth, expected, accounts, none, orders)
-    found = decide(traders, worth, expected, accounts, none, orders, adjustment=policy.adjusting(accounts, worth))
+    greedy = daily_orders(traders, worth, expected, accounts, none, orders)
+    found = daily_orders(traders, worth, expected, accounts, none, orders, adjustment=policy.adjusting(accounts, worth))
     assert torch.equal(found.decision.size, greedy.decision.size)
     assert torch.equal(found.action(6), greedy.action(6))
     # An actor whose last layer is zero, as it begins, is none either.
-    founded = Networks.found(torch.ones(2, 4, dtype=torch.bool), SIZES, 0.01, seeded(seed))
+    founded = Networks.initialize(torch.ones(2, 4, dtype=torch.bool), SIZES, 0.01, seeded(seed))
     at_first = policy_of(founded).adjusting(accounts, worth)
-    again = decide(traders, worth, expected, accounts, none, orders, adjustment=at_first)
+    again = daily_orders(traders, worth, expected, accounts, none, orders, adjustment=at_first)
     assert torch.equal(again.decision.size, greedy.decision.size)
 
 
@@ -104,8 +104,8 @@ def test_actors_that_are_open_depart_from_the_greedy_rule() -> None:
     worth, accounts = random_value(rules_of(), 0), random_accounts(40, 1)
     best = random_candidates(40, 2, 2).sort(1, descending=True).values.double()
     policy = policy_of(random_networks(2, 3))
-    found = worth.decide(best, accounts, adjustment=policy.adjusting(accounts, worth)).size
-    greedy = worth.decide(best, accounts).size
+    found = worth.greedy(best, accounts, adjustment=policy.adjusting(accounts, worth)).size
+    greedy = worth.greedy(best, accounts).size
     assert bool(((found > 0) & (greedy == 0)).any()) and bool(((found < greedy) & (found > 0)).any())
 
 
@@ -121,7 +121,7 @@ def test_no_actor_and_no_noise_overspend(
     drawn = noise * torch.randn(lanes, generator=seeded(seed), dtype=torch.float64)
     adjustment = policy_of(random_networks(2, seed, scale)).adjusting(accounts, worth, drawn)
     nothing = torch.zeros(lanes, dtype=torch.float64)
-    choice = decide(traders, worth, expected, accounts, nothing, orders, adjustment=adjustment)
+    choice = daily_orders(traders, worth, expected, accounts, nothing, orders, adjustment=adjustment)
     decision, per_order = choice.decision, rules.largest_order * (1 + rules.cost_rate)
     assert bool(decision.size.isfinite().all()) and bool((decision.size >= 0).all())
     assert not bool(decision.size[decision.best.isinf()].any())
@@ -168,7 +168,7 @@ def test_a_committee_of_equal_members_is_one_of_them(seed: int, members: int, or
     one = random_networks(1, seed)
     many = one.rows(torch.zeros(members, dtype=torch.long))
     alone, together = policy_of(one), committee_of(many, torch.ones(members))
-    sizes = [worth.decide(best, accounts, adjustment=own.adjusting(accounts, worth)) for own in (alone, together)]
+    sizes = [worth.greedy(best, accounts, adjustment=own.adjusting(accounts, worth)) for own in (alone, together)]
     is_close = (sizes[0].size - sizes[1].size).abs() < 1e-5
     # At the smallest size, or where a gain is none, the last bits decide.
     assert float(is_close.all(1).double().mean()) > 0.8
@@ -201,12 +201,12 @@ def test_each_agent_of_a_population_decides_by_its_own_networks() -> None:
     networks = random_networks(3, 2)
     best = random_candidates(12, 2, 4).sort(1, descending=True).values.double()
     together = policy_of(networks)
-    stacked = worth.decide(best, accounts, adjustment=together.adjusting(accounts, worth))
+    stacked = worth.greedy(best, accounts, adjustment=together.adjusting(accounts, worth))
     values = together.value(stacked, worth)
     for agent in range(3):
         rows = slice(agent * lanes, (agent + 1) * lanes)
         alone, own = policy_of(networks.rows(torch.tensor([agent]))), accounts.map(itemgetter(rows))
-        found = worth.decide(best[rows], own, adjustment=alone.adjusting(own, worth))
+        found = worth.greedy(best[rows], own, adjustment=alone.adjusting(own, worth))
         torch.testing.assert_close(found.size, stacked.size[rows], rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(alone.value(found, worth), values[rows], rtol=1e-5, atol=1e-5)
 
@@ -214,8 +214,8 @@ def test_each_agent_of_a_population_decides_by_its_own_networks() -> None:
 def test_q_is_the_value_of_the_closed_form_where_nothing_was_learned() -> None:
     worth, accounts = random_value(rules_of(), 0), random_accounts(30, 1)
     best = random_candidates(30, 2, 2).sort(1, descending=True).values.double()
-    decision = worth.decide(best, accounts)
-    founded = Networks.found(torch.ones(2, 4, dtype=torch.bool), SIZES, 0.01, seeded())
+    decision = worth.greedy(best, accounts)
+    founded = Networks.initialize(torch.ones(2, 4, dtype=torch.bool), SIZES, 0.01, seeded())
     torch.testing.assert_close(policy_of(founded).value(decision, worth), decision.reward + worth.of(decision.after))
 
 
@@ -226,7 +226,7 @@ def test_a_policy_comes_back_from_its_tensors() -> None:
     assert all(torch.equal(part, tensors[name]) for name, part in other.tensors().items())
     worth, accounts = random_value(rules_of(), 0), random_accounts(8, 1)
     best = torch.ones(8, 1, dtype=torch.float64)
-    sizes = [worth.decide(best, accounts, adjustment=own.adjusting(accounts, worth)).size for own in (policy, other)]
+    sizes = [worth.greedy(best, accounts, adjustment=own.adjusting(accounts, worth)).size for own in (policy, other)]
     assert torch.equal(*sizes)
 
 
@@ -238,10 +238,10 @@ def test_parts_of_other_networks_do_not_matter_to_orders() -> None:
 
     def sizes(actor: Actor, critic: Critic) -> Tensor:
         policy = PolicyNetworks.of(actor, critic, networks.calibration)
-        return worth.decide(best, accounts, adjustment=policy.adjusting(accounts, worth)).size
+        return worth.greedy(best, accounts, adjustment=policy.adjusting(accounts, worth)).size
 
     own = sizes(networks.actor, networks.critic)
     assert torch.equal(own, sizes(networks.actor, others.critic))
     assert not torch.equal(own, sizes(others.actor, networks.critic))
     silent = replace(networks.actor, adjustment=Perceptrons(tuple(map(torch.zeros_like, networks.actor.parameters()))))
-    assert torch.equal(sizes(silent, others.critic), worth.decide(best, accounts).size)
+    assert torch.equal(sizes(silent, others.critic), worth.greedy(best, accounts).size)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.cash_value import BUCKETS, Accounts, CashValue, Decision, accounts_of
-from models.trader import Forecasts, Traders, decide
+from models.trader import Forecasts, Traders, daily_orders
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules, trending_panel, world_of
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT
@@ -75,7 +75,7 @@ def decided(world: World, traders: Traders, expected: Tensor, cash_value: CashVa
     best = expected.clamp(min=0).max(1).values.double()
     accounts = accounts_of(env.positions().features, env.account(), best, env.rules)
     rows = traders.rows(torch.arange(traders.count).repeat_interleave(len(expected) // traders.count))
-    choice = decide(rows, cash_value, expected, accounts, torch.zeros_like(accounts.cash), env.orders_per_day)
+    choice = daily_orders(rows, cash_value, expected, accounts, torch.zeros_like(accounts.cash), env.orders_per_day)
     ranked = expected.sort(1, descending=True).values[:, : env.orders_per_day]
     torch.testing.assert_close(choice.decision.best, ranked.double())
     return choice.action(world.stocks), choice.decision
@@ -138,7 +138,7 @@ def test_the_smallest_order_is_not_lost_to_the_trace_of_its_rank() -> None:
     cash = torch.tensor([(1 + least) * rules.largest_order + 1e-12], dtype=torch.float64)
     accounts = Accounts(cash, torch.zeros(1, BUCKETS).double(), torch.ones(1).double(), torch.ones(1).double())
     expected = torch.tensor([[4.0, -torch.inf, 5.0, -1.0]])
-    choice = decide(traders_of(1), CashValue.zero(rules), expected, accounts, torch.zeros(1).double(), 2)
+    choice = daily_orders(traders_of(1), CashValue.zero(rules), expected, accounts, torch.zeros(1).double(), 2)
     assert choice.decision.size.tolist() == [pytest.approx([1.0, least])]
     assert choice.action(4)[0, :, 0].tolist() == [MIN_COEFFICIENT, 0.0, MAX_COEFFICIENT, 0.0]
 
@@ -158,5 +158,5 @@ def test_agents_do_not_see_one_another() -> None:
             type(accounts)(**{name: value[lanes] for name, value in vars(accounts).items()}), opportunity=best
         )
         rows = traders.rows(torch.tensor([agent, agent]))
-        alone = decide(rows, cash_value, candidates, own, torch.zeros(2).double(), 1).action(world.stocks)
+        alone = daily_orders(rows, cash_value, candidates, own, torch.zeros(2).double(), 1).action(world.stocks)
         assert torch.equal(alone, together[lanes])

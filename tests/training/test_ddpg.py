@@ -37,14 +37,14 @@ seeds = st.integers(0, 2**32)
 def random_networks(agents: int, seed: int = 0, scale: float = 0.5, rate: float = RATE) -> Networks:
     """Networks, targets other than these, and calibrations."""
     generator = seeded(seed)
-    sight = torch.rand(agents, INPUTS, generator=generator) < 0.8
-    networks = Networks.found(sight, SIZES, rate, generator)
+    input_mask = torch.rand(agents, INPUTS, generator=generator) < 0.8
+    networks = Networks.initialize(input_mask, SIZES, rate, generator)
     for name, part in networks.tensors().items():
         if name == "calibration":
             part.uniform_(0.5, 2.0, generator=generator)
         elif part.is_floating_point() and "optimizer" not in name:
             part += scale * torch.randn(part.shape, generator=generator)
-    networks.blind()
+    networks.apply_mask()
     return networks
 
 

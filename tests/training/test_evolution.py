@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.genome import found
+from models.genome import random_genes
 from tests.tiny import seeded
 from training.evolution import elite_count, next_generation, ranked, tournament
 from utils.config.trader import EvolutionConfig
@@ -31,7 +31,7 @@ def cases(draw: st.DrawFn) -> tuple[Tensor, Tensor, EvolutionConfig, int]:
     )
     kinds = st.one_of(st.floats(-10, 10), st.integers(-2, 2).map(float), st.sampled_from((torch.nan, -torch.inf)))
     fitness = draw(st.lists(kinds, min_size=size, max_size=size))
-    return found(size, seeded(seed)), torch.tensor(fitness, dtype=torch.float64), config, seed
+    return random_genes(size, seeded(seed)), torch.tensor(fitness, dtype=torch.float64), config, seed
 
 
 @given(cases())

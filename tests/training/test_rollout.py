@@ -12,7 +12,7 @@ from torch import Tensor
 
 from models.cash_value import CashValue, accounts_of
 from models.replay_buffer import transition_fields
-from models.trader import Forecasts, Traders, decide
+from models.trader import Forecasts, Traders, daily_orders
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules, trending_panel, world_of
 from training.rollout import play, roll_out
 from utils.config.trader import EnvironmentConfig
@@ -58,7 +58,7 @@ def alone(
         state = accounts_of(env.positions().features, env.account(), forecasts.opportunity[agent, day][None], env.rules)
         expected = torch.where(env.candidates(), forecasts.expected[agent, day], -torch.inf)
         least = torch.tensor([exploration_threshold], dtype=torch.float64)
-        choice = decide(trader, cash_value, expected, state, least, env.orders_per_day)
+        choice = daily_orders(trader, cash_value, expected, state, least, env.orders_per_day)
         if before is not None and last is not None:
             for when, accounts in (("state", before.before), ("after", before.after), ("next", state)):
                 for name, value in vars(accounts).items():

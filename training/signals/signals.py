@@ -138,7 +138,7 @@ def make_signals(
     place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
     if holdings:
         positions[[place[holding.column] for holding in holdings]] = position_features(holdings, rules)
-    action = agent.decide(positions, portfolio.account()[0], forecasts, day)
+    action = agent.action(positions, portfolio.account()[0], forecasts, day)
     is_free = portfolio.candidates()[0] & (positions[:, 0] == 0)
     expected = forecasts.expected[0, day].cpu() / rules.largest_order
     best = int(torch.where(is_free, expected, -torch.inf).argmax())
