@@ -12,7 +12,7 @@ from torch import Tensor
 from data.features import CLOSE, HIGH, OPEN
 
 EXIT_REASONS = ("", "target_open", "target", "holding", "no_bar", "episode_end")
-"""Where several apply, the first counts."""
+"""In order of precedence."""
 MONEY = ("target_percent", "value", "shares", "entry_price", "target_price", "last_price")
 """Columns of a ledger in float64."""
 
@@ -26,13 +26,13 @@ class Bars:
     tradable: Tensor
     """(days, stocks) bool: the stock has a bar."""
     volume: Tensor | None = None
-    """(days * stocks,) float32: shares traded, infinite where not known, so that no order is cut there."""
+    """(days * stocks,) float32: shares traded, infinite where unknown, so that no order is cut there."""
 
     @classmethod
     def from_prices(cls, open_: Tensor, high: Tensor, close: Tensor, volume: Tensor | None = None) -> Bars:
         """Build from (days, stocks) tensors; a bar counts only if all three prices are finite and positive.
 
-        A volume that is NaN or negative counts as not known.
+        A volume that is NaN or negative counts as unknown.
         """
         quotes = torch.stack((open_, high, close), dim=-1).double()
         tradable = (torch.isfinite(quotes) & (quotes > 0)).all(-1)
@@ -49,7 +49,7 @@ class Bars:
         device: torch.device | str = "cpu",
         volume: NDArray[np.float32] | None = None,
     ) -> Bars:
-        """Take the bars of these columns from a (days, columns, 9) array, their volume from a (days, columns) one."""
+        """Build from the given columns of (days, columns, 9) data and (days, columns) volume."""
         parts = [data_array[:, columns, feature] for feature in (OPEN, HIGH, CLOSE)]
         parts += [] if volume is None else [volume[:, columns]]
         return cls.from_prices(*(torch.from_numpy(part).to(device) for part in parts))
@@ -77,12 +77,12 @@ class Positions:
 
 @dataclass
 class Ledger:
-    """Every order of the running episodes, (rows, lanes) each; prices and money are float64."""
+    """Every order of the running episodes, (rows, lanes) each; prices and amounts are float64."""
 
     stock: Tensor
     target_percent: Tensor
     value: Tensor
-    """Money paid at the fill, before costs; 0 where nothing was bought."""
+    """Amount paid at the fill, before costs; 0 where nothing was bought."""
     shares: Tensor
     entry_price: Tensor
     target_price: Tensor
@@ -93,11 +93,11 @@ class Ledger:
     exit_step: Tensor
     """Steps finished when it was closed, -1 while it was not."""
     reason: Tensor
-    """Place in EXIT_REASONS; while an account runs, the bits of the rules by which it was closed."""
+    """Index into EXIT_REASONS; while an episode runs, the bits of the rules that closed it."""
 
     @classmethod
     def over(cls, money: Tensor) -> Ledger:
-        """Allocate a ledger over (rows, MONEY, lanes) float64, which are written at once."""
+        """Allocate a ledger on top of a (rows, MONEY, lanes) float64 block, which is written in one piece."""
         types = dict.fromkeys(("stock", "days_without_bar", "exit_step"), torch.int64)
         types |= {"is_open": torch.bool, "reason": torch.uint8}
         rows, _, lanes = money.shape
@@ -117,7 +117,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class EpisodeSummary:
-    """Results of finished episodes, (lanes,) each; money in currency units."""
+    """Results of finished episodes, (lanes,) each; amounts in currency units."""
 
     trades: Tensor
     wins: Tensor
@@ -126,9 +126,9 @@ class EpisodeSummary:
     days_with_positions: Tensor
     days_without_positions: Tensor
     penalties: Tensor
-    """Percent of initial capital taken from rewards and fitness without any money being lost."""
+    """Percent of the initial capital deducted from rewards and fitness, not from cash."""
     costs: Tensor
     final_equity: Tensor
     fitness: Tensor
     profit_percent: Tensor
-    """Change of equity in percent of the initial capital: the money, without penalties."""
+    """Change of equity in percent of the initial capital, without penalties."""

@@ -21,9 +21,9 @@ from utils.errors import ConfigError
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 _RULES = len(EXIT_REASONS) - 2
-"""Of exits, by the bits of a byte; who passes none leaves at the end of the episode."""
+"""Exit rules, one bit each; a position that none applies to is closed at the end of the episode."""
 _DUST = 1e-6
-"""Orders below this share of the initial capital are dropped: what rounding leaves of the cash is no position."""
+"""Orders below this share of the initial capital are dropped: rounding leftovers of cash are no position."""
 
 
 class Portfolio:
@@ -33,11 +33,11 @@ class Portfolio:
     of d + 1, by default.
 
     With a volume cap an order buys at most that percent of the shares traded on the day of its fill, which the policy
-    does not know: the cap says what the market could have filled. What is cut off lapses, and the next orders of the
-    day may spend its cash. Sales are never cut: no position stays beyond its rules.
+    does not know: the cap is what the market could have filled. The rest lapses, and the next orders of the day may
+    spend its cash. Sales are never cut: no position outlives its rules.
 
-    A delisting loss is taken where a position closes since its stock had no bar for `max_days_without_bar` sessions.
-    One that the end of the episode closes before that leaves at its last price: most short gaps are halts.
+    A delisting loss applies to positions closed because their stock had no bar for `max_days_without_bar` sessions. One
+    that the end of the episode closes earlier is sold at its last price: most short gaps are halts.
 
     Raises:
         ConfigError: the rules cap orders by volume, but the bars have none.
@@ -58,7 +58,7 @@ class Portfolio:
         self._rate = rules.cost_rate
         lifetime = rules.max_holding_days + rules.max_days_without_bar - 1
         self.slots = lifetime * self.orders_per_day
-        # A slot's place in the window tells its age, so sessions held are a constant column.
+        # A slot's place in the window is its age, so sessions held are a constant column.
         age = torch.arange(lifetime, 0, -1, device=self.device).repeat_interleave(self.orders_per_day)
         self.sessions_held = age if rules.fill == "next_open" else age + 1
         """(slots,) of a position that is open at a close."""
@@ -67,7 +67,7 @@ class Portfolio:
         passed = range(2**_RULES)
         first = [next((rule for rule in range(_RULES) if bits >> rule & 1), _RULES) + 1 for bits in passed]
         self._reason_of_bits = torch.tensor(first, dtype=torch.uint8, device=self.device)
-        # Numbers would be copied to the device each time.
+        # Plain numbers would be copied to the device each time.
         self._none = torch.full((), bars.stocks, device=self.device)
         self._zero, self._one = torch.arange(2, dtype=torch.float64, device=self.device).unbind()
 
@@ -102,7 +102,7 @@ class Portfolio:
         self.equity_curve.fill_(self.rules.initial_capital)
 
     def clear_history(self) -> None:
-        """Forget the trades of the episodes; cash and equity stay as they are."""
+        """Clear the trades of the episodes; cash and equity stay."""
         self._ledger.clear()
         self._realised_loss.zero_()
         self.had_position.zero_()
@@ -123,7 +123,7 @@ class Portfolio:
 
     @property
     def is_trading(self) -> bool:
-        """Tell whether an order given now would be accepted."""
+        """Tell whether orders are accepted now."""
         return self.step_index < self.trading_steps
 
     @property
@@ -200,7 +200,7 @@ class Portfolio:
         return self._rewards(self.step_index - 1)[0]
 
     def step_orders(self, orders: Orders | None) -> None:
-        """As `step`, with the orders already chosen; None orders nothing."""
+        """Like `step`, with the orders already selected; None orders nothing."""
         if self.is_done:
             raise RuntimeError("the episode has ended; call reset first")
         if orders is not None and self.rules.fill == "same_close":
@@ -295,7 +295,7 @@ class Portfolio:
         return reward - (self.rules.loss_multiplier - 1) * percent * self._realised_loss[steps]
 
     def ledger(self) -> Ledger:
-        """Return all orders of the episodes, (steps * orders, lanes) each, in the order they were given."""
+        """Return all orders of the episodes, (steps * orders, lanes) each, in the order they were placed."""
         first = self.slots - self.orders_per_day
         rows = slice(first, first + self.step_index * self.orders_per_day)
         found = Ledger(**{f.name: getattr(self._ledger, f.name)[rows] for f in fields(Ledger)})
@@ -315,7 +315,7 @@ class Portfolio:
         return credited - self.rules.inaction_penalty * ~self.had_position[: self.step_index]
 
     def summary(self) -> EpisodeSummary:
-        """Sum up the episodes so far."""
+        """Summarise the episodes so far."""
         ledger, rules, capital = self.ledger(), self.rules, self.rules.initial_capital
         worth, closed = ledger.shares * ledger.last_price, ledger.exit_step > 0
         trades, wins = closed.sum(0), (closed & (self._net(ledger.value, worth) > 0)).sum(0)

@@ -1,11 +1,11 @@
-"""The value of cash: what an account can still earn after its orders of a day.
+"""The value of cash: what an account can still earn after today's orders.
 
-Cash that is spent today cannot be spent on a better trade tomorrow; it comes back when the trade is closed. The value
-is linear in products of piecewise linear functions of cash, time and opportunities. It is learned by least-squares
+Cash spent today cannot buy a better trade tomorrow; it returns when the trade is closed. The value function is linear
+in products of piecewise linear functions of cash, time and opportunity. It is learned by least-squares
 policy iteration (Lagoudakis and Parr 2003, "Least-squares policy iteration", JMLR 4) on states after the decision
-(Powell 2011, "Approximate dynamic programming", section 4.6), so that nothing has to be known of how prices move.
+(Powell 2011, "Approximate dynamic programming", section 4.6), so that no model of prices is needed.
 
-Trades earn what the critic expects of them, not what one of them happened to earn: a result adds noise, nothing else.
+The rewards are forecasts, not realised results, which would only add noise.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, SESSIONS_HELD, SIZE, TRADING_LEFT
 
 BUCKETS = 4
-"""Parts of the holding period by which the capital in open positions is told apart."""
+"""Parts of the holding period by which the capital in open positions is grouped."""
 _CASH = (0.0, 0.1, 0.25, 0.5, 1.0)
-"""Shares of the initial capital between which the value of cash bends."""
+"""Knots of the value function in cash, shares of the initial capital."""
 _OPPORTUNITIES = (0.05, 0.5, 0.95)
-"""Quantiles of the opportunities between which values bend."""
+"""Knots of the value function in opportunity, as quantiles."""
 _RIDGE = 1e-4
 """Penalty on the weights, in multiples of the number of transitions; features lie between 0 and 1."""
 _ROWS_AT_ONCE = 16_384
 FEATURES = 8
-"""Numbers by which networks see an account, or a candidate."""
+"""Features of an account, or of a candidate, that networks see."""
 _LARGEST_FEATURE = 4.0
 _MONTH = 21.0
 Adjustment = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -39,7 +39,7 @@ cash that it takes, to the share of that order by which an actor departs from th
 
 @dataclass(frozen=True)
 class Accounts:
-    """What the value of cash depends on, in L accounts."""
+    """The state of L accounts, as far as the value of cash depends on it."""
 
     cash: Tensor
     """(L,) share of the initial capital."""
@@ -51,7 +51,7 @@ class Accounts:
     """(L,) mean of the largest expected results of the day, see `models.trader.Forecasts`."""
 
     def after(self, spent: Tensor, invested: Tensor) -> Accounts:
-        """Return the accounts with so much less cash and so much more in new positions, (L,) each."""
+        """Return the accounts with (L,) cash spent and (L,) invested in new positions."""
         pending = torch.cat((self.pending[..., :-1], self.pending[..., -1:] + invested[..., None]), dim=-1)
         return replace(self, cash=self.cash - spent, pending=pending)
 
@@ -100,19 +100,19 @@ class CashValue:
     by_left: Tensor
     """(trading days + 1, j) weights of the knots of time, by days left; 0 where no order can be given any more."""
     opportunity_knots: Tensor
-    """(3,) opportunities between which values bend."""
+    """(3,) knots of the value function in opportunity."""
     largest_order: float
     """Share of the initial capital."""
     cost_rate: float
     """Of a leg, as a share of the value traded."""
     cash_knots: Tensor
-    """(5,) shares of the initial capital between which values bend."""
+    """(5,) knots in cash, shares of the initial capital."""
     spent: Tensor
     """(3,) what the largest order takes from `Accounts.levels`: in the end only its costs."""
 
     @classmethod
     def zero(cls, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> CashValue:
-        """Return the value that has learned nothing: waiting is worth nothing."""
+        """Return a value function that is zero everywhere."""
         held = rules.max_holding_days
         days = sorted({0.0, held / 4, float(held), 3.0 * held, float(rules.trading_days)})
         knots = torch.tensor([day for day in days if day <= rules.trading_days], dtype=torch.float64, device=device)
@@ -153,7 +153,7 @@ class CashValue:
         return self.opportunity_knots[-1].clamp(min=1e-3)
 
     def slopes(self, left: Tensor, opportunity: Tensor) -> Tensor:
-        """Return what each level of cash is worth between its knots on days with so many left: (..., 3, knots - 1)."""
+        """Return the slopes of the value function in each level of cash: (..., 3, knots - 1)."""
         return self._on_days(self._by_left().diff(dim=-1), left, opportunity)
 
     def _by_left(self) -> Tensor:
@@ -177,7 +177,7 @@ class CashValue:
         return left.long().clamp(max=len(self.by_left) - 1)
 
     def with_values(self, weights: Tensor, opportunity_knots: Tensor) -> CashValue:
-        """Return the value with other weights, and the knots that they were learned with; ValueError if none fit."""
+        """Return the value function with other weights and knots; ValueError where shapes differ."""
         if (weights.shape, opportunity_knots.shape) != (self.weights.shape, self.opportunity_knots.shape):
             raise ValueError(f"expected {tuple(self.weights.shape)} weights, got {tuple(weights.shape)}")
         return replace(self, weights=weights, opportunity_knots=opportunity_knots)
@@ -193,21 +193,21 @@ class CashValue:
         slopes: Tensor | None = None,
         adjustment: Adjustment | None = None,
     ) -> Decision:
-        """Order the best stocks, one after the other, where they earn more than the cash would by waiting.
+        """Decide greedily: order the best stocks in turn while each earns more than the value of the cash it takes.
 
         Args:
             best: (L, k) expected results of the largest orders, percent of the initial capital, the best first; minus
                 infinity where there is no candidate.
-            value_weight: (L,) weight of the value that an order takes from waiting.
-            exploration_threshold: (L,) expected result, percent of an order's value, that it must have beyond that.
+            value_weight: (L,) weight of the value of the cash that an order takes.
+            exploration_threshold: (L,) percent of an order's value that it must earn beyond that.
             largest: (L,) share of the largest order that an order has, if the cash suffices.
-            slopes: of the accounts, where they are known.
-            adjustment: of an actor, to orders that are otherwise the largest or none.
+            slopes: see `slopes`; computed if not given.
+            adjustment: the actor's residual; without one an order is the largest or none.
         """
         if slopes is None:
             slopes = self.slopes(accounts.left, accounts.opportunity)
         per_order = self.largest_order * (1 + self.cost_rate)
-        # Less is left in cash, but where all of it pays for no more.
+        # Smaller orders are not placed, unless all of the cash pays for no more.
         smallest = MIN_COEFFICIENT / MAX_COEFFICIENT * min(1.0, 1.0 / per_order)
         sizes: list[Tensor] = []
         levels, margin = accounts.levels, exploration_threshold * self.largest_order
@@ -224,7 +224,7 @@ class CashValue:
             if adjustment is not None:
                 share = (is_ordered + adjustment(levels, expected, gain)).clamp(0.0, 1.0)
                 size = size * share * is_candidate
-                # An actor feels what a larger order would earn, also where its own is too small to be given.
+                # Straight-through: the gradient also reaches orders that are too small to be placed.
                 sizes.append(size + (size * (size >= smallest) - size).detach())
             else:
                 sizes.append(size * (is_ordered & (size >= smallest)))
@@ -252,17 +252,17 @@ class CashTransitions:
 
 
 def improve(cash_value: CashValue, transitions: CashTransitions, gamma: float, iterations: int) -> CashValue:
-    """Learn the value of the policy that orders by it: so many policy iterations, from the value there is.
+    """Improve the value function by least-squares policy iteration.
 
-    In each the policy is that of the value before; its value solves V(s) = gamma (r' + V(s')) over the transitions in
-    the least-squares sense of temporal differences (Bradtke and Barto 1996).
+    Each iteration evaluates the policy that is greedy with respect to the value before: V(s) = gamma (r' + V(s')) is
+    solved over the transitions by least-squares temporal differences (Bradtke and Barto 1996).
     """
     quantiles = torch.tensor(_OPPORTUNITIES, dtype=torch.float64, device=transitions.after.opportunity.device)
     knots = torch.quantile(
         transitions.after.opportunity.double()[:: 1 + len(transitions.next_best) // 100_000], quantiles
     )
     steps = torch.arange(len(knots), device=knots.device) * (1e-6 + 1e-6 * knots.abs().max())
-    learned = replace(cash_value, opportunity_knots=knots + steps)  # distinct where opportunities are all alike
+    learned = replace(cash_value, opportunity_knots=knots + steps)  # distinct even where all opportunities are equal
     parts = [
         transitions.rows(slice(row, row + _ROWS_AT_ONCE)) for row in range(0, len(transitions.next_best), _ROWS_AT_ONCE)
     ]
@@ -280,7 +280,7 @@ def improve(cash_value: CashValue, transitions: CashTransitions, gamma: float, i
 
 
 def ramps(values: Tensor, knots: Tensor) -> Tensor:
-    """Return (..., knots - 1): how much of the way from each knot to the next has been passed, 0 to 1."""
+    """Return (..., knots - 1): the fraction, 0 to 1, of each interval between knots that lies below the value."""
     return ((values.double()[..., None] - knots[:-1]) / knots.diff()).clamp(0.0, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""One agent, usable alone: it acts on the observations of an environment, and can be saved and loaded."""
+"""A single agent: it acts on the observations of an environment, learns, and can be saved and loaded."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from utils.errors import ConfigError
 HISTORY = 1000
 LOSSES = ("critic", "actor")
 Learner = Callable[["DDPGAgent", Batch, int], Mapping[str, Tensor]]
-"""Takes an update of an agent by a batch, see `training.ddpg`; returns its losses."""
+"""Updates an agent by a batch, see `training.ddpg`; returns its losses."""
 SIGNIFICANCE_LEVEL = 0.001
-"""Level of significance: the largest p-value at which what an agent expects counts as evidence."""
+"""Forecasts with a p-value of at most this are significant."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The p-values of an agent's forecasts: chances that critics without skill foresee as much out of fold.
+    """P-values of an agent's forecasts, out of fold on training days: that they have no skill.
 
-    Both are looked at, and allow for it, as they do for all agents that were looked at.
+    Adjusted (Bonferroni) for both tests and for all agents among which elites were selected.
     """
 
     selection: float
-    """Of the stocks of a day, by rank."""
+    """Of ranking the stocks of a day."""
     timing: float
-    """Of the means of days."""
+    """Of forecasting the days' means."""
 
     @property
     def is_significant(self) -> bool:
@@ -56,17 +56,17 @@ class Evidence:
 
     @property
     def smallest(self) -> float:
-        """Return the smaller p-value, by which it is told."""
+        """Return the smaller p-value."""
         return min(self.selection, self.timing)
 
     @property
     def p_value(self) -> str:
-        """Return the smaller p-value in words."""
+        """Return the smaller p-value as text."""
         return f"p < {SIGNIFICANCE_LEVEL:g}" if self.smallest < SIGNIFICANCE_LEVEL else f"p = {self.smallest:.3f}"
 
     @property
     def finding(self) -> str:
-        """Return what training days show, without a full stop."""
+        """Return the finding as a sentence without a full stop."""
         return f"Training days show {'' if self.is_significant else 'no '}significant evidence ({self.p_value})"
 
     def __str__(self) -> str:
@@ -80,9 +80,9 @@ class Committee:
     ridge: Tensor
     """(inputs,) weights of the ridge regressions, each times its weight in its agent's blend; their mean."""
     network: Tensor
-    """(E,) percent of the initial capital that a standard deviation expected by the network counts for."""
+    """(E,) weight of the network, percent of the initial capital per standard deviation."""
     target: Tensor
-    """(E,) int64 place of the agent's sale target."""
+    """(E,) int64 index of the agent's sale target."""
     gate: Tensor
     """(E,) 1 where the actor's residual is kept, else 0."""
 
@@ -113,8 +113,8 @@ class DDPGAgent:
     """A deep deterministic policy gradient agent on a closed form, or a committee of such agents.
 
     Critic: Q(s, a) = sum of size times forecast + (value of cash + continuation)(account after the orders). Ridge
-    regression and value of cash are known in closed form, what networks add is learned. Actor: the greedy rule on what
-    is known, plus a bounded residual. Target networks are what is played. Without networks it is the closed form alone.
+    regression and value of cash are closed forms; the networks' part is learned. Actor: the greedy rule on the closed
+    form, plus a bounded residual. Target networks are played. Without networks it is the closed form alone.
     """
 
     inputs: TradeInputs
@@ -122,13 +122,13 @@ class DDPGAgent:
     """Of one agent; means over a committee."""
     cash_value: CashValue
     rules: EnvironmentConfig
-    """Under which it was trained."""
+    """Trading rules of its training."""
     evidence: Evidence
     """Of its forecasts, on training days out of fold."""
     networks: Networks | None = None
-    """Of one agent, or a committee."""
+    """Of one agent, or of a committee."""
     committee: Committee | None = None
-    """Where there are networks whose weight is known."""
+    """Weights of the networks, once they were blended."""
     noise_scale: float = 0.0
     """Standard deviation of its exploration noise, as a share of the largest order."""
     learner: Learner | None = None
@@ -137,22 +137,22 @@ class DDPGAgent:
 
     @property
     def actor(self) -> Actor:
-        """Network that adds to the greedy rule."""
+        """Network of the residual on the greedy rule."""
         return self._learned.actor
 
     @property
     def actor_target(self) -> Actor:
-        """Slow copy of the actor, which is played."""
+        """Target network of the actor, which is played."""
         return self._learned.actor_target
 
     @property
     def critic(self) -> Critic:
-        """Networks that add to what orders earn and to what cash is worth."""
+        """Networks of the learned part of Q."""
         return self._learned.critic
 
     @property
     def critic_target(self) -> Critic:
-        """Slow copy of the critic, which is played."""
+        """Target network of the critic, which is played."""
         return self._learned.critic_target
 
     @property
@@ -173,7 +173,7 @@ class DDPGAgent:
 
     @property
     def holds_market(self) -> bool:
-        """Tell whether it expects nothing of any stock, and holds them all in turn."""
+        """Tell whether it holds the market round robin, without forecasts."""
         return self.networks is None and not self.traders.weights.any()
 
     def holding_market(self) -> DDPGAgent:
@@ -183,7 +183,7 @@ class DDPGAgent:
 
     @property
     def policy(self) -> PolicyNetworks | None:
-        """What its networks add to its decisions."""
+        """The residual policy of its networks; None without networks."""
         if self.networks is None or self.committee is None:
             return None
         return PolicyNetworks.of_committee(
@@ -192,11 +192,11 @@ class DDPGAgent:
 
     @property
     def device(self) -> torch.device:
-        """Device of what it decides by."""
+        """Device of its tensors."""
         return self.cash_value.weights.device
 
     def update(self, batch: Batch, accumulate: int = 1) -> dict[str, float]:
-        """Take one step of DDPG by a batch, gradients being accumulated over so many parts of it; return the losses."""
+        """Take one DDPG step on a batch, accumulating gradients over so many micro-batches; return the losses."""
         if self.learner is None:
             raise ConfigError("expected an agent of a trainer, got one without a learner; see training.ddpg.update")
         found = {name: float(loss.mean()) for name, loss in self.learner(self, batch, accumulate).items()}
@@ -205,13 +205,13 @@ class DDPGAgent:
         return found
 
     def clone(self) -> DDPGAgent:
-        """Return a copy that shares no network with this one."""
+        """Return a copy that shares no network."""
         rows = None if self.networks is None else torch.arange(len(self.networks.input_mask))
         networks = None if self.networks is None or rows is None else self.networks.rows(rows)
         return replace(self, networks=networks, losses=copy.deepcopy(self.losses))
 
     def get_stats(self) -> dict[str, float]:
-        """Return the last losses, the norms of the last gradients, steps taken and left out, and the noise scale."""
+        """Return the last losses, gradient norms, steps taken and skipped, and the noise scale."""
         found = {f"{name}_loss": losses[-1] if losses else math.nan for name, losses in self.losses.items()}
         if self.networks is not None:
             for name in LOSSES:
@@ -221,11 +221,11 @@ class DDPGAgent:
         return {**found, "noise_scale": self.noise_scale}
 
     def forecasts(self, market: Market, x: Float32Array | Tensor | None = None, days: slice = slice(None)) -> Forecasts:
-        """Return what it expects of the orders of all days of a market.
+        """Return its forecasts for all days of a market.
 
         Args:
-            x: (days, n, inputs) of the market, where they are known.
-            days: those on which it is asked; on others it expects nothing.
+            x: (days, n, inputs) of the market; computed if not given.
+            days: on which networks are evaluated.
         """
         tradable = torch.from_numpy(np.isfinite(market.close)).to(self.device)
         if self.holds_market:
@@ -239,7 +239,7 @@ class DDPGAgent:
         return Forecasts.of(expected[None], tradable)
 
     def network_share(self, x: Tensor) -> Tensor:
-        """Return what the networks expect of orders, (days, n) percent of the initial capital, from (days, n, inputs).
+        """Return the networks' forecasts, (days, n) percent of the initial capital, from (days, n, inputs).
 
         The mean over members and folds.
         """
@@ -285,7 +285,7 @@ class DDPGAgent:
         return choice.action(expected.shape[1])[0].cpu()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that it is, as nested dicts of tensors and JSON values."""
+        """Return its state as nested dicts of tensors and JSON values."""
         return {
             "inputs": {name: torch.from_numpy(value) for name, value in _arrays(self.inputs).items()},
             "traders": dict(vars(self.traders)),
@@ -344,6 +344,6 @@ class DDPGAgent:
 
 
 def _arrays(inputs: TradeInputs) -> dict[str, NDArray[Any]]:
-    """Return the arrays that inputs consist of, by name."""
+    """Return the arrays of the inputs by name."""
     responses = {f"responses.{name}": value for name, value in vars(inputs.responses).items()}
     return {"mean": inputs.mean, "std": inputs.std, **responses}

@@ -1,4 +1,4 @@
-"""What evolution decides about an agent: what its critic looks at, and how it uses its capital.
+"""Genes: the penalties of an agent's ridge forecasts, its sale target and the weight of its value of cash.
 
 A population's genes are one tensor, (agents, genes). Each gene lies within bounds; the sale target is one of a few.
 """
@@ -17,7 +17,7 @@ GENES = (*GROUPS, *DECISIONS)
 value of cash."""
 TARGET, VALUE_WEIGHT = (GENES.index(name) for name in DECISIONS)
 _SEEN = 0.75
-"""Share of the groups of inputs that a founder's network looks at."""
+"""Share of the feature groups that a founder's network sees."""
 _LOW = (*(-4.0 for _ in GROUPS), 0.0, 0.0)
 _HIGH = (*(2.0 for _ in GROUPS), len(TARGET_PERCENTS) - 1.0, 1.25)
 
@@ -30,7 +30,7 @@ def random_genes(agents: int, generator: torch.Generator) -> Tensor:
 
 
 def cross(first: Tensor, second: Tensor, generator: torch.Generator) -> Tensor:
-    """Take each gene of a child from one of its two parents by lot: (children, genes)."""
+    """Uniform crossover: take each gene of a child from one of its two parents at random, (children, genes)."""
     is_first = torch.rand(first.shape, generator=generator) < 0.5
     return torch.where(is_first, first, second)
 
@@ -44,17 +44,17 @@ def mutate(genes: Tensor, share: float, strength: float, generator: torch.Genera
 
 
 def random_feature_groups(agents: int, generator: torch.Generator) -> Tensor:
-    """Draw the groups of inputs that networks look at: (agents, groups) bool."""
+    """Draw the feature groups of networks: (agents, groups) bool."""
     return torch.rand(agents, len(GROUPS), generator=generator) < _SEEN
 
 
 def mutate_feature_groups(feature_groups: Tensor, is_child: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Let the networks of (P,) children begin or cease to look at a share of the groups."""
+    """Toggle a share of the feature groups of (P,) children."""
     return feature_groups ^ ((torch.rand(feature_groups.shape, generator=generator) < share) & is_child[:, None])
 
 
 def within_bounds(genes: Tensor) -> Tensor:
-    """Reflect genes at their bounds, so that they do not gather there; round the target."""
+    """Reflect genes at their bounds, so that they do not accumulate there; round the target."""
     low, high = _bounds()
     genes = low + (genes - low).abs()
     genes = torch.maximum(high - (high - genes).abs(), low)

@@ -1,4 +1,4 @@
-"""What a critic sees of a stock at a close: the multi-scale bank and the forecasts of the responses, standardised."""
+"""Inputs of forecasts for a stock at a close: the multi-scale bank and the responses' forecasts, standardised."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _SIZES = {
 }
 """Inputs of each group: half-lives up to 4, 32 and 128 days are fast, medium and slow."""
 GROUPS = (*_SIZES,)[1:]
-"""Inputs that bear one penalty together; the constant bears none."""
+"""Groups of inputs that share a penalty; the constant is not penalised."""
 GROUP_OF_INPUT = np.repeat(np.arange(-1, len(GROUPS)), [*_SIZES.values()])
 """(inputs,) place among the groups; -1 for the constant."""
 INPUTS = len(GROUP_OF_INPUT)
 NETWORK_INPUTS = INPUTS - 1
-"""Of a network, which has a bias of its own."""
+"""All but the constant: networks have biases."""
 _BANK = 2 * _SCALES + 1
 _CLIP = 6.0
-"""Standard deviations to which the bank is clipped; forecasts stay as they are, for rare ones tell the most."""
+"""Standard deviations to which the bank is clipped; the responses' forecasts are not: their rare extremes matter."""
 _NETWORK_CLIP = 10.0
-"""Likewise for networks, which know nothing of how a curve goes on beyond what they have seen."""
+"""Likewise for networks, which extrapolate badly."""
 
 
 @dataclass(frozen=True)
 class TradeInputs:
-    """How the inputs of a market are made, fitted to its training days."""
+    """The transformation of a market into inputs, fitted to its training days."""
 
     mean: Float32Array
     std: Float32Array
@@ -73,7 +73,7 @@ class TradeInputs:
     def for_networks(self, x: Tensor) -> Tensor:
         """Return what networks see, (days, n, inputs - 1): a stock's own past is relative to the market's.
 
-        Groups stay as they are. Relative to the market, a stock's past is a third as noisy, or less.
+        Groups stay the same. Relative to the market, a stock's past is at most a third as noisy.
         """
         own, market = x[..., 1 : 1 + _SCALES], x[..., 1 + _SCALES : 1 + 2 * _SCALES]
         mean, std = (torch.from_numpy(part).to(x.device) for part in (self.mean, self.std))

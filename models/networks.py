@@ -1,7 +1,7 @@
-"""The networks of a population, stacked: every tensor has the agents along its first dimension.
+"""The networks of a population, stacked: the first dimension of every tensor is the agent.
 
-One agent, sixteen or a thousand are the same few batched products. A network is a tuple of tensors, so that its rows,
-targets and moments are sliced, gathered and saved alike.
+One agent or a thousand take the same few batched products. A network is a tuple of tensors, so that parameters, targets
+and moments are sliced, gathered and saved alike.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Perceptrons:
 
     @classmethod
     def initialize(cls, stack: Sequence[int], sizes: tuple[int, int, int], generator: torch.Generator) -> Self:
-        """Draw perceptrons of (inputs, hidden, outputs); the last layer is zero, so that they begin without effect."""
+        """Draw perceptrons of (inputs, hidden, outputs); the last layer is zero, so that outputs start at zero."""
         inputs, hidden, outputs = sizes
         first, second = (
             torch.randn(*stack, width, hidden, generator=generator) / math.sqrt(width) for width in (inputs, hidden)
@@ -61,7 +61,7 @@ class Perceptrons:
     def output(self, place: tuple[int, ...], output: int, x: Tensor) -> Tensor:
         """Return one output of the perceptron at a place of the stack: (rows,) from (rows, inputs).
 
-        Its bits are the same in any company: the products have the same shapes however large the stack is.
+        Its bits do not depend on the other agents: the products have the same shapes however large the stack is.
         """
         w1, b1, w2, b2, w3, b3 = (part.detach()[place] for part in self.parts)
         w3, b3 = w3[:, output : output + 1], b3[:, output : output + 1]
@@ -75,17 +75,17 @@ class Perceptrons:
 
 @dataclass(frozen=True)
 class Critic:
-    """What Q(s, a) adds to the closed form: to what orders earn, and to what the account after them is worth.
+    """The learned part of Q(s, a): a correction to what orders earn, and to the value of the account after them.
 
     Q(s, a) = sum of size times (forecast + weight * reward(inputs)) over the orders + (value of cash + continuation)
     (account after them): see `models.ddpg_agent`.
     """
 
     reward: Perceptrons
-    """(A, folds): from the inputs of a stock to what its orders earn beyond the day's mean, in standard deviations, at
-    each sale target; each learned without one fold of the training days."""
+    """(A, folds): from the inputs of a stock to what its orders earn beyond the day's mean, in standard deviations, for
+    each sale target; each trained without one fold of the training days."""
     continuation: Perceptrons
-    """(A,): from the account after the orders to what it is worth beyond the value of cash, in good orders."""
+    """(A,): from the account after the orders to its value beyond the value of cash, in units of `good_order`."""
 
     def parameters(self) -> list[Tensor]:
         """Return all tensors."""
@@ -94,7 +94,7 @@ class Critic:
 
 @dataclass(frozen=True)
 class Actor:
-    """What the policy adds to the greedy rule: a share of the largest order that is ordered more, or less."""
+    """The policy's residual on the greedy rule: a share of the largest order to buy more, or less."""
 
     adjustment: Perceptrons
     """(A,): from the account and a candidate to the share, before its bound."""
@@ -127,12 +127,12 @@ def soft_update(target: Network, online: Network, share: Tensor) -> None:
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"), by agent.
 
-    Gradient norms are clipped by agent, and an agent whose gradient is not finite is left as it is, so that no agent's
-    step depends on another's. Nothing is read by the host.
+    Gradient norms are clipped per agent, and an agent whose gradient is not finite skips the step, so that agents are
+    independent of one another. Nothing is read by the host.
     """
 
     def __init__(self, parameters: Sequence[Tensor], learning_rate: float) -> None:
-        """Take the stacked parameters, whose gradients are accumulated from now on."""
+        """Take the stacked parameters."""
         self.parameters = [parameter.requires_grad_() for parameter in parameters]
         self.learning_rate = learning_rate
         self.first, self.second = ([torch.zeros_like(part) for part in parameters] for _ in range(2))
@@ -141,20 +141,20 @@ class AdamW:
         self.steps = like.new_zeros(len(like))
         """(A,) steps taken."""
         self.skipped = like.new_zeros(len(like))
-        """(A,) steps left out, for a gradient that was not finite."""
+        """(A,) steps skipped because the gradient was not finite."""
         self.norm = like.new_zeros(len(like))
-        """(A,) of the last gradients, before they were clipped."""
+        """(A,) norms of the last gradients, before clipping."""
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take a step by the accumulated gradients, and begin to accumulate anew."""
+        """Take a step along the accumulated gradients, and zero them."""
         gradients = [part.grad for part in self.parameters if part.grad is not None]
         self.norm.copy_(torch.stack([part.flatten(1).square().sum(1) for part in gradients]).sum(0).sqrt())
         is_fine = self.norm.isfinite()
         scale = (_MAX_NORM / self.norm.clamp(min=_MAX_NORM)).where(is_fine, torch.zeros_like(self.norm))
         self.steps += is_fine
         self.skipped += ~is_fine
-        # Moments begin at zero: what they lack is made up for (Kingma and Ba 2015, "Adam", section 3).
+        # Bias correction (Kingma and Ba 2015, "Adam", section 3).
         rise = [1 - beta ** self.steps.clamp(min=1) for beta in _BETAS]
         rate = self.learning_rate * is_fine
         for part, gradient, first, second in zip(self.parameters, gradients, self.first, self.second, strict=True):
@@ -167,7 +167,7 @@ class AdamW:
             gradient.zero_()
 
     def averaging(self, tau: float) -> Tensor:
-        """Return the (A,) share by which targets follow: `tau`, and the mean of all steps while these are few."""
+        """Return the (A,) step of target networks: `tau`, or 1 / steps while that is larger."""
         return (1.0 / self.steps.clamp(min=1)).clamp(min=tau)
 
     def tensors(self) -> list[Tensor]:
@@ -191,10 +191,7 @@ def _by_agent(values: Tensor, part: Tensor) -> Tensor:
 
 
 class Networks:
-    """Actors and critics of A agents, their targets and optimisers.
-
-    Those of some agents are views or copies, see `rows`; what is played are the targets.
-    """
+    """Actors and critics of A agents with their target networks, which are played, and optimisers."""
 
     actor: Actor
     actor_target: Actor
@@ -205,7 +202,7 @@ class Networks:
     input_mask: Tensor
     """(A, inputs) bool"""
     calibration: Tensor
-    """(A,) what orders earned over what was expected of them: the scale of the known part of Q."""
+    """(A,) realised over expected results: the scale of the closed-form part of Q."""
 
     def __init__(self, actor: Actor, critic: Critic, input_mask: Tensor, learning_rate: float) -> None:
         """Take the networks; targets begin as they are.
@@ -223,7 +220,7 @@ class Networks:
     def initialize(
         cls, input_mask: Tensor, sizes: NetworkSizes, learning_rate: float, generator: torch.Generator
     ) -> Networks:
-        """Draw the networks of agents that look at these (A, inputs) inputs."""
+        """Draw the networks of agents with these (A, inputs) input masks."""
         agents, inputs = input_mask.shape
         reward = Perceptrons.initialize((agents, sizes.folds), (inputs, sizes.hidden, sizes.outputs), generator)
         account = sizes.account, sizes.hidden, 1
@@ -255,7 +252,7 @@ class Networks:
 
     @torch.no_grad()
     def apply_mask(self) -> None:
-        """Let no weight lead from an input that is not looked at: it begins at zero when it is looked at later."""
+        """Zero the weights of masked inputs, so that they start at zero once they are unmasked."""
         unseen = ~self.input_mask[:, None, :, None]
         optimizer = self.critic_optimizer
         for first in (self.critic.reward, self.critic_target.reward):
@@ -265,7 +262,7 @@ class Networks:
 
     @torch.no_grad()
     def renew_reward(self, generator: torch.Generator) -> None:
-        """Let critics learn anew what orders earn: the folds that their networks had not seen are others now."""
+        """Draw the reward networks anew: after the training days have grown the folds have moved."""
         own, target, optimizer = self.critic.reward.parts, self.critic_target.reward.parts, self.critic_optimizer
         agents, folds, inputs, hidden = own[0].shape
         drawn = Perceptrons.initialize((agents, folds), (inputs, hidden, own[4].shape[-1]), generator)
@@ -277,7 +274,7 @@ class Networks:
         self.apply_mask()
 
     def mask_gradient(self) -> None:
-        """Keep the weights of what is not looked at where they are, at zero."""
+        """Keep the weights of masked inputs at zero."""
         gradient = self.critic.reward.parts[0].grad
         if gradient is not None:
             gradient.mul_(self.input_mask[:, None, :, None])

@@ -18,22 +18,22 @@ from utils.config.trader import EnvironmentConfig, LearningConfig
 from utils.spaces import TARGET_PERCENTS
 
 UNKNOWN = Evidence(selection=1.0, timing=1.0)
-"""Of an agent that was not tested."""
+"""Of an untested agent."""
 _GROUP_MUTATION = 0.1
-"""Share of the groups of inputs that a child's network begins or ceases to look at."""
+"""Share of a child's feature groups that are toggled."""
 
 
 class Population:
-    """The agents of a run, and their stacked networks, which are None where agents are closed forms only.
+    """The agents of a run, and their stacked networks; None where agents are closed forms only.
 
-    What an agent's network looks at is inherited with the network, for its weights are those of its inputs.
+    The feature groups of a network are inherited with it: its weights belong to its inputs.
     """
 
     def __init__(self, agents: list[DDPGAgent], networks: Networks | None, feature_groups: Tensor) -> None:
         """Take agents whose networks are views of rows.
 
         Args:
-            feature_groups: (P, groups) bool: the groups of inputs that each agent's network looks at.
+            feature_groups: (P, groups) bool: the groups of inputs that each agent's network sees.
         """
         self.agents, self.networks, self.feature_groups = agents, networks, feature_groups
 
@@ -49,7 +49,7 @@ class Population:
         generator: torch.Generator,
         learner: Learner | None = None,
     ) -> Population:
-        """Draw the networks of so many agents, and what they look at."""
+        """Draw the networks of so many agents, and their feature groups."""
         feature_groups, networks = genome.random_feature_groups(size, generator), None
         if learning.gradient_steps > 0:
             sizes = NetworkSizes(learning.hidden, folds, len(TARGET_PERCENTS), FEATURES)
@@ -78,10 +78,10 @@ class Population:
             agent.traders, agent.cash_value = traders.rows(slice(row, row + 1)), cash_value
 
     def weigh(self, blend: Tensor, weights: Tensor, deviation: Tensor, target: Tensor, gate: Tensor) -> None:
-        """Tell each agent how far its networks are to be trusted: (P, ...) each, see `Committee.of`."""
+        """Give each agent the blend of its forecasts: (P, ...) each, see `Committee.of`."""
         device = self.agents[0].device
         ridge = (blend[:, :1] * weights).to(device)
-        # One copy to the device for all agents, for each of which the host would wait otherwise.
+        # One copy to the device for all agents: the host would wait for each otherwise.
         whole = vars(Committee.of(blend, weights, deviation, target, gate, device))
         for row, agent in enumerate(self.agents):
             own = {name: part[row : row + 1] for name, part in whole.items()}
@@ -89,9 +89,9 @@ class Population:
 
     @torch.no_grad()
     def inherit(self, parents: Tensor, generator: torch.Generator) -> None:
-        """Give each (P,) row the networks, targets and moments of its parent; who is its own parent stays as it is.
+        """Give each (P,) row the networks, targets and moments of its parent; elites are their own parents.
 
-        A child's network begins or ceases to look at some groups of inputs.
+        Some of a child's feature groups are toggled.
         """
         is_child = parents != torch.arange(len(parents))
         self.feature_groups = genome.mutate_feature_groups(
@@ -104,7 +104,7 @@ class Population:
             self.networks.apply_mask()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what networks have learned, what they look at, and the last losses; nothing without networks."""
+        """Return networks, feature groups and the last losses; nothing without networks."""
         if self.networks is None:
             return {}
         losses = [{name: list(own) for name, own in agent.losses.items()} for agent in self.agents]
@@ -123,6 +123,6 @@ class Population:
 
 
 def input_mask_of(feature_groups: Tensor) -> Tensor:
-    """Return the (P, inputs) inputs of networks that look at (P, groups) groups."""
+    """Return the (P, inputs) mask of (P, groups) feature groups."""
     groups: Sequence[int] = GROUP_OF_INPUT[1:].tolist()
     return feature_groups[:, groups]

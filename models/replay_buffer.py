@@ -1,6 +1,6 @@
 """The replay buffer: the population's shared experience, preallocated and overwritten in place.
 
-A transition holds accounts and the index of the day, not the market: what prices do is looked up by the day.
+A transition holds accounts and the index of the day; the market is looked up by that index, never copied.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Transitions:
     best: Tensor
     """(N, k) expected results of the largest orders for the best candidates, percent of the initial capital."""
     action: Tensor
-    """(N, k) sizes ordered, as shares of the largest order."""
+    """(N, k) order sizes, shares of the largest order."""
     reward: Tensor
-    """(N,) what those orders earned, percent of the initial capital, credited to the day that they were given."""
+    """(N,) what those orders earned, percent of the initial capital, credited to the day of the decision."""
     after: Accounts
     """After the decision."""
     next: Accounts
@@ -70,12 +70,12 @@ class Transitions:
 
 @dataclass(frozen=True)
 class Batch:
-    """What an update learns from: replayed transitions, and counterfactual outcomes of any orders of training days."""
+    """A batch of replayed transitions, and of counterfactual outcomes of orders on training days."""
 
     transitions: Transitions
     """(N,)"""
     x: Tensor
-    """(folds, N, inputs) of orders that are not of the fold."""
+    """(folds, N, inputs) of orders outside the fold."""
     y: Tensor
     """(folds, N, targets) what they earned beyond the mean of their day, in standard deviations."""
 
@@ -83,7 +83,7 @@ class Batch:
         return self.x.shape[1]
 
     def split(self, parts: int) -> Iterator[Batch]:
-        """Divide it into so many batches or fewer, over which gradients are accumulated; the last may be smaller."""
+        """Split it into at most so many micro-batches, to accumulate gradients over; the last may be smaller."""
         size = -(-len(self) // parts)
         for first in range(0, len(self), size):
             rows = slice(first, first + size)
@@ -100,12 +100,12 @@ def transition_fields(orders_per_day: int) -> Fields:
 
 
 class ReplayBuffer(TensorRing):
-    """A ring of transitions, from which is learned once it holds enough of them."""
+    """A ring buffer of transitions; learning starts once it holds enough of them."""
 
     def __init__(
         self, capacity: int, orders_per_day: int, training_starts: int = 0, device: torch.device | str = "cpu"
     ) -> None:
-        """Allocate room for so many transitions; networks learn once `training_starts` of them are held."""
+        """Allocate `capacity` transitions; networks learn once it holds `training_starts` of them."""
         super().__init__(capacity, transition_fields(orders_per_day), device)
         self.training_starts = min(training_starts, capacity)
 
@@ -119,7 +119,7 @@ class ReplayBuffer(TensorRing):
         return Transitions.of({name: store[rows] for name, store in self.data.items()})
 
     def calibration(self) -> Tensor:
-        """Return what the orders held earned over what was expected of them, () float64, within a factor of 3."""
+        """Return realised over expected results of all orders held, () float64, clipped to a factor of 3."""
         action, best = self.data["action"][: self.size].double(), self.data["best"][: self.size].double()
         expected = torch.where(action > 0, action * best, 0.0).sum()
         earned = self.data["reward"][: self.size].double().sum()
@@ -127,7 +127,7 @@ class ReplayBuffer(TensorRing):
         return torch.where(expected > 0, ratio, 1.0)
 
     def cash_transitions(self) -> CashTransitions:
-        """Return all transitions held, as the value of cash is learned from."""
+        """Return all transitions, in the form that the value of cash is learned from."""
         held = {name: store[: self.size].double() for name, store in self.data.items()}
         after, following = (
             Accounts(**{name: held[f"{when}_{name}"] for name in _ACCOUNT}) for when in ("after", "next")

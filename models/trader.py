@@ -1,6 +1,6 @@
-"""Traders: the decisions of a population, agents stacked along a first dimension, and of a single agent.
+"""Decisions of a population, the agents stacked along the first dimension.
 
-An agent expects results of orders by a linear critic, and orders the best stock where that is worth more than waiting.
+An agent orders the stocks with the best forecasts while they earn more than the value of the cash that they take.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from utils.config.trader import EnvironmentConfig
 from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, rank_stocks
 
 _BEST = 5
-"""Stocks over whose expected results the opportunities of a day are the mean."""
+"""Stocks whose mean forecast is the opportunity of a day."""
 ACTOR_BOUND = 0.5
-"""Share of the largest order by which an actor departs from the greedy rule at most."""
+"""Bound of the actor's residual on the greedy rule, as a share of the largest order."""
 _TRACE = 1e-6
-"""Share by which each order of a day is smaller than the better one, so that the best is bought first."""
+"""Share by which each order of a day is smaller than the one before, so that the best is bought first."""
 
 
 @dataclass(frozen=True)
 class Traders:
-    """What A agents decide by."""
+    """The closed-form parts of A agents."""
 
     weights: Tensor
-    """(A, inputs) of their critics."""
+    """(A, inputs) of their ridge forecasts."""
     target_percent: Tensor
     """(A,) sale target of all orders."""
     value_weight: Tensor
     """(A,) weight of the value of cash."""
     size: Tensor
-    """(A,) share of the largest order that an order has, if the cash suffices."""
+    """(A,) order size as a share of the largest order, cash permitting."""
 
     @property
     def count(self) -> int:
@@ -44,9 +44,9 @@ class Traders:
 
     @classmethod
     def of_market(cls, rules: EnvironmentConfig, inputs: int) -> Traders:
-        """Return the one agent that expects nothing of any stock, and buys what keeps its capital in the most of them.
+        """Return an agent without forecasts, whose order size spreads its capital over the most positions.
 
-        That many positions are open where each day's orders are given, one of a stock, and held for the longest time.
+        So many are open when all orders of each day are placed and held for the longest time.
         """
         share = 1 / (rules.max_new_positions_per_day * rules.max_holding_days) / rules.largest_order
         numbers = (MAX_TARGET_PERCENT, 0.0, min(1.0, max(share, MIN_COEFFICIENT / MAX_COEFFICIENT)))
@@ -63,7 +63,7 @@ class Traders:
         return Traders(**{name: value[rows] for name, value in vars(self).items()})
 
     def mean(self) -> Traders:
-        """Return the one agent whose every number is the mean of these: the ensemble of linear critics is a critic."""
+        """Return the mean agent: the average of linear forecasts is a linear forecast."""
         return Traders(**{name: value.mean(0, keepdim=True) for name, value in vars(self).items()})
 
 
@@ -80,16 +80,16 @@ def relative_to_day(values: Tensor, tradable: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Forecasts:
-    """What A agents expect of the orders of each day."""
+    """Forecasts of A agents for the orders of each day."""
 
     expected: Tensor
-    """(A, days, n) float32 results of the largest orders, percent of the initial capital; minus infinity: not known."""
+    """(A, days, n) float32 results of the largest orders, percent of the initial capital; minus infinity: none."""
     opportunity: Tensor
-    """(A, days) mean of the largest ones of the day."""
+    """(A, days) mean of the largest forecasts of the day."""
 
     @classmethod
     def of(cls, expected: Tensor, tradable: Tensor) -> Forecasts:
-        """Build from (A, days, n) expected results; an order for a stock without a bar, (days, n), cannot be given."""
+        """Build from (A, days, n) expected results; stocks without a bar, (days, n), get none."""
         expected = torch.where(tradable & expected.isfinite(), expected, -torch.inf)
         best = expected.topk(min(_BEST, expected.shape[2]), dim=2).values
         count = best.isfinite().sum(2)
@@ -98,9 +98,10 @@ class Forecasts:
 
     @classmethod
     def in_turn(cls, tradable: Tensor, orders: int) -> Forecasts:
-        """Expect next to nothing, of the stocks whose turn it is a trace more: (days, n) with a bar, orders a day.
+        """Rank the stocks round robin: (days, n) with a bar, orders per day.
 
-        In time each stock is held as long as any other, so that only the market decides about the result.
+        Over time every stock is held equally long, so that the result is the market's. The forecasts are tiny positive
+        numbers that only order the stocks.
         """
         count = tradable.sum(1, keepdim=True).clamp(min=1)
         day = torch.arange(len(tradable), device=tradable.device)[:, None]
@@ -113,7 +114,7 @@ _NETWORKS = ("actor", "continuation")
 
 @dataclass(frozen=True)
 class PolicyNetworks:
-    """What actors add to the greedy rule (Silver et al. 2018, "Residual policy learning"), and critics to its value.
+    """Residual policies (Silver et al. 2018, "Residual policy learning") and the learned part of their value.
 
     L accounts belong to G groups, one after the other; the networks of a group are averaged. Agents of a population are
     groups of one member each, a committee is one group.
@@ -124,13 +125,13 @@ class PolicyNetworks:
     continuation: Perceptrons
     """(G, members), see `models.networks.Critic`."""
     gate: Tensor
-    """(G, members) 1 where an actor's residual is kept, else 0."""
+    """(G, members) 1 where the actor's residual is played, else 0."""
     calibration: Tensor
-    """(G, members) scale of the known part of Q, see `models.networks.Networks`."""
+    """(G, members) scale of the closed-form part of Q, see `models.networks.Networks`."""
 
     @classmethod
     def of(cls, actor: Actor, critic: Critic, calibration: Tensor, gate: Tensor | None = None) -> PolicyNetworks:
-        """Return the networks of a population; (A,) gates, default: all residuals are kept."""
+        """Return the networks of a population; (A,) gates, default: all residuals are played."""
         own, follows = (part.map(lambda tensor: tensor[:, None]) for part in (actor.adjustment, critic.continuation))
         gate = torch.ones_like(own.parts[0][:, 0, 0, 0]) if gate is None else gate
         return cls(own, follows, gate[:, None], calibration[:, None])
@@ -153,7 +154,7 @@ class PolicyNetworks:
         return cls(actor, continuation, tensors["gate"], tensors["calibration"])
 
     def adjusting(self, accounts: Accounts, cash_value: CashValue, noise: Tensor | float = 0.0) -> Adjustment:
-        """Return the adjustment of the orders of these accounts; (L,) noise is added to explore."""
+        """Return the actors' residual on the orders of these accounts, plus (L,) exploration noise."""
 
         def adjustment(levels: Tensor, expected: Tensor, gain: Tensor) -> Tensor:
             features = candidate_features(accounts, cash_value, levels, expected, gain)
@@ -177,7 +178,7 @@ class PolicyNetworks:
 
 @dataclass(frozen=True)
 class DailyOrders:
-    """The orders of L accounts on a day, best first."""
+    """The orders of L accounts on one day, best first."""
 
     stock: Tensor
     """(L, k)"""
@@ -188,7 +189,7 @@ class DailyOrders:
     decision: Decision
 
     def action(self, stocks: int) -> Tensor:
-        """Return it as the (L, n, 2) action of an environment."""
+        """Return the (L, n, 2) actions of an environment."""
         action = self.coefficient.new_zeros(len(self.stock), stocks, ACTION_FEATURES)
         action[..., 0].scatter_(1, self.stock, self.coefficient)
         action[..., 1] = self.target_percent[:, None]
@@ -227,6 +228,6 @@ def daily_orders(
     )
     last = MAX_COEFFICIENT * (1 - _TRACE * (orders - 1))
     largest = torch.linspace(MAX_COEFFICIENT, last, orders, dtype=torch.float64, device=expected.device)
-    # An order of less than the smallest coefficient is given at it, and cut to the cash.
+    # Orders below the smallest coefficient are placed at it, and cut to the cash.
     coefficient = (decision.size * largest).clamp(min=MIN_COEFFICIENT) * (decision.size > 0)
     return DailyOrders(stock, coefficient.float(), traders.target_percent.float(), decision)

@@ -1,6 +1,6 @@
 """The update of deep deterministic policy gradient (Lillicrap et al. 2016, algorithm 1), for all agents at once.
 
-The critic stands on a closed form, and learns what that leaves over: Q(s, a) = sum of size times forecast + (value of
+The critic learns the residual of a closed form: Q(s, a) = sum of size times forecast + (value of
 cash + continuation)(account after a). Since prices do not react to orders, the forecast of a stock is learned from the
 outcomes of all orders, not only of those in the replay (Sinclair et al. 2023, "Hindsight learning for MDPs with
 exogenous inputs"); the continuation from replayed transitions.
@@ -24,7 +24,7 @@ from utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class Losses:
-    """Losses of an update, (A,) each; zero where nothing was learned."""
+    """Losses of an update, (A,) each; zero where a network was not trained."""
 
     critic: Tensor
     actor: Tensor
@@ -41,7 +41,7 @@ def update(
     tau: float,
     trains_actor: bool,
 ) -> Losses:
-    """Take one step of (A,) critics, of actors unless critics learn alone, and of targets; see `Batch.split`."""
+    """Take one step of A critics, of their actors with `trains_actor`, and of the targets."""
     critic_loss, actor_loss = torch.zeros(2, traders.count, device=batch.x.device)
     online = PolicyNetworks.of(networks.actor, networks.critic, networks.calibration)
     target = PolicyNetworks.of(networks.actor_target, networks.critic_target, networks.calibration)
@@ -73,7 +73,7 @@ def update(
 
 
 def learner(gamma: float, tau: float) -> Learner:
-    """Return what lets an agent take an update by itself."""
+    """Return the function by which a single agent updates itself."""
 
     def learn(agent: DDPGAgent, batch: Batch, accumulate: int) -> dict[str, Tensor]:
         if agent.networks is None:

@@ -1,4 +1,4 @@
-"""The generation loop: evaluate, evolve, train, validate (ERL; Khadka and Tumer 2018), with critics in closed form."""
+"""The generation loop of ERL (Khadka and Tumer 2018): fit forecasts, evaluate, evolve, train, validate."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from utils.spaces import TARGET_PERCENTS
 
 logger = logging.getLogger(__name__)
 STREAMS = ("windows", "evolution", "networks", "sight", "noise", "batches")
-"""Random numbers by purpose; all are drawn on the CPU."""
+"""Random streams by purpose, all drawn on the CPU."""
 ORIGINS = ("founders", "elites", "children")
-"""Of an agent when it is evaluated: drawn for the first generation, kept from the one before, or bred in it."""
+"""Origin of an agent: drawn for the first generation, kept from the one before, or bred from it."""
 PHASES = ("fit", "evaluate", "evolve", "train", "validate", "checkpoint")
-"""Of a generation, in their order; its checkpoint is written by who drives the trainer."""
+"""Of a generation, in their order; the caller of the trainer writes the checkpoint."""
 
 
 class ERLTrainer:
-    """Owns all that lives as long as the run: environments, genes and forecasts, the replay, the value of cash."""
+    """Owns what lives as long as the run: environments, population, replay buffer and value of cash."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ERLTrainer:
         log: GenerationLog,
         safe_point: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the parts; `safe_point` is called between any two steps of work and may raise to stop.
+        """Set up the first generation; `safe_point` is called between steps of work and may raise to stop.
 
         Args:
             env: agents are evaluated in it, and the champion validated in one like it.
@@ -70,7 +70,7 @@ class ERLTrainer:
         self.log, self.safe_point = log, safe_point
         self.days = TrainingDays.of(market, account)
         self.shards: Shards = LocalShards([Shard(self.days, account, market.splits.train)], safe_point)
-        """Where agents are played."""
+        """Where agents are evaluated."""
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
         self.genes = genome.random_genes(evolution.population_size, self.generators["evolution"])
         """(P, genes) of the agents."""
@@ -81,12 +81,12 @@ class ERLTrainer:
         self.elites = list(range(elite_count(evolution)))
         """Rows of the fittest agents of the last evaluation, the fittest first."""
         self.founders = list(range(evolution.population_size))
-        """For each agent the one of the first generation that its first parents descend from."""
+        """For each agent its ancestor in the first generation, by first parents."""
         steps = env.rules.episode_steps
         self.validation_starts = spaced_windows(market.splits.validation, steps, evaluation.validation_windows)
         self.generation = 0
         self.ridge = self.days.fit(self.genes)
-        """Of the agents that were evaluated last; rows of elites hold for the next generation too."""
+        """Ridge regressions of the agents evaluated last; those of elites stay valid in the next generation."""
         self.population = Population.initialize(
             evolution.population_size,
             learning,
@@ -100,21 +100,21 @@ class ERLTrainer:
         self.updates = 0
         """Gradient steps of all agents so far."""
         self.fittest = dict.fromkeys(ORIGINS, 0)
-        """Generations by the origin of their fittest agent."""
+        """Number of generations by the origin of their fittest agent."""
         self.champion = self.deployed(self.committee(self.elites))
         """The elites of the last generation in one agent."""
         self.champion_score = float("nan")
         """Its mean profit on the validation windows, percent of the initial capital."""
 
     def begin_with(self, genes: Tensor, elites: Sequence[int], weights: Tensor, opportunity_knots: Tensor) -> None:
-        """Take the place of the founders by (P, genes) of another run, and that of no value of cash by its value."""
+        """Start from the (P, genes), elites and value of cash of another run."""
         self.genes, self.elites = genes, list(elites)
         self.ridge = self.days.fit(genes)
         self.cash_value = self.cash_value.with_values(weights.to(self.device), opportunity_knots.to(self.device))
         self.champion = self.deployed(self.committee(self.elites))
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
-        """Run up to so many generations; yield each one's record once its state is ready to be saved."""
+        """Run up to so many generations; yield each record once the state may be saved."""
         while self.generation < generations:
             yield self.run_generation()
 
@@ -138,17 +138,17 @@ class ERLTrainer:
         return self.log.record(played, learning, validation, self.replay, starts)
 
     def fit_forecasts(self) -> None:
-        """Fit the ridge regressions of all agents to what orders earned on training days, by fold and on all."""
+        """Fit the ridge forecasts of all agents to what orders earned on training days, by fold and on all days."""
         self.ridge = self.days.fit(self.genes)
         self.population.inform(self.traders, self.cash_value)
 
     @property
     def traders(self) -> Traders:
-        """What the agents decide by, as they were fitted last."""
+        """The closed-form parts of the agents."""
         return traders_of(self.genes, self.ridge.weights, self.device)
 
     def evaluate_population(self) -> Played:
-        """Play all agents on windows of training days by what they expect there out of fold; fill the replay."""
+        """Play all agents on windows of training days by out-of-fold forecasts; fill the replay buffer."""
         train, steps = self.market.splits.train, self.eval_env.rules.episode_steps
         fitness, exploration = self.evaluation.fitness_windows, self.evaluation.exploration_windows
         draws = self.generators["windows"]
@@ -194,17 +194,17 @@ class ERLTrainer:
         return Choice.of(elites, days, windows, self.replay.capacity)
 
     def evolve_population(self, fitness: Tensor) -> None:
-        """Replace all agents but the elites by mutated children of the fittest, which inherit networks and moments."""
+        """Replace all agents but the elites by mutated children of the fittest, with their networks and moments."""
         self.elites = ranked(fitness)[: elite_count(self.evolution)].tolist()
         self.genes, parents = next_generation(self.genes, fitness, self.evolution, self.generators["evolution"])
         self.population.inherit(parents, self.generators["sight"])
         self.founders = [self.founders[parent] for parent in parents.tolist()]
 
     def train_population(self, played: Played) -> dict[str, float]:
-        """Improve the value of cash by least squares and the networks by gradient; make the best agent of the elites.
+        """Improve the value of cash by least squares and the networks by gradient; build the champion from the elites.
 
         Returns:
-            What learning did, for the record; nothing without networks.
+            Losses for the record; nothing without networks.
         """
         self.safe_point()
         if self.learning.gamma > 0 and self.replay.size:
@@ -218,7 +218,7 @@ class ERLTrainer:
         return learned
 
     def _train_networks(self) -> dict[str, float]:
-        """Take the gradient steps of a generation, once the replay holds enough; all is drawn beforehand."""
+        """Take the gradient steps of a generation, once the buffer is ready; random numbers are drawn beforehand."""
         networks, learning, relative = self.population.networks, self.learning, self.days.relative
         assert networks is not None
         if not self.replay.is_ready:
@@ -252,7 +252,7 @@ class ERLTrainer:
         return self._losses_record(losses)
 
     def _losses_record(self, losses: Sequence[Losses]) -> dict[str, float]:
-        """Note the mean losses of each agent, and return those of all with their gradients."""
+        """Log the losses of each agent; return the means over agents, with gradient norms."""
         networks = self.population.networks
         assert networks is not None
         found = {name: torch.stack([getattr(loss, name) for loss in losses]).cpu() for name in LOSSES}
@@ -294,9 +294,9 @@ class ERLTrainer:
 
     @property
     def trials(self) -> int:
-        """Agents that have been looked at out of fold, among which the elites were chosen.
+        """Agents among which the elites were selected out of fold, for which p-values are adjusted.
 
-        Without networks their number is left out of the evidence, as it was before there were any.
+        Agents without networks are not counted.
         """
         if self.population.networks is None:
             return 1
@@ -304,11 +304,11 @@ class ERLTrainer:
 
     @property
     def best_agent(self) -> DDPGAgent:
-        """The committee of the last generation's elites, which is deployed."""
+        """The champion: the committee of the last generation's elites, which is deployed."""
         return self.champion
 
     def validate_best_agent(self) -> dict[str, float]:
-        """Play the best agent on the validation windows; nothing is chosen by the result."""
+        """Play the champion on the validation windows; nothing is selected by the result."""
         span, champion = self.market.splits.validation, self.champion
         policy = champion.policy
         rollout = roll_out(
@@ -326,7 +326,7 @@ class ERLTrainer:
         return {"champion": self.champion_score}
 
     def learning_record(self, played: Played) -> dict[str, float]:
-        """Return how well forecasts and value foretell what they have not seen, and how varied the agents still are."""
+        """Return the out-of-fold quality of forecasts and value, and the diversity of the population."""
         best = ranked(played.fitness)[: elite_count(self.evolution)]
         found = {
             "explained": float(self.ridge.explained.numpy().mean()),
@@ -361,7 +361,7 @@ class ERLTrainer:
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue exactly, as nested dicts of tensors and JSON values.
 
-        Ridge forecasts follow from genes and market; the champion's is stored so that it runs without refitting.
+        Ridge forecasts follow from genes and market; the champion's are stored so that it runs without refitting.
         """
         return {
             "population": {"genes": self.genes, **self.population.state_dict()},

@@ -10,13 +10,13 @@ from utils.config.trader import EvolutionConfig
 
 
 def ranked(fitness: Tensor) -> Tensor:
-    """Return the agents, the fittest first; those whose (P,) fitness is not finite come last."""
+    """Rank the agents by (P,) fitness, the fittest first; those without a finite fitness come last."""
     known = torch.where(fitness.isfinite(), fitness, -torch.inf)
     return known.argsort(descending=True, stable=True)
 
 
 def elite_count(config: EvolutionConfig) -> int:
-    """Return how many agents stay as they are, at least one."""
+    """Return the number of elites, at least one."""
     return min(config.population_size, max(1, round(config.elite_fraction * config.population_size)))
 
 

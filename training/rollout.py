@@ -33,17 +33,17 @@ class Rollout:
     fitness: Tensor
     """(A,) mean over windows."""
     profit_percent: Tensor
-    """(A,) likewise, the money without penalties."""
+    """(A,) mean profit, without penalties."""
     initial_value: Tensor
     """(A,) mean over windows of the value of cash on the first day."""
     transitions: dict[str, Tensor]
-    """(decisions - 1, A, W, ...) each, see `models.replay_buffer.transition_fields`; empty unless asked for."""
+    """(decisions - 1, A, W, ...) each, see `models.replay_buffer.transition_fields`; empty unless recorded."""
 
     by_window: Tensor
-    """(A, W) profit in percent, of the windows that count."""
+    """(A, W) profit in percent, without the exploration windows."""
 
     def where(self, is_other: Tensor, other: Rollout) -> Rollout:
-        """Return the episodes of this rollout, but those of another one for (A,) agents."""
+        """Return this rollout with the episodes of another one for the (A,) marked agents."""
         agents = len(is_other)
 
         def chosen(one: Tensor, two: Tensor, dim: int) -> Tensor:
@@ -91,10 +91,10 @@ def roll_out(
         exploration_threshold: (A, E) exploration: on the last E windows, which do not count towards fitness, agents
             order only what they expect to earn more than this, in percent of an order's value. An account that always
             spends its cash would never learn what cash is worth.
-        records: makes transitions of the decisions, for a replay buffer.
-        safe_point: is called before every day, and may raise to stop; once before a replay.
-        graph: of the rollouts of this environment, where they are all alike.
-        policy: what the networks of the agents add.
+        records: record transitions for a replay buffer.
+        safe_point: is called before every day, and may raise to stop; once before a CUDA graph is launched.
+        graph: of the rollouts of this environment, if they all have the same shapes.
+        policy: the agents' networks.
         noise: (A, E, trading days) exploration noise on the last E windows, see `PolicyNetworks.adjusting`.
     """
     agents, windows = traders.count, len(starts)
@@ -126,7 +126,7 @@ def roll_out(
 def _play_days(
     env: Portfolio, cash_value: CashValue, records: bool, label: str, inputs: Tensors, safe_point: SafePoint
 ) -> dict[str, Tensor]:
-    """Play the days of an account that has just begun.
+    """Play the days of freshly reset accounts.
 
     Returns:
         `initial`, the (lanes,) value of cash on the first day; with records the parts of `Accounts` before the
@@ -136,7 +136,7 @@ def _play_days(
     traders = Traders(**{f.name: inputs[f.name] for f in fields(Traders)})
     forecasts = Forecasts(**{f.name: inputs[f.name] for f in fields(Forecasts)})
     cash_value = cash_value.with_values(inputs["value of cash"], inputs["opportunity_knots"])
-    # What does not depend on accounts is there for all days at once.
+    # What does not depend on accounts is computed for all days at once.
     later = torch.arange(rules.trading_days, device=env.device)[:, None]
     opportunity, left = forecasts.opportunity[agent, env.day + later], rules.trading_days - 1.0 - later.double()
     policy = PolicyNetworks.from_tensors(inputs) if "noise" in inputs else None
@@ -153,7 +153,7 @@ def _play_days(
         adjustment = None
         if policy is not None:
             adjustment = policy.adjusting(accounts, cash_value, inputs["noise"][..., step].flatten())
-        # An forecasts expects nothing where there is no bar.
+        # A stock without a bar has no forecast.
         expected = forecasts.expected[agent, env.day].masked_fill_(env.held(), -torch.inf)
         orders = env.orders_per_day
         choice = daily_orders(
@@ -169,7 +169,7 @@ def _play_days(
 
 
 def _orders(choice: DailyOrders) -> Orders:
-    """Return what an environment takes of a choice given as an action."""
+    """Return the orders that an environment would place for the action."""
     target = choice.target_percent.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
     coefficient = choice.coefficient.T.double()
     return Orders(choice.stock.T, coefficient, target.double().expand_as(coefficient))
@@ -193,7 +193,7 @@ def _transitions(lived: Tensors, env: Portfolio, cash_value: CashValue, agents: 
 
 @torch.no_grad()
 def play(env: Portfolio, policy: Policy, starts: Tensor) -> tuple[EpisodeSummary, Tensor]:
-    """Play any policy, one lane a start; return the summary and the (steps + 1, lanes) equity in currency units."""
+    """Play any policy, one lane per start; return the summary and the (steps + 1, lanes) equity in currency units."""
     env.reset(starts)
     steps = env.rules.episode_steps
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""Rollouts as CUDA graphs: what the host would launch kernel by kernel, day by day, is captured once and replayed."""
+"""Rollouts as CUDA graphs: the kernels of all days are captured once, and launched together afterwards."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SafePoint = Callable[[], None] | None
 Days = Callable[[Tensors, SafePoint], Tensors]
 """From the inputs of a rollout to what its days give; the safe point is called before every day."""
 Capture = Callable[[Callable[[], Tensors]], tuple[Tensors, Callable[[], None]]]
-"""From work to its outputs and to what does it again: reads the same inputs, and writes the same outputs."""
+"""From work to its outputs and to a function that launches it again, on the same inputs and outputs."""
 
 
 def cuda_graph(work: Callable[[], Tensors]) -> tuple[Tensors, Callable[[], None]]:
     """Capture work on the current CUDA device; RuntimeError where it cannot be.
 
-    What other threads do meanwhile, as the writer of checkpoints, is no part of it.
+    Work of other threads, such as the writer of checkpoints, is not captured.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -36,22 +36,22 @@ def cuda_graph(work: Callable[[], Tensors]) -> tuple[Tensors, Callable[[], None]
 class _Captured:
     inputs: Tensors
     outputs: Tensors
-    replay: Callable[[], None]
+    launch: Callable[[], None]
     days: Days
     """Holds the tensors that the graph reads beside its inputs."""
 
 
 class RolloutGraph:
-    """The days of the rollouts of one account, which are alike but for their inputs.
+    """The rollouts of one account, which differ in their inputs only.
 
-    The first of a shape is played as it is, the second captured; from then on each is one replay, bit for bit what
-    playing would give. As long as it lives it holds a copy of the inputs, of which the expectations are the largest (4
-    bytes an agent, day and stock), and in a pool of its own what is alive at once within a rollout. Slices and numbers
-    of steps are constants of the capture. Off CUDA, and where a capture fails, all rollouts are played as they are.
+    The first of a shape is played eagerly, the second captured; from then on each is one launch, with the same bits.
+    The graph holds a copy of the inputs, of which the forecasts are the largest (4 bytes per agent, day and stock), and
+    its own memory pool. Slices and numbers of steps are constants of the capture. Without CUDA, and where a capture
+    fails, all rollouts are played eagerly.
     """
 
     def __init__(self, capture: Capture | None = None) -> None:
-        """Begin with nothing captured; `capture` is for who has no CUDA device."""
+        """Start with nothing captured; `capture` replaces CUDA's in tests."""
         self._capture = capture or (cuda_graph if torch.backends.cuda.is_built() else None)
         self._is_for_all = capture is not None
         self._lanes: Tensor | None = None
@@ -59,9 +59,9 @@ class RolloutGraph:
         self._captured: _Captured | None = None
 
     def play(self, env: Portfolio, starts: Tensor, days: Days, inputs: Tensors, safe_point: SafePoint) -> Tensors:
-        """Play an account from these (lanes,) first days to its end; return what its days give.
+        """Play an account from these (lanes,) first days to its end; return the outputs of `days`.
 
-        Outputs are written over by the next rollout. The safe point is called once before a replay.
+        The next rollout overwrites them. The safe point is called once before a launch.
         """
         env.reset(starts)
         is_possible = self._capture is not None and (self._is_for_all or env.device.type == "cuda")
@@ -76,7 +76,7 @@ class RolloutGraph:
             return days(inputs, safe_point)
         for name, value in inputs.items():
             self._captured.inputs[name].copy_(value)
-        self._captured.replay()
+        self._captured.launch()
         env.step_index = env.steps
         return self._captured.outputs
 
@@ -92,10 +92,10 @@ class RolloutGraph:
         assert self._capture is not None
         own = {name: value.clone() for name, value in inputs.items()}
         try:
-            outputs, replay = self._capture(lambda: days(own, None))
+            outputs, launch = self._capture(lambda: days(own, None))
         except RuntimeError as error:
-            logger.warning("rollouts are played step by step: no CUDA graph of one (%s)", str(error).splitlines()[0])
+            logger.warning("rollouts run eagerly: capturing a CUDA graph failed (%s)", str(error).splitlines()[0])
             self._capture = None
             return None
-        logger.info("rollouts replay a CUDA graph")
-        return _Captured(own, outputs, replay, days)
+        logger.info("rollouts are captured as a CUDA graph")
+        return _Captured(own, outputs, launch, days)

@@ -1,4 +1,4 @@
-"""Rollouts that are captured once and replayed: by a tape of operations in place of a CUDA graph, and by a real one."""
+"""Rollouts that are captured once and launched: by a tape of operations in place of a CUDA graph, and by a real one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Tape(TorchDispatchMode):
 
 
 def taped(work: Callable[[], Tensors]) -> tuple[Tensors, Callable[[], None]]:
-    """As `cuda_graph`: a replay runs the operations again, and writes where they wrote. What they gave is lost."""
+    """As `cuda_graph`: a launch runs the operations again, and writes where they wrote. What they gave is lost."""
     tape, made = Tape(), list[Tensor]()
     with tape:
         outputs = work()
@@ -58,13 +58,13 @@ def taped(work: Callable[[], Tensors]) -> tuple[Tensors, Callable[[], None]]:
     for tensor in made:
         tensor.fill_(torch.nan if tensor.is_floating_point() else 1)
 
-    def replay() -> None:
+    def launch() -> None:
         for func, args, kwargs, out in tape.calls:
             for old, new in zip(tensors_in(out), tensors_in(func(*args, **kwargs)), strict=True):
                 if storage_of(old) != storage_of(new):
                     old.copy_(new)
 
-    return outputs, replay
+    return outputs, launch
 
 
 def storage_of(tensor: Tensor) -> int:
@@ -127,8 +127,8 @@ RULES = [
 
 
 @pytest.mark.parametrize("rules", RULES, ids=["one order", "three orders", "same close"])
-def test_a_replay_is_what_playing_would_give(rules: EnvironmentConfig, caplog: pytest.LogCaptureFixture) -> None:
-    """Played, captured, replayed with other inputs; an account of other lanes is captured anew."""
+def test_a_launch_gives_what_playing_would(rules: EnvironmentConfig, caplog: pytest.LogCaptureFixture) -> None:
+    """Played, captured, launched with other inputs; an account of other lanes is captured anew."""
     captures: list[int] = []
 
     def capture(work: Callable[[], Tensors]) -> tuple[Tensors, Callable[[], None]]:
@@ -136,33 +136,33 @@ def test_a_replay_is_what_playing_would_give(rules: EnvironmentConfig, caplog: p
         return taped(work)
 
     caplog.set_level(logging.INFO)
-    replayed, played = Played(random_world(3, rules=rules), RolloutGraph(capture)), Played(random_world(3, rules=rules))
-    first = [replayed.rollout(seed) for seed in range(4)]
+    launched, played = Played(random_world(3, rules=rules), RolloutGraph(capture)), Played(random_world(3, rules=rules))
+    first = [launched.rollout(seed) for seed in range(4)]
     for seed, found in enumerate(first):
         assert_same(found, played.rollout(seed))
-    assert captures == [0] and replayed.safe_points == rules.episode_steps + 3
+    assert captures == [0] and launched.safe_points == rules.episode_steps + 3
     assert not torch.equal(first[2]["equity"], first[3]["equity"]) and int(first[3]["trades"].sum()) > 5
     for seed in (4, 5, 6):
-        assert_same(replayed.rollout(seed, windows=7), played.rollout(seed, windows=7))
-    assert captures == [0, 1] and caplog.text.count("replay a CUDA graph") == 2
+        assert_same(launched.rollout(seed, windows=7), played.rollout(seed, windows=7))
+    assert captures == [0, 1] and caplog.text.count("captured as a CUDA graph") == 2
 
 
 def test_who_uses_the_account_in_between_changes_nothing() -> None:
     """Neither with as many lanes nor with others, for which it is allocated anew."""
-    replayed, played = Played(random_world(3), RolloutGraph(taped)), Played(random_world(3))
+    launched, played = Played(random_world(3), RolloutGraph(taped)), Played(random_world(3))
     for seed in range(3):
-        assert_same(replayed.rollout(seed), played.rollout(seed))
-    others = Played(replayed.world)
+        assert_same(launched.rollout(seed), played.rollout(seed))
+    others = Played(launched.world)
     for windows in (4, 9):
         others.rollout(7, windows)
         for seed in (4, 5, 6):
-            assert_same(replayed.rollout(seed), played.rollout(seed))
+            assert_same(launched.rollout(seed), played.rollout(seed))
 
 
-def test_a_rollout_that_reads_a_value_is_played_step_by_step(
+def test_a_rollout_that_reads_a_value_runs_eagerly(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    replayed, played = Played(random_world(3), RolloutGraph(taped)), Played(random_world(3))
+    launched, played = Played(random_world(3), RolloutGraph(taped)), Played(random_world(3))
     step = Portfolio.step_orders
 
     def reading(self: Portfolio, orders: Any) -> None:
@@ -171,16 +171,16 @@ def test_a_rollout_that_reads_a_value_is_played_step_by_step(
 
     monkeypatch.setattr(Portfolio, "step_orders", reading)
     for seed in range(3):
-        assert_same(replayed.rollout(seed), played.rollout(seed))
-    assert caplog.text.count("no CUDA graph") == 1 and "_local_scalar_dense" in caplog.text
+        assert_same(launched.rollout(seed), played.rollout(seed))
+    assert caplog.text.count("capturing a CUDA graph failed") == 1 and "_local_scalar_dense" in caplog.text
 
 
-def test_generations_that_replay_are_those_that_play() -> None:
-    replaying, playing = tiny_trainer(seed=2), tiny_trainer(seed=2)
-    shards = replaying.shards
+def test_generations_that_launch_are_those_that_play() -> None:
+    launching, playing = tiny_trainer(seed=2), tiny_trainer(seed=2)
+    shards = launching.shards
     assert isinstance(shards, LocalShards)
-    shards.shards[0].graph, replaying.val_graph = RolloutGraph(taped), RolloutGraph(taped)
-    for ours, theirs in zip(replaying.run(4), playing.run(4), strict=True):
+    shards.shards[0].graph, launching.val_graph = RolloutGraph(taped), RolloutGraph(taped)
+    for ours, theirs in zip(launching.run(4), playing.run(4), strict=True):
         for name in ("fitness", "trading", "validation", "learning"):
             assert ours[name] == theirs[name], name
 
@@ -190,9 +190,9 @@ def test_generations_that_replay_are_those_that_play() -> None:
 def test_a_cuda_graph_gives_what_playing_gives(rules: EnvironmentConfig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     here = random_world(3, rules=rules)
-    replayed, played = (
+    launched, played = (
         Played(replace(here, env=Portfolio.on(here.market, rules, "cuda")), graph) for graph in (RolloutGraph(), None)
     )
     for seed in range(5):
-        assert_same(replayed.rollout(seed), played.rollout(seed))
-    assert "replay a CUDA graph" in caplog.text
+        assert_same(launched.rollout(seed), played.rollout(seed))
+    assert "captured as a CUDA graph" in caplog.text

@@ -1,9 +1,9 @@
-"""Results of orders that nobody gave.
+"""Counterfactual outcomes of every possible order.
 
-Prices do not react to orders, so that once they are known the result of every order is known, not only of the few that
-were given: a market is exogenous (Sinclair et al. 2023, "Hindsight learning for MDPs with exogenous inputs"). From the
-results of many orders a day a critic learns what a trade earns with far less noise than from those of one. The results
-are those of the environment itself, on training days only.
+Prices do not react to orders: once they are known, so is the result of every order, not only of those that were
+placed (Sinclair et al. 2023, "Hindsight learning for MDPs with exogenous inputs"). Forecasts learn from all of them,
+with far less noise than from the few orders of one account. The environment itself computes the results, on training
+days only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from utils.spaces import MAX_COEFFICIENT, TARGET_PERCENTS
 
 _DAYS_AT_ONCE = 256
 _STAKE_PERCENT = 0.001
-"""So small a stake that no order is ever cut to the cash at hand, or to a share of the day's volume."""
+"""Small enough that no order is ever cut to the available cash or to a share of the day's volume."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,11 @@ class Hindsight:
 
 
 def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day: int) -> Hindsight:
-    """Give every order of days first_day..last_day to an account that can pay for all of them, and note its result.
+    """Place every possible order of days first_day..last_day in an account that can pay for all of them.
 
     A result is known where the longest possible trade ends by `last_day`. Orders for stocks without a bar that day
     cannot be given; one that finds no price to be filled at earns nothing, nor does one without any volume under a
-    volume cap. The results are those of orders that no cap cuts: a trade's result is in proportion to its size, and
-    critics see the size that was filled.
+    volume cap. No cap cuts these orders: results are proportional to size, and so hold for any size.
     """
     targets = torch.tensor(TARGET_PERCENTS, device=bars.quotes.device)
     affordable = replace(
@@ -63,7 +62,7 @@ def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day
 
 
 def _credited(portfolio: Portfolio, first_day: int, days: int, steps: int, targets: Tensor) -> Tensor:
-    """Give the largest orders every day, one lane a stock and target: (targets, days, stocks) rewards."""
+    """Place the largest orders every day, one lane per stock and target: (targets, days, stocks) rewards."""
     stocks = portfolio.bars.stocks
     lanes = stocks * len(targets)
     portfolio.reset(torch.full((lanes,), first_day), steps=steps, trading_steps=days)

@@ -1,8 +1,8 @@
-"""What networks learn of orders: counterfactual outcomes, relative to the mean of their day; and how far to trust it.
+"""The networks' regression: counterfactual outcomes relative to the day's mean; and the blend of network and ridge.
 
-What a stock earns beyond the others of its day is known with far less noise than what it earns: what all have in common
-is taken off, as a control variate. It is all that choosing among stocks needs; what the day itself is worth stays with
-the ridge regression.
+A stock's return beyond the others of its day carries far less noise than the return itself: the common part is
+subtracted as a control variate. Selection among stocks needs no more; the level of the day stays with the ridge
+regression.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Blend:
 
     @classmethod
     def of(cls, ridge: Tensor, network: Tensor, results: Tensor) -> Self:
-        """Find the weights by least squares: (A, rows) forecasts out of fold and (A, rows) results, all relative."""
+        """Fit the weights by least squares to (A, rows) out-of-fold forecasts and results, all relative to the day."""
         (a, b, y), dot = (part.double() for part in (ridge, network, results)), lambda u, v: (u * v).sum(1)
         aa, ab, bb, ay, by = dot(a, a), dot(a, b), dot(b, b), dot(a, y), dot(b, y)
         tiny = 1e-12 * dot(y, y) + 1e-30
         weight = ((ay * bb - by * ab) / (aa * bb - ab**2 + tiny * aa + tiny**2)).clamp(0.0, 1.0)
         slope = ((by - weight * ab) / (bb + tiny)).clamp(min=0.0)
-        # With a slope at its bound the other weight is found anew; without a network ridge stays as it is.
+        # Where the slope is at its bound the other weight is solved again; without a network ridge keeps its weight 1.
         weight = torch.where(slope > 0, ((ay - slope * ab) / (aa + tiny)).clamp(0.0, 1.0), 1.0)
         error = dot(y, y) - 2 * (weight * ay + slope * by) + weight**2 * aa + 2 * weight * slope * ab + slope**2 * bb
         explained = torch.stack(((2 * ay - aa), dot(y, y) - error), dim=1) / (dot(y, y) + tiny)[:, None]
@@ -85,7 +85,7 @@ class RelativeOutcomes:
 
     @classmethod
     def of(cls, samples: Samples, inputs: TradeInputs, tradable: Tensor) -> Self:
-        """Take the results of the training days to the device of `tradable`, (days, n)."""
+        """Put the results of the training days on the device of `tradable`, (days, n)."""
         first, last, device = samples.train.first, samples.train.last, tradable.device
         days = slice(first, last + 1)
         known = torch.from_numpy(samples.is_known & samples.train_days[:, None])[days].to(device)
@@ -105,12 +105,12 @@ class RelativeOutcomes:
         return self.x.flatten(0, 1), self.y.flatten(0, 1)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw so many rows to learn from for each fold: (count, folds)."""
+        """Draw training rows for each fold: (count, folds)."""
         drawn = torch.rand(len(self.folds), count, generator=generator, dtype=torch.float64).to(self.x.device)
         return torch.stack([own[(part * len(own)).long()] for own, part in zip(self.folds, drawn, strict=True)], dim=1)
 
     def out_of_fold(self, reward: Perceptrons, targets: Sequence[int]) -> Tensor:
-        """Return what (A, folds) networks expect, by the one that has not seen the day: (A, training days, n).
+        """Return the out-of-fold forecasts of (A, folds) networks: (A, training days, n).
 
         Percent of the initial capital, relative to the day's mean, of orders at the agents' targets.
         """
@@ -123,7 +123,7 @@ class RelativeOutcomes:
         return relative_to_day(expected, self.tradable)
 
     def blend(self, ridge: Tensor, network: Tensor, targets: Sequence[int]) -> Blend:
-        """Weigh (A, training days, n) forecasts out of fold at the agents' targets."""
+        """Blend (A, training days, n) out-of-fold forecasts at the agents' targets by least squares."""
         results = (self.y * self.deviation)[:, :, list(targets)].permute(2, 0, 1)
         own, other = (relative_to_day(part, self.is_known)[:, self.is_known] for part in (ridge, network))
         return Blend.of(own, other, results[:, self.is_known])

@@ -1,7 +1,7 @@
-"""The critics of trades of a whole population: ridge regressions of the known results of orders, in closed form.
+"""Ridge forecasts of a whole population: what orders earn, in closed form.
 
-Each agent has penalties and a sale target of its own. Its critic is also fitted without each fold of the training days,
-so that on every training day there is one that has not seen it: what it expects there is out of fold.
+Each agent has its own penalties and sale target. Its regression is also fitted without each fold of the training days,
+so that every training day has an out-of-fold forecast.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from training.forecasts.skill import information_coefficients, overlapping_mean_
 from utils.spaces import TARGET_PERCENTS
 
 _TOGETHER = 16
-"""Agents whose expectations are one product: always as many, for its shape decides about the last bits."""
+"""Agents whose forecasts are one matrix product; a fixed number, since its shape decides the last bits."""
 
 
 @dataclass(frozen=True)
 class TrainingDays:
-    """The training days as a regression, and what is summed up of them once for all agents and generations."""
+    """The training days as a regression, with statistics summed once for all agents and generations."""
 
     inputs: TradeInputs
     samples: Samples
@@ -47,14 +47,14 @@ class TrainingDays:
     x: Tensor
     """(days, n, inputs) of the samples, on the device of the environment."""
     later: Tensor
-    """Likewise, as in use: fitted to all training days; 0 on these, of which they know too much."""
+    """As deployed, fitted to all training days; 0 on the training days themselves."""
 
     @classmethod
     def of(cls, market: Market, env: Portfolio) -> TrainingDays:
         """Fit inputs and sum up the results of all orders of a market's training days.
 
         Raises:
-            DataError: there is too little to learn from.
+            DataError: there are too few results to fit to.
         """
         train = market.splits.train
         learned = np.arange(len(market.dates)) <= train.last
@@ -74,18 +74,18 @@ class TrainingDays:
         return cls(inputs, samples, moments.over(samples.train_days), without, within, env.bars.tradable, x, later)
 
     def forecasts(self, by_fold: Tensor) -> Forecasts:
-        """Return what agents expect by ridge regression on training days, out of fold; nothing on all others."""
+        """Return the ridge forecasts of training days, out of fold; none on other days."""
         return Forecasts.of(self.out_of_fold(by_fold), self.tradable)
 
     @cached_property
     def relative(self) -> RelativeOutcomes:
-        """Return what networks learn from."""
+        """Return the regression that networks learn."""
         return RelativeOutcomes.of(self.samples, self.inputs, self.tradable)
 
     def blended(self, by_fold: Tensor, reward: Perceptrons, targets: Sequence[int]) -> tuple[Tensor, Blend]:
-        """Return what agents expect out of fold by ridge regression and network, (A, days, n), and the blend.
+        """Return the out-of-fold forecasts of ridge regression and network, (A, days, n), and their blend.
 
-        Minus infinity on all days but those of training. The mean of a day's stocks is the ridge regression's.
+        Minus infinity outside the training days. The mean over a day's stocks is the ridge regression's.
         """
         relative = self.relative
         days = slice(relative.first_day, relative.first_day + len(relative.x))
@@ -97,7 +97,7 @@ class TrainingDays:
         return expected, blend
 
     def fit(self, genes: Tensor) -> RidgeRegressions:
-        """Fit the critics of agents with these (A, genes)."""
+        """Fit the ridge regressions of agents with these (A, genes)."""
         rows, agents = genes.numpy(), np.arange(len(genes))
         penalty = np.where(GROUP_OF_INPUT < 0, 0.0, 10.0 ** rows[:, : len(GROUPS)][:, GROUP_OF_INPUT])
         target = rows[:, TARGET].astype(np.int64)
@@ -110,9 +110,10 @@ class TrainingDays:
         return RidgeRegressions(*(torch.from_numpy(part) for part in parts))
 
     def evidence(self, expected: Tensor, target: int, trials: int = 1) -> Evidence:
-        """Test whether what an agent expects out of fold, (days, n), goes with results at a target.
+        """Test whether out-of-fold forecasts, (days, n), correlate with results at a target.
 
-        Choice is the mean rank correlation over the stocks of a day, timing that of days' means over time.
+        Selection: the mean over days of the rank correlation over stocks. Timing: the covariance over time of the days'
+        means. Both p-values allow for two tests and for `trials` agents.
         """
         samples = self.samples
         is_known = samples.is_known & samples.train_days[:, None]
@@ -132,10 +133,7 @@ class TrainingDays:
         return float(sum(sums.square[target] for sums in self.within) - total**2 / rows)
 
     def out_of_fold(self, by_fold: Tensor) -> Tensor:
-        """Return what (A, folds, inputs) critics expect on the days of the fold that they have not seen: (A, days, n).
-
-        Minus infinity on all other days.
-        """
+        """Return the out-of-fold forecasts of (A, folds, inputs) weights: (A, days, n), minus infinity elsewhere."""
         weights = by_fold.to(self.x.device)
         expected = self.x.new_full((len(by_fold), *self.x.shape[:2]), -torch.inf)
         for fold, (_, held) in enumerate(self.samples.folds):
@@ -145,7 +143,7 @@ class TrainingDays:
 
 @dataclass(frozen=True)
 class RidgeRegressions:
-    """The critics of A agents."""
+    """The ridge regressions of A agents."""
 
     weights: Tensor
     """(A, inputs) fitted to all training days."""
@@ -156,9 +154,9 @@ class RidgeRegressions:
 
 
 def expectations(x: Tensor, weights: Tensor) -> Tensor:
-    """Return the (A, days, n) float32 expected results of (days, n, inputs) by (A, inputs) weights.
+    """Return the (A, days, n) float32 forecasts of (days, n, inputs) by (A, inputs) weights.
 
-    They are the same bits in the company of any other agents.
+    An agent's bits do not depend on the other agents.
     """
     rows, agents = x.flatten(0, 1), len(weights)
     padded = weights.new_zeros(-agents % _TOGETHER + agents, weights.shape[1], dtype=x.dtype)
@@ -170,7 +168,7 @@ def expectations(x: Tensor, weights: Tensor) -> Tensor:
 
 
 def traders_of(genes: Tensor, weights: Tensor, device: torch.device | str) -> Traders:
-    """Return the agents with these (A, genes) and critics."""
+    """Return the agents with these (A, genes) and ridge weights."""
     percents = torch.tensor(TARGET_PERCENTS, dtype=torch.float64)
     largest = torch.ones(len(genes), dtype=torch.float64)
     parts = weights, percents[genes[:, TARGET].long()], genes[:, VALUE_WEIGHT], largest

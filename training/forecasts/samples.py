@@ -1,4 +1,4 @@
-"""Known results of orders as a regression: samples, purged folds of days, ridge regressions in closed form."""
+"""Regression samples of counterfactual results, purged folds of days, and ridge regression in closed form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Float64Array = NDArray[np.float64]
 
 _FOLDS = 5
 _ROWS_PER_INPUT = 20
-"""Fewest results that a regression learns from, for each of its inputs."""
+"""Fewest rows per input that a regression may be fitted to."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Samples:
 
     @cached_property
     def folds(self) -> list[tuple[BoolArray, slice]]:
-        """Return for each fold of the training days the (days,) to learn from and the days to judge on.
+        """Return for each fold of the training days the (days,) mask to fit on and the days to test on.
 
-        No trade of a day to learn from overlaps one of a day to judge on.
+        Purged: no trade of a fitting day overlaps a trade of a test day.
         """
         days, first, count = np.arange(len(self.x)), self.train.first, self.train.days
         folds = []
@@ -75,7 +75,7 @@ class Samples:
         return folds
 
     def require_enough(self) -> None:
-        """Raise DataError where there is too little to learn from outside of a fold."""
+        """Raise DataError where too few results lie outside a fold."""
         fewest = min(int(self.is_known[days].sum()) for days, _ in self.folds)
         least = _ROWS_PER_INPUT * self.x.shape[2]
         if fewest < least:
@@ -93,7 +93,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over days from which a ridge regression follows."""
+    """Sufficient statistics of a ridge regression, summed over days."""
 
     gram: Float64Array
     """(inputs, inputs)"""
@@ -105,7 +105,7 @@ class Sums:
     def solve(self, penalty: float | Float64Array) -> Float64Array:
         """Return the (..., inputs, targets) weights under a penalty in multiples of the number of rows.
 
-        One penalty is for all inputs but the constant, input 0, which bears none; (..., inputs) are for each input.
+        The penalty is one number for all inputs or (..., inputs) of them; the constant, input 0, is not penalised.
         """
         shrinkage = np.full(len(self.gram), penalty) if isinstance(penalty, float) else penalty.copy()
         shrinkage[..., 0] = 0.0
@@ -119,7 +119,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over each day's stocks from which the ridge regression of any days and penalty follows."""
+    """Sufficient statistics by day, from which the ridge regression on any days with any penalty follows."""
 
     gram: Float64Array
     """(days, inputs, inputs)"""

@@ -1,4 +1,4 @@
-"""Measures of skill: what scores foresee, what a plan knew of its own size, and exposure to the market."""
+"""Information coefficients of forecasts, known order sizes, and exposure to the market."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Coefficient:
 def agent_scores(forecasts: Forecasts, first_day: int, days: int) -> Array:
     """Return the results that an agent expects of orders, (days, n), percent of the initial capital; NaN without a bar.
 
-    It orders the largest of them that are worth more than waiting.
+    It orders the largest of them that are worth more than the cash they take.
     """
     expected = forecasts.expected[0, first_day : first_day + days].double()
     return np.asarray(torch.where(expected.isfinite(), expected, torch.nan).cpu().numpy())
