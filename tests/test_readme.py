@@ -1,4 +1,7 @@
-"""Every command that the README shows works, and so does the example of using an agent alone."""
+"""Every command that the README and the pages in docs/ show works, as do their example, their links and the file tree.
+
+The commands of the cloud are run by `tests/runs/test_cloud_run.py`, those of the fuel breaks by `tests/fuel_breaks`.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,23 @@ import pytest
 
 from main import main
 from tests.tiny_run import TINY, frame
+from training.commands.table import COMMANDS as TABLE
+from utils.config.cli import parse_command
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-CLUSTER = re.findall(r"^.*--cluster 127.*$", README, flags=re.MULTILINE)
-COMMANDS = [
-    line
-    for line in re.findall(r"^python main\.py(?! fuel-breaks).*$", README, flags=re.MULTILINE)
-    if line not in CLUSTER
-]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md")))
+}
+README, ARCHITECTURE = PAGES["README.md"], PAGES["docs/architecture.md"]
+ALL_PAGES = "\n".join(PAGES.values())
+SHOWN = list(dict.fromkeys(re.findall(r"^python main\.py(?! fuel-breaks).*$", ALL_PAGES, flags=re.MULTILINE)))
+"""Every command once, however many pages show it."""
+CLUSTER = [line for line in SHOWN if "--cluster 127" in line]
+SHARDED = [line for line in SHOWN if "--shards" in line and line not in CLUSTER]
+COMMANDS = [line for line in SHOWN if line not in CLUSTER + SHARDED]
+BENCHMARKS = re.findall(r"python -m (benchmarks[\w.]*)", ALL_PAGES)
+PACKAGES = ("data", "environment", "models", "training", "utils", "benchmarks")
 SMALL = {
     "prepare": [],
     "evaluate": ["--random-pickers", "20"],
@@ -82,10 +93,20 @@ def test_commands(folder: Path, command: str) -> None:
     assert main([*arguments, *SMALL.get(" ".join(arguments[:1]), train)]) == 0
 
 
+@pytest.mark.parametrize("command", SHARDED)
+def test_commands_for_clusters_are_understood(folder: Path, command: str) -> None:
+    """Their machines are not here; `tests/training/test_remote_shards.py` runs such commands."""
+    shards = re.search(r"--shards (\d+)", command)
+    assert shards and parse_command(shlex.split(command)[2:], TABLE).arguments.shards == int(shards[1])
+
+
 # Imported here, Ray would keep for this process that no token is asked for.
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="pip install -r requirements-cluster.txt")
 def test_a_cluster_of_two_nodes(folder: Path) -> None:
-    starts = [part.split(";")[0] for part in re.findall(r"ray start [^\n]*?(?=;|$)", README, flags=re.MULTILINE)]
+    starts = [
+        part.split(";")[0]
+        for part in re.findall(r"ray start [^\n`]*?(?=;|$)", PAGES["docs/scaling.md"], flags=re.MULTILINE)
+    ]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -117,13 +138,54 @@ def _node(start: str, environment: dict[str, str]) -> Iterator[None]:
 
 
 def test_the_commands_are_there() -> None:
-    assert len(COMMANDS) >= 7
+    shown = {shlex.split(line)[2] for line in COMMANDS if len(line.split()) > 2}
+    assert {"prepare", "evaluate", "signals", "report", "walk-forward", "sweep", "--resume", "--extend"} <= shown
+    assert len(CLUSTER) == 1 and len(SHARDED) == 3
     setup = re.findall(r"^python3 -m venv .*$", README, flags=re.MULTILINE)
     assert [line.rsplit("bin/", 1)[1] for line in setup] == ["python main.py", "python -m pytest"]
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_example(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    exec(compile(example, "README", "exec"), {})
+    (example,) = re.findall(r"```python\n(.*?)```", ARCHITECTURE, flags=re.DOTALL)
+    exec(compile(example, "docs/architecture.md", "exec"), {})
     assert "'trades'" in capsys.readouterr().out
+
+
+def test_requirements_that_are_shown_exist() -> None:
+    named = set(re.findall(r"pip install (?:-\w+ )*-r ([\w.-]+)", ALL_PAGES))
+    assert named >= {"requirements.txt", "requirements-test.txt", "requirements-sweep.txt", "requirements-cluster.txt"}
+    assert all((ROOT / name).is_file() for name in named)
+
+
+@pytest.mark.parametrize("module", sorted(set(BENCHMARKS)))
+def test_benchmarks_that_are_shown_are_commands(module: str) -> None:
+    path = ROOT / module.replace(".", "/")
+    source = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    assert '__name__ == "__main__"' in source.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_paths_lead_somewhere(page: str) -> None:
+    text, folder = PAGES[page], (ROOT / page).parent
+    for target in re.findall(r"\]\(((?!https?:)[^)]*)\)", text):
+        name, _, anchor = target.partition("#")
+        path = folder / name if name else ROOT / page
+        assert path.is_file(), target
+        titles = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
+        assert not anchor or anchor in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+    paths = re.findall(rf"`((?:{'|'.join(PACKAGES)}|tests|docs|examples)/[\w./-]*)", text)
+    assert [path for path in paths if not (ROOT / path).exists() and not path.endswith(".parquet")] == []
+
+
+def test_the_file_tree_names_every_package_and_only_what_exists() -> None:
+    lines = re.search(r"## File tree.*?```\n(.*?)```", ARCHITECTURE, flags=re.DOTALL)
+    assert lines
+    named: list[str] = []
+    folders: list[str] = []
+    for indent, name in re.findall(r"^( *)(\S+) ", lines[1], flags=re.MULTILINE):
+        folders[len(indent) // 2 :] = [name]
+        named.append("".join(folders))
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    packages = {file.parent for top in PACKAGES for file in (ROOT / top).rglob("__init__.py")}
+    assert {f"{path.relative_to(ROOT).as_posix()}/" for path in packages} <= set(named)

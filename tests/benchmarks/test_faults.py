@@ -26,7 +26,7 @@ from benchmarks.faults.overhead import added_time
 from benchmarks.faults.whole_run import kill_and_resume, leak, sigterm
 
 pytestmark = pytest.mark.usefixtures("restore_process")
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+SHOWN = (Path(__file__).parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
 GENERATIONS = 4
 """So few that the uninterrupted run, which the rows share, is short, and so many that a fault lies within."""
 CASES: dict[str, Callable[[], list[Row]]] = {
@@ -85,10 +85,10 @@ def test_the_share_of_time_is_measured() -> None:
     assert re.match(r"-?[\d.]+%: \d\.\d{3} s between generations", row.measured)
 
 
-def test_the_readmes_command_prints_the_table(
+def test_the_command_of_the_docs_prints_the_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (command,) = re.findall(r"`(python -m benchmarks\.faults[^`]*)`", README)
+    (command,) = re.findall(r"`(python -m benchmarks\.faults[^`]*)`", SHOWN)
     rows = [Row("one", 1, "so", "so", True), Row("two", 2, "so", "no", False), Row("three", 3, "so", "-", None)]
     monkeypatch.setattr(faults, "rows", lambda share: rows if share == 1 else [])
     monkeypatch.chdir(tmp_path)

@@ -29,8 +29,8 @@ from training.fuel_breaks.evaluate_command import paired_lead
 from utils.config.cli import parse_command
 from utils.config.settings import flatten, from_dict, nest, settings_hash, to_dict
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-README_COMMANDS = re.findall(r"^python main\.py (fuel-breaks .*)$", README, flags=re.MULTILINE)
+SHOWN = (Path(__file__).parents[2] / "docs" / "fuel_breaks.md").read_text(encoding="utf-8")
+SHOWN_COMMANDS = re.findall(r"^python main\.py (fuel-breaks .*)$", SHOWN, flags=re.MULTILINE)
 VOLATILE = ("seconds", "memory")
 
 
@@ -86,12 +86,12 @@ def test_a_run_leaves_records_a_summary_and_a_log(trained: Path) -> None:
         assert words in log, words
 
 
-def test_the_commands_of_the_readme(trained_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_commands_of_the_docs(trained_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    after_training = [command for command in README_COMMANDS if command != "fuel-breaks train"]
+    after_training = [command for command in SHOWN_COMMANDS if command != "fuel-breaks train"]
     assert {"evaluate", "show"} <= {
         shlex.split(command)[1] for command in after_training
-    } and "fuel-breaks train" in README_COMMANDS
+    } and "fuel-breaks train" in SHOWN_COMMANDS
     for command in after_training:
         assert main(shlex.split(command)) == 0, command
     run = trained_folder / "runs" / "fuel-breaks" / "one"

@@ -1,0 +1,39 @@
+"""The scripts in examples/ run, are short, and show what they say."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from data.synthetic.planted import PLANTED_KINDS
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SHOWN = {
+    "own_policy.py": r"trades +[1-9][\d.]*\n(.*\n)*.*profit_percent +-?\d",
+    "own_kind.py": r"correlation .*: (0\.9\d|1\.00)\n",
+    "new_prices.py": r"decided at the close of \d{4}-\d\d-\d\d, for \d{4}-\d\d-\d\d.*: \d orders?\n",
+}
+"""What each prints, as a regular expression."""
+
+
+def test_all_are_here_and_short() -> None:
+    scripts = sorted(EXAMPLES.glob("*.py"))
+    assert [path.name for path in scripts] == sorted(SHOWN)
+    assert all(len(path.read_text(encoding="utf-8").splitlines()) <= 60 for path in scripts)
+
+
+@pytest.mark.usefixtures("restore_process")
+@pytest.mark.parametrize("name", SHOWN)
+def test_examples(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", sys.path[:])
+    monkeypatch.setitem(PLANTED_KINDS, "martingale", PLANTED_KINDS["martingale"])  # type: ignore[arg-type]
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert re.search(SHOWN[name], capsys.readouterr().out)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,51 @@
+"""Files about the project agree: version and changelog, requirements and lock file, hooks and CI."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from benchmarks.readme_picture import version
+
+ROOT = Path(__file__).parent.parent
+CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def lines(name: str) -> list[str]:
+    """Requirements of a file, without comments and included files."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line and not line.startswith(("#", "-r"))]
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    versions = re.findall(r"^## \[(.*)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == version()
+    assert sorted(versions, key=Version, reverse=True) == versions
+
+
+def test_the_lock_file_pins_every_requirement_within_its_range() -> None:
+    locked = {canonicalize_name(one.name): one for one in map(Requirement, lines("requirements-lock.txt"))}
+    pins = {name: str(one.specifier).removeprefix("==") for name, one in locked.items()}
+    # A local version, such as +cpu, fits one build only; an address fits one machine.
+    assert all(re.fullmatch(r"[\w.]+", pin) for pin in pins.values())
+    assert not any(one.url or name.startswith(("nvidia", "cuda", "triton")) for name, one in locked.items())
+    wanted = [Requirement(line) for path in ROOT.glob("requirements*.txt") for line in lines(path.name)]
+    assert len(wanted) > len(locked)
+    for one in wanted:
+        assert one.specifier.contains(pins[canonicalize_name(one.name)]), one
+
+
+def test_ci_installs_the_locked_versions() -> None:
+    setting = CI.index('export PIP_CONSTRAINT="$PWD/requirements-lock.txt"')
+    assert setting < CI.index("bin/pip install")
+
+
+def test_hooks_run_what_ci_runs() -> None:
+    config = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    hooks = re.findall(r"^ +entry: (.*)$", config, re.MULTILINE)
+    assert hooks == re.findall(r"^\.venv/bin/(?:ruff|mypy).*$", CI, re.MULTILINE) and len(hooks) == 3
+    assert config.count("language: system") == len(hooks) and "http" not in config
