@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from training.shards.shard import COUNTS, Choice, EliteTransitions, LocalShards, Played, Task
 
 from benchmarks.cluster.shards import CPU, full_market, small_config, small_market
 from benchmarks.gpu_budget.__main__ import BUDGET
@@ -30,7 +31,6 @@ from models import genome
 from training.erl_trainer import ERLTrainer
 from training.evolution import next_generation
 from training.run.trainer import build_trainer
-from training.shards.shard import COUNTS, Choice, EliteTransitions, LocalShards, Played, Task
 from utils.config.trader import Config, EvolutionConfig
 
 MEASURED = Path(__file__).with_name("cost.json")

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from training.shards.remote import RemoteShards
 
 from benchmarks.cluster.shards import (
     CPU,
@@ -43,7 +44,6 @@ from benchmarks.faults.harness import outcome as outcome_of_run
 from benchmarks.speed.harness import full_scale
 from benchmarks.speed.main_job import machine
 from training.run.trainer import build_trainer
-from training.shards.remote import RemoteShards
 from utils.errors import ConfigError
 from utils.jobs.cluster import Cluster, connect, import_ray
 from utils.memory.guard import MB

@@ -14,6 +14,8 @@ from unittest import mock
 import psutil
 import torch
 from torch import Tensor
+from training.run.shards import build_shard
+from training.shards.shard import Choice, Shard
 
 from benchmarks.faults.harness import SMALL_RUN, VOLATILE
 from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
@@ -23,9 +25,7 @@ from environment.portfolio import Portfolio
 from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import TrainingDays
 from training.run.market import load_market
-from training.run.shards import build_shard
 from training.run.trainer import build_trainer
-from training.shards.shard import Choice, Shard
 from utils.config.settings import from_dict
 from utils.config.trader import Config
 from utils.jobs import cluster

@@ -1,26 +1,30 @@
-"""A Ray cluster: connected to, with every node held to what this program is; the one place that imports Ray."""
+"""Jobs on a Ray cluster whose nodes all run this version of the program; the only module that imports Ray."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import importlib.metadata
 import logging
 import os
+import pickle
 import platform
 import secrets
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from utils.errors import ConfigError, first_line
+from utils.jobs.job import Finished, Job, perform_pickled
+from utils.jobs.pool import LEAST_SECONDS, POLL_SECONDS, STOP_SECONDS, Pool, Worker
 
 logger = logging.getLogger(__name__)
 AUTO, LOCAL = "auto", "local"
-"""Addresses of a cluster that runs here or else a new one, and of a new one."""
+"""Addresses: a cluster that runs on this machine or else a new one, and always a new one."""
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("data", "environment", "models", "training", "utils", "benchmarks")
 _QUIET = {
@@ -30,8 +34,10 @@ _QUIET = {
 }
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _STORE_BYTES = 100 << 20
-"""Memory of a local cluster for objects: results are small."""
+"""Object store of a local cluster: results are small."""
 _FACTS_SECONDS = 120.0
+_PASSED_ON = ("CLOUD_PROVIDER", "CLOUD_BUCKET", "CLOUD_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS")
+"""Environment variables that workers get from this process."""
 
 Facts = dict[str, str]
 
@@ -41,15 +47,19 @@ class Cluster:
     """A connection to a cluster."""
 
     ray: Any
-    """The library, imported."""
+    """The imported library."""
     nodes: int
+    files: Sequence[Path]
+    """Read by jobs."""
+    facts: Facts
+    """What results depend on, the same on all nodes."""
 
     def cpus(self) -> int:
-        """Return the number of processors of all nodes now, at least 1."""
+        """Return the current number of CPUs of all nodes, at least 1."""
         return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
 
     def gpus(self) -> int:
-        """Return the number of cards of all nodes now."""
+        """Return the current number of GPUs of all nodes."""
         return int(self.ray.cluster_resources().get("GPU", 0))
 
 
@@ -69,18 +79,18 @@ def import_ray() -> Any:
 def connect(
     address: str, cpus: int | None = None, files: Sequence[Path] = (), folder: Path | None = None
 ) -> Iterator[Cluster]:
-    """Connect to the cluster at an address, `local` to a new one on this machine, `auto` to one that runs or a new one.
+    """Connect to the cluster at an address; `local` starts a new one here, `auto` does so if none is running.
 
-    A new one has a token of its own and ends with the block. A token is required, for whoever is let in can run any
-    code. Every node is asked once for its versions, its copy of this program and of `files`.
+    A new cluster has its own token and ends with the block. A token is required because anyone with access can run any
+    code. Every node reports its versions and checksums of the program and of `files`.
 
     Args:
-        cpus: processors of a new one; default: all of this machine.
-        files: read by jobs, equal on all nodes.
-        folder: written to by jobs, and shared by all nodes.
+        cpus: CPUs of a new cluster; default: all of this machine.
+        files: read by jobs; must be equal on all nodes.
+        folder: written by jobs; must be shared by all nodes.
 
     Raises:
-        ConfigError: Ray is not installed, the cluster is not there or refuses the token, or a node differs.
+        ConfigError: Ray is not installed, the cluster is unreachable or rejects the token, or a node differs.
     """
     ray = import_ray()
     handler = signal.getsignal(signal.SIGTERM)
@@ -89,7 +99,7 @@ def connect(
         # Ray takes over SIGTERM, in the main thread.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
-        # Where a worker dies Ray prints a page of advice; one line of ours says so.
+        # Ray prints a page of advice when a worker dies; the pool logs one line.
         ray._private.worker._worker_logs_enabled = False
         yield _checked(ray, [path.absolute() for path in files], folder)
     finally:
@@ -99,7 +109,7 @@ def connect(
 
 
 def _begin(ray: Any, address: str, cpus: int | None) -> None:
-    """Connect; raise ConfigError in one line if that fails."""
+    """Connect, or raise ConfigError with one line."""
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address != LOCAL:
@@ -122,7 +132,7 @@ def _begin(ray: Any, address: str, cpus: int | None) -> None:
 
 
 def _sentence(error: Exception) -> str:
-    """Return the first sentence of an error, whose rest is advice on Ray's own commands."""
+    """Return the first sentence of an error; the rest is advice on Ray's own commands."""
     return first_line(error).partition(". ")[0]
 
 
@@ -131,7 +141,7 @@ def _home_token() -> Path:
 
 
 def _checked(ray: Any, files: Sequence[Path], folder: Path | None) -> Cluster:
-    """Ask every node what it is. Raises ConfigError for the first that differs from this process."""
+    """Compare every node with this process. Raises ConfigError for the first that differs."""
     own, nodes = facts(files), [node for node in ray.nodes() if node["Alive"]]
     with _mark(folder) as mark:
         asked = [_ask(ray, node, files, mark) for node in nodes]
@@ -140,11 +150,11 @@ def _checked(ray: Any, files: Sequence[Path], folder: Path | None) -> Cluster:
             require_same(theirs, own, _name(node))
             if not is_shared:
                 raise ConfigError(
-                    f"expected a folder that all nodes share, got {folder}, which is another one on {_name(node)}; "
+                    f"expected a folder that all nodes share, got {folder}, which {_name(node)} does not see; "
                     "choose a shared --runs-dir, or keep runs in a bucket (CLOUD_PROVIDER and CLOUD_BUCKET)"
                 )
-    cluster = Cluster(ray, len(nodes))
-    logger.info("cluster of %d nodes, %d processors, %d cards", len(nodes), cluster.cpus(), cluster.gpus())
+    cluster = Cluster(ray, len(nodes), files, own)
+    logger.info("cluster of %d nodes, %d CPUs, %d GPUs", len(nodes), cluster.cpus(), cluster.gpus())
     return cluster
 
 
@@ -154,13 +164,13 @@ def require_same(theirs: Facts, own: Facts, node: str) -> None:
         if theirs.get(name) != value:
             raise ConfigError(
                 f"expected {name} {value} on all nodes, as here, got {theirs.get(name)} on {node}; install the same "
-                "there, or take the node out of the cluster"
+                "version there, or remove the node from the cluster"
             )
 
 
 @contextlib.contextmanager
 def _mark(folder: Path | None) -> Iterator[Path | None]:
-    """Give a file in the folder that only those can see who share it."""
+    """Create a file in the folder, visible only on machines that share it."""
     if folder is None:
         yield None
         return
@@ -199,7 +209,7 @@ def _facts_of_node(files: Sequence[Path], mark: Path | None) -> tuple[Facts, boo
 
 
 def facts(files: Sequence[Path]) -> Facts:
-    """Return what results depend on here: versions, and checksums of this program and of files."""
+    """Return what results depend on: versions, and checksums of this program and of files."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy")}
     sources = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     program = hashlib.sha256()
@@ -212,3 +222,133 @@ def facts(files: Sequence[Path]) -> Facts:
 def _checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class _Actor(Worker):
+    """A worker process on some node of a cluster."""
+
+    is_ready = False
+
+    def __init__(self, cluster: Cluster, actor: Any) -> None:
+        self._cluster, self.actor = cluster, actor
+        self.call = actor.facts.remote(cluster.files)
+
+    def begin(self, job: Job) -> None:
+        self.call = self.actor.perform.remote(job.name, pickle.dumps(job))
+
+    def outcome(self) -> Finished | str | None:
+        errors, call, self.call = self._cluster.ray.exceptions, self.call, None
+        try:
+            answer = self._cluster.ray.get(call, timeout=LEAST_SECONDS)
+        except errors.RayTaskError as error:
+            return f"{type(error.cause).__name__}: {first_line(error.cause)}"
+        except errors.RayError as error:
+            return type(error).__name__  # its text is a page of advice
+        if self.is_ready:
+            finished: Finished = pickle.loads(answer)
+            return finished
+        require_same(answer, self._cluster.facts, "a node that joined later")
+        self.is_ready = True
+        return None
+
+    def kill(self) -> None:
+        self._cluster.ray.kill(self.actor)
+
+
+class ClusterWorkers(Pool[_Actor]):
+    """An executor whose workers are spread over the nodes of a cluster, with one CPU each."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        most: int | None,
+        logs: Path | None,
+        safe_point: Callable[[], None],
+        *,
+        gpus: int = 0,
+    ) -> None:
+        """Take a cluster, the largest number of workers, the folder of logs, and see `Pool`.
+
+        Args:
+            gpus: whole GPUs of each worker, if the cluster has any.
+        """
+        super().__init__(safe_point)
+        self._cluster, self._most, self._gpus = cluster, most, min(gpus, cluster.gpus())
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        self._place = (Path.cwd(), None if logs is None else logs.absolute(), environment)
+        self._bell: Any = None
+        """Its ring asks all workers to stop."""
+
+    def _capacity(self) -> int:
+        room = self._cluster.gpus() // self._gpus if self._gpus else self._cluster.cpus()
+        return max(1, room if self._most is None else min(room, self._most))
+
+    def _start(self) -> _Actor:
+        ray = self._cluster.ray
+        if self._bell is None:
+            affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+            here = affinity(ray.get_runtime_context().get_node_id(), soft=False)
+            self._bell = ray.remote(num_cpus=0, scheduling_strategy=here)(_Bell).remote()
+        options = {"num_cpus": 1, "num_gpus": self._gpus, "scheduling_strategy": "SPREAD"}
+        return _Actor(self._cluster, ray.remote(**options)(ClusterWorker).remote(*self._place, self._bell))
+
+    def _reporting(self) -> list[_Actor]:
+        calls = {worker.call: worker for worker in self._workers if worker.call is not None}
+        self._cluster.ray.wait([*calls], timeout=POLL_SECONDS)
+        ready, _ = self._cluster.ray.wait([*calls], num_returns=len(calls), timeout=0)
+        return [calls[call] for call in ready]
+
+    def _stop(self) -> None:
+        ray, workers, bell = self._cluster.ray, self._workers, self._bell
+        self._workers, self._bell = [], None
+        if running := [worker.call for worker in workers if worker.job is not None and worker.call is not None]:
+            bell.ring.remote()
+            ray.wait(running, num_returns=len(running), timeout=STOP_SECONDS)
+        for worker in workers:
+            worker.kill()
+        if bell is not None:
+            ray.kill(bell)
+
+
+class _Bell:
+    """An event that processes of a cluster can wait for."""
+
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+
+    async def ring(self) -> None:
+        self._rung.set()
+
+    async def rung(self) -> None:
+        await self._rung.wait()
+
+
+class ClusterWorker:
+    """The process of a worker on its node; it runs in the same folder as the program that started it."""
+
+    def __init__(self, folder: Path, logs: Path | None, environment: Mapping[str, str], bell: Any) -> None:
+        """Take the folder that relative paths start from, the folder of logs, environment variables and the bell."""
+        os.environ.update(environment)
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            os.chdir(folder)
+        self._logs = logs
+        threading.Thread(target=_stop_when_rung, args=(bell,), daemon=True).start()
+
+    def facts(self, files: Sequence[Path]) -> Facts:
+        """Return what results depend on here."""
+        return facts(files)
+
+    def perform(self, name: str, pickled: bytes) -> bytes:
+        """Run a pickled job; see `perform_pickled`."""
+        return perform_pickled(name, pickled, self._logs)
+
+
+def _stop_when_rung(bell: Any) -> None:
+    """Stop at a safe point when the bell rings."""
+    ray = import_ray()
+    with contextlib.suppress(
+        ray.exceptions.RayError
+    ):  # the program that started this worker is gone, and so is its work
+        ray.get(bell.rung.remote())
+        os.kill(os.getpid(), signal.SIGTERM)
