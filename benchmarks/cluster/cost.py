@@ -3,7 +3,7 @@
 The seconds of a card are those that `benchmarks.gpu_budget` predicts from what it counts, those of a core and of what
 stays on the host were measured here and lie in cost.json (`--measure` measures them anew), the bytes of the calls are
 counted. Full scale: 3,781 days of 669 columns, 108 of them investable, 40 windows. The driver's machine
-has a shard, too.
+has a worker, too.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from training.shards.shard import COUNTS, Choice, EliteTransitions, LocalShards, Played, Task
 
-from benchmarks.cluster.shards import CPU, full_market, small_config, small_market
+from benchmarks.cluster.population import CPU, full_market, small_config, small_market
 from benchmarks.gpu_budget.__main__ import BUDGET
 from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, KERNEL_SECONDS, Card
 from benchmarks.gpu_budget.generation import UPDATES
@@ -30,6 +29,7 @@ from benchmarks.speed.harness import full_scale
 from models import genome
 from training.erl_trainer import ERLTrainer
 from training.evolution import next_generation
+from training.rollout_worker import COUNTS, PopulationResults, PopulationRollouts, RolloutInputs
 from training.run.trainer import build_trainer
 from utils.config.trader import Config, EvolutionConfig
 
@@ -37,9 +37,9 @@ MEASURED = Path(__file__).with_name("cost.json")
 AGENTS = (16, 128, 1024, 10_000)
 MACHINES = (1, 2, 4, 8, 16, 32, 64)
 CALL_SECONDS = 0.005
-"""Of one call to a worker and its answer, measured on one machine; two a generation."""
+"""Per call to a worker and its answer, measured on one machine; one per generation."""
 WORKER_SECONDS = 0.0005
-"""Of the driver, for each further worker of a call."""
+"""Of the driver, per further worker."""
 _CORE = "one core"
 _CARD_BYTES = {"H200": 141e9, "RTX 4090": 24e9}
 _WITH_GRAPH = 2
@@ -52,48 +52,46 @@ _GAIN = 0.9
 class Sizes:
     """Bytes that the calls of a generation move."""
 
-    task: float
-    """An agent, to each machine."""
-    played: float
-    """An agent, to the driver."""
+    inputs: float
+    """Per agent, to the machine that plays it."""
+    results: float
+    """Per agent, to the driver."""
     transition: float
-    """To the driver, up to the capacity of the replay."""
+    """To the driver; each machine sends up to as many as the replay buffer holds."""
 
 
-class _Counting(LocalShards):
-    """A shard here that notes the bytes of what would go over the network."""
+class _Counting(PopulationRollouts):
+    """Plays here, and notes the bytes of what would go over the network."""
 
-    def __init__(self, inner: LocalShards) -> None:
-        super().__init__(inner.shards)
+    def __init__(self, inner: PopulationRollouts) -> None:
+        super().__init__(inner.play)
         self.bytes: dict[str, float] = {}
 
-    def evaluate(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, EliteTransitions]:
-        played, lived = super().evaluate(task, choose)
-        agents, kept = len(task.genes), len(lived.place)
-        sent = lived.place.nbytes + sum(part.nbytes for part in lived.transitions.values())
-        self.bytes = {"transition": sent / kept}
-        for name, part in (("task", task), ("played", played)):
+    def evaluate(self, inputs: RolloutInputs) -> tuple[PopulationResults, dict[str, Tensor]]:
+        results, transitions = super().evaluate(inputs)
+        agents, kept = len(inputs.genes), len(next(iter(transitions.values())))
+        self.bytes = {"transition": _bytes(transitions) / kept}
+        for name, part in (("inputs", inputs), ("results", results)):
             self.bytes[name] = _bytes(vars(part)) / agents
-        return played, lived
+        return results, transitions
 
 
-def _bytes(tensors: Mapping[str, Any]) -> int:
+def _bytes(fields: Mapping[str, Any]) -> int:
     """Return the bytes of nested tensors."""
-    return sum(_bytes(value) if isinstance(value, dict) else value.nbytes for value in tensors.values())
+    return sum(_bytes(value) if isinstance(value, dict) else getattr(value, "nbytes", 8) for value in fields.values())
 
 
 def count_bytes() -> Sizes:
     """Count the bytes of the calls of a generation with as many windows as at full scale, on a small market."""
     config = replace(small_config(), evaluation=full_scale().evaluation, evolution=EvolutionConfig(population_size=128))
     trainer = build_trainer(config, small_market(), CPU)
-    assert isinstance(trainer.shards, LocalShards)
-    counting = trainer.shards = _Counting(trainer.shards)
+    counting = trainer.rollouts = _Counting(trainer.rollouts)
     trainer.run_generation()
     return Sizes(**counting.bytes)
 
 
 def measure() -> dict[str, float]:
-    """Measure seconds of a core: of what a shard does an agent, and of what the driver does."""
+    """Measure seconds of a core: of a worker per agent, and of the driver."""
     config, seconds = full_scale(), dict[str, float]()
     market = full_market()
     trainer = build_trainer(config, market, CPU)
@@ -121,8 +119,8 @@ def _gather(trainer: ERLTrainer, config: Config, genes: Tensor) -> None:
     rows = agents // parts
     mean, money = torch.rand(rows, dtype=torch.float64), torch.rand(rows, windows, dtype=torch.float64)
     pair, counts = torch.rand(rows, 2, dtype=torch.float64), torch.ones(rows, len(COUNTS), dtype=torch.int64)
-    one = Played(mean, mean, mean, pair, pair, mean, counts, money, money)
-    played = Played.join([one] * parts)
+    one = PopulationResults(mean, mean, mean, pair, pair, mean, counts, money, money)
+    played = PopulationResults.join([one] * parts)
     trainer.log.begin(0)
     trainer.log.record(played, trainer.learning_record(played), {}, trainer.replay)
     evolution = replace(config.evolution, population_size=len(played.fitness))
@@ -149,8 +147,8 @@ class Model:
     sizes: Sizes
     card: Card | None
 
-    def shard(self, agents: int) -> float:
-        """Return the seconds of a shard that plays so many agents."""
+    def worker(self, agents: int) -> float:
+        """Return the seconds in which a worker plays so many agents."""
         if self.card is None:
             return self.seconds["evaluate an agent"] * agents
         return self._on_card("evaluate", agents) + self._on_card("evaluate, days", agents, is_replayed=True)
@@ -168,25 +166,26 @@ class Model:
         return fixed + self.seconds["fit an agent"] * agents + self.seconds["gather an agent"] * agents
 
     def calls(self, agents: int, machines: int, bytes_per_second: float) -> float:
-        """Return the seconds of the calls: the driver's network carries all but its own shard's bytes."""
+        """Return the seconds of the calls: the driver's network carries all bytes but those of its own worker."""
         if machines == 1:
             return 0.0
         config = full_scale()
         windows = config.evaluation.fitness_windows + config.evaluation.exploration_windows
-        lives = config.evolution.elite_fraction * agents * windows * (config.env.trading_days - 1)
-        kept = min(lives, config.learning.replay_capacity)
+        transitions = config.evolution.elite_fraction * agents * windows * (config.env.trading_days - 1)
+        kept: float = min(transitions, config.learning.replay_capacity)
+        # Each machine sends the transitions of its own best agents, as many as there are elites in all.
+        kept *= min(machines, 1 / config.evolution.elite_fraction)
         away = (machines - 1) / machines
-        received = (self.sizes.played * agents + self.sizes.transition * kept) * away
-        sent = self.sizes.task * agents * (machines - 1)
-        return (sent + received) / bytes_per_second + 2 * (CALL_SECONDS + WORKER_SECONDS * (machines - 1))
+        moved = ((self.sizes.inputs + self.sizes.results) * agents + self.sizes.transition * kept) * away
+        return moved / bytes_per_second + CALL_SECONDS + WORKER_SECONDS * (machines - 1)
 
     def generation(self, agents: int, machines: int, bytes_per_second: float) -> float:
         """Return the seconds of a generation."""
         share = math.ceil(agents / machines)
-        return self.shard(share) + self.driver(agents) + self.calls(agents, machines, bytes_per_second)
+        return self.worker(share) + self.driver(agents) + self.calls(agents, machines, bytes_per_second)
 
     def has_room(self, agents: int, machines: int) -> bool:
-        """Tell whether a shard fits into its card's memory."""
+        """Return whether a worker fits into its GPU's memory."""
         peak = self._figure("evaluate", "peak", math.ceil(agents / machines))
         return self.card is None or _WITH_GRAPH * peak <= _CARD_BYTES[self.card.name]
 
@@ -237,13 +236,15 @@ def main() -> None:
         found = {name: float(f"{value:.3g}") for name, value in measure().items()}
         MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     seconds, budget, sizes = json.loads(MEASURED.read_text()), json.loads(BUDGET.read_text()), count_bytes()
-    away = f"{sizes.task:.0f} an agent to each machine, {sizes.played:.0f} back"
-    print(f"bytes: {away}, {sizes.transition:.0f} a transition")
+    away = f"{sizes.inputs:.0f} per agent to its machine, {sizes.results:.0f} back"
+    print(f"bytes: {away}, {sizes.transition:.0f} per transition")
     print(f"seconds of a core: {', '.join(f'{name} {value:g}' for name, value in seconds.items())}")
     for card in (*CARDS, None):
         model = Model(budget, seconds, sizes, card)
         for gigabits in (10.0, 1.0):
-            print(f"\n{_CORE if card is None else card.name} a machine, {gigabits:g} Gbit/s: seconds a generation\n")
+            print(
+                f"\n{_CORE if card is None else card.name} per machine, {gigabits:g} Gbit/s: seconds per generation\n"
+            )
             print("| agents | " + " | ".join(str(machines) for machines in MACHINES) + " | useful |")
             print("| --- |" + " --- |" * (len(MACHINES) + 1))
             print("\n".join(table(model, gigabits)))

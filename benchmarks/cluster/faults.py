@@ -1,4 +1,4 @@
-"""Lost and hung shards of a population: `python -m benchmarks.cluster.faults [--share 0.2] [--json FILE]`.
+"""Lost and hung workers of a population: `python -m benchmarks.cluster.faults [--share 0.2] [--json FILE]`.
 
 Prints one row a test, as `benchmarks.faults` does, whose counts `--share` scales. All of it on one machine: other nodes
 are further processes of Ray on it.
@@ -21,20 +21,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import psutil
 import torch
-from training.shards.remote import RemoteShards
 
-from benchmarks.cluster.shards import (
+from benchmarks.cluster.population import (
     CPU,
     Struck,
     full_market,
-    full_shard,
-    other_version,
+    full_worker,
     outcome,
-    small_shard,
+    played_on,
+    small_worker,
     undisturbed,
     workers,
 )
@@ -45,6 +45,7 @@ from benchmarks.speed.harness import full_scale
 from benchmarks.speed.main_job import machine
 from training.run.trainer import build_trainer
 from utils.errors import ConfigError
+from utils.jobs import pool
 from utils.jobs.cluster import Cluster, connect, import_ray
 from utils.memory.guard import MB
 
@@ -52,20 +53,23 @@ SECONDS = 10.0
 """Within which a worker of these tests answers."""
 STOP_SECONDS = 10.0
 LEFT_SECONDS = 90.0
-"""After which nothing of a killed driver is left: Ray's own agents look for their server for a minute."""
-_SHARDS = 2
+"""After which no process of a killed driver is left."""
+_GROUPS = 2
 Blow = Callable[[psutil.Process], object]
-_PHASES = ("build", "play", "lived", "idle")
+_PHASES = ("start", "play", "idle")
 
 
 def struck(there: Cluster, name: str, blows: list[tuple[str, Blow]]) -> Row:
     """Strike a generation in each of some phases, and compare with a run in this process."""
     run, records = Struck(), []
-    with RemoteShards(there, small_shard(), _SHARDS, run.safe_point, least_seconds=SECONDS) as run.trainer.shards:
-        records.append(run.generation())
+    with (
+        played_on(there, run.trainer, small_worker(), _GROUPS, run.safe_point),
+        mock.patch.object(pool, "LEAST_SECONDS", SECONDS),
+    ):
+        records += [run.generation(), run.generation()]
         for phase, blow in blows:
-            # A worker is built again once one is lost.
-            run.due += [("idle", psutil.Process.kill), (phase, blow)] if phase == "build" else [(phase, blow)]
+            # A worker starts once another one is lost.
+            run.due += [("idle", psutil.Process.kill), (phase, blow)] if phase == "start" else [(phase, blow)]
             records.append(run.generation())
     missed = len(run.due)
     expected, found = undisturbed(len(records))
@@ -99,9 +103,9 @@ def lost_machines(count: int) -> Row:
         run, records = Struck(), []
         for number in range(count):
             node = nodes.add_node(num_cpus=1)
-            with RemoteShards(there, small_shard(), _SHARDS, run.safe_point) as run.trainer.shards:
-                records.append(run.generation())
-                run.due.append((("play", "lived", "idle")[number % 3], lose))
+            with played_on(there, run.trainer, small_worker(), _GROUPS, run.safe_point):
+                records += [run.generation(), run.generation()]
+                run.due.append((("play", "idle")[number % 2], lose))
                 records.append(run.generation())
     expected, found = undisturbed(len(records))
     right = records == expected and outcome(run.trainer) == found and not run.due
@@ -110,7 +114,7 @@ def lost_machines(count: int) -> Row:
 
 
 def driver(count: int, generations: int) -> Row:
-    """Kill the driver at a random moment; nothing is left of it, and it goes on with other shards."""
+    """Kill the driver at a random moment; nothing is left of it, and it resumes with other groups."""
     rng, same, below = random.Random(3), 0, list[psutil.Process]()
     with folder() as runs:
         words = [*flags(runs), "--generations", str(generations), "--rivals", "none"]
@@ -172,9 +176,9 @@ def full_store(there: Cluster) -> Row:
 
 def another_version(there: Cluster) -> Row:
     """Let a worker have another version of the program."""
-    run = Struck()
+    run, other = Struck(), replace(there, facts={**there.facts, "source code": "another"})
     try:
-        with RemoteShards(there, other_version, 1, run.safe_point) as run.trainer.shards:
+        with played_on(other, run.trainer, small_worker(), 1, run.safe_point):
             run.generation()
         measured = "played"
     except ConfigError as error:
@@ -186,7 +190,7 @@ def another_version(there: Cluster) -> Row:
 def flat(there: Cluster, generations: int) -> Row:
     """Run many small generations; neither the store nor the memory of driver and workers grows."""
     run, used = Struck(), []
-    with RemoteShards(there, small_shard(), _SHARDS, run.safe_point) as run.trainer.shards:
+    with played_on(there, run.trainer, small_worker(), _GROUPS, run.safe_point):
         for _ in range(generations):
             run.generation()
             processes = [psutil.Process(), *workers()]
@@ -213,7 +217,7 @@ def overhead(there: Cluster, generations: int) -> Row:
     market, trainers = full_market(), []
     for _ in range(2):
         trainers.append(build_trainer(replace(full_scale(), generations=generations), market, CPU))
-    with RemoteShards(there, full_shard, 1, lambda: None) as trainers[1].shards:
+    with played_on(there, trainers[1], full_worker, 1, lambda: None):
         pairs = []
         for _ in range(generations):
             pairs.append([trainer.run_generation()["seconds"]["total"] for trainer in trainers])
