@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,17 +31,16 @@ from utils.jobs.job import Executor, InProcess, Job
 
 COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
 """Parts of the episode summaries that are summed per generation."""
-
-
-class _Portable:
-    """Pickles its tensors as numpy arrays: by value, and of a view only what it shows."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _from_arrays, (type(self), _arrays(vars(self)))
+LEAST_SECONDS = 60.0
+"""Shortest time after which a worker that plays a group is late."""
+LATE = 10.0
+"""Multiple of the longest time so far after which it is."""
+_FIRST_SECONDS = 1800.0
+"""Limit of the first generation."""
 
 
 @dataclass(frozen=True)
-class RolloutInputs(_Portable):
+class RolloutInputs:
     """What P agents need to play a generation."""
 
     genes: Tensor
@@ -70,14 +68,16 @@ class RolloutInputs(_Portable):
     """Upper limit for all elites together."""
 
     def rows(self, rows: slice) -> Self:
-        """Return the inputs of some of the agents."""
+        """Return the inputs of some of the agents, copied because a view is pickled with all that is behind it."""
+        if rows.stop - rows.start == len(self.genes):
+            return self
         by_agent = ("genes", "weights", "by_fold", "drawn", "noise")
-        own: dict[str, Any] = {name: getattr(self, name)[rows] for name in by_agent}
-        return replace(self, **own, networks={name: part[rows] for name, part in self.networks.items()})
+        own: dict[str, Any] = {name: getattr(self, name)[rows].clone() for name in by_agent}
+        return replace(self, **own, networks={name: part[rows].clone() for name, part in self.networks.items()})
 
 
 @dataclass(frozen=True)
-class PopulationResults(_Portable):
+class PopulationResults:
     """Results of A agents on W windows, on the CPU."""
 
     fitness: Tensor
@@ -117,13 +117,9 @@ class PopulationResults(_Portable):
         return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
 
-@dataclass(frozen=True)
-class GroupResults(_Portable):
-    """Results of a group of agents, with transitions of those that may be elites of the population."""
-
-    results: PopulationResults
-    transitions: dict[str, Tensor]
-    """(days, candidates, windows, ...) each, the fittest first; see `models.replay_buffer.transition_fields`."""
+GroupResults = tuple[PopulationResults, dict[str, Tensor]]
+"""Of a group of agents, and the (days, candidates, windows, ...) transitions of those that may be elites of the
+population, the fittest first; see `models.replay_buffer.transition_fields`."""
 
 
 def kept_windows(days: int, windows: int, most: int) -> tuple[Tensor, Tensor]:
@@ -155,7 +151,7 @@ class RolloutWorker:
         """
         rollout, blend, gate = self._rollout(inputs, safe_point)
         results = PopulationResults.of(rollout, blend, gate)
-        return GroupResults(results, self._candidates(rollout, inputs, ranked(results.fitness)[: inputs.elites]))
+        return results, self._candidates(rollout, inputs, ranked(results.fitness)[: inputs.elites])
 
     def _rollout(self, inputs: RolloutInputs, safe_point: Callable[[], None] | None) -> tuple[Rollout, Blend, Tensor]:
         """Return the rollout with the blend of forecasts and the gates of the actors."""
@@ -208,62 +204,56 @@ class RolloutWorker:
         return {name: part[day, agents[:, None], window] for name, part in rollout.transitions.items()}
 
 
+@dataclass
 class PopulationRollouts:
     """Plays whole populations in groups of agents, each a job of an executor."""
 
-    def __init__(
-        self,
-        play: Callable[[RolloutInputs], GroupResults],
-        executor: Executor | None = None,
-        groups: int = 1,
-    ) -> None:
-        """Take what plays a group (picklable unless the executor is in-process), and the number of groups."""
-        self.play, self.executor, self.groups = play, executor or InProcess(), groups
+    play: Callable[[RolloutInputs], GroupResults]
+    """Plays a group; picklable unless the executor is in-process."""
+    executor: Executor = field(default_factory=InProcess)
+    groups: int = 1
+    longest: float | None = None
+    """Seconds of the longest job so far."""
 
     def evaluate(self, inputs: RolloutInputs) -> tuple[PopulationResults, dict[str, Tensor]]:
         """Play all agents; return their results and the (N, ...) transitions of the elites.
 
-        Transitions are in the order of days, elites (the fittest first) and windows.
+        Transitions are in the order of days, elites (the fittest first) and windows. A worker is late when it takes ten
+        times as long as any before.
 
         Raises:
-            ClusterError: a group's workers were lost several times.
+            ClusterError: the workers of a group were lost several times.
         """
         groups = split_rows(len(inputs.genes), self.groups)
-        jobs = [
-            Job(f"agents {rows.start} to {rows.stop - 1}", partial(self.play, inputs.rows(rows)), has_deadline=True)
-            for rows in groups
-        ]
-        found = {}
-        for end in self.executor.run(jobs):
+        limit = _FIRST_SECONDS if self.longest is None else max(LEAST_SECONDS, LATE * self.longest)
+        work = {f"agents {rows.start} to {rows.stop - 1}": partial(self.play, inputs.rows(rows)) for rows in groups}
+        ends = {end.name: end for end in self.executor.run(Job(name, own, limit) for name, own in work.items())}
+        for end in ends.values():
             if end.exception is not None:
                 raise end.exception
-            found[end.name] = end.result
-        parts: list[GroupResults] = [found[job.name] for job in jobs]
-        results = PopulationResults.join([part.results for part in parts])
+        self.longest = max(self.longest or 0.0, *(end.seconds for end in ends.values()))
+        parts: list[GroupResults] = [ends[name].result for name in work]
+        results = PopulationResults.join([own for own, _ in parts])
         return results, _elite_transitions(groups, parts, ranked(results.fitness)[: inputs.elites])
 
 
 def _elite_transitions(groups: Sequence[slice], parts: Sequence[GroupResults], elites: Tensor) -> dict[str, Tensor]:
     """Pick the transitions of the elites from those of all candidates."""
     if len(parts) == 1:  # the candidates are the elites
-        return {name: part.flatten(0, 2) for name, part in parts[0].transitions.items()}
-    place = torch.empty(groups[-1].stop, dtype=torch.int64)
-    candidates = [
-        rows.start + ranked(part.results.fitness)[: len(elites)] for rows, part in zip(groups, parts, strict=True)
-    ]
-    agents = torch.cat(candidates)
-    place[agents] = torch.arange(len(agents))
+        return {name: part.flatten(0, 2) for name, part in parts[0][1].items()}
+    own = [rows.start + ranked(part.fitness)[: len(elites)] for rows, (part, _) in zip(groups, parts, strict=True)]
+    candidates, order = torch.cat(own).sort()
+    place = order[torch.searchsorted(candidates, elites)]
     return {
-        name: torch.cat([part.transitions[name] for part in parts], dim=1)[:, place[elites].to(like.device)].flatten(
-            0, 2
-        )
-        for name, like in parts[0].transitions.items()
+        name: torch.cat([transitions[name] for _, transitions in parts], dim=1)[:, place.to(like.device)].flatten(0, 2)
+        for name, like in parts[0][1].items()
     }
 
 
 def play_on_worker(build: bytes, inputs: RolloutInputs) -> GroupResults:
     """Play agents by the rollout worker of this process, which is built once from a pickled function."""
-    return _cached_worker(build).play(inputs)
+    results, transitions = _cached_worker(build).play(inputs)
+    return results, {name: part.cpu() for name, part in transitions.items()}
 
 
 @lru_cache(maxsize=1)
@@ -312,21 +302,3 @@ def earns_more(one: Tensor, other: Tensor) -> Tensor:
     difference = (one - other).double()
     error = difference.std(1) / difference.shape[1] ** 0.5 if difference.shape[1] > 1 else torch.inf
     return (difference.mean(1) > 2 * error).double()
-
-
-def _arrays(value: Any) -> Any:
-    """Return a tensor as a numpy array, also within nested dicts."""
-    if isinstance(value, Mapping):
-        return {name: _arrays(part) for name, part in value.items()}
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
-
-
-def _tensors(value: Any) -> Any:
-    """Reverse `_arrays`."""
-    if isinstance(value, Mapping):
-        return {name: _tensors(part) for name, part in value.items()}
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-def _from_arrays(kind: type, fields: Mapping[str, Any]) -> Any:
-    return kind(**_tensors(fields))

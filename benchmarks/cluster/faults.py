@@ -43,9 +43,9 @@ from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, run_be
 from benchmarks.faults.harness import outcome as outcome_of_run
 from benchmarks.speed.harness import full_scale
 from benchmarks.speed.main_job import machine
+from training import rollout_worker
 from training.run.trainer import build_trainer
 from utils.errors import ConfigError
-from utils.jobs import pool
 from utils.jobs.cluster import Cluster, connect, import_ray
 from utils.memory.guard import MB
 
@@ -64,13 +64,13 @@ def struck(there: Cluster, name: str, blows: list[tuple[str, Blow]]) -> Row:
     run, records = Struck(), []
     with (
         played_on(there, run.trainer, small_worker(), _GROUPS, run.safe_point),
-        mock.patch.object(pool, "LEAST_SECONDS", SECONDS),
+        mock.patch.multiple(rollout_worker, LEAST_SECONDS=SECONDS, LATE=2.0),
     ):
         records += [run.generation(), run.generation()]
         for phase, blow in blows:
             # A worker starts once another one is lost.
             run.due += [("idle", psutil.Process.kill), (phase, blow)] if phase == "start" else [(phase, blow)]
-            records.append(run.generation())
+            records += run.until_struck()
     missed = len(run.due)
     expected, found = undisturbed(len(records))
     lost = sum(one != other for one, other in zip(records, expected, strict=True))

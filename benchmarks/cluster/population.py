@@ -25,8 +25,7 @@ from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import TrainingDays
 from training.rollout_worker import PopulationRollouts, RolloutWorker, play_on_worker
 from training.run.market import load_market
-from training.run.trainer import build_trainer
-from training.run.workers import build_worker
+from training.run.trainer import build_trainer, build_worker
 from utils.config.settings import from_dict
 from utils.config.trader import Config
 from utils.jobs.cluster import Cluster, ClusterWorkers
@@ -119,24 +118,34 @@ class Struck:
         self.trainer = build_trainer(small_config(), small_market(), CPU)
         self.due: list[tuple[str, Callable[[psutil.Process], object]]] = []
         """Phases and what is then done to a worker, the next one first."""
-        self._before: list[psutil.Process] = []
-        """Workers that were there when the last one was struck."""
+        self._struck: list[psutil.Process] = []
+        self._known: list[psutil.Process] = []
+        """Workers that had started before a `start` was due."""
 
     def generation(self) -> str:
         """Run a generation; return its record without what may differ."""
+        if not self.due or self.due[0][0] != "start":
+            self._known = workers()
         self._strike("idle")
         return plain(self.trainer.run_generation())
 
+    def until_struck(self, most: int = 5) -> list[str]:
+        """Run generations until nothing is due; return their records."""
+        records = [self.generation()]
+        while self.due and len(records) < most:
+            records.append(self.generation())
+        return records
+
     def safe_point(self) -> None:
         """Strike while a worker starts or plays; the safe point of the executor."""
-        pool: Any = self.trainer.rollouts.executor
-        self._strike("start" if any(worker.is_new for worker in pool._workers) else "play")
+        self._strike("start")
+        self._strike("play")
 
     def _strike(self, phase: str) -> None:
         if not self.due or self.due[0][0] != phase:
             return
-        found = workers()
-        new = [worker for worker in found if worker not in self._before] or (found if phase == "idle" else [])
-        if new:
-            self.due.pop(0)[1](random.choice(new))
-            self._before = found
+        spared = self._struck + (self._known if phase == "start" else [])
+        found = [worker for worker in workers() if worker not in spared]
+        if found:
+            self._struck.append(random.choice(found))
+            self.due.pop(0)[1](self._struck[-1])

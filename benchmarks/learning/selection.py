@@ -45,7 +45,7 @@ class Agents:
         trainer.fit_forecasts()
         starts = spaced_windows(trainer.market.splits.train, trainer.eval_env.rules.episode_steps, _FITNESS_WINDOWS)
         worker = RolloutWorker(trainer.days, trainer.eval_env, trainer.market.splits.train)
-        played = worker.play(trainer.rollout_inputs(starts, torch.zeros(len(trainer.genes), 0))).results
+        played, _ = worker.play(trainer.rollout_inputs(starts, torch.zeros(len(trainer.genes), 0)))
         return cls([trainer.ensemble([row], played.gate) for row in rows], played.fitness[list(rows)], [])
 
     def play(self, path: UnseenPath, x: Float32Array) -> Array:

@@ -26,7 +26,7 @@ from training.rollout_worker import (
     kept_windows,
     split_rows,
 )
-from training.run.workers import open_rollouts
+from training.run.trainer import open_rollouts
 from utils.config.trader import Config, EvolutionConfig
 from utils.errors import ConfigError
 

@@ -22,8 +22,7 @@ from training.run.extension import INHERITED, INHERITED_NETWORKS, Inheritance, e
 from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
 from training.run.status import opening_lines, result_block, status_block
-from training.run.trainer import build_trainer
-from training.run.workers import open_rollouts
+from training.run.trainer import build_trainer, open_rollouts
 from utils.charts import memory_chart
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore

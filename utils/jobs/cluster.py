@@ -20,7 +20,7 @@ from typing import Any
 
 from utils.errors import ConfigError, first_line
 from utils.jobs.job import Finished, Job, perform_pickled
-from utils.jobs.pool import LEAST_SECONDS, POLL_SECONDS, STOP_SECONDS, Pool, Worker
+from utils.jobs.pool import POLL_SECONDS, STOP_SECONDS, Pool, Worker
 
 logger = logging.getLogger(__name__)
 AUTO, LOCAL = "auto", "local"
@@ -35,32 +35,43 @@ _QUIET = {
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _STORE_BYTES = 100 << 20
 """Object store of a local cluster: results are small."""
-_FACTS_SECONDS = 120.0
 _PASSED_ON = ("CLOUD_PROVIDER", "CLOUD_BUCKET", "CLOUD_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS")
 """Environment variables that workers get from this process."""
+_FETCH_SECONDS = 60.0
+"""Time to fetch a result; its worker may be lost meanwhile."""
 
 Facts = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A connection to a cluster."""
+    """A connection to a cluster, and what must be the same on all of its nodes."""
 
     ray: Any
     """The imported library."""
-    nodes: int
     files: Sequence[Path]
-    """Read by jobs."""
+    folder: Path | None
+    mark: Path | None
+    """A file in the folder, visible only on nodes that share it."""
     facts: Facts
-    """What results depend on, the same on all nodes."""
 
-    def cpus(self) -> int:
-        """Return the current number of CPUs of all nodes, at least 1."""
-        return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+    def count(self, resource: str) -> int:
+        """Return the current number of CPUs or GPUs of all nodes."""
+        return int(self.ray.cluster_resources().get(resource, 0))
 
-    def gpus(self) -> int:
-        """Return the current number of GPUs of all nodes."""
-        return int(self.ray.cluster_resources().get("GPU", 0))
+    def require_same(self, theirs: Facts, node: str) -> None:
+        """Raise ConfigError if a node differs from this one."""
+        for name, value in self.facts.items():
+            if theirs.get(name) != value:
+                raise ConfigError(
+                    f"expected {name} {value} on all nodes, as here, got {theirs.get(name)} on node {node}; install "
+                    "the same version there, or remove the node from the cluster"
+                )
+        if self.mark is not None and str(self.mark) not in theirs:
+            raise ConfigError(
+                f"expected a folder that all nodes share, got {self.folder}, which node {node} does not see; choose a "
+                "shared --runs-dir, or keep runs in a bucket (CLOUD_PROVIDER and CLOUD_BUCKET)"
+            )
 
 
 def import_ray() -> Any:
@@ -82,7 +93,7 @@ def connect(
     """Connect to the cluster at an address; `local` starts a new one here, `auto` does so if none is running.
 
     A new cluster has its own token and ends with the block. A token is required because anyone with access can run any
-    code. Every node reports its versions and checksums of the program and of `files`.
+    code.
 
     Args:
         cpus: CPUs of a new cluster; default: all of this machine.
@@ -90,9 +101,9 @@ def connect(
         folder: written by jobs; must be shared by all nodes.
 
     Raises:
-        ConfigError: Ray is not installed, the cluster is unreachable or rejects the token, or a node differs.
+        ConfigError: Ray is not installed, or the cluster is unreachable or rejects the token.
     """
-    ray = import_ray()
+    ray, files = import_ray(), [path.absolute() for path in files]
     handler = signal.getsignal(signal.SIGTERM)
     _begin(ray, address, cpus)
     try:
@@ -101,7 +112,11 @@ def connect(
             signal.signal(signal.SIGTERM, handler)
         # Ray prints a page of advice when a worker dies; the pool logs one line.
         ray._private.worker._worker_logs_enabled = False
-        yield _checked(ray, [path.absolute() for path in files], folder)
+        with _mark(folder) as mark:
+            cluster = Cluster(ray, files, folder, mark, facts(files))
+            counts = len(ray.nodes()), cluster.count("CPU"), cluster.count("GPU")
+            logger.info("cluster of %d nodes, %d CPUs, %d GPUs", *counts)
+            yield cluster
     finally:
         ray.shutdown()
         if threading.current_thread() is threading.main_thread():
@@ -119,93 +134,31 @@ def _begin(ray: Any, address: str, cpus: int | None) -> None:
             except ConnectionError:
                 if address != AUTO:
                     raise
-        if not any(os.environ.get(name) for name in _TOKENS) and not _home_token().is_file():
+        if not any(os.environ.get(name) for name in _TOKENS) and not (Path.home() / ".ray" / "auth_token").is_file():
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
         ray.init(LOCAL, **own, **quiet)
         logger.info("started a cluster on this machine")
     except (ConnectionError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        sentence = first_line(error).partition(". ")[0]  # the rest is advice on Ray's own commands
         raise ConfigError(
-            f"expected a Ray cluster that lets this program in at --cluster {address}, got: {_sentence(error)}; see "
+            f"expected a Ray cluster that lets this program in at --cluster {address}, got: {sentence}; see "
             "`ray status`, and give its token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         ) from None
 
 
-def _sentence(error: Exception) -> str:
-    """Return the first sentence of an error; the rest is advice on Ray's own commands."""
-    return first_line(error).partition(". ")[0]
-
-
-def _home_token() -> Path:
-    return Path.home() / ".ray" / "auth_token"
-
-
-def _checked(ray: Any, files: Sequence[Path], folder: Path | None) -> Cluster:
-    """Compare every node with this process. Raises ConfigError for the first that differs."""
-    own, nodes = facts(files), [node for node in ray.nodes() if node["Alive"]]
-    with _mark(folder) as mark:
-        asked = [_ask(ray, node, files, mark) for node in nodes]
-        for node, answer in zip(nodes, asked, strict=True):
-            theirs, is_shared = _answer(ray, node, answer)
-            require_same(theirs, own, _name(node))
-            if not is_shared:
-                raise ConfigError(
-                    f"expected a folder that all nodes share, got {folder}, which {_name(node)} does not see; "
-                    "choose a shared --runs-dir, or keep runs in a bucket (CLOUD_PROVIDER and CLOUD_BUCKET)"
-                )
-    cluster = Cluster(ray, len(nodes), files, own)
-    logger.info("cluster of %d nodes, %d CPUs, %d GPUs", len(nodes), cluster.cpus(), cluster.gpus())
-    return cluster
-
-
-def require_same(theirs: Facts, own: Facts, node: str) -> None:
-    """Raise ConfigError for the first fact that differs on a node."""
-    for name, value in own.items():
-        if theirs.get(name) != value:
-            raise ConfigError(
-                f"expected {name} {value} on all nodes, as here, got {theirs.get(name)} on {node}; install the same "
-                "version there, or remove the node from the cluster"
-            )
-
-
 @contextlib.contextmanager
 def _mark(folder: Path | None) -> Iterator[Path | None]:
-    """Create a file in the folder, visible only on machines that share it."""
-    if folder is None:
-        yield None
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    mark = folder.absolute() / f".shared-{secrets.token_hex(8)}"
-    mark.touch()
+    """Create a file in a folder, if there is one, and remove it in the end."""
+    mark = None if folder is None else folder.absolute() / f".shared-{secrets.token_hex(8)}"
+    if mark is not None:
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
     try:
         yield mark
     finally:
-        mark.unlink(missing_ok=True)
-
-
-def _ask(ray: Any, node: dict[str, Any], files: Sequence[Path], mark: Path | None) -> Any:
-    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(_facts_of_node)
-    return task.remote(files, mark)
-
-
-def _answer(ray: Any, node: dict[str, Any], answer: Any) -> tuple[Facts, bool]:
-    try:
-        found: tuple[Facts, bool] = ray.get(answer, timeout=_FACTS_SECONDS)
-        return found
-    except ray.exceptions.RayError as error:
-        reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        raise ConfigError(
-            f"expected this program in {ROOT} on all nodes, got on {_name(node)}: {reason[0]}; install it there"
-        ) from None
-
-
-def _name(node: dict[str, Any]) -> str:
-    return f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-
-
-def _facts_of_node(files: Sequence[Path], mark: Path | None) -> tuple[Facts, bool]:
-    return facts(files), mark is None or mark.exists()
+        if mark is not None:
+            mark.unlink(missing_ok=True)
 
 
 def facts(files: Sequence[Path]) -> Facts:
@@ -231,7 +184,7 @@ class _Actor(Worker):
 
     def __init__(self, cluster: Cluster, actor: Any) -> None:
         self._cluster, self.actor = cluster, actor
-        self.call = actor.facts.remote(cluster.files)
+        self.call = actor.describe.remote(cluster.files, cluster.mark)
 
     def begin(self, job: Job) -> None:
         self.call = self.actor.perform.remote(job.name, pickle.dumps(job))
@@ -239,15 +192,16 @@ class _Actor(Worker):
     def outcome(self) -> Finished | str | None:
         errors, call, self.call = self._cluster.ray.exceptions, self.call, None
         try:
-            answer = self._cluster.ray.get(call, timeout=LEAST_SECONDS)
-        except errors.RayTaskError as error:
-            return f"{type(error.cause).__name__}: {first_line(error.cause)}"
+            answer = self._cluster.ray.get(call, timeout=_FETCH_SECONDS)
         except errors.RayError as error:
+            if not self.is_ready and "failed to import" in str(error):
+                reason = str(error).strip().splitlines()[-1]
+                raise ConfigError(f"expected this program in {ROOT} on all nodes, got: {reason}; install it") from None
             return type(error).__name__  # its text is a page of advice
         if self.is_ready:
             finished: Finished = pickle.loads(answer)
             return finished
-        require_same(answer, self._cluster.facts, "a node that joined later")
+        self._cluster.require_same(*answer)
         self.is_ready = True
         return None
 
@@ -259,28 +213,18 @@ class ClusterWorkers(Pool[_Actor]):
     """An executor whose workers are spread over the nodes of a cluster, with one CPU each."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        most: int | None,
-        logs: Path | None,
-        safe_point: Callable[[], None],
-        *,
-        gpus: int = 0,
+        self, cluster: Cluster, most: int | None, logs: Path | None, safe_point: Callable[[], None], gpus: int = 0
     ) -> None:
-        """Take a cluster, the largest number of workers, the folder of logs, and see `Pool`.
-
-        Args:
-            gpus: whole GPUs of each worker, if the cluster has any.
-        """
+        """Take a cluster, the largest number of workers, the folder of logs, the whole GPUs of each; see `Pool`."""
         super().__init__(safe_point)
-        self._cluster, self._most, self._gpus = cluster, most, min(gpus, cluster.gpus())
+        self._cluster, self._most, self._gpus = cluster, most, min(gpus, cluster.count("GPU"))
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         self._place = (Path.cwd(), None if logs is None else logs.absolute(), environment)
         self._bell: Any = None
         """Its ring asks all workers to stop."""
 
     def _capacity(self) -> int:
-        room = self._cluster.gpus() // self._gpus if self._gpus else self._cluster.cpus()
+        room = self._cluster.count("GPU") // self._gpus if self._gpus else self._cluster.count("CPU")
         return max(1, room if self._most is None else min(room, self._most))
 
     def _start(self) -> _Actor:
@@ -311,7 +255,7 @@ class ClusterWorkers(Pool[_Actor]):
 
 
 class _Bell:
-    """An event that processes of a cluster can wait for."""
+    """An event that the processes of a cluster can wait for."""
 
     def __init__(self) -> None:
         self._rung = asyncio.Event()
@@ -335,9 +279,10 @@ class ClusterWorker:
         self._logs = logs
         threading.Thread(target=_stop_when_rung, args=(bell,), daemon=True).start()
 
-    def facts(self, files: Sequence[Path]) -> Facts:
-        """Return what results depend on here."""
-        return facts(files)
+    def describe(self, files: Sequence[Path], mark: Path | None) -> tuple[Facts, str]:
+        """Return what results depend on here, with the mark if it is visible, and the name of the node."""
+        shared = {str(mark): "visible"} if mark is not None and mark.exists() else {}
+        return facts(files) | shared, platform.node()
 
     def perform(self, name: str, pickled: bytes) -> bytes:
         """Run a pickled job; see `perform_pickled`."""
@@ -347,8 +292,6 @@ class ClusterWorker:
 def _stop_when_rung(bell: Any) -> None:
     """Stop at a safe point when the bell rings."""
     ray = import_ray()
-    with contextlib.suppress(
-        ray.exceptions.RayError
-    ):  # the program that started this worker is gone, and so is its work
+    with contextlib.suppress(ray.exceptions.RayError):  # the program that started this worker is gone: so is its work
         ray.get(bell.rung.remote())
         os.kill(os.getpid(), signal.SIGTERM)

@@ -48,4 +48,4 @@ def open_executor(
         if nodes is None:
             yield stack.enter_context(Processes(jobs or 1, logs, safe_point))
         else:
-            yield stack.enter_context(ClusterWorkers(nodes, jobs, logs, safe_point, gpus=gpus))
+            yield stack.enter_context(ClusterWorkers(nodes, jobs, logs, safe_point, gpus))

@@ -26,8 +26,8 @@ class Job:
     """Unique within a list of jobs; shown, and used as the name of its log file."""
     work: Callable[[], Any]
     """Picklable, as is its result. An exception fails this job only."""
-    has_deadline: bool = False
-    """Takes about as long as the others; a worker that takes many times as long counts as lost."""
+    most_seconds: float | None = None
+    """A worker that takes longer counts as lost."""
 
 
 @dataclass(frozen=True)
@@ -94,22 +94,18 @@ def perform(job: Job) -> Finished:
 
     Raises StopRequested or KeyboardInterrupt if the job was asked to stop: it is not finished.
     """
-    started = time.perf_counter()
-
-    def finished(**outcome: Any) -> Finished:
-        return Finished(job.name, seconds=time.perf_counter() - started, **outcome)
-
+    started, result = time.perf_counter(), None
+    exception: Exception | None = None
     try:
-        return finished(result=job.work())
+        result = job.work()
     except StopRequested:
         raise
-    except ProgramError as error:
-        return finished(exception=error)
-    except OSError as error:
-        return finished(exception=as_program_error(error))
+    except (ProgramError, OSError) as error:
+        exception = error if isinstance(error, ProgramError) else as_program_error(error)
     except Exception as error:  # a bug fails one job, not the others
         logger.exception("%s", job.name)
-        return finished(exception=error)
+        exception = error
+    return Finished(job.name, result, exception, time.perf_counter() - started)
 
 
 def perform_pickled(name: str, pickled: bytes, logs: Path | None) -> bytes:

@@ -18,12 +18,6 @@ MOST_LOSSES = 3
 STOP_SECONDS = 8.0
 """Time for running jobs to reach a safe point after a stop signal; then their workers are killed."""
 POLL_SECONDS = 0.2
-LEAST_SECONDS = 60.0
-"""Shortest time after which a job with a deadline can be late."""
-_LATE = 10.0
-"""Multiple of the longest time so far after which it is."""
-_FIRST_SECONDS = 1800.0
-"""Deadline while no such job has finished."""
 
 
 class Worker(ABC):
@@ -31,8 +25,6 @@ class Worker(ABC):
 
     is_ready = True
     """Can be given a job; False while it starts."""
-    is_new = True
-    """Has not finished a job yet: the first one also loads modules and data."""
     job: Job | None = None
     since = 0.0
     """Time at which it was given its job (time.monotonic())."""
@@ -88,16 +80,13 @@ class Pool(ABC, Generic[W]):
                 for worker, outcome in self._outcomes():
                     job, worker.job = worker.job, None
                     if isinstance(outcome, Finished):
-                        self._note(worker, job)
                         losses.pop("", None)
                         yield outcome
                         continue
                     self._workers.remove(worker)
                     worker.kill()
-                    if (end := _lost(job, outcome, losses, notify)) is not None:
+                    if (end := _lost(job, outcome, queue, losses, notify)) is not None:
                         yield end
-                    elif job is not None:
-                        queue.append(job)
         finally:
             if any(worker.job is not None for worker in self._workers):
                 self._stop()
@@ -119,26 +108,12 @@ class Pool(ABC, Generic[W]):
 
     def _outcomes(self) -> list[tuple[W, Finished | str]]:
         """Wait briefly for reports, and add the workers whose jobs are late."""
-        reports = [(worker, worker.outcome()) for worker in self._reporting()]
-        heard = [worker for worker, _ in reports]
-        late = [worker for worker in self._workers if worker not in heard and self._is_late(worker)]
-        found: list[tuple[W, Finished | str]] = [(worker, report) for worker, report in reports if report is not None]
-        return found + [(worker, f"no answer within {self._deadline(worker):.0f} s") for worker in late]
-
-    def _is_late(self, worker: W) -> bool:
-        has_deadline = worker.job is not None and worker.job.has_deadline
-        return has_deadline and time.monotonic() - worker.since > self._deadline(worker)
-
-    def _deadline(self, worker: W) -> float:
-        known = self._longest.get(worker.is_new, self._longest.get(True))
-        return _FIRST_SECONDS if known is None else max(LEAST_SECONDS, _LATE * known)
-
-    def _note(self, worker: W, job: Job | None) -> None:
-        """Remember how long a finished job took, if it had a deadline."""
-        if job is not None and job.has_deadline:
-            taken = time.monotonic() - worker.since
-            self._longest[worker.is_new] = max(self._longest.get(worker.is_new, 0.0), taken)
-        worker.is_new = False
+        reports = {worker: worker.outcome() for worker in self._reporting()}
+        for worker in self._workers:
+            seconds = None if worker.job is None else worker.job.most_seconds
+            if worker not in reports and seconds is not None and time.monotonic() - worker.since > seconds:
+                reports[worker] = f"no answer within {seconds:.0f} s"
+        return [(worker, report) for worker, report in reports.items() if report is not None]
 
     @abstractmethod
     def _capacity(self) -> int:
@@ -157,8 +132,8 @@ class Pool(ABC, Generic[W]):
         """Ask all workers to stop at a safe point, and kill those that do not in time."""
 
 
-def _lost(job: Job | None, why: str, losses: Counter[str], notify: Notify) -> Finished | None:
-    """Count a loss; return the job's outcome if it must not be resubmitted. Raises ClusterError, see `Pool.run`."""
+def _lost(job: Job | None, why: str, queue: deque[Job], losses: Counter[str], notify: Notify) -> Finished | None:
+    """Resubmit the job of a lost worker, or return its outcome. Raises ClusterError, see `Pool.run`."""
     name = "" if job is None else job.name
     losses[name] += 1
     if losses[name] > MOST_LOSSES:
@@ -166,8 +141,8 @@ def _lost(job: Job | None, why: str, losses: Counter[str], notify: Notify) -> Fi
         if job is None:
             raise error
         return Finished(name, exception=error)
-    again = "" if job is None else f" and is resubmitted, {losses[name]} of {MOST_LOSSES}"
-    logger.warning("%s: worker was lost (%s)%s", name or "no job", why, again)
+    logger.warning("%s: worker was lost (%s), %d of at most %d", name or "no job", why, losses[name], MOST_LOSSES)
     if job is not None:
         notify(name, f"lost: {why}")
+        queue.append(job)
     return None
