@@ -69,10 +69,10 @@ def run_training(
         splits: days of a new run that does not divide them by the configured fractions.
         store: where the run is kept besides the disk.
         parent: run that a new one extends.
-        shards: their number and the address of the cluster that plays them, see `open_rollouts`.
+        shards: number of groups and address of the cluster that plays them, see `open_rollouts`.
 
     Raises:
-        ClusterError: shards failed several times in a row; the last complete generation is on disk.
+        ClusterError: workers were lost several times; the last complete generation is on disk.
         DataError: the data cannot be used, or are not those that the run knew.
         ConfigError, CloudError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
