@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from utils.errors import DataError, StopRequested
+from utils.errors import DataError, JobsFailed, StopRequested
 
 
 def square(number: int) -> int:
@@ -25,6 +25,10 @@ def refuse(message: str) -> None:
 
 def mistake() -> None:
     raise KeyError("absent")
+
+
+def fail_jobs() -> None:
+    raise JobsFailed("two failed", 1)
 
 
 def say(text: str) -> None:

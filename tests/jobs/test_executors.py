@@ -130,6 +130,17 @@ def test_work_that_cannot_be_loaded_fails_its_job_only(open_one: Open) -> None:
 
 
 @apart
+def test_a_result_that_cannot_be_pickled_fails_its_job_only(open_one: Open) -> None:
+    """As does an exception whose copy cannot be made on the other side."""
+    jobs = [Job("lock", threading.Lock), Job("failed", work.fail_jobs), Job("other", partial(work.square, 3))]
+    with open_one() as executor:
+        ends = {end.name: end for end in executor.run(jobs)}
+    assert ends["lock"].exit_code == 1 and "that can be pickled" in str(ends["lock"].error)
+    assert ends["failed"].exit_code == 1 and ends["failed"].error == "two failed"
+    assert ends["other"].result == 9
+
+
+@apart
 def test_a_job_whose_process_is_killed_is_run_again(
     open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,6 +12,7 @@ import pickle
 import platform
 import secrets
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +28,7 @@ AUTO, LOCAL = "auto", "local"
 """Addresses: a cluster that runs on this machine or else a new one, and always a new one."""
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("data", "environment", "models", "training", "utils", "benchmarks")
-_QUIET = {
-    "RAY_AUTH_MODE": "token",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
+_QUIET = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _STORE_BYTES = 100 << 20
 """Object store of a local cluster: results are small."""
@@ -149,16 +146,13 @@ def _begin(ray: Any, address: str, cpus: int | None) -> None:
 
 @contextlib.contextmanager
 def _mark(folder: Path | None) -> Iterator[Path | None]:
-    """Create a file in a folder, if there is one, and remove it in the end."""
-    mark = None if folder is None else folder.absolute() / f".shared-{secrets.token_hex(8)}"
-    if mark is not None:
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-    try:
-        yield mark
-    finally:
-        if mark is not None:
-            mark.unlink(missing_ok=True)
+    """Create a file in a folder, if there is one; it is removed in the end."""
+    if folder is None:
+        yield None
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(prefix=".shared-", dir=folder.absolute()) as file:
+        yield Path(file.name)
 
 
 def facts(files: Sequence[Path]) -> Facts:
@@ -220,8 +214,8 @@ class ClusterWorkers(Pool[_Actor]):
         self._cluster, self._most, self._gpus = cluster, most, min(gpus, cluster.count("GPU"))
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         self._place = (Path.cwd(), None if logs is None else logs.absolute(), environment)
-        self._bell: Any = None
-        """Its ring asks all workers to stop."""
+        self._stop_event: Any = None
+        """An event that asks all workers to stop."""
 
     def _capacity(self) -> int:
         room = self._cluster.count("GPU") // self._gpus if self._gpus else self._cluster.count("CPU")
@@ -229,12 +223,12 @@ class ClusterWorkers(Pool[_Actor]):
 
     def _start(self) -> _Actor:
         ray = self._cluster.ray
-        if self._bell is None:
+        if self._stop_event is None:
             affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
             here = affinity(ray.get_runtime_context().get_node_id(), soft=False)
-            self._bell = ray.remote(num_cpus=0, scheduling_strategy=here)(_Bell).remote()
+            self._stop_event = ray.remote(num_cpus=0, scheduling_strategy=here)(asyncio.Event).remote()
         options = {"num_cpus": 1, "num_gpus": self._gpus, "scheduling_strategy": "SPREAD"}
-        return _Actor(self._cluster, ray.remote(**options)(ClusterWorker).remote(*self._place, self._bell))
+        return _Actor(self._cluster, ray.remote(**options)(ClusterWorker).remote(*self._place, self._stop_event))
 
     def _reporting(self) -> list[_Actor]:
         calls = {worker.call: worker for worker in self._workers if worker.call is not None}
@@ -243,41 +237,28 @@ class ClusterWorkers(Pool[_Actor]):
         return [calls[call] for call in ready]
 
     def _stop(self) -> None:
-        ray, workers, bell = self._cluster.ray, self._workers, self._bell
-        self._workers, self._bell = [], None
+        ray, workers, event = self._cluster.ray, self._workers, self._stop_event
+        self._workers, self._stop_event = [], None
         if running := [worker.call for worker in workers if worker.job is not None and worker.call is not None]:
-            bell.ring.remote()
+            event.set.remote()
             ray.wait(running, num_returns=len(running), timeout=STOP_SECONDS)
         for worker in workers:
             worker.kill()
-        if bell is not None:
-            ray.kill(bell)
-
-
-class _Bell:
-    """An event that the processes of a cluster can wait for."""
-
-    def __init__(self) -> None:
-        self._rung = asyncio.Event()
-
-    async def ring(self) -> None:
-        self._rung.set()
-
-    async def rung(self) -> None:
-        await self._rung.wait()
+        if event is not None:
+            ray.kill(event)
 
 
 class ClusterWorker:
     """The process of a worker on its node; it runs in the same folder as the program that started it."""
 
-    def __init__(self, folder: Path, logs: Path | None, environment: Mapping[str, str], bell: Any) -> None:
-        """Take the folder that relative paths start from, the folder of logs, environment variables and the bell."""
+    def __init__(self, folder: Path, logs: Path | None, environment: Mapping[str, str], event: Any) -> None:
+        """Take the folder of relative paths, the folder of logs, environment variables and the stop event."""
         os.environ.update(environment)
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             os.chdir(folder)
         self._logs = logs
-        threading.Thread(target=_stop_when_rung, args=(bell,), daemon=True).start()
+        threading.Thread(target=_stop_when_set, args=(event,), daemon=True).start()
 
     def describe(self, files: Sequence[Path], mark: Path | None) -> tuple[Facts, str]:
         """Return what results depend on here, with the mark if it is visible, and the name of the node."""
@@ -289,9 +270,9 @@ class ClusterWorker:
         return perform_pickled(name, pickled, self._logs)
 
 
-def _stop_when_rung(bell: Any) -> None:
-    """Stop at a safe point when the bell rings."""
+def _stop_when_set(event: Any) -> None:
+    """Stop at a safe point when the event is set."""
     ray = import_ray()
     with contextlib.suppress(ray.exceptions.RayError):  # the program that started this worker is gone: so is its work
-        ray.get(bell.rung.remote())
+        ray.get(event.wait.remote())
         os.kill(os.getpid(), signal.SIGTERM)

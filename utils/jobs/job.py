@@ -58,17 +58,13 @@ Notify = Callable[[str, str], None]
 """Receives a job's name and its new state: `running`, or how its worker was lost."""
 
 
-def ignore(name: str, state: str) -> None:
-    """Ignore a change of state."""
-
-
 class Executor(Protocol):
     """Runs jobs: in this process, in several processes, or on a cluster."""
 
     is_apart: bool
     """Jobs run in other processes, so that this terminal shows none of their output."""
 
-    def run(self, jobs: Iterable[Job], notify: Notify = ignore) -> Iterator[Finished]:
+    def run(self, jobs: Iterable[Job], notify: Notify = lambda *_: None) -> Iterator[Finished]:
         """Run jobs and yield their outcomes in the order in which they finish.
 
         A job is drawn from `jobs` only once there is room for it, so that a generator can decide by earlier outcomes.
@@ -82,7 +78,7 @@ class InProcess:
 
     is_apart = False
 
-    def run(self, jobs: Iterable[Job], notify: Notify = ignore) -> Iterator[Finished]:
+    def run(self, jobs: Iterable[Job], notify: Notify = lambda *_: None) -> Iterator[Finished]:
         """Run jobs in order; see `Executor`."""
         for job in jobs:
             notify(job.name, "running")
@@ -127,10 +123,13 @@ def perform_pickled(name: str, pickled: bytes, logs: Path | None) -> bytes:
     if not isinstance(finished.exception, ProgramError | None):
         finished = replace(finished, exception=ClusterError(str(finished.error)))
     try:
-        return pickle.dumps(finished)
+        answer = pickle.dumps(finished)
+        if finished.exception is not None:
+            pickle.loads(answer)  # not every exception can be
+        return answer
     except Exception as error:
-        reason = ClusterError(f"expected a result that can be pickled, got: {error}")
-        return pickle.dumps(replace(finished, result=None, exception=reason))
+        reason = finished.error or f"expected a result that can be pickled, got: {error}"
+        return pickle.dumps(replace(finished, result=None, exception=ClusterError(reason)))
 
 
 def require_all(finished: Sequence[Finished]) -> None:

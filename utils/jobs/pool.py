@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Self, TypeVar
 
 from utils.errors import ClusterError
-from utils.jobs.job import Finished, Job, Notify, ignore
+from utils.jobs.job import Finished, Job, Notify
 
 logger = logging.getLogger(__name__)
 MOST_LOSSES = 3
@@ -67,7 +67,7 @@ class Pool(ABC, Generic[W]):
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def run(self, jobs: Iterable[Job], notify: Notify = ignore) -> Iterator[Finished]:
+    def run(self, jobs: Iterable[Job], notify: Notify = lambda *_: None) -> Iterator[Finished]:
         """Run jobs side by side; see `Executor`.
 
         Raises:

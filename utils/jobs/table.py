@@ -60,10 +60,9 @@ class JobTable:
 
     def update(self, name: str, state: str) -> None:
         """Show that a job is running, or that its worker was lost and it is queued again."""
-        if state == "running":
-            logger.info("%s: running", name)
         with self._changing:
             if state == "running":
+                logger.info("%s: running", name)
                 line: tqdm[Any] = tqdm(bar_format="{desc}", disable=self._hidden, leave=False)
                 self._rows[name] = (line, time.monotonic())
             else:
