@@ -1,9 +1,8 @@
-"""What a generation takes on several machines, on paper: `python -m benchmarks.cluster.cost [--measure]`.
+"""Predicted seconds per generation on several machines: `python -m benchmarks.cluster.cost [--measure]`.
 
-The seconds of a card are those that `benchmarks.gpu_budget` predicts from what it counts, those of a core and of what
-stays on the host were measured here and lie in cost.json (`--measure` measures them anew), the bytes of the calls are
-counted. Full scale: 3,781 days of 669 columns, 108 of them investable, 40 windows. The driver's machine
-has a worker, too.
+The seconds of a GPU are those that `benchmarks.gpu_budget` predicts; those of a core and of the host were measured and
+are stored in cost.json (`--measure` measures them again); the bytes of the calls are counted. Full scale: 3,781 days of
+669 columns, 108 of them investable, 40 windows. The driver's machine has a worker, too.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ WORKER_SECONDS = 0.0005
 _CORE = "one core"
 _CARD_BYTES = {"H200": 141e9, "RTX 4090": 24e9}
 _WITH_GRAPH = 2
-"""Times the memory of a rollout that it takes with its CUDA graph."""
+"""Factor by which a CUDA graph raises the memory of a rollout."""
 _GAIN = 0.9
-"""Share of the seconds that twice as many machines must not exceed to count as a gain."""
+"""Twice as many machines count as a gain if they take at most this share of the seconds."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes that the calls of a generation move."""
+    """Bytes moved by the calls of a generation."""
 
     inputs: float
     """Per agent, to the machine that plays it."""
@@ -113,7 +112,7 @@ def measure() -> dict[str, float]:
 
 
 def _gather(trainer: ERLTrainer, config: Config, genes: Tensor) -> None:
-    """Do what the driver does with the results of all agents, but for fitting and training them."""
+    """Do the driver's work on the results of all agents, except fitting and training."""
     agents, windows = len(genes), config.evaluation.fitness_windows + config.evaluation.exploration_windows
     parts = 64
     rows = agents // parts
@@ -138,12 +137,12 @@ def _least(work: Callable[[], object], repeats: int = 5) -> float:
 
 @dataclass(frozen=True)
 class Model:
-    """Seconds of a generation on machines with one card each, or one core each where there is none."""
+    """Seconds per generation on machines with one GPU each, or one core each where there is none."""
 
     budget: Mapping[str, Any]
-    """What `benchmarks.gpu_budget` counts."""
+    """Counts of `benchmarks.gpu_budget`."""
     seconds: Mapping[str, float]
-    """What `measure` measures."""
+    """Figures of `measure`."""
     sizes: Sizes
     card: Card | None
 
@@ -154,7 +153,7 @@ class Model:
         return self._on_card("evaluate", agents) + self._on_card("evaluate, days", agents, is_replayed=True)
 
     def driver(self, agents: int) -> float:
-        """Return the seconds of what stays with the driver."""
+        """Return the seconds of the driver."""
         if self.card is None:
             of_networks = self.seconds["train an agent's networks"] * agents
             fixed = self.seconds["train"] + self.seconds["validate"] + of_networks
@@ -190,7 +189,7 @@ class Model:
         return self.card is None or _WITH_GRAPH * peak <= _CARD_BYTES[self.card.name]
 
     def _on_card(self, phase: str, agents: int, *, is_replayed: bool = False) -> float:
-        """Return at most the seconds of a phase: kernels and bytes are taken as one after the other."""
+        """Return an upper bound for the seconds of a phase: kernels and transfers do not overlap."""
         assert self.card is not None
         count = {name: self._figure(phase, name, agents) for name in ("operations", "kernels", "bytes", "copied")}
         own = count["kernels"] * KERNEL_SECONDS + count["bytes"] / self.card.bytes_per_second
@@ -198,7 +197,7 @@ class Model:
         return max(own, launches * HOST_SECONDS) + count["copied"] / COPY_BYTES_PER_SECOND
 
     def _figure(self, phase: str, name: str, agents: int) -> float:
-        """Return a figure of the budget for so many agents: on lines between its populations, and beyond the last."""
+        """Interpolate a figure of the budget between its populations, and extrapolate beyond the last."""
         known = sorted(int(key.split()[1]) for key in self.budget if key.startswith("full "))
         values = [self.budget[f"full {population}"][phase][name] for population in known]
         if agents <= known[-1]:
@@ -208,9 +207,9 @@ class Model:
 
 
 def table(model: Model, gigabits: float) -> list[str]:
-    """Return a line a population: seconds by number of machines, and the number of which twice as many gain no tenth.
+    """Return a line per population: seconds by number of machines, and the number beyond which doubling gains little.
 
-    A dash stands where the card's memory is too small.
+    A dash means that the GPU's memory is too small.
     """
     rate, lines = gigabits * 1e9 / 8, []
     for agents in AGENTS:
@@ -229,7 +228,7 @@ def table(model: Model, gigabits: float) -> list[str]:
 def main() -> None:
     """Print a table for each kind of machine and network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", action="store_true", help="measure this machine, and keep what was found")
+    parser.add_argument("--measure", action="store_true", help="measure this machine, and store the figures")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.measure:

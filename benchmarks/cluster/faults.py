@@ -1,7 +1,7 @@
 """Lost and hung workers of a population: `python -m benchmarks.cluster.faults [--share 0.2] [--json FILE]`.
 
-Prints one row a test, as `benchmarks.faults` does, whose counts `--share` scales. All of it on one machine: other nodes
-are further processes of Ray on it.
+Prints one row per test, as `benchmarks.faults` does; `--share` scales the counts. All of it runs on one machine: other
+nodes are further processes of Ray.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from utils.jobs.cluster import Cluster, connect, import_ray
 from utils.memory.guard import MB
 
 SECONDS = 10.0
-"""Within which a worker of these tests answers."""
+"""Time within which a worker of these tests answers."""
 STOP_SECONDS = 10.0
 LEFT_SECONDS = 90.0
 """After which no process of a killed driver is left."""
@@ -60,7 +60,7 @@ _PHASES = ("start", "play", "idle")
 
 
 def struck(there: Cluster, name: str, blows: list[tuple[str, Blow]]) -> Row:
-    """Strike a generation in each of some phases, and compare with a run in this process."""
+    """Inject faults in some phases, and compare with a run in this process."""
     run, records = Struck(), []
     with (
         played_on(there, run.trainer, small_worker(), _GROUPS, run.safe_point),
@@ -81,7 +81,7 @@ def struck(there: Cluster, name: str, blows: list[tuple[str, Blow]]) -> Row:
 
 @contextlib.contextmanager
 def machines() -> Iterator[tuple[Any, Cluster]]:
-    """Start a cluster of one machine to which others can be added, and connect to it."""
+    """Start a cluster of one machine, to which others can be added, and connect to it."""
     import_ray()
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     head = {"num_cpus": 1, "include_dashboard": False}
@@ -94,7 +94,7 @@ def machines() -> Iterator[tuple[Any, Cluster]]:
 
 
 def lost_machines(count: int) -> Row:
-    """Take the second of two machines away without a word, and give another one."""
+    """Remove the second of two machines without grace, and add another one."""
     with machines() as (nodes, there):
 
         def lose(_: psutil.Process) -> None:
@@ -134,7 +134,7 @@ def driver(count: int, generations: int) -> Row:
 
 
 def interrupted(count: int, generations: int) -> Row:
-    """Send Ctrl-C to a run and to all below it that a terminal would send it to; time the end of everything."""
+    """Send Ctrl-C to a run and its process group, as a terminal would; time until everything has ended."""
     slowest, right = 0.0, 0
     with folder() as runs:
         words = [*flags(runs), "--generations", str(generations), "--rivals", "none"]
@@ -156,7 +156,7 @@ def interrupted(count: int, generations: int) -> Row:
 
 
 def _reach(process: Any, runs: Path, name: str, generation: int) -> list[psutil.Process]:
-    """Wait until a run has workers and a generation; return the processes below it."""
+    """Wait until a run has workers and has reached a generation; return its child processes."""
     driver = psutil.Process(process.pid)
     while process.poll() is None and not workers(driver):
         time.sleep(0.05)
@@ -166,7 +166,7 @@ def _reach(process: Any, runs: Path, name: str, generation: int) -> list[psutil.
 
 
 def full_store(there: Cluster) -> Row:
-    """Fill the cluster's store for objects but for a MiB."""
+    """Fill the cluster's object store up to one MiB."""
     total = there.ray.cluster_resources()["object_store_memory"]
     filling = there.ray.put(np.zeros(int(total - _stored(there)) - MB, dtype=np.uint8))
     row = struck(there, "store nearly full", [])
@@ -175,7 +175,7 @@ def full_store(there: Cluster) -> Row:
 
 
 def another_version(there: Cluster) -> Row:
-    """Let a worker have another version of the program."""
+    """Start a worker with another version of the program."""
     run, other = Struck(), replace(there, facts={**there.facts, "source code": "another"})
     try:
         with played_on(other, run.trainer, small_worker(), 1, run.safe_point):
@@ -188,7 +188,7 @@ def another_version(there: Cluster) -> Row:
 
 
 def flat(there: Cluster, generations: int) -> Row:
-    """Run many small generations; neither the store nor the memory of driver and workers grows."""
+    """Run many small generations; the store and the memory of driver and workers must not grow."""
     run, used = Struck(), []
     with played_on(there, run.trainer, small_worker(), _GROUPS, run.safe_point):
         for _ in range(generations):
@@ -213,7 +213,7 @@ def _stored(there: Cluster) -> float:
 
 
 def overhead(there: Cluster, generations: int) -> Row:
-    """Run generations at full scale here and in one worker by turns."""
+    """Run generations at full scale here and on one worker, in turn."""
     market, trainers = full_market(), []
     for _ in range(2):
         trainers.append(build_trainer(replace(full_scale(), generations=generations), market, CPU))

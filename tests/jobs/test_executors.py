@@ -32,7 +32,7 @@ from utils.jobs.job import Executor, Finished, Job, require_all
 ROOT = Path(__file__).parents[2]
 Open = Callable[..., contextlib.AbstractContextManager[Executor]]
 apart = pytest.mark.parametrize("open_one", ["processes", "cluster"], indirect=True)
-"""For tests of executors that do jobs in other processes."""
+"""For tests of executors that run jobs in other processes."""
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_the_order_of_jobs_changes_no_result(open_one: Open) -> None:
 
 
 def test_a_job_is_chosen_when_there_is_room_for_it(open_one: Open) -> None:
-    """A generator of jobs knows what those before gave, but for those that are under way."""
+    """A generator of jobs knows the outcomes of earlier ones, except those that are still running."""
     ended, known = list[Finished](), list[int]()
 
     def jobs() -> Iterator[Job]:
@@ -170,7 +170,7 @@ def test_a_job_that_hangs_is_run_again(open_one: Open, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("open_one", ["cluster"], indirect=True)
 def test_workers_that_never_start_are_reported(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rather than started for ever."""
+    """They are not restarted for ever."""
     with open_one() as executor:
         start = executor._start
 
@@ -206,7 +206,7 @@ def signalled(number: signal.Signals, folder: Path, count: int) -> Iterator[None
     indirect=["open_one"],
 )
 def test_a_signal_stops_jobs_at_safe_points(open_one: Open, tmp_path: Path, number: signal.Signals) -> None:
-    """Two jobs that count go on where they were stopped."""
+    """Two jobs that count resume where they were stopped."""
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
@@ -238,7 +238,7 @@ def test_a_job_that_ignores_signals_is_killed(open_one: Open, tmp_path: Path, mo
 
 
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
-    """Killed by SIGKILL, it cannot stop them: they stop themselves, at a safe point."""
+    """Killed by SIGKILL, it cannot stop them; they stop themselves at a safe point."""
     code = f"""
 from functools import partial
 from pathlib import Path
