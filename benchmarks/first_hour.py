@@ -77,7 +77,7 @@ def predicted(name: str, value: float, unit: str, expected: float | None) -> Fin
 
 
 @dataclass(frozen=True)
-class Job:
+class Setup:
     """Device and size of the measurements."""
 
     device: torch.device
@@ -100,25 +100,25 @@ class Job:
         return next((card for card in CARDS if card.name in name), CARDS[0])
 
 
-def describe(job: Job) -> list[Finding]:
+def describe(setup: Setup) -> list[Finding]:
     """Name the machine and the card."""
     found = [Finding("machine", machine())]
-    if not job.is_card:
+    if not setup.is_card:
         return [*found, Finding("card", None, note=NEEDS_CARD)]
-    properties = torch.cuda.get_device_properties(job.device)
+    properties = torch.cuda.get_device_properties(setup.device)
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
     return [
         *found,
-        Finding("card", properties.name, note=f"predictions are those of {job.card.name}"),
+        Finding("card", properties.name, note=f"predictions are those of {setup.card.name}"),
         Finding("memory of the card", properties.total_memory / MB, "MiB"),
         Finding("driver", driver, note=f"torch is built for CUDA {torch.version.cuda}"),
     ]
 
 
-def run_tests(job: Job) -> list[Finding]:
+def run_tests(setup: Setup) -> list[Finding]:
     """Run the tests that need a card."""
-    if not job.is_card:
+    if not setup.is_card:
         return [Finding("tests on the card", None, note=NEEDS_CARD)]
     command = [sys.executable, "-m", "pytest", "-n", "0", "-k", "cuda or a_gpu", "tests"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -128,13 +128,13 @@ def run_tests(job: Job) -> list[Finding]:
     return [Finding("tests on the card", lines[-1], fault="" if is_passed else failed or "none passed")]
 
 
-def compare_devices(job: Job) -> list[Finding]:
+def compare_devices(setup: Setup) -> list[Finding]:
     """Make the same small run on the CPU and twice on the device, and name the first difference."""
-    training = f"--profile quick --generations 2 {_SMALL if job.is_small else ''} --runs-dir {{runs}} --run trace"
+    training = f"--profile quick --generations 2 {_SMALL if setup.is_small else ''} --runs-dir {{runs}} --run trace"
     judging = "evaluate --runs-dir {runs} --run trace --split validation --random-pickers 50"
     case = Case("trace", (training, judging), (_METRICS, "trace/evaluation-validation/results.json"))
     found: list[dict[str, Any]] = []
-    for device in ("cpu", *[job.device.type] * (2 if job.is_card else 1)):
+    for device in ("cpu", *[setup.device.type] * (2 if setup.is_card else 1)):
         with tempfile.TemporaryDirectory() as folder:
             found.append(json.loads(json.dumps(trace(case, Path(folder), device))))
     again = differences(found[-2], found[-1])
@@ -143,7 +143,7 @@ def compare_devices(job: Job) -> list[Finding]:
         len(again),
         fault=f"not repeatable, first difference: {again[0]}" if again else "",
     )
-    if not job.is_card:
+    if not setup.is_card:
         return [repeated, Finding("CPU against card", None, note=NEEDS_CARD)]
     begun = differences(found[0][_METRICS][0], found[1][_METRICS][0], tolerance=TOLERANCE)
     whole = differences(found[0], found[1], tolerance=TOLERANCE)
@@ -162,9 +162,9 @@ def compare_devices(job: Job) -> list[Finding]:
     ]
 
 
-def launch(job: Job) -> list[Finding]:
+def launch(setup: Setup) -> list[Finding]:
     """Measure what one small operation takes of the host, sent alone and waited for."""
-    x = torch.zeros(1, device=job.device)
+    x = torch.zeros(1, device=setup.device)
 
     def microseconds(*, waits: bool) -> float:
         taken = []
@@ -172,15 +172,15 @@ def launch(job: Job) -> list[Finding]:
             started = time.perf_counter()
             torch.add(x, 1.0, out=x)
             if waits:
-                synchronize(job.device)
+                synchronize(setup.device)
             taken.append(1e6 * (time.perf_counter() - started))
-        synchronize(job.device)
+        synchronize(setup.device)
         return statistics.median(taken)
 
     microseconds(waits=True)
     alone, waited = microseconds(waits=False), microseconds(waits=True)
     return [
-        predicted("operation, launched", alone, "us", 1e6 * HOST_SECONDS if job.is_card else None),
+        predicted("operation, launched", alone, "us", 1e6 * HOST_SECONDS if setup.is_card else None),
         Finding("operation, waited for", waited, "us"),
     ]
 
@@ -200,36 +200,38 @@ class Run:
         return f"generation, {self.agents} agents, {threads}{', no graph' * self.is_eager}"
 
 
-def generation(job: Job, run: Run) -> list[Finding]:
+def generation(setup: Setup, run: Run) -> list[Finding]:
     """Measure generations with a full replay: time against the prediction, memory against the budget."""
     choose_threads(run.threads)
     if run.is_eager:
         torch.backends.cuda.is_built = lambda: False
-    size = job.size
+    size = setup.size
     evolution = dataclasses.replace(size.config.evolution, population_size=run.agents)
     config = dataclasses.replace(size.config, evolution=evolution)
     market = random_market(config, size.days, size.columns, size.investable)
-    gauge, started = MemoryGauge(job.device), time.perf_counter()
-    trainer = build_trainer(config, market, job.device)
+    gauge, started = MemoryGauge(setup.device), time.perf_counter()
+    trainer = build_trainer(config, market, setup.device)
     trainer.replay.size = trainer.replay.capacity
-    synchronize(job.device)
+    synchronize(setup.device)
     taken = [time.perf_counter() - started]
     with timed(TrainingDays, "fit", "evidence") as in_numpy:
         for _ in range(_GENERATIONS):
             started = time.perf_counter()
             trainer.run_generation()
-            synchronize(job.device)
+            synchronize(setup.device)
             taken.append(time.perf_counter() - started)
     host, seconds, peak = sum(in_numpy) / _GENERATIONS, None, None
     budget = json.loads(BUDGET.read_text()).get(f"{size.name} {run.agents}")
-    if job.is_card and budget:
-        seconds = host + generation_seconds(budget, job.card, is_replayed=not run.is_eager)
+    if setup.is_card and budget:
+        seconds = host + generation_seconds(budget, setup.card, is_replayed=not run.is_eager)
         # A graph keeps, beside all that, its inputs and a pool of what is alive within a rollout.
         peak = budget[TOTAL]["peak"] / MB * (1 if run.is_eager else 2)
     return [
         Finding(f"{run}, set up", taken[0], "s"),
         Finding(f"{run}, the first", taken[1], "s", note="nothing is warm"),
-        Finding(f"{run}, the second", taken[2], "s", note="" if run.is_eager or not job.is_card else "captures graphs"),
+        Finding(
+            f"{run}, the second", taken[2], "s", note="" if run.is_eager or not setup.is_card else "captures graphs"
+        ),
         Finding(f"{run}, of it numpy", host, "s"),
         predicted(str(run), statistics.median(taken[3:]), "s", seconds),
         predicted(f"{run}, peak memory", gauge.peak_mb(), "MiB", peak),
@@ -274,10 +276,10 @@ def generation_seconds(figures: Mapping[str, Mapping[str, int]], card: Card, *, 
     return total
 
 
-def default_run(job: Job) -> list[Finding]:
+def default_run(setup: Setup) -> list[Finding]:
     """Time a run without any settings but the device."""
-    flags = f"--profile quick --generations 2 {_SMALL}".split() if job.is_small else []
-    summary = measure_run(*flags, "--device", job.device.type)
+    flags = f"--profile quick --generations 2 {_SMALL}".split() if setup.is_small else []
+    summary = measure_run(*flags, "--device", setup.device.type)
     return [
         Finding(
             f"default run, {summary['profile']} profile, {summary['generations']} generations",
@@ -288,20 +290,20 @@ def default_run(job: Job) -> list[Finding]:
     ]
 
 
-def runs_of(job: Job) -> list[Run]:
+def runs_of(setup: Setup) -> list[Run]:
     """Return the populations that are measured, the first of them also in other ways."""
-    populations = (4,) if job.is_small else (16, 64, 256) if job.is_card else (16,)
+    populations = (4,) if setup.is_small else (16, 64, 256) if setup.is_card else (16,)
     threads = min(4, os.cpu_count() or 1)
-    others = [Run(populations[0], threads)] * (threads > 1) + [Run(populations[0], is_eager=True)] * job.is_card
+    others = [Run(populations[0], threads)] * (threads > 1) + [Run(populations[0], is_eager=True)] * setup.is_card
     return [Run(agents) for agents in populations] + others
 
 
-def steps(job: Job) -> dict[str, Callable[[Job], list[Finding]]]:
+def steps(setup: Setup) -> dict[str, Callable[[Setup], list[Finding]]]:
     """Return the steps by name, in their order."""
     known = {"machine": describe, "tests": run_tests, "launch": launch, "trace": compare_devices}
     measured = {
         f"generation-{run.agents}-{'eager' if run.is_eager else run.threads}": partial(generation, run=run)
-        for run in runs_of(job)
+        for run in runs_of(setup)
     }
     return {**known, **measured, "run": default_run}
 
@@ -338,11 +340,11 @@ def line(finding: Finding) -> str:
     return f"{finding.name:<64} {text:>18}  {rest}".rstrip()
 
 
-def choices(job: Job, findings: Sequence[Finding]) -> list[str]:
+def choices(setup: Setup, findings: Sequence[Finding]) -> list[str]:
     """Say which way of running the first population was the fastest, and how much slower the others were."""
     seconds = {finding.name: finding.value for finding in findings if isinstance(finding.value, float)}
     first, *others = [
-        str(run) for run in runs_of(job) if run.agents == runs_of(job)[0].agents and str(run) in seconds
+        str(run) for run in runs_of(setup) if run.agents == runs_of(setup)[0].agents and str(run) in seconds
     ] or [""]
     return [f"{other}: {seconds[other] / seconds[first]:.2f} times the seconds of {first}" for other in others]
 
@@ -363,22 +365,22 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="STEP", help="machine, tests, launch, trace, ...; default: all")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    job = Job(choose_device(arguments.device), arguments.small)
-    known = steps(job)
+    setup = Setup(choose_device(arguments.device), arguments.small)
+    known = steps(setup)
     chosen = arguments.only or list(known)
     if not set(chosen) <= set(known):
         parser.error(f"expected --only of {', '.join(known)}, got {', '.join(chosen)}")
     if arguments.here:
-        write_findings(arguments.out, [asdict(finding) for name in chosen for finding in known[name](job)])
+        write_findings(arguments.out, [asdict(finding) for name in chosen for finding in known[name](setup)])
         return 0
     findings: list[Finding] = []
     for name in chosen:
-        found = run_step(name, ["--device", job.device.type, *["--small"] * job.is_small])
+        found = run_step(name, ["--device", setup.device.type, *["--small"] * setup.is_small])
         print("\n".join(line(finding) for finding in found), flush=True)
         findings += found
         if arguments.out:  # after each step: what is known stays known
-            write_findings(arguments.out, {"device": str(job.device), "findings": [asdict(one) for one in findings]})
-    print("\n".join(choices(job, findings)))
+            write_findings(arguments.out, {"device": str(setup.device), "findings": [asdict(one) for one in findings]})
+    print("\n".join(choices(setup, findings)))
     return int(any(finding.fault for finding in findings))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,13 @@ from training.forecasts.ridge import TrainingDays, traders_of
 from training.generation_log import HISTORY, GenerationLog
 from training.rollout import roll_out
 from training.rollout_graph import RolloutGraph
-from training.shards.shard import Choice, LocalShards, Played, Shard, Shards, Task, network_tensors
+from training.rollout_worker import (
+    PopulationResults,
+    PopulationRollouts,
+    RolloutInputs,
+    RolloutWorker,
+    network_tensors,
+)
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.runs.devices import note_other_device
 from utils.runs.seeding import named_generator, random_state, set_random_state
@@ -69,8 +76,8 @@ class ERLTrainer:
         self.learning, self.evolution, self.evaluation = learning, evolution, evaluation
         self.log, self.safe_point = log, safe_point
         self.days = TrainingDays.of(market, account)
-        self.shards: Shards = LocalShards([Shard(self.days, account, market.splits.train)], safe_point)
-        """Where agents are evaluated."""
+        self.worker = RolloutWorker(self.days, account, market.splits.train)
+        self.rollouts = PopulationRollouts(partial(self.worker.play, safe_point=safe_point))
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
         self.genes = genome.random_genes(evolution.population_size, self.generators["evolution"])
         """(P, genes) of the agents."""
@@ -147,16 +154,16 @@ class ERLTrainer:
         """The closed-form parts of the agents."""
         return traders_of(self.genes, self.ridge.weights, self.device)
 
-    def evaluate_population(self) -> Played:
+    def evaluate_population(self) -> PopulationResults:
         """Play all agents on windows of training days by out-of-fold forecasts; fill the replay buffer."""
         train, steps = self.market.splits.train, self.eval_env.rules.episode_steps
         fitness, exploration = self.evaluation.fitness_windows, self.evaluation.exploration_windows
         draws = self.generators["windows"]
         starts = torch.cat([random_windows(train, steps, count, draws) for count in (fitness, exploration) if count])
         drawn = torch.rand(len(self.genes), exploration, generator=draws, dtype=torch.float64)
-        played, lived = self.shards.evaluate(self.task(starts, drawn), self.choose)
-        if lived.transitions:
-            self.replay.add(lived.transitions)
+        played, transitions = self.rollouts.evaluate(self.rollout_inputs(starts, drawn))
+        if transitions:
+            self.replay.add(transitions)
         if self.population.networks is not None:
             targets, deviation = self.genes[:, TARGET].long(), self.days.relative.deviation
             self.population.weigh(played.blend, self.ridge.weights, deviation, targets, played.gate)
@@ -164,34 +171,30 @@ class ERLTrainer:
         self.fittest["founders" if self.generation == 1 else bred] += 1
         return played
 
-    def task(self, starts: Tensor, drawn: Tensor) -> Task:
-        """Return what the agents play by on windows from these (W,) days, the last ones to explore.
+    def rollout_inputs(self, starts: Tensor, drawn: Tensor) -> RolloutInputs:
+        """Return what the agents need to play windows from these (W,) days, the last of which explore.
 
         Args:
-            drawn: (P, E) uniform numbers by which they wait at random on the last E windows.
+            drawn: (P, E) uniform numbers that set the exploration thresholds on the last E windows.
         """
         networks, noise = self.population.networks, torch.zeros(*drawn.shape, 0)
         if networks is not None:
             days = self.eval_env.rules.trading_days
             noise = torch.randn(*drawn.shape, days, generator=self.generators["noise"], dtype=torch.float64)
-        return Task(
+        return RolloutInputs(
             genes=self.genes,
             weights=self.ridge.weights,
             by_fold=self.ridge.by_fold,
-            cash_value=self.cash_value.weights,
-            opportunity_knots=self.cash_value.opportunity_knots,
-            starts=starts,
             drawn=drawn,
             noise=self.learning.exploration_noise * noise,
             networks={} if networks is None else network_tensors(networks),
+            cash_value=self.cash_value.weights,
+            opportunity_knots=self.cash_value.opportunity_knots,
+            starts=starts,
             is_acting=torch.tensor(self.updates > self.learning.warm_up),
+            elites=elite_count(self.evolution),
+            most_transitions=self.replay.capacity,
         )
-
-    def choose(self, fitness: Tensor) -> Choice:
-        """Choose whose transitions the replay gets: what is worth waiting for is what the best expect."""
-        windows = self.evaluation.fitness_windows + self.evaluation.exploration_windows
-        elites, days = ranked(fitness)[: elite_count(self.evolution)], self.eval_env.rules.trading_days - 1
-        return Choice.of(elites, days, windows, self.replay.capacity)
 
     def evolve_population(self, fitness: Tensor) -> None:
         """Replace all agents but the elites by mutated children of the fittest, with their networks and moments."""
@@ -200,7 +203,7 @@ class ERLTrainer:
         self.population.inherit(parents, self.generators["sight"])
         self.founders = [self.founders[parent] for parent in parents.tolist()]
 
-    def train_population(self, played: Played) -> dict[str, float]:
+    def train_population(self, played: PopulationResults) -> dict[str, float]:
         """Improve the value of cash by least squares and the networks by gradient; build the champion from the elites.
 
         Returns:
@@ -325,7 +328,7 @@ class ERLTrainer:
         self.champion_score = float(rollout.profit_percent)
         return {"champion": self.champion_score}
 
-    def learning_record(self, played: Played) -> dict[str, float]:
+    def learning_record(self, played: PopulationResults) -> dict[str, float]:
         """Return the out-of-fold quality of forecasts and value, and the diversity of the population."""
         best = ranked(played.fitness)[: elite_count(self.evolution)]
         found = {

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.shards.shard import COUNTS, Played
+from training.rollout_worker import COUNTS, PopulationResults
 from utils.memory.profiler import MemoryProfiler
 from utils.tensor_ring import TensorRing
 
@@ -55,7 +55,7 @@ class GenerationLog:
 
     def record(
         self,
-        played: Played,
+        played: PopulationResults,
         learning: dict[str, float],
         validation: dict[str, float],
         replay: TensorRing,
@@ -101,7 +101,7 @@ class GenerationLog:
         return {name: getattr(snapshot, name) for name in ("rss_mb", "uss_mb", "gpu_allocated_mb")}
 
 
-def _trading(played: Played) -> dict[str, float]:
+def _trading(played: PopulationResults) -> dict[str, float]:
     """Sum up the episodes."""
     counts = dict(zip(COUNTS, played.counts.sum(0).tolist(), strict=True))
     money = {name: float(getattr(played, name).flatten().sum()) for name in ("penalties", "costs")}

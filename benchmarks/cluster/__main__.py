@@ -1,8 +1,8 @@
-"""What jobs side by side save: `python -m benchmarks.cluster [--jobs 2] [--generations 20] [--json FILE]`.
+"""What parallel jobs save: `python -m benchmarks.cluster [--jobs 2] [--generations 20] [--json FILE]`.
 
-Populations are trained on the built-in market, one after the other in this process, then side by side in processes and,
-where Ray is installed, as tasks of a cluster on this machine. Times are wall-clock seconds with all that an executor
-needs to start. Results are compared: they must be equal bit for bit.
+Populations are trained on the built-in market, one after the other in this process, then in parallel in processes and,
+where Ray is installed, on a cluster on this machine. Times are wall-clock seconds and include the start of the
+executor. Results must be equal bit for bit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from utils.jobs.job import Job, require_all
 
 
 def measure(jobs: list[Job], at_once: int, cluster: str | None) -> tuple[float, dict[str, str]]:
-    """Return the seconds that an executor takes for all jobs, and their results by name."""
+    """Return the seconds that an executor takes for all jobs, and the results by name."""
     started = time.perf_counter()
     with open_executor(at_once, cluster) as executor:
         ends = list(executor.run(jobs))
@@ -33,8 +33,8 @@ def measure(jobs: list[Job], at_once: int, cluster: str | None) -> tuple[float, 
 def main() -> None:
     """Measure, print a line for each executor and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=2, help="as many at once")
-    parser.add_argument("--generations", type=int, default=20, help="of each job")
+    parser.add_argument("--jobs", type=int, default=2, help="number of parallel jobs")
+    parser.add_argument("--generations", type=int, default=20, help="per job")
     parser.add_argument("--json", type=Path, help="file of figures")
     arguments = parser.parse_args()
     jobs = [Job(f"seed {seed}", partial(train, seed, arguments.generations)) for seed in range(arguments.jobs)]

@@ -1,9 +1,8 @@
-"""What a generation takes on several machines, on paper: `python -m benchmarks.cluster.cost [--measure]`.
+"""Predicted seconds per generation on several machines: `python -m benchmarks.cluster.cost [--measure]`.
 
-The seconds of a card are those that `benchmarks.gpu_budget` predicts from what it counts, those of a core and of what
-stays on the host were measured here and lie in cost.json (`--measure` measures them anew), the bytes of the calls are
-counted. Full scale: 3,781 days of 669 columns, 108 of them investable, 40 windows. The driver's machine
-has a shard, too.
+The seconds of a GPU are those that `benchmarks.gpu_budget` predicts; those of a core and of the host were measured and
+are stored in cost.json (`--measure` measures them again); the bytes of the calls are counted. Full scale: 3,781 days of
+669 columns, 108 of them investable, 40 windows. The driver's machine has a worker, too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.cluster.shards import CPU, full_market, small_config, small_market
+from benchmarks.cluster.population import CPU, full_market, small_config, small_market
 from benchmarks.gpu_budget.__main__ import BUDGET
 from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, KERNEL_SECONDS, Card
 from benchmarks.gpu_budget.generation import UPDATES
@@ -29,71 +28,69 @@ from benchmarks.speed.harness import full_scale
 from models import genome
 from training.erl_trainer import ERLTrainer
 from training.evolution import next_generation
+from training.rollout_worker import COUNTS, PopulationResults, PopulationRollouts, RolloutInputs
 from training.run.trainer import build_trainer
-from training.shards.shard import COUNTS, Choice, EliteTransitions, LocalShards, Played, Task
 from utils.config.trader import Config, EvolutionConfig
 
 MEASURED = Path(__file__).with_name("cost.json")
 AGENTS = (16, 128, 1024, 10_000)
 MACHINES = (1, 2, 4, 8, 16, 32, 64)
 CALL_SECONDS = 0.005
-"""Of one call to a worker and its answer, measured on one machine; two a generation."""
+"""Per call to a worker and its answer, measured on one machine; one per generation."""
 WORKER_SECONDS = 0.0005
-"""Of the driver, for each further worker of a call."""
+"""Of the driver, per further worker."""
 _CORE = "one core"
 _CARD_BYTES = {"H200": 141e9, "RTX 4090": 24e9}
 _WITH_GRAPH = 2
-"""Times the memory of a rollout that it takes with its CUDA graph."""
+"""Factor by which a CUDA graph raises the memory of a rollout."""
 _GAIN = 0.9
-"""Share of the seconds that twice as many machines must not exceed to count as a gain."""
+"""Twice as many machines count as a gain if they take at most this share of the seconds."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes that the calls of a generation move."""
+    """Bytes moved by the calls of a generation."""
 
-    task: float
-    """An agent, to each machine."""
-    played: float
-    """An agent, to the driver."""
+    inputs: float
+    """Per agent, to the machine that plays it."""
+    results: float
+    """Per agent, to the driver."""
     transition: float
-    """To the driver, up to the capacity of the replay."""
+    """To the driver; each machine sends up to as many as the replay buffer holds."""
 
 
-class _Counting(LocalShards):
-    """A shard here that notes the bytes of what would go over the network."""
+class _Counting(PopulationRollouts):
+    """Plays here, and notes the bytes of what would go over the network."""
 
-    def __init__(self, inner: LocalShards) -> None:
-        super().__init__(inner.shards)
+    def __init__(self, inner: PopulationRollouts) -> None:
+        super().__init__(inner.play)
         self.bytes: dict[str, float] = {}
 
-    def evaluate(self, task: Task, choose: Callable[[Tensor], Choice]) -> tuple[Played, EliteTransitions]:
-        played, lived = super().evaluate(task, choose)
-        agents, kept = len(task.genes), len(lived.place)
-        sent = lived.place.nbytes + sum(part.nbytes for part in lived.transitions.values())
-        self.bytes = {"transition": sent / kept}
-        for name, part in (("task", task), ("played", played)):
+    def evaluate(self, inputs: RolloutInputs) -> tuple[PopulationResults, dict[str, Tensor]]:
+        results, transitions = super().evaluate(inputs)
+        agents, kept = len(inputs.genes), len(next(iter(transitions.values())))
+        self.bytes = {"transition": _bytes(transitions) / kept}
+        for name, part in (("inputs", inputs), ("results", results)):
             self.bytes[name] = _bytes(vars(part)) / agents
-        return played, lived
+        return results, transitions
 
 
-def _bytes(tensors: Mapping[str, Any]) -> int:
+def _bytes(fields: Mapping[str, Any]) -> int:
     """Return the bytes of nested tensors."""
-    return sum(_bytes(value) if isinstance(value, dict) else value.nbytes for value in tensors.values())
+    return sum(_bytes(value) if isinstance(value, dict) else getattr(value, "nbytes", 8) for value in fields.values())
 
 
 def count_bytes() -> Sizes:
     """Count the bytes of the calls of a generation with as many windows as at full scale, on a small market."""
     config = replace(small_config(), evaluation=full_scale().evaluation, evolution=EvolutionConfig(population_size=128))
     trainer = build_trainer(config, small_market(), CPU)
-    assert isinstance(trainer.shards, LocalShards)
-    counting = trainer.shards = _Counting(trainer.shards)
+    counting = trainer.rollouts = _Counting(trainer.rollouts)
     trainer.run_generation()
     return Sizes(**counting.bytes)
 
 
 def measure() -> dict[str, float]:
-    """Measure seconds of a core: of what a shard does an agent, and of what the driver does."""
+    """Measure seconds of a core: of a worker per agent, and of the driver."""
     config, seconds = full_scale(), dict[str, float]()
     market = full_market()
     trainer = build_trainer(config, market, CPU)
@@ -115,14 +112,14 @@ def measure() -> dict[str, float]:
 
 
 def _gather(trainer: ERLTrainer, config: Config, genes: Tensor) -> None:
-    """Do what the driver does with the results of all agents, but for fitting and training them."""
+    """Do the driver's work on the results of all agents, except fitting and training."""
     agents, windows = len(genes), config.evaluation.fitness_windows + config.evaluation.exploration_windows
     parts = 64
     rows = agents // parts
     mean, money = torch.rand(rows, dtype=torch.float64), torch.rand(rows, windows, dtype=torch.float64)
     pair, counts = torch.rand(rows, 2, dtype=torch.float64), torch.ones(rows, len(COUNTS), dtype=torch.int64)
-    one = Played(mean, mean, mean, pair, pair, mean, counts, money, money)
-    played = Played.join([one] * parts)
+    one = PopulationResults(mean, mean, mean, pair, pair, mean, counts, money, money)
+    played = PopulationResults.join([one] * parts)
     trainer.log.begin(0)
     trainer.log.record(played, trainer.learning_record(played), {}, trainer.replay)
     evolution = replace(config.evolution, population_size=len(played.fitness))
@@ -140,23 +137,23 @@ def _least(work: Callable[[], object], repeats: int = 5) -> float:
 
 @dataclass(frozen=True)
 class Model:
-    """Seconds of a generation on machines with one card each, or one core each where there is none."""
+    """Seconds per generation on machines with one GPU each, or one core each where there is none."""
 
     budget: Mapping[str, Any]
-    """What `benchmarks.gpu_budget` counts."""
+    """Counts of `benchmarks.gpu_budget`."""
     seconds: Mapping[str, float]
-    """What `measure` measures."""
+    """Figures of `measure`."""
     sizes: Sizes
     card: Card | None
 
-    def shard(self, agents: int) -> float:
-        """Return the seconds of a shard that plays so many agents."""
+    def worker(self, agents: int) -> float:
+        """Return the seconds in which a worker plays so many agents."""
         if self.card is None:
             return self.seconds["evaluate an agent"] * agents
         return self._on_card("evaluate", agents) + self._on_card("evaluate, days", agents, is_replayed=True)
 
     def driver(self, agents: int) -> float:
-        """Return the seconds of what stays with the driver."""
+        """Return the seconds of the driver."""
         if self.card is None:
             of_networks = self.seconds["train an agent's networks"] * agents
             fixed = self.seconds["train"] + self.seconds["validate"] + of_networks
@@ -168,30 +165,31 @@ class Model:
         return fixed + self.seconds["fit an agent"] * agents + self.seconds["gather an agent"] * agents
 
     def calls(self, agents: int, machines: int, bytes_per_second: float) -> float:
-        """Return the seconds of the calls: the driver's network carries all but its own shard's bytes."""
+        """Return the seconds of the calls: the driver's network carries all bytes but those of its own worker."""
         if machines == 1:
             return 0.0
         config = full_scale()
         windows = config.evaluation.fitness_windows + config.evaluation.exploration_windows
-        lives = config.evolution.elite_fraction * agents * windows * (config.env.trading_days - 1)
-        kept = min(lives, config.learning.replay_capacity)
+        transitions = config.evolution.elite_fraction * agents * windows * (config.env.trading_days - 1)
+        kept: float = min(transitions, config.learning.replay_capacity)
+        # Each machine sends the transitions of its own best agents, as many as there are elites in all.
+        kept *= min(machines, 1 / config.evolution.elite_fraction)
         away = (machines - 1) / machines
-        received = (self.sizes.played * agents + self.sizes.transition * kept) * away
-        sent = self.sizes.task * agents * (machines - 1)
-        return (sent + received) / bytes_per_second + 2 * (CALL_SECONDS + WORKER_SECONDS * (machines - 1))
+        moved = ((self.sizes.inputs + self.sizes.results) * agents + self.sizes.transition * kept) * away
+        return moved / bytes_per_second + CALL_SECONDS + WORKER_SECONDS * (machines - 1)
 
     def generation(self, agents: int, machines: int, bytes_per_second: float) -> float:
         """Return the seconds of a generation."""
         share = math.ceil(agents / machines)
-        return self.shard(share) + self.driver(agents) + self.calls(agents, machines, bytes_per_second)
+        return self.worker(share) + self.driver(agents) + self.calls(agents, machines, bytes_per_second)
 
     def has_room(self, agents: int, machines: int) -> bool:
-        """Tell whether a shard fits into its card's memory."""
+        """Return whether a worker fits into its GPU's memory."""
         peak = self._figure("evaluate", "peak", math.ceil(agents / machines))
         return self.card is None or _WITH_GRAPH * peak <= _CARD_BYTES[self.card.name]
 
     def _on_card(self, phase: str, agents: int, *, is_replayed: bool = False) -> float:
-        """Return at most the seconds of a phase: kernels and bytes are taken as one after the other."""
+        """Return an upper bound for the seconds of a phase: kernels and transfers do not overlap."""
         assert self.card is not None
         count = {name: self._figure(phase, name, agents) for name in ("operations", "kernels", "bytes", "copied")}
         own = count["kernels"] * KERNEL_SECONDS + count["bytes"] / self.card.bytes_per_second
@@ -199,7 +197,7 @@ class Model:
         return max(own, launches * HOST_SECONDS) + count["copied"] / COPY_BYTES_PER_SECOND
 
     def _figure(self, phase: str, name: str, agents: int) -> float:
-        """Return a figure of the budget for so many agents: on lines between its populations, and beyond the last."""
+        """Interpolate a figure of the budget between its populations, and extrapolate beyond the last."""
         known = sorted(int(key.split()[1]) for key in self.budget if key.startswith("full "))
         values = [self.budget[f"full {population}"][phase][name] for population in known]
         if agents <= known[-1]:
@@ -209,9 +207,9 @@ class Model:
 
 
 def table(model: Model, gigabits: float) -> list[str]:
-    """Return a line a population: seconds by number of machines, and the number of which twice as many gain no tenth.
+    """Return a line per population: seconds by number of machines, and the number beyond which doubling gains little.
 
-    A dash stands where the card's memory is too small.
+    A dash means that the GPU's memory is too small.
     """
     rate, lines = gigabits * 1e9 / 8, []
     for agents in AGENTS:
@@ -230,20 +228,22 @@ def table(model: Model, gigabits: float) -> list[str]:
 def main() -> None:
     """Print a table for each kind of machine and network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", action="store_true", help="measure this machine, and keep what was found")
+    parser.add_argument("--measure", action="store_true", help="measure this machine, and store the figures")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.measure:
         found = {name: float(f"{value:.3g}") for name, value in measure().items()}
         MEASURED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     seconds, budget, sizes = json.loads(MEASURED.read_text()), json.loads(BUDGET.read_text()), count_bytes()
-    away = f"{sizes.task:.0f} an agent to each machine, {sizes.played:.0f} back"
-    print(f"bytes: {away}, {sizes.transition:.0f} a transition")
+    away = f"{sizes.inputs:.0f} per agent to its machine, {sizes.results:.0f} back"
+    print(f"bytes: {away}, {sizes.transition:.0f} per transition")
     print(f"seconds of a core: {', '.join(f'{name} {value:g}' for name, value in seconds.items())}")
     for card in (*CARDS, None):
         model = Model(budget, seconds, sizes, card)
         for gigabits in (10.0, 1.0):
-            print(f"\n{_CORE if card is None else card.name} a machine, {gigabits:g} Gbit/s: seconds a generation\n")
+            print(
+                f"\n{_CORE if card is None else card.name} per machine, {gigabits:g} Gbit/s: seconds per generation\n"
+            )
             print("| agents | " + " | ".join(str(machines) for machines in MACHINES) + " | useful |")
             print("| --- |" + " --- |" * (len(MACHINES) + 1))
             print("\n".join(table(model, gigabits)))

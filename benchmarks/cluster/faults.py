@@ -1,7 +1,7 @@
-"""Lost and hung shards of a population: `python -m benchmarks.cluster.faults [--share 0.2] [--json FILE]`.
+"""Lost and hung workers of a population: `python -m benchmarks.cluster.faults [--share 0.2] [--json FILE]`.
 
-Prints one row a test, as `benchmarks.faults` does, whose counts `--share` scales. All of it on one machine: other nodes
-are further processes of Ray on it.
+Prints one row per test, as `benchmarks.faults` does; `--share` scales the counts. All of it runs on one machine: other
+nodes are further processes of Ray.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import psutil
 import torch
 
-from benchmarks.cluster.shards import (
+from benchmarks.cluster.population import (
     CPU,
     Struck,
     full_market,
-    full_shard,
-    other_version,
+    full_worker,
     outcome,
-    small_shard,
+    played_on,
+    small_worker,
     undisturbed,
     workers,
 )
@@ -42,31 +43,34 @@ from benchmarks.faults.harness import Row, checkpoints_of, flags, folder, run_be
 from benchmarks.faults.harness import outcome as outcome_of_run
 from benchmarks.speed.harness import full_scale
 from benchmarks.speed.main_job import machine
+from training import rollout_worker
 from training.run.trainer import build_trainer
-from training.shards.remote import RemoteShards
 from utils.errors import ConfigError
 from utils.jobs.cluster import Cluster, connect, import_ray
 from utils.memory.guard import MB
 
 SECONDS = 10.0
-"""Within which a worker of these tests answers."""
+"""Time within which a worker of these tests answers."""
 STOP_SECONDS = 10.0
 LEFT_SECONDS = 90.0
-"""After which nothing of a killed driver is left: Ray's own agents look for their server for a minute."""
-_SHARDS = 2
+"""After which no process of a killed driver is left."""
+_GROUPS = 2
 Blow = Callable[[psutil.Process], object]
-_PHASES = ("build", "play", "lived", "idle")
+_PHASES = ("start", "play", "idle")
 
 
 def struck(there: Cluster, name: str, blows: list[tuple[str, Blow]]) -> Row:
-    """Strike a generation in each of some phases, and compare with a run in this process."""
+    """Inject faults in some phases, and compare with a run in this process."""
     run, records = Struck(), []
-    with RemoteShards(there, small_shard(), _SHARDS, run.safe_point, least_seconds=SECONDS) as run.trainer.shards:
-        records.append(run.generation())
+    with (
+        played_on(there, run.trainer, small_worker(), _GROUPS, run.safe_point),
+        mock.patch.multiple(rollout_worker, LEAST_SECONDS=SECONDS, LATE=2.0),
+    ):
+        records += [run.generation(), run.generation()]
         for phase, blow in blows:
-            # A worker is built again once one is lost.
-            run.due += [("idle", psutil.Process.kill), (phase, blow)] if phase == "build" else [(phase, blow)]
-            records.append(run.generation())
+            # A worker starts once another one is lost.
+            run.due += [("idle", psutil.Process.kill), (phase, blow)] if phase == "start" else [(phase, blow)]
+            records += run.until_struck()
     missed = len(run.due)
     expected, found = undisturbed(len(records))
     lost = sum(one != other for one, other in zip(records, expected, strict=True))
@@ -77,7 +81,7 @@ def struck(there: Cluster, name: str, blows: list[tuple[str, Blow]]) -> Row:
 
 @contextlib.contextmanager
 def machines() -> Iterator[tuple[Any, Cluster]]:
-    """Start a cluster of one machine to which others can be added, and connect to it."""
+    """Start a cluster of one machine, to which others can be added, and connect to it."""
     import_ray()
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     head = {"num_cpus": 1, "include_dashboard": False}
@@ -90,7 +94,7 @@ def machines() -> Iterator[tuple[Any, Cluster]]:
 
 
 def lost_machines(count: int) -> Row:
-    """Take the second of two machines away without a word, and give another one."""
+    """Remove the second of two machines without grace, and add another one."""
     with machines() as (nodes, there):
 
         def lose(_: psutil.Process) -> None:
@@ -99,9 +103,9 @@ def lost_machines(count: int) -> Row:
         run, records = Struck(), []
         for number in range(count):
             node = nodes.add_node(num_cpus=1)
-            with RemoteShards(there, small_shard(), _SHARDS, run.safe_point) as run.trainer.shards:
-                records.append(run.generation())
-                run.due.append((("play", "lived", "idle")[number % 3], lose))
+            with played_on(there, run.trainer, small_worker(), _GROUPS, run.safe_point):
+                records += [run.generation(), run.generation()]
+                run.due.append((("play", "idle")[number % 2], lose))
                 records.append(run.generation())
     expected, found = undisturbed(len(records))
     right = records == expected and outcome(run.trainer) == found and not run.due
@@ -110,7 +114,7 @@ def lost_machines(count: int) -> Row:
 
 
 def driver(count: int, generations: int) -> Row:
-    """Kill the driver at a random moment; nothing is left of it, and it goes on with other shards."""
+    """Kill the driver at a random moment; nothing is left of it, and it resumes with other groups."""
     rng, same, below = random.Random(3), 0, list[psutil.Process]()
     with folder() as runs:
         words = [*flags(runs), "--generations", str(generations), "--rivals", "none"]
@@ -130,7 +134,7 @@ def driver(count: int, generations: int) -> Row:
 
 
 def interrupted(count: int, generations: int) -> Row:
-    """Send Ctrl-C to a run and to all below it that a terminal would send it to; time the end of everything."""
+    """Send Ctrl-C to a run and its process group, as a terminal would; time until everything has ended."""
     slowest, right = 0.0, 0
     with folder() as runs:
         words = [*flags(runs), "--generations", str(generations), "--rivals", "none"]
@@ -152,7 +156,7 @@ def interrupted(count: int, generations: int) -> Row:
 
 
 def _reach(process: Any, runs: Path, name: str, generation: int) -> list[psutil.Process]:
-    """Wait until a run has workers and a generation; return the processes below it."""
+    """Wait until a run has workers and has reached a generation; return its child processes."""
     driver = psutil.Process(process.pid)
     while process.poll() is None and not workers(driver):
         time.sleep(0.05)
@@ -162,7 +166,7 @@ def _reach(process: Any, runs: Path, name: str, generation: int) -> list[psutil.
 
 
 def full_store(there: Cluster) -> Row:
-    """Fill the cluster's store for objects but for a MiB."""
+    """Fill the cluster's object store up to one MiB."""
     total = there.ray.cluster_resources()["object_store_memory"]
     filling = there.ray.put(np.zeros(int(total - _stored(there)) - MB, dtype=np.uint8))
     row = struck(there, "store nearly full", [])
@@ -171,10 +175,10 @@ def full_store(there: Cluster) -> Row:
 
 
 def another_version(there: Cluster) -> Row:
-    """Let a worker have another version of the program."""
-    run = Struck()
+    """Start a worker with another version of the program."""
+    run, other = Struck(), replace(there, facts={**there.facts, "source code": "another"})
     try:
-        with RemoteShards(there, other_version, 1, run.safe_point) as run.trainer.shards:
+        with played_on(other, run.trainer, small_worker(), 1, run.safe_point):
             run.generation()
         measured = "played"
     except ConfigError as error:
@@ -184,9 +188,9 @@ def another_version(there: Cluster) -> Row:
 
 
 def flat(there: Cluster, generations: int) -> Row:
-    """Run many small generations; neither the store nor the memory of driver and workers grows."""
+    """Run many small generations; the store and the memory of driver and workers must not grow."""
     run, used = Struck(), []
-    with RemoteShards(there, small_shard(), _SHARDS, run.safe_point) as run.trainer.shards:
+    with played_on(there, run.trainer, small_worker(), _GROUPS, run.safe_point):
         for _ in range(generations):
             run.generation()
             processes = [psutil.Process(), *workers()]
@@ -209,11 +213,11 @@ def _stored(there: Cluster) -> float:
 
 
 def overhead(there: Cluster, generations: int) -> Row:
-    """Run generations at full scale here and in one worker by turns."""
+    """Run generations at full scale here and on one worker, in turn."""
     market, trainers = full_market(), []
     for _ in range(2):
         trainers.append(build_trainer(replace(full_scale(), generations=generations), market, CPU))
-    with RemoteShards(there, full_shard, 1, lambda: None) as trainers[1].shards:
+    with played_on(there, trainers[1], full_worker, 1, lambda: None):
         pairs = []
         for _ in range(generations):
             pairs.append([trainer.run_generation()["seconds"]["total"] for trainer in trainers])

@@ -1,4 +1,4 @@
-"""The job of `benchmarks.cluster`; apart, for other processes cannot import what is in `__main__`."""
+"""The job of `benchmarks.cluster`, in a module of its own because other processes cannot import `__main__`."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from benchmarks.learning.markets import (
     unseen_of,
 )
 from benchmarks.learning.study import (
-    Job,
+    Experiment,
     Record,
     add_study_flags,
     add_training_flags,
@@ -48,11 +48,11 @@ from benchmarks.learning.study import (
 from models import genome, trader
 from models.inputs import GROUPS
 from models.population import input_mask_of
+from training import rollout_worker
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION
 from training.evolution import elite_count, ranked
 from training.forecasts.relative import Blend
-from training.shards import shard
 from utils.jobs.job import Executor
 
 BASE = "as the profile"
@@ -133,7 +133,7 @@ def without_reward(blend: Blend) -> Blend:
 
 def keep_actors(bound: float, _: ERLTrainer, __: torch.Generator) -> None:
     """Play every actor's residual up to a bound, whether or not it earns anything; for the rest of the process."""
-    shard.earns_more = lambda one, other: torch.ones(len(one), dtype=torch.float64)
+    rollout_worker.earns_more = lambda one, other: torch.ones(len(one), dtype=torch.float64)
     trader.ACTOR_BOUND = bound
 
 
@@ -228,7 +228,7 @@ LINES: tuple[Line, ...] = (
 """The lines of each table, the one that the others are compared with first."""
 
 
-def ablation_jobs(kind: str, line: Line, arguments: argparse.Namespace, words: Sequence[str]) -> list[Job]:
+def ablation_jobs(kind: str, line: Line, arguments: argparse.Namespace, words: Sequence[str]) -> list[Experiment]:
     """Make a job for each seed of a line of a kind's table."""
     config = study_config([*words, "--synthetic.kind", kind, *line.flags])
     labels: dict[str, Any] = {"study": "ablations", "kind": kind, "variant": line.name}

@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 
 from benchmarks.learning.markets import KINDS, MARTINGALE, Budget, budget_of, fit, of_each_seed
 from benchmarks.learning.study import (
-    Job,
+    Experiment,
     Record,
     add_study_flags,
     add_training_flags,
@@ -52,7 +52,7 @@ def run_evidence(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     with study_executor(arguments, folder_of(arguments.json)) as executor:
         for kind in arguments.kinds:
             jobs = [
-                Job(
+                Experiment(
                     {"study": "evidence", "kind": kind, "seed": own.seed, "settings": settings_hash(own)[:16]},
                     partial(evidence_job, own, budget),
                 )

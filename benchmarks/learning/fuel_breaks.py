@@ -21,7 +21,15 @@ import numpy as np
 import torch
 from scipy import stats
 
-from benchmarks.learning.study import Job, Record, add_executor_flags, ending, folder_of, run_study, study_executor
+from benchmarks.learning.study import (
+    Experiment,
+    Record,
+    add_executor_flags,
+    ending,
+    folder_of,
+    run_study,
+    study_executor,
+)
 from training.commands.table import COMMANDS
 from training.fuel_breaks.arguments import FuelBreakTrainArguments
 from training.fuel_breaks.config import FuelBreakRunConfig
@@ -95,7 +103,7 @@ def main() -> None:
     config: FuelBreakRunConfig = parse_command(["fuel-breaks", "train", *words], COMMANDS).arguments.settings
     seeds = [replace(config, seed=seed, run=f"seed-{seed}") for seed in range(arguments.seeds)]
     jobs = [
-        Job(
+        Experiment(
             {"seed": own.seed, "minutes": own.minutes, "settings": settings_hash(own)},
             partial(learn, own, arguments.scenario_seeds),
         )

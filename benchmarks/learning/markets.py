@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from benchmarks.learning.rivals import rivals_job
 from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT, ChampionStudy, SelectionStudy
 from benchmarks.learning.study import (
-    Job,
+    Experiment,
     Record,
     add_study_flags,
     add_training_flags,
@@ -176,11 +176,13 @@ def market_jobs(
     alter: Alteration | None = None,
     genomes: int | None = None,
     **labels: Any,
-) -> list[Job]:
+) -> list[Experiment]:
     """Make a job a seed; its key holds the labels, seed, budget, unseen paths and the hash of the settings."""
     unseen.require_unseen(seeds)
     return [
-        Job(key_of(own, unseen, **labels, **asdict(budget)), partial(market_job, own, budget, unseen, alter, genomes))
+        Experiment(
+            key_of(own, unseen, **labels, **asdict(budget)), partial(market_job, own, budget, unseen, alter, genomes)
+        )
         for own in of_each_seed(config, seeds)
     ]
 
@@ -296,7 +298,7 @@ def run_markets(arguments: argparse.Namespace, words: Sequence[str]) -> None:
             config = study_config([*words, "--synthetic.kind", kind])
             labels = {"study": "markets", "kind": kind}
             rivals = [
-                Job(key_of(own, unseen, **labels, played="rivals"), partial(rivals_job, own, unseen))
+                Experiment(key_of(own, unseen, **labels, played="rivals"), partial(rivals_job, own, unseen))
                 for own in of_each_seed(config, seeds)
             ]
             trained = market_jobs(

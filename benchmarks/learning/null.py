@@ -29,7 +29,7 @@ from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit, of_e
 from benchmarks.learning.praise import Judge, Praise, ProfitAndOrders, play_policy, praise_rows, setup_on
 from benchmarks.learning.rivals import fit_rivals
 from benchmarks.learning.study import (
-    Job,
+    Experiment,
     Record,
     add_study_flags,
     add_training_flags,
@@ -195,15 +195,17 @@ def untrained_run(kind: str, config: Config) -> Record:
     return {"praise": praise}
 
 
-def null_jobs(kind: str, config: Config, seeds: Sequence[int], budget: Budget | None) -> list[Job]:
+def null_jobs(kind: str, config: Config, seeds: Sequence[int], budget: Budget | None) -> list[Experiment]:
     """Make a job for each run; without a budget nothing is trained."""
     jobs = []
     for own in of_each_seed(config, seeds):
         key = {"null": kind, "seed": own.seed, "settings": settings_hash(own)[:16]}
         if budget is None:
-            jobs.append(Job({"study": "untrained", **key}, partial(untrained_run, kind, own)))
+            jobs.append(Experiment({"study": "untrained", **key}, partial(untrained_run, kind, own)))
         else:
-            jobs.append(Job({"study": "trained", **key, **asdict(budget)}, partial(trained_run, kind, own, budget)))
+            jobs.append(
+                Experiment({"study": "trained", **key, **asdict(budget)}, partial(trained_run, kind, own, budget))
+            )
     return jobs
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from benchmarks.learning.markets import PLANTED, of_each_seed
 from benchmarks.learning.praise import Judge, play_policy, praise_rows, setup_on
 from benchmarks.learning.study import (
-    Job,
+    Experiment,
     Record,
     add_study_flags,
     folder_of,
@@ -100,10 +100,10 @@ def power_run(config: Config) -> Record:
     }
 
 
-def power_jobs(kind: str, config: Config, seeds: Sequence[int]) -> list[Job]:
+def power_jobs(kind: str, config: Config, seeds: Sequence[int]) -> list[Experiment]:
     """Make a job for each run."""
     return [
-        Job(
+        Experiment(
             {"study": "power", "kind": kind, "seed": own.seed, "settings": settings_hash(own)[:16]},
             partial(power_run, own),
         )

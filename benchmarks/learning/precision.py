@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.learning.markets import KINDS, Budget, key_of, market_job, of_each_seed
-from benchmarks.learning.study import Job, Record, mean_interval, plus_minus, run_study, seeds_of, study_config
+from benchmarks.learning.study import Experiment, Record, mean_interval, plus_minus, run_study, seeds_of, study_config
 from benchmarks.learning.unseen import UnseenPaths
 from data.market import Market
 from models.ddpg_agent import DDPGAgent
@@ -88,7 +88,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for precision in ROUNDINGS:
             labels = {"study": "precision", "kind": kind, "precision": precision, **asdict(budget)}
             jobs = [
-                Job(key_of(own, unseen, **labels), partial(precision_job, own, budget, unseen, precision))
+                Experiment(key_of(own, unseen, **labels), partial(precision_job, own, budget, unseen, precision))
                 for own in of_each_seed(config, seeds_of(arguments))
             ]
             records = sorted(run_study(jobs, arguments.json), key=lambda record: record["seed"])

@@ -21,7 +21,7 @@ from models.inputs import Float32Array
 from training.erl_trainer import ERLTrainer
 from training.evaluation.tracks import CHAMPION
 from training.rollout import roll_out
-from training.shards.shard import Shard
+from training.rollout_worker import RolloutWorker
 from utils.runs.seeding import named_generator
 
 Array = NDArray[np.float64]
@@ -44,9 +44,8 @@ class Agents:
         """Take rows of a trainer's population as they are now."""
         trainer.fit_forecasts()
         starts = spaced_windows(trainer.market.splits.train, trainer.eval_env.rules.episode_steps, _FITNESS_WINDOWS)
-        played = Shard(trainer.days, trainer.eval_env.account, trainer.market.splits.train).play(
-            trainer.task(starts, torch.zeros(len(trainer.genes), 0)), slice(0, len(trainer.genes))
-        )
+        worker = RolloutWorker(trainer.days, trainer.eval_env.account, trainer.market.splits.train)
+        played, _ = worker.play(trainer.rollout_inputs(starts, torch.zeros(len(trainer.genes), 0)))
         return cls([trainer.committee([row], played.gate) for row in rows], played.fitness[list(rows)], [])
 
     def play(self, path: UnseenPath, x: Float32Array) -> Array:

@@ -25,9 +25,7 @@ from utils.config.cli import parse_command
 from utils.config.trader import Config
 from utils.errors import ProgramError, as_program_error
 from utils.jobs.executor import open_executor
-from utils.jobs.here import Here
-from utils.jobs.job import Executor, require_all
-from utils.jobs.job import Job as AnyJob
+from utils.jobs.job import Executor, InProcess, Job, require_all
 from utils.jobs.table import JobTable
 from utils.runs.console import setup_logging
 
@@ -106,7 +104,7 @@ def study_config(words: Sequence[str]) -> Config:
 
 
 @dataclass(frozen=True)
-class Job:
+class Experiment:
     """A task that returns plain numbers, and the key that names it in the file of results."""
 
     key: Mapping[str, Any]
@@ -114,7 +112,7 @@ class Job:
 
 
 def run_study(
-    jobs: Sequence[Job], path: Path | None, executor: Executor | None = None
+    jobs: Sequence[Experiment], path: Path | None, executor: Executor | None = None
 ) -> Generator[Record, None, None]:
     """Do the jobs whose results `path` does not hold yet; yield all results, those on disk first.
 
@@ -126,16 +124,16 @@ def run_study(
         JobsFailed: a task failed; the others are done.
         StopRequested: a signal ended the study.
     """
-    known, todo, executor = read_results(path), dict[str, Job](), executor or Here()
+    known, todo, executor = read_results(path), dict[str, Experiment](), executor or InProcess()
     for number, job in enumerate(jobs):
         found = next((record for record in known if job.key.items() <= record.items()), None)
         if found is None:
             todo[f"{number} {' '.join(str(value) for value in job.key.values())}"[:_LONGEST_NAME]] = job
         else:
             yield found
-    work = [AnyJob(name, partial(_alone, job.task)) for name, job in todo.items()]
+    work = [Job(name, partial(_alone, job.task)) for name, job in todo.items()]
     with JobTable(len(work), folder_of(path) if executor.is_apart else None, is_drawn=executor.is_apart) as table:
-        for end in executor.run(work, table.tell):
+        for end in executor.run(work, table.update):
             table.add(end)
             if end.error is None:
                 record = {**todo[end.name].key, **end.result}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.learning.markets import Budget, fit
-from benchmarks.learning.study import Job
+from benchmarks.learning.study import Experiment
 from benchmarks.real_prices.accounts import Array, Record, pack, pack_pickers, pack_track
 from benchmarks.real_prices.forms import FORMS, VARIANTS
 from benchmarks.real_prices.plan import LISTED, Plan, Universe
@@ -221,15 +221,15 @@ class _Cost:
         }
 
 
-def all_jobs(source: Source, digest: str) -> list[Job]:
+def all_jobs(source: Source, digest: str) -> list[Experiment]:
     """Return the jobs of the study in the order of its universes; keys hold the digests of plan and data."""
-    plan, jobs = source.plan, list[Job]()
+    plan, jobs = source.plan, list[Experiment]()
     for universe in plan.universes:
         for fold in range(plan.folds.folds):
             key = {"plan": plan.digest[:_SHORT], "data": digest[:_SHORT], "universe": universe.name, "fold": fold}
-            jobs.append(Job({**key, "part": RIVALS}, partial(rivals_part, source, universe, fold)))
+            jobs.append(Experiment({**key, "part": RIVALS}, partial(rivals_part, source, universe, fold)))
             jobs += [
-                Job(
+                Experiment(
                     {**key, "part": TRAINED, "variant": variant, "seed": seed},
                     partial(trained_part, source, universe, fold, seed, variant),
                 )

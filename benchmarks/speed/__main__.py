@@ -75,7 +75,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Job:
+class Setup:
     """Settings, prices and device of a measurement."""
 
     scale: Scale
@@ -84,42 +84,42 @@ class Job:
     device: torch.device
 
 
-def measure(job: Job, sections: tuple[str, ...]) -> Report:
+def measure(setup: Setup, sections: tuple[str, ...]) -> Report:
     """Run the named sections, the one whose peak memory counts first."""
     report = Report()
     for name in sections:
         started = time.perf_counter()
-        _SECTIONS[name](job, report)
-        logger.info("%s on %s: %.0f s", name, job.device, time.perf_counter() - started)
+        _SECTIONS[name](setup, report)
+        logger.info("%s on %s: %.0f s", name, setup.device, time.perf_counter() - started)
     return report
 
 
-def _measure_generation(job: Job, report: Report) -> None:
-    figures = measure_generation(job.config, job.market, job.device, job.scale.generations)
+def _measure_generation(setup: Setup, report: Report) -> None:
+    figures = measure_generation(setup.config, setup.market, setup.device, setup.scale.generations)
     report.rows += generation_rows("16 agents", figures)
     report.figures["generation_seconds"] = figures.seconds
     report.figures["peak_rss_mb"] = figures.peak_mb
 
 
-def _measure_evaluation(job: Job, report: Report) -> None:
-    figures = measure_evaluation(job.config, job.market, job.device)
+def _measure_evaluation(setup: Setup, report: Report) -> None:
+    figures = measure_evaluation(setup.config, setup.market, setup.device)
     report.rows += evaluation_rows("full scale", figures)
     report.figures["population_evaluation_ratio"] = figures.ratio
 
 
-def _measure_environment(job: Job, report: Report) -> None:
-    rows, headline = environment_rows(job.config, job.device, job.scale.lanes, job.scale.lane_seconds)
+def _measure_environment(setup: Setup, report: Report) -> None:
+    rows, headline = environment_rows(setup.config, setup.device, setup.scale.lanes, setup.scale.lane_seconds)
     report.rows += rows
     report.figures["lane_steps_per_second"] = headline
 
 
-def _measure_growth(job: Job, report: Report) -> None:
-    rows, exponents = growth_rows(job.device)
+def _measure_growth(setup: Setup, report: Report) -> None:
+    rows, exponents = growth_rows(setup.device)
     report.rows += rows
     report.figures["growth_exponents"] = exponents
 
 
-_SECTIONS: dict[str, Callable[[Job, Report], None]] = {
+_SECTIONS: dict[str, Callable[[Setup, Report], None]] = {
     "generation": _measure_generation,
     "evaluation": _measure_evaluation,
     "environment": _measure_environment,
@@ -151,11 +151,11 @@ def run(scale: str, sections: tuple[str, ...], data: Path | None, investable: Pa
     """Measure on the CPU and, where there is one, on the CUDA device; return all that the JSON file holds."""
     config = full_scale()
     market = full_market(config, data, investable)
-    on_cpu = measure(Job(SCALES[scale], config, market, CPU), sections)
+    on_cpu = measure(Setup(SCALES[scale], config, market, CPU), sections)
     rows = [{"device": "cpu", **asdict(row)} for row in on_cpu.rows]
     device: dict[str, Any] = {"name": None, "note": _NO_DEVICE}
     if torch.cuda.is_available():
-        on_cuda = measure(Job(SCALES[scale], config, market, torch.device("cuda")), sections)
+        on_cuda = measure(Setup(SCALES[scale], config, market, torch.device("cuda")), sections)
         rows += [{"device": "cuda", **asdict(row)} for row in on_cuda.rows]
         device = {"name": torch.cuda.get_device_name(), "note": "", **on_cuda.figures}
         device["peak_gpu_mb"] = device.pop("peak_rss_mb")

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.cluster.cost import AGENTS, MACHINES, MEASURED, Model, Sizes, count_bytes, table
-from benchmarks.cluster.shards import small_config
+from benchmarks.cluster.population import small_config
 from benchmarks.gpu_budget.__main__ import BUDGET
 from benchmarks.gpu_budget.costs import CARDS
 from benchmarks.speed.harness import full_scale
@@ -20,36 +20,36 @@ from models.replay_buffer import transition_fields
 @pytest.fixture(params=[*CARDS, None], ids=lambda card: "core" if card is None else card.name)
 def model(request: pytest.FixtureRequest) -> Model:
     budget, seconds = json.loads(BUDGET.read_text()), json.loads(MEASURED.read_text())
-    return Model(budget, seconds, Sizes(task=200.0, played=700.0, transition=68.0), request.param)
+    return Model(budget, seconds, Sizes(inputs=200.0, results=700.0, transition=68.0), request.param)
 
 
 def test_bytes_are_those_of_the_arrays() -> None:
-    """Of 40 windows: means, blend and gate, counts, penalties and costs a window; a transition with its place."""
+    """Of 40 windows: means, blend and gate, counts, penalties and costs a window; a transition."""
     sizes, config = count_bytes(), small_config()
-    assert sizes.played == 8 * (3 + 2 + 2 + 1 + 6 + 2 * 40)
+    assert sizes.results == 8 * (3 + 2 + 2 + 1 + 6 + 2 * 40)
     fields = transition_fields(config.env.max_new_positions_per_day).values()
-    assert sizes.transition == sum(math.prod(shape) * kind.itemsize for shape, kind in fields) + 8
+    assert sizes.transition == sum(math.prod(shape) * kind.itemsize for shape, kind in fields)
     hidden, noise = config.learning.hidden, 8 * 8 * config.env.trading_days
     networks = 4 * hidden * (hidden + INPUTS)
-    assert noise + networks < sizes.task < noise + 10 * networks + 8 * 16 * INPUTS, "networks of each fold, and draws"
+    assert noise + networks < sizes.inputs < noise + 10 * networks + 8 * 16 * INPUTS, "networks of each fold, and draws"
 
 
 def test_calls_take_what_their_bytes_do(model: Model) -> None:
-    """Two machines and a slow network: half of what is played and kept comes, and the whole task goes, once."""
+    """Two machines and a slow network: half of the agents go there and back, each with its own candidates."""
     kept = full_scale().learning.replay_capacity
-    moved = (700 * 1024 + 68 * kept) / 2 + 200 * 1024
+    moved = (900 * 1024 + 68 * kept * 2) / 2
     assert model.calls(1024, 2, 1e3) == pytest.approx(moved / 1e3, rel=1e-3)
     assert model.calls(1024, 1, 1e3) == 0.0
 
 
-def test_shards_take_less_and_the_driver_the_same(model: Model) -> None:
+def test_workers_take_less_and_the_driver_the_same(model: Model) -> None:
     for agents in AGENTS:
         alone = model.generation(agents, 1, 1e9)
-        assert alone == pytest.approx(model.shard(agents) + model.driver(agents))
+        assert alone == pytest.approx(model.worker(agents) + model.driver(agents))
         for machines in MACHINES:
             assert model.generation(agents, machines, 1e9) >= model.driver(agents)
             assert model.generation(agents, machines, 1e9) <= model.generation(agents, machines, 1e8)
-    assert model.shard(2_500) < 0.6 * model.shard(10_000), "the driver trains the networks of all"
+    assert model.worker(2_500) < 0.6 * model.worker(10_000), "the driver trains the networks of all"
 
 
 def test_the_table_says_where_more_machines_gain_nothing(model: Model) -> None:

@@ -16,7 +16,7 @@ from benchmarks.first_hour import (
     MOST_RATIO,
     NEEDS_CARD,
     Finding,
-    Job,
+    Setup,
     choices,
     compare_devices,
     generation_seconds,
@@ -30,7 +30,7 @@ from benchmarks.gpu_budget.__main__ import BUDGET
 from benchmarks.gpu_budget.costs import CARDS
 
 ROOT = Path(__file__).resolve().parents[2]
-CPU, CARD = Job(torch.device("cpu"), True), Job(torch.device("cuda"), True)
+CPU, CARD = Setup(torch.device("cpu"), True), Setup(torch.device("cuda"), True)
 
 
 def test_the_command_measures_prints_and_writes(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from benchmarks.learning.markets import Budget, fit, market_job
 from benchmarks.learning.rivals import rivals_job
 from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT
 from benchmarks.learning.study import (
-    Job,
+    Experiment,
     append_result,
     holm,
     mean_interval,
@@ -55,8 +55,8 @@ def count_calls(log: list[int], number: int) -> dict[str, Any]:
 def test_a_stopped_study_goes_on_where_it_was(tmp_path: Path) -> None:
     path, log = tmp_path / "results.jsonl", list[int]()
 
-    def jobs(numbers: range) -> list[Job]:
-        return [Job({"number": number}, partial(count_calls, log, number)) for number in numbers]
+    def jobs(numbers: range) -> list[Experiment]:
+        return [Experiment({"number": number}, partial(count_calls, log, number)) for number in numbers]
 
     begun = run_study(jobs(range(5)), path)
     assert [next(begun)["square"] for _ in range(3)] == [0, 1, 4]
@@ -73,22 +73,22 @@ def test_a_stopped_study_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_results_without_a_file_are_not_kept() -> None:
     log: list[int] = []
     for _ in range(2):
-        assert [r["square"] for r in run_study([Job({"number": 2}, partial(count_calls, log, 2))], None)] == [4]
+        assert [r["square"] for r in run_study([Experiment({"number": 2}, partial(count_calls, log, 2))], None)] == [4]
     assert log == [2, 2]
 
 
 def test_one_failure_leaves_the_other_results(tmp_path: Path) -> None:
     """In other processes: all results are kept, the failure is told at the end, and it alone is done again."""
     path = tmp_path / "results.jsonl"
-    jobs = [Job({"number": number}, partial(dict, half=number / 2)) for number in range(3)]
-    jobs.insert(1, Job({"number": 3}, partial(dict, [0])))
+    jobs = [Experiment({"number": number}, partial(dict, half=number / 2)) for number in range(3)]
+    jobs.insert(1, Experiment({"number": 3}, partial(dict, [0])))
     found = list[dict[str, Any]]()
     with open_executor(2) as executor, pytest.raises(JobsFailed, match=r"got 1 that failed: 1 3: TypeError"):
         found.extend(run_study(jobs, path, executor))
     expected = [{"number": n, "half": n / 2} for n in range(3)]
     assert sorted(lines_of(path), key=lambda record: record["number"]) == expected
     assert len((path.with_suffix(".jobs") / "jobs.jsonl").read_text().splitlines()) == 4
-    jobs[1] = Job({"number": 3}, partial(dict, half=1.5))
+    jobs[1] = Experiment({"number": 3}, partial(dict, half=1.5))
     list(run_study(jobs, path))
     assert len(lines_of(path)) == 4
 

@@ -1,4 +1,4 @@
-"""Work of jobs in the tests: picklable, for it is done in other processes."""
+"""Work of jobs in the tests: picklable, because it runs in other processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from utils.errors import DataError, StopRequested
+from utils.errors import DataError, JobsFailed, StopRequested
 
 
 def square(number: int) -> int:
@@ -15,7 +15,7 @@ def square(number: int) -> int:
 
 
 def who() -> tuple[int, str | None]:
-    """The process that does the job, and how many threads its libraries are told to take."""
+    """The process that runs the job, and the number of threads that its libraries may use."""
     return os.getpid(), os.environ.get("OMP_NUM_THREADS")
 
 
@@ -27,12 +27,16 @@ def mistake() -> None:
     raise KeyError("absent")
 
 
+def fail_jobs() -> None:
+    raise JobsFailed("two failed", 1)
+
+
 def say(text: str) -> None:
     print(text, flush=True)
 
 
 def die_until(log: Path, times: int) -> int:
-    """Be killed so many times, then return how often the job was begun."""
+    """Be killed this many times, then return how often the job began."""
     with log.open("a") as file:
         file.write("x")
     begun = log.stat().st_size
@@ -41,9 +45,17 @@ def die_until(log: Path, times: int) -> int:
     return begun
 
 
+def hang_once(log: Path) -> int:
+    """Stop for good the first time; return the number of the process the second time."""
+    if not log.exists():
+        log.write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return os.getpid()
+
+
 def count_until_stopped(folder: Path) -> int:
-    """A run in small: counts on from where it was stopped, and stops at safe points."""
-    # Imported here: other work does without torch, whose import would take most of its time.
+    """A miniature run: resumes counting where it was stopped, and stops at safe points."""
+    # Imported here because importing torch would take most of the time of all other work.
     from utils.memory.guard import MemoryGuard
     from utils.runs.stopping import SafePoint
 
@@ -67,7 +79,7 @@ def count_until_stopped(folder: Path) -> int:
 
 
 def never_stop(folder: Path) -> None:
-    """Work that heeds no signal."""
+    """Work that ignores signals."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     (folder / f"{os.getpid()}.began").touch()

@@ -1,4 +1,4 @@
-"""One suite for every way to do jobs: in this process, in several, on a cluster."""
+"""One suite for all executors: in this process, in several processes, on a cluster."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,11 +21,10 @@ import pytest
 
 from main import main
 from tests.jobs import tasks_of_tests as work
-from utils.errors import ConfigError, JobsFailed, StopRequested
+from utils.errors import ClusterError, ConfigError, DataError, JobsFailed, MemoryLimitReached, StopRequested
 from utils.jobs import cluster as cluster_module
 from utils.jobs import executor as executors
-from utils.jobs import job as jobs_module
-from utils.jobs import processes, tasks
+from utils.jobs import pool, processes
 from utils.jobs.cluster import Cluster, connect
 from utils.jobs.executor import open_executor
 from utils.jobs.job import Executor, Finished, Job, require_all
@@ -32,7 +32,7 @@ from utils.jobs.job import Executor, Finished, Job, require_all
 ROOT = Path(__file__).parents[2]
 Open = Callable[..., contextlib.AbstractContextManager[Executor]]
 apart = pytest.mark.parametrize("open_one", ["processes", "cluster"], indirect=True)
-"""For tests of executors that do jobs in other processes."""
+"""For tests of executors that run jobs in other processes."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def open_one(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return partial(open_executor, None, "auto")
 
 
-def test_every_job_ends_once_with_its_result_or_its_error(open_one: Open, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_job_finishes_once_with_its_result_or_its_error(open_one: Open, caplog: pytest.LogCaptureFixture) -> None:
     jobs = [Job(f"square of {number}", partial(work.square, number)) for number in range(5)]
     jobs[2:2] = [Job("refused", partial(work.refuse, "expected data, got none")), Job("mistaken", work.mistake)]
     changes: list[tuple[str, str]] = []
@@ -85,7 +85,7 @@ def test_the_order_of_jobs_changes_no_result(open_one: Open) -> None:
 
 
 def test_a_job_is_chosen_when_there_is_room_for_it(open_one: Open) -> None:
-    """A generator of jobs knows what those before gave, but for those that are under way."""
+    """A generator of jobs knows the outcomes of earlier ones, except those that are still running."""
     ended, known = list[Finished](), list[int]()
 
     def jobs() -> Iterator[Job]:
@@ -122,7 +122,7 @@ class Unknown:
 
 
 @apart
-def test_work_that_cannot_be_loaded_ends_its_job_alone(open_one: Open) -> None:
+def test_work_that_cannot_be_loaded_fails_its_job_only(open_one: Open) -> None:
     with open_one() as executor:
         ends = {end.name: end for end in executor.run([Job("odd", Unknown()), Job("other", partial(work.square, 3))])}
     assert ends["odd"].exit_code > 0 and "expected something known" in str(ends["odd"].error)
@@ -130,19 +130,58 @@ def test_work_that_cannot_be_loaded_ends_its_job_alone(open_one: Open) -> None:
 
 
 @apart
-def test_a_job_whose_process_is_killed_is_done_again(
+def test_a_result_that_cannot_be_pickled_fails_its_job_only(open_one: Open) -> None:
+    """As does an exception whose copy cannot be made on the other side."""
+    jobs = [Job("lock", threading.Lock), Job("failed", work.fail_jobs), Job("other", partial(work.square, 3))]
+    with open_one() as executor:
+        ends = {end.name: end for end in executor.run(jobs)}
+    assert ends["lock"].exit_code == 1 and "that can be pickled" in str(ends["lock"].error)
+    assert ends["failed"].exit_code == 1 and ends["failed"].error == "two failed"
+    assert ends["other"].result == 9
+
+
+@apart
+def test_a_job_whose_process_is_killed_is_run_again(
     open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(jobs_module, "MOST_LOSSES", 1)
+    monkeypatch.setattr(pool, "MOST_LOSSES", 1)
     mortal = Job("mortal", partial(work.die_until, tmp_path / "mortal", 1))
     doomed = Job("doomed", partial(work.die_until, tmp_path / "doomed", 9))
     with open_one() as executor:
         ends = {end.name: end for end in executor.run([mortal, doomed, Job("other", partial(work.square, 3))])}
     assert (ends["mortal"].result, ends["other"].result) == (2, 9)
-    assert ends["doomed"].exit_code == 1 and "lost 2 times" in str(ends["doomed"].error)
+    assert ends["doomed"].exit_code == 1 and "got 2 that were lost" in str(ends["doomed"].error)
+    assert isinstance(ends["doomed"].exception, ClusterError)
     assert (tmp_path / "doomed").read_text() == "xx"
-    said = [record.getMessage() for record in caplog.records if record.name == jobs_module.__name__]
-    assert len(said) == 2 and all("submitted again, 1 of 1" in line for line in said)
+    said = [record.getMessage() for record in caplog.records if record.name == pool.__name__]
+    assert len(said) == 2 and all("worker was lost" in line and "1 of at most 1" in line for line in said)
+
+
+@apart
+def test_a_job_that_hangs_is_run_again(open_one: Open, tmp_path: Path) -> None:
+    """Its worker is killed after the time that the job may take."""
+    with open_one() as executor:
+        (end,) = executor.run([Job("hangs", partial(work.hang_once, tmp_path / "pid"), most_seconds=5.0)])
+    hung = int((tmp_path / "pid").read_text())
+    assert end.error is None and end.result != hung
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(hung).wait(timeout=30)
+
+
+@pytest.mark.parametrize("open_one", ["cluster"], indirect=True)
+def test_workers_that_never_start_are_reported(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not restarted for ever."""
+    with open_one() as executor:
+        start = executor._start
+
+        def start_dead() -> pool.Worker:
+            worker = start()
+            worker.kill()
+            return worker
+
+        monkeypatch.setattr(executor, "_start", start_dead)
+        with pytest.raises(ClusterError, match="got 4 that were lost"):
+            list(executor.run([Job("one", partial(work.square, 1))]))
 
 
 @contextlib.contextmanager
@@ -167,7 +206,7 @@ def signalled(number: signal.Signals, folder: Path, count: int) -> Iterator[None
     indirect=["open_one"],
 )
 def test_a_signal_stops_jobs_at_safe_points(open_one: Open, tmp_path: Path, number: signal.Signals) -> None:
-    """Two jobs that count go on where they were stopped."""
+    """Two jobs that count resume where they were stopped."""
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
@@ -188,8 +227,8 @@ def test_a_signal_stops_jobs_at_safe_points(open_one: Open, tmp_path: Path, numb
 
 
 @apart
-def test_a_job_that_heeds_no_signal_is_ended(open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (processes, tasks):
+def test_a_job_that_ignores_signals_is_killed(open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (processes, cluster_module):
         monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
     with open_one() as executor, signalled(signal.SIGTERM, tmp_path, 1), pytest.raises(StopRequested):
         list(executor.run([Job("deaf", partial(work.never_stop, tmp_path))]))
@@ -199,7 +238,7 @@ def test_a_job_that_heeds_no_signal_is_ended(open_one: Open, tmp_path: Path, mon
 
 
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
-    """Killed by SIGKILL, it cannot stop them: they stop themselves, at a safe point."""
+    """Killed by SIGKILL, it cannot stop them; they stop themselves at a safe point."""
     code = f"""
 from functools import partial
 from pathlib import Path
@@ -222,38 +261,35 @@ if __name__ == "__main__":
     assert list(tmp_path.glob("*.stopped"))
 
 
-def test_failures_are_told_together() -> None:
+def test_failures_are_reported_together() -> None:
     good = Finished("good", result=1)
     require_all([good])
-    ends = [good, *(Finished(name, error="no", exit_code=2) for name in "ab"), Finished("c", error="full", exit_code=3)]
+    full = MemoryLimitReached("full")
+    ends = [good, *(Finished(name, exception=DataError("no")) for name in "ab"), Finished("c", exception=full)]
     with pytest.raises(JobsFailed, match=r"expected 4 jobs .* got 3 .*: a, b: no \(exit code 2\); c: full") as caught:
         require_all(ends)
     assert caught.value.exit_code == 3
 
 
-def test_a_node_that_differs_is_named(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_node_that_differs_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    """Or one that does not see the folder of runs."""
     data = tmp_path / "data.parquet"
     data.write_bytes(b"prices")
-    assert cluster_module._checked(cluster.ray, [data], tmp_path).nodes == 1
     own = cluster_module.facts([data])
     assert {"Python", "torch", "numpy", "source code", str(data)} == own.keys()
+
+    def run(facts: dict[str, str], mark: Path | None = None) -> list[Finished]:
+        other = replace(cluster, files=[data], facts=facts, folder=tmp_path, mark=mark)
+        with cluster_module.ClusterWorkers(other, 1, None, lambda: None) as executor:
+            return list(executor.run([Job("two", partial(work.square, 2))]))
+
+    assert run(own, tmp_path)[0].result == 4
     for name in own:
-        with monkeypatch.context() as patch:
-            patch.setattr(cluster_module, "facts", lambda _, name=name: {**own, name: "other"})
-            with pytest.raises(
-                ConfigError,
-                match=rf"expected {re.escape(name)} other on all nodes, .* got {re.escape(own[name])} on node ",
-            ):
-                cluster_module._checked(cluster.ray, [data], None)
-
-
-def test_a_folder_that_a_node_does_not_see_is_refused(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    elsewhere = contextlib.nullcontext(tmp_path / "elsewhere")
-    monkeypatch.setattr(cluster_module, "_mark", lambda _: elsewhere)
-    with pytest.raises(ConfigError, match=r"expected a folder that all nodes share, got .* on node "):
-        cluster_module._checked(cluster.ray, [], tmp_path)
+        expected = rf"expected {re.escape(name)} other on all nodes, .* got {re.escape(own[name])} on node "
+        with pytest.raises(ConfigError, match=expected):
+            run({**own, name: "other"})
+    with pytest.raises(ConfigError, match=r"a folder that all nodes share, got .*, which node .* does not see"):
+        run(own, tmp_path / "elsewhere")
 
 
 def test_without_ray_one_line_says_what_to_install(

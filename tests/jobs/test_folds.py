@@ -1,4 +1,4 @@
-"""Walk-forward tests whose folds are jobs: the same wherever they are done, stopped or lost; kept in the cloud."""
+"""Walk-forward tests whose folds are jobs: the same wherever they run, are stopped or lost; stored in the cloud."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def begin(folder: Path, name: str, *flags: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a data file, a finished walk-forward test of it and the volume on which that is kept."""
+    """A folder with a data file, a finished walk-forward test of it and the volume on which that is stored."""
     torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("folds")
     (path / "tiny.toml").write_text(TINY)
@@ -84,7 +84,7 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
 
 
 def test_a_stop_ends_all_and_loses_nothing(folder: Path) -> None:
-    """A signal in the middle of both folds: exit code 143 in time, no process left, and the rest as never stopped."""
+    """A signal in the middle of both folds: exit code 143 in time, no process left, and the same results in the end."""
     command = [sys.executable, str(ROOT / "main.py"), *begin(folder, "cut", "--jobs", "2")]
     path = folder / "runs" / "cut"
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -116,7 +116,7 @@ def test_a_test_is_in_the_cloud_with_its_folds(folder: Path) -> None:
 def test_a_test_whose_disk_is_lost_goes_on(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: tuple[str, ...]
 ) -> None:
-    """Of its second fold the cloud has the first generation only."""
+    """The cloud has only the first generation of its second fold."""
     shutil.copytree(folder / "volume", tmp_path / "volume")
     shutil.rmtree(tmp_path / "volume" / "whole" / "fold-2" / "checkpoints" / "generation-000002")
     monkeypatch.setenv("CLOUD_PROVIDER", "local")
@@ -145,7 +145,7 @@ def test_a_fold_that_another_machine_trained_is_fetched(
 
 
 def test_the_lock_of_a_lost_machine_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until its owner has not renewed it for long enough; one of this machine is not waited for."""
+    """Until its owner has not renewed it for long enough; a lock of this machine is not waited for."""
     monkeypatch.setattr(run_lock, "STALE_SECONDS", 1.5)
     lock = tmp_path / run_lock.LOCK
     lock.write_text(json.dumps({"pid": 1, "host": "lost"}))

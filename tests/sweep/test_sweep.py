@@ -26,7 +26,7 @@ from tests.sweep.fast_sweep import DAMAGED, PAUSE, SPACE, STARTS
 from tests.tiny_run import TINY
 from training.commands.train import run_training
 from training.sweep.study import Record
-from utils.jobs.here import Here
+from utils.jobs.job import InProcess
 from utils.runs.run_lock import RunLock
 from utils.statistics import expected_best_sharpe, probabilistic_sharpe
 
@@ -126,8 +126,8 @@ def test_the_choice_is_judged_by_the_formulas(folder: Path) -> None:
 @pytest.mark.parametrize("place", ["here", "apart"])
 def test_who_finishes_first_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     if place == "here":
-        in_order = Here.run
-        monkeypatch.setattr(Here, "run", lambda self, jobs, tell: in_order(self, [*jobs][::-1], tell))
+        in_order = InProcess.run
+        monkeypatch.setattr(InProcess, "run", lambda self, jobs, tell: in_order(self, [*jobs][::-1], tell))
     name = f"order-{place}"
     assert main(words(folder, name)) == 0
     assert found(folder, name) == found(folder, "whole")

@@ -19,12 +19,11 @@ from data.synthetic.built_in import built_in_market
 from models.genome import GENES
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer
-from training import erl_trainer
+from training import erl_trainer, rollout_worker
 from training.erl_trainer import PHASES, ERLTrainer
 from training.evolution import elite_count
 from training.forecasts.ridge import traders_of
 from training.rollout import Rollout, roll_out
-from training.shards import shard
 from utils.config.trader import (
     DataConfig,
     EnvironmentConfig,
@@ -188,7 +187,7 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
         played.append((given.get("label"), args[4].tolist(), given.get("exploration_threshold")))
         return roll_out(*args, **given)
 
-    for module in (erl_trainer, shard):
+    for module in (erl_trainer, rollout_worker):
         monkeypatch.setattr(module, "roll_out", spying)
     list(trainer.run(2))
     steps, splits = TINY_RULES.episode_steps, market.splits
@@ -214,7 +213,7 @@ def test_the_replay_is_what_the_fittest_lived_through(market: Market, monkeypatc
         rollouts.append(roll_out(*args, **given))
         return rollouts[-1]
 
-    monkeypatch.setattr(shard, "roll_out", spying)
+    monkeypatch.setattr(rollout_worker, "roll_out", spying)
     trainer = tiny_trainer(
         market, learning=LearningConfig(replay_capacity=100_000), evolution=EvolutionConfig(population_size=8)
     )

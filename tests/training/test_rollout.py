@@ -26,13 +26,13 @@ def traders(seed: int = 0, agents: int = AGENTS) -> Traders:
 
 
 def some_value(rules: EnvironmentConfig, seed: int = 0) -> CashValue:
-    """Worth about as much as the orders of `outlook_of`."""
+    """Worth about as much as the orders of `forecasts_of`."""
     nothing = CashValue.zero(rules)
     weights = torch.rand(len(nothing.weights), generator=seeded(seed), dtype=torch.float64)
     return nothing.with_values(weights, torch.tensor([0.2, 0.8, 1.5], dtype=torch.float64))
 
 
-def outlook_of(world: World, seed: int = 0, agents: int = AGENTS) -> Forecasts:
+def forecasts_of(world: World, seed: int = 0, agents: int = AGENTS) -> Forecasts:
     expected = torch.randn(agents, world.days, world.stocks, generator=seeded(seed))
     return Forecasts.of(expected, world.env.bars.tradable)
 
@@ -79,7 +79,7 @@ def test_lanes_are_what_each_would_be_alone(seed: int, orders: int, fill: str, i
     """Equity and transitions, with orders of one day filling the account or not."""
     rules = tiny_rules(max_new_positions_per_day=orders, fill=fill, stake_percent=8.0 if is_scarce else 1.0)
     world = random_world(seed % 100, rules=rules)
-    forecasts, cash_value, starts = outlook_of(world, seed), some_value(rules, seed), world.starts(3, seed)
+    forecasts, cash_value, starts = forecasts_of(world, seed), some_value(rules, seed), world.starts(3, seed)
     exploration_threshold = 5 * torch.rand(AGENTS, 1, generator=seeded(seed), dtype=torch.float64)
     rollout = roll_out(
         world.env, traders(), forecasts, cash_value, starts, exploration_threshold=exploration_threshold, records=True
@@ -108,7 +108,7 @@ def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
     )
     panel = trending_panel([0.001 * place for place in range(-10, 10)], 80, noise=0.03)
     world, agents, before = world_of(panel, rules=rules), 16, torch.get_num_threads()
-    everyone, forecasts, cash_value = traders(2, agents), outlook_of(world, 2, agents), some_value(rules, 2)
+    everyone, forecasts, cash_value = traders(2, agents), forecasts_of(world, 2, agents), some_value(rules, 2)
     exploration_threshold = torch.rand(agents, 1, generator=seeded(3), dtype=torch.float64)
 
     def played(some: slice) -> dict[str, Tensor]:
@@ -142,7 +142,7 @@ def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
 def test_fitness_is_the_mean_over_windows() -> None:
     world = random_world(3)
     cash_value, starts = some_value(world.env.rules), world.starts(4)
-    rollout = roll_out(world.env, traders(), outlook_of(world), cash_value, starts)
+    rollout = roll_out(world.env, traders(), forecasts_of(world), cash_value, starts)
     steps = world.env.rules.episode_steps
     assert rollout.equity.shape == (steps + 1, AGENTS, 4) and rollout.transitions == {}
     assert len(set(rollout.fitness.tolist())) == AGENTS
@@ -156,7 +156,7 @@ def test_fitness_is_the_mean_over_windows() -> None:
     for agent in range(AGENTS):
         for start in starts.tolist():
             world.env.reset(torch.tensor([start]))
-            env, forecasts = world.env, outlook_of(world)
+            env, forecasts = world.env, forecasts_of(world)
             state = accounts_of(
                 env.positions().features, env.account(), forecasts.opportunity[agent, start][None], env.rules
             )
@@ -167,7 +167,7 @@ def test_fitness_is_the_mean_over_windows() -> None:
 def test_windows_of_exploration_do_not_count() -> None:
     """Nor does what happens there change the others; who is cautious enough orders nothing on them."""
     world = random_world(4)
-    forecasts, cash_value, starts = outlook_of(world), some_value(world.env.rules), world.starts(5)
+    forecasts, cash_value, starts = forecasts_of(world), some_value(world.env.rules), world.starts(5)
     exploration_threshold = torch.tensor([[0.0, 1e9], [0.0, 1e9], [0.0, 0.0]], dtype=torch.float64)
     with_them = roll_out(
         world.env, traders(), forecasts, cash_value, starts, exploration_threshold=exploration_threshold, records=True
@@ -185,7 +185,7 @@ def test_windows_of_exploration_do_not_count() -> None:
 
 def test_transitions_of_some_agents_are_theirs() -> None:
     world = random_world(2, rules=tiny_rules(max_new_positions_per_day=2))
-    arguments = world.env, traders(), outlook_of(world), some_value(world.env.rules), world.starts(4)
+    arguments = world.env, traders(), forecasts_of(world), some_value(world.env.rules), world.starts(4)
     rollout = roll_out(*arguments, records=True)
     chosen = torch.tensor([2, 0])
     rows, fields_of_rows = rollout.transitions_of(chosen), transition_fields(2)
@@ -205,7 +205,7 @@ def test_cash_comes_back_as_positions_close(fill: str, cost: float) -> None:
     """Between two decisions nothing but the proceeds of sales is added to the cash, in prices without gaps."""
     rules = tiny_rules(trading_days=12, fill=fill, cost_bps=cost, stake_percent=3.0, max_new_positions_per_day=2)
     world = world_of(trending_panel((0.03, 0.0, -0.02, 0.05), 60, noise=0.02), rules=rules)
-    rollout = roll_out(world.env, traders(), outlook_of(world), some_value(rules), world.starts(2), records=True)
+    rollout = roll_out(world.env, traders(), forecasts_of(world), some_value(rules), world.starts(2), records=True)
     steps = rules.trading_days - 1
     rows = {name: value.flatten(1, 2).double() for name, value in rollout.transitions.items()}
     ledger, capital = world.env.ledger(), rules.initial_capital
@@ -248,7 +248,7 @@ def test_all_agents_see_all_days_before_the_end_only() -> None:
     """What is expected of days outside a window, or on its settlement days, is not looked at."""
     world = random_world(6)
     rules, start = world.env.rules, 14
-    forecasts, cash_value = outlook_of(world), some_value(world.env.rules)
+    forecasts, cash_value = forecasts_of(world), some_value(world.env.rules)
     rollout = roll_out(world.env, traders(), forecasts, cash_value, torch.tensor([start]))
     outside = torch.ones(world.days, dtype=torch.bool)
     outside[start : start + rules.trading_days] = False
@@ -269,7 +269,7 @@ def test_a_rollout_may_stop_before_every_day() -> None:
         if calls[0] == 11:
             raise Stop
 
-    arguments = world.env, traders(), outlook_of(world), some_value(world.env.rules), world.starts(1)
+    arguments = world.env, traders(), forecasts_of(world), some_value(world.env.rules), world.starts(1)
     roll_out(*arguments, safe_point=safe_point)
     assert calls[0] == world.env.rules.episode_steps == 8
     with pytest.raises(Stop):

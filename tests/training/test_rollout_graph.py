@@ -20,7 +20,6 @@ from models.trader import Forecasts, Traders
 from tests.tiny import World, random_world, seeded, tiny_rules, tiny_trainer
 from training.rollout import Rollout, roll_out
 from training.rollout_graph import RolloutGraph
-from training.shards.shard import LocalShards
 from utils.config.trader import EnvironmentConfig
 
 AGENTS = 3
@@ -177,9 +176,7 @@ def test_a_rollout_that_reads_a_value_runs_eagerly(
 
 def test_generations_that_launch_are_those_that_play() -> None:
     launching, playing = tiny_trainer(seed=2), tiny_trainer(seed=2)
-    shards = launching.shards
-    assert isinstance(shards, LocalShards)
-    shards.shards[0].graph, launching.val_graph = RolloutGraph(taped), RolloutGraph(taped)
+    launching.worker.graph, launching.val_graph = RolloutGraph(taped), RolloutGraph(taped)
     for ours, theirs in zip(launching.run(4), playing.run(4), strict=True):
         for name in ("fitness", "trading", "validation", "learning"):
             assert ours[name] == theirs[name], name

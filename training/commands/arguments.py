@@ -34,11 +34,11 @@ class TrainArguments:
     config: SettingsFile = None
     extend: ExtendedRunName = None
     shards: PositiveInt = 1
-    """Groups into which the population is divided to be played at once, on one machine or several. Results are the
-    same on CPUs, however many there are."""
+    """Groups of agents that are played at once, on one machine or several. On CPUs results are the same for any
+    number."""
     cluster: str | None = None
-    """Ray cluster that plays them: its address, `auto` for one that runs here or else a new one; default: with several
-    shards a new one on this machine."""
+    """Ray cluster that plays them: its address, or `auto` for one that runs here or else a new one; default: processes
+    of this machine."""
 
 
 @checked_dataclass

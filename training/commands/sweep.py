@@ -68,7 +68,14 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
         files = [file for file in (config.data, config.investable) if file is not None]
         shared = None if store is not None else path
         with (
-            open_executor(arguments.jobs, arguments.cluster, logs=path / LOGS, files=files, folder=shared) as executor,
+            open_executor(
+                arguments.jobs,
+                arguments.cluster,
+                logs=path / LOGS,
+                files=files,
+                folder=shared,
+                gpus=int(config.device != "cpu"),
+            ) as executor,
             JobTable(None, path, is_drawn=executor.is_apart) as table,
             closing(Record(path)) as record,
         ):
@@ -168,9 +175,9 @@ def _train_all(runs: _Runs, asked: Mapping[Run, Mapping[str, Any]]) -> dict[Run,
             varied(config, asked[run]), runs_dir=path, run=name, resume=None, seed=config.seed + run.place
         )
         work = partial(_train, own, runs.explicit, runs.splits)
-        jobs.append(Job(name, work, gpus=int(config.device != "cpu")))
+        jobs.append(Job(name, work))
     found = {}
-    for end in runs.executor.run(jobs, runs.table.tell):
+    for end in runs.executor.run(jobs, runs.table.update):
         setup_logging(path, verbose=config.verbose)
         runs.table.add(end)
         found[by_name[end.name]] = end

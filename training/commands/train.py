@@ -21,9 +21,8 @@ from training.evaluation.tables import EQUITY, short_rows, short_table, verdict_
 from training.run.extension import INHERITED, INHERITED_NETWORKS, Inheritance, extended_settings, inherit, run_to_extend
 from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
-from training.run.shards import open_shards
 from training.run.status import opening_lines, result_block, status_block
-from training.run.trainer import build_trainer
+from training.run.trainer import build_trainer, open_rollouts
 from utils.charts import memory_chart
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
@@ -45,7 +44,7 @@ SURVIVORS_NOTE = "data that holds survivors only flatters every result"
 
 def run_train(arguments: TrainArguments, explicit: frozenset[str]) -> None:
     """Run the command `train`, with the cloud that the environment names."""
-    if arguments.shards > 1 or arguments.cluster is not None:
+    if arguments.cluster is not None:
         import_ray()  # or it is told before a run begins
     config, parent = arguments.settings, None
     if arguments.extend is not None:
@@ -70,10 +69,10 @@ def run_training(
         splits: days of a new run that does not divide them by the configured fractions.
         store: where the run is kept besides the disk.
         parent: run that a new one extends.
-        shards: their number and the address of the cluster that plays them, see `open_shards`.
+        shards: number of groups and address of the cluster that plays them, see `open_rollouts`.
 
     Raises:
-        ClusterError: shards failed several times in a row; the last complete generation is on disk.
+        ClusterError: workers were lost several times; the last complete generation is on disk.
         DataError: the data cannot be used, or are not those that the run knew.
         ConfigError, CloudError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
@@ -85,11 +84,11 @@ def run_training(
         market = remember_market(session.run.path, market, splits)
         if parent is not None:
             inherit(parent, session.run.path, market)
-        with open_shards(*shards, config, session.run.path, session.device, session.safe_point) as opened:
+        with open_rollouts(*shards, config, session.run.path, session.device, session.safe_point) as opened:
             trainer = build_trainer(
                 config, market, session.device, safe_point=session.safe_point, profiler=get_profiler()
             )
-            trainer.shards = opened or trainer.shards
+            trainer.rollouts = opened or trainer.rollouts
             inherited = Inheritance.of(session.run.path)
             logger.info("%s", opening_lines(config, market, session.device, session.run.path))
             if not session.restore(trainer) and inherited is not None:

@@ -129,7 +129,7 @@ def _train_folds(
     """
     folders = {f"fold-{number}": path / f"fold-{number}" for number in range(1, len(splits) + 1)}
     jobs = [
-        Job(name, partial(_train, folder, fold, config, explicit), gpus=int(config.device != "cpu"))
+        Job(name, partial(_train, folder, fold, config, explicit))
         for (name, folder), fold in zip(folders.items(), splits, strict=True)
         if not (folder / SUMMARY).is_file()
     ]
@@ -140,10 +140,17 @@ def _train_folds(
         return f"generation {len(RunLog(folders[name]).records())} of {config.generations}"
 
     with (
-        open_executor(arguments.jobs, arguments.cluster, logs=path / LOGS, files=files, folder=shared) as executor,
+        open_executor(
+            arguments.jobs,
+            arguments.cluster,
+            logs=path / LOGS,
+            files=files,
+            folder=shared,
+            gpus=int(config.device != "cpu"),
+        ) as executor,
         JobTable(len(jobs), path, is_drawn=executor.is_apart, progress=progress) as table,
     ):
-        for end in executor.run(jobs, table.tell):
+        for end in executor.run(jobs, table.update):
             setup_logging(path, verbose=config.verbose)
             table.add(end)
     require_all(table.ends)

@@ -1,56 +1,74 @@
-"""A Ray cluster: connected to, with every node held to what this program is; the one place that imports Ray."""
+"""Jobs on a Ray cluster whose nodes all run this version of the program; the only module that imports Ray."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import importlib.metadata
 import logging
 import os
+import pickle
 import platform
 import secrets
 import signal
+import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from utils.errors import ConfigError, first_line
+from utils.jobs.job import Finished, Job, perform_pickled
+from utils.jobs.pool import POLL_SECONDS, STOP_SECONDS, Pool, Worker
 
 logger = logging.getLogger(__name__)
 AUTO, LOCAL = "auto", "local"
-"""Addresses of a cluster that runs here or else a new one, and of a new one."""
+"""Addresses: a cluster that runs on this machine or else a new one, and always a new one."""
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("data", "environment", "models", "training", "utils", "benchmarks")
-_QUIET = {
-    "RAY_AUTH_MODE": "token",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
+_QUIET = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _STORE_BYTES = 100 << 20
-"""Memory of a local cluster for objects: results are small."""
-_FACTS_SECONDS = 120.0
+"""Object store of a local cluster: results are small."""
+_PASSED_ON = ("CLOUD_PROVIDER", "CLOUD_BUCKET", "CLOUD_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS")
+"""Environment variables that workers get from this process."""
+_FETCH_SECONDS = 60.0
+"""Time to fetch a result; its worker may be lost meanwhile."""
 
 Facts = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A connection to a cluster."""
+    """A connection to a cluster, and what must be the same on all of its nodes."""
 
     ray: Any
-    """The library, imported."""
-    nodes: int
+    """The imported library."""
+    files: Sequence[Path]
+    folder: Path | None
+    mark: Path | None
+    """A file in the folder, visible only on nodes that share it."""
+    facts: Facts
 
-    def cpus(self) -> int:
-        """Return the number of processors of all nodes now, at least 1."""
-        return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+    def count(self, resource: str) -> int:
+        """Return the current number of CPUs or GPUs of all nodes."""
+        return int(self.ray.cluster_resources().get(resource, 0))
 
-    def gpus(self) -> int:
-        """Return the number of cards of all nodes now."""
-        return int(self.ray.cluster_resources().get("GPU", 0))
+    def require_same(self, theirs: Facts, node: str) -> None:
+        """Raise ConfigError if a node differs from this one."""
+        for name, value in self.facts.items():
+            if theirs.get(name) != value:
+                raise ConfigError(
+                    f"expected {name} {value} on all nodes, as here, got {theirs.get(name)} on node {node}; install "
+                    "the same version there, or remove the node from the cluster"
+                )
+        if self.mark is not None and str(self.mark) not in theirs:
+            raise ConfigError(
+                f"expected a folder that all nodes share, got {self.folder}, which node {node} does not see; choose a "
+                "shared --runs-dir, or keep runs in a bucket (CLOUD_PROVIDER and CLOUD_BUCKET)"
+            )
 
 
 def import_ray() -> Any:
@@ -69,29 +87,33 @@ def import_ray() -> Any:
 def connect(
     address: str, cpus: int | None = None, files: Sequence[Path] = (), folder: Path | None = None
 ) -> Iterator[Cluster]:
-    """Connect to the cluster at an address, `local` to a new one on this machine, `auto` to one that runs or a new one.
+    """Connect to the cluster at an address; `local` starts a new one here, `auto` does so if none is running.
 
-    A new one has a token of its own and ends with the block. A token is required, for whoever is let in can run any
-    code. Every node is asked once for its versions, its copy of this program and of `files`.
+    A new cluster has its own token and ends with the block. A token is required because anyone with access can run any
+    code.
 
     Args:
-        cpus: processors of a new one; default: all of this machine.
-        files: read by jobs, equal on all nodes.
-        folder: written to by jobs, and shared by all nodes.
+        cpus: CPUs of a new cluster; default: all of this machine.
+        files: read by jobs; must be equal on all nodes.
+        folder: written by jobs; must be shared by all nodes.
 
     Raises:
-        ConfigError: Ray is not installed, the cluster is not there or refuses the token, or a node differs.
+        ConfigError: Ray is not installed, or the cluster is unreachable or rejects the token.
     """
-    ray = import_ray()
+    ray, files = import_ray(), [path.absolute() for path in files]
     handler = signal.getsignal(signal.SIGTERM)
     _begin(ray, address, cpus)
     try:
         # Ray takes over SIGTERM, in the main thread.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
-        # Where a worker dies Ray prints a page of advice; one line of ours says so.
+        # Ray prints a page of advice when a worker dies; the pool logs one line.
         ray._private.worker._worker_logs_enabled = False
-        yield _checked(ray, [path.absolute() for path in files], folder)
+        with _mark(folder) as mark:
+            cluster = Cluster(ray, files, folder, mark, facts(files))
+            counts = len(ray.nodes()), cluster.count("CPU"), cluster.count("GPU")
+            logger.info("cluster of %d nodes, %d CPUs, %d GPUs", *counts)
+            yield cluster
     finally:
         ray.shutdown()
         if threading.current_thread() is threading.main_thread():
@@ -99,7 +121,7 @@ def connect(
 
 
 def _begin(ray: Any, address: str, cpus: int | None) -> None:
-    """Connect; raise ConfigError in one line if that fails."""
+    """Connect, or raise ConfigError with one line."""
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address != LOCAL:
@@ -109,97 +131,32 @@ def _begin(ray: Any, address: str, cpus: int | None) -> None:
             except ConnectionError:
                 if address != AUTO:
                     raise
-        if not any(os.environ.get(name) for name in _TOKENS) and not _home_token().is_file():
+        if not any(os.environ.get(name) for name in _TOKENS) and not (Path.home() / ".ray" / "auth_token").is_file():
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
         ray.init(LOCAL, **own, **quiet)
         logger.info("started a cluster on this machine")
     except (ConnectionError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        sentence = first_line(error).partition(". ")[0]  # the rest is advice on Ray's own commands
         raise ConfigError(
-            f"expected a Ray cluster that lets this program in at --cluster {address}, got: {_sentence(error)}; see "
+            f"expected a Ray cluster that lets this program in at --cluster {address}, got: {sentence}; see "
             "`ray status`, and give its token in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         ) from None
 
 
-def _sentence(error: Exception) -> str:
-    """Return the first sentence of an error, whose rest is advice on Ray's own commands."""
-    return first_line(error).partition(". ")[0]
-
-
-def _home_token() -> Path:
-    return Path.home() / ".ray" / "auth_token"
-
-
-def _checked(ray: Any, files: Sequence[Path], folder: Path | None) -> Cluster:
-    """Ask every node what it is. Raises ConfigError for the first that differs from this process."""
-    own, nodes = facts(files), [node for node in ray.nodes() if node["Alive"]]
-    with _mark(folder) as mark:
-        asked = [_ask(ray, node, files, mark) for node in nodes]
-        for node, answer in zip(nodes, asked, strict=True):
-            theirs, is_shared = _answer(ray, node, answer)
-            require_same(theirs, own, _name(node))
-            if not is_shared:
-                raise ConfigError(
-                    f"expected a folder that all nodes share, got {folder}, which is another one on {_name(node)}; "
-                    "choose a shared --runs-dir, or keep runs in a bucket (CLOUD_PROVIDER and CLOUD_BUCKET)"
-                )
-    cluster = Cluster(ray, len(nodes))
-    logger.info("cluster of %d nodes, %d processors, %d cards", len(nodes), cluster.cpus(), cluster.gpus())
-    return cluster
-
-
-def require_same(theirs: Facts, own: Facts, node: str) -> None:
-    """Raise ConfigError for the first fact that differs on a node."""
-    for name, value in own.items():
-        if theirs.get(name) != value:
-            raise ConfigError(
-                f"expected {name} {value} on all nodes, as here, got {theirs.get(name)} on {node}; install the same "
-                "there, or take the node out of the cluster"
-            )
-
-
 @contextlib.contextmanager
 def _mark(folder: Path | None) -> Iterator[Path | None]:
-    """Give a file in the folder that only those can see who share it."""
+    """Create a file in a folder, if there is one; it is removed in the end."""
     if folder is None:
         yield None
         return
     folder.mkdir(parents=True, exist_ok=True)
-    mark = folder.absolute() / f".shared-{secrets.token_hex(8)}"
-    mark.touch()
-    try:
-        yield mark
-    finally:
-        mark.unlink(missing_ok=True)
-
-
-def _ask(ray: Any, node: dict[str, Any], files: Sequence[Path], mark: Path | None) -> Any:
-    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(_facts_of_node)
-    return task.remote(files, mark)
-
-
-def _answer(ray: Any, node: dict[str, Any], answer: Any) -> tuple[Facts, bool]:
-    try:
-        found: tuple[Facts, bool] = ray.get(answer, timeout=_FACTS_SECONDS)
-        return found
-    except ray.exceptions.RayError as error:
-        reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        raise ConfigError(
-            f"expected this program in {ROOT} on all nodes, got on {_name(node)}: {reason[0]}; install it there"
-        ) from None
-
-
-def _name(node: dict[str, Any]) -> str:
-    return f"node {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-
-
-def _facts_of_node(files: Sequence[Path], mark: Path | None) -> tuple[Facts, bool]:
-    return facts(files), mark is None or mark.exists()
+    with tempfile.NamedTemporaryFile(prefix=".shared-", dir=folder.absolute()) as file:
+        yield Path(file.name)
 
 
 def facts(files: Sequence[Path]) -> Facts:
-    """Return what results depend on here: versions, and checksums of this program and of files."""
+    """Return what results depend on: versions, and checksums of this program and of files."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy")}
     sources = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     program = hashlib.sha256()
@@ -212,3 +169,110 @@ def facts(files: Sequence[Path]) -> Facts:
 def _checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class _Actor(Worker):
+    """A worker process on some node of a cluster."""
+
+    is_ready = False
+
+    def __init__(self, cluster: Cluster, actor: Any) -> None:
+        self._cluster, self.actor = cluster, actor
+        self.call = actor.describe.remote(cluster.files, cluster.mark)
+
+    def begin(self, job: Job) -> None:
+        self.call = self.actor.perform.remote(job.name, pickle.dumps(job))
+
+    def outcome(self) -> Finished | str | None:
+        errors, call, self.call = self._cluster.ray.exceptions, self.call, None
+        try:
+            answer = self._cluster.ray.get(call, timeout=_FETCH_SECONDS)
+        except errors.RayError as error:
+            if not self.is_ready and "failed to import" in str(error):
+                reason = str(error).strip().splitlines()[-1]
+                raise ConfigError(f"expected this program in {ROOT} on all nodes, got: {reason}; install it") from None
+            return type(error).__name__  # its text is a page of advice
+        if self.is_ready:
+            finished: Finished = pickle.loads(answer)
+            return finished
+        self._cluster.require_same(*answer)
+        self.is_ready = True
+        return None
+
+    def kill(self) -> None:
+        self._cluster.ray.kill(self.actor)
+
+
+class ClusterWorkers(Pool[_Actor]):
+    """An executor whose workers are spread over the nodes of a cluster, with one CPU each."""
+
+    def __init__(
+        self, cluster: Cluster, most: int | None, logs: Path | None, safe_point: Callable[[], None], gpus: int = 0
+    ) -> None:
+        """Take a cluster, the largest number of workers, the folder of logs, the whole GPUs of each; see `Pool`."""
+        super().__init__(safe_point)
+        self._cluster, self._most, self._gpus = cluster, most, min(gpus, cluster.count("GPU"))
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        self._place = (Path.cwd(), None if logs is None else logs.absolute(), environment)
+        self._stop_event: Any = None
+        """An event that asks all workers to stop."""
+
+    def _capacity(self) -> int:
+        room = self._cluster.count("GPU") // self._gpus if self._gpus else self._cluster.count("CPU")
+        return max(1, room if self._most is None else min(room, self._most))
+
+    def _start(self) -> _Actor:
+        ray = self._cluster.ray
+        if self._stop_event is None:
+            affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+            here = affinity(ray.get_runtime_context().get_node_id(), soft=False)
+            self._stop_event = ray.remote(num_cpus=0, scheduling_strategy=here)(asyncio.Event).remote()
+        options = {"num_cpus": 1, "num_gpus": self._gpus, "scheduling_strategy": "SPREAD"}
+        return _Actor(self._cluster, ray.remote(**options)(ClusterWorker).remote(*self._place, self._stop_event))
+
+    def _reporting(self) -> list[_Actor]:
+        calls = {worker.call: worker for worker in self._workers if worker.call is not None}
+        self._cluster.ray.wait([*calls], timeout=POLL_SECONDS)
+        ready, _ = self._cluster.ray.wait([*calls], num_returns=len(calls), timeout=0)
+        return [calls[call] for call in ready]
+
+    def _stop(self) -> None:
+        ray, workers, event = self._cluster.ray, self._workers, self._stop_event
+        self._workers, self._stop_event = [], None
+        if running := [worker.call for worker in workers if worker.job is not None and worker.call is not None]:
+            event.set.remote()
+            ray.wait(running, num_returns=len(running), timeout=STOP_SECONDS)
+        for worker in workers:
+            worker.kill()
+        if event is not None:
+            ray.kill(event)
+
+
+class ClusterWorker:
+    """The process of a worker on its node; it runs in the same folder as the program that started it."""
+
+    def __init__(self, folder: Path, logs: Path | None, environment: Mapping[str, str], event: Any) -> None:
+        """Take the folder of relative paths, the folder of logs, environment variables and the stop event."""
+        os.environ.update(environment)
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            os.chdir(folder)
+        self._logs = logs
+        threading.Thread(target=_stop_when_set, args=(event,), daemon=True).start()
+
+    def describe(self, files: Sequence[Path], mark: Path | None) -> tuple[Facts, str]:
+        """Return what results depend on here, with the mark if it is visible, and the name of the node."""
+        shared = {str(mark): "visible"} if mark is not None and mark.exists() else {}
+        return facts(files) | shared, platform.node()
+
+    def perform(self, name: str, pickled: bytes) -> bytes:
+        """Run a pickled job; see `perform_pickled`."""
+        return perform_pickled(name, pickled, self._logs)
+
+
+def _stop_when_set(event: Any) -> None:
+    """Stop at a safe point when the event is set."""
+    ray = import_ray()
+    with contextlib.suppress(ray.exceptions.RayError):  # the program that started this worker is gone: so is its work
+        ray.get(event.wait.remote())
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from utils.errors import ConfigError
-from utils.jobs.cluster import connect
-from utils.jobs.here import Here
-from utils.jobs.job import Executor
+from utils.jobs.cluster import ClusterWorkers, connect
+from utils.jobs.job import Executor, InProcess
 from utils.jobs.processes import Processes
-from utils.jobs.tasks import Tasks
 from utils.memory.guard import MemoryGuard
 from utils.runs.stopping import SafePoint
 
@@ -24,26 +22,30 @@ def open_executor(
     logs: Path | None = None,
     files: Sequence[Path] = (),
     folder: Path | None = None,
+    gpus: int = 0,
+    safe_point: Callable[[], None] | None = None,
 ) -> Iterator[Executor]:
-    """Give an executor: on a cluster if one is named, else in so many processes, and for one job in this process.
+    """Open an executor: on a cluster if one is named, else in several processes, or in this one for a single job.
 
     Args:
-        jobs: largest number of jobs at once; default: 1 here, on a cluster one a processor.
-        cluster: address of a Ray cluster, or `auto`; see `connect`, which is also given `files` and `folder`.
-        logs: folder for what jobs in other processes print, a file each; none: they print where this process does.
+        jobs: largest number of jobs at once; default: 1, on a cluster one per CPU or GPU.
+        cluster: address of a Ray cluster, or `auto`; see `connect`, which also takes `files` and `folder`.
+        logs: folder for what jobs in other processes print, one file each; None leaves their output where it goes.
+        gpus: whole GPUs of each job on a cluster that has any.
+        safe_point: called several times a second, and may raise to stop; default: raises after a signal.
 
     Raises:
-        ConfigError: the cluster cannot be used, or the number of jobs is not above 0.
+        ConfigError: the cluster cannot be used, or the number of jobs is below 1.
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"expected --jobs >= 1, got {jobs}")
     if cluster is None and jobs in (None, 1):
-        yield Here()
+        yield InProcess()
         return
     with contextlib.ExitStack() as stack:
-        there = None if cluster is None else stack.enter_context(connect(cluster, jobs, files, folder))
-        safe_point = stack.enter_context(SafePoint(MemoryGuard()))
-        if there is None:
+        nodes = None if cluster is None else stack.enter_context(connect(cluster, jobs, files, folder))
+        safe_point = safe_point or stack.enter_context(SafePoint(MemoryGuard()))
+        if nodes is None:
             yield stack.enter_context(Processes(jobs or 1, logs, safe_point))
         else:
-            yield stack.enter_context(Tasks(there, jobs, logs, safe_point))
+            yield stack.enter_context(ClusterWorkers(nodes, jobs, logs, safe_point, gpus))

@@ -1,124 +1,139 @@
-"""Jobs that know nothing of one another, what becomes of them, and who does them."""
+"""Independent jobs, their outcomes, and the executors that run them."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from utils.errors import JobsFailed, ProgramError, StopRequested, as_program_error, first_line
+from utils.errors import ClusterError, JobsFailed, ProgramError, StopRequested, as_program_error, first_line
 
 logger = logging.getLogger(__name__)
-MOST_LOSSES = 3
-"""How often a job is submitted again whose process or machine was lost."""
-STOP_SECONDS = 8.0
-"""How long jobs that are asked to stop may take to come to a safe point; they are ended after it."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work that needs no other one: done again, it goes on from its own checkpoint."""
+    """A piece of work that depends on no other: run again, it resumes from its own checkpoint or gives the same."""
 
     name: str
-    """For people, and for the file of its log; no other job of the list has it."""
+    """Unique within a list of jobs; shown, and used as the name of its log file."""
     work: Callable[[], Any]
-    """Picklable, and so is what it returns; a ProgramError that it raises ends this job alone."""
-    gpus: int = 0
-    """Whole cards that it has for itself on a cluster which has any."""
+    """Picklable, as is its result. An exception fails this job only."""
+    most_seconds: float | None = None
+    """A worker that takes longer counts as lost."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A job's end: its result, or one line that says why there is none."""
+    """The outcome of a job: its result or its exception."""
 
     name: str
     result: Any = None
-    error: str | None = None
-    exit_code: int = 0
-    """0 for a result, else that of the error."""
+    exception: Exception | None = None
     seconds: float = 0.0
-    """Wall-clock time of its work, without that of processes which were lost."""
+    """Wall-clock time of the attempt that finished."""
+
+    @property
+    def error(self) -> str | None:
+        """One line on what went wrong; None for a result."""
+        if self.exception is None:
+            return None
+        line = first_line(self.exception)
+        return line if isinstance(self.exception, ProgramError) else f"{type(self.exception).__name__}: {line}"
+
+    @property
+    def exit_code(self) -> int:
+        """0 for a result, else the exit code of its exception."""
+        return 0 if self.exception is None else getattr(self.exception, "exit_code", 1)
 
 
-Tell = Callable[[str, str], None]
-"""Is given a job's name, and `running` when it begins or why it is `lost`."""
-
-
-def tell_nobody(name: str, state: str) -> None:
-    """Do nothing with a change of state."""
+Notify = Callable[[str, str], None]
+"""Receives a job's name and its new state: `running`, or how its worker was lost."""
 
 
 class Executor(Protocol):
-    """A way to do jobs: in this process, in several, or on a cluster."""
+    """Runs jobs: in this process, in several processes, or on a cluster."""
 
     is_apart: bool
-    """Jobs are done elsewhere, so that this process's terminal shows nothing of them."""
+    """Jobs run in other processes, so that this terminal shows none of their output."""
 
-    def run(self, jobs: Iterable[Job], tell: Tell = tell_nobody) -> Iterator[Finished]:
-        """Do jobs, and yield the end of each as it comes, in any order.
+    def run(self, jobs: Iterable[Job], notify: Notify = lambda *_: None) -> Iterator[Finished]:
+        """Run jobs and yield their outcomes in the order in which they finish.
 
-        A job is taken from `jobs` only when there is room for it, so that a generator may choose it by what others
-        gave. A job whose process is lost is submitted again, `MOST_LOSSES` times at most.
+        A job is drawn from `jobs` only once there is room for it, so that a generator can decide by earlier outcomes.
 
-        Raises StopRequested, once no job runs any more, if a signal asks this program to stop.
+        Raises StopRequested, once no job is running, if a signal asks this program to stop.
         """
 
 
+class InProcess:
+    """An executor that runs jobs one after the other in this process; they handle signals themselves."""
+
+    is_apart = False
+
+    def run(self, jobs: Iterable[Job], notify: Notify = lambda *_: None) -> Iterator[Finished]:
+        """Run jobs in order; see `Executor`."""
+        for job in jobs:
+            notify(job.name, "running")
+            yield perform(job)
+
+
 def perform(job: Job) -> Finished:
-    """Do a job in this process; its errors become its end.
+    """Run a job in this process; its exception becomes part of its outcome.
 
-    Raises StopRequested or KeyboardInterrupt if the job was asked to stop: then it did not end.
+    Raises StopRequested or KeyboardInterrupt if the job was asked to stop: it is not finished.
     """
-    started = time.perf_counter()
-
-    def end(**fields: Any) -> Finished:
-        return Finished(job.name, seconds=time.perf_counter() - started, **fields)
-
+    started, result = time.perf_counter(), None
+    exception: Exception | None = None
     try:
-        return end(result=job.work())
+        result = job.work()
     except StopRequested:
         raise
     except (ProgramError, OSError) as error:
-        known = error if isinstance(error, ProgramError) else as_program_error(error)
-        return end(error=str(known), exit_code=known.exit_code)
-    except Exception as error:  # a mistake of the program ends one job, not those beside it
+        exception = error if isinstance(error, ProgramError) else as_program_error(error)
+    except Exception as error:  # a bug fails one job, not the others
         logger.exception("%s", job.name)
-        return end(error=f"{type(error).__name__}: {first_line(error)}", exit_code=1)
+        exception = error
+    return Finished(job.name, result, exception, time.perf_counter() - started)
 
 
-def perform_apart(job: Job, logs: Path | None) -> Finished:
-    """Do a job in a process that does nothing else; what it prints goes to a file of that folder, if there is one."""
-    with output_to(logs, job.name):
-        finished = perform(job)
-        if finished.error is not None:
-            logger.error("%s: %s", job.name, finished.error)
-        return finished
+def perform_pickled(name: str, pickled: bytes, logs: Path | None) -> bytes:
+    """Run a pickled job in a worker and return its pickled outcome; ends the worker if the job was asked to stop.
 
+    The job is unpickled as part of its work: if a module is missing here, this job fails. Tensors are pickled by value,
+    not as shared memory that ends with the process.
 
-class Losses:
-    """The number of times that each job's process was lost."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, int] = {}
-
-    def count(self, job: Job, why: str, tell: Tell) -> Finished | None:
-        """Count a loss; return the job's end if it was one too many, else None: submit it again."""
-        losses = self._of[job.name] = self._of.get(job.name, 0) + 1
-        if losses > MOST_LOSSES:
-            return Finished(job.name, error=f"lost {losses} times, at last: {why}", exit_code=1)
-        logger.warning("%s was lost (%s) and is submitted again, %d of %d", job.name, why, losses, MOST_LOSSES)
-        tell(job.name, f"lost: {why}")
-        return None
+    Args:
+        logs: folder for what jobs print, one file each; None leaves the output where it goes.
+    """
+    with output_to(logs, name):
+        try:
+            finished = perform(Job(name, lambda: pickle.loads(pickled).work()))
+        except StopRequested as stop:
+            raise SystemExit(stop.exit_code) from None
+        if logs is not None and finished.error is not None:
+            logger.error("%s: %s", name, finished.error)
+    if not isinstance(finished.exception, ProgramError | None):
+        finished = replace(finished, exception=ClusterError(str(finished.error)))
+    try:
+        answer = pickle.dumps(finished)
+        if finished.exception is not None:
+            pickle.loads(answer)  # not every exception can be
+        return answer
+    except Exception as error:
+        reason = finished.error or f"expected a result that can be pickled, got: {error}"
+        return pickle.dumps(replace(finished, result=None, exception=ClusterError(reason)))
 
 
 def require_all(finished: Sequence[Finished]) -> None:
-    """Raise JobsFailed, with the worst exit code, if any job has no result."""
+    """Raise JobsFailed, with the highest exit code, if any job failed."""
     failed = [one for one in finished if one.error is not None]
     if failed:
         alike: dict[str, list[str]] = {}
@@ -126,14 +141,14 @@ def require_all(finished: Sequence[Finished]) -> None:
             alike.setdefault(f"{one.error} (exit code {one.exit_code})", []).append(one.name)
         reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in alike.items())
         raise JobsFailed(
-            f"expected {len(finished)} jobs to end well, got {len(failed)} that failed: {reasons}",
+            f"expected {len(finished)} jobs to succeed, got {len(failed)} that failed: {reasons}",
             max(one.exit_code for one in failed),
         )
 
 
 @contextlib.contextmanager
 def output_to(logs: Path | None, name: str) -> Iterator[None]:
-    """Append all that this process prints to the log of a job; without a folder of logs nothing changes."""
+    """Append everything that this process prints to a job's log file; without a folder nothing changes."""
     if logs is None:
         yield
         return

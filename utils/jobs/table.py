@@ -1,4 +1,4 @@
-"""The state of all jobs: a table below the messages of a terminal, a line a change in a log, a file of their ends."""
+"""Progress of jobs: a table below the terminal's messages, a log line per change, and a file of outcomes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +18,15 @@ from utils.jobs.job import Finished
 
 logger = logging.getLogger(__name__)
 LOGS, ENDS = "jobs", "jobs.jsonl"
-"""The folder of what jobs print, a file each, and the file of their ends."""
+"""The folder of the jobs' log files, and the file of their outcomes."""
 _REDRAW_SECONDS = 1.0
 _NAME_WIDTH = 50
 
 
-@dataclass
-class _Row:
-    """A line of the terminal for a job that runs."""
-
-    line: tqdm[Any]
-    since: float = field(default_factory=time.monotonic)
-
-
 class JobTable:
-    """A table of jobs that are done elsewhere; use it in a `with` block.
+    """A table of jobs that run in other processes; use it in a `with` block.
 
-    A line for each job that runs and one for all of them are redrawn every second, on a terminal only.
+    On a terminal, one line per running job and one for the total are redrawn every second.
     """
 
     def __init__(
@@ -46,12 +37,13 @@ class JobTable:
         is_drawn: bool,
         progress: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """Take the number of jobs, the folder for the file of their ends, and what tells how far a job is."""
+        """Take the number of jobs, the folder for the file of outcomes, and what gives a job's progress by its name."""
         self.ends: list[Finished] = []
         self._total, self._folder, self._progress = total, folder, progress
         self._hidden = None if is_drawn else True
         self._all: tqdm[Any] = tqdm(total=total, desc="jobs", unit="job", disable=self._hidden, leave=False)
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, tuple[tqdm[Any], float]] = {}
+        """Of running jobs, with their start times (time.monotonic())."""
         self._changing, self._closed = threading.Lock(), threading.Event()
 
     def __enter__(self) -> JobTable:
@@ -62,23 +54,22 @@ class JobTable:
     def __exit__(self, *_: object) -> None:
         self._closed.set()
         with self._changing:
-            for row in self._rows.values():
-                row.line.close()
+            for line, _since in self._rows.values():
+                line.close()
             self._all.close()
 
-    def tell(self, name: str, state: str) -> None:
-        """Show that a job runs, or that it was lost and waits again."""
-        if state == "running":
-            logger.info("%s: running", name)
+    def update(self, name: str, state: str) -> None:
+        """Show that a job is running, or that its worker was lost and it is queued again."""
         with self._changing:
             if state == "running":
+                logger.info("%s: running", name)
                 line: tqdm[Any] = tqdm(bar_format="{desc}", disable=self._hidden, leave=False)
-                self._rows[name] = _Row(line)
+                self._rows[name] = (line, time.monotonic())
             else:
-                self._rows.pop(name).line.close()
+                self._rows.pop(name)[0].close()
 
     def add(self, end: Finished) -> None:
-        """Show that a job ended, and write its end down."""
+        """Show the outcome of a job, and append it to the file."""
         self.ends.append(end)
         of = "" if self._total is None else f", {len(self.ends)} of {self._total}"
         if end.error is None:
@@ -92,16 +83,16 @@ class JobTable:
                 file.write(json.dumps(record) + "\n")
         with self._changing:
             if end.name in self._rows:
-                self._rows.pop(end.name).line.close()
+                self._rows.pop(end.name)[0].close()
             self._all.update()
 
     def _redraw(self) -> None:
         while not self._closed.wait(_REDRAW_SECONDS):
             with self._changing:
-                for name, row in self._rows.items():
+                for name, (line, since) in self._rows.items():
                     progress = ""
-                    minutes, seconds = divmod(int(time.monotonic() - row.since), 60)
-                    with contextlib.suppress(OSError, ProgramError):  # the run is just being made
+                    minutes, seconds = divmod(int(time.monotonic() - since), 60)
+                    with contextlib.suppress(OSError, ProgramError):  # its folder is still being created
                         progress = self._progress(name)
-                    row.line.set_description_str(f"{name[:_NAME_WIDTH]:<12} {minutes:3d}:{seconds:02d} {progress}")
+                    line.set_description_str(f"{name[:_NAME_WIDTH]:<12} {minutes:3d}:{seconds:02d} {progress}")
                 self._all.refresh()

@@ -1,4 +1,4 @@
-"""Shards on a Ray cluster: killed, hung and lost ones cost a generation nothing but time."""
+"""A population on workers: killed, hung and lost ones cost a generation nothing but time."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import contextlib
 import importlib.util
 import json
 import os
+import pickle
 import secrets
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +22,33 @@ import pytest
 from models.networks import Networks
 from tests.tiny import learnable_market, tiny_trainer
 from tests.tiny_run import frame, parameters, records, run, unjudged
-from tests.training import shard_of_tests as made
+from tests.training import worker_of_tests as made
+from training import rollout_worker
 from training.erl_trainer import ERLTrainer
-from training.run import shards as open_module
-from training.shards.remote import RemoteShards
+from training.rollout_worker import PopulationRollouts, play_on_worker
 from utils.config.trader import EvolutionConfig
-from utils.errors import ClusterError, DataError, StopRequested
-from utils.jobs.cluster import Cluster, connect, import_ray
+from utils.errors import ClusterError, ConfigError, DataError, StopRequested
+from utils.jobs import executor as executors
+from utils.jobs.cluster import Cluster, ClusterWorkers, connect, import_ray
+from utils.jobs.pool import Pool
+from utils.jobs.processes import Processes
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install -r requirements-cluster.txt"
 )
-SECONDS = 3.0
-"""Within which a worker of these tests answers."""
+
+
+@pytest.fixture(autouse=True)
+def soon_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of these tests answers within seconds."""
+    monkeypatch.setattr(rollout_worker, "LEAST_SECONDS", 3.0)
+    monkeypatch.setattr(rollout_worker, "LATE", 2.0)
 
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Any]:
-    """A cluster of two machines with a processor each; it leaves no process."""
+    """A cluster of two machines with a CPU each; it leaves no process."""
+    resource_tracker.ensure_running()
     before = processes()
     import_ray()
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -62,7 +75,7 @@ def second(machines: Any) -> Any:
 def cluster(machines: Any, second: Any) -> Iterator[Cluster]:
     """A connection to both."""
     with connect(machines.address) as found:
-        assert found.nodes == 2
+        assert found.count("CPU") == 2
         yield found
 
 
@@ -71,8 +84,8 @@ def processes() -> set[psutil.Process]:
 
 
 def workers() -> list[psutil.Process]:
-    """The processes of shards."""
-    return [process for process in processes() if process.name().startswith("ray::Worker")]
+    """The processes of workers."""
+    return [process for process in processes() if process.name().startswith("ray::ClusterWorker")]
 
 
 def trainer() -> ERLTrainer:
@@ -101,19 +114,29 @@ def lived_through(trained: ERLTrainer, generations: int) -> tuple[list[str], lis
     return records, [tensor.numpy().tobytes() for tensor in tensors]
 
 
-def remote(cluster: Cluster, shards: int, safe_point: Callable[[], None] = lambda: None) -> RemoteShards:
-    return RemoteShards(cluster, made.build, shards, safe_point, least_seconds=SECONDS)
+@contextlib.contextmanager
+def played_by(
+    executor: Pool[Any], trained: ERLTrainer, groups: int, build: Callable[[], Any] = made.build
+) -> Iterator[None]:
+    """Have a trainer's population played by workers."""
+    with executor:
+        trained.rollouts = PopulationRollouts(partial(play_on_worker, pickle.dumps(build)), executor, groups)
+        yield
+
+
+def on(cluster: Cluster, most: int, safe_point: Callable[[], None] = lambda: None) -> ClusterWorkers:
+    return ClusterWorkers(cluster, most, None, safe_point)
 
 
 def test_workers_give_what_this_process_gives_and_another_number_goes_on(cluster: Cluster) -> None:
-    """Four shards on two workers, then one."""
+    """Four groups on two machines, then one in a process of this machine."""
     whole = lived_through(trainer(), 3)
     first, second = trainer(), trainer()
-    with remote(cluster, 4) as first.shards:
+    with played_by(on(cluster, 4), first, 4):
         records, _ = lived_through(first, 2)
         assert len(workers()) == 2
     second.load_state_dict(first.state_dict())
-    with remote(cluster, 1) as second.shards:
+    with played_by(Processes(2, None, lambda: None), second, 1):
         later, tensors = lived_through(second, 3)
     assert (records + later, tensors) == whole
 
@@ -121,7 +144,7 @@ def test_workers_give_what_this_process_gives_and_another_number_goes_on(cluster
 def test_a_fault_in_any_phase_changes_nothing(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Killed while it plays, before the elites' lives are asked for and between generations; and hung."""
+    """Killed while it plays and between generations; and hung."""
     whole = lived_through(trainer(), 5)
     struck: list[str] = []
     due: list[str] = []
@@ -132,59 +155,63 @@ def test_a_fault_in_any_phase_changes_nothing(
             struck.append(due.pop())
 
     trained = trainer()
-    choose = trained.choose
-    monkeypatch.setattr(trained, "choose", lambda fitness: [strike("lived"), choose(fitness)][1])
-    with remote(cluster, 1, lambda: strike("play")) as trained.shards:
-        records, _ = lived_through(trained, 1)
-        for generation, phase in enumerate(("play", "lived", "idle", "hung"), start=2):
+    with played_by(on(cluster, 1, lambda: strike("play")), trained, 1):
+        records, _ = lived_through(trained, 2)
+        for generation, phase in enumerate(("hung", "play", "idle"), start=3):
+            while len(workers()) > 1:  # one that was killed is not gone yet
+                time.sleep(0.05)
             due.append(phase)
             strike("idle")
             strike("hung", "suspend")
             records += lived_through(trained, generation)[0]
     tensors = lived_through(trained, 5)[1]
-    assert struck == ["play", "lived", "idle", "hung"]
-    assert sum("played again, failure 1 of 3" in record.message for record in caplog.records) == 4
+    assert struck == ["hung", "play", "idle"]
+    assert sum("worker was lost" in record.message for record in caplog.records) == 3
     assert (records, tensors) == whole
     _, alive = psutil.wait_procs(workers(), timeout=10)
-    assert not alive, "a hung worker is ended, too"
+    assert not alive, "a hung worker is killed, too"
 
 
-def test_three_failures_in_a_row_end_the_run(cluster: Cluster) -> None:
+def test_four_losses_of_a_group_end_the_run(cluster: Cluster) -> None:
     trained = trainer()
-
-    def lose() -> None:
-        raise TimeoutError("no answer")
-
-    three = pytest.raises(ClusterError, match=r"3 failures .* no answer")
-    with remote(cluster, 1, lose) as trained.shards, three as caught:
+    lost = pytest.raises(ClusterError, match=r"got 4 that were lost")
+    with played_by(on(cluster, 1), trained, 1, made.die), lost as caught:
         trained.run_generation()
     assert caught.value.exit_code == 1 and caught.value.is_resumable
 
 
-def test_a_mistake_of_the_users_is_no_failure(cluster: Cluster) -> None:
+def test_a_user_error_is_no_loss(cluster: Cluster) -> None:
     trained, refused = trainer(), partial(made.refuse, "expected other data")
-    shards = RemoteShards(cluster, refused, 1, lambda: None)
-    with shards as trained.shards, pytest.raises(DataError, match="other data"):
+    with played_by(on(cluster, 1), trained, 1, refused), pytest.raises(DataError, match="other data"):
         trained.run_generation()
 
 
 def test_it_stops_at_once(cluster: Cluster) -> None:
-    """While a worker is still being built."""
+    """While a worker is starting."""
     trained = trainer()
 
     def stop() -> None:
         raise StopRequested(15, 0.0)
 
-    with remote(cluster, 1, stop) as trained.shards, pytest.raises(StopRequested):
+    with played_by(on(cluster, 1, stop), trained, 1), pytest.raises(StopRequested):
+        trained.run_generation()
+
+
+def test_a_node_that_joined_later_is_checked(cluster: Cluster) -> None:
+    trained, other = trainer(), {**cluster.facts, "source code": "other"}
+    with (
+        played_by(on(replace(cluster, facts=other), 1), trained, 1),
+        pytest.raises(ConfigError, match="expected source code other on all nodes"),
+    ):
         trained.run_generation()
 
 
 def test_a_whole_run_of_the_program(cluster: Cluster, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a data file of which some tickers may be bought, resumed with another number of shards."""
+    """On a data file of which some tickers may be bought, in processes, resumed on a cluster."""
     prices, listed = tiny.parent / "prices.parquet", tiny.parent / "listed.txt"
     frame(500, 5).to_parquet(prices)
     listed.write_text("T1\nT3\nT4\n")
-    monkeypatch.setattr(open_module, "connect", lambda *_, **__: contextlib.nullcontext(cluster))
+    monkeypatch.setattr(executors, "connect", lambda _, __, files, ___: contextlib.nullcontext(cluster))
     data = ("--data", str(prices), "--investable", str(listed))
     with unjudged():
         assert run(tiny, "--run", "whole", *data) == 0
@@ -195,9 +222,9 @@ def test_a_whole_run_of_the_program(cluster: Cluster, tiny: Path, monkeypatch: p
 
 
 def test_a_lost_machine_is_done_without(machines: Any, second: Any, cluster: Cluster) -> None:
-    """Of two machines with a shard each one goes without a word; the other plays both. The last test: it stays lost."""
+    """One of two machines disappears; the other plays both groups. The last test: it stays lost."""
     whole, trained = lived_through(trainer(), 3), trainer()
-    with remote(cluster, 2) as trained.shards:
+    with played_by(on(cluster, 2), trained, 2):
         records, _ = lived_through(trained, 1)
         assert len(workers()) == 2
         machines.remove_node(second, allow_graceful=False)

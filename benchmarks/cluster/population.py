@@ -1,15 +1,16 @@
-"""A small run whose population is played by shards on a cluster, struck where it is told to be."""
+"""A small run whose population is played by workers of a cluster, with faults injected in chosen phases."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import pickle
 import random
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any
-from unittest import mock
 
 import psutil
 import torch
@@ -22,13 +23,12 @@ from data.record import record_market
 from environment.portfolio import Portfolio
 from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import TrainingDays
+from training.rollout_worker import PopulationRollouts, RolloutWorker, play_on_worker
 from training.run.market import load_market
-from training.run.shards import build_shard
-from training.run.trainer import build_trainer
-from training.shards.shard import Choice, Shard
+from training.run.trainer import build_trainer, build_worker
 from utils.config.settings import from_dict
 from utils.config.trader import Config
-from utils.jobs import cluster
+from utils.jobs.cluster import Cluster, ClusterWorkers
 
 CPU = torch.device("cpu")
 
@@ -44,15 +44,9 @@ def small_market() -> Market:
     return load_market(small_config())[0]
 
 
-def small_shard() -> Callable[[], Shard]:
-    """Return what makes a shard of it."""
-    return partial(build_shard, small_config(), record_market(small_market()), "cpu")
-
-
-def other_version() -> Shard:
-    """Make a shard where the program's source code is another one."""
-    mock.patch.object(cluster, "PACKAGES", ("utils",)).start()
-    return small_shard()()
+def small_worker() -> Callable[[], RolloutWorker]:
+    """Return a function that builds a rollout worker on it."""
+    return partial(build_worker, small_config(), record_market(small_market()), "cpu")
 
 
 def full_market() -> Market:
@@ -60,12 +54,12 @@ def full_market() -> Market:
     return random_market(full_scale(), FULL_DAYS, FULL_COLUMNS, FULL_INVESTABLE)
 
 
-def full_shard() -> Shard:
-    """Make a shard of full scale."""
+def full_worker() -> RolloutWorker:
+    """Build a rollout worker of full scale."""
     torch.set_num_threads(1)
     market = full_market()
     env = Portfolio.on(market, full_scale().env)
-    return Shard(TrainingDays.of(market, env), env, market.splits.train)
+    return RolloutWorker(TrainingDays.of(market, env), env, market.splits.train)
 
 
 def outcome(trainer: ERLTrainer) -> str:
@@ -96,46 +90,62 @@ def plain(record: dict[str, Any]) -> str:
 
 
 def workers(of: psutil.Process | None = None) -> list[psutil.Process]:
-    """Return the processes of shards below this process or another one."""
+    """Return the worker processes below this process or another one."""
     children = (of or psutil.Process()).children(recursive=True)
-    return [process for process in children if process.name().startswith("ray::Worker")]
+    return [process for process in children if _is_worker(process)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name().startswith("ray::ClusterWorker") or "spawn_main" in " ".join(process.cmdline())
+    return False
+
+
+@contextlib.contextmanager
+def played_on(
+    there: Cluster, trainer: ERLTrainer, build: Callable[[], RolloutWorker], groups: int, safe_point: Callable[[], None]
+) -> Iterator[None]:
+    """Have a trainer's population played by workers of a cluster."""
+    with ClusterWorkers(there, groups, None, safe_point) as executor:
+        trainer.rollouts = PopulationRollouts(partial(play_on_worker, pickle.dumps(build)), executor, groups)
+        yield
 
 
 class Struck:
-    """A trainer whose shards are struck once in a phase: `idle`, `build`, `play` or `lived`."""
+    """A trainer whose workers are struck once in a phase: `start`, `play` or `idle`."""
 
     def __init__(self) -> None:
         self.trainer = build_trainer(small_config(), small_market(), CPU)
         self.due: list[tuple[str, Callable[[psutil.Process], object]]] = []
         """Phases and what is then done to a worker, the next one first."""
-        self._choose = self.trainer.choose
-        self.trainer.choose = self._choosing  # type: ignore[method-assign]
-        self._before: list[psutil.Process] = []
-        """Workers that are gone once others are built."""
-        self._is_chosen = False
+        self._struck: list[psutil.Process] = []
+        self._known: list[psutil.Process] = []
+        """Workers that had started before a `start` was due."""
 
     def generation(self) -> str:
         """Run a generation; return its record without what may differ."""
-        self._is_chosen = False
+        if not self.due or self.due[0][0] != "start":
+            self._known = workers()
         self._strike("idle")
         return plain(self.trainer.run_generation())
 
-    def safe_point(self) -> None:
-        """Strike while a worker is built or plays; given to the shards as their safe point."""
-        if not self._is_chosen:
-            self._strike("build" if getattr(self.trainer.shards, "_begun", None) else "play")
+    def until_struck(self, most: int = 5) -> list[str]:
+        """Run generations until nothing is due; return their records."""
+        records = [self.generation()]
+        while self.due and len(records) < most:
+            records.append(self.generation())
+        return records
 
-    def _choosing(self, fitness: Tensor) -> Choice:
-        self._is_chosen = True
-        self._strike("lived")
-        return self._choose(fitness)
+    def safe_point(self) -> None:
+        """Strike while a worker starts or plays; the safe point of the executor."""
+        self._strike("start")
+        self._strike("play")
 
     def _strike(self, phase: str) -> None:
         if not self.due or self.due[0][0] != phase:
             return
-        found = workers()
-        new = [worker for worker in found if worker not in self._before]
-        if new:
-            self.due.pop(0)[1](random.choice(new))
-            self._before = found
-            self._is_chosen = False  # the generation is played again
+        spared = self._struck + (self._known if phase == "start" else [])
+        found = [worker for worker in workers() if worker not in spared]
+        if found:
+            self._struck.append(random.choice(found))
+            self.due.pop(0)[1](self._struck[-1])

@@ -1,9 +1,9 @@
-"""A population shared out among shards gives what it gives undivided, bit for bit."""
+"""A population that is played in groups gives bit-identical results to one that is played at once."""
 
 from __future__ import annotations
 
 import json
-import math
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,15 @@ from environment.portfolio import Portfolio
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
-from training.run.shards import open_shards
-from training.shards.shard import Choice, EliteTransitions, LocalShards, Shard, groups
+from training.rollout_worker import (
+    GroupResults,
+    PopulationRollouts,
+    RolloutInputs,
+    RolloutWorker,
+    kept_windows,
+    split_rows,
+)
+from training.run.trainer import open_rollouts
 from utils.config.trader import Config, EvolutionConfig
 from utils.errors import ConfigError
 
@@ -31,12 +38,17 @@ def market() -> Market:
     return learnable_market(1)
 
 
-def trainer_of(market: Market, shards: int, **changes: Any) -> ERLTrainer:
-    """A trainer whose population is shared out among shards with environments of their own."""
+def trainer_of(market: Market, groups: int, **changes: Any) -> ERLTrainer:
+    """A trainer whose population is played in groups, as on workers of their own."""
     trainer = tiny_trainer(market, **({"evolution": EvolutionConfig(population_size=AGENTS)} | changes))
-    if shards > 1:
-        envs = [Portfolio.on(market, TINY_RULES) for _ in range(shards)]
-        trainer.shards = LocalShards([Shard(trainer.days, env, market.splits.train) for env in envs])
+    if groups > 1:
+        worker = RolloutWorker(trainer.days, Portfolio.on(market, TINY_RULES), market.splits.train)
+
+        def play(inputs: RolloutInputs) -> GroupResults:
+            found: GroupResults = pickle.loads(pickle.dumps(worker.play(pickle.loads(pickle.dumps(inputs)))))
+            return found
+
+        trainer.rollouts = PopulationRollouts(play, groups=groups)
     return trainer
 
 
@@ -59,7 +71,7 @@ def lived_through(trainer: ERLTrainer, generations: int) -> tuple[list[str], lis
 
 @pytest.mark.parametrize("gradient_steps", [0, 2], ids=["closed forms", "networks"])
 @pytest.mark.parametrize("capacity", [100_000, 60], ids=["all", "thinned"])
-def test_results_do_not_depend_on_the_number_of_shards(market: Market, capacity: int, gradient_steps: int) -> None:
+def test_results_do_not_depend_on_the_number_of_groups(market: Market, capacity: int, gradient_steps: int) -> None:
     """Actors act from the second generation on."""
     learning = replace(TINY_LEARNING, replay_capacity=capacity, gradient_steps=gradient_steps, warm_up=1)
     one = trainer_of(market, 1, learning=learning)
@@ -67,11 +79,11 @@ def test_results_do_not_depend_on_the_number_of_shards(market: Market, capacity:
     assert one.updates == 3 * gradient_steps
     if one.population.networks is not None:
         assert all(bool(part.any()) for part in one.population.networks.actor_target.parameters())
-    for shards in (2, 3, 4, AGENTS):
-        assert lived_through(trainer_of(market, shards, learning=learning), 3) == whole, shards
+    for groups in (2, 3, 4, AGENTS):
+        assert lived_through(trainer_of(market, groups, learning=learning), 3) == whole, groups
 
 
-def test_a_run_goes_on_with_another_number_of_shards(market: Market) -> None:
+def test_a_run_resumes_with_another_number_of_groups(market: Market) -> None:
     whole = lived_through(trainer_of(market, 2), 3)
     begun, resumed = trainer_of(market, 4), trainer_of(market, 1)
     records, _ = lived_through(begun, 1)
@@ -85,53 +97,58 @@ def test_one_generation_fills_no_more_than_the_replay(market: Market) -> None:
     learning = replace(TINY_LEARNING, replay_capacity=40)
     trainer = trainer_of(market, 2, learning=learning)
     trainer.evaluate_population()
-    assert 30 <= trainer.replay.size <= 40
+    assert 20 <= trainer.replay.size <= 40
     assert len(set(trainer.replay.data["after_left"][: trainer.replay.size].tolist())) == TINY_RULES.trading_days - 1
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.integers(1, 60), st.integers(1, 30), st.integers(1, 12), st.integers(1, 500))
-def test_a_choice_is_fair(days: int, elites: int, windows: int, most: int) -> None:
-    """Each elite and window keeps its share of days, up to one; never more than asked for."""
-    choice = Choice.of(torch.arange(elites), days, windows, most)
-    kept = choice.is_kept(torch.arange(days)[:, None], torch.arange(elites * windows))
-    total, by_lane = int(kept.sum()), kept.sum(0)
-    assert total <= most and (choice.every == 1) == (kept.numel() <= most)
-    assert total >= min(kept.numel(), most) / 2 - choice.every
-    assert days // choice.every <= int(by_lane.min()) <= int(by_lane.max()) <= math.ceil(days / choice.every)
+@given(st.integers(1, 60), st.integers(1, 12), st.integers(1, 800))
+def test_thinning_is_even(days: int, windows: int, most: int) -> None:
+    """Up to the limit, each day and each window keeps as many transitions as any other, up to one."""
+    day, window = kept_windows(days, windows, most)
+    kept = torch.zeros(days, windows, dtype=torch.int64)
+    kept[day, window] += 1
+    total = int(kept.sum())
+    assert total == window.numel() and int(kept.max()) == 1
+    assert total <= most and total >= min(days * windows, most) / 2
+    assert (total == days * windows) == (most >= days * windows)
+    assert len(set(kept.sum(1)[day.flatten()].tolist())) == 1
+    assert int(kept.sum(0).max()) - int(kept.sum(0).min()) <= 1
+    if most >= days:
+        assert day.flatten().tolist() == list(range(days))
+
+
+def test_views_are_pickled_alone(market: Market) -> None:
+    """Not with the whole tensor behind them."""
+    trainer = trainer_of(market, 1)
+    starts, drawn = trainer.validation_starts[:1], torch.rand(AGENTS, 1, dtype=torch.float64)
+    inputs = trainer.rollout_inputs(starts, drawn)
+    one = pickle.dumps(inputs.rows(slice(3, 4)))
+    assert len(one) < len(pickle.dumps(inputs)) / 3
+    assert torch.equal(pickle.loads(one).by_fold, inputs.by_fold[3:4])
 
 
 @given(st.integers(1, 500), st.data())
-def test_rows_are_shared_out_evenly(agents: int, data: st.DataObject) -> None:
-    shards = data.draw(st.integers(1, agents))
-    parts = groups(agents, shards)
+def test_rows_are_divided_evenly(agents: int, data: st.DataObject) -> None:
+    groups = data.draw(st.integers(1, agents))
+    parts = split_rows(agents, groups)
     assert [row for part in parts for row in range(agents)[part]] == list(range(agents))
     sizes = {part.stop - part.start for part in parts}
-    assert len(parts) == shards and max(sizes) - min(sizes) <= 1
+    assert len(parts) == groups and max(sizes) - min(sizes) <= 1
 
 
-def test_lives_are_joined_in_their_order() -> None:
-    parts = [
-        EliteTransitions(torch.tensor(place), {"cash": torch.tensor(place, dtype=torch.float32)})
-        for place in ([0, 3, 4], [1, 2, 7])
-    ]
-    joined = EliteTransitions.join(parts)
-    assert joined.place.tolist() == joined.transitions["cash"].tolist() == [0, 1, 2, 3, 4, 7]
-
-
-def test_nothing_is_lived_through_on_a_single_day(market: Market) -> None:
+def test_a_single_trading_day_gives_no_transitions(market: Market) -> None:
     rules = replace(TINY_RULES, trading_days=1)
     trainer = tiny_trainer(market, rules=rules, evaluation=replace(TINY_EVALUATION, exploration_windows=0))
-    env = Portfolio.on(market, rules)
-    trainer.shards = LocalShards([Shard(trainer.days, env, market.splits.train) for _ in range(2)])
+    trainer.rollouts.groups = 2
     assert len(list(trainer.run(2))) == 2 and trainer.replay.size == 0
 
 
-def test_shards_that_no_cluster_is_needed_for(tmp_path: Path) -> None:
-    """One shard is this process's own; more than there are agents are refused before a cluster is looked for."""
+def test_one_group_is_played_in_this_process(tmp_path: Path) -> None:
+    """More groups than agents are refused before any worker starts."""
     config = Config(evolution=EvolutionConfig(population_size=4))
-    with open_shards(1, None, config, tmp_path, torch.device("cpu"), lambda: None) as opened:
+    with open_rollouts(1, None, config, tmp_path, torch.device("cpu"), lambda: None) as opened:
         assert opened is None
-    too_many = open_shards(5, None, config, tmp_path, torch.device("cpu"), lambda: None)
+    too_many = open_rollouts(5, None, config, tmp_path, torch.device("cpu"), lambda: None)
     with pytest.raises(ConfigError, match="--shards of at most 4 agents, got 5"), too_many:
         pass
