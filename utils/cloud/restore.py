@@ -1,4 +1,4 @@
-"""A run back from the cloud onto an empty disk; what comes is checked against its manifest and never executed."""
+"""Runs restored from the cloud; downloads are verified against their manifest and never executed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAX_TENSORS_BYTES = 1 << 30
 
 
 def newest_run(store: ObjectStore) -> str:
-    """Return the name of the run that began or completed a generation last; ConfigError if the store has none."""
+    """Return the run that began or completed a generation last. Raises ConfigError if the store has none."""
     marked = []
     for name, stored in store.list("").items():
         run, *path = name.split("/")
@@ -54,7 +54,7 @@ def newest_run(store: ObjectStore) -> str:
 
 
 def require_new_run(store: ObjectStore, run: str) -> None:
-    """Raise ConfigError if the store has anything under the name that a new run is to take."""
+    """Raise ConfigError if the store has anything under a new run's name."""
     if store.list(f"{run}/"):
         raise ConfigError(
             f"expected a new name for --run, got {run!r}, which is in the cloud already;"
@@ -63,9 +63,9 @@ def require_new_run(store: ObjectStore, run: str) -> None:
 
 
 def claim_name(store: ObjectStore, folder: Path) -> None:
-    """Store a new run's settings: of two machines that name their runs alike, the first to do so has the name.
+    """Claim a new run's name by storing its settings. Raises ConfigError if another machine was first.
 
-    Raises ConfigError for the other one. A store out of reach is logged; uploads will claim the name later.
+    An unavailable store is logged; uploads claim the name later.
     """
     try:
         require_new_run(store, folder.name)
@@ -79,10 +79,9 @@ def claim_name(store: ObjectStore, folder: Path) -> None:
 
 
 def fetch_newer(store: ObjectStore, folder: Path, files: Collection[str], *, is_reached: bool) -> None:
-    """Fetch what the disk lacks of a run: all of it, or a generation later than any usable one here.
+    """Fetch a run, or a generation later than any usable one on disk.
 
-    Raises ConfigError and CloudError, see `restore_run`, for a run without a usable generation on this disk. Others go
-    on from what is here, if need be.
+    Errors of `restore_run` are raised if the disk has no usable generation, else logged.
     """
     is_here = (folder / CONFIG).is_file()
     newest = load_latest(folder / CHECKPOINTS, run_id=folder.name) if is_here else None
@@ -102,18 +101,12 @@ def fetch_newer(store: ObjectStore, folder: Path, files: Collection[str], *, is_
 
 
 def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *, above: int = -1) -> None:
-    """Fetch a run's metrics, newest complete generation and settings into `folder`, which is named as the run.
+    """Fetch a run's metrics, further `files`, newest complete generation and settings into `folder`, named as the run.
 
-    Metrics come first and settings last, so that a generation never has records missing, and a folder with settings is
-    whole; settings that are there stay. A run that was stopped in its first generation has settings only.
-
-    Args:
-        files: names of further files of the run, fetched where there are such.
-        above: only a later generation than this is of use; where there is none, nothing is fetched.
-
-    Raises:
-        ConfigError: the store has no such run or no usable generation of it, or the disk is full.
-        CloudError: the store cannot be reached.
+    Metrics come first and settings last, so that no generation lacks its records and a folder with settings is whole;
+    existing settings stay. A run stopped in its first generation has settings only. Nothing is fetched if the store has
+    no generation above `above`. Raises ConfigError if the store has no such run or no usable generation, or the disk is
+    full; CloudError if the store is unavailable.
     """
     run = folder.name
     try:
@@ -138,22 +131,20 @@ def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *
 
 
 def _limit(name: str) -> int:
-    """Return the most bytes that a file of a run may have."""
     if name == METRICS:
         return MAX_METRICS_BYTES
     return MAX_TENSORS_BYTES if name.endswith(".safetensors") else MAX_SMALL_BYTES
 
 
 def complete_generations(store: ObjectStore, run: str) -> list[int]:
-    """Return the numbers of a run's complete generations, not verified yet, lowest first."""
+    """Return a run's complete generations, unverified, lowest first."""
     return sorted(number for number, files in list_generations(store, safe_name(run)).items() if MANIFEST in files)
 
 
 def restore_latest(store: ObjectStore, run: str, target_root: Path, *, above: int = -1) -> Path | None:
-    """Fetch a run's newest complete generation into `target_root/generation-NNNNNN`; return that directory.
+    """Fetch a run's newest complete generation later than `above` that verifies; return its directory, or None.
 
-    One that does not verify is logged and the one before it is taken; None if there is none later than `above`. Raises
-    CloudError if the store cannot be reached, OSError if the disk is full.
+    Raises CloudError if the store is unavailable, OSError if the disk is full.
     """
     for generation in reversed(complete_generations(store, run)):
         if generation <= above:
