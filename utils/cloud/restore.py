@@ -164,11 +164,11 @@ def _fetch_generation(store: ObjectStore, base: str, target: Path, generation: i
     manifest = read_manifest(target)
     if manifest.generation != generation:
         raise DamagedError(f"expected the manifest of generation {generation}, got that of {manifest.generation}")
-    needed, free = sum(record.size for record in manifest.files.values()), shutil.disk_usage(target).free
+    needed, free = sum(record["size"] for record in manifest.files.values()), shutil.disk_usage(target).free
     if needed > free:
         raise ConfigError(f"expected {needed} bytes of free disk to restore {base}, got {free}; free some")
     with tqdm(total=needed, desc="Restoring", unit="B", unit_scale=True, leave=False, disable=None, delay=0.5) as bar:
         for name, record in manifest.files.items():
-            store.get(f"{base}/{name}", target / name, record.size)
-            bar.update(record.size)
+            store.get(f"{base}/{name}", target / name, record["size"])
+            bar.update(record["size"])
     verify_checkpoint(target)

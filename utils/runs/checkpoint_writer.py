@@ -1,4 +1,4 @@
-"""Checkpoints off the critical path: a copy of the state is taken at once, a thread writes it."""
+"""Checkpoints written by a thread, from a copy of the state."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from typing import Any
 
 from utils.runs.checkpoint import Encoded, encode_state, prune_checkpoints, save_checkpoint, verify_checkpoint
 
-Written = Callable[[Path], None]
-"""Takes, in the writing thread, the directory of each checkpoint that has been read back."""
-
 
 class CheckpointWriter:
     """Writes one checkpoint at a time; use it in a `with` block, whose end waits for the last one.
 
-    A second checkpoint waits for the first, so that at most one copy of the state is held. The next call raises
-    what went wrong in the thread: CheckpointError.
+    A second checkpoint waits for the first, so that at most one copy of the state is held. A CheckpointError in the
+    thread is raised by the next call. `on_written` is called in the thread with each verified checkpoint's directory.
     """
 
     def __init__(
-        self, root: Path, *, run_id: str, config_hash: str, keep: int, on_written: Written | None = None
+        self,
+        root: Path,
+        *,
+        run_id: str,
+        config_hash: str,
+        keep: int,
+        on_written: Callable[[Path], None] = lambda _: None,
     ) -> None:
-        self._root = root
-        self._run_id, self._config_hash, self._keep = run_id, config_hash, keep
-        self._on_written = on_written
+        self._root, self._keep, self._on_written = root, keep, on_written
+        self._run_id, self._config_hash = run_id, config_hash
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
 
@@ -36,19 +38,18 @@ class CheckpointWriter:
         try:
             self.wait()
         except Exception:
-            # The error that ended the block tells more than a checkpoint that failed after it.
-            if kind is None:
+            if kind is None:  # the error that ended the block comes first
                 raise
         finally:
             self._pool.shutdown()
 
     def submit(self, generation: int, state: Mapping[str, Any], always_keep: Collection[int]) -> None:
-        """Copy the state and write it in the background; older checkpoints go once it has been read back."""
+        """Copy the state and write it in the background; older checkpoints are pruned once it is verified."""
         self.wait()
         self._pending = self._pool.submit(self._write, generation, encode_state(state), always_keep)
 
     def wait(self) -> None:
-        """Block until everything submitted is on disk."""
+        """Wait until everything submitted is on disk."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -57,5 +58,4 @@ class CheckpointWriter:
         path = save_checkpoint(self._root, generation, state, run_id=self._run_id, config_hash=self._config_hash)
         verify_checkpoint(path)
         prune_checkpoints(self._root, self._keep, {generation, *always_keep})
-        if self._on_written is not None:
-            self._on_written(path)
+        self._on_written(path)

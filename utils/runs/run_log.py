@@ -43,7 +43,9 @@ class RunLog:
         path = runs_dir / (latest_run(runs_dir) if name is None else name)
         if not (path / CONFIG).is_file():
             runs = [folder.name for folder in _run_folders(runs_dir)]
-            advice = f"the nearest is {nearest(path.name, runs)!r}" if runs else "there are none; start one without --resume"
+            advice = (
+                f"the nearest is {nearest(path.name, runs)!r}" if runs else "there are none; start one without --resume"
+            )
             raise ConfigError(f"expected a run in {runs_dir}, got {name!r}; {advice}")
         return cls(path)
 
