@@ -1,9 +1,10 @@
-"""Where the memory goes: snapshots, trends, leak verdicts and the largest objects of a run."""
+"""Memory of a run: snapshots, trends, leaks and the largest objects."""
 
 from __future__ import annotations
 
 import gc
 import logging
+import math
 import sys
 import time
 import weakref
@@ -19,7 +20,7 @@ import torch
 
 from utils.memory.guard import MB, peak_rss_mb
 from utils.memory.heap import Heap, scan_heap, take_census
-from utils.memory.largest import large_object_table, largest_objects
+from utils.memory.largest import large_object_table
 from utils.memory.leaks import Cause, Leak, causes_of, name_leaks
 from utils.tables import cell, table
 
@@ -29,7 +30,7 @@ WARM_UP_VISITS = 2
 LEAK_VISITS = 3
 RECENT_CENSUSES = 6
 STEADY_MB, STEADY_SHARE = 1.0, 0.002
-"""Memory is steady if it grows by less a visit: in MiB or as a share of resident memory, whichever is more."""
+"""Memory is steady if it grows by less per visit: in MiB or as a share of resident memory, whichever is more."""
 DEFAULT_COUNTS = ("environments", "agents", "replay_buffers")
 
 logger = logging.getLogger(__name__)
@@ -43,20 +44,20 @@ class Snapshot:
     visit: int
     """Snapshots with this label before this one."""
     seconds: float
-    """Since the profiler was made."""
+    """Since the profiler was created."""
     rss_mb: float
     vms_mb: float
     uss_mb: float
-    """Memory that is this process's alone; resident memory where the system does not tell."""
+    """Memory unique to this process; resident memory where the system does not report it."""
     gpu_allocated_mb: float
     gpu_reserved_mb: float
     counts: dict[str, int]
-    """Matplotlib figures open in pyplot, living objects by tracked label, and what a census counted."""
+    """Figures open in pyplot, living objects by tracked label, and what a census counted."""
     causes: np.ndarray | None = None
     """Counts of a census, a column for each cause that the profiler knew."""
 
     def measures(self) -> dict[str, float]:
-        """Return everything that was measured, by name."""
+        """Return all sizes and counts by name."""
         sizes = ("rss_mb", "vms_mb", "uss_mb", "gpu_allocated_mb", "gpu_reserved_mb")
         return {name: getattr(self, name) for name in sizes} | self.counts
 
@@ -67,7 +68,7 @@ class MemoryProfiler:
     def __init__(self) -> None:
         self.snapshots: deque[Snapshot] = deque(maxlen=MAX_SNAPSHOTS)
         self.baseline: Snapshot | None = None
-        """The first snapshot, since which growth is measured."""
+        """The first snapshot."""
         self._start = time.monotonic()
         self._process = psutil.Process()
         self._visits: Counter[str] = Counter()
@@ -77,7 +78,7 @@ class MemoryProfiler:
         }
 
     def track(self, label: str, item: object, count: int = 1) -> None:
-        """Count `item` as `count` objects under `label` for as long as it lives; it is not kept alive."""
+        """Count `item` as `count` objects under `label` while it lives; it is not kept alive."""
         self._tracked.setdefault(label, weakref.WeakKeyDictionary())[item] = count
 
     def counts(self) -> dict[str, int]:
@@ -85,9 +86,9 @@ class MemoryProfiler:
         return {label: sum(living.values()) for label, living in self._tracked.items()}
 
     def log_memory(self, label: str, show_objects: bool = False, *, census: bool = False) -> Snapshot:
-        """Take, keep and log one snapshot; a census counts tensors, arrays and objects (about 1 s for 500,000 objects).
+        """Take, keep and log a snapshot; a census counts tensors, arrays and objects (1 s for 500,000 objects).
 
-        `show_objects` takes the census and logs the largest objects, 10 MiB and up, as well.
+        `show_objects` takes the census and also logs the largest objects.
         """
         census = census or show_objects
         if census:
@@ -106,7 +107,7 @@ class MemoryProfiler:
             counts={"figures": _open_figures(), **self.counts()},
         )
         self._visits[label] += 1
-        # The measurements come first: they would include the lists of the census.
+        # After the measurements, which would include the lists of the census.
         heap = scan_heap(ignore=OWN_TYPES) if census else Heap()
         if census:
             counted = take_census(heap)
@@ -117,7 +118,7 @@ class MemoryProfiler:
         values = ", ".join(f"{name} {cell(value)}" for name, value in snapshot.measures().items())
         logger.debug("memory [%s] %s", label, values)
         if show_objects:
-            logger.debug("largest objects\n%s", large_object_table(largest_objects(heap)))
+            logger.debug("largest objects\n%s", large_object_table(heap))
         return snapshot
 
     def visits(self, label: str) -> list[Snapshot]:
@@ -125,11 +126,11 @@ class MemoryProfiler:
         return [snapshot for snapshot in self.snapshots if snapshot.label == label]
 
     def phases(self) -> list[tuple[str, float, float, float, float]]:
-        """Return the kept snapshots as points of a picture: label, seconds, and RSS, USS and GPU memory in MiB."""
+        """Return label, seconds, and RSS, USS and GPU memory in MiB of each kept snapshot."""
         return [(s.label, s.seconds, s.rss_mb, s.uss_mb, s.gpu_allocated_mb) for s in self.snapshots]
 
     def trend(self, label: str) -> dict[str, float]:
-        """Return the Theil-Sen slope of each measure per visit of `label` after the warm-up; none below two visits."""
+        """Return the Theil-Sen slope of each measure per visit of `label` after the warm-up, given two visits."""
         series: dict[str, list[tuple[int, float]]] = {}
         for snapshot in self.visits(label):
             if snapshot.visit >= WARM_UP_VISITS:
@@ -142,7 +143,7 @@ class MemoryProfiler:
         }
 
     def trend_table(self, label: str) -> str:
-        """Return first and last value and slope per visit of each measure of `label`, as lines of text."""
+        """Return a table of the first and last value and slope per visit of each measure of `label`."""
         visits, slopes = self.visits(label), self.trend(label)
         rows = _changes(visits[0], visits[-1])
         for row in rows:
@@ -151,21 +152,20 @@ class MemoryProfiler:
 
     def find_leaks(self, label: str) -> list[Leak]:
         """Find the counts that grew at each of the last three or more censuses of `label` after the warm-up."""
-        # The last warm-up census is what the first later one is compared with.
+        # The first later census is compared with the last one of the warm-up.
         censuses = [s.causes for s in self.visits(label) if s.causes is not None and s.visit >= WARM_UP_VISITS - 1]
         recent = censuses[-RECENT_CENSUSES:]
         if len(recent) <= LEAK_VISITS:
             return []
         table = np.zeros((len(recent), len(self._columns)), dtype=np.int64)
         for row, counts in zip(table, recent, strict=True):
-            row[: len(counts)] = counts  # causes that were first met later counted 0 here
+            row[: len(counts)] = counts  # causes that were found later count 0
         return name_leaks(list(self._columns), table)
 
     def summary_line(self, label: str = "generation") -> str:
         """Return resident and peak memory, the slope per visit of `label` and a verdict, as one line.
 
-        The verdict is `growing: ` with the leaks found at any label, else by the slope `steady` or `growing: nothing
-        named`; with fewer than three visits after the warm-up `too early to tell`.
+        It is `growing: ` with the leaks of any label; else, given three visits after the warm-up, the slope decides.
         """
         now = self.snapshots[-1]
         parts = [f"resident {now.rss_mb:,.0f} MB", f"peak {peak_rss_mb():,.0f} MB"]
@@ -185,9 +185,9 @@ class MemoryProfiler:
         return ", ".join([*parts, verdict])
 
     def final_summary(self, min_mb: float = 50.0) -> str:
-        """Log and return growth since the baseline, each label's trend and leaks, and objects of `min_mb` MiB and more.
+        """Log and return growth since the baseline, each label's trend and leaks, and the largest objects.
 
-        Objects are counted, in about a second, if a census was taken before.
+        Objects are listed, in about a second, if a census was taken before.
         """
         growth = [] if self.baseline is None else _changes(self.baseline, self.snapshots[-1])
         parts = [f"memory growth since the baseline\n{table(growth, ('measure', 'first', 'last', 'change'))}"]
@@ -197,8 +197,8 @@ class MemoryProfiler:
             parts += [f"leak at {label!r}: {leak}" for leak in self.find_leaks(label)]
         if self._columns:
             gc.collect()
-            large = largest_objects(scan_heap(ignore=OWN_TYPES), min_mb)
-            parts.append(f"objects of {min_mb:g} MB and more\n{large_object_table(large)}")
+            large = large_object_table(scan_heap(ignore=OWN_TYPES), min_mb)
+            parts.append(f"objects of {min_mb:g} MB and more\n{large}")
         summary = "\n".join(parts)
         logger.debug("%s", summary)
         return summary
@@ -210,10 +210,7 @@ class MemoryProfiler:
 
 
 def theil_sen(values: Sequence[float], times: Sequence[float] | None = None) -> float:
-    """Return the median of the slopes between all pairs of the last 200 points; times default to 0, 1, 2, ...
-
-    Theil (1950), Sen (1968): up to 29% of the points may be arbitrarily wrong.
-    """
+    """Return the median slope (Theil 1950, Sen 1968) of all pairs of the last 200 points; times default to 0, 1, ..."""
     y = np.asarray(values, dtype=np.float64)[-MAX_TREND_VISITS:]
     x = np.arange(len(y)) if times is None else np.asarray(times, dtype=np.float64)[-MAX_TREND_VISITS:]
     first, second = np.triu_indices(len(y), k=1)
@@ -221,12 +218,12 @@ def theil_sen(values: Sequence[float], times: Sequence[float] | None = None) -> 
 
 
 OWN_TYPES = (Snapshot, MemoryProfiler, Cause, Leak)
-"""Objects of the profiler's own, left out of what it counts."""
+"""The profiler's own objects, which it does not count."""
 
 
 @cache
 def get_profiler() -> MemoryProfiler:
-    """Return the profiler of this process, made on the first call and after each `get_profiler.cache_clear()`."""
+    """Return the profiler of this process; a new one after `get_profiler.cache_clear()`."""
     return MemoryProfiler()
 
 
@@ -239,7 +236,7 @@ def gpu_memory() -> tuple[int, int]:
 
 
 def _process_memory(process: psutil.Process) -> tuple[int, int, int]:
-    """Return resident, virtual and unique memory, bytes."""
+    """Return resident, virtual and unique memory in bytes."""
     basic = process.memory_info()
     try:
         return basic.rss, basic.vms, process.memory_full_info().uss
@@ -253,9 +250,9 @@ def _open_figures() -> int:
 
 
 def _changes(first: Snapshot, last: Snapshot) -> list[dict[str, Any]]:
-    """Return a row for each measure of the last snapshot; changes of those that the first one has, too."""
-    before, rows = first.measures(), []
-    for name, value in last.measures().items():
-        change = value - before[name] if name in before else None
-        rows.append({"measure": name, "first": before.get(name), "last": value, "change": change})
-    return rows
+    """Return a row for each measure of the last snapshot, with its change if the first one has it."""
+    before = first.measures()
+    return [
+        {"measure": name, "first": before.get(name), "last": value, "change": value - before.get(name, math.nan)}
+        for name, value in last.measures().items()
+    ]
