@@ -1,10 +1,10 @@
-"""Settings of a run that learns to place fuel breaks: the network, its learning, what is bounded, the run."""
+"""Settings of a run that learns to place fuel breaks, and arguments of its commands."""
 
 from __future__ import annotations
 
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from data.fuel_breaks.config import TileConfig
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
@@ -21,6 +21,8 @@ from utils.config.kinds import (
     ResumedRunName,
     RunName,
     RunsFolder,
+    SavedRunName,
+    SettingsFile,
     Share,
     Threads,
     Verbose,
@@ -33,7 +35,7 @@ RUNS = Path("runs/fuel-breaks")
 
 @checked_dataclass
 class DQNConfig:
-    """Settings of the learning."""
+    """Deep Q-learning."""
 
     lanes: Annotated[PositiveInt, Mark.SHORT] = 16
     """Episodes that are played in lockstep; each lane is a collector."""
@@ -77,7 +79,7 @@ class DQNConfig:
 
 @checked_dataclass
 class BoundsConfig:
-    """Lengths of all histories, and how often memory is checked."""
+    """Lengths of histories, and how often memory is checked."""
 
     loss_history: PositiveInt = 1000
     """Losses of the last gradient steps that are kept."""
@@ -98,7 +100,7 @@ class BoundsConfig:
 
 
 def _learning_environment() -> FuelBreakConfig:
-    """Rewards by 160 fires, as the luck of 40 drowns what one cell changes; caches of a size that is soon reached."""
+    # Rewards by 160 fires: with 40 the noise drowns the effect of one cell. Small caches, which soon stop growing.
     return FuelBreakConfig(
         scenarios=ScenarioConfig(reward_ignitions_per_wind=20), cached_states=256, cached_episodes=16
     )
@@ -139,3 +141,46 @@ class FuelBreakRunConfig:
 
     def __post_init__(self) -> None:
         require(self.minutes > 0 or self.episodes > 0, "minutes > 0 or episodes > 0", (self.minutes, self.episodes))
+
+
+@checked_dataclass
+class FuelBreakTrainArguments:
+    """Train a deep Q-network that places fuel breaks on a landscape, such that wildfires burn less.
+
+    `fuel-breaks evaluate` then judges it on unseen tiles, `fuel-breaks show` draws them.
+    """
+
+    settings: FuelBreakRunConfig = field(default_factory=FuelBreakRunConfig)
+    config: SettingsFile = None
+
+
+@checked_dataclass
+class FuelBreakEvaluateArguments:
+    """Compare the best network of a run with every baseline, tile by tile, on unseen fires."""
+
+    run: SavedRunName = None
+    split: Literal["validation", "test"] = "test"
+    """Tiles on which it is judged; the network was chosen on the validation tiles."""
+    tiles: NonNegativeInt = 0
+    """At most this many tiles, evenly spaced; 0: all."""
+    scenario_seeds: PositiveInt = 3
+    """Sets of fires per tile; breaks are placed anew for each."""
+    runs_dir: RunsFolder = RUNS
+    device: Device = "auto"
+    threads: Threads = 0
+
+
+@checked_dataclass
+class FuelBreakShowArguments:
+    """Draw a tile: breaks by the network and by baselines, burn probability before and after, one fire as animation."""
+
+    run: SavedRunName = None
+    split: Literal["train", "validation", "test"] = "test"
+    """Split that the tile is in."""
+    tile: NonNegativeInt = 0
+    """Number of the tile in its split, from the north-west."""
+    scenario_seed: NonNegativeInt = 0
+    """Set of fires that the policies plan for and are judged by."""
+    runs_dir: RunsFolder = RUNS
+    device: Device = "auto"
+    threads: Threads = 0

@@ -1,4 +1,4 @@
-"""Pictures of the fuel-break experiment: learning curves, the comparison of policies, maps, and one fire as a GIF."""
+"""Pictures of the fuel-break experiment: learning curve, comparison of policies, maps, and a fire as a GIF."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgb
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
@@ -22,7 +20,8 @@ from data.fuel_breaks.landscape import Landscape
 from environment.fuel_breaks.burn_state import Hazard
 from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
-from utils.pictures import BLUE, GREY, INK, ORANGE, VERMILION, outside_legend, picture, save_figure
+from utils.pictures import BLUE, GREY, INK, ORANGE, VERMILION, new_figure, outside_legend, picture, save_figure
+from utils.runs.durable import new_file
 
 _COVERS = (
     ("", "unburnable", "#AFC6D9"),
@@ -33,11 +32,11 @@ _COVERS = (
     ("TL", "timber litter", "#8FB58A"),
     ("SB", "slash", "#C9B7A3"),
 )
-"""Kinds of ground: how the names of their fuel models begin, label and colour."""
+"""Land covers: prefix of their fuel models' names, label and colour."""
 _BREAK, _BURNED, _CONTOUR = "#1A1A1A", "#5B4A4A", "#6E5B43"
 _BACKING = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
 _MIN_RELIEF_M = 20.0
-"""Ground that is flatter is drawn without contour lines."""
+"""Flatter ground is drawn without contour lines."""
 _FRONT_MINUTES = 10.0
 _FRAMES = 25
 
@@ -78,7 +77,7 @@ def draw_comparison(reductions: Mapping[str, Float64Array], path: Path, title: s
     with picture(path, title, note) as (_, axes):
         for row, name in enumerate(order):
             values = reductions[name]
-            # Dots beside one another by their order: no draw of random numbers, and the same picture every time.
+            # Jitter by rank: the same picture every time.
             heights = row + 0.28 * (np.argsort(np.argsort(values)) % 7 - 3) / 3
             first = name == next(iter(reductions))
             axes.plot(values, heights, "o", color=BLUE if first else GREY, markersize=3, alpha=0.45)
@@ -96,10 +95,10 @@ def draw_comparison(reductions: Mapping[str, Float64Array], path: Path, title: s
 def draw_breaks(
     landscape: Landscape, placements: Sequence[Placement], path: Path, title: str, note: str | None
 ) -> None:
-    """Write a PNG with a map for each policy: ground, contours and the cells that it cleared."""
+    """Write a PNG with a map for each policy: land cover, contours and cleared cells."""
     columns = min(4, len(placements))
     rows = -(-len(placements) // columns)
-    figure = _figure(3.3 * columns + 2.1, 3.45 * rows + 0.9, title, note)
+    figure = new_figure(3.3 * columns + 2.1, 3.45 * rows + 0.9, title, note)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, placement in zip(grid, placements, strict=False):
         _ground(axes, landscape)
@@ -134,7 +133,7 @@ def draw_burn_probability(
     first = placements[0]
     maps = [("no breaks", before, None), *((p.name, p.burn_probability, p.cleared) for p in placements)]
     columns = len(maps) + 1
-    figure = _figure(3.4 * columns + 1.2, 4.6, title, note)
+    figure = new_figure(3.4 * columns + 1.2, 4.6, title, note)
     grid = figure.subplots(1, columns)
     for axes, (name, probability, cleared) in zip(grid, maps, strict=False):
         image = axes.imshow(100 * probability, cmap="cividis", vmin=0, vmax=100 * float(before.max()))
@@ -154,16 +153,16 @@ def draw_burn_probability(
 def draw_fire(
     landscape: Landscape, judging: Hazard, cleared: BoolArray, path: Path, title: str, note: str | None
 ) -> None:
-    """Write a GIF of one fire without breaks (left) and with them (right), the last frame held.
+    """Write a GIF of one fire without breaks (left) and with them (right).
 
-    Of the fires of at least mean size it is the one of which breaks save most nearly the share that they save of all.
+    Of the fires of at least mean size it is the one whose reduction by the breaks is closest to that of all.
     """
     arrivals = [judging.burn(mask.ravel()) for mask in (np.zeros_like(cleared), cleared)]
     before, after = (np.isfinite(arrival).sum(axis=1) for arrival in arrivals)
     distance = np.abs(1 - after / np.maximum(before, 1) - (1 - after.sum() / before.sum()))
     fire = int(np.where(before >= before.mean(), distance, np.inf).argmin())
     without, with_breaks = (arrival[fire].reshape(landscape.shape) for arrival in arrivals)
-    figure = _figure(9.6, 5.2, title, note, dpi=80)
+    figure = new_figure(9.6, 5.2, title, note, dpi=80)
     left, right = figure.subplots(1, 2)
     sides = []
     star: dict[str, Any] = {"marker": "*", "color": ORANGE, "markeredgecolor": INK}
@@ -182,7 +181,7 @@ def draw_fire(
         _break_handle(),
     ]
     figure.legend(handles=handles, loc="outside lower right", ncols=4, frameon=False, fontsize=9)
-    canvas, images = FigureCanvasAgg(figure), []
+    images = []
     for minute in np.linspace(0, judging.duration_minutes, _FRAMES).tolist():
         for axes, name, arrival, flames in sides:
             is_burned = arrival <= minute
@@ -192,20 +191,19 @@ def draw_fire(
             flames.set_data(colours)
             hectares = int(is_burned.sum()) * landscape.cell_size_m**2 / 10_000
             _map_title(axes, name, f"{minute:.0f} min: {hectares:.1f} ha burned")
-        canvas.draw()
-        figure.set_layout_engine("none")  # frames keep the places that the first one took
-        images.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+        figure.canvas.draw()
+        figure.set_layout_engine("none")  # all frames keep the layout of the first
+        images.append(Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB"))  # type: ignore[attr-defined]
     # One palette for all frames, or colours would flicker.
     palette = images[-1].convert("P", palette=Image.Palette.ADAPTIVE, colors=128)
     indexed = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
-    temporary = path.with_name(f".{path.name}.tmp")
     durations = [160] * (_FRAMES - 1) + [2500]
-    indexed[0].save(temporary, format="GIF", save_all=True, append_images=indexed[1:], duration=durations, loop=0)
-    temporary.replace(path)
+    with new_file(path) as file:
+        indexed[0].save(file, format="GIF", save_all=True, append_images=indexed[1:], duration=durations, loop=0)
 
 
 def _cover(landscape: Landscape) -> NDArray[np.int64]:
-    """Return the number of each cell's kind of ground in `_COVERS`."""
+    """Return the number of each cell's land cover in `_COVERS`."""
     cover = np.zeros(landscape.shape, dtype=np.int64)
     for number, (prefix, _, _) in enumerate(_COVERS[1:], start=1):
         codes = [code for code, model in FUEL_MODELS.items() if model.name.startswith(prefix)]
@@ -214,7 +212,7 @@ def _cover(landscape: Landscape) -> NDArray[np.int64]:
 
 
 def _contour_levels(elevation_m: NDArray[np.float32]) -> Float64Array:
-    """Return heights of about ten contour lines, none where the ground is flat."""
+    """Return heights of about ten contour lines, none on flat ground."""
     low, high = float(elevation_m.min()), float(elevation_m.max())
     if high - low < _MIN_RELIEF_M:
         return np.zeros(0)
@@ -264,7 +262,7 @@ def _north_and_scale(axes: Axes, landscape: Landscape, colour: str = INK) -> Non
 
 
 def _wind_arrow(axes: Axes, wind: Wind) -> None:
-    """Draw where the wind blows to, in the lower right corner."""
+    """Draw an arrow in the direction of the wind in the lower right corner."""
     angle = np.deg2rad(wind.from_degrees + 180)
     x, y, reach = 0.87, 0.165, 0.075
     east, north = reach * np.sin(angle), reach * np.cos(angle)
@@ -272,12 +270,3 @@ def _wind_arrow(axes: Axes, wind: Wind) -> None:
     axes.annotate("", (x + east, y + north), (x - east, y - north), "axes fraction", arrowprops=arrow, zorder=8)
     text: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": BLUE, "bbox": _BACKING, "zorder": 8}
     axes.text(x, 0.025, f"wind {wind.speed_km_h:.0f} km/h", transform=axes.transAxes, **text)
-
-
-def _figure(width: float, height: float, title: str, note: str | None, dpi: int = 150) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK)
-    if note:
-        figure.supxlabel(note, fontsize=8, color=INK, style="italic", x=0.01, ha="left")
-    return figure

@@ -12,29 +12,24 @@ from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.burn_state import FireSimulator, Hazard
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
-from training.fuel_breaks.arguments import FuelBreakShowArguments
 from training.fuel_breaks.baselines import baselines, place, reduction_percent
-from training.fuel_breaks.evaluate_command import AGENT
+from training.fuel_breaks.config import FuelBreakShowArguments
 from training.fuel_breaks.pictures import Placement, draw_breaks, draw_burn_probability, draw_fire, draw_learning
-from training.fuel_breaks.run import SavedAgent, open_agent
+from training.fuel_breaks.run import AGENT, SavedAgent, open_agent
 from utils.errors import ConfigError
-from utils.runs.devices import choose_device, choose_threads
 
 logger = logging.getLogger(__name__)
-_RIVAL = "adaptive downstream value"
+_BEST_BASELINE = "adaptive downstream value"
 _IGNITIONS_PER_WIND = 200
-"""Of the pictures: more fires than an evaluation has, so that the maps are smooth."""
+"""More fires than in an evaluation, so that the maps are smooth."""
 
 
 def run_show(arguments: FuelBreakShowArguments) -> Path:
-    """Draw one tile into `runs/fuel-breaks/NAME/tile-SPLIT-K/` and the run's learning curve; returns that folder.
+    """Draw a tile into `runs/fuel-breaks/NAME/tile-SPLIT-K/`, and the run's learning curve; return that folder.
 
-    Raises:
-        ConfigError, DataError: there is no such run or tile, or its landscape cannot be read.
+    Raises ConfigError if there is no such tile, else as `open_agent`.
     """
-    device = choose_device(arguments.device)
-    choose_threads(arguments.threads)
-    agent = open_agent(arguments.runs_dir, arguments.run, device)
+    agent = open_agent(arguments.runs_dir, arguments.run, arguments.device, arguments.threads)
     tiles = agent.tiles[arguments.split]
     if arguments.tile >= len(tiles):
         raise ConfigError(f"expected a {arguments.split} tile from 0 to {len(tiles) - 1}, got {arguments.tile}")
@@ -64,7 +59,7 @@ def _draw_tile(agent: SavedAgent, tile: Tile, name: str, seed: int, folder: Path
     title = f"{name}: where each policy clears {env.budget_cells} cells ({hectares:.1f} ha)"
     draw_breaks(landscape, list(placements.values()), folder / "breaks.png", title, fires_note)
     before = _burn_probability(judging, np.zeros(judging.grid.cells, dtype=np.bool_))
-    chosen = [placements[AGENT], placements[_RIVAL]]
+    chosen = [placements[AGENT], placements[_BEST_BASELINE]]
     title = f"{name}: burn probability before and after"
     draw_burn_probability(landscape, before, chosen, folder / "burn_probability.png", title, fires_note)
     title = f"{name}: one fire, without and with breaks"

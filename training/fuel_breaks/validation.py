@@ -1,4 +1,4 @@
-"""Judging of policies: on tiles that they did not learn from, by fires that they neither saw nor were rewarded by."""
+"""Judging policies on tiles that they did not learn from, by fires that they neither saw nor were rewarded by."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def spaced(available: int, count: int) -> list[int]:
 
 
 class Judge:
-    """Tiles with their fires, computed once and kept: the judging fires are the same for every policy."""
+    """Tiles with their fires, which are the same for every policy and computed once."""
 
     def __init__(
         self,
@@ -31,22 +31,21 @@ class Judge:
         safe_point: Callable[[], None] = lambda: None,
         lanes: int = 16,
     ) -> None:
-        """Keep the fires of all tiles; `lanes` tiles are played in lockstep."""
         own = replace(config, cached_episodes=len(tiles), cached_states=1)
         self.tiles = tuple(tiles)
         self._env = VectorFuelBreakEnvironment(tiles, own)
         self._judging = FireSimulator(tiles, own, "judging")
-        self._safe_point = safe_point
-        self._lanes = lanes
+        self._safe_point, self._lanes = safe_point, lanes
 
     def reductions(self, policy: Policy, scenario_seed: int = 0) -> Float64Array:
-        """Place breaks once on each tile and return the (tiles,) reductions of the burned area in percent."""
+        """Place breaks on each tile; return the (tiles,) reductions of the burned area in percent."""
         results = []
         for first in range(0, len(self.tiles), self._lanes):
             lanes = range(first, min(first + self._lanes, len(self.tiles)))
-            placed = place(policy, self._env, lanes, scenario_seed, self._safe_point)
-            hazards = [self._judging.hazard(tile, scenario_seed) for tile in lanes]
-            results += [reduction_percent(*pair) for pair in zip(hazards, placed, strict=True)]
+            for tile, cleared in zip(
+                lanes, place(policy, self._env, lanes, scenario_seed, self._safe_point), strict=True
+            ):
+                results.append(reduction_percent(self._judging.hazard(tile, scenario_seed), cleared))
         return np.array(results)
 
 
