@@ -67,8 +67,8 @@ def _draw(chart: Chart, axes: Axes) -> None:
         label = f"{line.label}\n{line.end}"
         axes.plot(chart.shares, line.values, linewidth=width, zorder=layer, label=label, **style)
     for vertical in chart.verticals:
-        label = vertical.label if len(chart.verticals) == 1 else None
-        axes.axvline(vertical.share, color=GREY, linestyle=":", linewidth=0.9, label=label)
+        name = vertical.label if len(chart.verticals) == 1 else None
+        axes.axvline(vertical.share, color=GREY, linestyle=":", linewidth=0.9, label=name)
     for mark in chart.marks:
         axes.plot(mark.share, mark.value, "o", color=STYLES[0][0], markersize=6, zorder=4)
         text: dict[str, Any] = {"ha": "right" if mark.share > 0.5 else "left", "fontsize": 9, "color": INK}
