@@ -28,8 +28,8 @@ from environment.fuel_breaks.burn_state import BurnState, FireSimulator
 from environment.fuel_breaks.config import FuelBreakConfig, FuelMoisture
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import CHAINS_PER_HOUR_PER_METRE_PER_MINUTE, Wind, surface_fire
-from training.fuel_breaks.baselines import adaptive, baselines, downstream_value, place
-from training.fuel_breaks.validation import evaluate, spaced
+from training.fuel_breaks.policies import adaptive, baselines, downstream_value
+from training.fuel_breaks.validation import evaluate, place, spaced
 
 logger = logging.getLogger("benchmarks.speed.fuel_breaks")
 FLAMMAP_MOISTURE = FuelMoisture(6, 8, 10, 75, 60)

@@ -13,20 +13,18 @@ from environment.fuel_breaks.config import ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import Wind
 from tests.fuel_breaks.fire_cases import WATER, flat_landscape, small_config, small_tiles
-from training.fuel_breaks.baselines import (
+from training.fuel_breaks.policies import (
     adaptive,
     baselines,
     best_legal,
     burn_probability,
     domirank,
     downstream_value,
-    place,
     random_cells,
-    reduction_percent,
     static,
     tree_betweenness,
 )
-from training.fuel_breaks.validation import evaluate
+from training.fuel_breaks.validation import evaluate, place, reduction_percent
 
 NAMES = list(baselines())
 

@@ -99,13 +99,6 @@ class BoundsConfig:
     """Gradient steps between two memory checks."""
 
 
-def _learning_environment() -> FuelBreakConfig:
-    # Rewards by 160 fires: with 40 the noise drowns the effect of one cell. Small caches, which soon stop growing.
-    return FuelBreakConfig(
-        scenarios=ScenarioConfig(reward_ignitions_per_wind=20), cached_states=256, cached_episodes=16
-    )
-
-
 @checked_dataclass
 class FuelBreakRunConfig:
     """Settings of a whole run."""
@@ -134,7 +127,12 @@ class FuelBreakRunConfig:
     threads: Threads = 0
     verbose: Verbose = False
     tiles: TileConfig = field(default_factory=TileConfig)
-    env: FuelBreakConfig = field(default_factory=_learning_environment)
+    # Rewards by 160 fires: with 40 the noise drowns the effect of one cell. Small caches, which soon stop growing.
+    env: FuelBreakConfig = field(
+        default_factory=lambda: FuelBreakConfig(
+            scenarios=ScenarioConfig(reward_ignitions_per_wind=20), cached_states=256, cached_episodes=16
+        )
+    )
     network: QNetworkConfig = field(default_factory=QNetworkConfig)
     learning: DQNConfig = field(default_factory=DQNConfig)
     bounds: BoundsConfig = field(default_factory=BoundsConfig)

@@ -19,13 +19,14 @@ from torch.nn import functional
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.burn_state import Exposure
 from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnvironment
-from training.fuel_breaks.baselines import adaptive, downstream_value
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.policies import (
     PERCENT_PER_UNIT,
     action_values,
+    adaptive,
     build_network,
     build_symmetry,
+    downstream_value,
     downstream_values,
     greedy,
     noisy_choice,

@@ -11,9 +11,9 @@ import numpy as np
 from scipy import stats
 
 from environment.fuel_breaks.fire_spread import Float64Array
-from training.fuel_breaks.baselines import baselines
 from training.fuel_breaks.config import FuelBreakEvaluateArguments
 from training.fuel_breaks.pictures import draw_comparison
+from training.fuel_breaks.policies import baselines
 from training.fuel_breaks.run import AGENT, SavedAgent, open_agent
 from training.fuel_breaks.validation import evaluate, spaced
 from utils.runs.run_log import write_json

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, load_landscape, split_tiles
 from data.fuel_breaks.terrain import generated_landscape
-from training.fuel_breaks.baselines import Policy
 from training.fuel_breaks.config import FuelBreakRunConfig
-from training.fuel_breaks.policies import build_network, build_symmetry, greedy
+from training.fuel_breaks.policies import Policy, build_network, build_symmetry, greedy
 from utils.config.settings import settings_hash
 from utils.errors import DataError
 from utils.runs.devices import choose_device, choose_threads

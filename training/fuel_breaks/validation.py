@@ -8,11 +8,31 @@ from dataclasses import replace
 import numpy as np
 
 from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.burn_state import FireSimulator
+from environment.fuel_breaks.burn_state import BurnState, FireSimulator, Hazard
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fire_spread import Float64Array
-from training.fuel_breaks.baselines import Policy, place, reduction_percent
+from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
+from training.fuel_breaks.policies import Policy
+
+
+def place(
+    policy: Policy,
+    env: VectorFuelBreakEnvironment,
+    tiles: Sequence[int],
+    scenario_seed: int,
+    safe_point: Callable[[], None] = lambda: None,
+) -> BoolArray:
+    """Return the (tiles, cells) breaks that a policy makes, seeing the planning fires of the seed."""
+    env.reset(tiles, [scenario_seed] * len(tiles))
+    while not env.terminated.all():
+        safe_point()
+        env.step(policy(env))
+    return env.cleared
+
+
+def reduction_percent(hazard: Hazard, cleared: BoolArray) -> float:
+    """Return the reduction of the burned area in percent if (cells,) are cleared."""
+    return 100 * (1 - BurnState(hazard, cleared).burned_cells / hazard.start_burned_cells)
 
 
 def spaced(available: int, count: int) -> list[int]:

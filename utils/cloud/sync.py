@@ -55,7 +55,10 @@ class CloudSync:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None and not self._closed:
-            self._wait_idle(_end_of_grace(error))
+            deadline = time.monotonic() + (0.0 if isinstance(error, KeyboardInterrupt) else ERROR_GRACE_SECONDS)
+            if isinstance(error, StopRequested):
+                deadline = error.asked_at + STOP_GRACE_SECONDS
+            self._wait_idle(deadline)
             if missing := self.missing():
                 log.warning("%s; not in the cloud: %s", self.status(), "; ".join(missing))
         self.close()
@@ -164,8 +167,11 @@ class CloudSync:
 
     def _upload(self, path: Path) -> str:
         """Upload a file or a checkpoint; return why it failed, or an empty string."""
+        settings = self._folder / CONFIG
         try:
-            self._claim_name()
+            if not self._is_claimed and settings.is_file():
+                self._store.put(self._name(settings), settings.read_bytes(), if_absent=True)
+                self._is_claimed = True
             if generation_of(path.name) is None:
                 self._store.put(self._name(path), path.read_bytes())  # a copy: the file may grow meanwhile
             else:
@@ -178,13 +184,6 @@ class CloudSync:
         except Exception as error:  # training continues; the end of the run reports it
             return f"{type(error).__name__}: {getattr(error, 'strerror', None) or 'unexpected'}"
         return ""
-
-    def _claim_name(self) -> None:
-        """Store the run's settings unless they are there; CloudError if another run's are."""
-        settings = self._folder / CONFIG
-        if not self._is_claimed and settings.is_file():
-            self._store.put(self._name(settings), settings.read_bytes(), if_absent=True)
-            self._is_claimed = True
 
     def _upload_generation(self, path: Path) -> None:
         base = self._name(path)
@@ -230,9 +229,3 @@ def list_generations(store: ObjectStore, run: str) -> dict[int, set[str]]:
         if file and (generation := generation_of(folder)) is not None:
             found.setdefault(generation, set()).add(file)
     return found
-
-
-def _end_of_grace(error: BaseException) -> float:
-    if isinstance(error, StopRequested):
-        return error.asked_at + STOP_GRACE_SECONDS
-    return time.monotonic() + (0.0 if isinstance(error, KeyboardInterrupt) else ERROR_GRACE_SECONDS)

@@ -119,7 +119,8 @@ def find_storages(
 ) -> list[Storage]:
     """Return the storages of the given objects; those that overlap in memory are merged."""
     with torch._C.DisableTorchFunctionSubclass():
-        pieces = [*map(_tensor_storage, tensors), *map(_array_storage, arrays), *map(_blob_storage, blobs)]
+        pieces = [*map(_tensor_storage, tensors), *map(_array_storage, arrays)]
+        pieces += [Storage("cpu", *byte_bounds(np.frombuffer(blob, np.uint8)), 0, [blob]) for blob in blobs]
     merged: list[Storage] = []
     for piece in sorted(pieces, key=lambda piece: (piece.device, piece.low, -piece.high, piece.rank)):
         last = merged[-1] if merged else None
@@ -198,10 +199,6 @@ def _array_storage(array: Any) -> Storage:
     low, high = byte_bounds(plain) if plain.size else (0, 0)
     rank = 1 if owner.flags.owndata else 3
     return Storage("cpu", low, high, rank, [owner] if array is owner else [owner, array])
-
-
-def _blob_storage(blob: bytes | bytearray) -> Storage:
-    return Storage("cpu", *byte_bounds(np.frombuffer(blob, np.uint8)), 0, [blob])
 
 
 def _gradient_node(tensor: torch.Tensor) -> Any:

@@ -72,7 +72,7 @@ class MemoryProfiler:
         self._start = time.monotonic()
         self._process = psutil.Process()
         self._visits: Counter[str] = Counter()
-        self._columns: dict[Cause, int] = {}
+        self._columns: dict[Cause, None] = {}  # an ordered set
         self._tracked: dict[str, weakref.WeakKeyDictionary[object, int]] = {
             label: weakref.WeakKeyDictionary() for label in DEFAULT_COUNTS
         }
@@ -95,6 +95,7 @@ class MemoryProfiler:
             gc.collect()
         rss, vms, uss = _process_memory(self._process)
         allocated, reserved = gpu_memory()
+        pyplot = sys.modules.get("matplotlib.pyplot")
         snapshot = Snapshot(
             label=label,
             visit=self._visits[label],
@@ -104,14 +105,16 @@ class MemoryProfiler:
             uss_mb=uss / MB,
             gpu_allocated_mb=allocated / MB,
             gpu_reserved_mb=reserved / MB,
-            counts={"figures": _open_figures(), **self.counts()},
+            counts={"figures": len(pyplot.get_fignums()) if pyplot else 0, **self.counts()},
         )
         self._visits[label] += 1
         # After the measurements, which would include the lists of the census.
         heap = scan_heap(ignore=OWN_TYPES) if census else Heap()
         if census:
             counted = take_census(heap)
-            causes = self._columns_of(causes_of(counted, snapshot.counts))
+            found = causes_of(counted, snapshot.counts)
+            self._columns |= dict.fromkeys(found)
+            causes = np.array([found.get(cause, 0) for cause in self._columns], dtype=np.int64)
             snapshot = replace(snapshot, counts=snapshot.counts | counted.counts, causes=causes)
         self.baseline = self.baseline or snapshot
         self.snapshots.append(snapshot)
@@ -203,11 +206,6 @@ class MemoryProfiler:
         logger.debug("%s", summary)
         return summary
 
-    def _columns_of(self, counts: dict[Cause, int]) -> np.ndarray:
-        for cause in counts:
-            self._columns.setdefault(cause, len(self._columns))
-        return np.array([counts.get(cause, 0) for cause in self._columns], dtype=np.int64)
-
 
 def theil_sen(values: Sequence[float], times: Sequence[float] | None = None) -> float:
     """Return the median slope (Theil 1950, Sen 1968) of all pairs of the last 200 points; times default to 0, 1, ..."""
@@ -242,11 +240,6 @@ def _process_memory(process: psutil.Process) -> tuple[int, int, int]:
         return basic.rss, basic.vms, process.memory_full_info().uss
     except (psutil.Error, OSError):
         return basic.rss, basic.vms, basic.rss
-
-
-def _open_figures() -> int:
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    return 0 if pyplot is None else len(pyplot.get_fignums())
 
 
 def _changes(first: Snapshot, last: Snapshot) -> list[dict[str, Any]]:
