@@ -146,24 +146,21 @@ class DQNTrainer:
         started = time.monotonic()
         learning, env = self.config.learning, self.env
         groups = learning.lanes // learning.lanes_per_tile
-        drawn = [
-            torch.randint(n, (groups,), generator=self.generator) for n in (len(env.planning.tiles), MAX_SCENARIO_SEED)
-        ]
+        bounds = len(env.planning.tiles), MAX_SCENARIO_SEED
+        drawn = [torch.randint(bound, (groups,), generator=self.generator) for bound in bounds]
         env.reset(*(values.repeat_interleave(learning.lanes_per_tile).numpy() for values in drawn))
-        masks, actions, rewards, is_open = [], [], [], []
-        exposures: list[list[Exposure]] = [list(env.exposures)]
-        while not env.terminated.all():
+        masks, exposures, steps = [np.packbits(env.cleared, axis=1)], [list(env.exposures)], []
+        while not (terminated := env.terminated).all():
             begun = time.monotonic()
+            actions = self._choose()
+            steps.append((actions, env.step(actions), ~terminated))
             masks.append(np.packbits(env.cleared, axis=1))
-            is_open.append(~env.terminated)
-            actions.append(self._choose())
-            rewards.append(env.step(actions[-1]))
             exposures.append(list(env.exposures))
             self.histories["step_times"].append(time.monotonic() - begun)
             self.checks.add("environment_steps", learning.lanes)
-        masks.append(np.packbits(env.cleared, axis=1))
-        self._store(np.stack(masks), np.stack(actions), np.stack(rewards), np.stack(is_open), exposures)
-        self.histories["returns"].extend(np.sum(rewards, axis=0)[~self.demonstrates].tolist())
+        actions, rewards, is_open = map(np.stack, zip(*steps, strict=True))
+        self._store(np.stack(masks), actions, rewards, is_open, exposures)
+        self.histories["returns"].extend(rewards.sum(axis=0)[~self.demonstrates].tolist())
         self.episodes += learning.lanes
         self.histories["collection_times"].append(time.monotonic() - started)
         self.checks.add("episodes", learning.lanes, release_memory=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +38,6 @@ _MIN_RELIEF_M = 20.0
 """Flatter ground is drawn without contour lines."""
 _FRONT_MINUTES = 10.0
 _FRAMES = 25
-
-
-@dataclass(frozen=True)
-class Placement:
-    """The breaks of one policy on a tile; arrays are (rows, columns)."""
-
-    name: str
-    cleared: BoolArray
-    reduction_percent: float
-    burn_probability: Float64Array
-    """Share of the judging fires that burn each cell, breaks in place."""
 
 
 def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | None = None) -> None:
@@ -93,17 +81,17 @@ def draw_comparison(reductions: Mapping[str, Float64Array], path: Path, title: s
 
 
 def draw_breaks(
-    landscape: Landscape, placements: Sequence[Placement], path: Path, title: str, note: str | None
+    landscape: Landscape, placements: Mapping[str, tuple[BoolArray, float]], path: Path, title: str, note: str | None
 ) -> None:
-    """Write a PNG with a map for each policy: land cover, contours and cleared cells."""
+    """Write a PNG with a map for each policy: land cover, contours, (cells,) cleared and the reduction in percent."""
     columns = min(4, len(placements))
     rows = -(-len(placements) // columns)
     figure = new_figure(3.3 * columns + 2.1, 3.45 * rows + 0.9, title, note)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, placement in zip(grid, placements, strict=False):
+    for axes, (name, (cleared, reduction)) in zip(grid, placements.items(), strict=False):
         _ground(axes, landscape)
-        _breaks(axes, placement.cleared)
-        _map_title(axes, placement.name, f"burned area {-placement.reduction_percent:+.1f} %")
+        _breaks(axes, cleared.reshape(landscape.shape))
+        _map_title(axes, name, f"burned area {-reduction:+.1f} %")
     for axes in grid[len(placements) :]:
         axes.set_visible(False)
     _north_and_scale(grid[0], landscape)
@@ -122,30 +110,24 @@ def draw_breaks(
 
 
 def draw_burn_probability(
-    landscape: Landscape,
-    before: Float64Array,
-    placements: Sequence[Placement],
-    path: Path,
-    title: str,
-    note: str | None,
+    landscape: Landscape, judging: Hazard, placed: Mapping[str, BoolArray], path: Path, title: str, note: str | None
 ) -> None:
     """Write a PNG of the share of fires that burn each cell: without breaks, with them, and the decrease."""
-    first = placements[0]
-    maps = [("no breaks", before, None), *((p.name, p.burn_probability, p.cleared) for p in placements)]
-    columns = len(maps) + 1
-    figure = new_figure(3.4 * columns + 1.2, 4.6, title, note)
-    grid = figure.subplots(1, columns)
-    for axes, (name, probability, cleared) in zip(grid, maps, strict=False):
-        image = axes.imshow(100 * probability, cmap="cividis", vmin=0, vmax=100 * float(before.max()))
-        _map_title(axes, name, f"mean {100 * probability.mean():.1f} %")
-        if cleared is not None:
-            _breaks(axes, cleared, colour="white")
-    figure.colorbar(image, ax=list(grid[:-1]), shrink=0.75, location="bottom", label="Fires that burn the cell, %")
-    saved = 100 * (before - first.burn_probability)
-    change = grid[-1].imshow(saved, cmap="Purples", vmin=0, vmax=max(float(saved.max()), 1e-9))
-    _breaks(grid[-1], first.cleared, colour=VERMILION)
-    _map_title(grid[-1], f"saved by the {first.name}", f"mean {saved.mean():.1f} points")
-    figure.colorbar(change, ax=grid[-1], shrink=0.9, location="bottom", label="Decrease, percentage points")
+    cleared = [np.zeros(judging.grid.cells, dtype=np.bool_), *placed.values()]
+    percent = [100 * np.isfinite(judging.burn(own)).mean(axis=0).reshape(landscape.shape) for own in cleared]
+    maps = [own.reshape(landscape.shape) for own in cleared]
+    figure = new_figure(3.4 * len(maps) + 4.6, 4.6, title, note)
+    *grid, last = figure.subplots(1, len(maps) + 1)
+    for axes, name, values, breaks in zip(grid, ("no breaks", *placed), percent, maps, strict=True):
+        image = axes.imshow(values, cmap="cividis", vmin=0, vmax=float(percent[0].max()))
+        _map_title(axes, name, f"mean {values.mean():.1f} %")
+        _breaks(axes, breaks, colour="white")
+    figure.colorbar(image, ax=grid, shrink=0.75, location="bottom", label="Fires that burn the cell, %")
+    saved = percent[0] - percent[1]
+    change = last.imshow(saved, cmap="Purples", vmin=0, vmax=max(float(saved.max()), 1e-9))
+    _breaks(last, maps[1], colour=VERMILION)
+    _map_title(last, f"saved by the {next(iter(placed))}", f"mean {saved.mean():.1f} points")
+    figure.colorbar(change, ax=last, shrink=0.9, location="bottom", label="Decrease, percentage points")
     _north_and_scale(grid[0], landscape, colour="white")
     save_figure(figure, path)
 
@@ -157,21 +139,20 @@ def draw_fire(
 
     Of the fires of at least mean size it is the one whose reduction by the breaks is closest to that of all.
     """
-    arrivals = [judging.burn(mask.ravel()) for mask in (np.zeros_like(cleared), cleared)]
+    arrivals = [judging.burn(mask) for mask in (np.zeros_like(cleared), cleared)]
     before, after = (np.isfinite(arrival).sum(axis=1) for arrival in arrivals)
     distance = np.abs(1 - after / np.maximum(before, 1) - (1 - after.sum() / before.sum()))
     fire = int(np.where(before >= before.mean(), distance, np.inf).argmin())
     without, with_breaks = (arrival[fire].reshape(landscape.shape) for arrival in arrivals)
-    figure = new_figure(9.6, 5.2, title, note, dpi=80)
+    figure, sides = new_figure(9.6, 5.2, title, note, dpi=80), []
     left, right = figure.subplots(1, 2)
-    sides = []
     star: dict[str, Any] = {"marker": "*", "color": ORANGE, "markeredgecolor": INK}
     for axes, name, arrival in ((left, "without breaks", without), (right, "with the network's breaks", with_breaks)):
         _ground(axes, landscape)
         row, column = np.unravel_index(int(arrival.argmin()), arrival.shape)
         axes.plot(column, row, markersize=13, markeredgewidth=0.8, zorder=6, **star)
         sides.append((axes, name, arrival, axes.imshow(np.zeros((*arrival.shape, 4)), interpolation="nearest")))
-    _breaks(right, cleared)
+    _breaks(right, cleared.reshape(landscape.shape))
     _north_and_scale(left, landscape)
     _wind_arrow(right, judging.winds[judging.wind_of_fire[fire]])
     handles: list[Any] = [

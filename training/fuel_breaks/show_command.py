@@ -6,14 +6,11 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.burn_state import FireSimulator, Hazard
+from environment.fuel_breaks.burn_state import FireSimulator
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
 from training.fuel_breaks.config import FuelBreakShowArguments
-from training.fuel_breaks.pictures import Placement, draw_breaks, draw_burn_probability, draw_fire, draw_learning
+from training.fuel_breaks.pictures import draw_breaks, draw_burn_probability, draw_fire, draw_learning
 from training.fuel_breaks.policies import baselines
 from training.fuel_breaks.run import AGENT, SavedAgent, open_agent
 from training.fuel_breaks.validation import place, reduction_percent
@@ -51,22 +48,15 @@ def _draw_tile(agent: SavedAgent, tile: Tile, name: str, seed: int, folder: Path
     vector, placements = VectorFuelBreakEnvironment([tile], env), {}
     for policy_name, policy in {AGENT: agent.policy, **baselines(agent.config.seed)}.items():
         cleared = place(policy, vector, [0], seed)[0]
-        reduction, probability = reduction_percent(judging, cleared), _burn_probability(judging, cleared)
-        placements[policy_name] = Placement(policy_name, cleared.reshape(landscape.shape), reduction, probability)
-        logger.info("%-28s %6.2f %%", policy_name, reduction)
+        placements[policy_name] = cleared, reduction_percent(judging, cleared)
+        logger.info("%-28s %6.2f %%", policy_name, placements[policy_name][1])
     fires = f"{len(judging.ignition_cells)} fires of {judging.duration_minutes:.0f} minutes that no policy saw"
     fires_note = f"{fires}; {agent.note}" if agent.note else fires
     hectares = env.budget_cells * landscape.cell_size_m**2 / 10_000
     title = f"{name}: where each policy clears {env.budget_cells} cells ({hectares:.1f} ha)"
-    draw_breaks(landscape, list(placements.values()), folder / "breaks.png", title, fires_note)
-    before = _burn_probability(judging, np.zeros(judging.grid.cells, dtype=np.bool_))
-    chosen = [placements[AGENT], placements[_BEST_BASELINE]]
+    draw_breaks(landscape, placements, folder / "breaks.png", title, fires_note)
+    chosen = {policy_name: placements[policy_name][0] for policy_name in (AGENT, _BEST_BASELINE)}
     title = f"{name}: burn probability before and after"
-    draw_burn_probability(landscape, before, chosen, folder / "burn_probability.png", title, fires_note)
+    draw_burn_probability(landscape, judging, chosen, folder / "burn_probability.png", title, fires_note)
     title = f"{name}: one fire, without and with breaks"
-    draw_fire(landscape, judging, placements[AGENT].cleared, folder / "fire.gif", title, agent.note)
-
-
-def _burn_probability(hazard: Hazard, cleared: BoolArray) -> Float64Array:
-    burned = np.isfinite(hazard.burn(cleared)).mean(axis=0)
-    return np.asarray(burned.reshape(hazard.grid.shape))
+    draw_fire(landscape, judging, chosen[AGENT], folder / "fire.gif", title, agent.note)
