@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -11,21 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Landscape, Tile
+from environment.fuel_breaks import fire_spread
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.fire_behaviour import Wind
-from environment.fuel_breaks.fire_spread import (
-    BoolArray,
-    Float64Array,
-    Int32Array,
-    Purpose,
-    SpreadTrees,
-    arrival_minutes,
-    downstream_cells,
-    draw_scenarios,
-    spread_grid,
-    spread_trees,
-    travel_minutes,
-)
+from environment.fuel_breaks.fire_spread import BoolArray, Float64Array, Int32Array, Purpose, SpreadTrees
 
 
 @dataclass(frozen=True)
@@ -48,9 +36,9 @@ class Hazard:
     ) -> None:
         """Take the winds and the (W, ignitions per wind) cells in which fires start."""
         self.winds, self.duration_minutes = winds, config.scenarios.duration_minutes
-        self.grid = spread_grid(*landscape.shape)
+        self.grid = fire_spread.spread_grid(*landscape.shape)
         self.burnable = landscape.burnable.ravel()  # (cells,)
-        self.minutes = travel_minutes(landscape, winds, config.moisture)  # (W, E)
+        self.minutes = fire_spread.travel_minutes(landscape, winds, config.moisture)  # (W, E)
         self.ignition_cells = ignition_cells.ravel()  # (F,)
         self.wind_of_fire = np.repeat(np.arange(len(winds)), ignition_cells.shape[1])  # (F,)
 
@@ -62,7 +50,9 @@ class Hazard:
         for wind in np.unique(winds):
             own = winds == wind
             ignitions = self.ignition_cells[fires[own]]
-            arrival[own] = arrival_minutes(self.grid, self.minutes[wind], cleared, ignitions, self.duration_minutes)
+            arrival[own] = fire_spread.arrival_minutes(
+                self.grid, self.minutes[wind], cleared, ignitions, self.duration_minutes
+            )
         arrival[cleared[self.ignition_cells[fires]]] = np.inf  # no fire starts in a cleared cell
         return arrival
 
@@ -105,7 +95,7 @@ class BurnState:
     def trees(self, fires: NDArray[np.int64] | None = None) -> SpreadTrees:
         """Return the spread trees of some fires (n,), by default all."""
         chosen, hazard = slice(None) if fires is None else fires, self.hazard
-        return spread_trees(hazard.grid, hazard.minutes, hazard.wind_of_fire[chosen], self.arrival[chosen])
+        return fire_spread.spread_trees(hazard.grid, hazard.minutes, hazard.wind_of_fire[chosen], self.arrival[chosen])
 
     @property
     def downstream(self) -> Int32Array:
@@ -113,7 +103,7 @@ class BurnState:
         fires = np.flatnonzero(~self._is_traced)
         trees = self.trees(fires)
         self._downstream[fires] = 0
-        self._downstream[fires[trees.fire], trees.cell] = downstream_cells(trees)
+        self._downstream[fires[trees.fire], trees.cell] = fire_spread.downstream_cells(trees)
         self._is_traced[fires] = True
         return self._downstream
 
@@ -132,12 +122,12 @@ class FireSimulator:
     def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig, purpose: Purpose) -> None:
         self.tiles = tuple(tiles)
         self._cached_states = config.cached_states
-        self._exposures: OrderedDict[tuple[int, int, bytes], Exposure] = OrderedDict()
+        self._exposures: dict[tuple[int, int, bytes], Exposure] = {}  # least recently used first
 
         @lru_cache(config.cached_episodes)
         def hazard(tile: int, scenario_seed: int) -> Hazard:
             landscape = tiles[tile].landscape
-            drawn = draw_scenarios(landscape.burnable.ravel(), config.scenarios, purpose, scenario_seed)
+            drawn = fire_spread.draw_scenarios(landscape.burnable.ravel(), config.scenarios, purpose, scenario_seed)
             return Hazard(landscape, *drawn, config)
 
         self.hazard = hazard
@@ -148,5 +138,5 @@ class FireSimulator:
         exposure = self._exposures.pop(key, None) or state.exposure()
         self._exposures[key] = exposure
         if len(self._exposures) > self._cached_states:
-            self._exposures.popitem(last=False)
+            del self._exposures[next(iter(self._exposures))]
         return exposure

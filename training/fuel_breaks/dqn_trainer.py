@@ -19,19 +19,8 @@ from torch.nn import functional
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.burn_state import Exposure
 from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnvironment
+from training.fuel_breaks import policies
 from training.fuel_breaks.config import FuelBreakRunConfig
-from training.fuel_breaks.policies import (
-    PERCENT_PER_UNIT,
-    action_values,
-    adaptive,
-    build_network,
-    build_symmetry,
-    downstream_value,
-    downstream_values,
-    greedy,
-    noisy_choice,
-    proportional_choice,
-)
 from training.fuel_breaks.replay import Replay, ReplaySample, centre_by_group, n_step_returns
 from training.fuel_breaks.validation import Judge, spaced
 from utils.memory.profiler import get_profiler
@@ -81,8 +70,8 @@ class DQNTrainer:
         self.env = VectorFuelBreakEnvironment(train, config.env)
         chosen = spaced(len(validation), config.validation_tiles)
         self.validation = Judge([validation[tile] for tile in chosen], config.env, safe_point)
-        self.symmetry = build_symmetry(config.tiles.tile_cells).to(device)
-        self.online = build_network(config.network).to(device)
+        self.symmetry = policies.build_symmetry(config.tiles.tile_cells).to(device)
+        self.online = policies.build_network(config.network).to(device)
         inputs = spaced(len(train), _INPUT_TILES)
         self.env.reset(inputs, [0] * len(inputs))
         self.online.fit_inputs(torch.from_numpy(self.env.observe()).to(device))
@@ -124,7 +113,7 @@ class DQNTrainer:
 
     def begin(self) -> None:
         """Validate the heuristic and the untrained network."""
-        self.heuristic_score = float(self.validation.reductions(adaptive(downstream_value)).mean())
+        self.heuristic_score = float(self.validation.reductions(policies.adaptive(policies.downstream_value)).mean())
         self.best_score = self._validate()
 
     def run_generation(self, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
@@ -231,13 +220,13 @@ class DQNTrainer:
 
     def _choose(self) -> NDArray[np.int64]:
         env, legal, generator = self.env, self.env.action_masks(), self.generator
-        heuristic = downstream_values(env)
-        chosen = noisy_choice(heuristic, legal, self.config.learning.demonstration_noise, generator)
+        heuristic = policies.downstream_values(env)
+        chosen = policies.noisy_choice(heuristic, legal, self.config.learning.demonstration_noise, generator)
         if self.demonstrates.all():
             return chosen
-        values = action_values(self.online, env, self.device, None)
+        values = policies.action_values(self.online, env, self.device, None)
         explores = torch.rand(len(legal), generator=generator).numpy() < self.epsilon
-        own = np.where(explores, proportional_choice(heuristic, legal, generator), values.argmax(axis=1))
+        own = np.where(explores, policies.proportional_choice(heuristic, legal, generator), values.argmax(axis=1))
         return np.where(self.demonstrates, chosen, own)
 
     def _store(
@@ -251,7 +240,7 @@ class DQNTrainer:
         """Turn a round, (steps, lanes) each and one more mask, into transitions, lane by lane."""
         learning = self.config.learning
         n_steps, discount = learning.n_steps, learning.discount
-        totals = n_step_returns(rewards.T / PERCENT_PER_UNIT, n_steps or len(rewards), discount)
+        totals = n_step_returns(rewards.T / policies.PERCENT_PER_UNIT, n_steps or len(rewards), discount)
         if learning.centre_returns and not n_steps:
             totals = centre_by_group(totals, learning.lanes_per_tile)
         for lane in range(actions.shape[1]):
@@ -272,7 +261,7 @@ class DQNTrainer:
 
     def _validate(self) -> float:
         symmetry = self.symmetry if self.config.learning.symmetry else None
-        return float(self.validation.reductions(greedy(self.target, self.device, symmetry)).mean())
+        return float(self.validation.reductions(policies.greedy(self.target, self.device, symmetry)).mean())
 
     def _record(self, score: float) -> dict[str, Any]:
         means = {name: float(np.mean(values)) if values else math.nan for name, values in self.histories.items()}

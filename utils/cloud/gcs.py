@@ -75,7 +75,7 @@ class GcsStore(ObjectStore):
         try:
             self._retry(f"reach bucket {name}", lambda _: self._require_access(), seconds=self.policy.check_s)
         except UnavailableError as error:
-            log.warning("%s; the run starts nevertheless and its uploads go on trying", error)
+            log.warning("%s; the run starts nevertheless and its uploads keep trying", error)
             return False
         except CloudError as error:
             raise ConfigError(f"expected a bucket to write to for CLOUD_BUCKET, got {name!r}: {error}") from None

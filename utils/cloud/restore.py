@@ -21,15 +21,7 @@ from utils.errors import (
     MissingError,
     UnavailableError,
 )
-from utils.runs.checkpoint import (
-    MANIFEST,
-    MAX_MANIFEST_BYTES,
-    generation_name,
-    generation_of,
-    load_latest,
-    read_manifest,
-    verify_checkpoint,
-)
+from utils.runs import checkpoint
 from utils.runs.durable import make_directory, new_directory
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS
@@ -45,8 +37,8 @@ def newest_run(store: ObjectStore) -> str:
     marked = []
     for name, stored in store.list("").items():
         run, *path = name.split("/")
-        is_generation = len(path) == 3 and (path[0], path[2]) == (CHECKPOINTS, MANIFEST)
-        if path == [CONFIG] or (is_generation and generation_of(path[1]) is not None):
+        is_generation = len(path) == 3 and (path[0], path[2]) == (CHECKPOINTS, checkpoint.MANIFEST)
+        if path == [CONFIG] or (is_generation and checkpoint.generation_of(path[1]) is not None):
             marked.append((stored, run))
     if not marked:
         raise ConfigError("expected a run to resume here or in the cloud, got none; start one without --resume")
@@ -84,7 +76,7 @@ def fetch_newer(store: ObjectStore, folder: Path, files: Collection[str], *, is_
     Errors of `restore_run` are raised if the disk has no usable generation, else logged.
     """
     is_here = (folder / CONFIG).is_file()
-    newest = load_latest(folder / CHECKPOINTS, run_id=folder.name) if is_here else None
+    newest = checkpoint.load_latest(folder / CHECKPOINTS, run_id=folder.name) if is_here else None
     here = None if newest is None else newest.generation
     make_directory(folder)
     try:
@@ -138,7 +130,9 @@ def _limit(name: str) -> int:
 
 def complete_generations(store: ObjectStore, run: str) -> list[int]:
     """Return a run's complete generations, unverified, lowest first."""
-    return sorted(number for number, files in list_generations(store, safe_name(run)).items() if MANIFEST in files)
+    return sorted(
+        number for number, files in list_generations(store, safe_name(run)).items() if checkpoint.MANIFEST in files
+    )
 
 
 def restore_latest(store: ObjectStore, run: str, target_root: Path, *, above: int = -1) -> Path | None:
@@ -149,7 +143,7 @@ def restore_latest(store: ObjectStore, run: str, target_root: Path, *, above: in
     for generation in reversed(complete_generations(store, run)):
         if generation <= above:
             break
-        path = target_root / generation_name(generation)
+        path = target_root / checkpoint.generation_name(generation)
         try:
             with new_directory(path) as temporary:
                 _fetch_generation(store, f"{run}/{CHECKPOINTS}/{path.name}", temporary, generation)
@@ -160,8 +154,8 @@ def restore_latest(store: ObjectStore, run: str, target_root: Path, *, above: in
 
 
 def _fetch_generation(store: ObjectStore, base: str, target: Path, generation: int) -> None:
-    store.get(f"{base}/{MANIFEST}", target / MANIFEST, MAX_MANIFEST_BYTES)
-    manifest = read_manifest(target)
+    store.get(f"{base}/{checkpoint.MANIFEST}", target / checkpoint.MANIFEST, checkpoint.MAX_MANIFEST_BYTES)
+    manifest = checkpoint.read_manifest(target)
     if manifest.generation != generation:
         raise DamagedError(f"expected the manifest of generation {generation}, got that of {manifest.generation}")
     needed, free = sum(record["size"] for record in manifest.files.values()), shutil.disk_usage(target).free
@@ -171,4 +165,4 @@ def _fetch_generation(store: ObjectStore, base: str, target: Path, generation: i
         for name, record in manifest.files.items():
             store.get(f"{base}/{name}", target / name, record["size"])
             bar.update(record["size"])
-    verify_checkpoint(target)
+    checkpoint.verify_checkpoint(target)

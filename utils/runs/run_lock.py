@@ -29,7 +29,7 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK
-        self._descriptor: int | None = None
+        self._descriptor = -1
         self._released = threading.Event()
 
     def __enter__(self) -> RunLock:
@@ -48,12 +48,9 @@ class RunLock:
 
     def __exit__(self, *_: object) -> None:
         self._released.set()
-        if self._descriptor is not None:
-            # Unlinked before it is unlocked: nobody must lock a file that has lost its name.
-            with contextlib.suppress(FileNotFoundError):
-                self._path.unlink()
-            os.close(self._descriptor)
-            self._descriptor = None
+        # Unlinked before it is unlocked: nobody must lock a file that has lost its name.
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
 
     def _locked_file(self) -> int:
         """Open and lock the lock file; return its descriptor."""
