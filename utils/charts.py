@@ -44,10 +44,8 @@ class Line(NamedTuple):
 
     label: str
     values: FloatArray
-    style: int
-    """Number of its colour and dashes; 0 for the subject of the chart."""
-    end: str
-    """Text after the label, usually the last value."""
+    style: int  # number of its colour and dashes; 0 for the subject of the chart
+    end: str  # text after the label, usually the last value
 
 
 class Band(NamedTuple):
@@ -73,25 +71,20 @@ class Chart:
     """Series over one x axis."""
 
     title: str
-    description: str
-    """Text for readers who cannot see the chart."""
-    shares: FloatArray
-    """(T,) ascending x positions from 0 to 1."""
+    description: str  # text for readers who cannot see the chart
+    shares: FloatArray  # (T,) ascending x positions from 0 to 1
     ticks: Sequence[Tick]
-    labels: Sequence[str]
-    """(T,) names of the positions, for the readout."""
+    labels: Sequence[str]  # (T,) names of the positions, for the readout
     lines: Sequence[Line]
     bands: Sequence[Band] = ()
     verticals: Sequence[Tick] = ()
     marks: Sequence[Mark] = ()
-    segments: Sequence[tuple[Mark, Mark]] = ()
-    """Marks joined by a straight line of the second one's kind."""
+    segments: Sequence[tuple[Mark, Mark]] = ()  # marks joined by a straight line of the second one's kind
     note: str = ""
     unit: str = ""
     decimals: int = 1
     is_signed: bool = False
-    has_zero: bool = True
-    """The y axis always includes 0."""
+    has_zero: bool = True  # the y axis always includes 0
     y_ticks: int = 5
     height: int = 240
 

@@ -10,8 +10,7 @@ class ProgramError(Exception):
     """An error whose message says in one line what was expected, what came and what to do."""
 
     exit_code = 1
-    is_resumable = False
-    """The run can be resumed from its last complete generation."""
+    is_resumable = False  # the run can be resumed from its last complete generation
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))

@@ -7,22 +7,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-MIN_COEFFICIENT, MAX_COEFFICIENT = 1.0, 10.0
-"""An order's size in stakes; nothing is ordered below the minimum."""
-MIN_TARGET_PERCENT, MAX_TARGET_PERCENT = 10.0, 50.0
-"""Sale target above the fill price."""
+MIN_COEFFICIENT, MAX_COEFFICIENT = 1.0, 10.0  # an order's size in stakes; nothing is ordered below the minimum
+MIN_TARGET_PERCENT, MAX_TARGET_PERCENT = 10.0, 50.0  # sale target above the fill price
 TARGET_PERCENTS = (MIN_TARGET_PERCENT, 20.0, 30.0, 40.0, MAX_TARGET_PERCENT)
 """Sale targets among which agents choose."""
-ACTION_FEATURES = 2
-"""Coefficient, sale target in percent."""
+ACTION_FEATURES = 2  # coefficient, sale target in percent
 POSITION_FEATURES = 6
 """Held, days held / maximum, unrealised return, size / maximum, distance to target, days without bar / maximum."""
-SESSIONS_HELD, SIZE = 1, 3
-"""Indices of days held and size among a position's features."""
+SESSIONS_HELD, SIZE = 1, 3  # indices of days held and size among a position's features
 ACCOUNT_FEATURES = 3
 """Cash and exposure as fractions of the initial capital, fraction of trading days left (negative in settlement)."""
-TRADING_LEFT = 2
-"""Index of the fraction of trading days left."""
+TRADING_LEFT = 2  # index of the fraction of trading days left
 
 
 def spread_positions(slot_stock: Tensor, slot_features: Tensor, stocks: int) -> Tensor:

@@ -36,15 +36,12 @@ class Landscape:
     """A landscape, or a window of one: read-only arrays of one shape (rows, columns)."""
 
     slope_percent: Float32Array
-    aspect_degrees: Float32Array
-    """-1 where the ground is flat."""
+    aspect_degrees: Float32Array  # -1 where the ground is flat
     elevation_m: Float32Array
     canopy_cover_percent: Float32Array
-    fuel_model: NDArray[np.uint8]
-    """Codes of `data.fuel_breaks.fuel_models`."""
+    fuel_model: NDArray[np.uint8]  # codes of `data.fuel_breaks.fuel_models`
     valid: NDArray[np.bool_]
-    burnable: NDArray[np.bool_]
-    """Valid cells whose fuel model burns."""
+    burnable: NDArray[np.bool_]  # valid cells whose fuel model burns
     cell_size_m: float
 
     def __post_init__(self) -> None:

@@ -13,8 +13,7 @@ Float64Array = NDArray[np.float64]
 
 _RELIEF_M = 350.0
 _WATER_SHARE = 0.06
-_FUELS = (102, 122, 165, 186, 189, 183)
-"""From open and dry to closed: grass, grass and shrub, understory, litter."""
+_FUELS = (102, 122, 165, 186, 189, 183)  # from open and dry to closed: grass, grass and shrub, understory, litter
 _FUEL_SHARES = (0.08, 0.10, 0.14, 0.34, 0.14, 0.20)
 _CANOPY_PERCENT = (5.0, 15.0, 60.0, 75.0, 70.0, 85.0)
 

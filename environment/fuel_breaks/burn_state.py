@@ -20,12 +20,10 @@ from environment.fuel_breaks.fire_spread import BoolArray, Float64Array, Int32Ar
 class Exposure:
     """Damage by a state's fires, summed over the scenario set; integers, so that sums are exact."""
 
-    burned: NDArray[np.unsignedinteger]
-    """(cells,) fires that burn each cell."""
+    burned: NDArray[np.unsignedinteger]  # (cells,) fires that burn each cell
     downstream: NDArray[np.unsignedinteger]
     """(cells,) burned cells whose fire came through each cell, itself included."""
-    start_burned_cells: int
-    """Cells burned without breaks."""
+    start_burned_cells: int  # cells burned without breaks
 
 
 class Hazard:
@@ -71,8 +69,7 @@ class BurnState:
     def __init__(self, hazard: Hazard, cleared: BoolArray | None = None) -> None:
         self.hazard = hazard
         self.cleared = np.zeros(hazard.grid.cells, dtype=np.bool_) if cleared is None else cleared.copy()
-        self.arrival = hazard.burn(self.cleared)
-        """(F, cells) minutes."""
+        self.arrival = hazard.burn(self.cleared)  # (F, cells) minutes
         self._downstream = np.zeros(self.arrival.shape, dtype=np.int32)
         self._is_traced = np.zeros(len(self.arrival), dtype=np.bool_)
 

@@ -79,8 +79,7 @@ class VectorFuelBreakEnvironment:
         self._static = [static_channels(tile.landscape, config) for tile in tiles]
         self.cells = tiles[0].landscape.burnable.size
         self.tiles = self.scenario_seeds = np.zeros(0, dtype=np.int64)  # (lanes,)
-        self.states: list[BurnState] = []
-        """Planning fires by lane."""
+        self.states: list[BurnState] = []  # planning fires by lane
         self.exposures: list[Exposure] = []
         self._rewarded: list[BurnState] = []
 

@@ -21,8 +21,7 @@ from environment.fuel_breaks.config import FuelMoisture
 
 Float64Array = NDArray[np.float64]
 
-DIRECTION_DEGREES = np.arange(8) * 45.0
-"""Bearings of the eight directions: north first, then clockwise."""
+DIRECTION_DEGREES = np.arange(8) * 45.0  # bearings of the eight directions: north first, then clockwise
 FEET_PER_METRE = 1 / 0.3048
 FEET_PER_MINUTE_PER_KM_H = 1000 * FEET_PER_METRE / 60
 MILES_PER_HOUR_PER_FOOT_PER_MINUTE = 60 / 5280
@@ -44,8 +43,7 @@ class Wind:
     """Wind at midflame height, under trees 10% to 33% of that in the open at 6.1 m (Andrews 2012, RMRS-GTR-266)."""
 
     speed_km_h: float
-    from_degrees: float
-    """Where it comes from, clockwise from north."""
+    from_degrees: float  # where it comes from, clockwise from north
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ Float64Array = NDArray[np.float64]
 Int32Array = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
-ROW_STEP = np.array([-1, -1, 0, 1, 1, 1, 0, -1])
-"""Rows down by direction: north first, then clockwise."""
+ROW_STEP = np.array([-1, -1, 0, 1, 1, 1, 0, -1])  # rows down by direction: north first, then clockwise
 COLUMN_STEP = np.array([0, 1, 1, 1, 0, -1, -1, -1])
 Purpose = Literal["planning", "reward", "judging"]
 """Purpose of a set of fires; each has its own stream of random numbers."""
@@ -39,12 +38,9 @@ class SpreadGrid:
     source: Int32Array
     target: Int32Array
     direction: Int32Array
-    first_step: Int32Array
-    """(cells + 1,) first step of each cell: the row pointers of a sparse matrix."""
-    incoming: Int32Array
-    """(cells, 8) the steps to each cell, by direction; E where the raster ends."""
-    sender: Int32Array
-    """(cells, 8) their source cells; 0 where the raster ends."""
+    first_step: Int32Array  # (cells + 1,) first step of each cell: the row pointers of a sparse matrix
+    incoming: Int32Array  # (cells, 8) the steps to each cell, by direction; E where the raster ends
+    sender: Int32Array  # (cells, 8) their source cells; 0 where the raster ends
 
     @property
     def cells(self) -> int:
@@ -103,8 +99,7 @@ class SpreadTrees:
 
     fire: NDArray[np.int64]
     cell: NDArray[np.int64]
-    parent: NDArray[np.int64]
-    """Index of the parent in these arrays; n for an ignition."""
+    parent: NDArray[np.int64]  # index of the parent in these arrays; n for an ignition
 
 
 def spread_trees(

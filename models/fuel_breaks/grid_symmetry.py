@@ -8,20 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-SYMMETRIES = 8
-"""0 to 3 counterclockwise quarter turns, then the same after mirroring west and east."""
+SYMMETRIES = 8  # 0 to 3 counterclockwise quarter turns, then the same after mirroring west and east
 
 
 @dataclass(frozen=True)
 class CompassChannels:
     """Channels that depend on compass directions; a symmetry leaves the values of others as they are."""
 
-    directions: Sequence[int]
-    """Eight channels, one per direction, north first, then clockwise; or none."""
-    east: int
-    """East component of a vector (sine of its bearing)."""
-    north: int
-    """North component (cosine)."""
+    directions: Sequence[int]  # eight channels, one per direction, north first, then clockwise; or none
+    east: int  # east component of a vector (sine of its bearing)
+    north: int  # north component (cosine)
 
 
 class GridSymmetry(nn.Module):

@@ -9,8 +9,7 @@ from torch.nn import functional
 from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.grid_symmetry import SYMMETRIES, GridSymmetry
 
-_MIN_DEVIATION = 0.05
-"""Least deviation by which an input channel is divided."""
+_MIN_DEVIATION = 0.05  # least deviation by which an input channel is divided
 
 
 class QNetwork(nn.Module):

@@ -76,14 +76,12 @@ class DQNTrainer:
         self.env.reset(inputs, [0] * len(inputs))
         self.online.fit_inputs(torch.from_numpy(self.env.observe()).to(device))
         self.target = copy.deepcopy(self.online).requires_grad_(False)
-        self.best = copy.deepcopy(self.target)
-        """The network with the best validation."""
+        self.best = copy.deepcopy(self.target)  # the network with the best validation
         self.optimizer = torch.optim.Adam(self.online.parameters(), lr=learning.learning_rate)
         capacity = learning.lanes * bounds.experience_per_collector
         self.replay = Replay(capacity, self.env, n_steps=learning.n_steps, device=device)
         self.generation = self.best_generation = self.episodes = self.updates = 0
-        self.seconds = 0.0
-        """Training time over all resumed parts of the run."""
+        self.seconds = 0.0  # training time over all resumed parts of the run
         self.best_score = self.heuristic_score = -math.inf
         """Reductions in percent on validation tiles by the best network and by the adaptive downstream value."""
         self.histories: dict[str, deque[float]] = {

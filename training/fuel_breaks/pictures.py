@@ -34,8 +34,7 @@ _COVERS = (
 """Land covers: prefix of their fuel models' names, label and colour."""
 _BREAK, _BURNED, _CONTOUR = "#1A1A1A", "#5B4A4A", "#6E5B43"
 _BACKING = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
-_MIN_RELIEF_M = 20.0
-"""Flatter ground is drawn without contour lines."""
+_MIN_RELIEF_M = 20.0  # flatter ground is drawn without contour lines
 _FRONT_MINUTES = 10.0
 _FRAMES = 25
 

@@ -18,8 +18,7 @@ from models.fuel_breaks.q_network import QNetwork, symmetric_values
 
 Policy = Callable[[VectorFuelBreakEnvironment], NDArray[np.int64]]
 """Chooses a legal cell for each lane that has not terminated."""
-Score = Callable[[BurnState], Float64Array]
-"""Ranks the (cells,) of a state for clearing."""
+Score = Callable[[BurnState], Float64Array]  # ranks the (cells,) of a state for clearing
 _DOMIRANK_SHARE = 0.5
 """Competition in DomiRank as a share of its limit; the best of 0.1, 0.5, 0.9 and 0.99 on validation tiles."""
 DOWNSTREAM = CHANNELS.index("downstream_value")
@@ -28,8 +27,7 @@ COMPASS = CompassChannels(
     east=CHANNELS.index("aspect_sine"),
     north=CHANNELS.index("aspect_cosine"),
 )
-PERCENT_PER_UNIT = 10.0
-"""Percent of reduction per unit of the network's values."""
+PERCENT_PER_UNIT = 10.0  # percent of reduction per unit of the network's values
 _PRIOR_SCALE = 100 / PERCENT_PER_UNIT
 """Initially the advantage is the downstream value: what clearing the cell saves if fire finds no way around."""
 

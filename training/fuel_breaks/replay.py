@@ -37,8 +37,7 @@ def centre_by_group(returns: Float64Array, lanes_per_group: int) -> Float64Array
     return np.asarray((grouped - others).reshape(returns.shape))
 
 
-States = tuple[Tensor, Tensor]
-"""Observations (n, channels, rows, columns) and masks of legal cells (n, cells)."""
+States = tuple[Tensor, Tensor]  # observations (n, channels, rows, columns) and masks of legal cells (n, cells)
 
 
 class ReplaySample(NamedTuple):

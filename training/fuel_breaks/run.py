@@ -56,15 +56,11 @@ class SavedAgent:
 
     run: RunLog
     config: FuelBreakRunConfig
-    tiles: dict[str, list[Tile]]
-    """By split."""
-    policy: Policy
-    """Greedy by the network."""
-    best_generation: int
-    """0: the untrained network."""
+    tiles: dict[str, list[Tile]]  # by split
+    policy: Policy  # greedy by the network
+    best_generation: int  # 0: the untrained network
     episodes: int
-    note: str | None
-    """Caveat about the landscape."""
+    note: str | None  # caveat about the landscape
 
 
 def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int) -> SavedAgent:

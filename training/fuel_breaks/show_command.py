@@ -18,8 +18,7 @@ from utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 _BEST_BASELINE = "adaptive downstream value"
-_IGNITIONS_PER_WIND = 200
-"""More fires than in an evaluation, so that the maps are smooth."""
+_IGNITIONS_PER_WIND = 200  # more fires than in an evaluation, so that the maps are smooth
 
 
 def run_show(arguments: FuelBreakShowArguments) -> Path:

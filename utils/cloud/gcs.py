@@ -25,10 +25,8 @@ from utils.errors import CloudError, ConfigError, DamagedError, MissingError, Un
 log = logging.getLogger(__name__)
 
 PERMISSIONS = [f"storage.objects.{action}" for action in ("create", "delete", "get", "list")]
-CHUNK_BYTES = 8 << 20
-"""Of a request of a resumable upload, a multiple of 256 KiB."""
-SINGLE_REQUEST_BYTES = 8 << 20
-"""Larger files are sent by a resumable upload."""
+CHUNK_BYTES = 8 << 20  # of a request of a resumable upload, a multiple of 256 KiB
+SINGLE_REQUEST_BYTES = 8 << 20  # larger files are sent by a resumable upload
 
 _NETWORK = (
     requests.exceptions.RequestException,

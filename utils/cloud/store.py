@@ -24,10 +24,8 @@ from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, M
 from utils.runs.durable import TEMPORARY, make_directory, new_file
 
 READ_BYTES = 1 << 20
-Source = bytes | BinaryIO
-"""Bytes to store, or a file open at any position."""
-Content = tuple[int, int]
-"""Size and crc32c of an object, by which contents are compared."""
+Source = bytes | BinaryIO  # bytes to store, or a file open at any position
+Content = tuple[int, int]  # size and crc32c of an object, by which contents are compared
 Result = TypeVar("Result")
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR}
 

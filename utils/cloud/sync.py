@@ -18,10 +18,8 @@ from utils.runs.run_log import CHECKPOINTS, CONFIG
 
 log = logging.getLogger(__name__)
 
-STOP_GRACE_SECONDS = 2.0
-"""Time left to uploads after a signal: a rented machine is gone 5 s after it."""
-ERROR_GRACE_SECONDS = 60.0
-"""Time left to uploads when an error ends the run."""
+STOP_GRACE_SECONDS = 2.0  # time left to uploads after a signal: a rented machine is gone 5 s after it
+ERROR_GRACE_SECONDS = 60.0  # time left to uploads when an error ends the run
 
 
 class CloudSync:

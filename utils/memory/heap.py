@@ -34,8 +34,7 @@ class Census(NamedTuple):
 
     counts: dict[str, int]
     """`tensors`, `tensor_bytes`, `arrays`, `array_bytes` (shared storage counts once), `objects` and `graph_nodes`."""
-    types: dict[str, int]
-    """Living objects by type, for types that the garbage collector tracks."""
+    types: dict[str, int]  # living objects by type, for types that the garbage collector tracks
     references: dict[str, int]
     """References to objects of the other types (numbers, strings), which cannot be counted themselves."""
 
@@ -47,8 +46,7 @@ class Storage:
     device: str = ""
     low: int = 0
     high: int = 0
-    rank: int = 0
-    """Orders storages that begin at the same address."""
+    rank: int = 0  # orders storages that begin at the same address
     members: list[Any] = field(default_factory=list)
 
 
@@ -58,14 +56,12 @@ class Heap:
 
     objects: list[Any] = field(default_factory=list)
     """Tracked objects, then the untracked dicts and tuples below them."""
-    containers: dict[int, Any] = field(default_factory=dict)
-    """The untracked dicts and tuples."""
+    containers: dict[int, Any] = field(default_factory=dict)  # the untracked dicts and tuples
     tensors: list[torch.Tensor] = field(default_factory=list)
     arrays: dict[int, Any] = field(default_factory=dict)
     blobs: dict[int, bytes | bytearray] = field(default_factory=dict)
     types: dict[int, type] = field(default_factory=dict)
-    references: Counter[int] = field(default_factory=Counter)
-    """References found to each type."""
+    references: Counter[int] = field(default_factory=Counter)  # references found to each type
 
     def of_types(self, wanted: Collection[int]) -> list[Any]:
         """Return the objects of exactly the types with these identities."""

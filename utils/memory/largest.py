@@ -32,17 +32,13 @@ _REMOTENESS = {id(ModuleType): 0, id(dict): 2, id(CellType): 3, id(FrameType): 4
 class LargeObject:
     """A storage or container, described without referring to it."""
 
-    kind: str
-    """`tensor`, `array`, `memmap`, `bytes`, `bytearray` or the name of a builtin container."""
+    kind: str  # `tensor`, `array`, `memmap`, `bytes`, `bytearray` or the name of a builtin container
     shape: tuple[int, ...]
     dtype: str
     device: str
-    mb: float
-    """Size of the storage in MiB, not of one view of it; the virtual size for a memmap."""
-    views: int = 1
-    """Tensors and arrays that share the storage."""
-    referrer: str = UNKNOWN_REFERRER
-    """The objects that keep it alive, from the nearest outwards."""
+    mb: float  # size of the storage in MiB, not of one view of it; the virtual size for a memmap
+    views: int = 1  # tensors and arrays that share the storage
+    referrer: str = UNKNOWN_REFERRER  # the objects that keep it alive, from the nearest outwards
 
 
 def largest_objects(heap: Heap, min_mb: float = 10.0, top: int = 20) -> list[LargeObject]:

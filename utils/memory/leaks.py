@@ -29,21 +29,18 @@ class Cause(NamedTuple):
 
     kind: str
     rank: int
-    min_growth: int = 1
-    """Least growth at every visit that is reported."""
+    min_growth: int = 1  # least growth at every visit that is reported
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
     """A count that grew at each of the last `visits` visits."""
 
-    kind: str
-    """A tracked label, `figures`, `retained graph`, `tensors`, `arrays` or `python objects of type X`."""
+    kind: str  # a tracked label, `figures`, `retained graph`, `tensors`, `arrays` or `python objects of type X`
     per_visit: float
     visits: int
     now: int
-    along: tuple[str, ...] = ()
-    """Growth that came with it, most first; most likely its consequence."""
+    along: tuple[str, ...] = ()  # growth that came with it, most first; most likely its consequence
 
     def __str__(self) -> str:
         text = f"{self.kind}: +{self.per_visit:,.4g} a visit over {self.visits} visits, now {self.now:,}"

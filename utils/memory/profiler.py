@@ -41,20 +41,15 @@ class Snapshot:
     """Memory of the process at one moment; sizes in MiB."""
 
     label: str
-    visit: int
-    """Snapshots with this label before this one."""
-    seconds: float
-    """Since the profiler was created."""
+    visit: int  # snapshots with this label before this one
+    seconds: float  # since the profiler was created
     rss_mb: float
     vms_mb: float
-    uss_mb: float
-    """Memory unique to this process; resident memory where the system does not report it."""
+    uss_mb: float  # memory unique to this process; resident memory where the system does not report it
     gpu_allocated_mb: float
     gpu_reserved_mb: float
-    counts: dict[str, int]
-    """Figures open in pyplot, living objects by tracked label, and what a census counted."""
-    causes: np.ndarray | None = None
-    """Counts of a census, a column for each cause that the profiler knew."""
+    counts: dict[str, int]  # figures open in pyplot, living objects by tracked label, and what a census counted
+    causes: np.ndarray | None = None  # counts of a census, a column for each cause that the profiler knew
 
     def measures(self) -> dict[str, float]:
         """Return all sizes and counts by name."""
@@ -67,8 +62,7 @@ class MemoryProfiler:
 
     def __init__(self) -> None:
         self.snapshots: deque[Snapshot] = deque(maxlen=MAX_SNAPSHOTS)
-        self.baseline: Snapshot | None = None
-        """The first snapshot."""
+        self.baseline: Snapshot | None = None  # the first snapshot
         self._start = time.monotonic()
         self._process = psutil.Process()
         self._visits: Counter[str] = Counter()
@@ -215,8 +209,7 @@ def theil_sen(values: Sequence[float], times: Sequence[float] | None = None) -> 
     return float(np.median((y[second] - y[first]) / (x[second] - x[first])))
 
 
-OWN_TYPES = (Snapshot, MemoryProfiler, Cause, Leak)
-"""The profiler's own objects, which it does not count."""
+OWN_TYPES = (Snapshot, MemoryProfiler, Cause, Leak)  # the profiler's own objects, which it does not count
 
 
 @cache

@@ -35,10 +35,8 @@ from utils.runs.state_tree import flatten, unflatten
 log = logging.getLogger(__name__)
 
 State = dict[str, dict[str, Any]]
-Encoded = dict[str, tuple[dict[str, Tensor], bytes]]
-"""By name of a part, its tensors and the JSON of the rest."""
-SCHEMA = 7
-"""Version of the content of a state; no version reads another's."""
+Encoded = dict[str, tuple[dict[str, Tensor], bytes]]  # by name of a part, its tensors and the JSON of the rest
+SCHEMA = 7  # version of the content of a state; no version reads another's
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 

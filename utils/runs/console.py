@@ -15,8 +15,7 @@ from tqdm import tqdm
 LOG = "run.log"
 PACKAGES = ("data", "environment", "models", "training", "utils", "main")
 """Loggers whose debug messages go to the run's log; those of libraries do not."""
-OWN_HANDLER = "erl"
-"""Name of the handlers that this module sets up; it leaves others alone."""
+OWN_HANDLER = "erl"  # name of the handlers that this module sets up; it leaves others alone
 _COLOURS = {logging.WARNING: "33", logging.ERROR: "31"}
 _BOLD = "1"
 _LABEL = re.compile(r"\s+\S+\s{2,}")

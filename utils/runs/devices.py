@@ -13,8 +13,7 @@ import torch
 logger = logging.getLogger(__name__)
 _CARDS = (Path("/dev"), "nvidia[0-9]*"), (Path("/proc/driver/nvidia/gpus"), "*")
 """Folders and patterns of the driver's files, one per card."""
-_BUILD = "--force-reinstall 'torch>=2.10,<2.14'"
-"""The CUDA build of torch on Linux."""
+_BUILD = "--force-reinstall 'torch>=2.10,<2.14'"  # the CUDA build of torch on Linux
 
 
 def choose_device(name: str) -> torch.device:

@@ -16,8 +16,7 @@ from utils.errors import ConfigError
 
 LOCK = "lock"
 HEARTBEAT_SECONDS = 15.0
-STALE_SECONDS = 90.0
-"""A lock of another host without a heartbeat for this long is abandoned."""
+STALE_SECONDS = 90.0  # a lock of another host without a heartbeat for this long is abandoned
 
 
 class RunLock:
