@@ -15,7 +15,7 @@ from training.fuel_breaks.config import FuelBreakEvaluateArguments
 from training.fuel_breaks.pictures import draw_comparison
 from training.fuel_breaks.policies import baselines
 from training.fuel_breaks.run import AGENT, SavedAgent, open_agent
-from training.fuel_breaks.validation import evaluate, spaced
+from training.fuel_breaks.validation import Judge, spaced
 from utils.runs.run_log import write_json
 from utils.tables import table
 
@@ -83,9 +83,9 @@ def judge(agent: SavedAgent, split: str, max_tiles: int, scenario_seeds: int) ->
     """Return the (tiles,) reductions of the burned area in percent by policy, the network first."""
     every = agent.tiles[split]
     tiles = [every[tile] for tile in spaced(len(every), max_tiles or len(every))]
-    reductions = {}
+    reductions, fires = {}, Judge(tiles, agent.config.env, lanes=len(tiles))
     for name, policy in {AGENT: agent.policy, **baselines(agent.config.seed)}.items():
-        reductions[name] = evaluate(policy, tiles, range(scenario_seeds), agent.config.env)
+        reductions[name] = fires.reductions(policy, range(scenario_seeds))
         logger.info("%-28s %6.2f %%", name, reductions[name].mean())
     return reductions
 

@@ -57,21 +57,13 @@ class Judge:
         self._judging = FireSimulator(tiles, own, "judging")
         self._safe_point, self._lanes = safe_point, lanes
 
-    def reductions(self, policy: Policy, scenario_seed: int = 0) -> Float64Array:
-        """Place breaks on each tile; return the (tiles,) reductions of the burned area in percent."""
-        results = []
-        for first in range(0, len(self.tiles), self._lanes):
-            lanes = range(first, min(first + self._lanes, len(self.tiles)))
-            for tile, cleared in zip(
-                lanes, place(policy, self._env, lanes, scenario_seed, self._safe_point), strict=True
-            ):
-                results.append(reduction_percent(self._judging.hazard(tile, scenario_seed), cleared))
-        return np.array(results)
-
-
-def evaluate(
-    policy: Policy, tiles: Sequence[Tile], scenario_seeds: Sequence[int], config: FuelBreakConfig
-) -> Float64Array:
-    """Return the (tiles,) reductions of the burned area in percent, the means over scenario seeds."""
-    judge = Judge(tiles, config, lanes=len(tiles))
-    return np.asarray(np.mean([judge.reductions(policy, seed) for seed in scenario_seeds], axis=0))
+    def reductions(self, policy: Policy, scenario_seeds: Sequence[int] = (0,)) -> Float64Array:
+        """Return the (tiles,) reductions of the burned area in percent, means over scenario seeds."""
+        results = np.zeros((len(scenario_seeds), len(self.tiles)))
+        for row, seed in zip(results, scenario_seeds, strict=True):
+            for first in range(0, len(self.tiles), self._lanes):
+                lanes = range(len(self.tiles))[first : first + self._lanes]
+                placed = place(policy, self._env, lanes, seed, self._safe_point)
+                hazards = (self._judging.hazard(tile, seed) for tile in lanes)
+                row[lanes] = [reduction_percent(*pair) for pair in zip(hazards, placed, strict=True)]
+        return np.asarray(results.mean(axis=0))
