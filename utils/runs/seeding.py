@@ -30,16 +30,11 @@ def named_generator(seed: int, name: str) -> torch.Generator:
 def random_state() -> dict[str, Any]:
     """Return the state of the global CPU generators as JSON values and a uint8 tensor; nothing draws on CUDA."""
     version, words, gauss_next = random.getstate()
-    state = np.random.get_state(legacy=False)
-    assert isinstance(state, dict) and state["bit_generator"] == "MT19937"
+    numpy_state: Any = np.random.get_state()
+    _, key, pos, has_gauss, gauss = numpy_state
     return {
         "python": {"version": version, "words": list(words), "gauss_next": gauss_next},
-        "numpy": {
-            "key": state["state"]["key"].tolist(),
-            "pos": int(state["state"]["pos"]),
-            "has_gauss": int(state["has_gauss"]),
-            "gauss": float(state["gauss"]),
-        },
+        "numpy": {"key": key.tolist(), "pos": pos, "has_gauss": has_gauss, "gauss": gauss},
         "torch": torch.get_rng_state(),
     }
 
@@ -48,12 +43,6 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     """Restore what `random_state` returned."""
     python, numpy_ = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(python["words"]), python["gauss_next"]))
-    np.random.set_state(
-        {
-            "bit_generator": "MT19937",
-            "state": {"key": np.array(numpy_["key"], dtype=np.uint32), "pos": numpy_["pos"]},
-            "has_gauss": numpy_["has_gauss"],
-            "gauss": numpy_["gauss"],
-        }
-    )
+    key = np.array(numpy_["key"], dtype=np.uint32)
+    np.random.set_state(("MT19937", key, numpy_["pos"], numpy_["has_gauss"], numpy_["gauss"]))
     torch.set_rng_state(state["torch"].cpu())
