@@ -42,10 +42,7 @@ def sharpe(equity: npt.ArrayLike) -> Array:
 
 
 def sortino(equity: npt.ArrayLike) -> Array:
-    """Return sqrt(252) mean(r) / sqrt(mean(min(r, 0)^2)), target 0 (Sortino & Price 1994), shape (...).
-
-    The mean under the root runs over all days, gains counting as zero. Without a losing day: 0.0.
-    """
+    """Return sqrt(252) mean(r) / sqrt(mean(min(r, 0)^2)) over all days (Sortino & Price 1994), 0.0 without a loss."""
     returns = daily_returns(equity)
     downside = np.sqrt((np.minimum(returns, 0.0) ** 2).mean(axis=-1))
     return YEAR_ROOT * _ratio(returns.mean(axis=-1), downside)

@@ -187,10 +187,7 @@ def cut_tiles(landscape: Landscape, config: TileConfig) -> list[Tile]:
 
 
 def split_tiles(tiles: Sequence[Tile], config: TileConfig) -> dict[str, list[Tile]]:
-    """Split tiles from north to south into `train`, `validation` and `test`, with rows of tiles left out in between.
-
-    Random splits would leak: neighbouring tiles share terrain and vegetation. Raises DataError for an empty split.
-    """
+    """Split tiles from north to south, with rows left out in between: neighbours share terrain. Raises DataError."""
     ends = [config.train_fraction, config.train_fraction + config.validation_fraction]
     starts = sorted(tile.row for tile in tiles)
     gap = config.buffer_rows * config.tile_cells

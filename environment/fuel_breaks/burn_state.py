@@ -61,10 +61,7 @@ class Hazard:
 
 
 class BurnState:
-    """The fires of a hazard with the breaks made so far.
-
-    Clearing a cell changes only the fires that burn it, so only these are computed again. Trees are traced on demand.
-    """
+    """The fires of a hazard with the breaks made so far; clearing a cell computes only the fires that burn it again."""
 
     def __init__(self, hazard: Hazard, cleared: BoolArray | None = None) -> None:
         self.hazard = hazard

@@ -43,10 +43,7 @@ MAX_SCENARIO_SEED = 2**31
 
 
 def static_channels(landscape: Landscape, config: FuelBreakConfig) -> Float32Array:
-    """Return the (14, rows, columns) channels that no break changes.
-
-    Spread rates are means over winds of mean speed from eight directions, whatever the scenario set.
-    """
+    """Return the (14, rows, columns) channels that no break changes; spread rates are means over eight winds."""
     speed = (config.scenarios.min_wind_km_h + config.scenarios.max_wind_km_h) / 2
     winds = [Wind(speed, 360 * i / _CLIMATE_WINDS) for i in range(_CLIMATE_WINDS)]
     rates = directional_rates(surface_fire(landscape, winds, config.moisture)).mean(axis=0)
@@ -107,10 +104,7 @@ class VectorFuelBreakEnvironment:
         return np.stack([state.legal() for state in self.states])
 
     def step(self, actions: IntegerArray) -> Float64Array:
-        """Clear a cell in each lane that has not terminated; return the (lanes,) rewards in percent.
-
-        Raises ValueError for an action that the mask forbids.
-        """
+        """Clear a cell in each open lane; return (lanes,) rewards in percent. ValueError for an illegal action."""
         rewards = np.zeros(len(self.states))
         for lane in np.flatnonzero(~self.terminated).tolist():
             state, rewarded, cell = self.states[lane], self._rewarded[lane], int(actions[lane])
@@ -141,10 +135,7 @@ class VectorFuelBreakEnvironment:
 
 
 class FuelBreakEnvironment(gym.Env[Float32Array, np.int64]):
-    """One tile as a Gymnasium environment: an action is the number of the cell to clear.
-
-    An illegal action changes nothing and its reward is 0. An episode is truncated after `budget_cells` steps.
-    """
+    """One tile as a Gymnasium environment, truncated after `budget_cells` steps; illegal actions change nothing."""
 
     metadata = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it so
 
@@ -158,10 +149,7 @@ class FuelBreakEnvironment(gym.Env[Float32Array, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Float32Array, dict[str, Any]]:
-        """Begin an episode on `options["tile"]` with `options["scenario_seed"]`, by default random ones.
-
-        Raises ValueError if there is no such tile, or the seed is negative.
-        """
+        """Begin an episode on the tile and scenario_seed in `options`, by default random. ValueError for others."""
         super().reset(seed=seed)
         bounds = {"tile": len(self.vector.planning.tiles), "scenario_seed": MAX_SCENARIO_SEED}
         chosen = {name: int(self.np_random.integers(bound)) for name, bound in bounds.items()} | (options or {})

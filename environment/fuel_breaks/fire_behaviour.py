@@ -184,8 +184,7 @@ def _bed_table(moisture: FuelMoisture) -> Float64Array:
 def surface_fire(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMoisture) -> SurfaceFire:
     """Return each cell's head fire under each of W winds, wind and slope added as vectors (Andrews 2018, section 4.3).
 
-    Fire runs upslope and downwind, at rate 0 in unburnable cells. The wind factor has no upper limit (Andrews, Cruz and
-    Rothermel 2013).
+    Unburnable cells have rate 0. The wind factor has no upper limit (Andrews, Cruz and Rothermel 2013).
     """
     base, slope, wind, exponent = _bed_table(moisture)[:, landscape.fuel_model]
     base = np.where(landscape.burnable, base, 0.0)
@@ -208,8 +207,7 @@ def surface_fire(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMois
 def directional_rates(fire: SurfaceFire) -> Float64Array:
     """Return (W, 8, rows, columns) rates of spread in m/min along the eight directions.
 
-    The fire starts at the rear focus of its ellipse: R(angle) = R_head (1 - e) / (1 - e cos(angle)), with the angle
-    from the head's bearing (Alexander 1985; Andrews 2018, section 4.5).
+    R(angle) = R_head (1 - e) / (1 - e cos(angle)) from the head's bearing (Alexander 1985; Andrews 2018, section 4.5).
     """
     angle = np.deg2rad(DIRECTION_DEGREES[:, None, None] - fire.head_degrees[:, None])
     eccentricity = fire.eccentricity[:, None]

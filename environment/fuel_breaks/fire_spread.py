@@ -65,10 +65,7 @@ def spread_grid(rows: int, columns: int) -> SpreadGrid:
 
 
 def travel_minutes(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMoisture) -> Float64Array:
-    """Return the (W, E) minutes of each step of the grid, infinite to or from unburnable cells.
-
-    Half the distance, along the ground, is covered at the rate of the source cell, half at that of the target.
-    """
+    """Return the (W, E) minutes of steps along the ground, half at the rate of the source, half at the target's."""
     grid = spread_grid(*landscape.shape)
     rates = directional_rates(surface_fire(landscape, winds, moisture)).reshape(len(winds), 8, -1)
     leaving, entering = rates[:, grid.direction, grid.source], rates[:, grid.direction, grid.target]
@@ -124,10 +121,7 @@ def spread_trees(
 
 
 def downstream_cells(trees: SpreadTrees) -> NDArray[np.int64]:
-    """Count the (n,) burned cells whose fire came through each cell of the trees, itself included.
-
-    Pointer doubling: counts up to 2^k steps below a cell are added to its ancestor 2^k steps above.
-    """
+    """Count the (n,) burned cells whose fire came through each cell, itself included, by pointer doubling."""
     count = len(trees.cell)
     below = np.ones(count + 1)
     ancestor = np.append(trees.parent, count)
@@ -153,8 +147,7 @@ def draw_scenarios(
 ) -> tuple[list[Wind], Int32Array]:
     """Draw the fires of a seed for one purpose: W winds and the (W, ignitions per wind) cells where fires start.
 
-    Winds blow from directions evenly around the compass. Ignitions are uniform over the burnable (cells,), without
-    replacement as long as there are cells left.
+    Winds are spread evenly around the compass; ignitions are uniform, without replacement while cells last.
     """
     stream = np.random.SeedSequence(seed, spawn_key=(get_args(Purpose).index(purpose),))
     generator = np.random.Generator(np.random.PCG64(stream))

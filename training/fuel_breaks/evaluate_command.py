@@ -46,10 +46,7 @@ def paired_lead(own: Float64Array, other: Float64Array) -> dict[str, Any]:
 
 
 def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
-    """Judge the network of a run on tiles of a split; log a table and write it into the run's folder as JSON.
-
-    All policies see the same planning fires and are judged by the same other fires. Raises as `open_agent`.
-    """
+    """Judge the network on tiles of a split, by the same fires for all policies; log a table and write it as JSON."""
     agent = open_agent(arguments.runs_dir, arguments.run, arguments.device, arguments.threads)
     reductions = judge(agent, arguments.split, arguments.tiles, arguments.scenario_seeds)
     leads = {name: paired_lead(reductions[AGENT], values) for name, values in reductions.items() if name != AGENT}

@@ -134,10 +134,7 @@ def draw_burn_probability(
 def draw_fire(
     landscape: Landscape, judging: Hazard, cleared: BoolArray, path: Path, title: str, note: str | None
 ) -> None:
-    """Write a GIF of one fire without breaks (left) and with them (right).
-
-    Of the fires of at least mean size it is the one whose reduction by the breaks is closest to that of all.
-    """
+    """Write a GIF of one fire without (left) and with breaks: a large one, reduced about as much as all."""
     arrivals = [judging.burn(mask) for mask in (np.zeros_like(cleared), cleared)]
     before, after = (np.isfinite(arrival).sum(axis=1) for arrival in arrivals)
     distance = np.abs(1 - after / np.maximum(before, 1) - (1 - after.sum() / before.sum()))

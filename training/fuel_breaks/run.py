@@ -33,11 +33,6 @@ def load_tiles(config: FuelBreakRunConfig) -> tuple[Landscape, dict[str, list[Ti
     return landscape, splits
 
 
-def landscape_note(config: FuelBreakRunConfig) -> str | None:
-    """Return a caveat for pictures of a run on the generated landscape."""
-    return GENERATED if config.landscape is None else None
-
-
 def remember_landscape(run_path: Path, landscape: Landscape) -> None:
     """Record the landscape of a new run. Raises DataError for a run that began on another one."""
     path, digest = run_path / LANDSCAPE, hashlib.sha256(str((landscape.shape, landscape.cell_size_m)).encode())
@@ -64,11 +59,7 @@ class SavedAgent:
 
 
 def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int) -> SavedAgent:
-    """Open the best network of the named run, or of the newest one.
-
-    Raises ConfigError if there is no such run or it has no complete generation, DataError if its landscape cannot be
-    read or has changed.
-    """
+    """Open the best network of the named run, or of the newest one. Raises ConfigError, DataError."""
     device = choose_device(device_name)
     choose_threads(threads)
     run = RunLog.open(runs_dir, name)
@@ -80,6 +71,7 @@ def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int)
     network = build_network(config.network).to(device)
     network.load_state_dict(state["networks"]["best"])
     symmetry = build_symmetry(config.tiles.tile_cells).to(device) if config.learning.symmetry else None
+    note = GENERATED if config.landscape is None else None
     policy, generation = greedy(network.eval(), device, symmetry), int(progress["best_generation"])
     logger.info("run %s: network of generation %d, %s episodes", run.path, generation, f"{progress['episodes']:,}")
-    return SavedAgent(run, config, splits, policy, generation, int(progress["episodes"]), landscape_note(config))
+    return SavedAgent(run, config, splits, policy, generation, int(progress["episodes"]), note)

@@ -22,10 +22,7 @@ _IGNITIONS_PER_WIND = 200  # more fires than in an evaluation, so that the maps 
 
 
 def run_show(arguments: FuelBreakShowArguments) -> Path:
-    """Draw a tile into `runs/fuel-breaks/NAME/tile-SPLIT-K/`, and the run's learning curve; return that folder.
-
-    Raises ConfigError if there is no such tile, else as `open_agent`.
-    """
+    """Draw a tile into `runs/fuel-breaks/NAME/tile-SPLIT-K/`, and the learning curve; return that folder."""
     agent = open_agent(arguments.runs_dir, arguments.run, arguments.device, arguments.threads)
     tiles = agent.tiles[arguments.split]
     if arguments.tile >= len(tiles):

@@ -13,7 +13,7 @@ import torch
 from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
-from training.fuel_breaks.run import landscape_note, load_tiles, remember_landscape
+from training.fuel_breaks.run import GENERATED, load_tiles, remember_landscape
 from training.run.session import GENERATION, Session, open_session
 from utils.charts import memory_chart
 from utils.memory.guard import peak_rss_mb
@@ -27,11 +27,7 @@ logger = logging.getLogger(__name__)
 def run_train(
     arguments: FuelBreakTrainArguments, explicit: frozenset[str], clock: Callable[[], float] = time.monotonic
 ) -> dict[str, Any]:
-    """Train, or resume a run, until its minutes by `clock` or its episodes are spent; return the summary.
-
-    Raises DataError if the landscape cannot be used or is not the run's, else as `open_session`, which also explains
-    `explicit`.
-    """
+    """Train, or resume, until the minutes by `clock` or episodes are spent. Raises as `open_session`, DataError."""
     config = arguments.settings
     # Before a new run's folder is created, so that an unusable landscape leaves nothing behind.
     loaded = load_tiles(config) if config.resume is None else None
@@ -57,6 +53,7 @@ def run_train(
 
 def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer, clock: Callable[[], float]) -> None:
     config, run = session.settings, session.run
+    note = GENERATED if config.landscape is None else None
 
     def records() -> Iterator[dict[str, Any]]:
         while not (0 < config.minutes * 60 <= trainer.seconds or 0 < config.episodes <= trainer.episodes):
@@ -64,7 +61,7 @@ def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer, clock: Cal
 
     def report(record: Mapping[str, Any], _: float) -> None:
         logger.info("%s", status_lines(record))
-        draw_learning(run.records(), run.path / "learning.png", landscape_note(config))
+        draw_learning(run.records(), run.path / "learning.png", note)
         gc.collect()  # a figure and its pixels refer to each other
 
     session.train(trainer, records(), report)

@@ -68,7 +68,6 @@ class GcsStore(ObjectStore):
         return f"GcsStore({self._bucket.name!r})"
 
     def check(self) -> bool:
-        """Return whether the bucket can be reached; raise ConfigError if it does not exist or denies access."""
         name = self._bucket.name
         try:
             self._retry(f"reach bucket {name}", lambda _: self._require_access(), seconds=self.policy.check_s)

@@ -55,10 +55,7 @@ def require_new_run(store: ObjectStore, run: str) -> None:
 
 
 def claim_name(store: ObjectStore, folder: Path) -> None:
-    """Claim a new run's name by storing its settings. Raises ConfigError if another machine was first.
-
-    An unavailable store is logged; uploads claim the name later.
-    """
+    """Claim a new run's name by storing its settings; ConfigError if another machine was first. Logs outages."""
     try:
         require_new_run(store, folder.name)
         store.put(f"{folder.name}/{CONFIG}", (folder / CONFIG).read_bytes(), if_absent=True)
@@ -71,10 +68,7 @@ def claim_name(store: ObjectStore, folder: Path) -> None:
 
 
 def fetch_newer(store: ObjectStore, folder: Path, files: Collection[str], *, is_reached: bool) -> None:
-    """Fetch a run, or a generation later than any usable one on disk.
-
-    Errors of `restore_run` are raised if the disk has no usable generation, else logged.
-    """
+    """Fetch a run, or a generation later than any on disk; if the disk has a usable one, errors are only logged."""
     is_here = (folder / CONFIG).is_file()
     newest = checkpoint.load_latest(folder / CHECKPOINTS, run_id=folder.name) if is_here else None
     here = None if newest is None else newest.generation
@@ -95,10 +89,9 @@ def fetch_newer(store: ObjectStore, folder: Path, files: Collection[str], *, is_
 def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *, above: int = -1) -> None:
     """Fetch a run's metrics, further `files`, newest complete generation and settings into `folder`, named as the run.
 
-    Metrics come first and settings last, so that no generation lacks its records and a folder with settings is whole;
-    existing settings stay. A run stopped in its first generation has settings only. Nothing is fetched if the store has
-    no generation above `above`. Raises ConfigError if the store has no such run or no usable generation, or the disk is
-    full; CloudError if the store is unavailable.
+    Metrics come first and settings last, so that no generation lacks its records and a folder with settings is whole.
+    Nothing is fetched if the store has no generation after `above`. Raises ConfigError if the store has no such run or
+    no usable generation, or the disk is full; CloudError if the store is unavailable.
     """
     run = folder.name
     try:
@@ -107,8 +100,9 @@ def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *
             return
         make_directory(folder)
         for name in (*([METRICS] if newest is not None else []), *files):
+            limit = MAX_TENSORS_BYTES if name.endswith(".safetensors") else MAX_SMALL_BYTES
             try:
-                store.get(f"{run}/{name}", folder / name, _limit(name))
+                store.get(f"{run}/{name}", folder / name, MAX_METRICS_BYTES if name == METRICS else limit)
             except MissingError:
                 log.warning("the cloud has no %s of run %s", name, run)
         if newest is not None and restore_latest(store, run, folder / CHECKPOINTS, above=above) is None:
@@ -122,12 +116,6 @@ def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *
     log.info("restored run %s from the cloud into %s", run, folder)
 
 
-def _limit(name: str) -> int:
-    if name == METRICS:
-        return MAX_METRICS_BYTES
-    return MAX_TENSORS_BYTES if name.endswith(".safetensors") else MAX_SMALL_BYTES
-
-
 def complete_generations(store: ObjectStore, run: str) -> list[int]:
     """Return a run's complete generations, unverified, lowest first."""
     return sorted(
@@ -136,10 +124,7 @@ def complete_generations(store: ObjectStore, run: str) -> list[int]:
 
 
 def restore_latest(store: ObjectStore, run: str, target_root: Path, *, above: int = -1) -> Path | None:
-    """Fetch a run's newest complete generation later than `above` that verifies; return its directory, or None.
-
-    Raises CloudError if the store is unavailable, OSError if the disk is full.
-    """
+    """Fetch the newest generation after `above` that verifies; return its directory. Raises CloudError, OSError."""
     for generation in reversed(complete_generations(store, run)):
         if generation <= above:
             break

@@ -16,10 +16,7 @@ _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
 def open_cloud(environ: Mapping[str, str] = os.environ, policy: RetryPolicy | None = None) -> ObjectStore | None:
-    """Return the store that CLOUD_PROVIDER, CLOUD_BUCKET and CLOUD_PROJECT name; None without CLOUD_PROVIDER.
-
-    Raises ConfigError for invalid values and missing credentials. `ObjectStore.check` tests whether it can be reached.
-    """
+    """Return the store that CLOUD_PROVIDER, CLOUD_BUCKET and CLOUD_PROJECT name, if any. Raises ConfigError."""
     provider, bucket, project = (environ.get(f"CLOUD_{name}", "").strip() for name in ("PROVIDER", "BUCKET", "PROJECT"))
     if not provider:
         if bucket:

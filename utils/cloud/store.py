@@ -55,10 +55,7 @@ class ObjectStore(ABC):
         self._cancelled = threading.Event()
 
     def below(self, name: str) -> Self:
-        """Return a view of the objects below a name, which they do not carry in the view; both are cancelled at once.
-
-        Raises DamagedError for an unsafe name.
-        """
+        """Return a view of the objects below a name, which they do not carry there; cancelling one cancels both."""
         view = copy.copy(self)
         view._prefix = f"{self._full_name(name)}/"
         return view
@@ -103,10 +100,7 @@ class ObjectStore(ABC):
         self._retry(f"fetch {name}", attempt, limit)
 
     def list(self, prefix: str) -> dict[str, float]:
-        """Return sorted object names -> time stored (s, UTC) below a prefix that is empty or ends in a slash.
-
-        Unsafe names, which no run writes, are left out.
-        """
+        """Return sorted safe names -> time stored (s, UTC) below a prefix that is empty or ends in a slash."""
         found = self._retry(f"list {prefix}", lambda _: dict(self._list(self._prefix + prefix)))
         return {full.removeprefix(self._prefix): found[full] for full in sorted(found) if is_safe(full)}
 
@@ -208,7 +202,6 @@ class LocalStore(ObjectStore):
         return f"LocalStore({str(self._root)!r})"
 
     def check(self) -> bool:
-        """Return True; raise ConfigError if the folder is not there or cannot be written to."""
         if not self._root.is_dir():
             raise ConfigError(f"expected CLOUD_BUCKET to be a mounted folder, got {str(self._root)!r}; mount it first")
         try:

@@ -68,10 +68,7 @@ class CloudSync:
             self._changed.notify_all()
 
     def submit_generation(self, path: Path, keep: Collection[int] | None = None) -> None:
-        """Upload a checkpoint directory unless the store has it; then delete generations not in `keep` from the store.
-
-        Superseded generations that still wait are not uploaded.
-        """
+        """Upload a checkpoint directory; then delete generations not in `keep` from the queue and the store."""
         with self._changed:
             self._waiting[path] = None
             if keep is not None:

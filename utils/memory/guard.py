@@ -55,10 +55,7 @@ def peak_rss_mb() -> float:
 
 
 def keep_freed_memory() -> None:
-    """Let the C heap keep freed blocks for the next request until `release_free_memory` (glibc only).
-
-    By default it returns large blocks at once, and every page of the next tensor of that size is faulted in again.
-    """
+    """Let the C heap keep freed blocks, slow to fault in again, until `release_free_memory` (glibc only)."""
     for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
         _call_glibc("mallopt", parameter, _LARGEST_KEPT)
 

@@ -1,8 +1,7 @@
 """A census of the heap: objects by type, and tensors and arrays by the storage that they really occupy.
 
-The garbage collector does not track arrays, byte strings, and dicts and tuples of only such objects: they are found
-through the objects that it tracks, except those that only a local variable holds. Only `type(obj)` is read of foreign
-objects, so that proxies stay untouched.
+Arrays, byte strings, and dicts and tuples of only such objects, which the garbage collector does not track, are found
+through the objects that it tracks. Only `type(obj)` is read of foreign objects, so that proxies stay untouched.
 """
 
 from __future__ import annotations

@@ -66,10 +66,7 @@ def causes_of(census: Census, owners: dict[str, int]) -> dict[Cause, int]:
 
 
 def name_leaks(causes: Sequence[Cause], table: np.ndarray) -> list[Leak]:
-    """Find the leaks in integer counts of shape (visits, causes), oldest visit first.
-
-    Growth that accompanies a more telling cause (the arrays of a leaked figure) is listed with that cause.
-    """
+    """Find leaks in counts (visits, causes), oldest first; growth that another cause explains is listed with it."""
     steps = np.diff(table, axis=0)
     per_visit = steps.mean(axis=0)
     # The smallest step, not the mean: a cache that fills up grows at every visit too, but ever less.

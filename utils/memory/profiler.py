@@ -80,10 +80,7 @@ class MemoryProfiler:
         return {label: sum(living.values()) for label, living in self._tracked.items()}
 
     def log_memory(self, label: str, show_objects: bool = False, *, census: bool = False) -> Snapshot:
-        """Take, keep and log a snapshot; a census counts tensors, arrays and objects (1 s for 500,000 objects).
-
-        `show_objects` takes the census and also logs the largest objects.
-        """
+        """Take, keep and log a snapshot, with a census (1 s for 500,000 objects) or the largest objects if asked."""
         census = census or show_objects
         if census:
             gc.collect()
@@ -160,10 +157,7 @@ class MemoryProfiler:
         return name_leaks(list(self._columns), table)
 
     def summary_line(self, label: str = "generation") -> str:
-        """Return resident and peak memory, the slope per visit of `label` and a verdict, as one line.
-
-        It is `growing: ` with the leaks of any label; else, given three visits after the warm-up, the slope decides.
-        """
+        """Return resident and peak memory, the slope per visit of `label` and a verdict on growth, as one line."""
         now = self.snapshots[-1]
         parts = [f"resident {now.rss_mb:,.0f} MB", f"peak {peak_rss_mb():,.0f} MB"]
         if now.gpu_reserved_mb:
@@ -182,10 +176,7 @@ class MemoryProfiler:
         return ", ".join([*parts, verdict])
 
     def final_summary(self, min_mb: float = 50.0) -> str:
-        """Log and return growth since the baseline, each label's trend and leaks, and the largest objects.
-
-        Objects are listed, in about a second, if a census was taken before.
-        """
+        """Log and return growth since the baseline, trends, leaks and, if there was a census, the largest objects."""
         growth = [] if self.baseline is None else _changes(self.baseline, self.snapshots[-1])
         parts = [f"memory growth since the baseline\n{table(growth, ('measure', 'first', 'last', 'change'))}"]
         for label in self._visits:

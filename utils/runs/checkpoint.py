@@ -100,10 +100,7 @@ def encode_state(state: Mapping[str, Mapping[str, Any]]) -> Encoded:
 
 
 def save_checkpoint(root: Path, generation: int, state: Encoded, *, run_id: str, config_hash: str) -> Path:
-    """Write, or replace, the checkpoint of a generation durably and atomically; return its directory.
-
-    Raises CheckpointError, leaving earlier checkpoints as they were, if the disk is full or fails.
-    """
+    """Write or replace a checkpoint durably and atomically; return its directory. Raises CheckpointError."""
     path = root / generation_name(generation)
     try:
         with new_directory(path) as temporary:
@@ -132,10 +129,7 @@ def save_checkpoint(root: Path, generation: int, state: Encoded, *, run_id: str,
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint, its tensors on the CPU; every byte is verified before anything is parsed.
-
-    Raises CheckpointError for anything missing, added or changed, and for another schema.
-    """
+    """Read a checkpoint onto the CPU; every byte is verified before it is parsed. Raises CheckpointError."""
     manifest = read_manifest(path)
     files = dict(_verified_files(path, manifest))
     state: State = {}
@@ -150,10 +144,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_latest(root: Path, *, run_id: str | None = None) -> Checkpoint | None:
-    """Return the checkpoint of the highest generation that verifies and belongs to `run_id` (None: to any run).
-
-    Unusable ones are logged and left in place.
-    """
+    """Return the newest checkpoint that verifies and belongs to `run_id` (None: any run); unusable ones are logged."""
     for path in reversed(list_checkpoints(root).values()):
         try:
             checkpoint = load_checkpoint(path)
@@ -175,10 +166,7 @@ def verify_checkpoint(path: Path) -> Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return the manifest of a checkpoint directory, verified by its own sha256; the other files are not read.
-
-    Raises CheckpointError if it is damaged, names files elsewhere or has another schema.
-    """
+    """Return the manifest of a checkpoint, verified by its own sha256. Raises CheckpointError."""
     data = _read(path / MANIFEST, limit=MAX_MANIFEST_BYTES)
     try:
         body = {name: value for name, value in json.loads(data).items() if name != "sha256"}

@@ -17,10 +17,7 @@ _BUILD = "--force-reinstall 'torch>=2.10,<2.14'"  # the CUDA build of torch on L
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` prefers CUDA, which is made deterministic.
-
-    Warns if `auto` leaves an NVIDIA card idle because this torch cannot use it.
-    """
+    """Return the device of that name; `auto` prefers CUDA, and warns if this torch cannot use an NVIDIA card."""
     has_cuda = torch.cuda.is_available()
     if name == "auto" and not has_cuda and _has_idle_card():
         remedy = f"is built without CUDA: {sys.executable} -m pip install {_BUILD}"

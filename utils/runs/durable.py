@@ -63,10 +63,7 @@ def new_file(path: Path, *, if_absent: bool = False) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def new_directory(final: Path) -> Iterator[Path]:
-    """Yield a temporary directory, which takes the name `final` if the block succeeds and is removed if it fails.
-
-    The block fsyncs each file that it writes. An existing directory of that name is deleted first. Raises OSError.
-    """
+    """Yield a temporary directory, which replaces `final` if the block, which fsyncs its files, succeeds."""
     make_directory(final.parent)
     temporary = _marked(final, "tmp")
     try:

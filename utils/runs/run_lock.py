@@ -69,9 +69,9 @@ class RunLock:
     def _held(self) -> ConfigError:
         owner = self._owner()
         return ConfigError(
-            f"expected a run that nobody else works on, got {self._path.parent}, which is locked by process "
-            f"{owner.get('pid')} on {owner.get('host')}; wait for it, or choose another --run (a lock that is not "
-            f"renewed for {STALE_SECONDS:.0f} s is taken over)"
+            f"expected a run that nobody else works on, got {self._path.parent}, which process {owner.get('pid')} on "
+            f"{owner.get('host')} holds; wait for it, or choose another --run (a lock that is not renewed for "
+            f"{STALE_SECONDS:.0f} s is taken over)"
         )
 
     def _owner(self) -> dict[str, Any]:

@@ -138,10 +138,7 @@ class RunLog:
 
 
 def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[str, Any]) -> Path:
-    """Create a folder, by default named by date and time, with a JSON file that says what it is.
-
-    Raises ConfigError if the folder exists and is not empty, or cannot be written to.
-    """
+    """Create a folder, by default named by date and time, with a JSON file; ConfigError if used or unwritable."""
     try:
         path = _fresh_folder(runs_dir) if name is None else _named_folder(runs_dir, name)
         write_json(path / file, contents)
@@ -153,10 +150,7 @@ def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[st
 
 
 def latest_run(runs_dir: Path, *, to_resume: bool = False) -> str:
-    """Return the name of the last written run with a record or a checkpoint; `to_resume`, also one just begun.
-
-    Raises ConfigError if there is none.
-    """
+    """Return the last written run with a record or a checkpoint (`to_resume`: or just begun); ConfigError if none."""
     files = (METRICS, f"{CHECKPOINTS}/*", *([CONFIG] if to_resume else []))
     written = [
         (path.stat().st_mtime_ns, run.name)

@@ -13,10 +13,7 @@ from torch import Tensor
 
 
 def flatten(tree: Mapping[str, Any]) -> tuple[dict[str, Tensor], Any]:
-    """Split a nested state into tensors by dotted name, as contiguous CPU copies, and the rest as JSON values.
-
-    It holds mappings with string keys, lists, tuples, tensors, numbers, strings and None. Raises ValueError for others.
-    """
+    """Split a nested state into CPU copies of tensors by dotted name and JSON values. ValueError for other types."""
     tensors: dict[str, Tensor] = {}
     return tensors, _flatten(tree, (), tensors)
 

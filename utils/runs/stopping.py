@@ -24,8 +24,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class SafePoint:
     """A function called between two steps of work, which raises if the run should stop there.
 
-    As a context manager it handles SIGTERM and SIGINT: the first signal takes effect at the next safe point, a second
-    one ends the process at once, which is harmless, since files are published by one rename.
+    As a context manager it handles SIGTERM and SIGINT: the first takes effect at the next safe point, a second at once.
     """
 
     def __init__(self, guard: MemoryGuard) -> None:
