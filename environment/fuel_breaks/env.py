@@ -36,9 +36,7 @@ Spread rates r in m/min are r / (r + 2), slopes percent / (percent + 100), eleva
 tile's range. Burn probability and downstream value are those of the planning fires, the latter as a share of the cells
 burned at the start. The budget left is a share of the whole budget.
 """
-_HALF_RATE_M_MIN = 2.0
-_HALF_SLOPE_PERCENT = 100.0
-_CLIMATE_WINDS = 8
+_HALF_RATE_M_MIN, _HALF_SLOPE_PERCENT, _CLIMATE_WINDS = 2.0, 100.0, 8
 MAX_SCENARIO_SEED = 2**31
 
 

@@ -21,8 +21,7 @@ from utils.tables import table
 
 logger = logging.getLogger(__name__)
 NEIGHBOURS = "tiles of one landscape are neighbours: p-values take them for independent"
-LEVEL = 0.95
-RESAMPLES = 10_000
+LEVEL, RESAMPLES = 0.95, 10_000
 _COLUMNS = ("policy", "reduction %", "+-", "network's lead", "from", "to", "p (t)", "p (Wilcoxon)", "better on")
 
 

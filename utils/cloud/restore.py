@@ -27,9 +27,7 @@ from utils.runs.run_lock import RunLock
 from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS
 
 log = logging.getLogger(__name__)
-MAX_SMALL_BYTES = 1 << 20
-MAX_METRICS_BYTES = 1 << 28
-MAX_TENSORS_BYTES = 1 << 30
+MAX_SMALL_BYTES, MAX_METRICS_BYTES, MAX_TENSORS_BYTES = 1 << 20, 1 << 28, 1 << 30
 
 
 def newest_run(store: ObjectStore) -> str:

@@ -11,8 +11,7 @@ import numpy as np
 
 from utils.memory.heap import Census
 
-MAX_NAMED_TYPES = 5
-MAX_ALONG = 5
+MAX_NAMED_TYPES = MAX_ALONG = 5
 FIGURE_TYPE = "matplotlib.figure.Figure"
 MIN_TYPE_COUNT = 10
 # Least growth per visit. A history that gains a row per visit is no leak unless it holds tensors or arrays.
