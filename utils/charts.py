@@ -1,4 +1,4 @@
-"""Charts as data: series, bands and axes, from which a page draws SVG and `utils.pictures` a PNG."""
+"""Charts as data: series, bands and axes, drawn by a page as SVG and by `utils.pictures` as PNG."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 Dates = npt.NDArray[np.datetime64]
 MemoryPoint = tuple[str, float, float, float, float]
-"""Label of a phase, seconds since the start, RSS, unique set size and GPU memory, each in MiB."""
+"""Phase, seconds since the start, and RSS, unique set size and GPU memory in MiB."""
 
 DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 _CLOSE_LABELS = 0.1
@@ -25,7 +25,7 @@ _MONTH_STEPS = (1, 2, 3, 6, 12, 24, 60, 120, 240)
 
 
 class Scale(NamedTuple):
-    """The y axis: its range and where its grid lines are."""
+    """The range and the grid lines of the y axis."""
 
     low: float
     high: float
@@ -33,21 +33,19 @@ class Scale(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A label of the x axis at a share (0 to 1) of its width."""
+    """A label at a share (0 to 1) of the x axis."""
 
     share: float
     label: str
 
 
 class Line(NamedTuple):
-    """A series, one value a position of its chart; NaN leaves a gap."""
+    """A series with a value per position of its chart; NaN leaves a gap."""
 
     label: str
     values: FloatArray
-    style: int
-    """Number of its colour and dashes; 0 is for the subject of the chart."""
-    end: str
-    """Text after the label, usually the last value."""
+    style: int  # number of its colour and dashes; 0 for the subject of the chart
+    end: str  # text after the label, usually the last value
 
 
 class Band(NamedTuple):
@@ -73,32 +71,26 @@ class Chart:
     """Series over one x axis."""
 
     title: str
-    description: str
-    """Text for a reader who cannot see the chart."""
-    shares: FloatArray
-    """(T,) ascending, 0 to 1: where each value is along x."""
+    description: str  # text for readers who cannot see the chart
+    shares: FloatArray  # (T,) ascending x positions from 0 to 1
     ticks: Sequence[Tick]
-    labels: Sequence[str]
-    """(T,) names of the positions, for the readout."""
+    labels: Sequence[str]  # (T,) names of the positions, for the readout
     lines: Sequence[Line]
     bands: Sequence[Band] = ()
     verticals: Sequence[Tick] = ()
-    """Labelled vertical lines."""
     marks: Sequence[Mark] = ()
-    segments: Sequence[tuple[Mark, Mark]] = ()
-    """Pairs of marks joined by a straight line, which is of the second one's kind."""
+    segments: Sequence[tuple[Mark, Mark]] = ()  # marks joined by a straight line of the second one's kind
     note: str = ""
     unit: str = ""
     decimals: int = 1
     is_signed: bool = False
-    has_zero: bool = True
-    """The y axis reaches 0 whatever the values."""
+    has_zero: bool = True  # the y axis always includes 0
     y_ticks: int = 5
     height: int = 240
 
     @cached_property
     def scale(self) -> Scale:
-        """The y axis that holds everything drawn."""
+        """The y axis that includes everything drawn."""
         edges = (edge for band in self.bands for edge in (band.low, band.high))
         points = np.array([mark.value for mark in self.marks] + [0.0] * self.has_zero)
         return scale_of((*(line.values for line in self.lines), *edges, points), ticks=self.y_ticks)
@@ -125,21 +117,20 @@ def last_known(values: FloatArray) -> float:
 
 
 def lines_of(series: Mapping[str, FloatArray], end: Callable[[FloatArray], str]) -> list[Line]:
-    """Return one line for each series, each in a style of its own; `end` writes the text after its label."""
+    """Return a line for each series, in different styles; `end` writes the text after its label."""
     return [Line(label, values, style, end(values)) for style, (label, values) in enumerate(series.items())]
 
 
 def scale_of(series: Iterable[FloatArray], *, ticks: int = 5) -> Scale:
-    """Return a range that holds all finite values, with about so many ticks at 1, 2 or 5 times a power of ten."""
+    """Return a range of all finite values, with about so many ticks at 1, 2 or 5 times a power of ten."""
     values = np.concatenate([np.ravel(part) for part in series])
     values = values[np.isfinite(values)]
     low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
-    # Values that differ by rounding only would give a step that vanishes beside them.
+    # Values that differ only by rounding would give a vanishing step.
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         room = max(abs(low), abs(high), 1.0) / 2
         low, high = low - room, high + room
-    step = _nice_step((high - low) / ticks)
-    room = 0.02 * (high - low)
+    step, room = _nice_step((high - low) / ticks), 0.02 * (high - low)
     first, last = math.ceil((low - room) / step), math.floor((high + room) / step)
     return Scale(low - room, high + room, tuple(index * step for index in range(first, last + 1)))
 
@@ -150,51 +141,51 @@ def _nice_step(rough: float) -> float:
 
 
 def tick_labels(scale: Scale) -> list[str]:
-    """Write the ticks with as many digits as tell neighbours apart."""
+    """Write the ticks with as many digits as they need."""
     step = scale.ticks[1] - scale.ticks[0] if len(scale.ticks) > 1 else 0.1
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return [number(tick, decimals) for tick in scale.ticks]
 
 
 def even_shares(count: int) -> FloatArray:
-    """Return (count,) positions of values at equal distances; the middle for a single one."""
+    """Return (count,) equidistant positions; the middle for a single one."""
     return np.linspace(0.0, 1.0, count) if count > 1 else np.full(count, 0.5)
 
 
 def number_ticks(values: Sequence[int]) -> list[Tick]:
-    """Return ticks at round ones of consecutive integers, evenly spread."""
+    """Return ticks at multiples among consecutive integers."""
     shares = even_shares(len(values))
     step = max(1, math.ceil(_nice_step(max(len(values), 1) / _MAX_TICKS)))
     return [Tick(float(share), str(value)) for share, value in zip(shares, values, strict=True) if value % step == 0]
 
 
 def date_ticks(dates: Dates) -> list[Tick]:
-    """Return ticks at the first session of months or years; at the first and last session if there is no such day."""
+    """Return ticks at the first sessions of months or years, else at the first and last session."""
     months = dates.astype("datetime64[M]").astype(np.int64)
     shares = even_shares(len(dates))
     for step in _MONTH_STEPS:
         periods = months // step
         places = [int(place) + 1 for place in np.flatnonzero(np.diff(periods))]
-        # Months differ by a few sessions: a tenth less room than a label wants does not drop every second one.
+        # Months differ by a few sessions, hence the tolerance.
         if (np.diff(shares[places]) >= 0.9 * _CLOSE_LABELS).all():
             break
     if len(places) < 2:
         return [Tick(float(shares[place]), str(dates[place])) for place in sorted({0, len(dates) - 1})]
-    # A period may begin within one that has no session; the label names the period of the session.
     labels = (str(dates[place].astype("datetime64[M]" if step < 12 else "datetime64[Y]")) for place in places)
     return [Tick(float(shares[place]), label) for place, label in zip(places, labels, strict=True)]
 
 
 def memory_chart(points: Sequence[MemoryPoint], limit_mb: float | None = None) -> Chart:
-    """Draw memory over time, at least one point: resident, unique to the process, and on the GPU where there is any."""
+    """Chart memory over time, from at least one point: resident, unique to the process, and on the GPU if any."""
     times, resident, unique, gpu = np.array([point[1:] for point in points], dtype=np.float64).T
     first, last = times[0], times[-1]
     unit, seconds = ("s", 1.0) if last < 120 else ("min", 60.0) if last < 7200 else ("h", 3600.0)
     series = {"resident": resident, "unique": unique} | ({"GPU": gpu} if gpu.any() else {})
-    span = max(float(last - first), 1e-9)
-    shares, peak = (times - first) / span, int(np.argmax(resident))
+    span, peak = max(float(last - first), 1e-9), int(np.argmax(resident))
+    shares = (times - first) / span
     highest = number(resident[peak], 0)
     limit = "" if limit_mb is None else f" The limit was {number(limit_mb, 0)} MiB."
+    title = f"resident peak {highest} MiB, {points[peak][0]}"
     return Chart(
         title="Memory of the process, MiB",
         note=f"At the end of each phase.{limit}",
@@ -206,9 +197,7 @@ def memory_chart(points: Sequence[MemoryPoint], limit_mb: float | None = None) -
         ],
         labels=[f"{point[0]}, {number(point[1] / seconds, 1)} {unit}" for point in points],
         lines=lines_of(series, lambda sizes: f"{number(sizes[-1], 0)} MiB"),
-        marks=[
-            Mark(shares[peak], resident[peak], "mark-target", "peak", f"resident peak {highest} MiB, {points[peak][0]}")
-        ],
+        marks=[Mark(shares[peak], resident[peak], "mark-target", "peak", title)],
         unit=" MiB",
         decimals=0,
     )

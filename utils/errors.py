@@ -1,4 +1,4 @@
-"""Every error that ends the program with one line and an exit code rather than a traceback."""
+"""Errors that end the program with one line and an exit code rather than a traceback."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ class ProgramError(Exception):
     """An error whose message says in one line what was expected, what came and what to do."""
 
     exit_code = 1
-    is_resumable = False
-    """A run that ends with it can go on as it is from its last complete generation."""
+    is_resumable = False  # the run can be resumed from its last complete generation
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
 
 
 class ConfigError(ProgramError):
-    """A setting that no run can use; the message names the rule and the value that broke it."""
+    """A setting that cannot be used."""
 
     exit_code = 2
 
@@ -30,43 +29,43 @@ class DataError(ProgramError):
 
 
 class FileError(ProgramError):
-    """A file that cannot be read or written, where nothing else says so."""
+    """A file that cannot be read or written."""
 
     is_resumable = True
 
 
 class CheckpointError(ProgramError):
-    """A checkpoint that cannot be written, or cannot be trusted."""
+    """A checkpoint that cannot be written or is damaged."""
 
 
 class CloudError(ProgramError):
-    """An operation that the cloud's store could not do; the message holds nothing secret."""
+    """An operation that the object store refused; the message reveals no secret."""
 
 
 class UnavailableError(CloudError):
-    """An operation that the store may do when asked again."""
+    """A transient failure of the object store."""
 
 
 class MissingError(CloudError):
-    """An object that is not there."""
+    """An object that does not exist."""
 
 
 class DamagedError(CloudError):
-    """An object with other content than was meant to be there; asking again does not help."""
+    """An object with unexpected content; a retry does not help."""
 
 
 class ConflictError(CloudError):
-    """An object of that name with other content that exists already."""
+    """An object that exists already, with other content."""
 
 
 class ClusterError(ProgramError):
-    """Work that machines failed to do several times."""
+    """Work that machines repeatedly failed to do."""
 
     is_resumable = True
 
 
 class JobsFailed(ProgramError):
-    """Jobs of which some have no result; it has the worst of their exit codes."""
+    """Jobs some of which failed; it has the worst of their exit codes."""
 
     is_resumable = True
 
@@ -76,14 +75,14 @@ class JobsFailed(ProgramError):
 
 
 class MemoryLimitReached(ProgramError):
-    """The process came too close to the memory that it may use; raised at a safe point."""
+    """The process exceeded its memory limit; raised at a safe point."""
 
     exit_code = 3
     is_resumable = True
 
 
 class StopRequested(ProgramError):
-    """A signal asked the run to stop, at a time of time.monotonic(); raised at a safe point."""
+    """A signal asked the run to stop, at `asked_at` in time.monotonic(); raised at a safe point."""
 
     is_resumable = True
 
@@ -94,12 +93,12 @@ class StopRequested(ProgramError):
 
 
 def as_program_error(error: OSError | KeyboardInterrupt) -> ProgramError:
-    """Return the program's own error for one of Python's."""
+    """Convert one of Python's errors to the program's own."""
     if isinstance(error, KeyboardInterrupt):
         return StopRequested(signal.SIGINT, time.monotonic())
     return FileError(f"expected files that can be read and written, got: {error}")
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error of a library says in one line, its name if it says nothing."""
+    """Return the first line of a library's error message, or the error's name."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

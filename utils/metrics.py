@@ -1,7 +1,6 @@
-"""Measures of daily equity curves: pure functions on arrays (..., days + 1), one number for each curve.
+"""Measures of daily equity curves: functions of arrays (..., days + 1), at least two points, one number per curve.
 
-The daily return is r_t = E_t / E_(t-1) - 1. A ratio whose denominator vanishes is undefined; it is reported as 0.0,
-which never flatters. After ruin (equity <= 0) returns are 0. A curve has at least two points.
+Daily returns are r_t = E_t / E_(t-1) - 1, and 0 after ruin (equity <= 0). A ratio with a vanishing denominator is 0.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ Array = npt.NDArray[np.float64]
 
 TRADING_DAYS_PER_YEAR = 252
 YEAR_ROOT = math.sqrt(TRADING_DAYS_PER_YEAR)
-# Below this a deviation of daily returns is rounding (float64 quotients near 1), not risk.
-NO_RISK = 1e-12
+NO_RISK = 1e-12  # a smaller deviation of daily returns is rounding
 
 
 def daily_returns(equity: npt.ArrayLike) -> Array:
@@ -44,10 +42,7 @@ def sharpe(equity: npt.ArrayLike) -> Array:
 
 
 def sortino(equity: npt.ArrayLike) -> Array:
-    """Return sqrt(252) mean(r) / sqrt(mean(min(r, 0)^2)), target 0 (Sortino & Price 1994), shape (...).
-
-    The mean under the root runs over all days, gains counting as zero. Without a losing day: 0.0.
-    """
+    """Return sqrt(252) mean(r) / sqrt(mean(min(r, 0)^2)) over all days (Sortino & Price 1994), 0.0 without a loss."""
     returns = daily_returns(equity)
     downside = np.sqrt((np.minimum(returns, 0.0) ** 2).mean(axis=-1))
     return YEAR_ROOT * _ratio(returns.mean(axis=-1), downside)

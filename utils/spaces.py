@@ -1,4 +1,4 @@
-"""Conventions of environment and agents: the ranges of an action and the layout of an account's state."""
+"""Conventions of environment and agents: ranges of an action and layout of an account's state."""
 
 from __future__ import annotations
 
@@ -7,34 +7,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-MIN_COEFFICIENT, MAX_COEFFICIENT = 1.0, 10.0
-"""An order's size in stakes; below the minimum nothing is ordered."""
-MIN_TARGET_PERCENT, MAX_TARGET_PERCENT = 10.0, 50.0
-"""Sale target above the fill price."""
+MIN_COEFFICIENT, MAX_COEFFICIENT = 1.0, 10.0  # an order's size in stakes; nothing is ordered below the minimum
+MIN_TARGET_PERCENT, MAX_TARGET_PERCENT = 10.0, 50.0  # sale target above the fill price
 TARGET_PERCENTS = (MIN_TARGET_PERCENT, 20.0, 30.0, 40.0, MAX_TARGET_PERCENT)
-"""Sale targets at which the results of orders are known, and among which agents choose."""
-ACTION_FEATURES = 2
-"""Coefficient, sale target in percent."""
+"""Sale targets among which agents choose."""
+ACTION_FEATURES = 2  # coefficient, sale target in percent
 POSITION_FEATURES = 6
 """Held, days held / maximum, unrealised return, size / maximum, distance to target, days without bar / maximum."""
-SESSIONS_HELD = 1
-"""The place of the sessions held, as a share of the most, among a position's features."""
-SIZE = 3
-"""The place of a position's size among its features."""
+SESSIONS_HELD, SIZE = 1, 3  # indices of days held and size among a position's features
 ACCOUNT_FEATURES = 3
-"""Cash and exposure as fractions of the initial capital, fraction of the trading period left.
-
-The last is negative in settlement: how long until the forced close decides rewards too.
-"""
-TRADING_LEFT = 2
-"""The place of the fraction of the trading period left in the account."""
+"""Cash and exposure as fractions of the initial capital, fraction of trading days left (negative in settlement)."""
+TRADING_LEFT = 2  # index of the fraction of trading days left
 
 
 def spread_positions(slot_stock: Tensor, slot_features: Tensor, stocks: int) -> Tensor:
-    """Open positions from slots to stocks: (..., K) and (..., K, 6) to (..., stocks, 6), 0 where nothing is held.
-
-    The stock index of an empty slot is `stocks`.
-    """
+    """Scatter positions from (..., K) slots to (..., stocks, 6), else 0; the stock of an empty slot is `stocks`."""
     dense = slot_features.new_zeros(*slot_stock.shape[:-1], stocks + 1, slot_features.shape[-1])
     dense.scatter_(-2, slot_stock.unsqueeze(-1).expand_as(slot_features), slot_features)
     return dense[..., :stocks, :]

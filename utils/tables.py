@@ -10,7 +10,7 @@ import numpy as np
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Return rows as aligned text under a header, numbers to the right; see `cell`."""
+    """Return rows as aligned text under a header, with numbers to the right."""
     padded = []
     for column in columns:
         values = [row.get(column) for row in rows]
@@ -25,7 +25,7 @@ def _is_number(value: Any) -> bool:
 
 
 def cell(value: Any) -> str:
-    """Return a value as text: numbers with separators, floats with two decimals, what is missing as -."""
+    """Return a value as text: thousands separators, two decimals, - for None and NaN."""
     if value is None or (isinstance(value, float | np.floating) and not math.isfinite(value)):
         return "-"
     if isinstance(value, float | np.floating):

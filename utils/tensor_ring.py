@@ -1,4 +1,4 @@
-"""A ring of rows in preallocated tensors."""
+"""A ring buffer of rows in preallocated tensors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Fields = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
 class TensorRing:
-    """A ring of rows in named, preallocated tensors; it knows nothing of what they mean."""
+    """A ring buffer of rows in named, preallocated tensors."""
 
     def __init__(self, capacity: int, fields: Fields, device: torch.device | str = "cpu") -> None:
         self.capacity = capacity
         self.size = 0
         self.next_row = 0
-        # Written once, so that all pages are there from the start and the process does not grow as the ring fills.
+        # zero_ takes all pages now, so that the process does not grow as the ring fills.
         self.data = {
             name: torch.empty(capacity, *shape, dtype=dtype, device=device).zero_()
             for name, (shape, dtype) in fields.items()
@@ -26,11 +26,11 @@ class TensorRing:
 
     @property
     def bytes_per_row(self) -> int:
-        """Storage of one row."""
+        """The size of a row."""
         return sum(t.element_size() * t[0].numel() for t in self.data.values())
 
     def add(self, rows: Mapping[str, Tensor]) -> None:
-        """Write (count, ...) rows over the oldest ones; of more rows than fit only the last are kept."""
+        """Write (count, ...) rows over the oldest ones, only the last if not all fit."""
         if rows.keys() != self.data.keys():
             raise ValueError(f"expected the fields {sorted(self.data)}, got {sorted(rows)}")
         count = len(next(iter(rows.values())))
@@ -45,14 +45,11 @@ class TensorRing:
         self.size = min(self.size + count, self.capacity)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all rows, the index of the next one, and how many are filled.
-
-        Empty rows too, so that a checkpoint, and the memory that writing it takes, is as large first as last.
-        """
+        """Return all rows, even empty ones, so that checkpoints have the same size from the start."""
         return {"size": self.size, "next_row": self.next_row, "rows": dict(self.data)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave, into the tensors that are there."""
+        """Restore what `state_dict` returned, into the same tensors."""
         self.size, self.next_row = state["size"], state["next_row"]
         for name, store in self.data.items():
             store[: self.size] = state["rows"][name][: self.size].to(store.device)

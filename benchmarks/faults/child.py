@@ -20,7 +20,7 @@ from torch import Tensor
 
 from main import main as program
 from training.erl_trainer import ERLTrainer
-from utils.runs import checkpoint_writer
+from utils.runs import checkpoint
 from utils.runs.checkpoint import save_checkpoint
 
 METHODS = {
@@ -56,7 +56,7 @@ def pausing(phase: str, generation: int, marker: str) -> Iterator[None]:
 
     real_save = save_checkpoint
     if phase == SAVING:
-        with mock.patch.object(checkpoint_writer, "save_checkpoint", save):
+        with mock.patch.object(checkpoint, "save_checkpoint", save):
             yield
     else:
         with mock.patch.object(ERLTrainer, METHODS[phase], method(getattr(ERLTrainer, METHODS[phase]))):

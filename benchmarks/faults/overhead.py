@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.faults.harness import QUICK_RUN, Row, flags, folder, run_here
-from utils.runs.checkpoint_writer import CheckpointWriter
+from utils.runs.checkpoint import CheckpointWriter
 
 LARGEST_SECONDS = 0.3
 """Of a generation; to sync files to the disk takes as long however short the generation is."""

@@ -12,13 +12,12 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from scipy import stats
 
 from benchmarks.learning.study import (
@@ -31,10 +30,9 @@ from benchmarks.learning.study import (
     study_executor,
 )
 from training.commands.table import COMMANDS
-from training.fuel_breaks.arguments import FuelBreakTrainArguments
-from training.fuel_breaks.config import FuelBreakRunConfig
-from training.fuel_breaks.evaluate_command import AGENT, judge, paired_lead
-from training.fuel_breaks.run import open_agent
+from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
+from training.fuel_breaks.evaluate_command import judge, paired_lead
+from training.fuel_breaks.run import AGENT, open_agent
 from training.fuel_breaks.train_command import run_train
 from utils.config.cli import parse_command
 from utils.config.settings import settings_hash
@@ -48,7 +46,7 @@ _MEMORY_GENERATION = 64
 def learn(config: FuelBreakRunConfig, scenario_seeds: int) -> Record:
     """Train one seed by processor time and judge its best network, and every baseline, on all test tiles."""
     summary = run_train(FuelBreakTrainArguments(config), frozenset(), clock=time.process_time)
-    agent = open_agent(config.runs_dir, config.run, torch.device("cpu"))
+    agent = open_agent(config.runs_dir, config.run, "cpu", config.threads)
     reductions = judge(agent, "test", 0, scenario_seeds)
     return {
         **{name: summary[name] for name in ("episodes", "updates", "minutes", "peak_rss_mb", "validation")},
@@ -64,7 +62,7 @@ def compare(records: Sequence[Record]) -> Record:
     return {
         "network_by_seed": by_seed,
         "reduction_percent": {name: float(values.mean()) for name, values in means.items()},
-        "lead": {name: asdict(paired_lead(means[AGENT], means[name])) for name in means if name != AGENT},
+        "lead": {name: paired_lead(means[AGENT], means[name]) for name in means if name != AGENT},
         "tiles": len(means[AGENT]),
     }
 

@@ -28,8 +28,8 @@ from environment.fuel_breaks.burn_state import BurnState, FireSimulator
 from environment.fuel_breaks.config import FuelBreakConfig, FuelMoisture
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import CHAINS_PER_HOUR_PER_METRE_PER_MINUTE, Wind, surface_fire
-from training.fuel_breaks.baselines import adaptive, baselines, downstream_value, place
-from training.fuel_breaks.validation import evaluate, spaced
+from training.fuel_breaks.policies import adaptive, baselines, downstream_value
+from training.fuel_breaks.validation import Judge, place, spaced
 
 logger = logging.getLogger("benchmarks.speed.fuel_breaks")
 FLAMMAP_MOISTURE = FuelMoisture(6, 8, 10, 75, 60)
@@ -104,9 +104,9 @@ def speed_figures(tiles: Sequence[Tile], config: FuelBreakConfig) -> dict[str, f
 
 def baseline_table(tiles: Sequence[Tile], seeds: int, config: FuelBreakConfig) -> dict[str, dict[str, float]]:
     """Return the mean reduction of the burned area in percent over tiles, and its standard error, by baseline."""
-    table = {}
+    table, judge = {}, Judge(tiles, config, lanes=len(tiles))
     for name, policy in baselines().items():
-        reduction = evaluate(policy, tiles, range(seeds), config)
+        reduction = judge.reductions(policy, range(seeds))
         error = float(reduction.std(ddof=1)) / math.sqrt(len(tiles)) if len(tiles) > 1 else math.nan
         table[name] = {"reduction_percent": float(reduction.mean()), "standard_error": error}
         logger.info("%-28s %5.1f +- %.1f %%", name, *table[name].values())

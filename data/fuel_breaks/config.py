@@ -1,4 +1,4 @@
-"""Settings of how a landscape is cut."""
+"""Settings of tiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from utils.config.settings import checked_dataclass, require
 
 @checked_dataclass
 class TileConfig:
-    """Settings of the tiles that a landscape is cut into, and of their splits."""
+    """Tiles that a landscape is cut into, and their splits."""
 
     tile_cells: Annotated[int, limits("2 <= {} <= 64")] = 20
     """Rows and columns of a tile."""

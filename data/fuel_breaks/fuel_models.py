@@ -1,32 +1,28 @@
-"""The forty standard fire behaviour fuel models of Scott and Burgan (2005), and the codes of what does not burn."""
+"""The forty standard fire behaviour fuel models of Scott and Burgan (2005), and the codes of unburnable ground."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-UNBURNABLE_FUEL_MODELS = (91, 92, 93, 98, 99)
-"""Urban, snow or ice, agriculture, water, bare ground."""
+UNBURNABLE_FUEL_MODELS = (91, 92, 93, 98, 99)  # urban, snow or ice, agriculture, water, bare ground
 WATER_FUEL_MODEL, BARE_GROUND_FUEL_MODEL = 98, 99
 
 
 @dataclass(frozen=True)
 class FuelModel:
-    """One fuel model, in the units in which it was published."""
+    """A fuel model in its published units."""
 
     name: str
-    load_1h: float
-    """Loads in short tons an acre: dead fuel by time lag, live herbaceous and live woody."""
+    load_1h: float  # loads in short tons per acre: dead fuel by time lag, live herbaceous and live woody
     load_10h: float
     load_100h: float
     load_herbaceous: float
     load_woody: float
-    sav_1h: float
-    """Surface-area-to-volume ratios in square feet a cubic foot; 0 where the model has no such fuel."""
+    sav_1h: float  # surface-area-to-volume ratios in square feet per cubic foot; 0 if the model has no such fuel
     sav_herbaceous: float
     sav_woody: float
     depth_ft: float
-    extinction_moisture_percent: float
-    """Moisture of dead fuel at which the fire stops."""
+    extinction_moisture_percent: float  # of dead fuel
     heat_btu_lb: float = 8000.0
 
 

@@ -1,7 +1,6 @@
-"""Landscapes as rasters: read, checked, cut into tiles, and split so that no tile of one split touches another's.
+"""Landscapes as rasters: read, checked, cut into tiles, and split so that tiles of different splits never touch.
 
-Row 0 is the north edge, column 0 the west edge; an aspect is the direction in which the ground falls, in degrees
-clockwise from north.
+Row 0 is the north edge, column 0 the west edge; an aspect is the downslope direction, degrees clockwise from north.
 """
 
 from __future__ import annotations
@@ -29,23 +28,20 @@ RANGES = {
     "canopy_cover_percent": (0, 100),
     "fuel_model": (0, 255),
 }
-"""Least and greatest value of each band that a landscape needs, by field of `Landscape` and by name in a file."""
+"""Least and greatest value of each required band, by field of `Landscape` and name in a file."""
 
 
 @dataclass(frozen=True)
 class Landscape:
-    """A landscape, or a window of one: arrays of one shape (rows, columns) that cannot be written."""
+    """A landscape, or a window of one: read-only arrays of one shape (rows, columns)."""
 
     slope_percent: Float32Array
-    aspect_degrees: Float32Array
-    """-1 where the ground is flat."""
+    aspect_degrees: Float32Array  # -1 where the ground is flat
     elevation_m: Float32Array
     canopy_cover_percent: Float32Array
-    fuel_model: NDArray[np.uint8]
-    """Codes of `data.fuel_breaks.fuel_models`."""
+    fuel_model: NDArray[np.uint8]  # codes of `data.fuel_breaks.fuel_models`
     valid: NDArray[np.bool_]
-    burnable: NDArray[np.bool_]
-    """Valid cells whose fuel model burns."""
+    burnable: NDArray[np.bool_]  # valid cells whose fuel model burns
     cell_size_m: float
 
     def __post_init__(self) -> None:
@@ -54,7 +50,6 @@ class Landscape:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
         rows, columns = self.fuel_model.shape
         return rows, columns
 
@@ -63,10 +58,9 @@ class Landscape:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     def window(self, row: int, column: int, rows: int, columns: int) -> Landscape:
-        """Return the part that begins at a cell, as views of the same memory."""
-        part = np.s_[row : row + rows, column : column + columns]
-        windows: dict[str, Any] = {name: array[part] for name, array in self.arrays().items()}
-        return replace(self, **windows)
+        """Return the part whose north-west cell is given, as views of the same memory."""
+        part: Any = np.s_[row : row + rows, column : column + columns]
+        return replace(self, **{name: array[part] for name, array in self.arrays().items()})
 
 
 @dataclass(frozen=True)
@@ -79,14 +73,10 @@ class Tile:
 
 
 def load_landscape(path: Path) -> Landscape:
-    """Read a landscape from an `.npz` file or a folder of GeoTIFF bands.
+    """Read a landscape from an `.npz` file or a folder of GeoTIFF bands, named as in `RANGES` (`slope_percent.tif`).
 
-    Both name their bands as `RANGES` does (`slope_percent`, or `slope_percent.tif` in a folder). An `.npz` may hold
-    `valid` (bool) and `cell_size_m`; in GeoTIFFs a cell without data in any band is not valid.
-
-    Raises:
-        DataError: no such file, a band missing, of another shape or out of its range, an unknown fuel model, or a
-            folder where rasterio is not installed.
+    An `.npz` may hold `valid` (bool) and `cell_size_m`; in GeoTIFFs a cell without data in any band is not valid.
+    Raises DataError if it cannot be read, or a band is missing, of another shape or out of range.
     """
     if path.is_dir():
         return landscape_from_bands(_read_geotiffs(path), str(path))
@@ -125,11 +115,7 @@ def _read_geotiffs(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def landscape_from_bands(stored: Mapping[str, NDArray[Any]], source: str) -> Landscape:
-    """Build a landscape from stored bands, in which masked cells are not valid; `source` is named in messages.
-
-    Raises:
-        DataError: as in `load_landscape`.
-    """
+    """Build a landscape from bands, whose masked cells are not valid; DataError, naming `source`, if it cannot."""
     missing = [name for name in RANGES if name not in stored]
     if missing:
         raise DataError(f"expected the bands {', '.join(missing)} in {source}, got {', '.join(sorted(stored))}")
@@ -161,7 +147,7 @@ def landscape_from_bands(stored: Mapping[str, NDArray[Any]], source: str) -> Lan
 
 
 def _checked_band(name: str, stored: NDArray[Any], valid: NDArray[np.bool_], source: str) -> Float32Array:
-    """Return a band as float32, 0 where the cell is not valid. Raises DataError where a value is out of its range."""
+    """Return a band as float32, 0 in invalid cells. Raises DataError if a value is out of range."""
     low, high = RANGES[name]
     values = np.where(valid, np.asarray(stored, np.float32), np.float32(0))
     is_wrong = valid & ~((values >= low) & (values <= high))
@@ -174,10 +160,7 @@ def _checked_band(name: str, stored: NDArray[Any], valid: NDArray[np.bool_], sou
 
 
 def slope_and_aspect(elevation_m: Float32Array, cell_size_m: float) -> tuple[Float32Array, Float32Array]:
-    """Return slope in percent and aspect in degrees (downslope, clockwise from north); row 0 of elevations is north.
-
-    Both come from central differences, or from one side's beside an edge or a cell without elevation (NaN).
-    """
+    """Return slope in percent and aspect in degrees, by differences that are one-sided beside edges and NaN."""
     southward, eastward = (_gradient(elevation_m, axis) / cell_size_m for axis in (0, 1))
     slope = 100 * np.hypot(southward, eastward)
     # Downslope is against the gradient: east component -eastward, north component +southward.
@@ -186,7 +169,7 @@ def slope_and_aspect(elevation_m: Float32Array, cell_size_m: float) -> tuple[Flo
 
 
 def _gradient(values: Float32Array, axis: int) -> NDArray[np.float64]:
-    """Return the change a cell along an axis: the mean of the steps to it and from it whose two ends are known."""
+    """Return the change per cell along an axis: the mean of the known steps to it and from it."""
     steps = np.diff(values.astype(np.float64), axis=axis)
     nothing = np.full_like(values.take([0], axis=axis), np.nan, dtype=np.float64)
     both = np.stack([np.concatenate((nothing, steps), axis), np.concatenate((steps, nothing), axis)])
@@ -195,7 +178,7 @@ def _gradient(values: Float32Array, axis: int) -> NDArray[np.float64]:
 
 
 def cut_tiles(landscape: Landscape, config: TileConfig) -> list[Tile]:
-    """Cut a landscape into disjoint tiles, by row and then by column; tiles of which too little burns are left out."""
+    """Cut a landscape into disjoint tiles, by row, then by column, without those of which too little burns."""
     size = config.tile_cells
     rows, columns = landscape.shape
     corners = [(r, c) for r in range(0, rows - size + 1, size) for c in range(0, columns - size + 1, size)]
@@ -204,17 +187,11 @@ def cut_tiles(landscape: Landscape, config: TileConfig) -> list[Tile]:
 
 
 def split_tiles(tiles: Sequence[Tile], config: TileConfig) -> dict[str, list[Tile]]:
-    """Divide tiles from north to south into `train`, `validation` and `test`, with rows of tiles left out in between.
-
-    Neighbouring tiles share terrain and vegetation, so tiles drawn at random would be judged on what was trained on.
-
-    Raises:
-        DataError: a split would hold no tile.
-    """
+    """Split tiles from north to south, with rows left out in between: neighbours share terrain. Raises DataError."""
     ends = [config.train_fraction, config.train_fraction + config.validation_fraction]
     starts = sorted(tile.row for tile in tiles)
     gap = config.buffer_rows * config.tile_cells
-    # Each cut lies where the share of tiles north of it is reached; whole rows of tiles stay together.
+    # Rows of tiles stay together.
     cuts = [starts[min(int(end * len(starts)), len(starts) - 1)] for end in ends] if starts else [0, 0]
     splits = {
         "train": [tile for tile in tiles if tile.row < cuts[0]],

@@ -1,4 +1,4 @@
-"""The built-in landscape: hills, water and patches of fuel, generated from a seed."""
+"""The generated landscape: hills, water and patches of fuel."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ Float64Array = NDArray[np.float64]
 
 _RELIEF_M = 350.0
 _WATER_SHARE = 0.06
-_FUELS = (102, 122, 165, 186, 189, 183)
-"""From open and dry to closed: grass, grass and shrub, understory, litter."""
+_FUELS = (102, 122, 165, 186, 189, 183)  # from open and dry to closed: grass, grass and shrub, understory, litter
 _FUEL_SHARES = (0.08, 0.10, 0.14, 0.34, 0.14, 0.20)
 _CANOPY_PERCENT = (5.0, 15.0, 60.0, 75.0, 70.0, 85.0)
 
 
 def generated_landscape(seed: int, rows: int = 400, columns: int = 240) -> Landscape:
-    """Draw a landscape of 30 m cells; the same seed and shape give the same one.
-
-    Elevation is fractal noise, slope and aspect are its gradient, water fills the lowest ground, and fuel comes in
-    patches of `_FUELS` with the canopy that goes with them.
-    """
+    """Draw a landscape of 30 m cells: fractal elevation, water in the lowest ground, and patches of `_FUELS`."""
     for_elevation, for_fuel = (
         np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(2)
     )

@@ -1,8 +1,7 @@
-"""What burns of a tile in a set of scenarios, kept up to date while cells are cleared one by one."""
+"""The fires of a set of scenarios on a tile, updated while cells are cleared one by one."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -11,85 +10,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Landscape, Tile
+from environment.fuel_breaks import fire_spread
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.fire_behaviour import Wind
-from environment.fuel_breaks.fire_spread import (
-    BoolArray,
-    Float64Array,
-    Int32Array,
-    Purpose,
-    SpreadTrees,
-    arrival_minutes,
-    downstream_cells,
-    draw_scenarios,
-    spread_grid,
-    spread_trees,
-    travel_minutes,
-)
+from environment.fuel_breaks.fire_spread import BoolArray, Float64Array, Int32Array, Purpose, SpreadTrees
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """Damage by a state's fires, summed over the scenario set; whole numbers, so that sums are exact."""
+    """Damage by a state's fires, summed over the scenario set; integers, so that sums are exact."""
 
-    burned: NDArray[np.unsignedinteger]
-    """(cells,) fires that burn each cell."""
+    burned: NDArray[np.unsignedinteger]  # (cells,) fires that burn each cell
     downstream: NDArray[np.unsignedinteger]
     """(cells,) burned cells whose fire came through each cell, itself included."""
-    start_burned_cells: int
-    """Cells burned before anything was cleared."""
+    start_burned_cells: int  # cells burned without breaks
 
 
 class Hazard:
-    """F fires under W winds on a tile, and the time each step takes before anything is cleared."""
+    """F fires under W winds on a tile without breaks, and the time that each of E steps of the grid takes."""
 
     def __init__(
         self, landscape: Landscape, winds: Sequence[Wind], ignition_cells: Int32Array, config: FuelBreakConfig
     ) -> None:
-        """Take the winds and, (W, ignitions a wind), the cells in which fires start."""
-        self.grid = spread_grid(*landscape.shape)
-        self.burnable = landscape.burnable.ravel()
-        """(cells,)"""
-        self.winds = winds
-        self.minutes = travel_minutes(landscape, winds, config.moisture)
-        """(W, E)"""
-        self.ignition_cells = ignition_cells.ravel()
-        """(F,)"""
-        self.wind_of_fire = np.repeat(np.arange(len(winds)), ignition_cells.shape[1])
-        """(F,)"""
-        self.duration_minutes = config.scenarios.duration_minutes
+        """Take the winds and the (W, ignitions per wind) cells in which fires start."""
+        self.winds, self.duration_minutes = winds, config.scenarios.duration_minutes
+        self.grid = fire_spread.spread_grid(*landscape.shape)
+        self.burnable = landscape.burnable.ravel()  # (cells,)
+        self.minutes = fire_spread.travel_minutes(landscape, winds, config.moisture)  # (W, E)
+        self.ignition_cells = ignition_cells.ravel()  # (F,)
+        self.wind_of_fire = np.repeat(np.arange(len(winds)), ignition_cells.shape[1])  # (F,)
 
     def burn(self, cleared: BoolArray, fires: NDArray[np.int64] | None = None) -> Float64Array:
-        """Return (n, cells) arrivals in minutes of some fires (n,), by default all, where (cells,) are cleared."""
+        """Return (n, cells) arrivals in minutes of some fires (n,), by default all, with (cells,) `cleared`."""
         fires = np.arange(len(self.ignition_cells)) if fires is None else fires
         arrival = np.empty((len(fires), self.grid.cells))
         winds = self.wind_of_fire[fires]
         for wind in np.unique(winds):
             own = winds == wind
             ignitions = self.ignition_cells[fires[own]]
-            arrival[own] = arrival_minutes(self.grid, self.minutes[wind], cleared, ignitions, self.duration_minutes)
-        # Nothing starts in a cell without fuel.
-        arrival[cleared[self.ignition_cells[fires]]] = np.inf
+            arrival[own] = fire_spread.arrival_minutes(
+                self.grid, self.minutes[wind], cleared, ignitions, self.duration_minutes
+            )
+        arrival[cleared[self.ignition_cells[fires]]] = np.inf  # no fire starts in a cleared cell
         return arrival
 
     @cached_property
     def start_burned_cells(self) -> int:
-        """Cells burned before anything was cleared, summed over fires."""
+        """Cells burned without breaks, summed over fires."""
         return int(np.isfinite(self.burn(np.zeros(self.grid.cells, dtype=np.bool_))).sum())
 
 
 class BurnState:
-    """The fires of a hazard under the breaks made so far.
-
-    Clearing a cell changes only fires that burn it, so only these are computed again: exactly what computing all of
-    them would give. Their trees are traced when they are asked for.
-    """
+    """The fires of a hazard with the breaks made so far; clearing a cell computes only the fires that burn it again."""
 
     def __init__(self, hazard: Hazard, cleared: BoolArray | None = None) -> None:
         self.hazard = hazard
         self.cleared = np.zeros(hazard.grid.cells, dtype=np.bool_) if cleared is None else cleared.copy()
-        self.arrival = hazard.burn(self.cleared)
-        """(F, cells) minutes."""
+        self.arrival = hazard.burn(self.cleared)  # (F, cells) minutes
         self._downstream = np.zeros(self.arrival.shape, dtype=np.int32)
         self._is_traced = np.zeros(len(self.arrival), dtype=np.bool_)
 
@@ -103,7 +80,7 @@ class BurnState:
         return self.hazard.burnable & ~self.cleared
 
     def clear(self, cell: int) -> None:
-        """Clear a cell and bring the fires up to date."""
+        """Clear a cell and update the fires."""
         self.cleared[cell] = True
         changed = np.flatnonzero(np.isfinite(self.arrival[:, cell]))
         self.arrival[changed] = self.hazard.burn(self.cleared, changed)
@@ -111,9 +88,8 @@ class BurnState:
 
     def trees(self, fires: NDArray[np.int64] | None = None) -> SpreadTrees:
         """Return the spread trees of some fires (n,), by default all."""
-        fires = np.arange(len(self.arrival)) if fires is None else fires
-        hazard = self.hazard
-        return spread_trees(hazard.grid, hazard.minutes, hazard.wind_of_fire[fires], self.arrival[fires])
+        chosen, hazard = slice(None) if fires is None else fires, self.hazard
+        return fire_spread.spread_trees(hazard.grid, hazard.minutes, hazard.wind_of_fire[chosen], self.arrival[chosen])
 
     @property
     def downstream(self) -> Int32Array:
@@ -121,7 +97,7 @@ class BurnState:
         fires = np.flatnonzero(~self._is_traced)
         trees = self.trees(fires)
         self._downstream[fires] = 0
-        self._downstream[fires[trees.fire], trees.cell] = downstream_cells(trees)
+        self._downstream[fires[trees.fire], trees.cell] = fire_spread.downstream_cells(trees)
         self._is_traced[fires] = True
         return self._downstream
 
@@ -135,27 +111,26 @@ class BurnState:
 
 
 class FireSimulator:
-    """Fires drawn for one purpose on a list of tiles, computed once and kept within bounds."""
+    """Fires drawn for one purpose on a list of tiles, in bounded caches."""
 
     def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig, purpose: Purpose) -> None:
         self.tiles = tuple(tiles)
         self._cached_states = config.cached_states
-        self._exposures: OrderedDict[tuple[int, int, bytes], Exposure] = OrderedDict()
+        self._exposures: dict[tuple[int, int, bytes], Exposure] = {}  # least recently used first
 
         @lru_cache(config.cached_episodes)
         def hazard(tile: int, scenario_seed: int) -> Hazard:
             landscape = tiles[tile].landscape
-            drawn = draw_scenarios(landscape.burnable.ravel(), config.scenarios, purpose, scenario_seed)
+            drawn = fire_spread.draw_scenarios(landscape.burnable.ravel(), config.scenarios, purpose, scenario_seed)
             return Hazard(landscape, *drawn, config)
 
         self.hazard = hazard
-        """Returns the fires of a seed on a tile."""
 
     def exposure(self, tile: int, scenario_seed: int, state: BurnState) -> Exposure:
-        """Return the exposure of a state, the very one of the last `cached_states` that were used, if it is there."""
+        """Return the exposure of a state, from the `cached_states` last used if it is there."""
         key = (tile, scenario_seed, np.packbits(state.cleared).tobytes())
         exposure = self._exposures.pop(key, None) or state.exposure()
         self._exposures[key] = exposure
         if len(self._exposures) > self._cached_states:
-            self._exposures.popitem(last=False)
+            del self._exposures[next(iter(self._exposures))]
         return exposure

@@ -30,11 +30,10 @@ class FuelMoisture:
 
 @checked_dataclass
 class ScenarioConfig:
-    """Winds and ignitions that fires are drawn from.
+    """Winds and ignitions of sets of fires, which are independent by purpose.
 
-    A set of fires has a purpose, and the sets of different purposes are independent: whoever places breaks sees the
-    planning fires, is rewarded by others, and is judged by yet others. Otherwise it would learn to clear the very cells
-    where the fires that it sees begin.
+    A policy sees planning fires, is rewarded by others, and is judged by yet others: otherwise it would learn to clear
+    the very cells where the fires that it sees begin.
     """
 
     winds: Annotated[int, limits("1 <= {} <= 360")] = 8

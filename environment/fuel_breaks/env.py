@@ -32,22 +32,16 @@ DYNAMIC_CHANNELS = ("cleared", "burn_probability", "downstream_value", "budget_l
 CHANNELS = (*STATIC_CHANNELS, *DYNAMIC_CHANNELS)
 """Channels of an observation (channels, rows, columns), all from -1 to 1.
 
-Spread rates r in m/min are shown as r / (r + 2), slopes as percent / (percent + 100), elevations relative to the tile's
-middle in its range. Burn probability and downstream value are those of the planning fires: the latter is the share of
-the cells burned at the start whose fire now comes through the cell. The budget left is a share of the whole budget.
+Spread rates r in m/min are r / (r + 2), slopes percent / (percent + 100), elevations relative to the middle of the
+tile's range. Burn probability and downstream value are those of the planning fires, the latter as a share of the cells
+burned at the start. The budget left is a share of the whole budget.
 """
-_HALF_RATE_M_MIN = 2.0
-_HALF_SLOPE_PERCENT = 100.0
-_CLIMATE_WINDS = 8
+_HALF_RATE_M_MIN, _HALF_SLOPE_PERCENT, _CLIMATE_WINDS = 2.0, 100.0, 8
 MAX_SCENARIO_SEED = 2**31
 
 
 def static_channels(landscape: Landscape, config: FuelBreakConfig) -> Float32Array:
-    """Return the (14, rows, columns) channels that no break changes.
-
-    Spread rates are the mean over winds of mean speed from eight directions. They tell of the landscape and the season,
-    not of one scenario set.
-    """
+    """Return the (14, rows, columns) channels that no break changes; spread rates are means over eight winds."""
     speed = (config.scenarios.min_wind_km_h + config.scenarios.max_wind_km_h) / 2
     winds = [Wind(speed, 360 * i / _CLIMATE_WINDS) for i in range(_CLIMATE_WINDS)]
     rates = directional_rates(surface_fire(landscape, winds, config.moisture)).mean(axis=0)
@@ -69,9 +63,8 @@ def static_channels(landscape: Landscape, config: FuelBreakConfig) -> Float32Arr
 class VectorFuelBreakEnvironment:
     """Many tiles in lockstep: each step clears one cell in every lane.
 
-    Observations tell of a lane's planning fires. The reward is how much less its reward fires burn for the cell, in
-    percent of what they burned at the start of the episode; an episode's sum is the reduction by all its breaks. Both
-    sets of fires are functions of the lane's tile and scenario seed.
+    Observations show a lane's planning fires. The reward is the area saved from its reward fires, in percent of what
+    they burn without breaks. Both sets of fires are functions of the lane's tile and scenario seed.
     """
 
     def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig) -> None:
@@ -80,29 +73,24 @@ class VectorFuelBreakEnvironment:
         self.rewarding = FireSimulator(tiles, config, "reward")
         self._static = [static_channels(tile.landscape, config) for tile in tiles]
         self.cells = tiles[0].landscape.burnable.size
-        """Of a tile."""
-        self.tiles = np.zeros(0, dtype=np.int64)
-        """(lanes,) indices into the list of tiles."""
-        self.scenario_seeds = np.zeros(0, dtype=np.int64)
-        """(lanes,)"""
-        self.states: list[BurnState] = []
-        """Planning fires of each lane."""
+        self.tiles = self.scenario_seeds = np.zeros(0, dtype=np.int64)  # (lanes,)
+        self.states: list[BurnState] = []  # planning fires by lane
         self.exposures: list[Exposure] = []
         self._rewarded: list[BurnState] = []
 
     @property
     def cleared(self) -> BoolArray:
-        """(lanes, cells) the breaks so far, as a copy."""
+        """A copy of the (lanes, cells) breaks so far."""
         return np.stack([state.cleared for state in self.states])
 
     @property
     def terminated(self) -> BoolArray:
-        """(lanes,) whose budget is spent or that have nothing left to clear."""
+        """(lanes,) whether the budget is spent or nothing is left to clear."""
         budget = self.config.budget_cells
         return np.array([state.cleared.sum() >= budget or not state.legal().any() for state in self.states])
 
     def reset(self, tiles: IntegerArray, scenario_seeds: IntegerArray) -> None:
-        """Begin one episode a lane, (lanes,) of each argument."""
+        """Begin an episode per lane; arguments are (lanes,)."""
         self.tiles, self.scenario_seeds = np.asarray(tiles, np.int64), np.asarray(scenario_seeds, np.int64)
         lanes = list(zip(self.tiles.tolist(), self.scenario_seeds.tolist(), strict=True))
         self.states = [BurnState(self.planning.hazard(*lane)) for lane in lanes]
@@ -114,13 +102,7 @@ class VectorFuelBreakEnvironment:
         return np.stack([state.legal() for state in self.states])
 
     def step(self, actions: IntegerArray) -> Float64Array:
-        """Clear one cell (by its number) a lane and return the (lanes,) rewards in percent.
-
-        A lane that has terminated stays as it is, whatever its action.
-
-        Raises:
-            ValueError: an action that the mask forbids.
-        """
+        """Clear a cell in each open lane; return (lanes,) rewards in percent. ValueError for an illegal action."""
         rewards = np.zeros(len(self.states))
         for lane in np.flatnonzero(~self.terminated).tolist():
             state, rewarded, cell = self.states[lane], self._rewarded[lane], int(actions[lane])
@@ -134,12 +116,12 @@ class VectorFuelBreakEnvironment:
         return rewards
 
     def observe(self) -> Float32Array:
-        """Return the (lanes, channels, rows, columns) of the present states."""
+        """Return (lanes, channels, rows, columns) of the current states."""
         lanes = zip(self.tiles.tolist(), self.states, self.exposures, strict=True)
         return np.stack([self.render(tile, state.cleared, exposure) for tile, state, exposure in lanes])
 
     def render(self, tile: int, cleared: BoolArray, exposure: Exposure) -> Float32Array:
-        """Return (channels, rows, columns) of a state: (cells,) cleared on a tile, and the planning fires' exposure."""
+        """Return (channels, rows, columns) of a state: (cells,) `cleared` and the exposure to the planning fires."""
         static, budget, scenarios = self._static[tile], self.config.budget_cells, self.config.scenarios
         dynamic = np.empty((len(DYNAMIC_CHANNELS), *static.shape[1:]), dtype=np.float32)
         by_cell = dynamic.reshape(len(DYNAMIC_CHANNELS), -1)
@@ -151,11 +133,7 @@ class VectorFuelBreakEnvironment:
 
 
 class FuelBreakEnvironment(gym.Env[Float32Array, np.int64]):
-    """One tile as a Gymnasium environment: an action is the number of the cell to clear.
-
-    An illegal action changes nothing and is rewarded with 0 (`info["is_legal"]` is false). An episode is truncated
-    after as many steps as the budget has cells. `action_masks` gives the legal actions.
-    """
+    """One tile as a Gymnasium environment, truncated after `budget_cells` steps; illegal actions change nothing."""
 
     metadata = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it so
 
@@ -169,26 +147,18 @@ class FuelBreakEnvironment(gym.Env[Float32Array, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Float32Array, dict[str, Any]]:
-        """Begin an episode on `options["tile"]` with `options["scenario_seed"]`; what is left out is drawn.
-
-        Raises:
-            ValueError: there is no such tile, or the seed is negative.
-        """
+        """Begin an episode on the tile and scenario_seed in `options`, by default random. ValueError for others."""
         super().reset(seed=seed)
-        count = len(self.vector.planning.tiles)
-        chosen = {
-            "tile": int(self.np_random.integers(count)),
-            "scenario_seed": int(self.np_random.integers(MAX_SCENARIO_SEED)),
-            **(options or {}),
-        }
-        if not 0 <= chosen["tile"] < count or chosen["scenario_seed"] < 0:
-            raise ValueError(f"expected a tile from 0 to {count - 1} and a scenario seed from 0 on, got {chosen}")
+        bounds = {"tile": len(self.vector.planning.tiles), "scenario_seed": MAX_SCENARIO_SEED}
+        chosen = {name: int(self.np_random.integers(bound)) for name, bound in bounds.items()} | (options or {})
+        if not 0 <= chosen["tile"] < bounds["tile"] or chosen["scenario_seed"] < 0:
+            raise ValueError(f"expected a tile from 0 to {bounds['tile'] - 1} and a scenario seed >= 0, got {chosen}")
         self.steps = 0
         self.vector.reset([chosen["tile"]], [chosen["scenario_seed"]])
         return self.vector.observe()[0], self._info(True)
 
     def step(self, action: np.int64 | int) -> tuple[Float32Array, float, bool, bool, dict[str, Any]]:
-        """Clear a cell; the reward is in percent of the area burned at the start."""
+        """Clear a cell; the reward is in percent of the area burned without breaks."""
         self.steps += 1
         is_legal = bool(self.action_masks()[action])
         reward = float(self.vector.step([int(action)])[0]) if is_legal else 0.0
@@ -201,6 +171,5 @@ class FuelBreakEnvironment(gym.Env[Float32Array, np.int64]):
         return self.vector.states[0].legal()
 
     def _info(self, is_legal: bool) -> dict[str, Any]:
-        tile, scenario_seed = int(self.vector.tiles[0]), int(self.vector.scenario_seeds[0])
-        mask = self.action_masks()
-        return {"tile": tile, "scenario_seed": scenario_seed, "is_legal": is_legal, "action_mask": mask}
+        vector, flags = self.vector, {"is_legal": is_legal, "action_mask": self.action_masks()}
+        return {"tile": int(vector.tiles[0]), "scenario_seed": int(vector.scenario_seeds[0]), **flags}

@@ -21,21 +21,18 @@ from environment.fuel_breaks.config import FuelMoisture
 
 Float64Array = NDArray[np.float64]
 
-DIRECTION_DEGREES = np.arange(8) * 45.0
-"""Compass bearings of the eight directions: north first, then clockwise."""
+DIRECTION_DEGREES = np.arange(8) * 45.0  # bearings of the eight directions: north first, then clockwise
 FEET_PER_METRE = 1 / 0.3048
 FEET_PER_MINUTE_PER_KM_H = 1000 * FEET_PER_METRE / 60
 MILES_PER_HOUR_PER_FOOT_PER_MINUTE = 60 / 5280
 CHAINS_PER_HOUR_PER_METRE_PER_MINUTE = 60 / 20.1168
 
-_POUNDS_PER_SQUARE_FOOT = 2000 / 43560
-"""Of a load of one short ton an acre."""
-_PARTICLE_DENSITY = 32.0
-"""Pounds a cubic foot, oven dry."""
+_POUNDS_PER_SQUARE_FOOT = 2000 / 43560  # in one short ton per acre
+_PARTICLE_DENSITY = 32.0  # pounds per cubic foot, oven dry
 _TOTAL_MINERAL, _EFFECTIVE_MINERAL = 0.0555, 0.010
 _SAV_10H, _SAV_100H = 109.0, 30.0
 _SIZE_CLASS_EDGES = (16.0, 48.0, 96.0, 192.0, 1200.0)
-"""Surface-area-to-volume ratios that part the size classes by which net loads are weighted."""
+"""Surface-area-to-volume ratios between the size classes by which net loads are weighted."""
 _CURED_PERCENT, _GREEN_PERCENT = 30.0, 120.0
 """Herbaceous moisture at which all, and none, of the herbaceous fuel counts as dead."""
 _MAX_LENGTH_TO_BREADTH = 8.0
@@ -43,21 +40,17 @@ _MAX_LENGTH_TO_BREADTH = 8.0
 
 @dataclass(frozen=True)
 class Wind:
-    """Wind at midflame height; `from_degrees` is where it comes from, clockwise from north.
-
-    Under trees it is a tenth to a third of the wind in the open at 6.1 m (Andrews 2012, RMRS-GTR-266).
-    """
+    """Wind at midflame height, under trees 10% to 33% of that in the open at 6.1 m (Andrews 2012, RMRS-GTR-266)."""
 
     speed_km_h: float
-    from_degrees: float
+    from_degrees: float  # where it comes from, clockwise from north
 
 
 @dataclass(frozen=True)
 class FuelBed:
     """Coefficients of spread of a fuel model at one moisture: rate = base (1 + wind factor + slope factor), as vectors.
 
-    With tan the slope and U the wind at midflame height in feet a minute, the slope factor is `slope * tan^2` and the
-    wind factor `wind * U^wind_exponent`.
+    The slope factor is `slope * tan^2` of the slope, the wind factor `wind * U^wind_exponent`, U in feet per minute.
     """
 
     base_rate_m_min: float
@@ -77,7 +70,7 @@ class SurfaceFire:
 
 @dataclass(frozen=True)
 class _Particles:
-    """The fuel of a model by class; each (n,): load in pounds a square foot, surface-area-to-volume ratio, moisture."""
+    """The (n,) fuel classes of a model: loads in pounds per square foot, surface-area-to-volume ratios, moistures."""
 
     load: Float64Array
     sav: Float64Array
@@ -89,7 +82,7 @@ class _Particles:
 
     @property
     def weights(self) -> Float64Array:
-        """Share of each class in the surface area."""
+        """Shares in the surface area."""
         return self.area / max(float(self.area.sum()), 1e-30)
 
     @property
@@ -100,7 +93,7 @@ class _Particles:
         return float((shares * self.load).sum() * (1 - _TOTAL_MINERAL))
 
     def mean(self, values: Float64Array) -> float:
-        """Return the mean of values by class, weighted by surface area."""
+        """Return the mean over classes, weighted by surface area."""
         return float((self.weights * values).sum())
 
 
@@ -131,8 +124,8 @@ def _moisture_damping(moisture: float, extinction: float) -> float:
 
 
 def _live_extinction(dead: _Particles, live: _Particles, dead_extinction: float) -> float:
-    """Return the moisture at which live fuel no longer burns: the more fine dead fuel dries it, the higher."""
-    # A class without load has ratio 0 and would give exp(-inf); it weighs nothing.
+    """Return the moisture of extinction of live fuel: the more fine dead fuel dries it, the higher."""
+    # A class without load has ratio 0, which would give exp(-inf).
     fine_dead = dead.load * np.exp(-138 / np.maximum(dead.sav, 1.0))
     fine_live = live.load * np.exp(-500 / np.maximum(live.sav, 1.0))
     dead_to_live = fine_dead.sum() / fine_live.sum()
@@ -142,7 +135,7 @@ def _live_extinction(dead: _Particles, live: _Particles, dead_extinction: float)
 
 
 def fuel_bed(model: FuelModel, moisture: FuelMoisture) -> FuelBed:
-    """Compute the coefficients of a fuel model's spread at one moisture (Andrews 2018, tables 5 to 8)."""
+    """Compute the spread coefficients of a fuel model at one moisture (Andrews 2018, tables 5 to 8)."""
     dead, live = _particles(model, moisture)
     area = np.array([dead.area.sum(), live.area.sum()])
     dead_share, live_share = (area / area.sum()).tolist()
@@ -173,16 +166,15 @@ def fuel_bed(model: FuelModel, moisture: FuelMoisture) -> FuelBed:
 
 
 def _heat_to_ignite(fuel: _Particles) -> float:
-    """Return Btu a pound of fuel: the heat of preignition of the part of each class that is heated."""
+    """Return the heat of preignition of the heated part of the fuel, Btu per pound."""
     return fuel.mean(np.exp(-138 / np.maximum(fuel.sav, 1.0)) * (250 + 1116 * fuel.moisture))
 
 
 @lru_cache(maxsize=8)
 def _bed_table(moisture: FuelMoisture) -> Float64Array:
-    """Return the (4, 256) fields of `FuelBed` by fuel model code; where nothing burns the base rate is 0."""
-    table = np.zeros((4, 256))
-    # Harmless where the base rate is 0: no division by zero and no logarithm of it.
-    table[1:] = 1.0
+    """Return the (4, 256) fields of `FuelBed` by fuel model code; base rate 0 where nothing burns."""
+    table = np.ones((4, 256))
+    table[0] = 0.0
     for code, model in FUEL_MODELS.items():
         table[:, code] = list(vars(fuel_bed(model, moisture)).values())
     table.setflags(write=False)
@@ -192,8 +184,7 @@ def _bed_table(moisture: FuelMoisture) -> Float64Array:
 def surface_fire(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMoisture) -> SurfaceFire:
     """Return each cell's head fire under each of W winds, wind and slope added as vectors (Andrews 2018, section 4.3).
 
-    Fire runs up the slope, against the aspect, and with the wind. Cells that cannot burn have rate 0. There is no upper
-    limit to the wind factor (Andrews, Cruz and Rothermel 2013).
+    Unburnable cells have rate 0. The wind factor has no upper limit (Andrews, Cruz and Rothermel 2013).
     """
     base, slope, wind, exponent = _bed_table(moisture)[:, landscape.fuel_model]
     base = np.where(landscape.burnable, base, 0.0)
@@ -208,7 +199,7 @@ def surface_fire(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMois
     north = slope_factor * np.cos(upslope) + wind_factor * np.cos(downwind)
     factor = np.hypot(east, north)
     effective_mph = (factor / wind) ** (1 / exponent) * MILES_PER_HOUR_PER_FOOT_PER_MINUTE
-    # Length by breadth of the ellipse that a fire fills where nothing varies (section 4.5, as in BehavePlus).
+    # Length to breadth of the ellipse of a fire under uniform conditions (section 4.5, as in BehavePlus).
     ratio = np.minimum(1 + effective_mph / 4, _MAX_LENGTH_TO_BREADTH)
     return SurfaceFire(base * (1 + factor), np.rad2deg(np.arctan2(east, north)) % 360.0, np.sqrt(1 - 1 / ratio**2))
 
@@ -216,8 +207,7 @@ def surface_fire(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMois
 def directional_rates(fire: SurfaceFire) -> Float64Array:
     """Return (W, 8, rows, columns) rates of spread in m/min along the eight directions.
 
-    The fire starts at the rear focus of its ellipse: R(angle) = R_head (1 - e) / (1 - e cos(angle)), with the angle
-    from the head's bearing (Alexander 1985; Andrews 2018, section 4.5).
+    R(angle) = R_head (1 - e) / (1 - e cos(angle)) from the head's bearing (Alexander 1985; Andrews 2018, section 4.5).
     """
     angle = np.deg2rad(DIRECTION_DEGREES[:, None, None] - fire.head_degrees[:, None])
     eccentricity = fire.eccentricity[:, None]

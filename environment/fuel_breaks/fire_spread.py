@@ -24,37 +24,32 @@ Float64Array = NDArray[np.float64]
 Int32Array = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
 
-ROW_STEP = np.array([-1, -1, 0, 1, 1, 1, 0, -1])
-"""Rows that a step in each of the eight directions moves down: north first, then clockwise."""
+ROW_STEP = np.array([-1, -1, 0, 1, 1, 1, 0, -1])  # rows down by direction: north first, then clockwise
 COLUMN_STEP = np.array([0, 1, 1, 1, 0, -1, -1, -1])
 Purpose = Literal["planning", "reward", "judging"]
-"""Purposes of sets of fires; each has a stream of random numbers of its own."""
+"""Purpose of a set of fires; each has its own stream of random numbers."""
 
 
 @dataclass(frozen=True)
 class SpreadGrid:
-    """The steps that fire can take on a raster of one shape: E of them, by the cell they leave, then by direction."""
+    """The E steps that fire can take on a raster, by source cell, then by direction."""
 
     shape: tuple[int, int]
     source: Int32Array
     target: Int32Array
     direction: Int32Array
-    first_step: Int32Array
-    """(cells + 1,) where the steps of each cell begin: the row pointers of a sparse matrix."""
-    incoming: Int32Array
-    """(cells, 8) the steps that arrive at a cell, by their direction; E where the raster ends."""
-    sender: Int32Array
-    """(cells, 8) the cells that they leave; 0 where the raster ends."""
+    first_step: Int32Array  # (cells + 1,) first step of each cell: the row pointers of a sparse matrix
+    incoming: Int32Array  # (cells, 8) the steps to each cell, by direction; E where the raster ends
+    sender: Int32Array  # (cells, 8) their source cells; 0 where the raster ends
 
     @property
     def cells(self) -> int:
-        """Number of cells."""
         return self.shape[0] * self.shape[1]
 
 
 @lru_cache(maxsize=8)
 def spread_grid(rows: int, columns: int) -> SpreadGrid:
-    """Build the grid of one shape."""
+    """Build the grid of a shape."""
     row, column, direction = (a.ravel() for a in np.indices((rows, columns, 8)))
     to_row, to_column = row + ROW_STEP[direction], column + COLUMN_STEP[direction]
     inside = (to_row >= 0) & (to_row < rows) & (to_column >= 0) & (to_column < columns)
@@ -70,32 +65,24 @@ def spread_grid(rows: int, columns: int) -> SpreadGrid:
 
 
 def travel_minutes(landscape: Landscape, winds: Sequence[Wind], moisture: FuelMoisture) -> Float64Array:
-    """Return the (W, E) minutes that fire takes for each step of the grid; infinite to or from what cannot burn.
-
-    Half of the way is covered at the rate of the cell that is left, half at that of the one entered. The way is
-    measured along the ground, as the rates are.
-    """
+    """Return the (W, E) minutes of steps along the ground, half at the rate of the source, half at the target's."""
     grid = spread_grid(*landscape.shape)
     rates = directional_rates(surface_fire(landscape, winds, moisture)).reshape(len(winds), 8, -1)
     leaving, entering = rates[:, grid.direction, grid.source], rates[:, grid.direction, grid.target]
-    is_open = (leaving > 0) & (entering > 0)
     elevation = landscape.elevation_m.ravel().astype(np.float64)
     rise = elevation[grid.target] - elevation[grid.source]
     level = landscape.cell_size_m * np.where(grid.direction % 2 == 1, np.sqrt(2.0), 1.0)
-    pace = np.full(is_open.shape, np.inf)
-    pace[is_open] = (1 / leaving[is_open] + 1 / entering[is_open]) / 2
+    with np.errstate(divide="ignore"):
+        pace = (1 / leaving + 1 / entering) / 2
     return np.asarray(np.hypot(level, rise) * pace)
 
 
 def arrival_minutes(
     grid: SpreadGrid, minutes: Float64Array, cleared: BoolArray, ignition_cells: Int32Array, duration_minutes: float
 ) -> Float64Array:
-    """Return (fires, cells) when each fire reaches each cell, infinite where it does not within the duration.
+    """Return (fires, cells) arrivals of fires that start at minute 0 in the (fires,) ignition cells, else infinite.
 
-    Args:
-        minutes: (E,) of each step on the unbroken landscape, infinite where fire cannot pass.
-        cleared: (cells,) that no step may leave or enter.
-        ignition_cells: (fires,) where fires start, at minute 0.
+    `minutes` (E,) are those of the steps without breaks; no step may leave or enter (cells,) `cleared`.
     """
     open_minutes = np.where(cleared[grid.source] | cleared[grid.target], np.inf, minutes)
     graph = csr_array((open_minutes, grid.target, grid.first_step), shape=(grid.cells, grid.cells))
@@ -105,27 +92,23 @@ def arrival_minutes(
 
 @dataclass(frozen=True)
 class SpreadTrees:
-    """The trees along which fires arrive; n counts the burned cells of all fires."""
+    """The trees along which fires arrive: (n,) arrays over the burned cells of all fires, by fire, then by cell."""
 
     fire: NDArray[np.int64]
-    """(n,) the fire, ascending."""
     cell: NDArray[np.int64]
-    """(n,) the cell, ascending within a fire."""
-    parent: NDArray[np.int64]
-    """(n,) the place of the parent in these arrays; n for an ignition."""
+    parent: NDArray[np.int64]  # index of the parent in these arrays; n for an ignition
 
 
 def spread_trees(
     grid: SpreadGrid, minutes: Float64Array, wind_of_fire: NDArray[np.int64], arrival: Float64Array
 ) -> SpreadTrees:
-    """Return the trees of fires with known (fires, cells) arrivals; `minutes` (W, E) are of the unbroken landscape.
+    """Return the trees of fires with known (fires, cells) arrivals; `minutes` (W, E) are those without breaks.
 
-    A cell's parent is the neighbour by way of which fire comes first; of equals, the one that spreads in the first
-    direction. A cleared neighbour's arrival is infinite, so the trees are a function of the arrivals alone.
+    A cell's parent is the neighbour through which fire arrives first, ties by direction. A cleared neighbour's arrival
+    is infinite, so the trees are a function of the arrivals alone.
     """
     fire, cell = np.nonzero(np.isfinite(arrival))
     steps = grid.incoming[cell]
-    # Where the raster ends there is no step: the sender's arrival is made infinite instead of the step's time.
     ends = steps == len(grid.source)
     step_minutes = minutes[wind_of_fire[fire][:, None], np.where(ends, 0, steps)]
     from_sender = arrival[fire[:, None], grid.sender[cell]] + step_minutes
@@ -138,10 +121,7 @@ def spread_trees(
 
 
 def downstream_cells(trees: SpreadTrees) -> NDArray[np.int64]:
-    """Count the (n,) burned cells whose fire came through each cell of the trees, itself included.
-
-    Counts double their reach: those up to 2^k steps below are added to those of the ancestor 2^k steps above.
-    """
+    """Count the (n,) burned cells whose fire came through each cell, itself included, by pointer doubling."""
     count = len(trees.cell)
     below = np.ones(count + 1)
     ancestor = np.append(trees.parent, count)
@@ -152,7 +132,7 @@ def downstream_cells(trees: SpreadTrees) -> NDArray[np.int64]:
 
 
 def tree_depth(trees: SpreadTrees) -> NDArray[np.int64]:
-    """Count the (n,) steps from the ignition to each cell of the trees; by doubling, as `downstream_cells`."""
+    """Count the (n,) steps from the ignition to each cell of the trees, by pointer doubling."""
     count = len(trees.cell)
     ancestor = np.append(trees.parent, count)
     depth = np.append((trees.parent < count).astype(np.int64), 0)
@@ -165,11 +145,9 @@ def tree_depth(trees: SpreadTrees) -> NDArray[np.int64]:
 def draw_scenarios(
     burnable: BoolArray, config: ScenarioConfig, purpose: Purpose, seed: int
 ) -> tuple[list[Wind], Int32Array]:
-    """Draw the fires of a seed for one purpose: W winds and, (W, ignitions a wind), where their fires start.
+    """Draw the fires of a seed for one purpose: W winds and the (W, ignitions per wind) cells where fires start.
 
-    All policies compared on a landscape get the same ones. Winds blow from directions evenly around the compass, so
-    that no set favours a side. Ignitions are uniform over the burnable (cells,); none lies in a cell a second time
-    before every other has had one.
+    Winds are spread evenly around the compass; ignitions are uniform, without replacement while cells last.
     """
     stream = np.random.SeedSequence(seed, spawn_key=(get_args(Purpose).index(purpose),))
     generator = np.random.Generator(np.random.PCG64(stream))

@@ -1,4 +1,4 @@
-"""The eight symmetries of a square grid, applied to maps whose channels may point along the compass."""
+"""The eight symmetries of a square grid, for maps with channels that depend on compass directions."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-SYMMETRIES = 8
-"""Quarter turns counterclockwise 0 to 3, then the same after a mirroring of west and east."""
+SYMMETRIES = 8  # 0 to 3 counterclockwise quarter turns, then the same after mirroring west and east
 
 
 @dataclass(frozen=True)
 class CompassChannels:
-    """Channels of a map that point along the compass; a turn leaves the others' values as they are."""
+    """Channels that depend on compass directions; a symmetry leaves the values of others as they are."""
 
-    directions: Sequence[int]
-    """Eight channels, one a direction: north first, then clockwise; or none."""
-    east: int
-    """The east component of a vector (the sine of its bearing)."""
-    north: int
-    """The north component (the cosine)."""
+    directions: Sequence[int]  # eight channels, one per direction, north first, then clockwise; or none
+    east: int  # east component of a vector (sine of its bearing)
+    north: int  # north component (cosine)
 
 
 class GridSymmetry(nn.Module):
-    """Turned and mirrored square maps (n, channels, cells a side, cells a side), and where each cell goes."""
+    """Symmetries of square maps (n, channels, side, side) and of their cells."""
 
     source_channel: Tensor
     sign: Tensor
@@ -44,15 +40,14 @@ class GridSymmetry(nn.Module):
         self.register_buffer("target_cell", moved.argsort(dim=1), persistent=False)
 
     def maps(self, observation: Tensor, symmetry: int) -> Tensor:
-        """Return the observation (n, channels, rows, columns) as it would be on the turned ground."""
-        count, channels, rows, columns = observation.shape
+        """Return the observation of the turned landscape."""
         if symmetry == 0:
             return observation
         signed = observation[:, self.source_channel[symmetry]] * self.sign[symmetry].view(1, -1, 1, 1)
-        return signed.flatten(2)[:, :, self.source_cell[symmetry]].view(count, channels, rows, columns)
+        return signed.flatten(2)[:, :, self.source_cell[symmetry]].view_as(observation)
 
     def cells(self, values: Tensor, symmetry: int) -> Tensor:
-        """Return values by cell, (n, cells), on the turned ground."""
+        """Return (n, cells) values of the turned landscape."""
         return values[:, self.source_cell[symmetry]]
 
     def cells_back(self, values: Tensor, symmetry: int) -> Tensor:
@@ -60,12 +55,12 @@ class GridSymmetry(nn.Module):
         return values[:, self.target_cell[symmetry]]
 
     def action(self, actions: Tensor, symmetry: int) -> Tensor:
-        """Return the numbers on the turned ground of the cells numbered `actions` (n,)."""
+        """Return the (n,) numbers of the same cells in the turned landscape."""
         return self.target_cell[symmetry][actions]
 
 
 def _channel_map(channels: int, compass: CompassChannels, symmetry: int) -> tuple[list[int], list[float]]:
-    """Return for each channel the one that it is copied from, and the factor."""
+    """Return the source and the factor of each channel."""
     source, sign = list(range(channels)), [1.0] * channels
     turns, is_mirrored = symmetry % 4, symmetry >= 4
     for bearing, channel in enumerate(compass.directions):

@@ -1,4 +1,4 @@
-"""A dueling Q-network on a grid: one action a cell, the same weights for every cell."""
+"""A fully convolutional dueling Q-network on a grid: one action per cell."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from torch.nn import functional
 from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.grid_symmetry import SYMMETRIES, GridSymmetry
 
-_MIN_DEVIATION = 0.05
-"""Of an input channel: one that hardly varies is not blown up."""
+_MIN_DEVIATION = 0.05  # least deviation by which an input channel is divided
 
 
 class QNetwork(nn.Module):
-    """Q(s, a) = V(s) + A(s, a) - the mean of A over legal actions (Wang et al. 2016), a an index of a grid cell.
+    """Q(s, a) = V(s) + A(s, a) - the mean of A over legal actions (Wang et al. 2016), a the number of a grid cell.
 
-    Convolutions with dilations 1, 2, 4, ... carry what lies around a cell to its advantage; means and maxima over the
-    grid give the value. With a prior channel the advantage is a learned positive multiple of that channel, plus the
-    network's correction, which starts at zero: an untrained network then ranks actions as the channel does.
+    Advantages come from residual convolutions with dilations 1, 2, 4, ..., the value from means and maxima over the
+    grid. With a prior channel the advantage is a learned positive multiple of it plus a correction that starts at zero:
+    an untrained network ranks actions by that channel.
     """
 
     input_mean: Tensor
@@ -44,18 +43,18 @@ class QNetwork(nn.Module):
 
     @torch.no_grad()
     def fit_inputs(self, observations: Tensor) -> None:
-        """Standardise channels by the mean and deviation of some (n, channels, rows, columns) observations."""
+        """Standardise channels by the mean and deviation of (n, channels, rows, columns) observations."""
         deviation, mean = torch.std_mean(observations.transpose(0, 1).flatten(1), dim=1)
         self.input_mean.copy_(mean.view(-1, 1, 1))
         self.input_deviation.copy_(deviation.clamp(min=_MIN_DEVIATION).view(-1, 1, 1))
 
     def forward(self, observation: Tensor, legal: Tensor) -> Tensor:
-        """Return (n, cells) values in (n, channels, rows, columns); -inf where the (n, cells) `legal` is false."""
+        """Return (n, cells) values of (n, channels, rows, columns); -inf where (n, cells) `legal` is false."""
         inputs = (observation - self.input_mean) / self.input_deviation
         prior = None
         if self.prior_channel is not None:
             prior = observation[:, self.prior_channel]
-            # Relative to its largest value, so that cells differ late in an episode too, when all values are small.
+            # Relative to its largest value, so that cells also differ late in an episode, when values are small.
             highest = prior.flatten(1).amax(dim=1).clamp(min=1e-6).view(-1, 1, 1)
             inputs = torch.cat([inputs, (prior / highest).unsqueeze(1)], dim=1)
         features = functional.relu(self.stem(inputs.contiguous(memory_format=torch.channels_last)))
@@ -72,7 +71,7 @@ class QNetwork(nn.Module):
 
 
 def symmetric_values(network: QNetwork, symmetry: GridSymmetry, observation: Tensor, legal: Tensor) -> Tensor:
-    """Return the mean of a network's (n, cells) values over the eight symmetries; it commutes with each of them."""
+    """Return the mean of a network's (n, cells) values over the eight symmetries."""
     total = torch.zeros(legal.shape, dtype=observation.dtype, device=observation.device)
     for k in range(SYMMETRIES):
         values = network(symmetry.maps(observation, k), symmetry.cells(legal, k))

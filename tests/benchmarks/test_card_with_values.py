@@ -115,7 +115,7 @@ def test_every_command_gives_on_a_card_what_it_gives_on_a_cpu(tmp_path: Path, re
     assert done.returncode == 0, done.stderr[-4000:]
     assert "no deterministic kernel" not in done.stdout, done.stdout
 
-    assert "trained on cpu before, goes on on cuda" in done.stderr
+    assert "trained on cpu before, continues on cuda" in done.stderr
     for here, there in (("here", "there"), ("here", "moved"), ("fire-here", "fire-there")):
         ours, theirs = metrics(tmp_path, here), metrics(tmp_path, there)
         assert len(ours) == len(theirs) == 2 and differences(ours[1], theirs[1], tolerance=1e-6) == []

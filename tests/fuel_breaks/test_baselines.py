@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.speed.fuel_breaks import baseline_table
+from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.burn_state import BurnState, Hazard
-from environment.fuel_breaks.config import ScenarioConfig
+from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import Wind
+from environment.fuel_breaks.fire_spread import Float64Array
 from tests.fuel_breaks.fire_cases import WATER, flat_landscape, small_config, small_tiles
-from training.fuel_breaks.baselines import (
+from training.fuel_breaks.policies import (
+    Policy,
     adaptive,
     baselines,
     best_legal,
     burn_probability,
     domirank,
     downstream_value,
-    place,
     random_cells,
-    reduction_percent,
     static,
     tree_betweenness,
 )
-from training.fuel_breaks.validation import evaluate
+from training.fuel_breaks.validation import Judge, place, reduction_percent
 
 NAMES = list(baselines())
+
+
+def evaluate(policy: Policy, tiles: Sequence[Tile], seeds: Sequence[int], config: FuelBreakConfig) -> Float64Array:
+    return Judge(tiles, config, lanes=len(tiles)).reductions(policy, seeds)
 
 
 def corridor(cells: int, ignitions: list[int], **values: Any) -> BurnState:

@@ -22,8 +22,7 @@ from data.fuel_breaks.terrain import generated_landscape
 from main import main
 from tests.fuel_breaks.run_cases import TINY
 from training.commands.table import COMMANDS
-from training.fuel_breaks.arguments import FuelBreakTrainArguments
-from training.fuel_breaks.config import FuelBreakRunConfig
+from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.evaluate_command import paired_lead
 from utils.config.cli import parse_command
@@ -215,13 +214,13 @@ def test_paired_leads_by_hand() -> None:
     own = other + generator.normal(1, 1, 40)
     lead, difference = paired_lead(own, other), own - other
     t = difference.mean() / (difference.std(ddof=1) / np.sqrt(40))
-    assert lead.mean == pytest.approx(difference.mean())
-    assert lead.p_value_t == pytest.approx(2 * stats.t.sf(abs(t), 39))
-    assert lead.p_value_wilcoxon < 0.01 and lead.share_better == (difference > 0).mean()
+    assert lead["mean"] == pytest.approx(difference.mean())
+    assert lead["p_value_t"] == pytest.approx(2 * stats.t.sf(abs(t), 39))
+    assert lead["p_value_wilcoxon"] < 0.01 and lead["share_better"] == (difference > 0).mean()
     reach = 1.96 * difference.std(ddof=1) / np.sqrt(40)
-    assert np.allclose(lead.interval, (lead.mean - reach, lead.mean + reach), atol=0.1)
+    assert np.allclose(lead["interval"], (lead["mean"] - reach, lead["mean"] + reach), atol=0.1)
     same = paired_lead(own, own)
-    assert same.mean == 0 and np.isnan(same.p_value_t) and same.interval == (0.0, 0.0)
+    assert same["mean"] == 0 and np.isnan(same["p_value_t"]) and same["interval"] == (0.0, 0.0)
 
 
 def test_benchmark_compares_means_over_seeds() -> None:

@@ -19,10 +19,10 @@ from tests.fuel_breaks.run_cases import (
     two_fields,
     with_learning,
 )
-from training.fuel_breaks.baselines import place, reduction_percent
 from training.fuel_breaks.config import BoundsConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.policies import greedy
+from training.fuel_breaks.validation import place, reduction_percent
 from utils.runs.state_tree import flatten
 from utils.runs.stopping import PeriodicChecks
 

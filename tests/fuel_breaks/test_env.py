@@ -15,7 +15,7 @@ from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.burn_state import BurnState, FireSimulator
 from environment.fuel_breaks.env import CHANNELS, FuelBreakEnvironment, VectorFuelBreakEnvironment
 from tests.fuel_breaks.fire_cases import WATER, flat_landscape, observe_anew, small_config, small_tiles
-from training.fuel_breaks.baselines import reduction_percent
+from training.fuel_breaks.validation import reduction_percent
 
 
 def play(env: VectorFuelBreakEnvironment, seed: int, steps: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:

@@ -17,9 +17,17 @@ from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.grid_symmetry import SYMMETRIES, CompassChannels, GridSymmetry
 from models.fuel_breaks.q_network import QNetwork, symmetric_values
 from tests.fuel_breaks.fire_cases import random_landscape, rotated, small_config, small_tiles
-from training.fuel_breaks.baselines import adaptive, downstream_value, place
 from training.fuel_breaks.dqn_trainer import double_dqn_target, value_loss
-from training.fuel_breaks.policies import build_network, build_symmetry, greedy, noisy_choice, proportional_choice
+from training.fuel_breaks.policies import (
+    adaptive,
+    build_network,
+    build_symmetry,
+    downstream_value,
+    greedy,
+    noisy_choice,
+    proportional_choice,
+)
+from training.fuel_breaks.validation import place
 
 SMALL = QNetworkConfig(width=6, dilations=2)
 

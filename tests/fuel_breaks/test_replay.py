@@ -60,16 +60,15 @@ def test_states_are_rebuilt_from_indices(n_steps: int) -> None:
     other = trainer_of(config)
     other.replay.load_state_dict(trainer.replay.ring.state_dict(), lambda: None)
     drawn = [replay.sample(200, torch.Generator().manual_seed(1)) for replay in (trainer.replay, other.replay)]
-    for name, value in vars(drawn[0]).items():
-        assert (value is None and n_steps == 0) or torch.equal(value, getattr(drawn[1], name)), name
+    (first, *values, after), (other_first, *others, other_after) = drawn
+    assert all(torch.equal(*pair) for pair in zip((*first, *values), (*other_first, *others), strict=True))
+    assert (after is None and n_steps == 0) or all(torch.equal(*pair) for pair in zip(after, other_after, strict=True))
     stored, env = trainer.replay.ring.data, VectorFuelBreakEnvironment(small_tiles()[:5], config.env)
     rows = torch.randint(60, (200,), generator=torch.Generator().manual_seed(1)).numpy()
-    for mask, observation, legal in (
-        ("cleared", drawn[0].observation, drawn[0].legal),
-        ("next_cleared", drawn[0].next_observation, drawn[0].next_legal),
-    ):
-        if observation is None or legal is None:
+    for mask, states in {"cleared": first, "next_cleared": after}.items():
+        if states is None:
             continue
+        observation, legal = states
         cleared = np.unpackbits(stored[mask].numpy()[rows], axis=1, count=100).astype(bool)
         expected = observe_anew(env, stored["tile"].numpy()[rows], cleared, stored["scenario_seed"].numpy()[rows])
         assert (observation.numpy() == expected).all()

@@ -32,8 +32,8 @@ from torch import Tensor
 
 from utils.errors import CheckpointError
 from utils.runs import checkpoint as module
-from utils.runs import checkpoint_writer
 from utils.runs.checkpoint import (
+    CheckpointWriter,
     encode_state,
     generation_name,
     generation_of,
@@ -45,7 +45,6 @@ from utils.runs.checkpoint import (
     save_checkpoint,
     verify_checkpoint,
 )
-from utils.runs.checkpoint_writer import CheckpointWriter
 from utils.runs.durable import remove_leftovers
 
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -413,7 +412,7 @@ def test_nothing_is_deleted_for_a_generation_that_does_not_verify(
         return path
 
     save(tmp_path, 1)
-    monkeypatch.setattr(checkpoint_writer, "save_checkpoint", save_damaged)
+    monkeypatch.setattr(module, "save_checkpoint", save_damaged)
     with (
         pytest.raises(CheckpointError),
         CheckpointWriter(tmp_path, run_id="run", config_hash="hash", keep=1) as writer,

@@ -226,6 +226,21 @@ def test_another_generation_of_the_same_number_takes_its_place(store: ObjectStor
     assert_stored(store, run, path, tmp_path)
 
 
+def test_a_view_below_a_name_is_a_store_of_its_own(store: ObjectStore, run: Path, tmp_path: Path) -> None:
+    view = store.below("test").below("part")
+    upload(view, run, 1)
+    assert newest_run(view) == RUN and list_generations(view, RUN).keys() == {1}
+    assert fetched(view, f"{RUN}/config.json", tmp_path / "fetched") == (run / "config.json").read_bytes()
+    assert set(store.list("")) == {f"test/part/{name}" for name in view.list("")}
+    view.delete(f"{RUN}/config.json")
+    assert f"test/part/{RUN}/config.json" not in store.list("test/")
+    with pytest.raises(DamagedError):
+        store.below("../other")
+    store.cancel()
+    with pytest.raises(CloudError, match="cancelled"):
+        view.put("name", b"bytes")
+
+
 def test_a_file_that_grew_is_replaced(store: ObjectStore, run: Path, tmp_path: Path) -> None:
     upload(store, run)
     with (run / "metrics.jsonl").open("a") as file:

@@ -1,4 +1,4 @@
-"""The device that `auto` chooses, a card that torch cannot use, and a run that goes on on another device."""
+"""The device that `auto` chooses, a card that torch cannot use, and a run that continues on another device."""
 
 from __future__ import annotations
 

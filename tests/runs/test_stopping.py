@@ -22,8 +22,7 @@ from tests.tiny_run import TINY, parameters, records, run, unjudged
 from training.erl_trainer import ERLTrainer
 from utils.errors import CheckpointError, ConfigError, MemoryLimitReached, StopRequested
 from utils.memory.guard import MemoryGuard
-from utils.runs.checkpoint import list_checkpoints, load_checkpoint
-from utils.runs.checkpoint_writer import CheckpointWriter
+from utils.runs.checkpoint import CheckpointWriter, list_checkpoints, load_checkpoint
 from utils.runs.run_lock import STALE_SECONDS, RunLock
 from utils.runs.stopping import SafePoint
 

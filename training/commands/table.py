@@ -11,11 +11,7 @@ from training.commands.arguments import (
     TrainArguments,
     WalkForwardArguments,
 )
-from training.fuel_breaks.arguments import (
-    FuelBreakEvaluateArguments,
-    FuelBreakShowArguments,
-    FuelBreakTrainArguments,
-)
+from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from utils.config.cli import Command
 from utils.config.trader import default_config, profile_config
 

@@ -1,4 +1,4 @@
-"""The learning loop: lanes play episodes, the network learns from the replay, validation keeps the best network."""
+"""Deep Q-learning: lanes play episodes, the network learns from the replay, validation keeps the best network."""
 
 from __future__ import annotations
 
@@ -19,19 +19,9 @@ from torch.nn import functional
 from data.fuel_breaks.landscape import Tile
 from environment.fuel_breaks.burn_state import Exposure
 from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnvironment
-from training.fuel_breaks.baselines import adaptive, downstream_value
+from training.fuel_breaks import policies
 from training.fuel_breaks.config import FuelBreakRunConfig
-from training.fuel_breaks.policies import (
-    PERCENT_PER_UNIT,
-    action_values,
-    build_network,
-    build_symmetry,
-    downstream_values,
-    greedy,
-    noisy_choice,
-    proportional_choice,
-)
-from training.fuel_breaks.replay import Batch, Replay, centre_by_group, n_step_returns
+from training.fuel_breaks.replay import Replay, ReplaySample, centre_by_group, n_step_returns
 from training.fuel_breaks.validation import Judge, spaced
 from utils.memory.profiler import get_profiler
 from utils.runs.devices import note_other_device
@@ -47,30 +37,23 @@ _NETWORKS = ("online", "target", "best")
 def double_dqn_target(
     rewards: Tensor, factors: Tensor, online_next: Tensor, target_next: Tensor, terminated: Tensor
 ) -> Tensor:
-    """Return (n,) r + factor Q_target(s', argmax Q_online(s', .)), and r alone where nothing follows.
+    """Return (n,) r + factor Q_target(s', argmax Q_online(s', .)), and r alone where s' is terminal.
 
-    Source: van Hasselt et al. (2016), "Deep reinforcement learning with double Q-learning".
-
-    Args:
-        rewards: (n,) sums of discounted rewards on the way to s'.
-        factors: (n,) discounts of what follows s': gamma to the number of steps on the way.
-        online_next, target_next: (n, actions) values in s', -inf where an action is illegal.
-        terminated: (n,) whether nothing follows.
+    Source: van Hasselt et al. (2016), "Deep reinforcement learning with double Q-learning". Rewards are sums of
+    discounted rewards up to s', factors gamma to the number of steps, values (n, actions) with -inf for illegal ones.
     """
-    chosen = online_next.argmax(dim=1, keepdim=True)
-    following = target_next.gather(1, chosen).squeeze(1)
-    # Where nothing follows there may be no legal action, and -inf times 0 is not a number.
+    following = target_next.gather(1, online_next.argmax(dim=1, keepdim=True)).squeeze(1)
+    # A terminal state may have no legal action: its value is -inf.
     return rewards + torch.where(terminated, torch.zeros_like(following), factors * following)
 
 
 def value_loss(values: Tensor, actions: Tensor, targets: Tensor) -> Tensor:
     """Return the mean Huber loss (Mnih et al. 2015) of the (n, actions) values of the actions taken (n,)."""
-    taken = values.gather(1, actions.unsqueeze(1)).squeeze(1)
-    return functional.smooth_l1_loss(taken, targets)
+    return functional.smooth_l1_loss(values.gather(1, actions.unsqueeze(1)).squeeze(1), targets)
 
 
 class DQNTrainer:
-    """The state that a checkpoint holds (networks, optimiser, replay, histories, generator) and how it advances."""
+    """The training state (networks, optimiser, replay, histories, generator) and its steps."""
 
     def __init__(
         self,
@@ -87,56 +70,52 @@ class DQNTrainer:
         self.env = VectorFuelBreakEnvironment(train, config.env)
         chosen = spaced(len(validation), config.validation_tiles)
         self.validation = Judge([validation[tile] for tile in chosen], config.env, safe_point)
-        self.symmetry = build_symmetry(config.tiles.tile_cells).to(device)
-        self.online = build_network(config.network).to(device)
+        self.symmetry = policies.build_symmetry(config.tiles.tile_cells).to(device)
+        self.online = policies.build_network(config.network).to(device)
         inputs = spaced(len(train), _INPUT_TILES)
         self.env.reset(inputs, [0] * len(inputs))
         self.online.fit_inputs(torch.from_numpy(self.env.observe()).to(device))
         self.target = copy.deepcopy(self.online).requires_grad_(False)
-        self.best = copy.deepcopy(self.target)
-        """The network of the best validation so far."""
+        self.best = copy.deepcopy(self.target)  # the network with the best validation
         self.optimizer = torch.optim.Adam(self.online.parameters(), lr=learning.learning_rate)
         capacity = learning.lanes * bounds.experience_per_collector
         self.replay = Replay(capacity, self.env, n_steps=learning.n_steps, device=device)
-        self.generation = 0
-        self.episodes = 0
-        self.updates = 0
-        self.seconds = 0.0
-        """Time of training, earlier runs included."""
-        self.best_generation = 0
+        self.generation = self.best_generation = self.episodes = self.updates = 0
+        self.seconds = 0.0  # training time over all resumed parts of the run
         self.best_score = self.heuristic_score = -math.inf
-        """Reductions in percent on validation tiles: of the best network, and of the adaptive downstream value."""
+        """Reductions in percent on validation tiles by the best network and by the adaptive downstream value."""
         self.histories: dict[str, deque[float]] = {
             "losses": deque(maxlen=bounds.loss_history),
-            # Reductions in percent that the agent's own lanes were rewarded for.
-            "returns": deque(maxlen=bounds.reward_history),
+            "returns": deque(maxlen=bounds.reward_history),  # percent, of the lanes without demonstrations
             "step_times": deque(maxlen=bounds.step_times),
             "collection_times": deque(maxlen=bounds.collection_times),
         }
-        self.demonstrates = np.arange(learning.lanes) % learning.lanes_per_tile < round(
-            learning.demonstration_share * learning.lanes_per_tile
-        )
+        demonstrating = round(learning.demonstration_share * learning.lanes_per_tile)
+        self.demonstrates = np.arange(learning.lanes) % learning.lanes_per_tile < demonstrating
         """(lanes,) played by the noisy heuristic."""
         self.generator = named_generator(config.seed, "fuel breaks")
-        profiler = get_profiler()
-        profiler.track("environments", self.env)
-        profiler.track("replay_buffers", self.replay)
-        profiler.track("agents", self.online)
+        for label, item in {"environments": self.env, "replay_buffers": self.replay, "agents": self.online}.items():
+            get_profiler().track(label, item)
+
+    @property
+    def parameters(self) -> int:
+        """The number of the network's parameters."""
+        return sum(parameter.numel() for parameter in self.online.parameters())
 
     @property
     def epsilon(self) -> float:
-        """Chance of exploring at the present number of episodes."""
+        """The probability of exploring."""
         learning = self.config.learning
         done = min(1.0, self.episodes / learning.epsilon_episodes)
         return learning.epsilon_start + done * (learning.epsilon_end - learning.epsilon_start)
 
     def begin(self) -> None:
-        """Validate the untrained network, which a trained one must beat, and the heuristic."""
-        self.heuristic_score = float(self.validation.reductions(adaptive(downstream_value)).mean())
+        """Validate the heuristic and the untrained network."""
+        self.heuristic_score = float(self.validation.reductions(policies.adaptive(policies.downstream_value)).mean())
         self.best_score = self._validate()
 
     def run_generation(self, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
-        """Play and learn for a generation's episodes, then validate; returns the record for metrics.jsonl."""
+        """Play and learn for a generation, then validate; return the record for metrics.jsonl."""
         started = clock()
         for _ in range(math.ceil(self.config.generation_episodes / self.config.learning.lanes)):
             self.play_round()
@@ -150,34 +129,31 @@ class DQNTrainer:
         return self._record(score)
 
     def play_round(self) -> None:
-        """Play one episode in each lane; all of them go to the replay."""
+        """Play an episode in each lane into the replay."""
         started = time.monotonic()
         learning, env = self.config.learning, self.env
         groups = learning.lanes // learning.lanes_per_tile
-        tiles = torch.randint(len(env.planning.tiles), (groups,), generator=self.generator)
-        seeds = torch.randint(MAX_SCENARIO_SEED, (groups,), generator=self.generator)
-        tile_of_lane, seed_of_lane = (v.repeat_interleave(learning.lanes_per_tile).numpy() for v in (tiles, seeds))
-        env.reset(tile_of_lane, seed_of_lane)
-        masks, actions, rewards, is_open = [], [], [], []
-        exposures: list[list[Exposure]] = [list(env.exposures)]
-        while not env.terminated.all():
+        bounds = len(env.planning.tiles), MAX_SCENARIO_SEED
+        drawn = [torch.randint(bound, (groups,), generator=self.generator) for bound in bounds]
+        env.reset(*(values.repeat_interleave(learning.lanes_per_tile).numpy() for values in drawn))
+        masks, exposures, steps = [np.packbits(env.cleared, axis=1)], [list(env.exposures)], []
+        while not (terminated := env.terminated).all():
             begun = time.monotonic()
+            actions = self._choose()
+            steps.append((actions, env.step(actions), ~terminated))
             masks.append(np.packbits(env.cleared, axis=1))
-            is_open.append(~env.terminated)
-            actions.append(self._choose())
-            rewards.append(env.step(actions[-1]))
             exposures.append(list(env.exposures))
             self.histories["step_times"].append(time.monotonic() - begun)
             self.checks.add("environment_steps", learning.lanes)
-        masks.append(np.packbits(env.cleared, axis=1))
-        self._store(np.stack(masks), np.stack(actions), np.stack(rewards), np.stack(is_open), exposures)
-        self.histories["returns"].extend(np.sum(rewards, axis=0)[~self.demonstrates].tolist())
+        actions, rewards, is_open = map(np.stack, zip(*steps, strict=True))
+        self._store(np.stack(masks), actions, rewards, is_open, exposures)
+        self.histories["returns"].extend(rewards.sum(axis=0)[~self.demonstrates].tolist())
         self.episodes += learning.lanes
         self.histories["collection_times"].append(time.monotonic() - started)
         self.checks.add("episodes", learning.lanes, release_memory=True)
 
     def learn(self) -> None:
-        """Take the gradient steps that are due after the episodes played so far."""
+        """Take the gradient steps that are due for the episodes so far."""
         learning = self.config.learning
         due = int((self.episodes - learning.warm_up_episodes) * learning.updates_per_episode)
         while self.updates < due:
@@ -185,16 +161,14 @@ class DQNTrainer:
             self.updates += 1
             self.checks.add("training_steps", 1)
 
-    def update(self, batch: Batch) -> float:
-        """Take one gradient step on a batch; returns its loss."""
-        learning = self.config.learning
-        targets = batch.reward
-        if batch.next_observation is not None and batch.next_legal is not None:
-            following = batch.next_observation, batch.next_legal
+    def update(self, sample: ReplaySample) -> float:
+        """Take one gradient step; return its loss."""
+        learning, targets = self.config.learning, sample.reward
+        if sample.following is not None:
             with torch.no_grad():
-                online, target = self.online(*following), self.target(*following)
-            targets = double_dqn_target(batch.reward, batch.factor, online, target, batch.terminated)
-        observation, legal, actions = batch.observation, batch.legal, batch.action
+                online, target = self.online(*sample.following), self.target(*sample.following)
+            targets = double_dqn_target(sample.reward, sample.factor, online, target, sample.terminated)
+        (observation, legal), actions = sample.state, sample.action
         if learning.symmetry:
             turn = int(torch.randint(8, (1,), generator=self.generator))
             observation, legal = self.symmetry.maps(observation, turn), self.symmetry.cells(legal, turn)
@@ -210,11 +184,11 @@ class DQNTrainer:
         return loss.item()
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """Return everything that a run needs to go on exactly."""
+        """Return everything needed to continue exactly."""
         optimizer = self.optimizer.state_dict()
         return {
             "networks": {name: getattr(self, name).state_dict() for name in _NETWORKS},
-            # Names in a checkpoint are strings; torch numbers the parameters.
+            # Keys of a checkpoint are strings, torch's are the numbers of parameters.
             "optimizer": {**optimizer, "state": {str(key): value for key, value in optimizer["state"].items()}},
             "replay": self.replay.ring.state_dict(),
             "progress": {
@@ -226,14 +200,14 @@ class DQNTrainer:
         }
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         optimizer, progress = state["optimizer"], state["progress"]
         note_other_device(progress.get("device"), self.device)
         for name in _NETWORKS:
             getattr(self, name).load_state_dict(state["networks"][name])
         by_number = {int(key): value for key, value in optimizer["state"].items()}
         self.optimizer.load_state_dict({**optimizer, "state": by_number})
-        logger.info("burning the states of the replay again")
+        logger.info("simulating the fires of the replay's states again")
         self.replay.load_state_dict(state["replay"], self.checks.safe_point)
         for name in _PROGRESS:
             setattr(self, name, progress[name])
@@ -244,13 +218,13 @@ class DQNTrainer:
 
     def _choose(self) -> NDArray[np.int64]:
         env, legal, generator = self.env, self.env.action_masks(), self.generator
-        heuristic = downstream_values(env)
-        chosen = noisy_choice(heuristic, legal, self.config.learning.demonstration_noise, generator)
+        heuristic = policies.downstream_values(env)
+        chosen = policies.noisy_choice(heuristic, legal, self.config.learning.demonstration_noise, generator)
         if self.demonstrates.all():
             return chosen
-        values = action_values(self.online, env, self.device, None)
+        values = policies.action_values(self.online, env, self.device, None)
         explores = torch.rand(len(legal), generator=generator).numpy() < self.epsilon
-        own = np.where(explores, proportional_choice(heuristic, legal, generator), values.argmax(axis=1))
+        own = np.where(explores, policies.proportional_choice(heuristic, legal, generator), values.argmax(axis=1))
         return np.where(self.demonstrates, chosen, own)
 
     def _store(
@@ -264,8 +238,7 @@ class DQNTrainer:
         """Turn a round, (steps, lanes) each and one more mask, into transitions, lane by lane."""
         learning = self.config.learning
         n_steps, discount = learning.n_steps, learning.discount
-        units = rewards.T / PERCENT_PER_UNIT
-        totals = n_step_returns(units, n_steps or len(rewards), discount)
+        totals = n_step_returns(rewards.T / policies.PERCENT_PER_UNIT, n_steps or len(rewards), discount)
         if learning.centre_returns and not n_steps:
             totals = centre_by_group(totals, learning.lanes_per_tile)
         for lane in range(actions.shape[1]):
@@ -286,7 +259,7 @@ class DQNTrainer:
 
     def _validate(self) -> float:
         symmetry = self.symmetry if self.config.learning.symmetry else None
-        return float(self.validation.reductions(greedy(self.target, self.device, symmetry)).mean())
+        return float(self.validation.reductions(policies.greedy(self.target, self.device, symmetry)).mean())
 
     def _record(self, score: float) -> dict[str, Any]:
         means = {name: float(np.mean(values)) if values else math.nan for name, values in self.histories.items()}

@@ -5,72 +5,48 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from environment.fuel_breaks.fire_spread import Float64Array
-from training.fuel_breaks.arguments import FuelBreakEvaluateArguments
-from training.fuel_breaks.baselines import baselines
+from training.fuel_breaks.config import FuelBreakEvaluateArguments
 from training.fuel_breaks.pictures import draw_comparison
-from training.fuel_breaks.run import SavedAgent, open_agent
-from training.fuel_breaks.validation import evaluate, spaced
-from utils.runs.devices import choose_device, choose_threads
+from training.fuel_breaks.policies import baselines
+from training.fuel_breaks.run import AGENT, SavedAgent, open_agent
+from training.fuel_breaks.validation import Judge, spaced
 from utils.runs.run_log import write_json
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
-AGENT = "network"
 NEIGHBOURS = "tiles of one landscape are neighbours: p-values take them for independent"
-LEVEL = 0.95
-RESAMPLES = 10_000
+LEVEL, RESAMPLES = 0.95, 10_000
 _COLUMNS = ("policy", "reduction %", "+-", "network's lead", "from", "to", "p (t)", "p (Wilcoxon)", "better on")
 
 
-@dataclass(frozen=True)
-class PairedLead:
-    """The network's reductions less a baseline's on the same tiles, in percent of the burned area."""
+def paired_lead(own: Float64Array, other: Float64Array) -> dict[str, Any]:
+    """Compare two policies by the differences of their (tiles,) reductions.
 
-    mean: float
-    interval: tuple[float, float]
-    """95% percentile bootstrap of the mean over tiles."""
-    p_value_t: float
-    """Two-sided paired t test; NaN where it is not defined."""
-    p_value_wilcoxon: float
-    """Two-sided signed-rank test (Wilcoxon 1945)."""
-    share_better: float
-    """Share of the tiles on which the network is better."""
-
-
-def paired_lead(own: Float64Array, other: Float64Array) -> PairedLead:
-    """Compare the (tiles,) reductions of two policies."""
+    `interval` is the 95% percentile bootstrap of the mean over tiles; the two-sided tests are paired t and signed-rank
+    (Wilcoxon 1945), NaN where all differences are equal; `share_better` counts tiles.
+    """
     difference = own - other
     generator = np.random.Generator(np.random.PCG64(0))
     means = difference[generator.integers(0, len(difference), (RESAMPLES, len(difference)))].mean(axis=1)
-    low, high = np.percentile(means, (50 * (1 - LEVEL), 50 * (1 + LEVEL)))
     varies = len(difference) > 1 and float(np.ptp(difference)) > 0
-    return PairedLead(
-        float(difference.mean()),
-        (float(low), float(high)),
-        float(stats.ttest_rel(own, other).pvalue) if varies else math.nan,
-        float(stats.wilcoxon(difference).pvalue) if varies else math.nan,
-        float((difference > 0).mean()),
-    )
+    return {
+        "mean": float(difference.mean()),
+        "interval": tuple(np.percentile(means, (50 * (1 - LEVEL), 50 * (1 + LEVEL))).tolist()),
+        "p_value_t": float(stats.ttest_rel(own, other).pvalue) if varies else math.nan,
+        "p_value_wilcoxon": float(stats.wilcoxon(difference).pvalue) if varies else math.nan,
+        "share_better": float((difference > 0).mean()),
+    }
 
 
 def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
-    """Judge the network of a run on tiles of a split, log the table and write it into the run's folder as JSON.
-
-    Every policy sees the same planning fires; all are judged by the same fires, which none of them saw.
-
-    Raises:
-        ConfigError, DataError: there is no such run, or its landscape cannot be read.
-    """
-    device = choose_device(arguments.device)
-    choose_threads(arguments.threads)
-    agent = open_agent(arguments.runs_dir, arguments.run, device)
+    """Judge the network on tiles of a split, by the same fires for all policies; log a table and write it as JSON."""
+    agent = open_agent(arguments.runs_dir, arguments.run, arguments.device, arguments.threads)
     reductions = judge(agent, arguments.split, arguments.tiles, arguments.scenario_seeds)
     leads = {name: paired_lead(reductions[AGENT], values) for name, values in reductions.items() if name != AGENT}
     notes = [NEIGHBOURS] + ([agent.note] if agent.note else [])
@@ -84,11 +60,11 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
         "scenario_seeds": arguments.scenario_seeds,
         "reduction_percent": {name: values.tolist() for name, values in reductions.items()},
         "mean_reduction_percent": {name: float(values.mean()) for name, values in reductions.items()},
-        "lead_of_network": {name: asdict(lead) for name, lead in leads.items()},
+        "lead_of_network": leads,
         "notes": notes,
     }
     tiles = f"{len(reductions[AGENT])} {arguments.split} tiles"
-    shown = table(_rows(reductions, leads), _COLUMNS)
+    shown = table([_row(name, values, leads.get(name)) for name, values in reductions.items()], _COLUMNS)
     logger.info("%s, %s, %d sets of fires\n%s", agent.run.path, tiles, arguments.scenario_seeds, shown)
     for note in notes:
         logger.info("note: %s", note)
@@ -103,30 +79,20 @@ def judge(agent: SavedAgent, split: str, max_tiles: int, scenario_seeds: int) ->
     """Return the (tiles,) reductions of the burned area in percent by policy, the network first."""
     every = agent.tiles[split]
     tiles = [every[tile] for tile in spaced(len(every), max_tiles or len(every))]
-    reductions = {}
+    reductions, fires = {}, Judge(tiles, agent.config.env, lanes=len(tiles))
     for name, policy in {AGENT: agent.policy, **baselines(agent.config.seed)}.items():
-        reductions[name] = evaluate(policy, tiles, range(scenario_seeds), agent.config.env)
+        reductions[name] = fires.reductions(policy, range(scenario_seeds))
         logger.info("%-28s %6.2f %%", name, reductions[name].mean())
     return reductions
 
 
-def _rows(reductions: Mapping[str, Float64Array], leads: Mapping[str, PairedLead]) -> list[dict[str, Any]]:
-    rows = []
-    for name, values in reductions.items():
-        error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-        row: dict[str, Any] = {"policy": name, "reduction %": float(values.mean()), "+-": error}
-        if name in leads:
-            lead = leads[name]
-            row |= {
-                "network's lead": lead.mean,
-                "from": lead.interval[0],
-                "to": lead.interval[1],
-                "p (t)": _p_value(lead.p_value_t),
-                "p (Wilcoxon)": _p_value(lead.p_value_wilcoxon),
-                "better on": f"{100 * lead.share_better:.0f} %",
-            }
-        rows.append(row)
-    return rows
+def _row(name: str, values: Float64Array, lead: Mapping[str, Any] | None) -> dict[str, Any]:
+    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    row = [name, float(values.mean()), error]
+    if lead is not None:
+        row += [lead["mean"], *lead["interval"], _p_value(lead["p_value_t"]), _p_value(lead["p_value_wilcoxon"])]
+        row.append(f"{100 * lead['share_better']:.0f} %")
+    return dict(zip(_COLUMNS, row, strict=False))
 
 
 def _p_value(value: float) -> str:

@@ -1,17 +1,14 @@
-"""Pictures of the fuel-break experiment: learning curves, the comparison of policies, maps, and one fire as a GIF."""
+"""Pictures of the fuel-break experiment: learning curve, comparison of policies, maps, and a fire as a GIF."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgb
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
@@ -22,7 +19,8 @@ from data.fuel_breaks.landscape import Landscape
 from environment.fuel_breaks.burn_state import Hazard
 from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
-from utils.pictures import BLUE, GREY, INK, ORANGE, VERMILION, outside_legend, picture, save_figure
+from utils.pictures import BLUE, GREY, INK, ORANGE, VERMILION, new_figure, outside_legend, picture, save_figure
+from utils.runs.durable import new_file
 
 _COVERS = (
     ("", "unburnable", "#AFC6D9"),
@@ -33,24 +31,12 @@ _COVERS = (
     ("TL", "timber litter", "#8FB58A"),
     ("SB", "slash", "#C9B7A3"),
 )
-"""Kinds of ground: how the names of their fuel models begin, label and colour."""
+"""Land covers: prefix of their fuel models' names, label and colour."""
 _BREAK, _BURNED, _CONTOUR = "#1A1A1A", "#5B4A4A", "#6E5B43"
 _BACKING = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
-_MIN_RELIEF_M = 20.0
-"""Ground that is flatter is drawn without contour lines."""
+_MIN_RELIEF_M = 20.0  # flatter ground is drawn without contour lines
 _FRONT_MINUTES = 10.0
 _FRAMES = 25
-
-
-@dataclass(frozen=True)
-class Placement:
-    """The breaks of one policy on a tile; arrays are (rows, columns)."""
-
-    name: str
-    cleared: BoolArray
-    reduction_percent: float
-    burn_probability: Float64Array
-    """Share of the judging fires that burn each cell, breaks in place."""
 
 
 def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | None = None) -> None:
@@ -78,7 +64,7 @@ def draw_comparison(reductions: Mapping[str, Float64Array], path: Path, title: s
     with picture(path, title, note) as (_, axes):
         for row, name in enumerate(order):
             values = reductions[name]
-            # Dots beside one another by their order: no draw of random numbers, and the same picture every time.
+            # Jitter by rank: the same picture every time.
             heights = row + 0.28 * (np.argsort(np.argsort(values)) % 7 - 3) / 3
             first = name == next(iter(reductions))
             axes.plot(values, heights, "o", color=BLUE if first else GREY, markersize=3, alpha=0.45)
@@ -94,17 +80,17 @@ def draw_comparison(reductions: Mapping[str, Float64Array], path: Path, title: s
 
 
 def draw_breaks(
-    landscape: Landscape, placements: Sequence[Placement], path: Path, title: str, note: str | None
+    landscape: Landscape, placements: Mapping[str, tuple[BoolArray, float]], path: Path, title: str, note: str | None
 ) -> None:
-    """Write a PNG with a map for each policy: ground, contours and the cells that it cleared."""
+    """Write a PNG with a map for each policy: land cover, contours, (cells,) cleared and the reduction in percent."""
     columns = min(4, len(placements))
     rows = -(-len(placements) // columns)
-    figure = _figure(3.3 * columns + 2.1, 3.45 * rows + 0.9, title, note)
+    figure = new_figure(3.3 * columns + 2.1, 3.45 * rows + 0.9, title, note)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, placement in zip(grid, placements, strict=False):
+    for axes, (name, (cleared, reduction)) in zip(grid, placements.items(), strict=False):
         _ground(axes, landscape)
-        _breaks(axes, placement.cleared)
-        _map_title(axes, placement.name, f"burned area {-placement.reduction_percent:+.1f} %")
+        _breaks(axes, cleared.reshape(landscape.shape))
+        _map_title(axes, name, f"burned area {-reduction:+.1f} %")
     for axes in grid[len(placements) :]:
         axes.set_visible(False)
     _north_and_scale(grid[0], landscape)
@@ -123,30 +109,24 @@ def draw_breaks(
 
 
 def draw_burn_probability(
-    landscape: Landscape,
-    before: Float64Array,
-    placements: Sequence[Placement],
-    path: Path,
-    title: str,
-    note: str | None,
+    landscape: Landscape, judging: Hazard, placed: Mapping[str, BoolArray], path: Path, title: str, note: str | None
 ) -> None:
     """Write a PNG of the share of fires that burn each cell: without breaks, with them, and the decrease."""
-    first = placements[0]
-    maps = [("no breaks", before, None), *((p.name, p.burn_probability, p.cleared) for p in placements)]
-    columns = len(maps) + 1
-    figure = _figure(3.4 * columns + 1.2, 4.6, title, note)
-    grid = figure.subplots(1, columns)
-    for axes, (name, probability, cleared) in zip(grid, maps, strict=False):
-        image = axes.imshow(100 * probability, cmap="cividis", vmin=0, vmax=100 * float(before.max()))
-        _map_title(axes, name, f"mean {100 * probability.mean():.1f} %")
-        if cleared is not None:
-            _breaks(axes, cleared, colour="white")
-    figure.colorbar(image, ax=list(grid[:-1]), shrink=0.75, location="bottom", label="Fires that burn the cell, %")
-    saved = 100 * (before - first.burn_probability)
-    change = grid[-1].imshow(saved, cmap="Purples", vmin=0, vmax=max(float(saved.max()), 1e-9))
-    _breaks(grid[-1], first.cleared, colour=VERMILION)
-    _map_title(grid[-1], f"saved by the {first.name}", f"mean {saved.mean():.1f} points")
-    figure.colorbar(change, ax=grid[-1], shrink=0.9, location="bottom", label="Decrease, percentage points")
+    cleared = [np.zeros(judging.grid.cells, dtype=np.bool_), *placed.values()]
+    percent = [100 * np.isfinite(judging.burn(own)).mean(axis=0).reshape(landscape.shape) for own in cleared]
+    maps = [own.reshape(landscape.shape) for own in cleared]
+    figure = new_figure(3.4 * len(maps) + 4.6, 4.6, title, note)
+    *grid, last = figure.subplots(1, len(maps) + 1)
+    for axes, name, values, breaks in zip(grid, ("no breaks", *placed), percent, maps, strict=True):
+        image = axes.imshow(values, cmap="cividis", vmin=0, vmax=float(percent[0].max()))
+        _map_title(axes, name, f"mean {values.mean():.1f} %")
+        _breaks(axes, breaks, colour="white")
+    figure.colorbar(image, ax=grid, shrink=0.75, location="bottom", label="Fires that burn the cell, %")
+    saved = percent[0] - percent[1]
+    change = last.imshow(saved, cmap="Purples", vmin=0, vmax=max(float(saved.max()), 1e-9))
+    _breaks(last, maps[1], colour=VERMILION)
+    _map_title(last, f"saved by the {next(iter(placed))}", f"mean {saved.mean():.1f} points")
+    figure.colorbar(change, ax=last, shrink=0.9, location="bottom", label="Decrease, percentage points")
     _north_and_scale(grid[0], landscape, colour="white")
     save_figure(figure, path)
 
@@ -154,25 +134,21 @@ def draw_burn_probability(
 def draw_fire(
     landscape: Landscape, judging: Hazard, cleared: BoolArray, path: Path, title: str, note: str | None
 ) -> None:
-    """Write a GIF of one fire without breaks (left) and with them (right), the last frame held.
-
-    Of the fires of at least mean size it is the one of which breaks save most nearly the share that they save of all.
-    """
-    arrivals = [judging.burn(mask.ravel()) for mask in (np.zeros_like(cleared), cleared)]
+    """Write a GIF of one fire without (left) and with breaks: a large one, reduced about as much as all."""
+    arrivals = [judging.burn(mask) for mask in (np.zeros_like(cleared), cleared)]
     before, after = (np.isfinite(arrival).sum(axis=1) for arrival in arrivals)
     distance = np.abs(1 - after / np.maximum(before, 1) - (1 - after.sum() / before.sum()))
     fire = int(np.where(before >= before.mean(), distance, np.inf).argmin())
     without, with_breaks = (arrival[fire].reshape(landscape.shape) for arrival in arrivals)
-    figure = _figure(9.6, 5.2, title, note, dpi=80)
+    figure, sides = new_figure(9.6, 5.2, title, note, dpi=80), []
     left, right = figure.subplots(1, 2)
-    sides = []
     star: dict[str, Any] = {"marker": "*", "color": ORANGE, "markeredgecolor": INK}
     for axes, name, arrival in ((left, "without breaks", without), (right, "with the network's breaks", with_breaks)):
         _ground(axes, landscape)
         row, column = np.unravel_index(int(arrival.argmin()), arrival.shape)
         axes.plot(column, row, markersize=13, markeredgewidth=0.8, zorder=6, **star)
         sides.append((axes, name, arrival, axes.imshow(np.zeros((*arrival.shape, 4)), interpolation="nearest")))
-    _breaks(right, cleared)
+    _breaks(right, cleared.reshape(landscape.shape))
     _north_and_scale(left, landscape)
     _wind_arrow(right, judging.winds[judging.wind_of_fire[fire]])
     handles: list[Any] = [
@@ -182,7 +158,7 @@ def draw_fire(
         _break_handle(),
     ]
     figure.legend(handles=handles, loc="outside lower right", ncols=4, frameon=False, fontsize=9)
-    canvas, images = FigureCanvasAgg(figure), []
+    images = []
     for minute in np.linspace(0, judging.duration_minutes, _FRAMES).tolist():
         for axes, name, arrival, flames in sides:
             is_burned = arrival <= minute
@@ -192,20 +168,19 @@ def draw_fire(
             flames.set_data(colours)
             hectares = int(is_burned.sum()) * landscape.cell_size_m**2 / 10_000
             _map_title(axes, name, f"{minute:.0f} min: {hectares:.1f} ha burned")
-        canvas.draw()
-        figure.set_layout_engine("none")  # frames keep the places that the first one took
-        images.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+        figure.canvas.draw()
+        figure.set_layout_engine("none")  # all frames keep the layout of the first
+        images.append(Image.fromarray(np.asarray(figure.canvas.buffer_rgba())).convert("RGB"))  # type: ignore[attr-defined]
     # One palette for all frames, or colours would flicker.
     palette = images[-1].convert("P", palette=Image.Palette.ADAPTIVE, colors=128)
     indexed = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
-    temporary = path.with_name(f".{path.name}.tmp")
     durations = [160] * (_FRAMES - 1) + [2500]
-    indexed[0].save(temporary, format="GIF", save_all=True, append_images=indexed[1:], duration=durations, loop=0)
-    temporary.replace(path)
+    with new_file(path) as file:
+        indexed[0].save(file, format="GIF", save_all=True, append_images=indexed[1:], duration=durations, loop=0)
 
 
 def _cover(landscape: Landscape) -> NDArray[np.int64]:
-    """Return the number of each cell's kind of ground in `_COVERS`."""
+    """Return the number of each cell's land cover in `_COVERS`."""
     cover = np.zeros(landscape.shape, dtype=np.int64)
     for number, (prefix, _, _) in enumerate(_COVERS[1:], start=1):
         codes = [code for code, model in FUEL_MODELS.items() if model.name.startswith(prefix)]
@@ -214,7 +189,7 @@ def _cover(landscape: Landscape) -> NDArray[np.int64]:
 
 
 def _contour_levels(elevation_m: NDArray[np.float32]) -> Float64Array:
-    """Return heights of about ten contour lines, none where the ground is flat."""
+    """Return heights of about ten contour lines, none on flat ground."""
     low, high = float(elevation_m.min()), float(elevation_m.max())
     if high - low < _MIN_RELIEF_M:
         return np.zeros(0)
@@ -264,7 +239,7 @@ def _north_and_scale(axes: Axes, landscape: Landscape, colour: str = INK) -> Non
 
 
 def _wind_arrow(axes: Axes, wind: Wind) -> None:
-    """Draw where the wind blows to, in the lower right corner."""
+    """Draw an arrow in the direction of the wind in the lower right corner."""
     angle = np.deg2rad(wind.from_degrees + 180)
     x, y, reach = 0.87, 0.165, 0.075
     east, north = reach * np.sin(angle), reach * np.cos(angle)
@@ -272,12 +247,3 @@ def _wind_arrow(axes: Axes, wind: Wind) -> None:
     axes.annotate("", (x + east, y + north), (x - east, y - north), "axes fraction", arrowprops=arrow, zorder=8)
     text: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 8, "color": BLUE, "bbox": _BACKING, "zorder": 8}
     axes.text(x, 0.025, f"wind {wind.speed_km_h:.0f} km/h", transform=axes.transAxes, **text)
-
-
-def _figure(width: float, height: float, title: str, note: str | None, dpi: int = 150) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=INK)
-    if note:
-        figure.supxlabel(note, fontsize=8, color=INK, style="italic", x=0.01, ha="left")
-    return figure

@@ -1,10 +1,9 @@
-"""Replay of states that are functions of a few indices, and how an episode's rewards become targets."""
+"""Replay of states that are functions of a few indices, and returns from an episode's rewards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from utils.tensor_ring import TensorRing
 
 
 def n_step_returns(rewards: Float64Array, n_steps: int, discount: float) -> Float64Array:
-    """Return the (lanes, steps) discounted sums of each reward and the n - 1 after it, or as many as there are."""
+    """Return (lanes, steps) discounted sums of each reward and up to n - 1 after it."""
     to_the_end = lfilter([1.0], [1.0, -discount], rewards[:, ::-1])[:, ::-1]
     later = np.zeros_like(to_the_end)
     later[:, :-n_steps] = to_the_end[:, n_steps:]
@@ -26,10 +25,10 @@ def n_step_returns(rewards: Float64Array, n_steps: int, discount: float) -> Floa
 
 
 def centre_by_group(returns: Float64Array, lanes_per_group: int) -> Float64Array:
-    """Subtract from each return the mean of the group's other lanes at the same step, which no own action moves.
+    """Subtract from each return the mean of the group's other lanes at the same step; a lane alone keeps its returns.
 
-    With common random numbers in a group most of the luck cancels. Source: Kool, van Hoof & Welling (2019), "Buy 4
-    REINFORCE samples, get a baseline for free!". A lane without company keeps its returns.
+    With common random numbers in a group most of the noise cancels. Source: Kool, van Hoof & Welling (2019), "Buy 4
+    REINFORCE samples, get a baseline for free!".
     """
     if lanes_per_group == 1:
         return returns
@@ -38,32 +37,30 @@ def centre_by_group(returns: Float64Array, lanes_per_group: int) -> Float64Array
     return np.asarray((grouped - others).reshape(returns.shape))
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Sampled transitions; observations are (n, channels, rows, columns), masks (n, cells), the rest (n,)."""
+States = tuple[Tensor, Tensor]  # observations (n, channels, rows, columns) and masks of legal cells (n, cells)
 
-    observation: Tensor
-    legal: Tensor
+
+class ReplaySample(NamedTuple):
+    """Sampled transitions; all but states are (n,)."""
+
+    state: States
     action: Tensor
     reward: Tensor
     factor: Tensor
     terminated: Tensor
-    next_observation: Tensor | None
-    next_legal: Tensor | None
+    following: States | None
 
 
 class Replay:
     """Transitions as (tile, cleared cells, scenario seed, action, rewards, cleared cells after them).
 
     A transition takes under 200 bytes on tiles of 20 x 20 cells; the environment rebuilds its observations. The
-    exposures of its states take longest to compute and are kept beside it, in memory that is taken once; a checkpoint
-    holds the ring only.
+    exposures of its states, which take longest to compute, are kept beside the ring but not in a checkpoint.
     """
 
     def __init__(
         self, capacity: int, env: VectorFuelBreakEnvironment, *, n_steps: int, device: torch.device | str = "cpu"
     ) -> None:
-        """Allocate; with `n_steps` = 0 targets need no next state."""
         mask_bytes = -(-env.cells // 8)
         self.device = torch.device(device)
         self._env = env
@@ -93,10 +90,8 @@ class Replay:
         )
         masks = ("cleared", "next_cleared") if n_steps else ("cleared",)
         self._exposures = {mask: np.empty(capacity, exposure) for mask in masks}
-        """A row each transition, by the mask of the state."""
         for store in self._exposures.values():
-            # Written once, so that all pages are there from the start and the process does not grow as it fills.
-            store.view(np.uint8).fill(0)
+            store.view(np.uint8).fill(0)  # takes all pages now, so that the process does not grow as it fills
         self.store_bytes = sum(store.nbytes for store in self._exposures.values())
 
     def add_episode(self, transitions: Mapping[str, Tensor], exposures: Sequence[Exposure]) -> None:
@@ -105,24 +100,17 @@ class Replay:
         self.ring.add(transitions)
         self._keep([(first + step) % self.ring.capacity for step in range(len(exposures) - 1)], exposures)
 
-    def sample(self, count: int, generator: torch.Generator) -> Batch:
-        """Draw transitions uniformly, with replacement."""
+    def sample(self, count: int, generator: torch.Generator) -> ReplaySample:
+        """Draw transitions uniformly, with replacement; whole returns (`n_steps` = 0) need no following states."""
         rows = torch.randint(self.ring.size, (count,), generator=generator)
         stored = {name: values[rows] for name, values in self.ring.data.items()}
-        observation, legal = self._states("cleared", rows, stored)
-        following = self._states("next_cleared", rows, stored) if self._n_steps else (None, None)
-        return Batch(
-            observation,
-            legal,
-            stored["action"].long().to(self.device),
-            stored["reward"].to(self.device),
-            stored["factor"].to(self.device),
-            stored["terminated"].to(self.device),
-            *following,
-        )
+        following = self._states("next_cleared", rows, stored) if self._n_steps else None
+        reward, factor, terminated = (stored[name].to(self.device) for name in ("reward", "factor", "terminated"))
+        action = stored["action"].long().to(self.device)
+        return ReplaySample(self._states("cleared", rows, stored), action, reward, factor, terminated, following)
 
     def load_state_dict(self, state: Mapping[str, Any], safe_point: Callable[[], None]) -> None:
-        """Restore the ring and burn its states again, which takes about as long as playing them took."""
+        """Restore the ring and simulate the fires of its states again, which takes as long as playing them did."""
         self.ring.load_state_dict(state)
         for rows in self._episodes():
             safe_point()
@@ -135,7 +123,7 @@ class Replay:
                 store[row] = (own.burned, own.downstream, own.start_burned_cells)
 
     def _episodes(self) -> Iterator[list[int]]:
-        """Yield the rows of each episode in the ring, oldest first; the oldest one may have lost its beginning."""
+        """Yield the rows of each episode in the ring, oldest first; the oldest may have lost its beginning."""
         size, capacity = self.ring.size, self.ring.capacity
         oldest = self.ring.next_row if size == capacity else 0
         rows = (oldest + np.arange(size)) % capacity
@@ -152,8 +140,8 @@ class Replay:
             exposures.append(state.exposure())
         return exposures
 
-    def _states(self, mask: str, rows: Tensor, stored: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Rebuild the observations and legal cells of the states before or after transitions."""
+    def _states(self, mask: str, rows: Tensor, stored: Mapping[str, Tensor]) -> States:
+        """Rebuild the states before or after transitions."""
         tiles, cleared = stored["tile"].tolist(), self._unpacked(stored[mask])
         exposures = (Exposure(*exposure) for exposure in self._exposures[mask][rows.numpy()])
         observations = np.stack([self._env.render(*state) for state in zip(tiles, cleared, exposures, strict=True)])
@@ -161,5 +149,4 @@ class Replay:
         return torch.from_numpy(observations).to(self.device), torch.from_numpy(legal).to(self.device)
 
     def _unpacked(self, masks: Tensor) -> BoolArray:
-        """Unpack the bits of (..., bytes) to (..., cells)."""
         return np.unpackbits(masks.numpy(), axis=-1, count=self._env.cells).astype(np.bool_)

@@ -1,4 +1,4 @@
-"""A run of the fuel-break experiment: its tiles, and its best network, opened to be judged."""
+"""A run of the fuel-break experiment: its tiles and its best network."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, load_landscape, split_tiles
 from data.fuel_breaks.terrain import generated_landscape
-from training.fuel_breaks.baselines import Policy
 from training.fuel_breaks.config import FuelBreakRunConfig
-from training.fuel_breaks.policies import build_network, build_symmetry, greedy
+from training.fuel_breaks.policies import Policy, build_network, build_symmetry, greedy
 from utils.config.settings import settings_hash
 from utils.errors import DataError
-from utils.runs.run_log import RunLog, latest_run, write_json
+from utils.runs.devices import choose_device, choose_threads
+from utils.runs.run_log import RunLog, write_json
 
 logger = logging.getLogger(__name__)
+AGENT = "network"
 LANDSCAPE = "landscape.json"
 GENERATED = "generated terrain: the result says nothing about a real place"
 
 
 def load_tiles(config: FuelBreakRunConfig) -> tuple[Landscape, dict[str, list[Tile]]]:
-    """Return the landscape of a run and its tiles by split. Raises DataError if it cannot be read or is too small."""
+    """Load a run's landscape, and its tiles by split. Raises DataError if it cannot be read or is too small."""
     path = config.landscape
     landscape = generated_landscape(config.terrain_seed) if path is None else load_landscape(path)
     splits = split_tiles(cut_tiles(landscape, config.tiles), config.tiles)
@@ -34,13 +33,8 @@ def load_tiles(config: FuelBreakRunConfig) -> tuple[Landscape, dict[str, list[Ti
     return landscape, splits
 
 
-def landscape_note(config: FuelBreakRunConfig) -> str | None:
-    """Return what the pictures of a run say of its landscape."""
-    return GENERATED if config.landscape is None else None
-
-
 def remember_landscape(run_path: Path, landscape: Landscape) -> None:
-    """Write down the landscape of a new run. Raises DataError for a run that began on another one."""
+    """Record the landscape of a new run. Raises DataError for a run that began on another one."""
     path, digest = run_path / LANDSCAPE, hashlib.sha256(str((landscape.shape, landscape.cell_size_m)).encode())
     for name, array in sorted(landscape.arrays().items()):
         digest.update(name.encode() + array.tobytes())
@@ -53,28 +47,22 @@ def remember_landscape(run_path: Path, landscape: Landscape) -> None:
 
 @dataclass(frozen=True)
 class SavedAgent:
-    """The best network of a run, to be judged or drawn."""
+    """The best network of a run."""
 
     run: RunLog
     config: FuelBreakRunConfig
-    tiles: dict[str, list[Tile]]
-    """By split."""
-    policy: Policy
-    """The greedy one of the network."""
-    best_generation: int
-    """0: the untrained network."""
+    tiles: dict[str, list[Tile]]  # by split
+    policy: Policy  # greedy by the network
+    best_generation: int  # 0: the untrained network
     episodes: int
-    note: str | None
-    """What pictures say of the landscape."""
+    note: str | None  # caveat about the landscape
 
 
-def open_agent(runs_dir: Path, name: str | None, device: torch.device) -> SavedAgent:
-    """Open the best network of the named run, or of the newest one.
-
-    Raises ConfigError where there is no such run or it has no complete generation, DataError where its landscape cannot
-    be read or has changed.
-    """
-    run = RunLog.open(runs_dir, latest_run(runs_dir) if name is None else name)
+def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int) -> SavedAgent:
+    """Open the best network of the named run, or of the newest one. Raises ConfigError, DataError."""
+    device = choose_device(device_name)
+    choose_threads(threads)
+    run = RunLog.open(runs_dir, name)
     config = run.settings(FuelBreakRunConfig)
     state = run.newest_checkpoint(settings_hash(config)).state
     landscape, splits = load_tiles(config)
@@ -83,6 +71,7 @@ def open_agent(runs_dir: Path, name: str | None, device: torch.device) -> SavedA
     network = build_network(config.network).to(device)
     network.load_state_dict(state["networks"]["best"])
     symmetry = build_symmetry(config.tiles.tile_cells).to(device) if config.learning.symmetry else None
+    note = GENERATED if config.landscape is None else None
     policy, generation = greedy(network.eval(), device, symmetry), int(progress["best_generation"])
     logger.info("run %s: network of generation %d, %s episodes", run.path, generation, f"{progress['episodes']:,}")
-    return SavedAgent(run, config, splits, policy, generation, int(progress["episodes"]), landscape_note(config))
+    return SavedAgent(run, config, splits, policy, generation, int(progress["episodes"]), note)

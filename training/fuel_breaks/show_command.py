@@ -6,35 +6,24 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.burn_state import FireSimulator, Hazard
+from environment.fuel_breaks.burn_state import FireSimulator
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
-from training.fuel_breaks.arguments import FuelBreakShowArguments
-from training.fuel_breaks.baselines import baselines, place, reduction_percent
-from training.fuel_breaks.evaluate_command import AGENT
-from training.fuel_breaks.pictures import Placement, draw_breaks, draw_burn_probability, draw_fire, draw_learning
-from training.fuel_breaks.run import SavedAgent, open_agent
+from training.fuel_breaks.config import FuelBreakShowArguments
+from training.fuel_breaks.pictures import draw_breaks, draw_burn_probability, draw_fire, draw_learning
+from training.fuel_breaks.policies import baselines
+from training.fuel_breaks.run import AGENT, SavedAgent, open_agent
+from training.fuel_breaks.validation import place, reduction_percent
 from utils.errors import ConfigError
-from utils.runs.devices import choose_device, choose_threads
 
 logger = logging.getLogger(__name__)
-_RIVAL = "adaptive downstream value"
-_IGNITIONS_PER_WIND = 200
-"""Of the pictures: more fires than an evaluation has, so that the maps are smooth."""
+_BEST_BASELINE = "adaptive downstream value"
+_IGNITIONS_PER_WIND = 200  # more fires than in an evaluation, so that the maps are smooth
 
 
 def run_show(arguments: FuelBreakShowArguments) -> Path:
-    """Draw one tile into `runs/fuel-breaks/NAME/tile-SPLIT-K/` and the run's learning curve; returns that folder.
-
-    Raises:
-        ConfigError, DataError: there is no such run or tile, or its landscape cannot be read.
-    """
-    device = choose_device(arguments.device)
-    choose_threads(arguments.threads)
-    agent = open_agent(arguments.runs_dir, arguments.run, device)
+    """Draw a tile into `runs/fuel-breaks/NAME/tile-SPLIT-K/`, and the learning curve; return that folder."""
+    agent = open_agent(arguments.runs_dir, arguments.run, arguments.device, arguments.threads)
     tiles = agent.tiles[arguments.split]
     if arguments.tile >= len(tiles):
         raise ConfigError(f"expected a {arguments.split} tile from 0 to {len(tiles) - 1}, got {arguments.tile}")
@@ -55,22 +44,15 @@ def _draw_tile(agent: SavedAgent, tile: Tile, name: str, seed: int, folder: Path
     vector, placements = VectorFuelBreakEnvironment([tile], env), {}
     for policy_name, policy in {AGENT: agent.policy, **baselines(agent.config.seed)}.items():
         cleared = place(policy, vector, [0], seed)[0]
-        reduction, probability = reduction_percent(judging, cleared), _burn_probability(judging, cleared)
-        placements[policy_name] = Placement(policy_name, cleared.reshape(landscape.shape), reduction, probability)
-        logger.info("%-28s %6.2f %%", policy_name, reduction)
+        placements[policy_name] = cleared, reduction_percent(judging, cleared)
+        logger.info("%-28s %6.2f %%", policy_name, placements[policy_name][1])
     fires = f"{len(judging.ignition_cells)} fires of {judging.duration_minutes:.0f} minutes that no policy saw"
     fires_note = f"{fires}; {agent.note}" if agent.note else fires
     hectares = env.budget_cells * landscape.cell_size_m**2 / 10_000
     title = f"{name}: where each policy clears {env.budget_cells} cells ({hectares:.1f} ha)"
-    draw_breaks(landscape, list(placements.values()), folder / "breaks.png", title, fires_note)
-    before = _burn_probability(judging, np.zeros(judging.grid.cells, dtype=np.bool_))
-    chosen = [placements[AGENT], placements[_RIVAL]]
+    draw_breaks(landscape, placements, folder / "breaks.png", title, fires_note)
+    chosen = {policy_name: placements[policy_name][0] for policy_name in (AGENT, _BEST_BASELINE)}
     title = f"{name}: burn probability before and after"
-    draw_burn_probability(landscape, before, chosen, folder / "burn_probability.png", title, fires_note)
+    draw_burn_probability(landscape, judging, chosen, folder / "burn_probability.png", title, fires_note)
     title = f"{name}: one fire, without and with breaks"
-    draw_fire(landscape, judging, placements[AGENT].cleared, folder / "fire.gif", title, agent.note)
-
-
-def _burn_probability(hazard: Hazard, cleared: BoolArray) -> Float64Array:
-    burned = np.isfinite(hazard.burn(cleared)).mean(axis=0)
-    return np.asarray(burned.reshape(hazard.grid.shape))
+    draw_fire(landscape, judging, chosen[AGENT], folder / "fire.gif", title, agent.note)

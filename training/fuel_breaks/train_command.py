@@ -1,4 +1,4 @@
-"""`python main.py fuel-breaks train`: a run from its settings to its summary, resumed exactly."""
+"""`python main.py fuel-breaks train`: a run from its settings to its summary."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from training.fuel_breaks.arguments import FuelBreakTrainArguments
-from training.fuel_breaks.config import FuelBreakRunConfig
+from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
-from training.fuel_breaks.run import landscape_note, load_tiles, remember_landscape
+from training.fuel_breaks.run import GENERATED, load_tiles, remember_landscape
 from training.run.session import GENERATION, Session, open_session
 from utils.charts import memory_chart
 from utils.memory.guard import peak_rss_mb
@@ -23,36 +22,26 @@ from utils.pictures import draw_chart
 from utils.runs.run_log import RunLog
 
 logger = logging.getLogger(__name__)
-Clock = Callable[[], float]
 
 
 def run_train(
-    arguments: FuelBreakTrainArguments, explicit: frozenset[str], clock: Clock = time.monotonic
+    arguments: FuelBreakTrainArguments, explicit: frozenset[str], clock: Callable[[], float] = time.monotonic
 ) -> dict[str, Any]:
-    """Train, or continue a run, until its minutes or episodes are spent; return the contents of `summary.json`.
-
-    Args:
-        explicit: dotted names of the settings that the user gave, for a resumed run to honour or refuse.
-        clock: seconds by which the minutes are counted; `time.process_time` counts those of the processor.
-
-    Raises:
-        DataError: the landscape cannot be used, or is not the one that the run learned from.
-        ConfigError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
-    """
+    """Train, or resume, until the minutes by `clock` or episodes are spent. Raises as `open_session`, DataError."""
     config = arguments.settings
-    # Of a new run before its folder is made: a landscape that cannot be used leaves nothing behind.
-    ground = load_tiles(config) if config.resume is None else None
+    # Before a new run's folder is created, so that an unusable landscape leaves nothing behind.
+    loaded = load_tiles(config) if config.resume is None else None
     with open_session(config, explicit) as session:
         config = session.settings
-        landscape, splits = ground or load_tiles(config)
+        landscape, splits = loaded or load_tiles(config)
         remember_landscape(session.run.path, landscape)
         trainer = DQNTrainer(config, splits["train"], splits["validation"], session.device, session.safe_point)
         if not session.restore(trainer):
             trainer.begin()
             logger.info(
-                "network of %s parameters; on %d validation tiles the untrained one reduces the burned area by "
+                "network of %s parameters; on %d validation tiles the untrained network reduces the burned area by "
                 "%.2f %%, the adaptive downstream value by %.2f %%",
-                f"{_parameter_count(trainer):,}",
+                f"{trainer.parameters:,}",
                 len(trainer.validation.tiles),
                 trainer.best_score,
                 trainer.heuristic_score,
@@ -62,12 +51,9 @@ def run_train(
         return _finish(trainer, session.run, config)
 
 
-def _parameter_count(trainer: DQNTrainer) -> int:
-    return sum(parameter.numel() for parameter in trainer.online.parameters())
-
-
-def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer, clock: Clock) -> None:
+def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer, clock: Callable[[], float]) -> None:
     config, run = session.settings, session.run
+    note = GENERATED if config.landscape is None else None
 
     def records() -> Iterator[dict[str, Any]]:
         while not (0 < config.minutes * 60 <= trainer.seconds or 0 < config.episodes <= trainer.episodes):
@@ -75,9 +61,8 @@ def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer, clock: Clo
 
     def report(record: Mapping[str, Any], _: float) -> None:
         logger.info("%s", status_lines(record))
-        draw_learning(run.records(), run.path / "learning.png", landscape_note(config))
-        # A figure and its pixels refer to each other: without a collection every picture would stay for long.
-        gc.collect()
+        draw_learning(run.records(), run.path / "learning.png", note)
+        gc.collect()  # a figure and its pixels refer to each other
 
     session.train(trainer, records(), report)
 
@@ -85,13 +70,12 @@ def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer, clock: Clo
 def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dict[str, Any]:
     profiler = get_profiler()
     draw_chart(memory_chart(profiler.phases()), run.path / "memory.png")
-    trend = profiler.trend(GENERATION).get("rss_mb")
     summary = {
         "generations": trainer.generation,
         "episodes": trainer.episodes,
         "updates": trainer.updates,
         "minutes": trainer.seconds / 60,
-        "parameters": _parameter_count(trainer),
+        "parameters": trainer.parameters,
         "validation": {
             "tiles": len(trainer.validation.tiles),
             "best": trainer.best_score,
@@ -101,7 +85,7 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
         "replay_bytes_per_transition": trainer.replay.ring.bytes_per_row,
         "peak_rss_mb": peak_rss_mb(),
         "rss_mb_per_generation": [snapshot.rss_mb for snapshot in profiler.visits(GENERATION)],
-        "rss_mb_trend_per_generation": trend,
+        "rss_mb_trend_per_generation": profiler.trend(GENERATION).get("rss_mb"),
         "generated_landscape": config.landscape is None,
         "device": str(trainer.device),
         "threads": torch.get_num_threads(),
@@ -120,7 +104,7 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
 
 
 def status_lines(record: Mapping[str, Any]) -> str:
-    """Return the state of a run after a generation as lines of text; `record` is that of metrics.jsonl."""
+    """Return the state of a run after a generation, from its record in metrics.jsonl."""
     validation, buffers, memory = record["validation"], record["buffers"], record["memory"]
     checks = ", ".join(f"{count:,} of {work.replace('_', ' ')}" for work, count in memory["checks"].items())
     histories = ", ".join(f"{name.replace('_', ' ')} {size:,}" for name, size in buffers["histories"].items())
@@ -132,7 +116,7 @@ def status_lines(record: Mapping[str, Any]) -> str:
         "Learning": f"loss {record['loss']:.4g}, return {record['return_percent']:.2f} %, epsilon "
         f"{record['epsilon']:.3f}; environment step {1000 * record['seconds']['environment_step']:.1f} ms",
         "Buffers": f"replay {buffers['replay']:,} / {buffers['replay_capacity']:,} ({buffers['replay_bytes']:,} bytes; "
-        f"what burns in its states {buffers['store_bytes']:,} bytes), {histories}",
+        f"fires of its states {buffers['store_bytes']:,} bytes), {histories}",
         "Memory": f"resident {memory['rss_mb']:,.0f} MB, GPU {memory['gpu_allocated_mb']:,.0f} MB allocated, "
         f"{memory['gpu_reserved_mb']:,.0f} MB reserved; checks: {checks}; clean-ups gave back "
         f"{memory['freed_mb']:,.1f} MB",

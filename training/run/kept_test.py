@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from training.run.market import MARKET
-from utils.cloud.below import Below
 from utils.cloud.restore import MAX_METRICS_BYTES, MAX_SMALL_BYTES, require_new_run, restore_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
@@ -125,7 +124,7 @@ class Kind:
 def store_of_folds(test: str) -> ObjectStore | None:
     """Return the store of a test's folds, as the environment names it, for one fold: ending its uploads closes it."""
     store = open_cloud()
-    return None if store is None else Below(store, test)
+    return None if store is None else store.below(test)
 
 
 def keep_files(store: ObjectStore, folder: Path, names: Collection[str]) -> None:

@@ -22,8 +22,7 @@ from utils.config.settings import LATEST, settings_hash, settings_to_resume, to_
 from utils.errors import ConfigError, MemoryLimitReached
 from utils.memory.guard import MemoryGuard, release_free_memory
 from utils.memory.profiler import get_profiler
-from utils.runs.checkpoint import list_checkpoints
-from utils.runs.checkpoint_writer import CheckpointWriter
+from utils.runs.checkpoint import CheckpointWriter, list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.durable import remove_leftovers

@@ -25,10 +25,8 @@ from utils.errors import CloudError, ConfigError, DamagedError, MissingError, Un
 log = logging.getLogger(__name__)
 
 PERMISSIONS = [f"storage.objects.{action}" for action in ("create", "delete", "get", "list")]
-CHUNK_BYTES = 8 << 20
-"""Size of a request of a resumable upload, a multiple of 256 KiB."""
-SINGLE_REQUEST_BYTES = 8 << 20
-"""The client sends files up to this size in one request, larger ones by a resumable upload."""
+CHUNK_BYTES = 8 << 20  # of a request of a resumable upload, a multiple of 256 KiB
+SINGLE_REQUEST_BYTES = 8 << 20  # larger files are sent by a resumable upload
 
 _NETWORK = (
     requests.exceptions.RequestException,
@@ -41,7 +39,7 @@ _NETWORK = (
     google.auth.exceptions.TransportError,
 )
 _UPLOAD_ANEW = {400, 409, 410}
-"""Codes for a checksum that does not fit and for a resumable session that the server has lost track of."""
+"""Codes for a checksum that does not match and for a resumable session that the server has lost."""
 _ADVICE = {
     401: ": the credentials are not accepted; check GOOGLE_APPLICATION_CREDENTIALS",
     403: ": the credentials may not do this; grant their account Storage Object Admin on the bucket",
@@ -50,7 +48,7 @@ _ADVICE = {
 
 
 class GcsStore(ObjectStore):
-    """Objects in a bucket. STORAGE_EMULATOR_HOST is honoured by the client, which then needs no credentials."""
+    """Objects in a bucket, or in the emulator that STORAGE_EMULATOR_HOST names."""
 
     def __init__(self, bucket: str, project: str | None = None, policy: RetryPolicy | None = None) -> None:
         """Raises ConfigError if there are no usable credentials."""
@@ -58,28 +56,23 @@ class GcsStore(ObjectStore):
         try:
             client = storage.Client(project=project)
         except Exception as error:
-            # Whatever went wrong, what the library says of it may quote the key.
+            # The library's message may quote the key.
             raise ConfigError(
                 "expected credentials for Google Cloud in the file that GOOGLE_APPLICATION_CREDENTIALS names, "
                 f"got none that can be used ({type(error).__name__})"
             ) from None
         self._bucket = client.bucket(bucket)
-        # No retries of the client's own, unless a call says so.
         self._options = {"timeout": (self.policy.timeout_s, self.policy.timeout_s), "retry": None}
 
     def __repr__(self) -> str:
         return f"GcsStore({self._bucket.name!r})"
 
     def check(self) -> bool:
-        """Return whether the bucket can be reached; one that cannot is logged only, since uploads will go on trying.
-
-        Raises ConfigError for a bucket that is not there and for credentials that do not open it.
-        """
         name = self._bucket.name
         try:
             self._retry(f"reach bucket {name}", lambda _: self._require_access(), seconds=self.policy.check_s)
         except UnavailableError as error:
-            log.warning("%s; the run starts nevertheless and its uploads go on trying", error)
+            log.warning("%s; the run starts nevertheless and its uploads keep trying", error)
             return False
         except CloudError as error:
             raise ConfigError(f"expected a bucket to write to for CLOUD_BUCKET, got {name!r}: {error}") from None
@@ -94,7 +87,7 @@ class GcsStore(ObjectStore):
     def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool, deadline: float) -> Content | None:
         options = dict(self._options)
         if in_parts := size > SINGLE_REQUEST_BYTES:
-            # A part is sent again by the client, so that one failure does not cost the whole file.
+            # The client retries a part, so that one failure does not cost the whole file.
             waits = DEFAULT_RETRY.with_delay(self.policy.first_wait_s, self.policy.longest_wait_s)
             options["retry"] = waits.with_timeout(max(deadline - time.monotonic(), 0.0))
         blob = self._bucket.blob(name, chunk_size=CHUNK_BYTES)
@@ -114,7 +107,7 @@ class GcsStore(ObjectStore):
                 raise UnavailableError(_words(error)) from None
             raise
         except ValueError as error:
-            # The client's word for a server that kept another part of the file than it was sent.
+            # The client raises it if the server kept another part of the file than it was sent.
             if isinstance(error, google.auth.exceptions.GoogleAuthError):
                 raise
             raise UnavailableError("a resumable upload lost its place") from None
@@ -132,8 +125,7 @@ class GcsStore(ObjectStore):
             raise DamagedError(f"expected at most {limit} bytes in {name}, got {content[0]}")
         received = _Guarded(file, content[0], lambda: self._keep_going(deadline))
         try:
-            # A fresh blob: the address comes from our own settings, not from what the server said. Raw: as stored,
-            # so that nothing unpacks to more than its size.
+            # A fresh blob: its address comes from our settings, not from the server. Raw: unpacked it could be larger.
             self._bucket.blob(name).download_to_file(received, raw_download=True, checksum=None, **self._options)
         except NotFound:
             raise UnavailableError(f"{name} changed meanwhile") from None
@@ -146,7 +138,7 @@ class GcsStore(ObjectStore):
             yield blob.name, blob.updated.timestamp() if blob.updated else 0.0
 
     def _delete(self, name: str) -> None:
-        # Where the bucket is gone, the next upload tells.
+        # A missing bucket fails the next upload.
         self._bucket.delete_blobs([name], on_error=lambda _: None, **self._options)
 
     def _translated(self, error: Exception) -> CloudError:
@@ -159,7 +151,7 @@ class GcsStore(ObjectStore):
 
 
 class _Guarded:
-    """A file of at most `limit` bytes, read and written as long as the guard lets it."""
+    """A file of at most `limit` bytes; the guard may raise at each read and write."""
 
     def __init__(self, file: BinaryIO, limit: int, guard: Callable[[], None]) -> None:
         self._file, self._limit, self._guard = file, limit, guard
@@ -183,7 +175,7 @@ def _content(blob: Any) -> Content:
 
 
 def _words(error: BaseException) -> str:
-    """Return the error in words of our own: the library's may quote addresses, headers and keys."""
+    """Describe an error in our own words: the library's may quote addresses, headers and keys."""
     if isinstance(error, RetryError) and error.cause is not None:
         return _words(error.cause)
     if isinstance(error, google.auth.exceptions.GoogleAuthError):

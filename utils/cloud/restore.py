@@ -1,4 +1,4 @@
-"""A run back from the cloud onto an empty disk; what comes is checked against its manifest and never executed."""
+"""Runs restored from the cloud; downloads are verified against their manifest and never executed."""
 
 from __future__ import annotations
 
@@ -21,32 +21,22 @@ from utils.errors import (
     MissingError,
     UnavailableError,
 )
-from utils.runs.checkpoint import (
-    MANIFEST,
-    MAX_MANIFEST_BYTES,
-    generation_name,
-    generation_of,
-    load_latest,
-    read_manifest,
-    verify_checkpoint,
-)
+from utils.runs import checkpoint
 from utils.runs.durable import make_directory, new_directory
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS
 
 log = logging.getLogger(__name__)
-MAX_SMALL_BYTES = 1 << 20
-MAX_METRICS_BYTES = 1 << 28
-MAX_TENSORS_BYTES = 1 << 30
+MAX_SMALL_BYTES, MAX_METRICS_BYTES, MAX_TENSORS_BYTES = 1 << 20, 1 << 28, 1 << 30
 
 
 def newest_run(store: ObjectStore) -> str:
-    """Return the name of the run that began or completed a generation last; ConfigError if the store has none."""
+    """Return the run that began or completed a generation last. Raises ConfigError if the store has none."""
     marked = []
     for name, stored in store.list("").items():
         run, *path = name.split("/")
-        is_generation = len(path) == 3 and (path[0], path[2]) == (CHECKPOINTS, MANIFEST)
-        if path == [CONFIG] or (is_generation and generation_of(path[1]) is not None):
+        is_generation = len(path) == 3 and (path[0], path[2]) == (CHECKPOINTS, checkpoint.MANIFEST)
+        if path == [CONFIG] or (is_generation and checkpoint.generation_of(path[1]) is not None):
             marked.append((stored, run))
     if not marked:
         raise ConfigError("expected a run to resume here or in the cloud, got none; start one without --resume")
@@ -54,7 +44,7 @@ def newest_run(store: ObjectStore) -> str:
 
 
 def require_new_run(store: ObjectStore, run: str) -> None:
-    """Raise ConfigError if the store has anything under the name that a new run is to take."""
+    """Raise ConfigError if the store has anything under a new run's name."""
     if store.list(f"{run}/"):
         raise ConfigError(
             f"expected a new name for --run, got {run!r}, which is in the cloud already;"
@@ -63,10 +53,7 @@ def require_new_run(store: ObjectStore, run: str) -> None:
 
 
 def claim_name(store: ObjectStore, folder: Path) -> None:
-    """Store a new run's settings: of two machines that name their runs alike, the first to do so has the name.
-
-    Raises ConfigError for the other one. A store out of reach is logged; uploads will claim the name later.
-    """
+    """Claim a new run's name by storing its settings; ConfigError if another machine was first. Logs outages."""
     try:
         require_new_run(store, folder.name)
         store.put(f"{folder.name}/{CONFIG}", (folder / CONFIG).read_bytes(), if_absent=True)
@@ -79,13 +66,9 @@ def claim_name(store: ObjectStore, folder: Path) -> None:
 
 
 def fetch_newer(store: ObjectStore, folder: Path, files: Collection[str], *, is_reached: bool) -> None:
-    """Fetch what the disk lacks of a run: all of it, or a generation later than any usable one here.
-
-    Raises ConfigError and CloudError, see `restore_run`, for a run without a usable generation on this disk. Others go
-    on from what is here, if need be.
-    """
+    """Fetch a run, or a generation later than any on disk; if the disk has a usable one, errors are only logged."""
     is_here = (folder / CONFIG).is_file()
-    newest = load_latest(folder / CHECKPOINTS, run_id=folder.name) if is_here else None
+    newest = checkpoint.load_latest(folder / CHECKPOINTS, run_id=folder.name) if is_here else None
     here = None if newest is None else newest.generation
     make_directory(folder)
     try:
@@ -102,18 +85,11 @@ def fetch_newer(store: ObjectStore, folder: Path, files: Collection[str], *, is_
 
 
 def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *, above: int = -1) -> None:
-    """Fetch a run's metrics, newest complete generation and settings into `folder`, which is named as the run.
+    """Fetch a run's metrics, further `files`, newest complete generation and settings into `folder`, named as the run.
 
-    Metrics come first and settings last, so that a generation never has records missing, and a folder with settings is
-    whole; settings that are there stay. A run that was stopped in its first generation has settings only.
-
-    Args:
-        files: names of further files of the run, fetched where there are such.
-        above: only a later generation than this is of use; where there is none, nothing is fetched.
-
-    Raises:
-        ConfigError: the store has no such run or no usable generation of it, or the disk is full.
-        CloudError: the store cannot be reached.
+    Metrics come first and settings last, so that no generation lacks its records and a folder with settings is whole.
+    Nothing is fetched if the store has no generation after `above`. Raises ConfigError if the store has no such run or
+    no usable generation, or the disk is full; CloudError if the store is unavailable.
     """
     run = folder.name
     try:
@@ -122,8 +98,9 @@ def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *
             return
         make_directory(folder)
         for name in (*([METRICS] if newest is not None else []), *files):
+            limit = MAX_TENSORS_BYTES if name.endswith(".safetensors") else MAX_SMALL_BYTES
             try:
-                store.get(f"{run}/{name}", folder / name, _limit(name))
+                store.get(f"{run}/{name}", folder / name, MAX_METRICS_BYTES if name == METRICS else limit)
             except MissingError:
                 log.warning("the cloud has no %s of run %s", name, run)
         if newest is not None and restore_latest(store, run, folder / CHECKPOINTS, above=above) is None:
@@ -137,28 +114,19 @@ def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *
     log.info("restored run %s from the cloud into %s", run, folder)
 
 
-def _limit(name: str) -> int:
-    """Return the most bytes that a file of a run may have."""
-    if name == METRICS:
-        return MAX_METRICS_BYTES
-    return MAX_TENSORS_BYTES if name.endswith(".safetensors") else MAX_SMALL_BYTES
-
-
 def complete_generations(store: ObjectStore, run: str) -> list[int]:
-    """Return the numbers of a run's complete generations, not verified yet, lowest first."""
-    return sorted(number for number, files in list_generations(store, safe_name(run)).items() if MANIFEST in files)
+    """Return a run's complete generations, unverified, lowest first."""
+    return sorted(
+        number for number, files in list_generations(store, safe_name(run)).items() if checkpoint.MANIFEST in files
+    )
 
 
 def restore_latest(store: ObjectStore, run: str, target_root: Path, *, above: int = -1) -> Path | None:
-    """Fetch a run's newest complete generation into `target_root/generation-NNNNNN`; return that directory.
-
-    One that does not verify is logged and the one before it is taken; None if there is none later than `above`. Raises
-    CloudError if the store cannot be reached, OSError if the disk is full.
-    """
+    """Fetch the newest generation after `above` that verifies; return its directory. Raises CloudError, OSError."""
     for generation in reversed(complete_generations(store, run)):
         if generation <= above:
             break
-        path = target_root / generation_name(generation)
+        path = target_root / checkpoint.generation_name(generation)
         try:
             with new_directory(path) as temporary:
                 _fetch_generation(store, f"{run}/{CHECKPOINTS}/{path.name}", temporary, generation)
@@ -169,15 +137,15 @@ def restore_latest(store: ObjectStore, run: str, target_root: Path, *, above: in
 
 
 def _fetch_generation(store: ObjectStore, base: str, target: Path, generation: int) -> None:
-    store.get(f"{base}/{MANIFEST}", target / MANIFEST, MAX_MANIFEST_BYTES)
-    manifest = read_manifest(target)
+    store.get(f"{base}/{checkpoint.MANIFEST}", target / checkpoint.MANIFEST, checkpoint.MAX_MANIFEST_BYTES)
+    manifest = checkpoint.read_manifest(target)
     if manifest.generation != generation:
         raise DamagedError(f"expected the manifest of generation {generation}, got that of {manifest.generation}")
-    needed, free = sum(record.size for record in manifest.files.values()), shutil.disk_usage(target).free
+    needed, free = sum(record["size"] for record in manifest.files.values()), shutil.disk_usage(target).free
     if needed > free:
         raise ConfigError(f"expected {needed} bytes of free disk to restore {base}, got {free}; free some")
     with tqdm(total=needed, desc="Restoring", unit="B", unit_scale=True, leave=False, disable=None, delay=0.5) as bar:
         for name, record in manifest.files.items():
-            store.get(f"{base}/{name}", target / name, record.size)
-            bar.update(record.size)
-    verify_checkpoint(target)
+            store.get(f"{base}/{name}", target / name, record["size"])
+            bar.update(record["size"])
+    checkpoint.verify_checkpoint(target)

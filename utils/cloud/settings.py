@@ -1,4 +1,4 @@
-"""The store of a run's files besides the disk, as the environment names it."""
+"""The object store that the environment names."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
 def open_cloud(environ: Mapping[str, str] = os.environ, policy: RetryPolicy | None = None) -> ObjectStore | None:
-    """Return the store that CLOUD_PROVIDER, CLOUD_BUCKET and CLOUD_PROJECT name; None without CLOUD_PROVIDER.
-
-    Raises ConfigError for values that cannot work and for credentials that are missing. `check` tells if it is there.
-    """
+    """Return the store that CLOUD_PROVIDER, CLOUD_BUCKET and CLOUD_PROJECT name, if any. Raises ConfigError."""
     provider, bucket, project = (environ.get(f"CLOUD_{name}", "").strip() for name in ("PROVIDER", "BUCKET", "PROJECT"))
     if not provider:
         if bucket:
@@ -41,7 +38,6 @@ def open_cloud(environ: Mapping[str, str] = os.environ, policy: RetryPolicy | No
     if key and not os.access(key, os.R_OK):
         raise ConfigError("expected GOOGLE_APPLICATION_CREDENTIALS to be the path of a readable file, got another text")
     logger.info("cloud: uploads go to the bucket %s", bucket)
-    # Imported late: it takes a second, and most runs do without.
-    from utils.cloud.gcs import GcsStore
+    from utils.cloud.gcs import GcsStore  # imported late: it takes a second, and most runs do not need it
 
     return GcsStore(bucket, project or None, policy)

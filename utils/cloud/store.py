@@ -1,48 +1,41 @@
-"""Stores of a run's files off the machine: their interface with its retries, and one on a mounted folder."""
+"""Object stores for a run's files: their interface with its retries, and one in a mounted folder."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
-import glob
 import io
-import os
 import random
-import secrets
 import shutil
 import stat
+import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Self, TypeVar
 
 import google_crc32c
 
 from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError, UnavailableError
-from utils.runs.durable import fsync, make_directory
+from utils.runs.durable import TEMPORARY, make_directory, new_file
 
 READ_BYTES = 1 << 20
-TEMPORARY = ".tmp-"
-
-Source = bytes | BinaryIO
-"""Bytes to store, or a file open at any position."""
-Content = tuple[int, int]
-"""Size and crc32c of an object, by which contents are compared."""
-
+Source = bytes | BinaryIO  # bytes to store, or a file open at any position
+Content = tuple[int, int]  # size and crc32c of an object, by which contents are compared
 Result = TypeVar("Result")
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR}
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Times and waits of retries, in seconds.
+    """Exponential backoff from `first_wait_s` to `longest_wait_s`, with jitter, up to `deadline_s` per call.
 
-    A wait doubles from `first_wait_s` to `longest_wait_s`, of which a random half to whole is waited; a call gives up
-    after `deadline_s`, at start-up after `check_s`; the transfer of an object may take longer by its size over
-    `slow_bytes_per_s`. A connection that is silent for `timeout_s` counts as dead.
+    At start-up the deadline is `check_s`; a transfer has `size / slow_bytes_per_s` more. A connection that is silent
+    for `timeout_s` counts as dead.
     """
 
     first_wait_s: float = 1.0
@@ -54,31 +47,34 @@ class RetryPolicy:
 
 
 class ObjectStore(ABC):
-    """Named objects of bytes. Each call retries what may pass, and raises CloudError when it gives up."""
+    """Named objects of bytes. Each call retries transient errors, and raises CloudError when it gives up."""
 
     def __init__(self, policy: RetryPolicy | None = None) -> None:
         self.policy = policy or RetryPolicy()
+        self._prefix = ""
         self._cancelled = threading.Event()
+
+    def below(self, name: str) -> Self:
+        """Return a view of the objects below a name, which they do not carry there; cancelling one cancels both."""
+        view = copy.copy(self)
+        view._prefix = f"{self._full_name(name)}/"
+        return view
 
     @abstractmethod
     def check(self) -> bool:
-        """Return whether the store can be reached now.
-
-        Raises ConfigError, at once, if it is not there or its owner refuses what a run needs.
-        """
+        """Return whether the store can be reached; raise ConfigError if it does not exist or denies access."""
 
     def put(self, name: str, source: Source, *, if_absent: bool = False) -> None:
-        """Store an object and compare its checksum; with `if_absent`, ConflictError where another content has it."""
-        safe_name(name)
-        file = _rewound(source)
+        """Store an object and verify its checksum; with `if_absent`, ConflictError if other content has the name."""
+        full_name, file = self._full_name(name), _rewound(source)
         content = checksum(file)
 
         def attempt(deadline: float) -> None:
             try:
-                stored = self._put(name, _rewound(file), content[0], if_absent, deadline)
+                stored = self._put(full_name, _rewound(file), content[0], if_absent, deadline)
             except FileExistsError:
-                # Perhaps by an earlier attempt of ours whose answer was lost.
-                if self._content(name) != content:
+                # Perhaps an earlier attempt of ours succeeded and its answer was lost.
+                if self._content(full_name) != content:
                     raise ConflictError(
                         f"{name} exists with other content; does another run write under the same name?"
                     ) from None
@@ -90,60 +86,55 @@ class ObjectStore(ABC):
 
     def holds(self, name: str, source: Source) -> bool:
         """Return whether the object exists with this content."""
-        safe_name(name)
-        content = checksum(_rewound(source))
-        return self._retry(f"look at {name}", lambda _: self._content(name) == content)
+        full_name, content = self._full_name(name), checksum(_rewound(source))
+        return self._retry(f"look at {name}", lambda _: self._content(full_name) == content)
 
     def get(self, name: str, target: Path, limit: int) -> None:
         """Fetch an object into a file of at most `limit` bytes. MissingError; DamagedError if it is larger."""
-        safe_name(name)
+        full_name = self._full_name(name)
 
         def attempt(deadline: float) -> None:
             with new_file(target) as file:
-                self._get(name, file, limit, deadline)
+                self._get(full_name, file, limit, deadline)
 
         self._retry(f"fetch {name}", attempt, limit)
 
     def list(self, prefix: str) -> dict[str, float]:
-        """Return the objects below a prefix, which ends in a slash or is empty: sorted names -> time stored (s, UTC).
-
-        Names that no run would write are left out.
-        """
-        found = self._retry(f"list {prefix}", lambda _: dict(self._list(prefix)))
-        return {name: found[name] for name in sorted(found) if is_safe(name)}
+        """Return sorted safe names -> time stored (s, UTC) below a prefix that is empty or ends in a slash."""
+        found = self._retry(f"list {prefix}", lambda _: dict(self._list(self._prefix + prefix)))
+        return {full.removeprefix(self._prefix): found[full] for full in sorted(found) if is_safe(full)}
 
     def delete(self, name: str) -> None:
-        """Remove an object; nothing happens where there is none."""
-        safe_name(name)
-        self._retry(f"delete {name}", lambda _: self._delete(name))
+        """Remove an object if it exists."""
+        full_name = self._full_name(name)
+        self._retry(f"delete {name}", lambda _: self._delete(full_name))
 
     def cancel(self) -> None:
         """Make calls in other threads give up soon, and later ones at once."""
         self._cancelled.set()
 
+    def _full_name(self, name: str) -> str:
+        return self._prefix + safe_name(name)
+
     @abstractmethod
     def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool, deadline: float) -> Content | None:
-        """Store a file's bytes; return what is stored then. FileExistsError if the object must not be there, but is."""
+        """Store a file and return what is stored then; with `if_absent`, FileExistsError if the object exists."""
 
     @abstractmethod
-    def _content(self, name: str) -> Content | None:
-        """Return what the object holds; None if it does not exist."""
+    def _content(self, name: str) -> Content | None: ...
 
     @abstractmethod
-    def _get(self, name: str, file: BinaryIO, limit: int, deadline: float) -> None:
-        """Write an object into a file."""
+    def _get(self, name: str, file: BinaryIO, limit: int, deadline: float) -> None: ...
 
     @abstractmethod
-    def _list(self, prefix: str) -> Iterator[tuple[str, float]]:
-        """Give names and times of objects."""
+    def _list(self, prefix: str) -> Iterator[tuple[str, float]]: ...
 
     @abstractmethod
-    def _delete(self, name: str) -> None:
-        """Remove an object."""
+    def _delete(self, name: str) -> None: ...
 
     @abstractmethod
     def _translated(self, error: Exception) -> CloudError:
-        """Return UnavailableError for what may pass, CloudError for the rest, in words that hold nothing secret."""
+        """Return UnavailableError for transient errors, CloudError for others, in words that reveal no secret."""
 
     def _retry(
         self, what: str, attempt: Callable[[float], Result], size: int = 0, seconds: float | None = None
@@ -159,12 +150,11 @@ class ObjectStore(ABC):
                 return attempt(deadline)
             except Exception as caught:
                 error = caught if isinstance(caught, CloudError) else self._translated(caught)
-            # Raised out here, without its cause: what libraries say may hold a session's address, which is a key to it.
+            # Raised outside the except block: a chained cause may quote a session's address, which is a key to it.
             if not isinstance(error, UnavailableError):
                 raise CloudError(f"cannot {what}: {error}") if type(error) is CloudError else error
             now = time.monotonic()
-            # An earlier reason tells more than that the time is over.
-            reason = reason if reason and now > deadline else str(error)
+            reason = reason if reason and now > deadline else str(error)  # not just that the deadline has passed
             pause = wait * random.uniform(0.5, 1.0)
             if now + pause > deadline or self._cancelled.wait(pause):
                 passed = time.monotonic() - started
@@ -180,13 +170,13 @@ class ObjectStore(ABC):
 
 
 def is_safe(name: str) -> bool:
-    """Return whether an object's name stays within a folder when used as a path below it."""
+    """Return whether an object's name, used as a path below a folder, stays within it."""
     plain = name.isprintable() and "\\" not in name and ":" not in name and len(name) <= 1024
     return plain and not any(part in ("", ".", "..") for part in name.split("/"))
 
 
 def safe_name(name: str) -> str:
-    """Return the object's name if it is safe; raise DamagedError if it is not."""
+    """Return the name; raise DamagedError if it is not safe."""
     if not is_safe(name):
         raise DamagedError(f"expected an object name that is a plain relative path, got {name!r}")
     return name
@@ -201,27 +191,6 @@ def checksum(file: BinaryIO) -> Content:
     return size, crc
 
 
-@contextlib.contextmanager
-def new_file(path: Path, *, if_absent: bool = False) -> Iterator[BinaryIO]:
-    """Give a file that is fsynced and takes this name if the block succeeds; with `if_absent`, FileExistsError."""
-    # Each file has one writer: what another left under its name died with it.
-    for left in path.parent.glob(f"{TEMPORARY}{glob.escape(path.name)}-*"):
-        left.unlink(missing_ok=True)
-    temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(8)}")
-    try:
-        with temporary.open("x+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if if_absent:
-            _publish_first(temporary, path)
-        else:
-            temporary.replace(path)
-        fsync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 class LocalStore(ObjectStore):
     """Objects as files below a mounted folder, each published by one rename."""
 
@@ -233,13 +202,10 @@ class LocalStore(ObjectStore):
         return f"LocalStore({str(self._root)!r})"
 
     def check(self) -> bool:
-        """Return True; raise ConfigError if the folder is not there or cannot be written to."""
         if not self._root.is_dir():
             raise ConfigError(f"expected CLOUD_BUCKET to be a mounted folder, got {str(self._root)!r}; mount it first")
-        probe = self._root / f"{TEMPORARY}{secrets.token_hex(8)}"
         try:
-            probe.touch()
-            probe.unlink()
+            tempfile.TemporaryFile(dir=self._root).close()
         except OSError as error:
             raise ConfigError(
                 f"expected a CLOUD_BUCKET that can be written to, got {str(self._root)!r} ({error.strerror})"
@@ -247,13 +213,12 @@ class LocalStore(ObjectStore):
         return True
 
     def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool, deadline: float) -> Content | None:
-        # Created one by one below the root only: a volume that is not mounted must not be made up.
+        # Never creates the root: uploads must not go to the disk below a mount point.
         if not self._root.is_dir():
             raise UnavailableError(f"{self._root} is not mounted")
-        path = self._root / name
-        make_directory(path.parent)
-        with new_file(path, if_absent=if_absent) as copy:
-            shutil.copyfileobj(file, copy, READ_BYTES)
+        make_directory((self._root / name).parent)
+        with new_file(self._root / name, if_absent=if_absent) as stored:
+            shutil.copyfileobj(file, stored, READ_BYTES)
         return self._content(name)
 
     def _content(self, name: str) -> Content | None:
@@ -279,16 +244,14 @@ class LocalStore(ObjectStore):
     def _list(self, prefix: str) -> Iterator[tuple[str, float]]:
         folder = self._root / safe_name(prefix.removesuffix("/")) if prefix else self._root
         for path in folder.rglob("*"):
-            # A file may vanish while its neighbours are read.
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                 status = path.lstat()
                 if stat.S_ISREG(status.st_mode) and not path.name.startswith(TEMPORARY):
                     yield path.relative_to(self._root).as_posix(), status.st_mtime
 
     def _delete(self, name: str) -> None:
-        path = self._root / name
-        path.unlink(missing_ok=True)
-        folder = path.parent
+        (self._root / name).unlink(missing_ok=True)
+        folder = (self._root / name).parent
         is_below = folder != self._root and folder.is_dir()
         if is_below and all(left.name.startswith(TEMPORARY) for left in folder.iterdir()):
             shutil.rmtree(folder, ignore_errors=True)
@@ -303,15 +266,3 @@ def _rewound(source: Source) -> BinaryIO:
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     file.seek(0)
     return file
-
-
-def _publish_first(temporary: Path, path: Path) -> None:
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        raise
-    except OSError:
-        # Volumes without links (FAT, many network mounts) leave a short time in which another writer may come between.
-        if path.exists():
-            raise FileExistsError from None
-        temporary.replace(path)

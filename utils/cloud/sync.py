@@ -1,4 +1,4 @@
-"""Uploads of a run's files that training never waits for."""
+"""Uploads of a run's files in the background."""
 
 from __future__ import annotations
 
@@ -18,38 +18,34 @@ from utils.runs.run_log import CHECKPOINTS, CONFIG
 
 log = logging.getLogger(__name__)
 
-STOP_GRACE_SECONDS = 2.0
-"""How long after a signal uploads may go on: a rented machine is gone 5 s after it."""
-ERROR_GRACE_SECONDS = 60.0
-"""How long they may go on when an error ends the run."""
+STOP_GRACE_SECONDS = 2.0  # time left to uploads after a signal: a rented machine is gone 5 s after it
+ERROR_GRACE_SECONDS = 60.0  # time left to uploads when an error ends the run
 
 
 class CloudSync:
-    """Uploads of a run's files and checkpoint directories, under the name of its folder, in a thread of their own.
+    """A thread that uploads a run's files and checkpoints, under the name of its folder; use it in a `with` block.
 
-    Nothing but `drain` waits. Checkpoints are read from their immutable directories, newest first, and stay readable
-    while they are uploaded even if retention removes them; `manifest.json` goes last. Other files go before the
-    checkpoint that follows them, so that metrics are never behind it. The run's settings, which never change, claim its
-    name: where another run's are in the store, nothing is uploaded. Use it in a `with` block.
+    Only `drain` waits. Checkpoints are uploaded newest first, `manifest.json` last, and stay readable even if retention
+    removes them meanwhile. Other files precede the next checkpoint, so that metrics are never behind it. The run's
+    settings claim its name: if the store holds another run's, nothing is uploaded.
     """
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
-        """Start the thread. Raises ConfigError for a folder whose name no store should hold."""
+        """Start the thread. Raises ConfigError for a folder whose name is no safe object name."""
         if not is_safe(folder.name):
             raise ConfigError(
                 f"expected a run's name without colons and backslashes, got {folder.name!r}; choose another"
             )
         self._store, self._folder = store, folder
         self._changed = threading.Condition()
-        # Sets of paths in the order of their submission; the failed ones with the reason.
-        self._waiting: dict[Path, None] = {}
-        self._failed: dict[Path, str] = {}
+        self._waiting: dict[Path, None] = {}  # an ordered set
+        self._failed: dict[Path, str] = {}  # with the reason
         self._active: Path | None = None
         self._kept: frozenset[int] | None = None
         self._done = 0
         self._is_claimed = False
         self._closed = False
-        # A daemon: a connection that hangs does not keep the program from ending.
+        # A daemon: a hanging connection does not keep the program from ending.
         threading.Thread(target=self._work, name="cloud uploads", daemon=True).start()
 
     def __enter__(self) -> CloudSync:
@@ -57,22 +53,22 @@ class CloudSync:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None and not self._closed:
-            self._wait_idle(_end_of_grace(error))
+            deadline = time.monotonic() + (0.0 if isinstance(error, KeyboardInterrupt) else ERROR_GRACE_SECONDS)
+            if isinstance(error, StopRequested):
+                deadline = error.asked_at + STOP_GRACE_SECONDS
+            self._wait_idle(deadline)
             if missing := self.missing():
                 log.warning("%s; not in the cloud: %s", self.status(), "; ".join(missing))
         self.close()
 
     def submit_files(self, paths: Iterable[Path]) -> None:
-        """Upload files of the folder as they are when their turn comes; those that do not exist are left out."""
+        """Upload files of the folder, as they are when their turn comes; missing ones are skipped."""
         with self._changed:
             self._waiting |= dict.fromkeys(path for path in paths if path.is_file())
             self._changed.notify_all()
 
     def submit_generation(self, path: Path, keep: Collection[int] | None = None) -> None:
-        """Upload a checkpoint directory of the folder; one that is in the store already costs a look only.
-
-        Once it is stored, generations other than `keep` are deleted from the store; those that wait are left out.
-        """
+        """Upload a checkpoint directory; then delete generations not in `keep` from the queue and the store."""
         with self._changed:
             self._waiting[path] = None
             if keep is not None:
@@ -84,21 +80,20 @@ class CloudSync:
             self._changed.notify_all()
 
     def status(self) -> str:
-        """Return the numbers of files and checkpoints that wait or are on their way, were stored, and failed to be."""
+        """Return the numbers of pending, finished and failed uploads."""
         with self._changed:
             return f"uploads: {len(self._unfinished())} pending, {self._done} done, {len(self._failed)} failed"
 
     def missing(self) -> list[str]:
-        """Return the names of what failed or is not uploaded yet, with the reason."""
+        """Return the names of failed and pending uploads, with the reason."""
         with self._changed:
             reasons = dict.fromkeys(self._unfinished(), "not uploaded in time") | self._failed
             return [f"{self._name(path)} ({reason})" for path, reason in reasons.items()]
 
     def drain(self, seconds: float, safe_point: Callable[[], None] = lambda: None) -> str:
-        """Wait with a bar until everything is uploaded, what failed before once more; for `seconds` at most.
+        """Wait up to `seconds`, with a progress bar, for all uploads, failed ones tried once more; return the status.
 
-        Returns the status. Raises CloudError, naming what is missing in the store, if anything is; uploads end then.
-        `safe_point` is called meanwhile, and what it raises ends the waiting.
+        `safe_point` is called meanwhile and may raise. Raises CloudError, naming what is missing, if anything is.
         """
         with self._changed:
             self._waiting = dict.fromkeys(self._failed) | self._waiting
@@ -120,7 +115,7 @@ class CloudSync:
         return self.status()
 
     def close(self) -> None:
-        """End the uploads at once, and with them the store if any are under way; what is not stored yet is not."""
+        """End the uploads at once, cancelling the store's calls if any is under way."""
         with self._changed:
             self._closed = True
             if self._unfinished():
@@ -151,7 +146,6 @@ class CloudSync:
                 self._changed.wait_for(lambda: self._closed or self._waiting)
                 if self._closed:
                     return
-                # Files first, in their order; then the newest generation.
                 newest = max(self._waiting, key=lambda path: generation_of(path.name) or 0)
                 path = next((path for path in self._waiting if generation_of(path.name) is None), newest)
                 del self._waiting[path]
@@ -167,12 +161,14 @@ class CloudSync:
                 log.warning("upload of %s failed: %s", self._name(path), failure)
 
     def _upload(self, path: Path) -> str:
-        """Upload a file or a checkpoint; return why it failed, or an empty text."""
+        """Upload a file or a checkpoint; return why it failed, or an empty string."""
+        settings = self._folder / CONFIG
         try:
-            self._claim_name()
+            if not self._is_claimed and settings.is_file():
+                self._store.put(self._name(settings), settings.read_bytes(), if_absent=True)
+                self._is_claimed = True
             if generation_of(path.name) is None:
-                # A copy in memory: the file may grow while it is sent.
-                self._store.put(self._name(path), path.read_bytes())
+                self._store.put(self._name(path), path.read_bytes())  # a copy: the file may grow meanwhile
             else:
                 self._upload_generation(path)
             self._done += 1
@@ -180,28 +176,21 @@ class CloudSync:
             log.info("%s is not uploaded: it has been removed", path.name)
         except CloudError as error:
             return str(error)
-        except Exception as error:  # whatever it is, training goes on and the end of the run tells
+        except Exception as error:  # training continues; the end of the run reports it
             return f"{type(error).__name__}: {getattr(error, 'strerror', None) or 'unexpected'}"
         return ""
-
-    def _claim_name(self) -> None:
-        """Store the run's settings unless they are there; CloudError if another run's are."""
-        settings = self._folder / CONFIG
-        if not self._is_claimed and settings.is_file():
-            self._store.put(self._name(settings), settings.read_bytes(), if_absent=True)
-            self._is_claimed = True
 
     def _upload_generation(self, path: Path) -> None:
         base = self._name(path)
         with contextlib.ExitStack() as stack:
-            # All are opened first: what retention removes meanwhile can still be read.
+            # All are opened first: retention may remove them meanwhile.
             files = {file.name: stack.enter_context(file.open("rb")) for file in sorted(path.iterdir())}
             manifest = files.pop(MANIFEST)
             stored = self._store.list(f"{base}/")
             if f"{base}/{MANIFEST}" in stored:
                 if self._store.holds(f"{base}/{MANIFEST}", manifest):
                     return
-                # The run went back to an earlier generation; without its manifest the other one is no longer complete.
+                # The run was resumed from an earlier generation; without its manifest the old one is incomplete.
                 log.warning("%s in the cloud is replaced by a later one of the same generation", base)
                 self._store.delete(f"{base}/{MANIFEST}")
             for name, file in files.items():
@@ -210,11 +199,11 @@ class CloudSync:
             self._store.put(f"{base}/{MANIFEST}", manifest, if_absent=True)
         try:
             self._prune()
-        except CloudError as error:  # what stays costs room only; the next time it goes
+        except CloudError as error:  # the next time
             log.warning("old generations stay in the cloud: %s", error)
 
     def _prune(self) -> None:
-        """Delete generations that are not kept, unless none that is kept is complete."""
+        """Delete generations that are not kept, unless no kept one is complete."""
         kept, run = self._kept, self._folder.name
         if kept is None:
             return
@@ -222,22 +211,16 @@ class CloudSync:
         if not any(MANIFEST in generations.get(generation, ()) for generation in kept):
             return
         for generation in sorted(generations.keys() - kept):
-            # The manifest first, so that what is left is never taken for whole.
+            # The manifest first, so that the rest is never taken for a complete generation.
             for name in sorted(generations[generation], key=lambda name: (name != MANIFEST, name)):
                 self._store.delete(f"{run}/{CHECKPOINTS}/{generation_name(generation)}/{name}")
 
 
 def list_generations(store: ObjectStore, run: str) -> dict[int, set[str]]:
-    """Return the objects of each generation of a run, complete or not: generation -> file names."""
+    """Return the file names of each generation of a run, complete or not."""
     found: dict[int, set[str]] = {}
     for name in store.list(f"{run}/{CHECKPOINTS}/"):
         folder, _, file = name.removeprefix(f"{run}/{CHECKPOINTS}/").partition("/")
         if file and (generation := generation_of(folder)) is not None:
             found.setdefault(generation, set()).add(file)
     return found
-
-
-def _end_of_grace(error: BaseException) -> float:
-    if isinstance(error, StopRequested):
-        return error.asked_at + STOP_GRACE_SECONDS
-    return time.monotonic() + (0.0 if isinstance(error, KeyboardInterrupt) else ERROR_GRACE_SECONDS)

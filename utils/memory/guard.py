@@ -1,8 +1,9 @@
-"""How much memory this process may use, and a check that says so before the kernel kills it."""
+"""The memory that this process may use, and a check that stops it before the kernel does."""
 
 from __future__ import annotations
 
 import ctypes
+import re
 import resource
 import sys
 from pathlib import Path
@@ -14,15 +15,14 @@ from utils.errors import MemoryLimitReached
 
 MB = 2**20
 SHARE_OF_ALLOWED = 0.9
-# cgroup v1 writes "no limit" as a page-rounded 2^63; anything above an exbibyte is no limit.
-UNLIMITED_BYTES = 2**60
+UNLIMITED_BYTES = 2**60  # cgroup v1 writes "no limit" as about 2^63
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
 _LARGEST_KEPT = 2**30
 _STATUS = Path("/proc/self/status")
 
 
 class MemoryGuard:
-    """Compares resident memory with a limit in MiB; the default is 90% of what machine and cgroup allow."""
+    """Compares resident memory with a limit in MiB; by default 90% of what machine and cgroup allow."""
 
     def __init__(self, limit_mb: float | None = None) -> None:
         self.limit_mb = SHARE_OF_ALLOWED * memory_limit_mb() if limit_mb is None else limit_mb
@@ -34,7 +34,7 @@ class MemoryGuard:
         if rss_mb > self.limit_mb:
             raise MemoryLimitReached(
                 f"resident memory of {rss_mb:,.0f} MB exceeds the limit of {self.limit_mb:,.0f} MB; stopped before the "
-                "system would have killed the run"
+                "system kills the run"
             )
 
 
@@ -47,30 +47,21 @@ def memory_limit_mb(cgroup_root: Path = Path("/sys/fs/cgroup"), membership: Path
 
 def peak_rss_mb() -> float:
     """Return the largest resident memory of this process so far, MiB."""
-    # The kernel's accounts of a process begin with the peak of the one that started it; those of its memory do not.
-    if _STATUS.exists():
-        line = next((line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM")), None)
-        if line is not None:
-            return int(line.split()[1]) / 1024
+    # getrusage begins with the peak of the process that started this one; VmHWM does not.
+    if found := re.search(r"^VmHWM:\s+(\d+)", _read(_STATUS), re.MULTILINE):
+        return int(found[1]) / 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (MB if sys.platform == "darwin" else 1024)  # macOS counts bytes, Linux KiB
 
 
 def keep_freed_memory() -> None:
-    """Let the C heap keep freed blocks of any size for the next request (glibc only; elsewhere nothing happens).
-
-    By default it returns large blocks to the system at once and faults every page in again when the next tensor of that
-    size is made. `release_free_memory` still gives back what is free.
-    """
+    """Let the C heap keep freed blocks, slow to fault in again, until `release_free_memory` (glibc only)."""
     for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
         _call_glibc("mallopt", parameter, _LARGEST_KEPT)
 
 
 def release_free_memory() -> None:
-    """Give memory that is free inside the C heap back to the system (glibc only; elsewhere nothing happens).
-
-    Without it the heap keeps whatever the busiest moment needed, which looks like growth where there is none.
-    """
+    """Return free memory of the C heap to the system, which would else look like growth (glibc only)."""
     _call_glibc("malloc_trim", 0)
 
 

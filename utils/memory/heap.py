@@ -1,8 +1,7 @@
 """A census of the heap: objects by type, and tensors and arrays by the storage that they really occupy.
 
-Arrays, byte strings and the dicts and tuples that hold only such things are unknown to the garbage collector, so they
-are found through the objects that it tracks; one that only a local variable of a running function holds is not found.
-Types are told by `type(obj)` alone and no attribute of a foreign object is read, so proxies stay untouched.
+Arrays, byte strings, and dicts and tuples of only such objects, which the garbage collector does not track, are found
+through the objects that it tracks. Only `type(obj)` is read of foreign objects, so that proxies stay untouched.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import compress, filterfalse
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,58 +24,51 @@ MIN_BLOB_BYTES = 2**16
 HAS_GC_FLAG = 1 << 14  # Py_TPFLAGS_HAVE_GC
 CONTAINER_IDS = frozenset(map(id, (dict, tuple)))
 BLOB_IDS = frozenset(map(id, (bytes, bytearray)))
-# Asking a tensor for its storage makes a Python object that lives as long as the storage: our doing, not a leak.
+# A tensor asked for its storage makes a Python object that lives as long: our doing, not a leak.
 UNCOUNTED = (torch.UntypedStorage, torch.Tensor, np.ndarray, type(None), bool)
 
 
-@dataclass(frozen=True, slots=True)
-class Census:
+class Census(NamedTuple):
     """Counts over the heap."""
 
     counts: dict[str, int]
-    """`tensors`, `tensor_bytes`, `arrays`, `array_bytes` (shared storage counts once), `objects`, and `graph_nodes`:
-    autograd nodes reachable from living tensors."""
-    types: dict[str, int]
-    """Living objects by type, for types that the garbage collector follows."""
+    """`tensors`, `tensor_bytes`, `arrays`, `array_bytes` (shared storage counts once), `objects` and `graph_nodes`."""
+    types: dict[str, int]  # living objects by type, for types that the garbage collector tracks
     references: dict[str, int]
     """References to objects of the other types (numbers, strings), which cannot be counted themselves."""
 
 
 @dataclass(slots=True)
 class Storage:
-    """A piece of memory and the tensors, arrays and byte strings that share it; without memory, `low` is `high`."""
+    """A range of memory and the tensors, arrays and byte strings that share it, its owner first."""
 
     device: str = ""
     low: int = 0
     high: int = 0
-    rank: int = 0
-    """Of the storages at one place, that of the lowest rank comes first."""
+    rank: int = 0  # orders storages that begin at the same address
     members: list[Any] = field(default_factory=list)
-    """The first one owns the storage."""
 
 
 @dataclass(slots=True)
 class Heap:
-    """The objects alive now. It keeps them alive: drop it as soon as it is read."""
+    """The objects alive now. It keeps them alive: drop it as soon as it is read. Keys are identities."""
 
     objects: list[Any] = field(default_factory=list)
     """Tracked objects, then the untracked dicts and tuples below them."""
-    containers: dict[int, Any] = field(default_factory=dict)
-    """The untracked dicts and tuples, by identity."""
+    containers: dict[int, Any] = field(default_factory=dict)  # the untracked dicts and tuples
     tensors: list[torch.Tensor] = field(default_factory=list)
     arrays: dict[int, Any] = field(default_factory=dict)
     blobs: dict[int, bytes | bytearray] = field(default_factory=dict)
     types: dict[int, type] = field(default_factory=dict)
-    references: Counter[int] = field(default_factory=Counter)
-    """References found to each type, by the type's identity."""
+    references: Counter[int] = field(default_factory=Counter)  # references found to each type
 
     def of_types(self, wanted: Collection[int]) -> list[Any]:
         """Return the objects of exactly the types with these identities."""
-        return list(_of_kinds(self.objects, map(id, map(type, self.objects)), wanted))
+        return list(_of_types(self.objects, map(id, map(type, self.objects)), wanted))
 
 
 def scan_heap(ignore: Iterable[type] = ()) -> Heap:
-    """Find the objects alive now, garbage not yet collected included, except those of exactly the types `ignore`."""
+    """Find the objects alive now, uncollected garbage included, except those of exactly the types `ignore`."""
     tracked = gc.get_objects()
     heap = Heap()
     hidden = {id(kind) for kind in (*ignore, Heap)}
@@ -120,9 +112,10 @@ def type_name(kind: type) -> str:
 def find_storages(
     tensors: Iterable[torch.Tensor], arrays: Iterable[Any], blobs: Iterable[bytes | bytearray] = ()
 ) -> list[Storage]:
-    """Return the storages behind the given objects; those that overlap in memory are one."""
+    """Return the storages of the given objects; those that overlap in memory are merged."""
     with torch._C.DisableTorchFunctionSubclass():
-        pieces = [*map(_tensor_storage, tensors), *map(_array_storage, arrays), *map(_blob_storage, blobs)]
+        pieces = [*map(_tensor_storage, tensors), *map(_array_storage, arrays)]
+        pieces += [Storage("cpu", *byte_bounds(np.frombuffer(blob, np.uint8)), 0, [blob]) for blob in blobs]
     merged: list[Storage] = []
     for piece in sorted(pieces, key=lambda piece: (piece.device, piece.low, -piece.high, piece.rank)):
         last = merged[-1] if merged else None
@@ -138,7 +131,7 @@ def count_graph_nodes(tensors: Iterable[torch.Tensor]) -> int:
     """Count the autograd nodes that these tensors keep alive, up to MAX_GRAPH_NODES."""
     with torch._C.DisableTorchFunctionSubclass():
         waiting = [node for tensor in tensors if (node := _gradient_node(tensor)) is not None]
-    # The wrappers are kept until the end: identities of freed ones would be used again.
+    # The wrappers are kept: identities of freed ones would be reused.
     found = {id(node): node for node in waiting}
     waiting = list(found.values())
     while waiting and len(found) < MAX_GRAPH_NODES:
@@ -159,7 +152,7 @@ def _by_name(kinds: dict[int, type], counts: Counter[int]) -> dict[str, int]:
 
 def _add_referents(heap: Heap, owners: list[Any]) -> None:
     """Add the arrays, byte strings and untracked containers that `owners` refer to, and those below them."""
-    # A heap has millions of references: what is done for each of them runs inside the interpreter's own loops.
+    # A heap has millions of references: work per reference runs in the interpreter's own loops.
     while owners:
         found = gc.get_referents(*owners)
         kinds = list(map(type, found))
@@ -169,31 +162,29 @@ def _add_referents(heap: Heap, owners: list[Any]) -> None:
         if not counts.keys() <= heap.types.keys():
             heap.types.update(zip(keys, kinds, strict=True))
         array_ids = {key for key in counts if issubclass(heap.types[key], np.ndarray)}
-        heap.arrays.update((id(item), item) for item in list(_of_kinds(found, keys, array_ids)))
-        blobs = list(_of_kinds(found, keys, BLOB_IDS))
+        heap.arrays.update((id(item), item) for item in _of_types(found, keys, array_ids))
+        blobs = _of_types(found, keys, BLOB_IDS)
         heap.blobs.update((id(item), item) for item in blobs if len(item) >= MIN_BLOB_BYTES)
-        inner = filterfalse(gc.is_tracked, _of_kinds(found, keys, CONTAINER_IDS))
+        inner = filterfalse(gc.is_tracked, _of_types(found, keys, CONTAINER_IDS))
         new = {id(item): item for item in inner if id(item) not in heap.containers}
         heap.containers.update(new)
         owners = list(new.values())
 
 
-def _of_kinds(found: list[Any], keys: Iterable[int], wanted: Collection[int]) -> Iterator[Any]:
+def _of_types(found: list[Any], keys: Iterable[int], wanted: Collection[int]) -> Iterator[Any]:
     return compress(found, map(wanted.__contains__, keys))
 
 
 def _tensor_storage(tensor: torch.Tensor) -> Storage:
-    """Find a tensor's storage; empty for those without one (sparse, meta, fake)."""
     try:
         storage = tensor.untyped_storage()
         device, low, size = str(storage.device), storage.data_ptr(), storage.nbytes()
-    except Exception:
+    except Exception:  # sparse and fake tensors have none
         return Storage()
     return Storage() if device == "meta" else Storage(device, low, low + size if low else 0, 2, [tensor])
 
 
 def _array_storage(array: Any) -> Storage:
-    """Find the memory that an array is a view of."""
     root = array
     while issubclass(type(root), np.ndarray):
         owner, root = root, root.base
@@ -203,10 +194,6 @@ def _array_storage(array: Any) -> Storage:
     low, high = byte_bounds(plain) if plain.size else (0, 0)
     rank = 1 if owner.flags.owndata else 3
     return Storage("cpu", low, high, rank, [owner] if array is owner else [owner, array])
-
-
-def _blob_storage(blob: bytes | bytearray) -> Storage:
-    return Storage("cpu", *byte_bounds(np.frombuffer(blob, np.uint8)), 0, [blob])
 
 
 def _gradient_node(tensor: torch.Tensor) -> Any:

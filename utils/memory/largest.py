@@ -24,43 +24,39 @@ MAX_KEY_CHARACTERS = 40
 UNKNOWN_REFERRER = "a running function or an extension module"
 _ITEM_HOLDERS = frozenset(map(id, (list, tuple, set, frozenset, deque)))
 _CONTAINERS = _ITEM_HOLDERS | {id(dict)}
+_REMOTENESS = {id(ModuleType): 0, id(dict): 2, id(CellType): 3, id(FrameType): 4} | dict.fromkeys(_ITEM_HOLDERS, 3)
+"""Less for holders that say more about where to look; 1 for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class LargeObject:
-    """One storage or container, described without referring to it."""
+    """A storage or container, described without referring to it."""
 
-    kind: str
-    """`tensor`, `array`, `memmap`, `bytes`, `bytearray` or the name of a builtin container."""
+    kind: str  # `tensor`, `array`, `memmap`, `bytes`, `bytearray` or the name of a builtin container
     shape: tuple[int, ...]
     dtype: str
     device: str
-    mb: float
-    """Real size of the storage in MiB (virtual size for a memmap), not of one view of it."""
-    views: int = 1
-    """Tensors and arrays that share the storage."""
-    referrer: str = UNKNOWN_REFERRER
-    """The objects that keep it alive, from the nearest one outwards."""
+    mb: float  # size of the storage in MiB, not of one view of it; the virtual size for a memmap
+    views: int = 1  # tensors and arrays that share the storage
+    referrer: str = UNKNOWN_REFERRER  # the objects that keep it alive, from the nearest outwards
 
 
 def largest_objects(heap: Heap, min_mb: float = 10.0, top: int = 20) -> list[LargeObject]:
-    """Return the `top` largest objects of at least `min_mb` MiB, largest first; shared storage is listed once.
-
-    Looking for the referrers takes about 0.1 s an object in a heap of 500,000.
-    """
+    """Return the `top` largest objects of at least `min_mb` MiB, largest first; each referrer takes about 0.1 s."""
     candidates = [*_large_storages(heap, min_mb * MB), *_large_containers(heap, min_mb * MB)]
     candidates.sort(key=lambda candidate: -candidate[0].mb)
-    scanned = set(map(id, heap.objects))  # all else, such as these lists, is the profiler's own
+    scanned = set(map(id, heap.objects))  # anything else, such as these lists, is the profiler's own
     return [replace(found, referrer=_referrer(targets, heap, scanned)) for found, targets in candidates[:top]]
 
 
-def large_object_table(objects: list[LargeObject]) -> str:
-    """Return the objects as lines of text, one each, under a heading line."""
-    return table([asdict(item) for item in objects], ("mb", "kind", "dtype", "device", "shape", "views", "referrer"))
+def large_object_table(heap: Heap, min_mb: float = 10.0) -> str:
+    """Return the largest objects of at least `min_mb` MiB as a table."""
+    rows = [asdict(item) for item in largest_objects(heap, min_mb)]
+    return table(rows, ("mb", "kind", "dtype", "device", "shape", "views", "referrer"))
 
 
 Candidate = tuple[LargeObject, list[Any]]
-"""A description that still lacks its referrer, and the objects whose referrers to look for."""
+"""A description without its referrer, and the objects whose referrers to find."""
 
 
 def _large_storages(heap: Heap, min_bytes: float) -> Iterator[Candidate]:
@@ -80,7 +76,7 @@ def _describe(storage: Storage, views: int) -> LargeObject:
 
 
 def _large_containers(heap: Heap, min_bytes: float) -> Iterator[Candidate]:
-    """Find builtin containers whose own table, without the items, is that large."""
+    """Find builtin containers that are that large without their items."""
     for item in heap.of_types(_CONTAINERS):
         size = sys.getsizeof(item)
         if size >= min_bytes:
@@ -88,7 +84,7 @@ def _large_containers(heap: Heap, min_bytes: float) -> Iterator[Candidate]:
 
 
 def _referrer(targets: list[Any], heap: Heap, scanned: set[int]) -> str:
-    """Describe the holders of the first of up to three targets that has any, from the nearest one outwards."""
+    """Describe the holders of the first of up to three targets that has any, from the nearest outwards."""
     for target in targets[:3]:
         links: list[str] = []
         seen, is_named = {id(target)}, False
@@ -96,7 +92,7 @@ def _referrer(targets: list[Any], heap: Heap, scanned: set[int]) -> str:
             holders = [item for item in _holders(target, heap) if id(item) in scanned and id(item) not in seen]
             if not holders:
                 break
-            holder = min(holders, key=_remoteness)
+            holder = min(holders, key=lambda item: _REMOTENESS.get(id(type(item)), 1))
             text, is_named = _link(holder, target)
             links.append(text)
             seen.add(id(holder))
@@ -115,18 +111,8 @@ def _holders(target: Any, heap: Heap) -> Iterator[Any]:
         yield from (item for item in heap.containers.values() if any(map(is_target, gc.get_referents(item))))
 
 
-def _remoteness(holder: Any) -> int:
-    """Return less for holders that say more about where to look."""
-    kind = type(holder)
-    if kind is dict:
-        return 2
-    if kind is CellType or id(kind) in _ITEM_HOLDERS:
-        return 3
-    return 4 if kind is FrameType else 0 if kind is ModuleType else 1
-
-
 def _link(holder: Any, target: Any) -> tuple[str, bool]:
-    """Return a text, and whether it names a place in the source, where the search may end."""
+    """Describe a holder, and return whether it is a place in the source, where the search may end."""
     kind = type(holder)
     if kind is ModuleType:
         return f"module {holder.__name__}", True
@@ -152,7 +138,7 @@ def _key_of(target: Any, holder: dict[Any, Any]) -> str:
 
 
 def _attribute_text(holder: Any, target: Any) -> str:
-    """Name the attribute in the instance's dict, read past any override of its class; else the type only."""
+    """Name the attribute in the instance's own dict, read past any override of its class; else the type only."""
     kind = type_name(type(holder))
     try:
         own = object.__getattribute__(holder, "__dict__")

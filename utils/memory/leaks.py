@@ -1,4 +1,4 @@
-"""Leak verdicts: which counts of the heap grow at every visit, and which growth explains which."""
+"""Memory leaks: counts of the heap that grow at every visit, and which growth explains which."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import numpy as np
 
 from utils.memory.heap import Census
 
-MAX_NAMED_TYPES = 5
-MAX_ALONG = 5
+MAX_NAMED_TYPES = MAX_ALONG = 5
 FIGURE_TYPE = "matplotlib.figure.Figure"
 MIN_TYPE_COUNT = 10
-# Least growth at every visit. A history that gains a row a visit is bounded elsewhere and no leak; what is heavy in
-# such rows would be tensors or arrays, of which every single one counts.
+# Least growth per visit. A history that gains a row per visit is no leak unless it holds tensors or arrays.
 MIN_OBJECTS = 10
 MIN_LIBRARY_OBJECTS = 50
 MIN_REFERENCES = 1000
@@ -30,59 +28,47 @@ class Cause(NamedTuple):
 
     kind: str
     rank: int
-    min_growth: int = 1
-    """Least growth at every visit that is worth a name."""
+    min_growth: int = 1  # least growth at every visit that is reported
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
     """A count that grew at each of the last `visits` visits."""
 
-    kind: str
-    """`environments`, `agents`, `replay buffers`, `figures`, `retained graph`, `tensors`, `arrays`, `python objects of
-    type X`, or another tracked label."""
+    kind: str  # a tracked label, `figures`, `retained graph`, `tensors`, `arrays` or `python objects of type X`
     per_visit: float
     visits: int
     now: int
-    along: tuple[str, ...] = ()
-    """Growth that came with it, most first; most likely its consequence."""
+    along: tuple[str, ...] = ()  # growth that came with it, most first; most likely its consequence
 
     def __str__(self) -> str:
-        """Return one line for the log."""
         text = f"{self.kind}: +{self.per_visit:,.4g} a visit over {self.visits} visits, now {self.now:,}"
         return f"{text} (with it: {', '.join(self.along)})" if self.along else text
 
 
 def causes_of(census: Census, owners: dict[str, int]) -> dict[Cause, int]:
-    """Return every count of a visit that may turn out to leak; types of few objects are left out.
-
-    Args:
-        owners: living objects by tracked label, and the `figures` open in pyplot.
-    """
+    """Return every count of a visit that may leak; `owners` are living objects by tracked label, and open `figures`."""
     found = {Cause(label.replace("_", " "), OWNERS): count for label, count in owners.items()}
     found[Cause("figures", OWNERS)] = max(owners["figures"], census.types.get(FIGURE_TYPE, 0))
     found[Cause("retained graph", GRAPH)] = census.counts["graph_nodes"]
-    found[Cause("tensors", HOLDINGS)] = census.counts["tensors"]
-    found[Cause("arrays", HOLDINGS)] = census.counts["arrays"]
+    found |= {Cause(kind, HOLDINGS): census.counts[kind] for kind in ("tensors", "arrays")}
     for name, count in census.types.items():
         if count >= MIN_TYPE_COUNT and name != FIGURE_TYPE:
             is_library = "." not in name or name.partition(".")[0] in sys.stdlib_module_names
             rank, least = (LIBRARY, MIN_LIBRARY_OBJECTS) if is_library else (HOLDINGS, MIN_OBJECTS)
             found[Cause(f"python objects of type {name}", rank, least)] = count
-    for name, count in census.references.items():
-        if count >= MIN_REFERENCES:
-            found[Cause(f"python objects of type {name}", LIBRARY, MIN_REFERENCES)] = count
-    return found
+    return found | {
+        Cause(f"python objects of type {name}", LIBRARY, MIN_REFERENCES): count
+        for name, count in census.references.items()
+        if count >= MIN_REFERENCES
+    }
 
 
 def name_leaks(causes: Sequence[Cause], table: np.ndarray) -> list[Leak]:
-    """Find the leaks in counts of shape (visits, causes), integers, oldest visit first.
-
-    Growth that merely accompanies a more telling cause (the arrays of a leaked figure) is listed with that cause.
-    """
+    """Find leaks in counts (visits, causes), oldest first; growth that another cause explains is listed with it."""
     steps = np.diff(table, axis=0)
     per_visit = steps.mean(axis=0)
-    # The smallest step, not the mean: a cache that fills up grows at every visit too, but less and less.
+    # The smallest step, not the mean: a cache that fills up grows at every visit too, but ever less.
     growing = np.flatnonzero(steps.min(axis=0) >= np.array([cause.min_growth for cause in causes]))
     order = sorted(growing.tolist(), key=lambda column: (causes[column].rank, -per_visit[column]))
     named = [column for column in order if causes[column].rank == causes[order[0]].rank]

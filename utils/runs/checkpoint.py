@@ -1,11 +1,11 @@
-"""One immutable directory a generation: tensors and JSON, sealed by a manifest, verified whenever it is read.
+"""Checkpoints: one immutable directory per generation, sealed by a manifest and verified whenever it is read.
 
     generation-000012/
-        manifest.json             schema, run, config hash, generation, time, size and sha256 of each file; seals itself
+        manifest.json             schema, run, config hash, generation, time, size and sha256 of each file and of itself
         <key>.safetensors         the tensors of state[key], under dotted names
-        <key>.json                the rest of state[key], with {"$tensor": name} where a tensor was
+        <key>.json                the rest of state[key], with {"$tensor": name} in place of a tensor
 
-The caller gives the state its meaning. Nothing is ever unpickled.
+Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import re
 import shutil
 import stat
 import struct
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import safetensors
 import safetensors.torch
@@ -35,11 +36,8 @@ from utils.runs.state_tree import flatten, unflatten
 log = logging.getLogger(__name__)
 
 State = dict[str, dict[str, Any]]
-Encoded = dict[str, tuple[dict[str, Tensor], bytes]]
-"""By name of a part, its tensors and the JSON of the rest."""
-
-SCHEMA = 7
-"""Counts the versions of what a state holds; no version reads another's."""
+Encoded = dict[str, tuple[dict[str, Tensor], bytes]]  # by name of a part, its tensors and the JSON of the rest
+SCHEMA = 7  # version of the content of a state; no version reads another's
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 
@@ -48,9 +46,8 @@ _GENERATION_NAME = re.compile(r"generation-([0-9]{6,15})")
 _UNPARSABLE = (safetensors.SafetensorError, struct.error, AssertionError, KeyError, RuntimeError, TypeError, ValueError)
 
 
-@dataclass(frozen=True)
-class FileRecord:
-    """A file's size in bytes and its sha256 (hex)."""
+class FileRecord(TypedDict):
+    """Size in bytes and sha256 (hex) of a file."""
 
     size: int
     sha256: str
@@ -58,7 +55,7 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint's description of itself; `created` is the time in UTC (ISO 8601)."""
+    """The content of `manifest.json`; `created` is UTC (ISO 8601)."""
 
     schema: int
     run_id: str
@@ -70,7 +67,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state as it was saved, and the run and generation that it belongs to."""
+    """A saved state with its run and generation."""
 
     generation: int
     run_id: str
@@ -84,16 +81,16 @@ def generation_name(generation: int) -> str:
 
 
 def generation_of(name: str) -> int | None:
-    """Return the generation whose checkpoint directory has this name; None for any other name."""
+    """Return the generation of a checkpoint directory's name; None for any other name."""
     named = _GENERATION_NAME.fullmatch(name)
     return int(named[1]) if named and name == generation_name(int(named[1])) else None
 
 
 def encode_state(state: Mapping[str, Mapping[str, Any]]) -> Encoded:
-    """Return a copy of a state, ready to be written, that later training does not change.
+    """Return a copy of a state, ready to be written while training continues.
 
-    The state maps names (a-z, 0-9, _) to nested mappings with string keys, lists, tuples, tensors on any device and
-    JSON scalars; inf and nan are allowed. Tensors that share memory come back apart. Raises CheckpointError for others.
+    The state maps names (a-z, 0-9, _) to nested mappings with string keys, lists, tuples, tensors and JSON scalars with
+    inf and nan. Shared memory is not restored as shared. Raises CheckpointError for other types.
     """
     try:
         split = {key: flatten(part) for key, part in state.items()}
@@ -103,39 +100,36 @@ def encode_state(state: Mapping[str, Mapping[str, Any]]) -> Encoded:
 
 
 def save_checkpoint(root: Path, generation: int, state: Encoded, *, run_id: str, config_hash: str) -> Path:
-    """Write a generation's state as `root/generation-NNNNNN`, durably and all or nothing; return that directory.
-
-    A checkpoint of the same generation is replaced. Raises CheckpointError, leaving earlier checkpoints as they were,
-    where the disk is full or fails.
-    """
+    """Write or replace a checkpoint durably and atomically; return its directory. Raises CheckpointError."""
     path = root / generation_name(generation)
     try:
         with new_directory(path) as temporary:
             files: dict[str, FileRecord] = {}
             for key, (tensors, rest) in state.items():
-                # Written by the library: making the bytes first takes ten times as long, beside the training.
+                # Serialising to bytes first takes ten times as long while training runs.
                 safetensors.torch.save_file(tensors, temporary / f"{key}.safetensors")
                 (temporary / f"{key}.json").write_bytes(rest)
-                for name in (f"{key}.safetensors", f"{key}.json"):
-                    files[name] = _durable_record(temporary / name)
+                for written in (temporary / f"{key}.safetensors", temporary / f"{key}.json"):
+                    fsync(written)
+                    with written.open("rb") as file:
+                        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+                    files[written.name] = FileRecord(size=written.stat().st_size, sha256=sha256)
             created = datetime.now(UTC).isoformat(timespec="seconds")
             manifest = Manifest(SCHEMA, run_id, config_hash, generation, created, files)
-            (temporary / MANIFEST).write_bytes(_sealed(asdict(manifest)))
+            (temporary / MANIFEST).write_bytes(_sealed(vars(manifest)))
             fsync(temporary / MANIFEST)
     except (OSError, safetensors.SafetensorError) as error:
         needed = sum(len(rest) + sum(tensor.nbytes for tensor in tensors.values()) for tensors, rest in state.values())
+        existing = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
         raise CheckpointError(
             f"cannot save {path}: {getattr(error, 'strerror', None) or error}; it needs {needed} bytes, "
-            f"{_free_bytes(root)} are free; earlier checkpoints are as they were"
+            f"{shutil.disk_usage(existing).free} are free; earlier checkpoints are as they were"
         ) from error
     return path
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Return the checkpoint in a directory, its tensors on the CPU; every byte is verified before anything is parsed.
-
-    Raises CheckpointError for anything missing, added or changed, and for another version's schema.
-    """
+    """Read a checkpoint onto the CPU; every byte is verified before it is parsed. Raises CheckpointError."""
     manifest = read_manifest(path)
     files = dict(_verified_files(path, manifest))
     state: State = {}
@@ -150,10 +144,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_latest(root: Path, *, run_id: str | None = None) -> Checkpoint | None:
-    """Return the checkpoint of the highest generation that verifies and belongs to `run_id` (None: to any run).
-
-    Bad ones are logged, with the reason, and left in place. None if there is no usable checkpoint.
-    """
+    """Return the newest checkpoint that verifies and belongs to `run_id` (None: any run); unusable ones are logged."""
     for path in reversed(list_checkpoints(root).values()):
         try:
             checkpoint = load_checkpoint(path)
@@ -167,7 +158,7 @@ def load_latest(root: Path, *, run_id: str | None = None) -> Checkpoint | None:
 
 
 def verify_checkpoint(path: Path) -> Manifest:
-    """Read every byte of a checkpoint again and return its manifest. Raises CheckpointError if anything is wrong."""
+    """Verify every byte of a checkpoint and return its manifest. Raises CheckpointError."""
     manifest = read_manifest(path)
     for _ in _verified_files(path, manifest):
         pass
@@ -175,20 +166,19 @@ def verify_checkpoint(path: Path) -> Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return the manifest of a checkpoint directory, verified by its seal; the other files are not read.
-
-    Raises CheckpointError if it is damaged, names files elsewhere or has another version's schema.
-    """
+    """Return the manifest of a checkpoint, verified by its own sha256. Raises CheckpointError."""
     data = _read(path / MANIFEST, limit=MAX_MANIFEST_BYTES)
     try:
         body = {name: value for name, value in json.loads(data).items() if name != "sha256"}
-        # Sealing again must give the same bytes: so no bit of the file is free to change.
+        # Sealing again must give the same bytes, so that no bit can change unnoticed.
         _require(_sealed(body) == data, f"{MANIFEST} is damaged: its sha256 does not match")
         _require(
             body["schema"] == SCHEMA,
             f"expected a checkpoint of schema {SCHEMA}, got {body['schema']!r}; use the version that wrote it",
         )
-        files = {name: FileRecord(int(item["size"]), item["sha256"]) for name, item in body["files"].items()}
+        files = {
+            name: FileRecord(size=int(item["size"]), sha256=item["sha256"]) for name, item in body["files"].items()
+        }
         manifest = Manifest(**{**body, "files": files})
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise CheckpointError(f"{MANIFEST} is not one: {error}") from error
@@ -202,7 +192,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def list_checkpoints(root: Path) -> dict[int, Path]:
-    """Return checkpoint directories by generation, lowest first, good or bad; empty if `root` does not exist."""
+    """Return checkpoint directories by generation, lowest first, good or bad."""
     if not root.is_dir():
         return {}
     named = ((generation_of(path.name), path) for path in root.iterdir() if path.is_dir())
@@ -210,10 +200,7 @@ def list_checkpoints(root: Path) -> dict[int, Path]:
 
 
 def prune_checkpoints(root: Path, keep: int, always_keep: Collection[int] = ()) -> None:
-    """Delete checkpoints except the `keep` newest generations and those in `always_keep`, good or bad.
-
-    Raises CheckpointError if a directory cannot be removed.
-    """
+    """Delete checkpoints except the `keep` newest and those in `always_keep`. Raises CheckpointError if one stays."""
     checkpoints = list_checkpoints(root)
     kept = {*always_keep, *list(checkpoints)[-keep:]}
     try:
@@ -223,8 +210,59 @@ def prune_checkpoints(root: Path, keep: int, always_keep: Collection[int] = ()) 
         raise CheckpointError(f"cannot remove a checkpoint from {root}: {error.strerror or error}") from error
 
 
+class CheckpointWriter:
+    """Writes one checkpoint at a time; use it in a `with` block, whose end waits for the last one.
+
+    A second checkpoint waits for the first, so that at most one copy of the state is held. A CheckpointError in the
+    thread is raised by the next call. `on_written` is called in the thread with each verified checkpoint's directory.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        run_id: str,
+        config_hash: str,
+        keep: int,
+        on_written: Callable[[Path], None] = lambda _: None,
+    ) -> None:
+        self._root, self._keep, self._on_written = root, keep, on_written
+        self._run_id, self._config_hash = run_id, config_hash
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.wait()
+        except Exception:
+            if kind is None:  # the error that ended the block comes first
+                raise
+        finally:
+            self._pool.shutdown()
+
+    def submit(self, generation: int, state: Mapping[str, Any], always_keep: Collection[int]) -> None:
+        """Copy the state and write it in the background; older checkpoints are pruned once it is verified."""
+        self.wait()
+        self._pending = self._pool.submit(self._write, generation, encode_state(state), always_keep)
+
+    def wait(self) -> None:
+        """Wait until everything submitted is on disk."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _write(self, generation: int, state: Encoded, always_keep: Collection[int]) -> None:
+        path = save_checkpoint(self._root, generation, state, run_id=self._run_id, config_hash=self._config_hash)
+        verify_checkpoint(path)
+        prune_checkpoints(self._root, self._keep, {generation, *always_keep})
+        self._on_written(path)
+
+
 def _sealed(body: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a manifest, which hold the sha256 of all else in it."""
+    """Return the bytes of a manifest with the sha256 of its other content."""
     digest = hashlib.sha256((json.dumps(body, indent=1) + "\n").encode()).hexdigest()
     return (json.dumps({**body, "sha256": digest}, indent=1) + "\n").encode()
 
@@ -237,9 +275,10 @@ def _verified_files(path: Path, manifest: Manifest) -> Iterator[tuple[str, bytes
     expected = {MANIFEST, *manifest.files}
     _require(present == expected, f"missing or added files: {sorted(present ^ expected)}")
     for name, record in manifest.files.items():
-        data = _read(path / name, limit=record.size)
-        _require(len(data) == record.size, f"expected {record.size} bytes in {name}, got {len(data)}")
-        _require(hashlib.sha256(data).hexdigest() == record.sha256, f"{name} is damaged: its sha256 does not match")
+        size = record["size"]
+        data = _read(path / name, limit=size)
+        _require(len(data) == size, f"expected {size} bytes in {name}, got {len(data)}")
+        _require(hashlib.sha256(data).hexdigest() == record["sha256"], f"{name} is damaged: its sha256 does not match")
         yield name, data
 
 
@@ -252,17 +291,6 @@ def _read(path: Path, *, limit: int) -> bytes:
             return file.read(limit)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _durable_record(path: Path) -> FileRecord:
-    fsync(path)
-    with path.open("rb") as file:
-        return FileRecord(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
-
-
-def _free_bytes(root: Path) -> int:
-    existing = next(path for path in (root, *root.absolute().parents) if path.exists())
-    return shutil.disk_usage(existing).free
 
 
 def _require(holds: bool, message: str) -> None:

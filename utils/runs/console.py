@@ -1,4 +1,4 @@
-"""Messages of the program: plain lines on the terminal, as wide as it is and coloured; all of them in the run's log."""
+"""Log messages: wrapped and coloured lines on the terminal, all of them in the run's log."""
 
 from __future__ import annotations
 
@@ -14,19 +14,15 @@ from tqdm import tqdm
 
 LOG = "run.log"
 PACKAGES = ("data", "environment", "models", "training", "utils", "main")
-"""Loggers of the program, whose details go to the run's log; libraries keep theirs to themselves."""
-OWN_HANDLER = "erl"
-"""Name of the handlers that this module sets up; others stay."""
+"""Loggers whose debug messages go to the run's log; those of libraries do not."""
+OWN_HANDLER = "erl"  # name of the handlers that this module sets up; it leaves others alone
 _COLOURS = {logging.WARNING: "33", logging.ERROR: "31"}
 _BOLD = "1"
 _LABEL = re.compile(r"\s+\S+\s{2,}")
 
 
 def setup_logging(run_path: Path | None = None, *, verbose: bool = False) -> None:
-    """Show the program's messages on the console, details only if `verbose`; in a run's folder write all of them.
-
-    A later call replaces what an earlier one set up.
-    """
+    """Log to the console, debug messages only if `verbose`, and all to a run's folder; replaces earlier handlers."""
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     for earlier in [handler for handler in root.handlers if handler.name == OWN_HANDLER]:
@@ -34,8 +30,7 @@ def setup_logging(run_path: Path | None = None, *, verbose: bool = False) -> Non
         earlier.close()
     for package in PACKAGES:
         logging.getLogger(package).setLevel(logging.DEBUG)
-    console = ConsoleHandler(logging.DEBUG if verbose else logging.INFO)
-    handlers: list[logging.Handler] = [console]
+    handlers: list[logging.Handler] = [ConsoleHandler(logging.DEBUG if verbose else logging.INFO)]
     if run_path is not None:
         file = logging.FileHandler(run_path / LOG, encoding="utf-8")
         file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
@@ -49,14 +44,14 @@ class ConsoleHandler(logging.Handler):
     """Writes messages to standard error through tqdm, which redraws its bars below them."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one message."""
+        """Write a message."""
         try:
             tqdm.write(self.format(record), file=sys.stderr)
         except Exception:  # logging must not stop a run; logging's own handlers do the same
             self.handleError(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the message, wrapped and coloured if a terminal shows it; warnings and errors say that they are."""
+        """Return the message, after the level of warnings and errors; wrapped and coloured on a terminal."""
         text = record.getMessage() if record.levelno < logging.WARNING else f"{record.levelname} {record.getMessage()}"
         if not sys.stderr.isatty():
             return text
@@ -69,7 +64,7 @@ class ConsoleHandler(logging.Handler):
 
 
 def wrapped(line: str, width: int) -> str:
-    """Wrap a line of text below its first word, if that is a label; rows of a table stay whole."""
+    """Wrap a line of text, indented after a label; table rows stay whole."""
     if len(line) <= width or len(re.findall(r"\S\s{2,}", line)) > 1:
         return line
     label = _LABEL.match(line)

@@ -1,12 +1,13 @@
 """Files and directories that survive a crash: fsynced, and published by one rename.
 
-A directory is written as `.tmp-NAME-TOKEN` and renamed to NAME; one that is deleted becomes `.del-NAME-TOKEN` first. So
-a plain name never stands for half a directory, and what a process left that died is known by its name.
+They are written as `.tmp-NAME-TOKEN` and renamed to NAME; a directory to be deleted becomes `.del-NAME-TOKEN` first. So
+a plain name never stands for half a directory, and the leftovers of a dead process are recognised by their names.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
 import os
 import re
@@ -14,8 +15,10 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 log = logging.getLogger(__name__)
+TEMPORARY = ".tmp-"
 _LEFTOVER = re.compile(r"\.(tmp|del)-.+-[0-9a-f]{16}")
 
 
@@ -29,7 +32,7 @@ def fsync(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents durably; nothing happens where it exists."""
+    """Create a directory and its parents durably if they do not exist."""
     if path.is_dir():
         return
     make_directory(path.parent)
@@ -38,11 +41,29 @@ def make_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def new_directory(final: Path) -> Iterator[Path]:
-    """Give a temporary directory beside `final`; it takes that name if the block succeeds and is removed if it fails.
+def new_file(path: Path, *, if_absent: bool = False) -> Iterator[BinaryIO]:
+    """Open a file that is fsynced and takes this name if the block succeeds; with `if_absent`, FileExistsError."""
+    # Each file has one writer: temporary files of its name were left by a dead one.
+    for left in path.parent.glob(f"{TEMPORARY}{glob.escape(path.name)}-*"):
+        left.unlink(missing_ok=True)
+    temporary = _marked(path, "tmp")
+    try:
+        with temporary.open("x+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if if_absent:
+            _link(temporary, path)
+        else:
+            temporary.replace(path)
+        fsync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
-    The block fsyncs each file that it writes. A directory that already has the name is deleted first. Raises OSError.
-    """
+
+@contextlib.contextmanager
+def new_directory(final: Path) -> Iterator[Path]:
+    """Yield a temporary directory, which replaces `final` if the block, which fsyncs its files, succeeds."""
     make_directory(final.parent)
     temporary = _marked(final, "tmp")
     try:
@@ -58,20 +79,31 @@ def new_directory(final: Path) -> Iterator[Path]:
 
 
 def remove_directory(path: Path) -> None:
-    """Delete a directory that is either whole under its name or gone, even if the process dies meanwhile."""
+    """Delete a directory such that a crash leaves all of it or nothing under its name."""
     doomed = _marked(path, "del")
     os.rename(path, doomed)
     fsync(path.parent)
-    # If it cannot be deleted now, it stays as a leftover.
-    shutil.rmtree(doomed, ignore_errors=True)
+    shutil.rmtree(doomed, ignore_errors=True)  # or it stays as a leftover
 
 
 def remove_leftovers(root: Path) -> None:
-    """Remove what processes that died left in `root`; only for its one writer, whose own would go too."""
+    """Remove the leftovers of dead processes from `root`; for its only writer, whose own would be removed too."""
     for path in list(root.glob(".*")):
         if _LEFTOVER.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
             log.info("removed the leftover %s", path.name)
+
+
+def _link(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # Without hard links (FAT, many network mounts) another writer may come between the check and the rename.
+        if path.exists():
+            raise FileExistsError from None
+        temporary.replace(path)
 
 
 def _marked(path: Path, mark: str) -> Path:

@@ -1,4 +1,4 @@
-"""One process a run: a lock that names its owner, and tells a live owner from a dead one."""
+"""One process per run: a lock that names its owner and tells a live owner from a dead one."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ from utils.errors import ConfigError
 
 LOCK = "lock"
 HEARTBEAT_SECONDS = 15.0
-STALE_SECONDS = 90.0
-"""A lock of another host whose heartbeat is older counts as abandoned."""
+STALE_SECONDS = 90.0  # a lock of another host without a heartbeat for this long is abandoned
 
 
 class RunLock:
     """A lock held by the one process that writes into a run's folder; use it in a `with` block.
 
-    On one machine the operating system's file lock decides, which ends with its process. Machines that share a volume
-    need not share such locks, so the owner also renews the file's time, and another host's lock is stale once that
-    stops.
+    On one machine the system's file lock decides, which ends with its process. Machines that share a volume may not
+    share such locks, so the owner also renews the file's time as a heartbeat.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK
-        self._descriptor: int | None = None
+        self._descriptor = -1
         self._released = threading.Event()
 
     def __enter__(self) -> RunLock:
@@ -49,15 +47,12 @@ class RunLock:
 
     def __exit__(self, *_: object) -> None:
         self._released.set()
-        if self._descriptor is not None:
-            # Unlinked before it is unlocked: whoever waits for the lock must not get one of a file without a name.
-            with contextlib.suppress(FileNotFoundError):
-                self._path.unlink()
-            os.close(self._descriptor)
-            self._descriptor = None
+        # Unlinked before it is unlocked: nobody must lock a file that has lost its name.
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
 
     def _locked_file(self) -> int:
-        """Return the descriptor of the lock file, locked."""
+        """Open and lock the lock file; return its descriptor."""
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
@@ -65,7 +60,7 @@ class RunLock:
             except BlockingIOError:
                 os.close(descriptor)
                 raise self._held() from None
-            # Its last owner may have unlinked the file between our opening and locking it.
+            # The last owner may have unlinked the file between our opening and locking it.
             with contextlib.suppress(FileNotFoundError):
                 if os.stat(self._path).st_ino == os.fstat(descriptor).st_ino:
                     return descriptor
@@ -80,10 +75,10 @@ class RunLock:
         )
 
     def _owner(self) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError):
-            owner = json.loads(self._path.read_text())
-            return owner if isinstance(owner, dict) else {}
-        return {}
+        try:
+            return dict(json.loads(self._path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return {}
 
     def _beat(self) -> None:
         while not self._released.wait(HEARTBEAT_SECONDS):
@@ -92,10 +87,7 @@ class RunLock:
 
 
 def wait_for_lost_owner(folder: Path) -> None:
-    """Wait while another machine's lock may be that of a lost process; after `STALE_SECONDS` it is abandoned or held.
-
-    For a job that is submitted again on another machine than the one which did it first.
-    """
+    """Wait, at most `STALE_SECONDS`, until another machine's lock proves abandoned: for a job submitted again."""
     path, deadline = folder / LOCK, time.monotonic() + STALE_SECONDS
     with contextlib.suppress(OSError, ValueError, AttributeError):
         while json.loads(path.read_text()).get("host") != socket.gethostname() and time.monotonic() < deadline:

@@ -1,7 +1,8 @@
-"""The folder of a run: its settings, its metrics line by line, TensorBoard events, its summary and its log."""
+"""The folder of a run: its settings, metrics, TensorBoard events and summary."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from utils.config.settings import flatten, from_dict, nearest
 from utils.errors import ConfigError
 from utils.runs.checkpoint import Checkpoint, list_checkpoints, load_latest
-from utils.runs.durable import fsync
+from utils.runs.durable import new_file
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -24,7 +25,7 @@ Settings = TypeVar("Settings")
 
 
 class RunLog:
-    """Writes everything about one run into `runs/<name>/`; close it at the end."""
+    """Writes a run's files into `runs/<name>/`; close it at the end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,29 +34,28 @@ class RunLog:
 
     @classmethod
     def create(cls, runs_dir: Path, name: str | None, config: Mapping[str, Any]) -> RunLog:
-        """Make a new run with its settings written down; without a name it is called by date and time.
-
-        Raises ConfigError if a run of that name has begun already or nothing can be written there.
-        """
+        """Create a run with its settings; see `new_folder`."""
         return cls(new_folder(runs_dir, name, CONFIG, config))
 
     @classmethod
-    def open(cls, runs_dir: Path, name: str) -> RunLog:
-        """Return the run of that name, to be continued. Raises ConfigError if there is none."""
-        path = runs_dir / name
+    def open(cls, runs_dir: Path, name: str | None) -> RunLog:
+        """Open the run of that name, or the newest one. Raises ConfigError if there is none."""
+        path = runs_dir / (latest_run(runs_dir) if name is None else name)
         if not (path / CONFIG).is_file():
             runs = [folder.name for folder in _run_folders(runs_dir)]
-            advice = f"the nearest is {nearest(name, runs)!r}" if runs else "there are none; start one without --resume"
+            advice = (
+                f"the nearest is {nearest(path.name, runs)!r}" if runs else "there are none; start one without --resume"
+            )
             raise ConfigError(f"expected a run in {runs_dir}, got {name!r}; {advice}")
         return cls(path)
 
     @property
     def name(self) -> str:
-        """Return the name of the run's folder."""
+        """The name of the run's folder."""
         return self.path.name
 
     def settings(self, kind: type[Settings]) -> Settings:
-        """Return the settings that the run began with. Raises ConfigError if this version cannot read them."""
+        """Read the settings that the run began with. Raises ConfigError if this version cannot read them."""
         path = self.path / CONFIG
         try:
             return from_dict(json.loads(path.read_text(encoding="utf-8")), kind)
@@ -66,10 +66,7 @@ class RunLog:
             ) from None
 
     def newest_checkpoint(self, settings_hash: str) -> Checkpoint:
-        """Return the run's newest usable checkpoint, which must have been made under settings of this hash.
-
-        Raises ConfigError for other settings, and where there is no usable checkpoint.
-        """
+        """Load the newest usable checkpoint. Raises ConfigError if there is none or its settings have another hash."""
         checkpoint = load_latest(self.path / CHECKPOINTS, run_id=self.name)
         if checkpoint is None:
             raise ConfigError(
@@ -85,33 +82,25 @@ class RunLog:
 
     def is_stopped_at_first(self) -> bool:
         """Return whether the run was stopped before its first generation was complete, so that it begins anew."""
-        # A checkpoint is written while the next generation is trained: its record may be there before it.
+        # A checkpoint is written while the next generation trains, whose record may precede it.
         return not list_checkpoints(self.path / CHECKPOINTS) and all(
             record["generation"] <= 2 for record in self.records()
         )
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add one generation's record (with `generation`) to metrics.jsonl and its numbers to TensorBoard.
-
-        Floats keep every digit, NaN and infinities become null.
-        """
+        """Add a generation's record to metrics.jsonl and its numbers to TensorBoard; non-finite floats become null."""
         plain = _plain(record)
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(_line(plain))
             file.flush()
-            # The checkpoint that follows is durable: its record must not be less so.
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # as durable as the checkpoint that follows
         self._write_events(plain)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return every whole record of metrics.jsonl, in order; a last line that was cut short is left out.
-
-        Raises ConfigError if an earlier line is not a record.
-        """
+        """Return the records of metrics.jsonl, without a torn last line. Raises ConfigError if another is damaged."""
         path = self.path / METRICS
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         records = []
-        # A record ends with a newline, so what stands after the last one was cut short.
         for number, line in enumerate(lines[:-1], start=1):
             try:
                 records.append(dict(json.loads(line)))
@@ -122,16 +111,13 @@ class RunLog:
         return records
 
     def truncate_to(self, generation: int) -> None:
-        """Forget what came after that generation, a torn last line and later TensorBoard events included.
-
-        Call it before the first `append` of a resumed run.
-        """
+        """Drop the records and TensorBoard events after that generation; call it before appending to a resumed run."""
         kept = [record for record in self.records() if record["generation"] <= generation]
         write_atomically(self.path / METRICS, "".join(_line(record) for record in kept))
         self._purge_step = generation + 1
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replace summary.json in one step."""
+        """Replace summary.json."""
         write_json(self.path / SUMMARY, summary)
 
     def close(self) -> None:
@@ -141,7 +127,7 @@ class RunLog:
 
     def _write_events(self, record: Mapping[str, Any]) -> None:
         if self._events is None:
-            # Imported late: it takes seconds, and commands that only read a run do without.
+            # Imported late: it takes seconds, and commands that only read a run do not need it.
             from torch.utils.tensorboard import SummaryWriter
 
             self._events = SummaryWriter(str(self.path / EVENTS), purge_step=self._purge_step)
@@ -152,10 +138,7 @@ class RunLog:
 
 
 def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[str, Any]) -> Path:
-    """Make a new folder with a JSON file that says what it is; without a name it is called by date and time.
-
-    Raises ConfigError if there is a folder of that name with something in it, or nothing can be written there.
-    """
+    """Create a folder, by default named by date and time, with a JSON file; ConfigError if used or unwritable."""
     try:
         path = _fresh_folder(runs_dir) if name is None else _named_folder(runs_dir, name)
         write_json(path / file, contents)
@@ -167,10 +150,7 @@ def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[st
 
 
 def latest_run(runs_dir: Path, *, to_resume: bool = False) -> str:
-    """Return the name of the run that was written to last, of those with a record or a checkpoint.
-
-    One `to_resume` may also have begun only. Raises ConfigError if there is none.
-    """
+    """Return the last written run with a record or a checkpoint (`to_resume`: or just begun); ConfigError if none."""
     files = (METRICS, f"{CHECKPOINTS}/*", *([CONFIG] if to_resume else []))
     written = [
         (path.stat().st_mtime_ns, run.name)
@@ -184,23 +164,20 @@ def latest_run(runs_dir: Path, *, to_resume: bool = False) -> str:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace a JSON file in one step; NaN and infinities become null."""
+    """Replace a JSON file atomically; NaN and infinities become null."""
     write_atomically(path, json.dumps(_plain(values), indent=2, allow_nan=False) + "\n")
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:
     """Replace a file such that a crash leaves the old one or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(text.encode() if isinstance(text, str) else text)
-    fsync(temporary)
-    temporary.replace(path)
-    fsync(path.parent)
+    with new_file(path) as file:
+        file.write(text.encode() if isinstance(text, str) else text)
 
 
 def _named_folder(runs_dir: Path, name: str) -> Path:
     path = runs_dir / name
     path.mkdir(parents=True, exist_ok=True)
-    # Hidden files are leftovers of a process that was killed before it had written what the folder is.
+    # Hidden files are leftovers of a process that was killed before it wrote the first file.
     if any(not item.name.startswith(".") for item in path.iterdir()):
         raise ConfigError(
             f"expected a new name for --run, got {name!r}, which is in {runs_dir} already;"
@@ -211,15 +188,12 @@ def _named_folder(runs_dir: Path, name: str) -> Path:
 
 def _fresh_folder(runs_dir: Path) -> Path:
     stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-    attempt = 1
+    attempt, path = 1, runs_dir / stamp
     while True:
-        path = runs_dir / (stamp if attempt == 1 else f"{stamp}_{attempt}")
-        try:
+        with contextlib.suppress(FileExistsError):  # another run began in the same second
             path.mkdir(parents=True)
-        except FileExistsError:  # another run began in the same second
-            attempt += 1
-        else:
             return path
+        attempt, path = attempt + 1, runs_dir / f"{stamp}_{attempt + 1}"
 
 
 def _run_folders(runs_dir: Path) -> list[Path]:
@@ -227,7 +201,7 @@ def _run_folders(runs_dir: Path) -> list[Path]:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as JSON holds it: arrays and tensors as lists, scalars as numbers, non-finite ones as None."""
+    """Convert arrays and tensors to lists, scalars to numbers and non-finite ones to None."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -240,4 +214,4 @@ def _plain(value: Any) -> Any:
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, allow_nan=False, separators=(", ", ": ")) + "\n"
+    return json.dumps(record, allow_nan=False) + "\n"

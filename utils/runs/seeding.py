@@ -12,7 +12,7 @@ import torch
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the global generators of Python, numpy and torch (every CUDA device included) from one integer >= 0."""
+    """Seed the global generators of Python, numpy and torch (CUDA included) from one integer >= 0."""
     words = np.random.SeedSequence(seed).generate_state(4)
     random.seed(seed)
     np.random.seed(words)
@@ -20,50 +20,29 @@ def seed_everything(seed: int) -> None:
 
 
 def named_generator(seed: int, name: str) -> torch.Generator:
-    """Return a torch generator of its own for one purpose.
-
-    The stream is a function of (seed, name) alone, the same on every platform and for every device: it draws on the
-    CPU. Drawing from one name, or adding a new one, leaves the others as they are.
-    """
+    """Return an independent CPU generator for one purpose; its stream is a function of (seed, name) alone."""
     digest = hashlib.blake2b(name.encode(), digest_size=16).digest()
     words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 16, 4)]
-    # The name goes into the spawn key, which SeedSequence keeps apart from the entropy.
     sequence = np.random.SeedSequence(seed, spawn_key=words)
-    generator = torch.Generator()
-    generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> 1))
-    return generator
+    return torch.Generator().manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> 1))
 
 
 def random_state() -> dict[str, Any]:
-    """Return the state of the global generators as JSON values and a uint8 tensor, to be saved without pickle.
-
-    Those of CUDA devices are no part of it: nothing draws from them, and their states fit no other device.
-    """
+    """Return the state of the global CPU generators as JSON values and a uint8 tensor; nothing draws on CUDA."""
     version, words, gauss_next = random.getstate()
-    state = np.random.get_state(legacy=False)
-    assert isinstance(state, dict) and state["bit_generator"] == "MT19937"
+    numpy_state: Any = np.random.get_state()
+    _, key, pos, has_gauss, gauss = numpy_state
     return {
         "python": {"version": version, "words": list(words), "gauss_next": gauss_next},
-        "numpy": {
-            "key": state["state"]["key"].tolist(),
-            "pos": int(state["state"]["pos"]),
-            "has_gauss": int(state["has_gauss"]),
-            "gauss": float(state["gauss"]),
-        },
+        "numpy": {"key": key.tolist(), "pos": pos, "has_gauss": has_gauss, "gauss": gauss},
         "torch": torch.get_rng_state(),
     }
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Put the global generators back to what `random_state` returned."""
+    """Restore what `random_state` returned."""
     python, numpy_ = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(python["words"]), python["gauss_next"]))
-    np.random.set_state(
-        {
-            "bit_generator": "MT19937",
-            "state": {"key": np.array(numpy_["key"], dtype=np.uint32), "pos": numpy_["pos"]},
-            "has_gauss": numpy_["has_gauss"],
-            "gauss": numpy_["gauss"],
-        }
-    )
+    key = np.array(numpy_["key"], dtype=np.uint32)
+    np.random.set_state(("MT19937", key, numpy_["pos"], numpy_["has_gauss"], numpy_["gauss"]))
     torch.set_rng_state(state["torch"].cpu())

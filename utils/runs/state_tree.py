@@ -1,6 +1,6 @@
 """A nested state as tensors by name plus JSON values, and back, bit for bit.
 
-In the JSON values a mapping with one marked key stands for what JSON lacks: {"$tensor": name} and {"$tuple": [...]}.
+In the JSON {"$tensor": name} stands for a tensor and {"$tuple": [...]} for a tuple.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from torch import Tensor
 
 
 def flatten(tree: Mapping[str, Any]) -> tuple[dict[str, Tensor], Any]:
-    """Split a nested state into tensors by dotted name and the rest as JSON values; `unflatten` joins them.
-
-    The state holds mappings with string keys, lists, tuples, tensors, numbers, strings and None. The tensors are
-    contiguous copies on the CPU. Raises ValueError for anything else.
-    """
+    """Split a nested state into CPU copies of tensors by dotted name and JSON values. ValueError for other types."""
     tensors: dict[str, Tensor] = {}
     return tensors, _flatten(tree, (), tensors)
 
@@ -39,7 +35,7 @@ def unflatten(tensors: Mapping[str, Tensor], rest: Any) -> Any:
 def _flatten(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
     name = ".".join(path)
     match value:
-        # Keys may hold dots themselves: two places must not have one name.
+        # Keys may contain dots: two tensors must not have one name.
         case Tensor() if name not in tensors:
             tensors[name] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
             return {"$tensor": name}

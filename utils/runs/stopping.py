@@ -1,4 +1,4 @@
-"""Stopping on SIGTERM, on Ctrl-C and short of the memory limit: at a safe point, with nothing half done."""
+"""Stopping on SIGTERM, Ctrl-C and at the memory limit: at a safe point, with nothing half done."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class SafePoint:
-    """A call between two steps of work, which raises if the run should stop there.
+    """A function called between two steps of work, which raises if the run should stop there.
 
-    As a context manager it takes over SIGTERM and SIGINT. The first signal is noted and heeded at the next safe point;
-    a second one ends the process at once, which harms nothing, since files are published by one rename.
+    As a context manager it handles SIGTERM and SIGINT: the first takes effect at the next safe point, a second at once.
     """
 
     def __init__(self, guard: MemoryGuard) -> None:
@@ -41,7 +40,7 @@ class SafePoint:
         self._guard.check()
 
     def __enter__(self) -> SafePoint:
-        # Only the main thread may set handlers; in another one (a notebook's, say) the program's own stay.
+        # Only the main thread may set handlers.
         if threading.current_thread() is threading.main_thread():
             self._earlier = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
@@ -54,12 +53,12 @@ class SafePoint:
         if self._signal is not None:
             os._exit(128 + number)
         self._signal, self._asked_at = number, time.monotonic()
-        # A handler may interrupt a logging call; writing directly cannot deadlock on its lock.
+        # A handler may interrupt a logging call: direct writing cannot deadlock on its lock.
         os.write(2, b"stopping at the next safe point; once more to stop at once\n")
 
 
 class PeriodicChecks:
-    """Calls of a safe point after so many units of each kind of work, counted."""
+    """Calls a safe point every so many units of each kind of work."""
 
     def __init__(self, safe_point: Callable[[], None], every: Mapping[str, int]) -> None:
         self.safe_point = safe_point
@@ -70,7 +69,7 @@ class PeriodicChecks:
         self._process = psutil.Process()
 
     def add(self, work: str, units: int, *, release_memory: bool = False) -> None:
-        """Count work done; where a check is due, make it, and give free memory back to the system if asked to."""
+        """Count work; if a check is due, make it and, with `release_memory`, return free memory to the system."""
         self._since[work] += units
         if self._since[work] < self._every[work]:
             return
@@ -83,7 +82,7 @@ class PeriodicChecks:
             self.freed_mb += max(0, before - self._process.memory_info().rss) / MB
 
     def record(self) -> dict[str, Any]:
-        """Return the memory in use now (MiB), the checks made, and the memory that they gave back."""
+        """Return the memory in use (MiB), the checks made, and the memory that they returned."""
         allocated, reserved = gpu_memory()
         return {
             "rss_mb": self._process.memory_info().rss / MB,
