@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from data.raw.text import is_number, parse_day
+from data.raw.text import is_day, is_number
 
 PRICES = ["open", "high", "low", "close"]
 VALUES = [*PRICES, "volume"]
@@ -111,7 +111,7 @@ def wide_layout(titles: Sequence[str], first_row: Sequence[str], separator: str 
     if len(titles) < 2 or _CLOSES & set(names) or not set(names[1:]) - known or set(PRICES) <= set(_roles(titles)):
         return None
     cells = [text.strip() for text in first_row]
-    if len(cells) < 2 or parse_day(cells[0], either_order=True) is None:
+    if len(cells) < 2 or not is_day(cells[0]):
         return None
     if is_number(titles[0], separator) or any(is_number(title, separator) for title in titles[1:]):
         return None

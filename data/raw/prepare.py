@@ -21,15 +21,13 @@ from tqdm import tqdm
 
 from data.loader import LARGEST_RATIO, has_wrong_digit
 from data.raw.adjustment import Adjustment, adjust_for_events, scale_to_adjusted, scaled_events
-from data.raw.csv_files import CsvLayout, find_layout, read_csv
-from data.raw.layout import EVENTS, PRICES, VALUES, Layout, UnusableFileError
-from data.raw.parquet_files import find_parquet_layout, read_parquet
+from data.raw.files import PARQUET_SUFFIXES, BarFile, open_file, read_file
+from data.raw.layout import EVENTS, PRICES, VALUES, UnusableFileError
 from data.raw.survey import NO_SURVEY, Survey, survey_of
 from data.raw.text import EPOCH, NO_DAY
 from utils.errors import DataError
 
 CSV_SUFFIXES = (".csv", ".txt", ".tsv")
-PARQUET_SUFFIXES = (".parquet", ".pq")
 _LISTED = 20
 _NAMED = 3
 """Bars that a note names."""
@@ -85,17 +83,6 @@ class PrepareSummary:
                 "reached at a close only, and results are not those of real fills"
             )
         return lines or ["Adjusted: nothing; no adjusted close and no splits or dividends were given"]
-
-
-@dataclass(frozen=True)
-class _File:
-    """A file that can be read."""
-
-    path: Path
-    layout: Layout
-    csv: CsvLayout | None
-    names: Sequence[str] = ()
-    """Names of a parquet file's columns, in the layout's order."""
 
 
 def prepare(source: Path, target: Path, benchmark: str | None = None) -> PrepareSummary:
@@ -167,45 +154,29 @@ def _found(source: Path, target: Path) -> list[Path]:
     return files
 
 
-def _usable_files(source: Path, target: Path, summary: PrepareSummary) -> list[_File]:
+def _usable_files(source: Path, target: Path, summary: PrepareSummary) -> list[BarFile]:
     """Return usable files; a CSV file without a header and with extra fields borrows a neighbour's header."""
-    found: list[_File] = []
+    found: list[BarFile] = []
     for path in _found(source, target):
         try:
-            if path.suffix.lower() in PARQUET_SUFFIXES or _is_parquet(path):
-                layout, names = find_parquet_layout(path)
-                found.append(_File(path, layout, None, names))
-            else:
-                csv = find_layout(path)
-                found.append(_File(path, csv.columns, csv))
+            found.append(open_file(path))
         except (UnusableFileError, OSError) as reason:
             summary.skipped.append((_relative(path, source), str(reason)))
-    named = {
-        file.layout.width: file.layout for file in found if file.csv and file.csv.header_lines and not file.layout.panel
-    }
+    named = {file.layout.width: file.layout for file in found if file.header_lines and not file.layout.panel}
     for place, file in enumerate(found):
-        if file.csv and not file.csv.header_lines:
+        if not (file.header_lines or file.columns):
             summary.notes.append(f"{_relative(file.path, source)} has no header: columns taken by position")
-            if file.layout.width > len(file.layout.fields) and file.layout.width in named:
-                layout = named[file.layout.width]
-                found[place] = replace(file, layout=layout, csv=replace(file.csv, columns=layout))
+            if file.layout.width > len(file.layout.fields):
+                found[place] = replace(file, layout=named.get(file.layout.width, file.layout))
     return found
 
 
-def _is_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"PAR1"
-
-
-def _read_file(file: _File, tickers: dict[str, int], summary: PrepareSummary) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _read_file(file: BarFile, tickers: dict[str, int], summary: PrepareSummary) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return one file's usable rows, scaled to their adjusted close, and its events, if they are still to be used."""
     name = file.path.stem
     if stooq := _STOOQ_FILE.fullmatch(name):
         name = next(part for part in stooq.groups() if part).upper()
-    if file.csv is None:
-        rows, unsettled = read_parquet(file.path, file.layout, list(file.names), name, tickers)
-    else:
-        rows, unsettled = read_csv(file.path, file.csv, name, tickers, summary.dropped)
+    rows, unsettled = read_file(file, name, tickers, summary.dropped)
     if unsettled is not None:
         summary.notes.append(
             f"{file.path.name}: dates like {unsettled} read as month/day/year; nothing in the file settles it"
