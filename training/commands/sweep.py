@@ -74,14 +74,14 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
         ):
             train = partial(_train_all, _Runs(path, config, explicit, splits, executor, table))
             for numbers in rounds(plan.trials):
-                play_round(record, plan.dimensions, numbers, plan.seeds, config.seed, train)
+                play_round(record, plan.distributions, numbers, plan.seeds, config.seed, train)
                 best = "" if record.best_value is None else f"; best so far {record.best_value:+.2f} %"
                 logger.info("%d of %d trials have ended%s", numbers.stop, plan.trials, best)
                 if store is not None and is_reached:
                     keep_files(store, path, (KIND.plan, MARKET, STUDY))
             _require_results(path, config, record.trials)
             outcome = outcome_of(path, plan, config, record.trials)
-        _publish(outcome, path)
+            _publish(outcome, record.trials, path)
         if store is not None:
             keep_files(store, path, (KIND.plan, MARKET, STUDY, RESULTS, BEST, PAGE))
     return outcome
@@ -128,9 +128,8 @@ def _remembered_splits(path: Path, config: Config) -> Splits:
 def _introduce(path: Path, plan: SweepPlan, config: Config) -> None:
     last = config.seed + plan.seeds - 1
     logger.info("sweep %s: %d trials on seeds %d to %d", path, plan.trials, config.seed, last)
-    for one in plan.dimensions:
-        values = " ".join(f"{name} {value}" for name, value in plan.space[one.name].items())
-        logger.info("  %s: %s", one.name, values)
+    for name, table in plan.space.items():
+        logger.info("  %s: %s", name, " ".join(f"{key} {value}" for key, value in table.items()))
     if plan.seeds <= FIRST_LOOK:
         logger.warning(
             "no trial can be given up early: the test needs %d seeds that all lose, so that --seeds %d or more would "
@@ -212,12 +211,12 @@ def _require_results(path: Path, config: Config, trials: Sequence[FrozenTrial]) 
                 )
 
 
-def _publish(outcome: Outcome, path: Path) -> None:
+def _publish(outcome: Outcome, trials: Sequence[FrozenTrial], path: Path) -> None:
     """Write what was found, and tell it in short."""
     write_json(path / RESULTS, values_of(outcome))
     tried = f"trial {outcome.best.number}, the best of {len(outcome.tried)} of sweep {outcome.name} on validation days"
     write_atomically(path / BEST, toml_of(outcome.best_config, tried))
-    write_document(render(outcome), path / PAGE)
+    write_document(render(outcome, trials), path / PAGE)
     logger.info("%s", short_table(outcome))
     for line in _commands(outcome, path):
         logger.info("next: %s", line)

@@ -22,8 +22,8 @@ class SweepPlan:
     """By the dotted name of the setting."""
 
     @property
-    def dimensions(self) -> Space:
-        """Return the space. Raises ConfigError where this version cannot use it."""
+    def distributions(self) -> Space:
+        """Return the space as Optuna's distributions. Raises ConfigError where this version cannot use it."""
         return space_of(self.space, KIND.plan)
 
 

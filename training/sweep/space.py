@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,39 +25,8 @@ so that profits can be compared."""
 _KEYS = ("low", "high", "log", "step", "choices")
 
 
-@dataclass(frozen=True)
-class Dimension:
-    """The values that one setting may take: a range, or a few choices."""
-
-    name: str
-    """Dotted name of the setting."""
-    choices: tuple[Any, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    """Ends of the range, both included; integers where the setting is one."""
-    step: float | None = None
-    is_log: bool = False
-
-    @property
-    def distribution(self) -> BaseDistribution:
-        """Return it as Optuna's distribution."""
-        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-        if self.choices:
-            return CategoricalDistribution(self.choices)
-        if isinstance(self.low, int):
-            return IntDistribution(self.low, int(self.high), log=self.is_log, step=int(self.step or 1))
-        return FloatDistribution(self.low, self.high, log=self.is_log, step=self.step)
-
-    def share(self, value: Any) -> float:
-        """Return where a value lies between the ends, 0 to 1, on the dimension's own scale."""
-        if self.choices:
-            return (self.choices.index(value) + 0.5) / len(self.choices)
-        low, high, at = (math.log(x) if self.is_log else x for x in (self.low, self.high, value))
-        return float((at - low) / (high - low))
-
-
-Space = tuple[Dimension, ...]
+Space = Mapping[str, "BaseDistribution"]
+"""Optuna's distribution of each setting that varies, by its dotted name."""
 
 
 def read_space(path: Path) -> dict[str, dict[str, Any]]:
@@ -76,34 +44,35 @@ def read_space(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def space_of(tables: Mapping[str, Mapping[str, Any]], source: str) -> Space:
-    """Return the dimensions that tables describe; `source` is named in messages. ConfigError as `read_space`."""
+    """Return the distributions that tables describe; `source` is named in messages. ConfigError as `read_space`."""
     require(tables, f"a table for each setting that varies in {source}", "none")
-    return tuple(_dimension(name, table, source) for name, table in tables.items())
+    return {name: _distribution(name, table, source) for name, table in tables.items()}
 
 
-def _dimension(name: str, table: Mapping[str, Any], source: str) -> Dimension:
+def _distribution(name: str, table: Mapping[str, Any], source: str) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution
+
     known = settings_of(Config)
     if name not in VARIABLE:
         what = "a setting that a sweep may vary (see --help)" if name in known else "a known setting"
         shown = name or next(iter(table))
         raise ConfigError(f"expected {what} in {source}, got {shown!r}; the nearest is {nearest(shown, VARIABLE)!r}")
-    where = f"{name} in {source}"
+    setting, where = known[name], f"{name} in {source}"
     for key in table:
         require(key in _KEYS, f"low and high (with log or step), or choices, for {where}", key)
-    if "choices" in table:
-        require(len(table) == 1, f"either choices or a range for {where}", "both")
-        return Dimension(name, choices=_choices(table["choices"], known[name], where))
-    return _range(name, table, known[name], where)
-
-
-def _choices(values: Any, setting: Setting, where: str) -> tuple[Any, ...]:
+    if "choices" not in table:
+        return _range(table, setting, where)
+    values = table["choices"]
+    require(len(table) == 1, f"either choices or a range for {where}", "both")
     require(isinstance(values, list), f"a list of choices for {where}", values)
-    choices = tuple(_value(value, setting, where) for value in values)
+    choices = [_value(value, setting, where) for value in values]
     require(len(set(choices)) == len(choices) > 1, f"two or more different choices for {where}", values)
-    return choices
+    return CategoricalDistribution(choices)
 
 
-def _range(name: str, table: Mapping[str, Any], setting: Setting, where: str) -> Dimension:
+def _range(table: Mapping[str, Any], setting: Setting, where: str) -> BaseDistribution:
+    from optuna.distributions import FloatDistribution, IntDistribution
+
     require({"low", "high"} <= table.keys(), f"low and high, or choices, for {where}", ", ".join(table))
     low, high = (_value(table[end], setting, where) for end in ("low", "high"))
     require(low < high, f"low < high for {where}", (low, high))
@@ -114,7 +83,9 @@ def _range(name: str, table: Mapping[str, Any], setting: Setting, where: str) ->
         step = checked(step, int if isinstance(low, int) else float, f"step of {where}")
         times = (high - low) / step if step > 0 else 0.5
         require(math.isclose(times, round(times)), f"a step above 0 that divides high - low for {where}", step)
-    return Dimension(name, (), low, high, step, is_log)
+    if isinstance(low, int):
+        return IntDistribution(low, high, log=is_log, step=step or 1)
+    return FloatDistribution(low, high, log=is_log, step=step)
 
 
 def _value(value: Any, setting: Setting, where: str) -> Any:

@@ -65,7 +65,7 @@ class Record:
             fresh = folder / f".{STUDY}.tmp"
             fresh.unlink(missing_ok=True)
             storage = _storage(fresh)
-            with _quiet():
+            with quiet():
                 _study(storage)
             storage.engine.dispose()
             fresh.replace(path)
@@ -97,14 +97,13 @@ class Record:
 
     def ask(self, space: Space, numbers: range, seed: int) -> list[FrozenTrial]:
         """Return the trials of a round, those that are not there yet newly asked for."""
-        known = self.trials
-        earlier, distributions = known[: numbers.start], {one.name: one.distribution for one in space}
         from optuna.trial import TrialState, create_trial
 
+        known = self.trials
         for number in numbers[len(known) - numbers.start :]:
             # Written at once, settings and all: a process that dies leaves a whole trial or none.
-            params = suggest(earlier, space, seed, number)
-            self._study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=distributions))
+            params = suggest(known[: numbers.start], space, seed, number)
+            self._study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=dict(space)))
         return self.trials[numbers.start : numbers.stop]
 
     def tell(self, number: int, values: Sequence[float], *, is_given_up: bool = False, error: str = "") -> None:
@@ -140,7 +139,7 @@ def _study(storage: RDBStorage) -> Study:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hide that parts of Optuna are called experimental."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -164,10 +163,10 @@ def suggest(earlier: Sequence[FrozenTrial], space: Space, seed: int, number: int
     from optuna.samplers import TPESampler
 
     (word,) = np.random.SeedSequence([seed, number]).generate_state(1)
-    with _quiet():
+    with quiet():
         sampler = TPESampler(seed=int(word), n_startup_trials=ROUND, multivariate=True, constant_liar=False)
         study = _remembered(earlier, sampler=sampler)
-        return study.ask({one.name: one.distribution for one in space}).params
+        return study.ask(dict(space)).params
 
 
 def is_given_up(earlier: Sequence[FrozenTrial], values: Sequence[float]) -> bool:
@@ -178,30 +177,38 @@ def is_given_up(earlier: Sequence[FrozenTrial], values: Sequence[float]) -> bool
     from optuna.pruners import WilcoxonPruner
     from optuna.trial import TrialState, create_trial
 
-    with _quiet():
+    with quiet():
         pruner = WilcoxonPruner(p_threshold=GIVE_UP_CHANCE, n_startup_steps=FIRST_LOOK)
         trial = create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(values)))
         return pruner.prune(_remembered(earlier), trial)
 
 
+def valued_study(trials: Sequence[FrozenTrial]) -> Study:
+    """Return a study in memory in which every trial that did not fail has the median of its values by seed."""
+    from optuna.trial import create_trial
+
+    return _remembered(
+        [
+            trial
+            if trial.state.name == "FAIL"
+            else create_trial(
+                params=trial.params,
+                distributions=trial.distributions,
+                value=statistics.median(trial.intermediate_values.values()),
+            )
+            for trial in trials
+        ]
+    )
+
+
 def importances(trials: Sequence[FrozenTrial]) -> dict[str, float]:
-    """Return the share of each setting in what tells the best trials from all, the largest first; {} for few trials.
+    """Return each setting's share in what separates the best trials from all, the largest first; {} for few trials.
 
     By PED-ANOVA (Watanabe, Bansal & Hutter 2023), of all trials that did not fail, by the median of their values.
     """
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-    from optuna.trial import create_trial
 
-    valued = [
-        create_trial(
-            params=trial.params,
-            distributions=trial.distributions,
-            value=statistics.median(trial.intermediate_values.values()),
-        )
-        for trial in trials
-        if trial.state.name != "FAIL"
-    ]
-    if len(valued) < _LEAST_FOR_IMPORTANCE:
+    if sum(trial.state.name != "FAIL" for trial in trials) < _LEAST_FOR_IMPORTANCE:
         return {}
-    with _quiet():
-        return get_param_importances(_remembered(valued), evaluator=PedAnovaImportanceEvaluator())
+    with quiet():
+        return get_param_importances(valued_study(trials), evaluator=PedAnovaImportanceEvaluator())
