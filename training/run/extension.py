@@ -19,7 +19,7 @@ from data.market import Market
 from data.record import is_recorded_market
 from training.erl_trainer import ERLTrainer
 from training.run.market import read_market_record
-from utils.config.settings import LATEST, flatten, from_dict, settings_hash, to_dict
+from utils.config.settings import LATEST, flatten, settings_hash, to_dict, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError, DataError
 from utils.runs import state_tree
@@ -129,9 +129,10 @@ def run_to_extend(name: str, config: Config) -> RunLog:
 
 def extended_settings(parent: RunLog, config: Config, explicit: frozenset[str]) -> Config:
     """Return the settings of a new run: those of its parent, but for what the user gave."""
-    before, now = flatten(to_dict(parent.settings(Config))), flatten(to_dict(config))
-    taken = {name: value for name, value in now.items() if name in explicit | {"run", "resume", "runs_dir"}}
-    return from_dict({**before, **taken}, Config)
+    own = explicit | {"run", "resume", "runs_dir"}
+    return with_settings(
+        parent.settings(Config), {name: value for name, value in flatten(to_dict(config)).items() if name in own}
+    )
 
 
 def inherit(parent: RunLog, path: Path, market: Market) -> None:

@@ -18,7 +18,7 @@ from training.evaluation.tables import EQUITY
 from training.evaluation.tracks import CHAMPION, EQUAL
 from training.sweep.plan import SweepPlan, run_name
 from training.sweep.study import ERROR, importances
-from utils.config.settings import flatten, from_dict, to_dict
+from utils.config.settings import flatten, to_dict, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.metrics import YEAR_ROOT, daily_returns
@@ -85,7 +85,7 @@ class Outcome:
 
 def varied(config: Config, settings: Mapping[str, Any]) -> Config:
     """Return settings with some of them, by dotted name, set to others."""
-    return from_dict({**flatten(to_dict(config)), **settings}, Config)
+    return with_settings(config, settings)
 
 
 def profit_of(run: Path) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from utils.config.settings import Setting, checked, flatten, nearest, read_toml, require, settings_of
+from utils.config.settings import Setting, checked, flatten, nearest, read_toml, require, settings_of, typed
 from utils.config.trader import Config
 from utils.errors import ConfigError
 
@@ -65,7 +65,7 @@ def _distribution(name: str, table: Mapping[str, Any], source: str) -> BaseDistr
     values = table["choices"]
     require(len(table) == 1, f"either choices or a range for {where}", "both")
     require(isinstance(values, list), f"a list of choices for {where}", values)
-    choices = [_value(value, setting, where) for value in values]
+    choices = [checked(value, setting, where) for value in values]
     require(len(set(choices)) == len(choices) > 1, f"two or more different choices for {where}", values)
     return CategoricalDistribution(choices)
 
@@ -74,23 +74,15 @@ def _range(table: Mapping[str, Any], setting: Setting, where: str) -> BaseDistri
     from optuna.distributions import FloatDistribution, IntDistribution
 
     require({"low", "high"} <= table.keys(), f"low and high, or choices, for {where}", ", ".join(table))
-    low, high = (_value(table[end], setting, where) for end in ("low", "high"))
+    low, high = (checked(table[end], setting, where) for end in ("low", "high"))
     require(low < high, f"low < high for {where}", (low, high))
-    step, is_log = table.get("step"), checked(table.get("log", False), bool, f"log of {where}")
+    step, is_log = table.get("step"), typed(table.get("log", False), bool, f"log of {where}")
     if is_log:
         require(step is None and low > 0, f"a low above 0 and no step with log for {where}", dict(table))
     if step is not None:
-        step = checked(step, int if isinstance(low, int) else float, f"step of {where}")
+        step = typed(step, int if isinstance(low, int) else float, f"step of {where}")
         times = (high - low) / step if step > 0 else 0.5
         require(math.isclose(times, round(times)), f"a step above 0 that divides high - low for {where}", step)
     if isinstance(low, int):
         return IntDistribution(low, high, log=is_log, step=step or 1)
     return FloatDistribution(low, high, log=is_log, step=step)
-
-
-def _value(value: Any, setting: Setting, where: str) -> Any:
-    """Return a value as the setting's type. Raises ConfigError where it is not one, or breaks a rule."""
-    value = checked(value, setting.kind, where)
-    for rule in setting.rules:
-        require(rule.holds(value), rule.words.format(where), value)
-    return value

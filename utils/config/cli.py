@@ -26,14 +26,13 @@ from utils.config.settings import (
     checked_settings,
     describe,
     flatten,
-    from_dict,
     nearest,
-    nest,
     read_toml,
     setting_help,
     setting_types,
     settings_of,
     to_dict,
+    with_settings,
 )
 from utils.errors import ConfigError
 
@@ -92,18 +91,16 @@ def parse_command(argv: Sequence[str], commands: Mapping[str, Command]) -> Parse
     name, words = _split_command(argv, commands)
     command = commands[name]
     given = _read_words(words, name, commands)
-    if command.settings is None:
-        arguments, stated = from_dict(given, command.arguments), {}
-    else:
-        own = {key: given.pop(key) for key in setting_types(command.arguments) if key in given}
-        stated = {**_read_toml(own.get("config"), command.settings), **given}
-        if {"run", "resume"} <= stated.keys():
-            raise ConfigError(f"expected --run or --resume, got both ({stated['run']!r}, {stated['resume']!r})")
-        defaults = command.settings() if command.defaults is None else command.defaults(stated)
-        values = {"settings": nest({**flatten(to_dict(defaults)), **stated}), **own}
-        arguments = from_dict(values, command.arguments)
+    own = {key: given.pop(key) for key in setting_types(command.arguments) if key in given}
+    if command.settings is not None:
+        given = {**_read_toml(own.get("config"), command.settings), **given}
+        if {"run", "resume"} <= given.keys():
+            raise ConfigError(f"expected --run or --resume, got both ({given['run']!r}, {given['resume']!r})")
+        defaults = command.settings() if command.defaults is None else command.defaults(given)
+        own["settings"] = with_settings(defaults, given)
+    arguments = command.arguments(**own)
     check_rules(arguments, of_machine=True)
-    return ParsedCommand(name, command, arguments, frozenset(stated))
+    return ParsedCommand(name, command, arguments, frozenset(given))
 
 
 def _split_command(argv: Sequence[str], commands: Mapping[str, Command]) -> tuple[str, list[str]]:
@@ -160,7 +157,8 @@ def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]
         raise ConfigError(f"expected a known flag, got {flag!r}; the nearest is {nearest(flag, [*flags, '--help'])!r}")
     if rest:
         raise ConfigError(f"expected a flag (such as --help), got {rest[0]!r}")
-    values = {key: value for key, value in vars(given).items() if value not in (None, [])}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in vars(given).items()}
+    values = {key: value for key, value in values.items() if value not in (None, ())}
     for item in _required(commands[name].arguments) - values.keys():
         raise ConfigError(f"expected {item.upper()}, got nothing; see --help")
     return values
@@ -214,8 +212,7 @@ def _add(group: Any, name: str, setting: Setting, text: str) -> None:
         group.add_argument(*flags, dest=name, action=_Switch, nargs=0, help=text)
         return
     has_many = get_origin(setting.kind) is tuple
-    kind = get_args(setting.kind)[0] if has_many else setting.kind
-    read = partial(_read_value, kind=kind, name=(flags or [name.upper()])[0])
+    read = partial(_read_value, setting=setting, name=(flags or [name.upper()])[0])
     if not flags:
         nargs = "*" if has_many else "?"
         group.add_argument(name, nargs=nargs, default=None, metavar=name.upper(), type=read, help=text)
@@ -226,13 +223,13 @@ def _add(group: Any, name: str, setting: Setting, text: str) -> None:
         group.add_argument(flag, dest=name, type=read, help=argparse.SUPPRESS, **optional)
 
 
-def _read_value(text: str, kind: Any, name: str) -> Any:
+def _read_value(text: str, setting: Setting, name: str) -> Any:
     value: Any = text
     for number in (int, float):
-        if number in alternatives(kind):
+        if number in alternatives(setting.kind):
             with suppress(ValueError):
                 value = number(text)
-    return checked(value, kind, name)
+    return text if get_origin(setting.kind) is tuple else checked(value, setting, name)
 
 
 def _metavar(kind: Any) -> str:
