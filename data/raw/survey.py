@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from data.loader import LARGE_MOVE
-from data.raw.text import Float64Array
 from utils.errors import DataError
 
 Dates = npt.NDArray[np.datetime64]
@@ -135,130 +134,100 @@ def survey_of(rows: pd.DataFrame) -> Survey:
     """
     if rows.empty:
         raise DataError("expected bars to survey, got no usable row; check the source")
-    names = rows["ticker"].cat.categories.to_numpy(dtype=object)
-    column = rows["ticker"].cat.codes.to_numpy().astype(np.int64)
-    numbers, day = np.unique(rows["day"].to_numpy(dtype=np.int64), return_inverse=True)
+    numbers, session = np.unique(rows["day"].to_numpy(dtype=np.int64), return_inverse=True)
     dates = numbers.astype("datetime64[D]")
-    bars = _Bars(names, dates, column, day, *(rows[role].to_numpy() for role in ("open", "high", "low", "close")))
-    first = np.flatnonzero(np.diff(column, prepend=-1))
-    last = np.append(first[1:], len(column)) - 1
-    lives = [
-        Spell(name, dates[day[begin]], dates[day[end]], int(day[end] - day[begin]) + 1)
-        for name, begin, end in zip(names[column[first]], first, last, strict=True)
-    ]
+    bars = rows.assign(session=session, ticker=rows["ticker"].astype(object)).reset_index(drop=True)
+    bars["previous"] = bars.groupby("ticker")["session"].shift()
+    lives = bars.groupby("ticker")["session"].agg(["first", "last"])
+    begins = _spells(dates, lives.sort_values("first", ascending=False, kind="stable").reset_index())
+    ends = _spells(dates, lives.sort_values("last", kind="stable").reset_index())
     return Survey(
-        years=_years(column, day, dates, len(names)),
+        years=_years(bars, dates),
         dates=dates,
-        traded=np.bincount(day, minlength=len(dates)),
-        thin=_thin(dates, day, first, last),
-        gaps=_gaps(bars),
-        moves=_moves(bars),
-        stale=_stale(bars),
-        widened=_widened(bars),
-        late=sorted((life for life in lives if life.first > dates[0]), key=lambda life: life.first, reverse=True),
-        early=sorted((life for life in lives if life.last < dates[-1]), key=lambda life: life.last),
-        tickers=len(names),
+        traded=np.bincount(session, minlength=len(dates)),
+        thin=_thin(dates, session, lives),
+        gaps=_gaps(bars, dates),
+        moves=_moves(bars, dates),
+        stale=_stale(bars, dates),
+        widened=_widened(bars, dates),
+        late=[one for one in begins if one.first > dates[0]],
+        early=[one for one in ends if one.last < dates[-1]],
+        tickers=len(lives),
     )
 
 
-@dataclass(frozen=True)
-class _Bars:
-    """Rows sorted by (column, day): indices and prices, all (rows,)."""
-
-    names: npt.NDArray[np.object_]
-    dates: Dates
-    column: IntArray
-    day: IntArray
-    open: Float64Array
-    high: Float64Array
-    low: Float64Array
-    close: Float64Array
-
-    def spell(self, begin: int, end: int, sessions: int) -> Spell:
-        """Return sessions of one ticker between two rows."""
-        dates = self.dates[self.day[[begin, end]]]
-        return Spell(self.names[self.column[begin]], dates[0], dates[1], sessions)
-
-
-def _years(column: IntArray, day: IntArray, dates: Dates, tickers: int) -> list[dict[str, str | float]]:
-    year_of_day = dates.astype("datetime64[Y]").astype(np.int64) + 1970
-    years, sessions = np.unique(year_of_day, return_counts=True)
-    place = np.searchsorted(years, year_of_day)[day]
-    bars = np.bincount(place * tickers + column, minlength=len(years) * tickers).reshape(len(years), tickers)
+def _spells(dates: Dates, found: pd.DataFrame) -> list[Spell]:
+    """Return rows of ticker, first and last session, and perhaps the number of sessions meant."""
+    counts = found["sessions"] if "sessions" in found else found["last"] - found["first"] + 1
+    columns = (found["ticker"], found["first"].astype(np.int64), found["last"], counts)
     return [
-        {
-            "year": str(year),
-            "sessions": int(count),
-            "tickers": int((own > 0).sum()),
-            "rows": int(own.sum()),
-            "traded %": float(100 * own.sum() / (count * (own > 0).sum())),
-        }
-        for year, count, own in zip(years, sessions, bars, strict=True)
+        Spell(ticker, dates[first], dates[last], int(count))
+        for ticker, first, last, count in zip(*columns, strict=True)
     ]
 
 
-def _thin(dates: Dates, day: IntArray, first: IntArray, last: IntArray) -> list[tuple[np.datetime64, int, int]]:
-    """Return thin sessions, the emptiest first; `first` and `last` are each ticker's rows."""
-    traded = np.bincount(day, minlength=len(dates))
-    begun = np.cumsum(np.bincount(day[first], minlength=len(dates)))
-    ended = np.cumsum(np.bincount(day[last] + 1, minlength=len(dates) + 1))[:-1]
+def _years(bars: pd.DataFrame, dates: Dates) -> list[dict[str, str | float]]:
+    year = (dates.astype("datetime64[Y]").astype(np.int64) + 1970)[bars["session"]]
+    found = bars.groupby(year).agg(sessions=("session", "nunique"), tickers=("ticker", "nunique"), rows=("day", "size"))
+    found["traded %"] = 100 * found["rows"] / (found["sessions"] * found["tickers"])
+    return [{"year": str(year), **own} for year, own in found.to_dict("index").items()]
+
+
+def _thin(dates: Dates, session: IntArray, lives: pd.DataFrame) -> list[tuple[np.datetime64, int, int]]:
+    """Return thin sessions, the emptiest first."""
+    traded = np.bincount(session, minlength=len(dates))
+    begun = np.cumsum(np.bincount(lives["first"], minlength=len(dates)))
+    ended = np.cumsum(np.bincount(lives["last"] + 1, minlength=len(dates) + 1))[:-1]
     alive = begun - ended
     found = np.flatnonzero(traded < THIN * alive)
     found = found[np.argsort(traded[found] / alive[found], kind="stable")]
     return [(dates[at], int(traded[at]), int(alive[at])) for at in found]
 
 
-def _gaps(bars: _Bars) -> list[Spell]:
-    missing = np.where(np.diff(bars.column) == 0, np.diff(bars.day) - 1, 0)
-    found = np.flatnonzero(missing > 0)
-    return [
-        bars.spell(int(at), int(at) + 1, int(missing[at])) for at in found[np.argsort(-missing[found], kind="stable")]
-    ]
+def _gaps(bars: pd.DataFrame, dates: Dates) -> list[Spell]:
+    found = bars.assign(first=bars["previous"], last=bars["session"], sessions=bars["session"] - bars["previous"] - 1)
+    return _spells(dates, found[found["sessions"] > 0].sort_values("sessions", ascending=False, kind="stable"))
 
 
-def _moves(bars: _Bars) -> list[Move]:
+def _moves(bars: pd.DataFrame, dates: Dates) -> list[Move]:
     """Return moves beyond 50%, those beyond 25% that the next bar undoes, and steps that look like a missed split."""
-    is_same = np.diff(bars.column) == 0
-    log = np.where(is_same, np.log(bars.close[1:] / bars.close[:-1]), 0.0)
-    night = np.where(is_same, np.log(bars.open[1:] / bars.close[:-1]), 0.0)
-    following = np.append(log[1:], 0.0)
-    percent = 100 * np.expm1(log)
+    before = bars["close"].shift().where(bars["previous"].notna())
+    log, night = (np.log(bars[price] / before).fillna(0.0).to_numpy() for price in ("close", "open"))
+    percent, size = 100 * np.expm1(log), np.abs(night)
     ratios, words = np.log(np.array([new / old for new, old in SPLITS])), [f"{new}:{old}" for new, old in SPLITS]
-    size = np.abs(night)
     at_ratio = np.clip(np.searchsorted((ratios[1:] + ratios[:-1]) / 2, size), 0, len(ratios) - 1)
     large = np.abs(percent) > 100 * LARGE_MOVE
+    following = np.append(log[1:], 0.0)
     is_undone = (np.abs(log) > np.log1p(REVERSING_MOVE)) & (np.abs(log + following) < _UNDONE * np.abs(log))
     is_back = np.append(False, is_undone[:-1])
-    # A split is there over night, and still there at the close.
+    # A split shows over night and persists at the close.
     is_ratio = (
         ~is_undone & ~is_back & (np.abs(size - ratios[at_ratio]) < _NEAR_RATIO) & (np.abs(log - night) < _KEPT * size)
     )
     found = np.flatnonzero(large | is_undone | is_ratio)
-    found = found[np.argsort(-np.abs(log[found]), kind="stable")]
-    result = []
-    for at in found:
+    tickers, days, result = bars["ticker"].to_numpy(), dates[bars["session"]], []
+    for at in found[np.argsort(-np.abs(log[found]), kind="stable")]:
         split = words[at_ratio[at]] if night[at] < 0 else ":".join(reversed(words[at_ratio[at]].split(":")))
         marks = {BEYOND: large[at], UNDONE: is_undone[at], BACK: is_back[at], LIKE_SPLIT: is_ratio[at]}
-        where = bars.names[bars.column[at + 1]], bars.dates[bars.day[at + 1]]
         held = tuple(mark for mark, has in marks.items() if has)
-        result.append(Move(*where, float(percent[at]), held, split if is_ratio[at] else ""))
+        result.append(Move(tickers[at], days[at], float(percent[at]), held, split if is_ratio[at] else ""))
     return result
 
 
-def _stale(bars: _Bars) -> list[Spell]:
-    """Return runs of bars with equal opens, highs, lows and closes."""
-    prices = np.stack((bars.open, bars.high, bars.low, bars.close))
-    is_flat = (prices[:, 1:] == bars.close[:-1]).all(axis=0) & (np.diff(bars.column) == 0)
-    edges = np.diff(np.concatenate(([False], is_flat, [False])).astype(np.int8))
-    begins, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
-    spells = [bars.spell(int(begin), int(end), int(end - begin) + 1) for begin, end in zip(begins, ends, strict=True)]
-    return sorted((one for one in spells if one.sessions >= STALE_SESSIONS), key=lambda one: -one.sessions)
+def _stale(bars: pd.DataFrame, dates: Dates) -> list[Spell]:
+    """Return runs of bars with equal opens, highs, lows and closes, the longest first."""
+    is_repeated = bars[["open", "high", "low", "close"]].eq(bars["close"].shift(), axis=0).all(axis=1)
+    run = (~(is_repeated & bars["previous"].notna())).cumsum()
+    found = bars.groupby(run).agg(
+        ticker=("ticker", "first"), first=("session", "first"), last=("session", "last"), sessions=("day", "size")
+    )
+    found = found[found["sessions"] >= STALE_SESSIONS]
+    return _spells(dates, found.sort_values("sessions", ascending=False, kind="stable"))
 
 
-def _widened(bars: _Bars) -> list[Move]:
-    above = np.maximum(bars.open, bars.close) / bars.high - 1
-    below = bars.low / np.minimum(bars.open, bars.close) - 1
-    size = 100 * np.maximum(above, below)
-    found = np.flatnonzero(size > 0)
-    found = found[np.argsort(-size[found], kind="stable")]
-    return [Move(bars.names[bars.column[at]], bars.dates[bars.day[at]], float(size[at]), ()) for at in found]
+def _widened(bars: pd.DataFrame, dates: Dates) -> list[Move]:
+    body = bars[["open", "close"]]
+    excess = np.maximum(body.max(axis=1) / bars["high"], bars["low"] / body.min(axis=1)) - 1
+    found = bars.assign(percent=100 * excess)[excess > 0].sort_values("percent", ascending=False, kind="stable")
+    columns = (found["ticker"], found["session"], found["percent"])
+    return [Move(ticker, dates[at], float(percent), ()) for ticker, at, percent in zip(*columns, strict=True)]
