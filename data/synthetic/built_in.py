@@ -16,7 +16,7 @@ import pandas as pd
 from data.features import NormalizationStats
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.synthetic.law import Float64Array, MarketLaw
+from data.synthetic.law import Float64Array, PlantedKind
 from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
@@ -48,7 +48,7 @@ class SyntheticMarket:
 
 def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     """Draw a market; the same settings and seed give the same market on every platform."""
-    law = PLANTED_KINDS[config.kind].law
+    law = PLANTED_KINDS[config.kind]
     # A stream for each purpose: the noise and the bars stay as they are when the drift is drawn in another way.
     for_noise, for_drift, for_bars, for_common = (
         np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(4)
@@ -105,7 +105,7 @@ def _single(values: Float64Array) -> Float64Array:
     return values.astype(np.float32).astype(np.float64)
 
 
-def _tickers(config: SyntheticConfig, law: MarketLaw) -> list[str]:
+def _tickers(config: SyntheticConfig, law: PlantedKind) -> list[str]:
     digits = max(3, len(str(config.stocks - 1)))  # as many in each, so that the order of names is that of columns
     context = [f"X{column:0{digits}d}" for column in range(len(law.context_noise_ratios(config)))]
     return [f"S{stock:0{digits}d}" for stock in range(config.stocks)] + context

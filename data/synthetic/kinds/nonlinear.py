@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.sparse import csr_array
 
-from data.synthetic.law import Float64Array, MarketLaw, PlantedKind, log_persistence, mean_return
+from data.synthetic.law import Float64Array, PlantedKind, log_persistence, mean_return
 from utils.config.trader import SyntheticConfig
 
 NONLINEAR_COMMON_SHARE = 0.7**2 / (0.7**2 + 1.5**2)
@@ -46,14 +46,14 @@ class TrendDrift:
 
     def kind(self) -> PlantedKind:
         """Return the kind of market that has this drift."""
-        return PlantedKind(MarketLaw(self.drift, self.summed_variance, NONLINEAR_COMMON_SHARE), self.rule, self.oracle)
+        return PlantedKind(self.drift, self.summed_variance, self.rule, self.oracle, NONLINEAR_COMMON_SHARE)
 
     def next_drift(self, trends: Float64Array) -> Float64Array:
         """Return the next day's drift from (2, ...) trends."""
         return self.shape(trends) - self.mean
 
     def drift(self, config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-        """Return the (days, columns) drifts after (days, columns) own noise; see `MarketLaw`."""
+        """Return the (days, columns) drifts after (days, columns) own noise; see `PlantedKind`."""
         std, before = own_std(config), generator.standard_normal((_HISTORY, own.shape[1]))
         drift = np.zeros((_HISTORY + len(own), own.shape[1]))
         trends = np.zeros((2, own.shape[1]))

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 from scipy.special import ndtr
 
-from data.synthetic.law import Float64Array, MarketLaw, PlantedKind, log_persistence
+from data.synthetic.law import Float64Array, PlantedKind, log_persistence
 from utils.config.trader import SyntheticConfig
 
 SPIKE_FALL_CHANCE = 0.01
@@ -114,4 +114,4 @@ def _oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> 
     return _scores(jump, excess, holding_days)
 
 
-SPIKES = PlantedKind(MarketLaw(_drift, _variance), _rule, _oracle)
+SPIKES = PlantedKind(_drift, _variance, _rule, _oracle)
