@@ -16,8 +16,8 @@ from training.commands.arguments import SweepArguments
 from training.commands.train import run_training
 from training.evaluation.page.write import write_document
 from training.evaluation.tables import EQUITY
-from training.run.kept_test import fetch_files, is_begun, keep_files, store_of_folds
 from training.run.market import MARKET, load_market, remember_market
+from training.run.study_folder import fetch_files, is_begun, keep_files, store_of_folds
 from training.sweep.outcome import Outcome, outcome_of, profit_of, toml_of, values_of, varied
 from training.sweep.page import render, short_table
 from training.sweep.plan import KIND, SweepPlan, run_name

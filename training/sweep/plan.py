@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.run.kept_test import Kind
+from training.run.study_folder import StudyKind
 from training.sweep.space import Space, space_of
 
-KIND = Kind("sweep", "sweep_plan.json", "trial-*")
+KIND = StudyKind("sweep", "sweep_plan.json", "trial-*")
 
 
 @dataclass(frozen=True)

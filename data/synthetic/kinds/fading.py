@@ -155,7 +155,7 @@ class Transient:
         return StateSpace(self.log_persistence, math.expm1(self.log_persistence), moved, own, moved)
 
     def drift(self, config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-        """Return the (days, columns) decay of the deviations that (days, columns) own noise moves; see `PlantedKind`."""
+        """Return the (days, columns) decay of the deviations that own noise moves; see `PlantedKind`."""
         variance = config.daily_noise**2 * (1.0 - self.common_share)
         normal = generator.standard_normal((len(own) + 1, own.shape[1]))
         # Given a day's noise, the part that moves the deviation is normal around its share of it.
