@@ -9,13 +9,12 @@ volume stays the money traded.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
 
 import numpy as np
 import pandas as pd
 
 from data.raw.layout import PRICES
-from data.raw.text import EPOCH, Float64Array
+from data.raw.text import Float64Array, date_of
 
 _SURE = 1 / 6
 """Standard error of a slope, which is 0 or 1, below which it tells; a slope nearer than this to 1/2 does not."""
@@ -66,7 +65,7 @@ def scaled_events(rows: pd.DataFrame) -> list[Adjustment]:
     largest = ""
     if found.size:
         worst = found[np.argmax(size[found])]
-        largest = f"{1 / step[worst]:.4g} ({rows['ticker'].iloc[worst]}, {_day(rows['day'].iloc[worst + 1])})"
+        largest = f"{1 / step[worst]:.4g} ({rows['ticker'].iloc[worst]}, {date_of(rows['day'].iloc[worst + 1])})"
     count = len(np.unique(codes[found + 1]))
     outcome = "open, high, low and close scaled by adjusted close / close, volume the other way"
     if not found.size:
@@ -141,7 +140,7 @@ def _described(what: str, events: pd.DataFrame, rows: pd.DataFrame, is_yfinance:
             worst = of.iloc[int(np.argmax(np.abs(np.log(of["size"]))))]
             place = int(worst["row"])
             size = _ratio(worst["size"]) if what == "Splits" else f"{100 * (1 - worst['size']):.2g}% of the price"
-            largest = f"{size} ({rows['ticker'].iloc[place]}, {_day(rows['day'].iloc[place])})"
+            largest = f"{size} ({rows['ticker'].iloc[place]}, {date_of(rows['day'].iloc[place])})"
             result.append(Adjustment(what, len(of), of["ticker"].nunique(), largest, outcome))
     return result
 
@@ -183,7 +182,3 @@ def _state(products: Float64Array, squares: Float64Array, noise: float) -> Float
         slope, error = products / squares, noise / np.sqrt(squares)
     is_sure = (error < _SURE) & (np.abs(slope - 0.5) > _SURE)
     return np.where(is_sure, slope > 0.5, np.nan)
-
-
-def _day(number: int) -> date:
-    return date.fromordinal(EPOCH + int(number))

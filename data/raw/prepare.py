@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -24,7 +24,7 @@ from data.raw.adjustment import Adjustment, adjust_for_events, scale_to_adjusted
 from data.raw.files import PARQUET_SUFFIXES, BarFile, open_file, read_file
 from data.raw.layout import EVENTS, PRICES, VALUES, UnusableFileError
 from data.raw.survey import NO_SURVEY, Survey, survey_of
-from data.raw.text import EPOCH, NO_DAY
+from data.raw.text import EPOCH, NO_DAY, date_of
 from utils.errors import DataError
 
 CSV_SUFFIXES = (".csv", ".txt", ".tsv")
@@ -114,17 +114,25 @@ def prepare(source: Path, target: Path, benchmark: str | None = None) -> Prepare
     if not parts:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in summary.skipped[:3])
         raise DataError(f"expected files with daily bars in {source}, got none that can be used ({reasons})")
-    summary.files_read = len(parts)
     names = _plain_tickers(list(tickers), summary)
     rows = _merge(parts, names, summary.dropped)
     is_yfinance = any(file.layout.is_yfinance for file in files)
     rows = _adjust(rows, pd.concat(events, ignore_index=True), names, is_yfinance, summary)
     rows, index = _without_benchmark(rows, benchmark)
-    _describe(rows, summary)
-    _write(rows, target)
+    stocks = rows["ticker"].cat.categories
+    summary.files_read, summary.rows_kept, summary.tickers = len(parts), len(rows), len(stocks)
+    summary.first_date, summary.last_date = date_of(rows["day"].min()), date_of(rows["day"].max())
+    summary.dropped = +summary.dropped  # without reasons that apply to no row
+    summary.notes += [
+        f"{name} looks like an index: --benchmark '{name}' takes it out of the tickers"
+        for name in stocks
+        if name.startswith("^")
+    ]
+    summary.survey = survey_of(rows)
+    _write(rows, ["ticker", *VALUES], target)
     if index is not None:
         summary.benchmark = target.with_name(f"{target.stem}.benchmark.csv")
-        _write_benchmark(index, summary.benchmark)
+        _write(index, ["close"], summary.benchmark)
     return summary
 
 
@@ -208,33 +216,21 @@ def _usable(
     for reason, fault in faults.items():
         summary.dropped[reason] += int(fault[rows.index].sum())
         rows = rows[~fault[rows.index]]
-    rows = _without_wrong_digits(rows, name, list(tickers), summary)
+    is_wrong = has_wrong_digit(rows[PRICES].to_numpy(dtype=np.float32).T)
+    if is_wrong.any():
+        names, reason = list(tickers), f"price {LARGEST_RATIO:g} times another one of its bar"
+        wrong = rows.loc[is_wrong, ["ticker", "day"]].itertuples(index=False)
+        named = [f"{names[code]} on {date_of(day)}" for code, day in wrong]
+        rest = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+        summary.dropped[reason] += len(named)
+        summary.notes.append(f"{name}: dropped {', '.join(named[:_NAMED])}{rest}: {reason}")
+        rows = rows[~is_wrong]
     if rows.empty:
         raise UnusableFileError("no row with a date and four positive prices that go together")
     if 3 * len(rows[["ticker", "day"]].drop_duplicates()) < len(rows):
         wish = ", or a column of tickers" if is_one_ticker else ""
         raise UnusableFileError(f"many rows for one date: expected daily bars{wish}")
     return rows
-
-
-def _without_wrong_digits(
-    rows: pd.DataFrame, name: str, tickers: Sequence[str], summary: PrepareSummary
-) -> pd.DataFrame:
-    """Return rows whose prices go together; the others are counted, and noted with ticker and date."""
-    is_wrong = has_wrong_digit(rows[PRICES].to_numpy(dtype=np.float32).T)
-    wrong = rows[is_wrong]
-    if wrong.empty:
-        return rows
-    reason = f"price {LARGEST_RATIO:g} times another one of its bar"
-    summary.dropped[reason] += len(wrong)
-    first = wrong[:_NAMED]
-    named = [
-        f"{tickers[code]} on {date.fromordinal(EPOCH + int(day))}"
-        for code, day in zip(first["ticker"], first["day"], strict=True)
-    ]
-    rest = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-    summary.notes.append(f"{name}: dropped {', '.join(named)}{rest}: {reason}")
-    return rows[~is_wrong]
 
 
 def _plain_tickers(names: list[str], summary: PrepareSummary) -> list[str]:
@@ -249,9 +245,8 @@ def _plain_tickers(names: list[str], summary: PrepareSummary) -> list[str]:
 def _merge(parts: Sequence[pd.DataFrame], names: Sequence[str], dropped: Counter[str]) -> pd.DataFrame:
     """Return rows of all files sorted by ticker, as a category, and day, the last of each kept."""
     rows = pd.concat(parts, ignore_index=True)
-    tickers = pd.Categorical.from_codes(rows["ticker"], names).remove_unused_categories()
-    rows["ticker"] = tickers.reorder_categories(sorted(tickers.categories))
-    rows = rows.iloc[np.lexsort((rows["day"], rows["ticker"].cat.codes))]  # rows of one date stay in the order read
+    rows["ticker"] = pd.Categorical(np.array(names, dtype=object)[rows["ticker"]])
+    rows = rows.sort_values(["ticker", "day"], kind="stable")  # rows of one date stay in the order read
     is_repeated = rows.duplicated(["ticker", "day"], keep="last")
     kept = rows[~is_repeated]
     identical = len(rows[is_repeated].merge(kept))
@@ -267,9 +262,8 @@ def _adjust(
     if "scale" in rows:
         summary.adjustments += scaled_events(rows)
         rows = rows.drop(columns="scale")
-    places = {name: place for place, name in enumerate(rows["ticker"].cat.categories)}
-    code_of = np.array([places.get(name, -1) for name in names])
     events = events.drop_duplicates(["ticker", "day"], keep="last")
+    code_of = rows["ticker"].cat.categories.get_indexer(names)
     events = events.assign(ticker=code_of[events["ticker"].astype(np.int64)])
     events = events[events["ticker"] >= 0]
     if len(events):
@@ -295,39 +289,18 @@ def _without_benchmark(rows: pd.DataFrame, benchmark: str | None) -> tuple[pd.Da
     return others, rows[is_index]
 
 
-def _describe(rows: pd.DataFrame, summary: PrepareSummary) -> None:
-    """Fill in what is known when all rows are there."""
-    summary.rows_kept = len(rows)
-    summary.dropped = +summary.dropped  # without the reasons that no row had
-    summary.tickers = len(rows["ticker"].cat.categories)
-    summary.first_date, summary.last_date = (
-        date.fromordinal(EPOCH + int(day)) for day in (rows["day"].min(), rows["day"].max())
-    )
-    for name in rows["ticker"].cat.categories:
-        if name.startswith("^"):
-            summary.notes.append(f"{name} looks like an index: --benchmark '{name}' takes it out of the tickers")
-    summary.survey = survey_of(rows)
-
-
-def _write(rows: pd.DataFrame, target: Path) -> None:
-    columns = {"date": pa.array(rows["day"].to_numpy()).cast(pa.date32()), "ticker": pa.array(rows["ticker"])}
-    columns |= {role: pa.array(rows[role].to_numpy()) for role in VALUES}
-    _write_in_one_step(target, lambda file: pq.write_table(pa.table(columns), file, compression="zstd"))
-
-
-def _write_benchmark(rows: pd.DataFrame, target: Path) -> None:
+def _write(rows: pd.DataFrame, columns: Sequence[str], target: Path) -> None:
+    """Write dates and columns as CSV or parquet, beside its place and moved there: readers never see half a file."""
     days = pa.array(rows["day"].to_numpy()).cast(pa.date32())
-    table = pa.table({"date": days, "close": pa.array(rows["close"].to_numpy())})
-    _write_in_one_step(target, lambda file: pa_csv.write_csv(table, file))
-
-
-def _write_in_one_step(target: Path, write: Callable[[object], object]) -> None:
-    """Write a file beside its place and move it there, so that no half file is ever seen under its name."""
+    table = pa.table({"date": days, **{name: pa.array(rows[name]) for name in columns}})
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            write(file)
+            if "ticker" in columns:
+                pq.write_table(table, file, compression="zstd")
+            else:
+                pa_csv.write_csv(table, file)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(target)

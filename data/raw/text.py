@@ -58,6 +58,11 @@ def _parsed(texts: pd.Series, formats: Sequence[str]) -> pd.Series:
     return pd.Series(np.where(found.isna(), np.nan, days), dtype=np.float64)
 
 
+def date_of(day: float) -> date:
+    """Return the date of a number of days since 1970-01-01."""
+    return date.fromordinal(EPOCH + int(day))
+
+
 def is_day(text: str) -> bool:
     """Return whether the text is a date."""
     return bool(resolve_days([text])[0][0] != NO_DAY)
