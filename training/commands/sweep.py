@@ -1,4 +1,4 @@
-"""`python main.py sweep`: try settings on validation days, and say how much of the best result is the choice."""
+"""`python main.py sweep`: try settings on validation days, and report how overfit the selection of the best is."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from training.run.market import MARKET, load_market, remember_market
 from training.run.study_folder import fetch_files, is_begun, keep_files, store_of_folds
 from training.sweep.outcome import Outcome, outcome_of, profit_of, toml_of, values_of, varied
 from training.sweep.page import render, short_table
-from training.sweep.plan import KIND, SweepPlan, run_name
-from training.sweep.rounds import Run, play_round, rounds
-from training.sweep.space import read_space
-from training.sweep.study import FIRST_LOOK, STUDY, Record, require_optuna
+from training.sweep.space import KIND, SweepPlan, read_space, run_name
+from training.sweep.study import FIRST_LOOK, STUDY, Record, Run, play_round, require_optuna, rounds
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.settings import settings_to_resume
@@ -57,13 +55,13 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
     """
     require_optuna()
     if arguments.cluster is not None:
-        import_ray()  # or it is told before anything begins
+        import_ray()  # fails here, before anything begins
     store = open_cloud()
     is_reached = store is not None and store.check()
     path, plan, config = _open(arguments, explicit, store if is_reached else None)
     with RunLock(path):
         setup_logging(path, verbose=config.verbose)
-        splits = _remembered_splits(path, config)
+        splits = remember_market(path, load_market(config)[0]).splits
         _introduce(path, plan, config)
         files = [file for file in (config.data, config.investable) if file is not None]
         shared = None if store is not None else path
@@ -72,11 +70,14 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
             JobTable(None, path, is_drawn=executor.is_apart) as table,
             closing(Record(path)) as record,
         ):
-            train = partial(_train_all, _Runs(path, config, explicit, splits, executor, table))
+            train = partial(_train_all, path, config, explicit, splits, executor, table)
             for numbers in rounds(plan.trials):
                 play_round(record, plan.distributions, numbers, plan.seeds, config.seed, train)
-                best = "" if record.best_value is None else f"; best so far {record.best_value:+.2f} %"
-                logger.info("%d of %d trials have ended%s", numbers.stop, plan.trials, best)
+                best = max(
+                    (trial.value or 0.0 for trial in record.trials if trial.state.name == "COMPLETE"), default=None
+                )
+                so_far = "" if best is None else f"; best so far {best:+.2f} %"
+                logger.info("%d of %d trials have ended%s", numbers.stop, plan.trials, so_far)
                 if store is not None and is_reached:
                     keep_files(store, path, (KIND.plan, MARKET, STUDY))
             _require_results(path, config, record.trials)
@@ -114,15 +115,9 @@ def _resumed(
     if now.generations != began.generations:
         raise ConfigError(
             f"expected generations = {began.generations}, with which the sweep began, got {now.generations}; leave it "
-            "out, for trials are compared that were trained alike"
+            "out: only trials trained for as many generations compare"
         )
     return path, plan, now
-
-
-def _remembered_splits(path: Path, config: Config) -> Splits:
-    """Return the days of all trials, as they were when the sweep began, whatever the data have grown by since."""
-    market, _ = load_market(config)
-    return remember_market(path, market).splits
 
 
 def _introduce(path: Path, plan: SweepPlan, config: Config) -> None:
@@ -132,29 +127,22 @@ def _introduce(path: Path, plan: SweepPlan, config: Config) -> None:
         logger.info("  %s: %s", name, " ".join(f"{key} {value}" for key, value in table.items()))
     if plan.seeds <= FIRST_LOOK:
         logger.warning(
-            "no trial can be given up early: the test needs %d seeds that all lose, so that --seeds %d or more would "
-            "save runs",
+            "no trial can be given up early: the test needs %d seeds that all lose; --seeds %d or more would save runs",
             FIRST_LOOK,
             FIRST_LOOK + 1,
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Runs:
-    """What the runs of a sweep have in common, and who trains them."""
-
-    path: Path
-    """The sweep's folder."""
-    config: Config
-    explicit: frozenset[str]
-    splits: Splits
-    executor: Executor
-    table: JobTable
-
-
-def _train_all(runs: _Runs, asked: Mapping[Run, Mapping[str, Any]]) -> dict[Run, Finished]:
-    """Train runs to their last generation, each from where it stopped, and bring their results to this disk."""
-    path, config = runs.path, runs.config
+def _train_all(
+    path: Path,
+    config: Config,
+    explicit: frozenset[str],
+    splits: Splits,
+    executor: Executor,
+    table: JobTable,
+    asked: Mapping[Run, Mapping[str, Any]],
+) -> dict[Run, Finished]:
+    """Train runs to their last generation, each from where it stopped; their results end up on this disk."""
     by_name = {run_name(run.number, config.seed + run.place): run for run in asked}
     for name in by_name:
         if (path / name / CONFIG).is_file():
@@ -166,12 +154,12 @@ def _train_all(runs: _Runs, asked: Mapping[Run, Mapping[str, Any]]) -> dict[Run,
         own = dataclasses.replace(
             varied(config, asked[run]), runs_dir=path, run=name, resume=None, seed=config.seed + run.place
         )
-        work = partial(_train, own, runs.explicit, runs.splits)
+        work = partial(_train, own, explicit, splits)
         jobs.append(Job(name, work, gpus=int(config.device != "cpu")))
     found = {}
-    for end in runs.executor.run(jobs, runs.table.tell):
+    for end in executor.run(jobs, table.tell):
         setup_logging(path, verbose=config.verbose)
-        runs.table.add(end)
+        table.add(end)
         found[by_name[end.name]] = end
     return found
 
@@ -191,15 +179,15 @@ def _train(config: Config, explicit: frozenset[str], splits: Splits) -> float:
 
 
 def _has_results(folder: Path, store: ObjectStore | None) -> bool:
-    """Tell whether a run has ended; its results are fetched where only the store of runs has them."""
+    """Return whether a run has ended; results that only the store has are fetched."""
     if (folder / SUMMARY).is_file():
         return True
-    # The summary comes last: it says that the run has ended.
+    # The summary comes last: it marks the end of the run.
     return store is not None and fetch_files(store, folder, (EQUITY, SUMMARY))
 
 
 def _require_results(path: Path, config: Config, trials: Sequence[FrozenTrial]) -> None:
-    """Bring the results of all runs to this disk. Raises ConfigError where some are nowhere."""
+    """Fetch the results of all runs. Raises ConfigError where some are missing everywhere."""
     store = store_of_folds(path.name)
     for trial in trials:
         for place in trial.intermediate_values:
@@ -212,7 +200,7 @@ def _require_results(path: Path, config: Config, trials: Sequence[FrozenTrial]) 
 
 
 def _publish(outcome: Outcome, trials: Sequence[FrozenTrial], path: Path) -> None:
-    """Write what was found, and tell it in short."""
+    """Write the results and log a summary."""
     write_json(path / RESULTS, values_of(outcome))
     tried = f"trial {outcome.best.number}, the best of {len(outcome.tried)} of sweep {outcome.name} on validation days"
     write_atomically(path / BEST, toml_of(outcome.best_config, tried))
@@ -224,7 +212,7 @@ def _publish(outcome: Outcome, trials: Sequence[FrozenTrial], path: Path) -> Non
 
 
 def _commands(outcome: Outcome, path: Path) -> list[str]:
-    """Return the commands that judge the best settings on days that chose nothing, by seeds that chose nothing."""
+    """Return the commands that judge the best settings on unseen days, with unseen seeds."""
     config, program = outcome.config, ("python", "main.py")
     run = ("--run", f"{outcome.name}-best")
     runs = () if config.runs_dir == Path("runs") else ("--runs-dir", str(config.runs_dir))

@@ -16,7 +16,7 @@ import pandas as pd
 
 from training.evaluation.tables import EQUITY
 from training.evaluation.tracks import CHAMPION, EQUAL
-from training.sweep.plan import SweepPlan, run_name
+from training.sweep.space import SweepPlan, run_name
 from training.sweep.study import ERROR, importances
 from utils.config.settings import flatten, to_dict, with_settings
 from utils.config.trader import Config

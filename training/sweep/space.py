@@ -1,12 +1,14 @@
-"""The space of a sweep: which settings vary, and between which values."""
+"""The plan of a sweep: its size, and which settings vary between which values."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from training.run.study_folder import StudyKind
 from utils.config.settings import Setting, checked, flatten, nearest, read_toml, require, settings_of, typed
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -14,19 +16,44 @@ from utils.errors import ConfigError
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
+KIND = StudyKind("sweep", "sweep_plan.json", "trial-*")
 VARIABLE = (
     *(name for name in settings_of(Config) if name.startswith(("learning.", "evolution."))),
     *("generations", "evaluation.fitness_windows", "evaluation.exploration_windows"),
     *("env.stake_percent", "env.max_new_positions_per_day"),
     *("env.inaction_penalty", "env.loss_multiplier", "env.zero_trades_penalty"),
 )
-"""Settings that may vary: they change what is learned or how it is used, and leave days, prices and costs as they are,
-so that profits can be compared."""
+"""Settings that may vary: they affect learning and trading but not days, prices or costs, so that profits compare."""
 _KEYS = ("low", "high", "log", "step", "choices")
 
 
 Space = Mapping[str, "BaseDistribution"]
 """Optuna's distribution of each setting that varies, by its dotted name."""
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The size of a sweep and the tables of its space."""
+
+    trials: int
+    seeds: int
+    space: dict[str, dict[str, Any]]
+    """By the dotted name of the setting."""
+
+    @property
+    def distributions(self) -> Space:
+        """Return the space as Optuna's distributions. Raises ConfigError where this version cannot use it."""
+        return space_of(self.space, KIND.plan)
+
+
+def run_name(number: int, seed: int) -> str:
+    """Return the name of a run's folder, by the number of its trial and its seed."""
+    return f"trial-{number:03d}-seed-{seed}"
+
+
+def trials_beside(run: Path) -> int:
+    """Count the trials of the sweep that a run belongs to, all compared on the same days; 1 for a single run."""
+    return KIND.read(run.parent, SweepPlan)[0].trials if (run.parent / KIND.plan).is_file() else 1
 
 
 def read_space(path: Path) -> dict[str, dict[str, Any]]:
