@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections import Counter
@@ -19,7 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from data.loader import LARGEST_RATIO, has_wrong_digit
+from data.loader import LARGEST_RATIO, has_wrong_digit, most_like
 from data.raw.adjustment import Adjustment, adjust_for_events, scale_to_adjusted, scaled_events
 from data.raw.files import PARQUET_SUFFIXES, BarFile, open_file, read_file
 from data.raw.layout import EVENTS, PRICES, VALUES, UnusableFileError
@@ -278,8 +277,8 @@ def _without_benchmark(rows: pd.DataFrame, benchmark: str | None) -> tuple[pd.Da
         return rows, None
     names = list(rows["ticker"].cat.categories)
     if benchmark not in names:
-        near = difflib.get_close_matches(benchmark, names, n=1, cutoff=0.5)
-        hint = f"the nearest is {near[0]!r}" if near else f"such as {', '.join(names[:5])}"
+        near = most_like(benchmark, names)
+        hint = f"the nearest is {near!r}" if near else f"such as {', '.join(names[:5])}"
         raise DataError(f"expected --benchmark to be a ticker of the data, got {benchmark!r} ({hint}); check its name")
     if len(names) == 1:
         raise DataError(f"expected other tickers beside --benchmark {benchmark}, got none; add the stocks to trade")

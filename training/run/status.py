@@ -45,6 +45,8 @@ def status_block(record: Mapping[str, Any], memory: str, holds_market: bool = Fa
     phases = ("fit", "evaluate", "evolve", "train", "validate", "checkpoint")
     spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))
     win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]
+    evidence = Evidence(learning["p_value_selection"], learning["p_value_timing"])
+    holds = "; it holds the market" if holds_market else ""
     lines = {
         "Replay": _replay(replay),
         "Time": f"{total}, average {average}, left {left} "
@@ -55,7 +57,7 @@ def status_block(record: Mapping[str, Any], memory: str, holds_market: bool = Fa
         f"{_percent(win_rate, signed=False)}, {trading['positions_opened']:,} positions opened",
         "Days": f"{trading['days_with_positions']:,} with positions, {trading['days_without_positions']:,} without; "
         f"costs {cell(trading['costs'])}, penalties {cell(trading['penalties'])}",
-        "Validation": f"champion {_percent(validation['champion'])}; {_evidence(learning, holds_market)}",
+        "Validation": f"champion {_percent(validation['champion'])}; {evidence}{holds}",
         "Learning": _learning(learning),
         **({"Networks": _networks(learning)} if "network_weight" in learning else {}),
         "Memory": memory,
@@ -90,12 +92,6 @@ def _replay(replay: Mapping[str, Any]) -> str:
     if starts is None:
         return f"{size:,} / {capacity:,} transitions"
     return f"{size:,} / {capacity:,}, ready" if size >= starts else f"Buffer not ready: {size:,} / {starts:,}"
-
-
-def _evidence(learning: Mapping[str, Any], holds_market: bool) -> str:
-    """Return the p-value of the champion's forecasts, and whether the market is held instead."""
-    evidence = Evidence(learning["p_value_selection"], learning["p_value_timing"])
-    return f"{evidence}{'; it holds the market' if holds_market else ''}"
 
 
 def _learning(learning: Mapping[str, Any]) -> str:

@@ -99,7 +99,16 @@ def outcome_of(folder: Path, plan: SweepPlan, config: Config, trials: Sequence[F
 
     Raises ConfigError where no trial was trained on all seeds.
     """
-    tried = [_tried(trial) for trial in trials]
+    tried = [
+        Tried(
+            trial.number,
+            trial.params,
+            tuple(value for _, value in sorted(trial.intermediate_values.items())),
+            STATES[trial.state.name],
+            trial.user_attrs.get(ERROR, ""),
+        )
+        for trial in trials
+    ]
     complete = [one for one in tried if one.state == "complete"]
     if not complete:
         raise ConfigError(
@@ -114,24 +123,21 @@ def outcome_of(folder: Path, plan: SweepPlan, config: Config, trials: Sequence[F
     ratios = np.divide(excess.mean(axis=1), deviation, out=np.zeros(len(shown)), where=deviation > 1e-12)
     spread = float(ratios.std(ddof=1)) if len(shown) > 1 else 0.0
     threshold = expected_best_sharpe(spread, len(shown))
+    median_seed = config.seed + best.profits.index(statistics.median_low(best.profits))
+    summary = json.loads((folder / run_name(best.number, median_seed) / SUMMARY).read_text(encoding="utf-8"))
     return Outcome(
         folder.name,
         plan,
         config,
         tried,
         best,
-        _sentence(folder, best, config.seed),
+        summary["champion"]["verdict"]["validation"]["sentence"],
         importances(trials),
         # Their sum is monotone in the profit that trials are compared by.
         overfitting_probability(np.log1p(np.maximum(champion, -0.999999))),
         deflated_ratio(excess[shown.index(best)], threshold),
         YEAR_ROOT * threshold,
     )
-
-
-def _tried(trial: FrozenTrial) -> Tried:
-    profits = tuple(value for _, value in sorted(trial.intermediate_values.items()))
-    return Tried(trial.number, trial.params, profits, STATES[trial.state.name], trial.user_attrs.get(ERROR, ""))
 
 
 def _daily_returns(folder: Path, shown: Sequence[Tried], seeds: int, first_seed: int) -> tuple[Array, Array]:
@@ -146,12 +152,6 @@ def _daily_returns(folder: Path, shown: Sequence[Tried], seeds: int, first_seed:
     for place, curve in curves.items():
         champion[place], equal[place] = (daily_returns(curve[name].to_numpy()) for name in (CHAMPION, EQUAL))
     return champion, equal
-
-
-def _sentence(folder: Path, best: Tried, first_seed: int) -> str:
-    place = best.profits.index(statistics.median_low(best.profits))
-    summary = json.loads((folder / run_name(best.number, first_seed + place) / SUMMARY).read_text(encoding="utf-8"))
-    return str(summary["champion"]["verdict"]["validation"]["sentence"])
 
 
 def values_of(outcome: Outcome) -> dict[str, Any]:

@@ -93,7 +93,10 @@ def parse_command(argv: Sequence[str], commands: Mapping[str, Command]) -> Parse
     given = _read_words(words, name, commands)
     own = {key: given.pop(key) for key in setting_types(command.arguments) if key in given}
     if command.settings is not None:
-        given = {**_read_toml(own.get("config"), command.settings), **given}
+        if (path := own.get("config")) is not None:
+            flat = flatten(read_toml(path, "--config")).items()
+            stated = {key.replace("-", "_"): value for key, value in flat}
+            given = {**checked_settings(stated, command.settings, f" in {path}"), **given}
         if {"run", "resume"} <= given.keys():
             raise ConfigError(f"expected --run or --resume, got both ({given['run']!r}, {given['resume']!r})")
         defaults = command.settings() if command.defaults is None else command.defaults(given)
@@ -169,11 +172,6 @@ def _required(kind: type[Any]) -> set[str]:
     return {item.name for item in every if item.default is item.default_factory is dataclasses.MISSING}
 
 
-def _place(name: str, setting: Setting, is_required: bool) -> str:
-    word = name.upper() + (f" [{name.upper()} ...]" if get_origin(setting.kind) is tuple else "")
-    return word if is_required else f"[{word}]"
-
-
 class _Switch(argparse.Action):
     """Sets a setting to true by its own flag, to false by the one with `no-`."""
 
@@ -185,8 +183,11 @@ def _parser(name: str, commands: Mapping[str, Command], wants_help: bool) -> arg
     """Return the parser of a command; what it reads holds only what was given."""
     kind = commands[name].arguments
     known = arguments_of(kind)
-    by_place = [key for key, setting in known.items() if Mark.POSITIONAL in setting.notes]
-    places = [_place(key, known[key], key in _required(kind)) for key in by_place]
+    places = []
+    for key, setting in known.items():
+        if Mark.POSITIONAL in setting.notes:
+            word = key.upper() + (f" [{key.upper()} ...]" if get_origin(setting.kind) is tuple else "")
+            places.append(word if key in _required(kind) else f"[{word}]")
     parser = argparse.ArgumentParser(
         usage=" ".join([_program(name), "[-h]" if places else "[flags]", *places]),
         description=_wrapped(str(kind.__doc__)),
@@ -272,11 +273,3 @@ def _list_of(commands: Mapping[str, Command]) -> str:
         first = str(command.arguments.__doc__).split("\n\n")[0]
         lines.append(_wrapped(first, initial_indent=f"  {name:<22}", subsequent_indent=" " * 24))
     return "\n".join(lines)
-
-
-def _read_toml(path: Path | None, settings: type[Any]) -> dict[str, Any]:
-    """Return the settings of a TOML file by dotted name; hyphens in names count as underscores."""
-    if path is None:
-        return {}
-    flat = {name.replace("-", "_"): value for name, value in flatten(read_toml(path, "--config")).items()}
-    return checked_settings(flat, settings, f" in {path}")
