@@ -1,4 +1,4 @@
-"""The command line: argparse reads the flags that are made from config dataclasses, over a TOML file, over defaults."""
+"""The command line: flags made from config dataclasses override a TOML file, which overrides defaults."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Command:
     """A row of the table of commands."""
 
     arguments: type[Any]
-    """Dataclass of its arguments; a field `settings` of it brings every setting's flag."""
+    """Dataclass of its arguments; a field `settings` adds a flag for every setting."""
     function: str
-    """`module:function`, imported only when the command runs; called with the arguments and, if they hold settings,
-    with the names of those that were given."""
+    """`module:function`, imported when the command runs; called with the arguments and, if they hold settings, the
+    names of those given."""
     defaults: Callable[[Mapping[str, Any]], Any] | None = None
-    """Makes the settings that those given are set on; None takes the dataclass's own defaults."""
+    """Makes the defaults from the given settings; None: the dataclass's own."""
     profiles: Mapping[str, Any] = field(default_factory=dict)
-    """Settings by profile, for the help to show where one differs from the dataclass's defaults."""
+    """Settings by profile, whose differences from the defaults the help shows."""
 
     @property
     def settings(self) -> type[Any] | None:
@@ -68,7 +68,7 @@ class ParsedCommand:
     command: Command
     arguments: Any
     explicit: frozenset[str]
-    """Dotted names of the settings that flags or the TOML file named, for example `env.cost_bps`."""
+    """Dotted names of the settings given by flags or the TOML file, for example `env.cost_bps`."""
 
     @property
     def resume(self) -> str | None:
@@ -107,7 +107,7 @@ def parse_command(argv: Sequence[str], commands: Mapping[str, Command]) -> Parse
 
 
 def _split_command(argv: Sequence[str], commands: Mapping[str, Command]) -> tuple[str, list[str]]:
-    """Return the name of the command, a word or two, and the words after it; a name left out is `train`."""
+    """Return the name of the command, one or two words, and the words after it; the default is `train`."""
     if not argv or argv[0].startswith("-"):
         return DEFAULT_COMMAND, list(argv)
     group = [name for name in commands if name.startswith(f"{argv[0]} ")]
@@ -131,7 +131,7 @@ def arguments_of(kind: type) -> dict[str, Setting]:
 
 
 def flags_of(name: str, setting: Setting) -> list[str]:
-    """Return every spelling of a setting's flag, the usual one first; a setting given by position has none."""
+    """Return every spelling of a setting's flag, the usual one first; [] for a positional argument."""
     if Mark.POSITIONAL in setting.notes:
         return []
     *concerns, word = name.replace("_", "-").split(".")
@@ -143,7 +143,7 @@ def flags_of(name: str, setting: Setting) -> list[str]:
 
 
 def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]) -> dict[str, Any]:
-    """Return the values that the words of a command give, by dotted name; of a flag given twice the last counts."""
+    """Return the values given on the command line by dotted name; of a repeated flag the last counts."""
     known = arguments_of(commands[name].arguments)
     parser = _parser(name, commands, wants_help=not {"-h", "--help"}.isdisjoint(words))
     spelled = [_FLAG.sub(lambda flag: flag[0].replace("_", "-"), word) for word in words]
@@ -180,7 +180,7 @@ class _Switch(argparse.Action):
 
 
 def _parser(name: str, commands: Mapping[str, Command], wants_help: bool) -> argparse.ArgumentParser:
-    """Return the parser of a command; what it reads holds only what was given."""
+    """Return the parser of a command; its namespace holds only what was given."""
     kind = commands[name].arguments
     known = arguments_of(kind)
     places = []
@@ -240,7 +240,7 @@ def _metavar(kind: Any) -> str:
 
 
 def _help_texts(command: Command) -> dict[str, str]:
-    """Return the help of every argument and setting: what it is, its limits and its default, by profile."""
+    """Return the help of every argument and setting: meaning, limits, and defaults by profile."""
     defaults = {item.name: item.default for item in dataclasses.fields(command.arguments)}
     if command.settings is not None:
         defaults |= flatten(to_dict(command.settings()))
@@ -267,7 +267,7 @@ def _wrapped(text: str, **indents: Any) -> str:
 
 
 def _list_of(commands: Mapping[str, Command]) -> str:
-    """Return one entry a command: its name and the first paragraph of its docstring."""
+    """Return one entry per command: its name and the first paragraph of its docstring."""
     lines = ["commands, each with a --help of its own:"]
     for name, command in commands.items():
         first = str(command.arguments.__doc__).split("\n\n")[0]

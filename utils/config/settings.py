@@ -35,11 +35,11 @@ class Setting:
     owner: type
     """The dataclass that it is a field of."""
     notes: tuple[Any, ...]
-    """Its annotations: rules, marks, and its help where it has no docstring."""
+    """Its annotations: rules, marks, and help in place of a docstring."""
 
     @property
     def rules(self) -> list[Rule]:
-        """Rules that its values keep."""
+        """Constraints on its values."""
         return [note for note in self.notes if isinstance(note, Rule)]
 
     def check(self, value: Any, name: str, *, of_machine: bool = False) -> None:
@@ -74,7 +74,7 @@ def _notes(hint: Any) -> list[Any]:
 
 
 def setting_help(kind: type) -> dict[str, str]:
-    """Return the docstrings below the fields of a dataclass, by name; where there is none, the help of its type."""
+    """Return the docstrings below the fields of a dataclass by name, or else the help of their types."""
     texts = {
         name: note for name, setting in settings_of(kind).items() for note in setting.notes if isinstance(note, str)
     }
@@ -94,7 +94,7 @@ def require(holds: object, rule: str, value: object) -> None:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def checked_dataclass(kind: type[Built]) -> type[Built]:
-    """Make a frozen dataclass that is checked where it is built: the rules of its types, then its `__post_init__`."""
+    """Make a frozen dataclass that checks the rules of its types when built, then calls its `__post_init__`."""
     own = getattr(kind, "__post_init__", None)
 
     def check(settings: Any) -> None:
@@ -182,7 +182,7 @@ def typed(value: Any, kind: Any, name: str) -> Any:
 
 
 def describe(kind: Any) -> str:
-    """Return in words what a setting of this type may be."""
+    """Return a phrase for the values of this type."""
     words = {int: "an integer", float: "a finite number", bool: "true or false", str: "a name", Path: "a path"}
     choices = [choice for choice in alternatives(kind) if choice is not type(None)]
     return " or ".join(" or ".join(get_args(choice)) or words[choice] for choice in choices)
@@ -206,23 +206,18 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def settings_hash(settings: Any) -> str:
-    """Return the SHA-256 (hex) of all settings that shape results; runs of one hash may continue one another.
+    """Return the SHA-256 (hex) of all settings that shape results; a run continues only under an equal hash.
 
-    Of files only the names count: a run can move to a machine that keeps them elsewhere.
+    Of files only the names count: a run can move to a machine with other folders.
     """
     values = json.dumps(_shaping(settings), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(values.encode()).hexdigest()
 
 
 def settings_to_resume(began: Built, now: Built, explicit: frozenset[str]) -> Built:
-    """Return the settings that a run began with, changed where `now` may change them.
+    """Return the settings that a run began with, updated by those of `now` that the user gave (`explicit`).
 
-    Args:
-        explicit: dotted names of the settings that the user gave now.
-            Those that shape results may not differ; a file may lie elsewhere, under the same name.
-
-    Raises:
-        ConfigError: the user gave another setting than the run began with.
+    Raises ConfigError where one that shapes results differs; a file may have moved, under the same name.
     """
     after = flatten(to_dict(now))
     fixed, wanted = _shaping(began), _shaping(now)
@@ -237,7 +232,7 @@ def settings_to_resume(began: Built, now: Built, explicit: frozenset[str]) -> Bu
 
 
 def _shaping(settings: Any) -> dict[str, Any]:
-    """Return settings that shape results, the same for what means the same: 5 for 5.0, a file by its name alone."""
+    """Return the settings that shape results in canonical form: 5 as 5.0, a file by its name."""
     values, shaping = flatten(to_dict(settings)), dict[str, Any]()
     for name, setting in settings_of(type(settings)).items():  # type: ignore[arg-type]
         if Mark.FREE not in setting.notes:
@@ -249,7 +244,7 @@ def _shaping(settings: Any) -> dict[str, Any]:
 
 
 def read_toml(path: Path, flag: str) -> dict[str, Any]:
-    """Return what a TOML file holds. Raises ConfigError, which names the flag, where it cannot be read."""
+    """Return the contents of a TOML file. Raises ConfigError, which names the flag, where it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
