@@ -53,7 +53,7 @@ class BarFile:
     skip: int = 0
     """Lines before the first row of a CSV file."""
     header_lines: int = 0
-    """Lines among them that are a header; 0 where columns are known by position only."""
+    """Header lines among them; 0 where columns are known by position only."""
     columns: tuple[str, ...] = ()
     """Names of a parquet file's columns, in the layout's order; () for a CSV file."""
 
@@ -81,7 +81,7 @@ def _open_csv(path: Path) -> BarFile:
             for text in [*(text for _, text in head[place : place + 3]), "", ""][:3]
         )
         if panel := panel_layout(row, second, separator):
-            has_third = bool(third[0]) and not any(third[1:])  # the index's name alone
+            has_third = bool(third[0]) and not any(third[1:])  # only the index's name
             return BarFile(path, panel, separator, head[place + 1 + has_third][0] + 1, 2 + has_third)
         if layout := wide_layout(row, second, separator) or long_layout(row, separator):
             return BarFile(path, layout, separator, number + 1, 1)
@@ -131,7 +131,7 @@ def _open_parquet(path: Path) -> BarFile:
     timed = [place for place, name in enumerate(names) if pa.types.is_temporal(schema.field(name).type)]
     if not dates and not timed:
         raise UnusableFileError(f"no column of dates among {', '.join(names[:8])}")
-    # A column of times is sure, a name is not: tickers may be called so.
+    # A temporal type is certain, a name is not: it may be a ticker.
     lead = next((place for place in dates if place in timed), (timed or dates)[0])
     order = [lead, *(place for place in range(len(names)) if place != lead)]
     titles = ["date", *(first[place] for place in order[1:])]
@@ -149,7 +149,7 @@ def _open_parquet(path: Path) -> BarFile:
 def read_file(
     file: BarFile, file_ticker: str, tickers: dict[str, int], dropped: Counter[str]
 ) -> tuple[pd.DataFrame, str | None]:
-    """Return a file's rows, unchecked, and one date where nothing in the file settles the order of day and month.
+    """Return a file's unchecked rows, and a date if none in the file settles the order of day and month.
 
     Columns are `day` since 1970-01-01, `ticker` as the code that `tickers` has for its name (`file_ticker` where the
     file has none), prices (the close where there is no other), volume (NaN where unknown), and those of `adjusted`,
@@ -228,7 +228,7 @@ def _plain_column(column: pa.ChunkedArray, is_date: bool) -> pa.ChunkedArray:
 def _blocks(
     cells: pd.DataFrame, file: BarFile, file_ticker: str, days: dict[str, int], tickers: dict[str, int]
 ) -> Iterator[pd.DataFrame]:
-    """Yield rows; for now a day is the position of its text in `days`. A panel's ticker without a close has no row."""
+    """Yield rows, their days still positions of texts in `days`. In a panel, a ticker without a close has no row."""
     fields = file.layout.fields
     day = _codes(cells[fields["date"]], days)
     for ticker, group in file.layout.panel.items():
@@ -243,7 +243,7 @@ def _blocks(
 
 
 def _codes(column: pd.Series, known: dict[str, int]) -> Int32Array:
-    """Return the code that `known` has for each text, or gets for a new one."""
+    """Return the code of each text in `known`, to which new texts are added."""
     places, texts = pd.factorize(column)
     codes = np.array([known.setdefault(text.strip(), len(known)) for text in texts], dtype=np.int32)
     return np.asarray(codes[places])

@@ -1,4 +1,4 @@
-"""Files of daily bars as people have them, made into one parquet file that the loader accepts."""
+"""Vendors' files of daily bars, turned into one parquet file for the loader."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _STOOQ_TICKER = re.compile(r"([A-Z0-9_-]+)\.US")
 
 @dataclass
 class PrepareSummary:
-    """Counts of what was read, kept and dropped, and why; filled on the way."""
+    """Counts of what was read, kept and dropped, and why; filled in by `prepare`."""
 
     target: Path
     files_read: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
-    """(file, reason) of each file that gave no rows."""
+    """(file, reason) of each file without usable rows."""
     rows_kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     """Rows dropped, by reason."""
@@ -50,12 +50,12 @@ class PrepareSummary:
     first_date: date = date.min
     last_date: date = date.min
     notes: list[str] = field(default_factory=list)
-    """Assumptions made where a file did not say."""
+    """Assumptions made where a file is ambiguous."""
     adjustments: list[Adjustment] = field(default_factory=list)
     closes_only: list[str] = field(default_factory=list)
     """Files without open, high and low."""
     benchmark: Path | None = None
-    """CSV file of the index that was taken out of the data."""
+    """CSV file of the index removed from the data."""
     survey: Survey = NO_SURVEY
 
     def lines(self) -> list[str]:
@@ -72,7 +72,7 @@ class PrepareSummary:
         ]
 
     def adjustment_lines(self) -> list[str]:
-        """Return what was adjusted, and what closes alone mean."""
+        """Return what was adjusted, and a warning about files with closes only."""
         lines = [adjustment.line for adjustment in self.adjustments]
         if self.closes_only:
             count = len(self.closes_only)
@@ -87,13 +87,13 @@ class PrepareSummary:
 def prepare(source: Path, target: Path, benchmark: str | None = None) -> PrepareSummary:
     """Turn a file of daily bars, or a folder of them, into the parquet `target`, replaced in one step.
 
-    Files are CSV or parquet, with the tickers in a column, one a file, or side by side (`data/raw/layout.py`). Columns
-    are known by their usual names; a CSV file without a header has date, open, high, low, close and perhaps volume in
-    this order. A ticker without a column is the file's name. Prices are adjusted (`data/raw/adjustment.py`), and volume
-    the other way, so that price x volume stays the money traded. Of several rows for one date the last is kept. Rows
-    without a date or with a price that is missing, infinite, not positive or five times another one of its bar are
-    dropped. A `benchmark`, a ticker of the data, is written to TARGET.benchmark.csv (`date, close`) instead. Raises
-    `DataError` if nothing usable is found, the benchmark is not there or a file cannot be written; then nothing is.
+    Files are CSV or parquet, with tickers in a column, one per file, or side by side (`data/raw/layout.py`). Columns
+    are recognised by name; a CSV file without a header has date, open, high, low, close and perhaps volume in this
+    order. Without a ticker column the file's name is the ticker. Prices are adjusted (`data/raw/adjustment.py`), and
+    volume inversely. Of several rows for one date the last is kept. Rows without a date or with a price that is
+    missing, infinite, not positive or five times another one of its bar are dropped. A `benchmark`, a ticker of the
+    data, goes to TARGET.benchmark.csv (`date, close`) instead. Raises `DataError`, and writes nothing, if nothing
+    usable is found, the benchmark is missing or a file cannot be written.
     """
     summary = PrepareSummary(target)
     tickers: dict[str, int] = {}
@@ -145,7 +145,7 @@ def _relative(path: Path, source: Path) -> str:
 
 
 def _found(source: Path, target: Path) -> list[Path]:
-    """Return the files to read; what was written by an earlier call is none of them."""
+    """Return the files to read, without those written by an earlier call."""
     if not source.exists():
         raise DataError(f"expected a CSV or parquet file, or a folder, but {source} does not exist; check the path")
     if source.resolve() == target.resolve():
@@ -179,7 +179,7 @@ def _usable_files(source: Path, target: Path, summary: PrepareSummary) -> list[B
 
 
 def _read_file(file: BarFile, tickers: dict[str, int], summary: PrepareSummary) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return one file's usable rows, scaled to their adjusted close, and its events, if they are still to be used."""
+    """Return one file's usable rows, scaled to their adjusted close, and events that are still to be applied."""
     name = file.path.stem
     if stooq := _STOOQ_FILE.fullmatch(name):
         name = next(part for part in stooq.groups() if part).upper()
@@ -203,8 +203,8 @@ def _read_file(file: BarFile, tickers: dict[str, int], summary: PrepareSummary) 
 def _usable(
     rows: pd.DataFrame, name: str, tickers: dict[str, int], is_one_ticker: bool, summary: PrepareSummary
 ) -> pd.DataFrame:
-    """Return rows that the loader can use, of a file of that name; the others are counted by their first fault."""
-    with np.errstate(over="ignore"):  # as the loader: what float32 cannot hold is infinite, or zero
+    """Return the rows of a file that the loader can use; the others are counted by their first fault."""
+    with np.errstate(over="ignore"):  # as in the loader: beyond float32 is infinite, or zero
         prices = rows[PRICES].astype(np.float32)
     faults = {
         "date not understood": ~rows["day"].between(1 - EPOCH, date.max.toordinal() - EPOCH),
@@ -233,7 +233,7 @@ def _usable(
 
 
 def _plain_tickers(names: list[str], summary: PrepareSummary) -> list[str]:
-    """Return tickers without Stooq's `.US`, if no ticker is of another form."""
+    """Return tickers without Stooq's `.US` if all of them have it."""
     stocks = [name for name in names if not name.startswith("^")]
     if not stocks or not all(_STOOQ_TICKER.fullmatch(name) for name in stocks):
         return names
@@ -257,7 +257,7 @@ def _merge(parts: Sequence[pd.DataFrame], names: Sequence[str], dropped: Counter
 def _adjust(
     rows: pd.DataFrame, events: pd.DataFrame, names: Sequence[str], is_yfinance: bool, summary: PrepareSummary
 ) -> pd.DataFrame:
-    """Return rows adjusted for events, and say what was adjusted."""
+    """Return rows adjusted for events; the summary says what was adjusted."""
     if "scale" in rows:
         summary.adjustments += scaled_events(rows)
         rows = rows.drop(columns="scale")
@@ -272,7 +272,7 @@ def _adjust(
 
 
 def _without_benchmark(rows: pd.DataFrame, benchmark: str | None) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Return the rows of all other tickers and those of the benchmark. Raises `DataError` if it is not there."""
+    """Return the rows of all other tickers and those of the benchmark. Raises `DataError` if it is missing."""
     if benchmark is None:
         return rows, None
     names = list(rows["ticker"].cat.categories)

@@ -1,4 +1,4 @@
-"""What prepared bars look like before anybody trades them: coverage, gaps, moves, stale prices, survivors."""
+"""Quality of prepared bars: coverage, gaps, suspicious moves, stale prices, survivors."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ STALE_SESSIONS = 5
 MOST_SURVIVORS = 0.95
 THIN = 0.9
 _NAMED = 3
-"""Findings of a kind that a line names."""
+"""Findings of a kind listed on a line."""
 BEYOND, UNDONE, BACK, LIKE_SPLIT = "beyond 50%", "undone the next day", "back from it", "like a split"
 SPLITS = ((3, 2), (2, 1), (5, 2), *((shares, 1) for shares in (3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100)))
-"""New shares for old ones that splits usually give, ascending; reverse splits the other way."""
+"""Usual split ratios (new shares for old ones), ascending; reverse splits are their inverses."""
 _NEAR_RATIO = 0.02
 _KEPT = 0.2
-"""Share of a step over night that the day may change."""
+"""Share of an overnight step by which the day may change it."""
 _UNDONE = 0.2
-"""Share of a move that is left a session later, below which it counts as reversed."""
+"""Share of a move left a session later, below which the move counts as reversed."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Move:
     marks: tuple[str, ...]
     """Why it is suspicious."""
     split: str = ""
-    """New shares for old ones of the split that would move prices so."""
+    """Ratio of a split that would explain the move."""
 
 
 @dataclass(frozen=True)
 class Spell:
-    """Sessions of a ticker, from one bar to another: without bars between them, or with one price."""
+    """Sessions of a ticker between two bars: a gap, a run of one price, or its whole history."""
 
     ticker: str
     first: np.datetime64
@@ -57,7 +57,7 @@ class Spell:
 
 @dataclass(frozen=True)
 class Survey:
-    """Facts about prepared bars; lists have the worst first, and are whole."""
+    """Facts about prepared bars; complete lists, the worst first."""
 
     years: list[dict[str, str | float]]
     """By year: sessions, tickers, rows, and the percent of sessions on which a ticker of that year traded."""
@@ -66,8 +66,7 @@ class Survey:
     traded: IntArray
     """(sessions,) tickers that traded."""
     thin: list[tuple[np.datetime64, int, int]]
-    """Sessions on which fewer than 90% of the tickers trade that do before and after: date, tickers that trade, of how
-    many."""
+    """Sessions on which fewer than 90% of the tickers alive trade: date, tickers that trade, tickers alive."""
     gaps: list[Spell]
     moves: list[Move]
     stale: list[Spell]
@@ -86,14 +85,14 @@ class Survey:
 
     @property
     def survivor_line(self) -> str:
-        """Return what the share of survivors means."""
+        """Return the share of survivors with a warning if it is suspiciously high."""
         share = f"{self.tickers - len(self.early):,} of {self.tickers:,} tickers trade on the last day"
         if self.survivors >= MOST_SURVIVORS and self.tickers > 1:
             return f"Survivors only: {share}; stocks that failed seem to be missing, which flatters results"
         return f"Survivors: {share}"
 
     def lines(self) -> list[str]:
-        """Return the findings in short, one a line."""
+        """Return a summary, one line per kind of finding."""
         marks = (BEYOND, UNDONE, LIKE_SPLIT)
         by_mark = [f"{sum(mark in move.marks for move in self.moves):,} {mark}" for mark in marks]
         found = [
@@ -118,7 +117,7 @@ class Survey:
 
 
 NO_SURVEY = Survey([], np.empty(0, "datetime64[D]"), np.empty(0, np.int64), [], [], [], [], [], [], [], 0)
-"""Facts about no rows."""
+"""Facts about an empty table."""
 Found = TypeVar("Found")
 
 
@@ -157,7 +156,7 @@ def survey_of(rows: pd.DataFrame) -> Survey:
 
 
 def _spells(dates: Dates, found: pd.DataFrame) -> list[Spell]:
-    """Return rows of ticker, first and last session, and perhaps the number of sessions meant."""
+    """Return spells from rows of ticker, first and last session, and optionally a number of sessions."""
     counts = found["sessions"] if "sessions" in found else found["last"] - found["first"] + 1
     columns = (found["ticker"], found["first"].astype(np.int64), found["last"], counts)
     return [

@@ -1,4 +1,4 @@
-"""The kinds of built-in market by name, and the scores of those who know what is planted."""
+"""The kinds of built-in market by name, and the scores of rule and oracle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLANTED_KINDS: Mapping[str, PlantedKind] = {
 
 
 def rule_scores(config: SyntheticConfig, close: Float64Array, holding_days: int) -> Float64Array:
-    """Return the scores of the best simple rule, which knows the structure of the kind of market but only closes.
+    """Return the scores of the best simple rule, which knows the kind of market and its closes.
 
     Takes (days, columns) closes, NaN where there is no bar; returns (days, columns), row t from closes up to t only.
     """
