@@ -1,4 +1,4 @@
-"""Lines of the console about a run: its start, each generation, its result."""
+"""Console output of a run: its start, each generation, its result."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from utils.config.trader import Config
 from utils.tables import cell
 
 _TEXT_WIDTH = 80 - 14
-"""Columns of a narrow terminal that a label leaves."""
+"""Columns of a narrow terminal beside a label."""
 
 
 def opening_lines(config: Config, market: Market, device: object, path: Path) -> str:
-    """Return the line at the start of a run: market, days, stocks, device and where results go."""
+    """Return the line at the start of a run: market, days, stocks, device and results folder."""
     planted = f"built-in market ({config.synthetic.kind}; it says nothing about real ones)"
     source = planted if config.data is None else config.data.name
     days, columns = market.data_array.shape[:2]
@@ -31,13 +31,11 @@ def opening_lines(config: Config, market: Market, device: object, path: Path) ->
 
 
 def status_block(record: Mapping[str, Any], memory: str, holds_market: bool = False) -> str:
-    """Return the state of a run after a generation, several lines of text.
+    """Return the state of a run after a generation as several lines.
 
-    `record` is that of metrics.jsonl with its `seconds`; results are percent of the initial capital, `win_rate` a
-    share between 0 and 1, costs in currency units. What is None is shown as -. `memory` is one line.
-
-    Args:
-        holds_market: the champion was put in place of one whose forecasts are not significant.
+    `record` is that of metrics.jsonl with its `seconds`: results in percent of the initial capital, `win_rate` a share
+    between 0 and 1, costs in currency units; None is shown as -. `memory` is one line. With `holds_market` the champion
+    replaces one whose forecasts are not significant.
     """
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
     trading, validation, learning = record["trading"], record["validation"], record["learning"]
@@ -67,7 +65,7 @@ def status_block(record: Mapping[str, Any], memory: str, holds_market: bool = Fa
 
 
 def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str) -> str:
-    """Return the end of a run: champion against baselines, the verdict, where things are, and commands to try next."""
+    """Return the end of a run: champion against baselines, the verdict, paths, and commands to try next."""
     run = f"--run {path.name}" + ("" if path.parent == Path("runs") else f" --runs-dir {path.parent}")
     lines = {
         "Verdict": _wrapped(evaluation.sentence),
@@ -82,12 +80,12 @@ def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str)
 
 
 def _wrapped(text: str) -> str:
-    """Break a text that follows a label into lines of a narrow terminal."""
+    """Wrap a text after its label for a narrow terminal."""
     return textwrap.fill(text, _TEXT_WIDTH, break_long_words=False).replace("\n", "\n" + 14 * " ")
 
 
 def _replay(replay: Mapping[str, Any]) -> str:
-    """Return how full the replay buffer is, and where there are networks whether they learn from it yet."""
+    """Return the size of the replay buffer, and with networks whether it suffices for training."""
     size, capacity, starts = replay["size"], replay["capacity"], replay.get("training_starts")
     if starts is None:
         return f"{size:,} / {capacity:,} transitions"
@@ -95,7 +93,7 @@ def _replay(replay: Mapping[str, Any]) -> str:
 
 
 def _learning(learning: Mapping[str, Any]) -> str:
-    """Return what forecasts and value foretell of what they have not seen, and what became of the best agents."""
+    """Return the out-of-fold accuracy of forecasts, the value of elites, and the survival of lineages."""
     explained, best = (100 * learning[name] for name in ("explained", "explained_best"))
     value, profit = (_percent(learning[name]) for name in ("initial_value", "elite_profit_percent"))
     parts = [
@@ -110,7 +108,7 @@ def _learning(learning: Mapping[str, Any]) -> str:
 
 
 def _networks(learning: Mapping[str, Any]) -> str:
-    """Return what gradient steps did to the networks, and how much the elites trust them."""
+    """Return the losses of the networks and their weight in the elites."""
     shares = "".join(
         f", {'with networks' if name == 'both' else name} {100 * learning[f'explained_by_{name}']:.2f} %"
         for name in ("ridge", "both")
@@ -127,7 +125,7 @@ def _networks(learning: Mapping[str, Any]) -> str:
 
 
 def _losses(learning: Mapping[str, Any]) -> str:
-    """Return the losses of critics and actors with the norms of their gradients; nothing is trained at first."""
+    """Return the losses and gradient norms of critics and actors, once they train."""
     if "critic_loss" not in learning:
         return "not trained yet"
     found = (
