@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -95,34 +94,29 @@ class Survey:
         """Return a summary, one line per kind of finding."""
         marks = (BEYOND, UNDONE, LIKE_SPLIT)
         by_mark = [f"{sum(mark in move.marks for move in self.moves):,} {mark}" for mark in marks]
-        found = [
-            _line("Thin sessions", self.thin, lambda one: f"{one[0]} with {one[1]:,} of {one[2]:,} tickers"),
-            _line("Gaps", self.gaps, lambda one: f"{one.ticker} {one.sessions:,} sessions, {one.first} to {one.last}"),
-            _line("Suspicious moves", self.moves, lambda one: f"{one.ticker} {one.percent:+,.0f}% on {one.date}")
+        stale = f"Stale prices ({STALE_SESSIONS} or more equal bars)"
+        return [
+            _line("Thin sessions", [f"{day} with {traded:,} of {of:,} tickers" for day, traded, of in self.thin]),
+            _line("Gaps", [f"{one.ticker} {one.sessions:,} sessions, {one.first} to {one.last}" for one in self.gaps]),
+            _line("Suspicious moves", [f"{one.ticker} {one.percent:+,.0f}% on {one.date}" for one in self.moves])
             + (f" ({', '.join(by_mark)})" if self.moves else ""),
-            _line(
-                f"Stale prices ({STALE_SESSIONS} or more equal bars)",
-                self.stale,
-                lambda one: f"{one.ticker} {one.sessions:,} bars, {one.first} to {one.last}",
-            ),
+            _line(stale, [f"{one.ticker} {one.sessions:,} bars, {one.first} to {one.last}" for one in self.stale]),
             _line(
                 "Rows with high or low to be widened",
-                self.widened,
-                lambda one: f"{one.ticker} by {one.percent:,.2f}% on {one.date}",
+                [f"{one.ticker} by {one.percent:,.2f}% on {one.date}" for one in self.widened],
             ),
-            _line("Tickers that begin late", self.late, lambda one: f"{one.ticker} on {one.first}"),
-            _line("Tickers that end early", self.early, lambda one: f"{one.ticker} on {one.last}"),
+            _line("Tickers that begin late", [f"{one.ticker} on {one.first}" for one in self.late]),
+            _line("Tickers that end early", [f"{one.ticker} on {one.last}" for one in self.early]),
+            self.survivor_line,
         ]
-        return [*found, self.survivor_line]
 
 
 NO_SURVEY = Survey([], np.empty(0, "datetime64[D]"), np.empty(0, np.int64), [], [], [], [], [], [], [], 0)
 """Facts about an empty table."""
-Found = TypeVar("Found")
 
 
-def _line(what: str, found: Sequence[Found], describe: Callable[[Found], str]) -> str:
-    named = "; ".join(map(describe, found[:_NAMED])) + ("; ..." if len(found) > _NAMED else "")
+def _line(what: str, found: Sequence[str]) -> str:
+    named = "; ".join(found[:_NAMED]) + ("; ..." if len(found) > _NAMED else "")
     return f"{what}: {len(found):,}" + (f": {named}" if found else "")
 
 

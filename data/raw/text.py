@@ -38,7 +38,10 @@ def resolve_days(texts: Sequence[str]) -> tuple[Int32Array, str | None]:
     plain = plain.str.replace(r"([A-Za-z]{3})[A-Za-z]*", r"\1", regex=True)  # 30-November-2014 becomes 30-Nov-2014
     numeric = plain.str.extract(r"^(\d\d?)-(\d\d?)-\d+$").astype(np.float64)
     first, second = (numeric > 12).sum()
-    days = _parsed(plain, _SETTLED + (_DAY_FIRST if first > second else _MONTH_FIRST))
+    found = pd.Series(pd.NaT, index=text.index)
+    for form in _SETTLED + (_DAY_FIRST if first > second else _MONTH_FIRST):
+        found = found.fillna(pd.to_datetime(plain, format=form, errors="coerce"))
+    days = pd.Series(found.to_numpy().astype("datetime64[D]").astype(np.float64)).where(found.notna())
     unix = text.str.extract(_UNIX, expand=False, flags=re.ASCII).astype(np.float64)
     hours = text.str.extract(_UTC, expand=False, flags=re.ASCII).astype(np.float64)
     instants = unix.where(unix < 1e11, unix // 1000).fillna(_DAY_SECONDS * days + 3600 * hours)
@@ -47,15 +50,6 @@ def resolve_days(texts: Sequence[str]) -> tuple[Int32Array, str | None]:
     is_numeric = numeric[0].notna()
     unsettled = str(text[is_numeric].iloc[0]) if is_numeric.any() and first == second else None
     return days.fillna(NO_DAY).to_numpy(np.int32), unsettled
-
-
-def _parsed(texts: pd.Series, formats: Sequence[str]) -> pd.Series:
-    """Return days since 1970-01-01 by the first format that fits each text, NaN where none does."""
-    found, *others = (pd.to_datetime(texts, format=form, errors="coerce") for form in formats)
-    for other in others:
-        found = found.fillna(other)
-    days = found.to_numpy().astype("datetime64[D]").astype(np.float64)
-    return pd.Series(np.where(found.isna(), np.nan, days), dtype=np.float64)
 
 
 def date_of(day: float) -> date:

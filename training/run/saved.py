@@ -63,24 +63,20 @@ def open_saved_run(
     run = RunLog.open(runs_dir, latest_run(runs_dir) if name is None else name)
     config = run.settings(Config)
     checkpoint = run.newest_checkpoint(settings_hash(config))
-    market, scores = _own_market(run.path, config, data)
-    champion = DDPGAgent.from_state(checkpoint.state["champion"], device)
+    if data is not None and config.data is None:
+        raise ConfigError(
+            f"expected no --data for {run.path}, which was trained on the built-in market, got {str(data)!r}"
+        )
+    if not (run.path / MARKET).is_file():
+        raise ConfigError(f"expected {MARKET} in {run.path}, got none; continue the run once with --resume {run.name}")
+    # The record has the stocks that may be bought, so that their list may be gone.
+    market, scores = load_market(dataclasses.replace(config, data=data or config.data, investable=None))
     return SavedRun(
         path=run.path,
         config=config,
-        market=market,
+        market=pinned(run.path, market),
         planted_scores=scores,
         device=torch.device(device),
         generation=checkpoint.generation,
-        champion=champion,
+        champion=DDPGAgent.from_state(checkpoint.state["champion"], device),
     )
-
-
-def _own_market(path: Path, config: Config, data: Path | None) -> tuple[Market, PlantedScores | None]:
-    if data is not None and config.data is None:
-        raise ConfigError(f"expected no --data for {path}, which was trained on the built-in market, got {str(data)!r}")
-    if not (path / MARKET).is_file():
-        raise ConfigError(f"expected {MARKET} in {path}, got none; continue the run once with --resume {path.name}")
-    # The record has the stocks that may be bought, so that their list may be gone.
-    market, scores = load_market(dataclasses.replace(config, data=data or config.data, investable=None))
-    return pinned(path, market), scores

@@ -89,7 +89,6 @@ class Session(Generic[Settings]):
     safe_point: SafePoint
     _hash: str
     _files: tuple[str, ...]
-    _results: tuple[str, ...]
     _sync: CloudSync | None
 
     def restore(self, trainer: Trainer) -> bool:
@@ -155,12 +154,6 @@ class Session(Generic[Settings]):
             self._upload(METRICS)
             self._sync.submit_generation(path, keep=list_checkpoints(path.parent))
 
-    def _finish_uploads(self) -> None:
-        """Upload the results and wait until all is stored. Raises CloudError that names missing files."""
-        if self._sync is not None:
-            self._upload(CONFIG, METRICS, *self._files, *self._results)
-            logger.info("%s", self._sync.drain(DRAIN_SECONDS, self.safe_point))
-
 
 @contextlib.contextmanager
 def open_session(
@@ -198,13 +191,15 @@ def open_session(
         choose_threads(settings.threads)
         get_profiler.cache_clear()
         seed_everything(settings.seed)
-        session = Session(run, settings, device, safe_point, settings_hash(settings), files, results, sync)
+        session = Session(run, settings, device, safe_point, settings_hash(settings), files, sync)
         try:
             yield session
         except MemoryLimitReached:
             get_profiler().log_memory("memory limit", show_objects=True)
             raise
-        session._finish_uploads()
+        if sync is not None:
+            session._upload(CONFIG, METRICS, *files, *results)
+            logger.info("%s", sync.drain(DRAIN_SECONDS, safe_point))
 
 
 def open_run(
@@ -225,17 +220,15 @@ def open_run(
         if store is not None and is_reached:
             claim_name(store, run.path)
         return run, settings
-    name = settings.resume if settings.resume != LATEST else _newest_name(settings.runs_dir, store)
+    name = settings.resume
+    if name == LATEST:
+        try:
+            name = latest_run(settings.runs_dir, to_resume=True)
+        except ConfigError:
+            if store is None:
+                raise
+            name = newest_run(store)
     if store is not None:
         fetch_newer(store, settings.runs_dir / name, files, is_reached=is_reached)
     run = RunLog.open(settings.runs_dir, name)
     return run, settings_to_resume(run.settings(type(settings)), settings, explicit)
-
-
-def _newest_name(runs_dir: Path, store: ObjectStore | None) -> str:
-    try:
-        return latest_run(runs_dir, to_resume=True)
-    except ConfigError:
-        if store is None:
-            raise
-        return newest_run(store)
