@@ -18,13 +18,13 @@ from training.evaluation.page.write import write_document
 from training.evaluation.tables import EQUITY
 from training.run.market import MARKET, load_market, remember_market
 from training.run.study_folder import fetch_files, is_begun, keep_files, store_of_folds
-from training.sweep.outcome import Outcome, outcome_of, profit_of, toml_of, values_of, varied
+from training.sweep.outcome import Outcome, outcome_of, profit_of, toml_of, values_of
 from training.sweep.page import render, short_table
 from training.sweep.space import KIND, SweepPlan, read_space, run_name
 from training.sweep.study import FIRST_LOOK, STUDY, Record, Run, play_round, require_optuna, rounds
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
-from utils.config.settings import settings_to_resume
+from utils.config.settings import settings_to_resume, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.jobs.cluster import import_ray
@@ -93,18 +93,11 @@ def _open(
 ) -> tuple[Path, SweepPlan, Config]:
     """Return the folder of a new sweep or of the one to resume, with the plan and the settings that hold for it."""
     config = arguments.settings
-    if config.resume is not None:
-        return _resumed(arguments, explicit, store)
-    if arguments.space is None:
-        raise ConfigError("expected --space FILE, which says what varies, got none; see sweep --help")
-    plan = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space))
-    return KIND.begin(config, plan, store), plan, config
-
-
-def _resumed(
-    arguments: SweepArguments, explicit: frozenset[str], store: ObjectStore | None
-) -> tuple[Path, SweepPlan, Config]:
-    config = arguments.settings
+    if config.resume is None:
+        if arguments.space is None:
+            raise ConfigError("expected --space FILE, which says what varies, got none; see sweep --help")
+        plan = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space))
+        return KIND.begin(config, plan, store), plan, config
     path = KIND.find(config, store)
     if store is not None and not (path / STUDY).is_file():
         fetch_files(store, path, (STUDY,))
@@ -152,7 +145,7 @@ def _train_all(
     jobs = []
     for name, run in by_name.items():
         own = dataclasses.replace(
-            varied(config, asked[run]), runs_dir=path, run=name, resume=None, seed=config.seed + run.place
+            with_settings(config, asked[run]), runs_dir=path, run=name, resume=None, seed=config.seed + run.place
         )
         work = partial(_train, own, explicit, splits)
         jobs.append(Job(name, work, gpus=int(config.device != "cpu")))
@@ -206,18 +199,11 @@ def _publish(outcome: Outcome, trials: Sequence[FrozenTrial], path: Path) -> Non
     write_atomically(path / BEST, toml_of(outcome.best_config, tried))
     write_document(render(outcome, trials), path / PAGE)
     logger.info("%s", short_table(outcome))
-    for line in _commands(outcome, path):
-        logger.info("next: %s", line)
+    config, runs = outcome.config, ["--run", f"{outcome.name}-best"]
+    if config.runs_dir != Path("runs"):
+        runs += ["--runs-dir", str(config.runs_dir)]
+    # Unseen seeds on unseen days give an unbiased estimate.
+    train = ["--config", str(path / BEST), "--seed", str(config.seed + outcome.plan.seeds), *runs]
+    for words in (train, ["evaluate", *runs, "--split", "holdout"]):
+        logger.info("next: %s", shlex.join(["python", "main.py", *words]))
     logger.info("written to %s", path / PAGE)
-
-
-def _commands(outcome: Outcome, path: Path) -> list[str]:
-    """Return the commands that judge the best settings on unseen days, with unseen seeds."""
-    config, program = outcome.config, ("python", "main.py")
-    run = ("--run", f"{outcome.name}-best")
-    runs = () if config.runs_dir == Path("runs") else ("--runs-dir", str(config.runs_dir))
-    seed = ("--seed", str(config.seed + outcome.plan.seeds))
-    return [
-        shlex.join((*program, "--config", str(path / BEST), *seed, *run, *runs)),
-        shlex.join((*program, "evaluate", *run, *runs, "--split", "holdout")),
-    ]

@@ -43,10 +43,17 @@ def status_block(record: Mapping[str, Any], memory: str, holds_market: bool = Fa
     phases = ("fit", "evaluate", "evolve", "train", "validate", "checkpoint")
     spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))
     win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]
+    buffer = f"{replay['size']:,} / {replay['capacity']:,}"
+    if (starts := replay.get("training_starts")) is None:
+        buffer += " transitions"
+    elif replay["size"] >= starts:
+        buffer += ", ready"
+    else:
+        buffer = f"Buffer not ready: {replay['size']:,} / {starts:,}"
     evidence = Evidence(learning["p_value_selection"], learning["p_value_timing"])
     holds = "; it holds the market" if holds_market else ""
     lines = {
-        "Replay": _replay(replay),
+        "Replay": buffer,
         "Time": f"{total}, average {average}, left {left} "
         f"({', '.join(f'{name} {_duration(seconds.get(name))}' for name in phases)})",
         "Fitness": f"{spread}, std {_percent(fitness['std'], signed=False)}, {fitness['above_zero']} of "
@@ -84,14 +91,6 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, _TEXT_WIDTH, break_long_words=False).replace("\n", "\n" + 14 * " ")
 
 
-def _replay(replay: Mapping[str, Any]) -> str:
-    """Return the size of the replay buffer, and with networks whether it suffices for training."""
-    size, capacity, starts = replay["size"], replay["capacity"], replay.get("training_starts")
-    if starts is None:
-        return f"{size:,} / {capacity:,} transitions"
-    return f"{size:,} / {capacity:,}, ready" if size >= starts else f"Buffer not ready: {size:,} / {starts:,}"
-
-
 def _learning(learning: Mapping[str, Any]) -> str:
     """Return the out-of-fold accuracy of forecasts, the value of elites, and the survival of lineages."""
     explained, best = (100 * learning[name] for name in ("explained", "explained_best"))
@@ -113,8 +112,12 @@ def _networks(learning: Mapping[str, Any]) -> str:
         f", {'with networks' if name == 'both' else name} {100 * learning[f'explained_by_{name}']:.2f} %"
         for name in ("ridge", "both")
     )
+    losses = (
+        f"{name} loss {learning[f'{name}_loss']:.3f} (gradient norm {learning[f'{name}_gradient_norm']:.2g})"
+        for name in ("critic", "actor")
+    )
     parts = [
-        _losses(learning),
+        ", ".join(losses) if "critic_loss" in learning else "not trained yet",
         f"relative results explained out of fold by elites:{shares[1:]}",
         f"weights: network {learning['network_weight']:.2f}, ridge {learning['ridge_weight']:.2f}",
         f"actor kept in {100 * learning['actors_kept']:.0f} % of agents",
@@ -122,17 +125,6 @@ def _networks(learning: Mapping[str, Any]) -> str:
     ]
     skipped = learning.get("skipped_updates", 0)
     return "; ".join(parts) + (f"; {skipped:,.0f} updates skipped" if skipped else "")
-
-
-def _losses(learning: Mapping[str, Any]) -> str:
-    """Return the losses and gradient norms of critics and actors, once they train."""
-    if "critic_loss" not in learning:
-        return "not trained yet"
-    found = (
-        f"{name} loss {learning[f'{name}_loss']:.3f} (gradient norm {learning[f'{name}_gradient_norm']:.2g})"
-        for name in ("critic", "actor")
-    )
-    return ", ".join(found)
 
 
 def _percent(value: float | None, signed: bool = True) -> str:

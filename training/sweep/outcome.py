@@ -80,12 +80,7 @@ class Outcome:
     @property
     def best_config(self) -> Config:
         """Return the settings of the best trial."""
-        return varied(self.config, self.best.settings)
-
-
-def varied(config: Config, settings: Mapping[str, Any]) -> Config:
-    """Return settings with some of them, by dotted name, set to others."""
-    return with_settings(config, settings)
+        return with_settings(self.config, self.best.settings)
 
 
 def profit_of(run: Path) -> float:
