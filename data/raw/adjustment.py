@@ -88,8 +88,7 @@ def adjust_for_events(
             share); 0 or NaN is none.
         is_yfinance: the columns are those of yfinance, which adjusts prices by default.
     """
-    found = _located(rows, events)
-    tickers = len(rows["ticker"].cat.categories)
+    found, tickers = _located(rows, events), len(rows["ticker"].cat.categories)
     owner, row = found["ticker"].to_numpy(), found["row"].to_numpy()
     close, opened = rows["close"].to_numpy(), rows["open"].to_numpy()
     codes = rows["ticker"].cat.codes.to_numpy()
