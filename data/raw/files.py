@@ -139,8 +139,10 @@ def _open_parquet(path: Path) -> BarFile:
     if second:
         layout = panel_layout(titles, ["", *(second[place] for place in order[1:])])
     else:
-        rows = [row for batch in islice(file.iter_batches(1, columns=names), 1) for row in batch.to_pylist()]
-        layout = wide_layout(titles, [str(row[name]) for row in rows for name in names]) or long_layout(titles)
+        batches = [pa.Table.from_batches([batch]) for batch in islice(file.iter_batches(1, columns=names), 1)]
+        columns = [_plain_column(row[name], name == names[0]) for row in batches for name in names]
+        cells = [str(value) for column in columns for value in column.to_pylist()]
+        layout = wide_layout(titles, cells) or long_layout(titles)
     if layout is None:
         raise UnusableFileError(f"no columns of prices among {', '.join(names[:8])}")
     return BarFile(path, layout, columns=tuple(names))

@@ -38,10 +38,11 @@ def resolve_days(texts: Sequence[str]) -> tuple[Int32Array, str | None]:
     plain = plain.str.replace(r"([A-Za-z]{3})[A-Za-z]*", r"\1", regex=True)  # 30-November-2014 becomes 30-Nov-2014
     numeric = plain.str.extract(r"^(\d\d?)-(\d\d?)-\d+$").astype(np.float64)
     first, second = (numeric > 12).sum()
-    found = pd.Series(pd.NaT, index=text.index)
+    days = pd.Series(np.nan, index=text.index)
     for form in _SETTLED + (_DAY_FIRST if first > second else _MONTH_FIRST):
-        found = found.fillna(pd.to_datetime(plain, format=form, errors="coerce"))
-    days = pd.Series(found.to_numpy().astype("datetime64[D]").astype(np.float64)).where(found.notna())
+        found = pd.to_datetime(plain, format=form, errors="coerce")
+        number = pd.Series(found.to_numpy().astype("datetime64[D]").astype(np.float64))
+        days = days.fillna(number.where(found.notna()))
     unix = text.str.extract(_UNIX, expand=False, flags=re.ASCII).astype(np.float64)
     hours = text.str.extract(_UTC, expand=False, flags=re.ASCII).astype(np.float64)
     instants = unix.where(unix < 1e11, unix // 1000).fillna(_DAY_SECONDS * days + 3600 * hours)
