@@ -1,4 +1,4 @@
-"""The multi-scale bank: a stock's past at every scale at once, in the few numbers that a linear model needs.
+"""The multi-scale bank: features of a stock's past returns at all time scales, for a linear model.
 
 Exponentially weighted means at dyadic half-lives span the smooth weightings of past returns: momentum, reversal, slow
 value and the state of the market are linear in them.
@@ -19,10 +19,10 @@ Float64Array = NDArray[np.float64]
 HALF_LIVES = tuple(2**power for power in range(8))
 """Days, 1 to 128."""
 VOLATILITY = 2 * len(HALF_LIVES)
-"""Place of the volatility in the bank, the last one."""
+"""Index of the volatility in the bank, the last one."""
 _VOLATILITY_HALF_LIFE = 32
 _LARGEST_RETURN = 0.5
-"""Daily log returns beyond it count as it: one error in the data would stay in a slow mean for months."""
+"""Bound on daily log returns: one error in the data would stay in a slow mean for months."""
 _LEAST_VOLATILITY = 1e-4
 
 
@@ -38,7 +38,7 @@ def log_returns(close: Float32Array) -> Float64Array:
 
 
 def multi_scale_bank(close: Float32Array) -> Float32Array:
-    """Describe the stocks' past at each close: (days, n, 17) from (days, n) closes, row t from closes up to t only.
+    """Return features of past returns, (days, n, 17) from (days, n) closes; row t depends on closes up to t only.
 
     Exponentially weighted means of a stock's own daily log returns at half-lives of 1, 2, 4, ... 128 days; the same of
     the mean return of the stocks that trade; the logarithm of the stock's volatility, the mean of the others' on its
@@ -62,7 +62,7 @@ def multi_scale_bank(close: Float32Array) -> Float32Array:
 
 
 def has_return(close: Float32Array) -> NDArray[np.bool_]:
-    """Tell on which days the stocks of (days, n) closes have a bar, and had one before."""
+    """Return (days, n) whether a stock has a bar on a day and had one before, from closes."""
     has_bar = np.isfinite(close)
     had_bar = np.zeros_like(has_bar)
     had_bar[1:] = np.logical_or.accumulate(has_bar, axis=0)[:-1]
@@ -71,7 +71,7 @@ def has_return(close: Float32Array) -> NDArray[np.bool_]:
 
 
 def exponential_mean(values: Float64Array, half_life: float) -> Float64Array:
-    """Weight the (days, n) values so far, those before the first day being 0."""
+    """Return the exponentially weighted means of (days, n) values, those before the first day being 0."""
     kept = 0.5 ** (1.0 / half_life)
     mean: Float64Array = lfilter([1.0 - kept], [1.0, -kept], values, axis=0)
     return mean

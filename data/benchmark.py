@@ -1,4 +1,4 @@
-"""A benchmark of the user's own: the closes of an index or a fund, in a CSV file."""
+"""A user's benchmark: closes of an index or fund in a CSV file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from utils.errors import DataError, first_line
 
 Float64Array = NDArray[np.float64]
 LONGEST_GAP_DAYS = 31
-"""A close counts for so many days after its own, enough for monthly ones."""
+"""Days for which a close stays valid, enough for monthly ones."""
 
 
 def read_benchmark(path: Path, dates: NDArray[np.datetime64]) -> Float64Array:

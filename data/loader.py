@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -41,14 +42,14 @@ VOLUME = "volume"
 COLUMNS = ("date", "ticker", *PRICE_COLUMNS)
 LARGE_MOVE = 0.5
 LARGEST_RATIO = 5.0
-"""Of two prices of a bar; beyond it a digit is in the wrong place, which anybody sees by the end of that day."""
+"""Of two prices of a bar; beyond it a digit is in the wrong place, which is known at that day's close."""
 DEFAULT_CONFIG = DataConfig()
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True)
 class DataQuality:
-    """Counts of rows that were read, masked and repaired, and of large moves and gaps; `line` says what each counts."""
+    """Counts of rows read, masked and repaired, and of large moves and gaps; `line` defines each."""
 
     rows: int
     masked: int
@@ -69,13 +70,13 @@ class DataQuality:
 
 @dataclass(frozen=True)
 class _Bars:
-    """Rows sorted by (column, day): `column` and `day` (rows,) indices, `prices` (4, rows) as in `PRICE_COLUMNS`."""
+    """Rows sorted by (column, day): indices (rows,), `prices` (4, rows) in the order of `PRICE_COLUMNS`."""
 
     column: IntArray
     day: IntArray
     prices: Float64Array
     volume: Float64Array | None
-    """(rows,), if it was asked for."""
+    """(rows,), if requested."""
 
 
 class StockDataLoader:
@@ -89,13 +90,12 @@ class StockDataLoader:
         investable: Path | None = None,
         with_volume: bool = False,
     ) -> None:
-        """Remember what to read; nothing is read yet.
+        """Set what `load_and_prepare` reads.
 
         Args:
-            investable: a text file, one ticker a line.
-            with_volume: read shares traded as well, as a volume cap needs them. They have to fit the prices, so that
-                price x volume is the money traded: beside prices adjusted for a split, volume as it was then cuts
-                orders before the split too much.
+            investable: a text file, one ticker per line.
+            with_volume: read shares traded as well, for a volume cap. They must be adjusted as prices are, so that
+                price x volume is the turnover: unadjusted volume would cut orders before a split too much.
         """
         self.path = Path(path)
         self.config = config
@@ -118,7 +118,7 @@ class StockDataLoader:
         investable_tickers: Sequence[str] | None = None,
         with_volume: bool = False,
     ) -> StockDataLoader:
-        """Make a loader of bars in memory, in the columns of the file; `load_and_prepare` is still to be called."""
+        """Make a loader of bars in memory, with the columns of a file; call `load_and_prepare` next."""
         loader = cls("bars in memory", config=config, with_volume=with_volume)
         loader._frame, loader._investable = frame, investable_tickers
         return loader
@@ -127,16 +127,22 @@ class StockDataLoader:
         """Read, check, repair and compute: afterwards the attributes hold the market.
 
         `data_array` (days, columns, 9) float32, NaN where there is no bar or an indicator warms up; `dates` (days,)
-        datetime64[D]; `tickers` sorted, one a column; `investable_columns` indices of `tickers`; `volume` (days,
-        columns) float32, NaN where it is not known, None if it was not asked for. Raises `DataError` for a file, a
-        column, a row or an investable list that cannot be used.
+        datetime64[D]; `tickers` sorted, one per column; `investable_columns` indices of `tickers`; `volume` (days,
+        columns) float32, NaN where unknown, None unless requested. Raises `DataError` for an unusable file, column, row
+        or investable list.
         """
-        table = (
-            _read_table(self.path, self._columns) if self._frame is None else _frame_table(self._frame, self._columns)
-        )
+        if self._frame is None:
+            table = _read_table(self.path, self._columns)
+        else:
+            _check_names(self._columns, [str(name) for name in self._frame.columns], "frame")
+            try:
+                table = pa.Table.from_pandas(self._frame[list(self._columns)], preserve_index=False)
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                raise DataError(f"expected columns of one type each, got {first_line(error)}; convert them") from error
+            _check_schema(self._columns, table.schema, table.num_rows, "frame")
         bars, self.dates, self.tickers = _sorted_bars(table)
         del table
-        # Else the pool keeps what the file took: a hundred MiB at full scale.
+        # The pool would keep the file's memory otherwise: a hundred MiB at full scale.
         pa.default_memory_pool().release_unused()
         self.investable_columns = _investable_columns(self._investable, self.tickers)
         bars, self.quality = _repair(bars, self.config.max_bad_row_share)
@@ -181,20 +187,10 @@ def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:
         ) from error
 
 
-def _frame_table(frame: pd.DataFrame, columns: Sequence[str]) -> pa.Table:
-    _check_names(columns, [str(name) for name in frame.columns], "frame")
-    try:
-        table = pa.Table.from_pandas(frame[list(columns)], preserve_index=False)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"expected columns of one type each, got {first_line(error)}; convert them") from error
-    _check_schema(columns, table.schema, table.num_rows, "frame")
-    return table
-
-
 def _check_names(columns: Sequence[str], found: Sequence[str], source: str) -> None:
     for name in columns:
         if found.count(name) != 1:
-            near = _most_like(name, [other for other in found if other not in columns])
+            near = most_like(name, [other for other in found if other not in columns])
             hint = f"the nearest is '{near}'" if near else f"found {', '.join(found[:12]) or 'no columns'}"
             choice = ", or leave out --env.volume-cap" if name == VOLUME else ""
             raise DataError(
@@ -220,7 +216,7 @@ def _check_schema(columns: Sequence[str], schema: pa.Schema, rows: int, source: 
             raise DataError(f"expected {expected} in column '{name}' of {source}, got {kind}; convert the column")
 
 
-def _most_like(name: str, known: Iterable[str]) -> str | None:
+def most_like(name: str, known: Iterable[str]) -> str | None:
     """Return the known name most like `name`, case aside, or None if none is like it."""
     folded = {other.casefold(): other for other in known}
     matches = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.5)
@@ -264,20 +260,19 @@ def _day_numbers(column: pa.ChunkedArray) -> IntArray:
     """Return days since 1970-01-01 of a date, timestamp (its day is that of its own zone) or ISO string column."""
     if column.null_count:
         raise DataError(f"expected a date in every row, got {column.null_count} rows without one; drop them")
-    if _is_string(column.type):
-        texts, codes = _encoded(column)
-        return np.array([_parse_day(text) for text in texts[:-1]], dtype=np.int64)[codes]
-    # the cast leaves out the time of day, in the timestamp's own zone
-    return np.asarray(column.cast(pa.date32(), safe=False).cast(pa.int32()), dtype=np.int64)
-
-
-def _parse_day(text: str) -> int:
-    """Return days since 1970-01-01 of an ISO date; a time of day that follows it is left out."""
-    day, _, _ = text.strip().replace("T", " ").partition(" ")
-    try:
-        return date.fromisoformat(day).toordinal() - _EPOCH
-    except ValueError as error:
-        raise DataError(f"expected dates like 2014-11-10, got '{text}' in column 'date'; convert the column") from error
+    if not _is_string(column.type):
+        # The cast drops the time of day, in the timestamp's own zone.
+        return np.asarray(column.cast(pa.date32(), safe=False).cast(pa.int32()), dtype=np.int64)
+    texts, codes = _encoded(column)
+    days = []
+    for text in texts[:-1]:
+        try:
+            days.append(date.fromisoformat(re.split("[ T]", text.strip())[0]).toordinal() - _EPOCH)
+        except ValueError:
+            raise DataError(
+                f"expected dates like 2014-11-10, got '{text}' in column 'date'; convert the column"
+            ) from None
+    return np.array(days, dtype=np.int64)[codes]
 
 
 def _encoded(column: pa.ChunkedArray) -> tuple[list[str], IntArray]:
@@ -295,14 +290,14 @@ def _encoded(column: pa.ChunkedArray) -> tuple[list[str], IntArray]:
 
 
 def has_wrong_digit(prices: Float32Array) -> npt.NDArray[np.bool_]:
-    """Tell which bars of (4, rows) prices have one that is more than five times another one."""
-    with np.errstate(all="ignore"):  # a price that is missing or infinite is a fault of its own
+    """Return which bars of (4, rows) prices have one that is more than five times another one."""
+    with np.errstate(all="ignore"):  # a missing or infinite price is a fault of its own
         return np.asarray(prices.max(axis=0) > LARGEST_RATIO * prices.min(axis=0))
 
 
 def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:
     """Drop rows without usable prices, widen high and low, and count; raises `DataError` if too many are bad."""
-    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, or zero, for all that follows
+    with np.errstate(over="ignore"):  # beyond float32 is infinite, or zero, from here on
         prices = bars.prices.astype(np.float32)
     usable = np.asarray((np.isfinite(prices) & (prices > 0)).all(axis=0))
     usable &= ~has_wrong_digit(prices)
@@ -348,9 +343,9 @@ def _dense_features(bars: _Bars, days: int, tickers: Sequence[str]) -> Float32Ar
 
 
 def _dense_volume(bars: _Bars, volume: Float64Array, data_array: Float32Array, investable: IntArray) -> Float32Array:
-    """Return (days, columns) float32 volume, NaN where it is missing, infinite or negative: not known.
+    """Return (days, columns) float32 volume, NaN where it is missing, infinite or negative.
 
-    Raises `DataError` if no investable ticker has a volume that is known.
+    Raises `DataError` if no investable ticker has a known volume.
     """
     dense = np.full(data_array.shape[:2], np.nan, dtype=np.float32)
     dense[bars.day, bars.column] = np.where(np.isfinite(volume) & (volume >= 0), volume, np.nan)
@@ -373,7 +368,7 @@ def _dense_volume(bars: _Bars, volume: Float64Array, data_array: Float32Array, i
 def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str]) -> IntArray:
     """Return the sorted indices of the wanted tickers, of all without a list; raises `DataError` for an unknown one.
 
-    A file has one ticker a line; empty lines and remarks after a # are left out.
+    A file has one ticker per line; empty lines and comments after a # are ignored.
     """
     if wanted is None:
         return np.arange(len(tickers), dtype=np.int64)
@@ -381,15 +376,15 @@ def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str])
         lines = wanted.read_text(encoding="utf-8-sig").splitlines() if isinstance(wanted, Path) else wanted
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"expected a text file of tickers, one a line, got {wanted} ({error}); check the path"
-        ) from error
+            f"expected a text file of tickers, one per line, got {wanted} ({error}); check the path"
+        ) from None
     names = [name for line in lines if (name := line.partition("#")[0].strip())]
     if not names:
         raise DataError("expected at least one investable ticker, got none; leave the list out to invest in all")
     index = {ticker: column for column, ticker in enumerate(tickers)}
     for name in names:
         if name not in index:
-            near = _most_like(name, tickers)
+            near = most_like(name, tickers)
             hint = f" (the nearest is '{near}')" if near else ""
             raise DataError(f"expected investable tickers that are in the data, got '{name}'{hint}; mend the list")
     return np.array(sorted({index[name] for name in names}), dtype=np.int64)

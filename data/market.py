@@ -16,7 +16,7 @@ from utils.errors import ConfigError
 
 @dataclass(frozen=True)
 class Market:
-    """Daily data of all columns, the columns that may be bought, and how the days are divided."""
+    """Daily data of all columns, the columns that may be bought, and the splits of the days."""
 
     data_array: NDArray[np.float32]
     """(days, columns, 9), NaN where a stock has no bar."""
@@ -27,7 +27,7 @@ class Market:
     stats: NormalizationStats
     input_clip: float
     volume: NDArray[np.float32] | None = None
-    """(days, columns) shares traded, NaN where not known; None unless it was asked for."""
+    """(days, columns) shares traded, NaN where unknown; None unless requested."""
 
     @property
     def close(self) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""A run's record of its market: data that have grown since change neither the run's splits nor its inputs."""
+"""A run's record of its market, such that data appended later change neither its splits nor its inputs."""
 
 from __future__ import annotations
 
@@ -35,10 +35,9 @@ class MarketRecord:
     std: list[float]
     """Normalisation of the observed features."""
     fingerprints: dict[str, str]
-    """Hash of each ticker's prices up to the last validation day, days without a bar included; of its volume, too,
-    where the run uses it."""
+    """Hash of each ticker's prices, and volume if the run uses it, up to the last validation day."""
     idle_days: list[str]
-    """Dates that the data name although no ticker traded on them; a new ticker may have."""
+    """Dates of the data on which no ticker traded; a ticker added later may have."""
 
 
 def record_market(market: Market) -> MarketRecord:
@@ -56,7 +55,7 @@ def record_market(market: Market) -> MarketRecord:
 
 
 def read_record(values: Mapping[str, Any], source: str) -> MarketRecord:
-    """Return the record that JSON values hold; raises DataError if they are not one."""
+    """Return the record from JSON values. Raises DataError for other fields."""
     try:
         return MarketRecord(**values)
     except TypeError as error:
@@ -64,13 +63,12 @@ def read_record(values: Mapping[str, Any], source: str) -> MarketRecord:
 
 
 def pin_market(market: Market, record: MarketRecord) -> Market:
-    """Return the market of the run: its tickers, splits and normalisation, on data that may have grown since.
+    """Return the market of the run, with its tickers, splits and normalisation, on data that may be longer now.
 
-    Tickers that the run does not know are left out with a warning, and so are days on which only those traded. Days
-    that the run knew, without a trade, stay.
+    Tickers unknown to the run are dropped with a warning, and so are days on which only those traded.
 
     Raises:
-        DataError: a ticker of the run is gone, its days are, or its prices up to the last validation day are others.
+        DataError: a ticker or day of the run is missing, or prices up to the last validation day differ.
     """
     market = _known_columns(market, record)
     splits = Splits(**{name: _span(market, *dates) for name, dates in record.splits.items()})
@@ -93,11 +91,11 @@ def pin_market(market: Market, record: MarketRecord) -> Market:
 
 
 def data_fingerprint(market: Market) -> tuple[str, ...]:
-    """Return a fingerprint of the data's contents; data are taken for the same if their fingerprints share an entry.
+    """Return a fingerprint of the data's contents; data count as the same if their fingerprints share an entry.
 
-    The entries are the smallest hashes over the tickers of their first 252 bars with their dates. So days added later,
-    other splits and other names change nothing, and data with a few tickers more or less still share entries. Data that
-    begin on another day, or whose prices were adjusted again, count as others.
+    The entries are the smallest hashes over tickers of their first 252 bars with dates. Appended days, other splits and
+    other names change nothing, and data with a few tickers more or less still share entries. Data with another first
+    day, or readjusted prices, count as different.
     """
     dates = market.dates.astype("datetime64[D]").astype("<i8")
     hashes = []
@@ -110,7 +108,7 @@ def data_fingerprint(market: Market) -> tuple[str, ...]:
 
 
 def is_recorded_market(market: Market, record: MarketRecord) -> bool:
-    """Tell whether a run's record is one of these data: whether any ticker's prices are those that it knew."""
+    """Return whether a run's record is of these data: whether any ticker has the recorded prices."""
     last = np.searchsorted(market.dates, np.datetime64(record.splits["validation"][1], "D"))
     if last >= len(market.dates):
         return False
@@ -120,7 +118,7 @@ def is_recorded_market(market: Market, record: MarketRecord) -> bool:
 
 
 def split_market(market: Market, splits: Splits) -> Market:
-    """Divide the market in another way, its normalisation fitted on the training days of that division."""
+    """Return the market with other splits, its normalisation fitted to their training days."""
     stats = normalization_stats(market.data_array, splits.train.last)
     return dataclasses.replace(market, splits=splits, stats=stats)
 
@@ -168,7 +166,7 @@ def _span(market: Market, first: str, last: str) -> Span:
 
 
 def _fingerprints(market: Market, last: int) -> list[str]:
-    """Return one hash a ticker of its prices, and volume, on days 0..`last` and of the dates of those days."""
+    """Return a hash per ticker of its prices, volume and dates on days 0..`last`."""
     dates = market.dates[: last + 1].astype("datetime64[D]").astype("<i8").tobytes()
     values = market.data_array[: last + 1, :, list(PRICES)]
     if market.volume is not None:

@@ -13,7 +13,7 @@ from utils.errors import DataError
 
 @dataclass(frozen=True)
 class Span:
-    """Days `first`..`last`, inclusive; an episode that starts on day s observes days s..s + steps of it."""
+    """Days `first`..`last`, inclusive; an episode that starts on day s observes days s..s + steps."""
 
     first: int
     last: int
@@ -26,7 +26,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Splits:
-    """Days on which episodes may run; their contexts reach back further."""
+    """Days on which episodes may run; their contexts extend further back."""
 
     train: Span
     validation: Span
@@ -36,8 +36,8 @@ class Splits:
 def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits:
     """Divide `days` sessions by the configured fractions, in order of time.
 
-    The first day of training has a full context. At least `max_holding_days` days lie between two splits, so that no
-    trade that could be opened in one is open in the next.
+    The first training day has a full context. A purge of `max_holding_days` days between splits keeps trades of one
+    from being open in the next.
 
     Raises:
         DataError: a split holds no whole episode.
@@ -71,7 +71,7 @@ def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits
 def random_windows(span: Span, steps: int, count: int, generator: torch.Generator) -> Tensor:
     """Draw the first days of episodes of `steps` steps, one in each of `count` equal parts of the span: (count,).
 
-    Windows spread over the span differ less from one draw to the next than windows drawn apart.
+    Stratified draws vary less than independent ones.
 
     Raises:
         DataError: the span holds no such episode.
@@ -95,7 +95,7 @@ def spaced_windows(span: Span, steps: int, count: int) -> Tensor:
     gaps = min(count, starts) - 1
     if gaps < 1:
         return torch.tensor([span.first + starts - 1][:count], dtype=torch.long)
-    # In integers, rounded half up: a gap is at least a day, so no two starts fall together.
+    # Integers rounded half up: a gap is at least a day, so that starts are distinct.
     return span.first + (2 * torch.arange(gaps + 1) * (starts - 1) + gaps) // (2 * gaps)
 
 

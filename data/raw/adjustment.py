@@ -1,44 +1,43 @@
 """Prices adjusted for splits and dividends, once.
 
 A split of s new shares for one multiplies earlier prices by 1/s, a dividend D by 1 - D/P, where P is the close before
-the ex-date, in the shares of after a split of that day: the multipliers of Yahoo's adjusted close, after CRSP (Yahoo
-help, "What is the adjusted close?", whose example the tests hold). Volume is divided by the same, so that price x
-volume stays the money traded.
+the ex-date, per share after a split of that day: the multipliers of Yahoo's adjusted close, after CRSP (Yahoo help,
+"What is the adjusted close?", whose example is a test). Volume is divided by the same, which leaves the turnover, price
+x volume, unchanged.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
 
 import numpy as np
 import pandas as pd
 
 from data.raw.layout import PRICES
-from data.raw.text import EPOCH, Float64Array
+from data.raw.text import Float64Array, date_of
 
 _SURE = 1 / 6
-"""Standard error of a slope, which is 0 or 1, below which it tells; a slope nearer than this to 1/2 does not."""
+"""Largest standard error of a slope, and smallest distance from 1/2, that decide whether it is 0 or 1."""
 _STEP = 0.001
-"""Relative move of adjusted close / close that counts as an event; rounded prices move it by less."""
+"""Relative move of adjusted close / close that counts as an event; rounding of prices moves it less."""
 _NORMAL = 1.4826
 """Standard deviation of a normal variable over its median absolute value."""
 
 
 @dataclass(frozen=True)
 class Adjustment:
-    """What was found and done about splits, dividends or an adjusted close, for the log and the page."""
+    """Splits, dividends or adjusted closes found in the data, and what was done about them."""
 
     what: str
     events: int
     tickers: int
     largest: str
-    """Largest event, with ticker and date; "" where there is none."""
+    """Largest event, with ticker and date; "" without events."""
     outcome: str
 
     @property
     def line(self) -> str:
-        """The same as one sentence."""
+        """Summary in one sentence."""
         largest = f"; the largest {self.largest}" if self.largest else ""
         found = f"{self.events:,} of {self.tickers:,} tickers" if self.events else "none"
         return f"{self.what}: {found}{largest}: {self.outcome}"
@@ -47,7 +46,7 @@ class Adjustment:
 def scale_to_adjusted(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with prices scaled to their adjusted close, and volume the other way."""
     adjusted, close = rows["adjusted"].to_numpy(), rows["close"].to_numpy()
-    with np.errstate(all="ignore"):  # a close of zero gives no number, and the row is dropped
+    with np.errstate(all="ignore"):  # a close of zero gives NaN, and the row is dropped
         # A price equal to the close stays equal to it.
         scaled = {role: np.where(rows[role] == close, adjusted, rows[role] * (adjusted / close)) for role in PRICES}
         scaled["volume"] = rows["volume"].to_numpy() * (close / adjusted)
@@ -55,7 +54,7 @@ def scale_to_adjusted(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def scaled_events(rows: pd.DataFrame) -> list[Adjustment]:
-    """Return what the adjusted close changed; `rows` sorted by ticker and day, `scale` NaN where there was none."""
+    """Summarise the changes by the adjusted close; `rows` sorted by ticker and day, `scale` NaN without one."""
     scale, codes = rows["scale"].to_numpy(), rows["ticker"].cat.codes.to_numpy()
     if np.isnan(scale).all():
         return []
@@ -66,7 +65,7 @@ def scaled_events(rows: pd.DataFrame) -> list[Adjustment]:
     largest = ""
     if found.size:
         worst = found[np.argmax(size[found])]
-        largest = f"{1 / step[worst]:.4g} ({rows['ticker'].iloc[worst]}, {_day(rows['day'].iloc[worst + 1])})"
+        largest = f"{1 / step[worst]:.4g} ({rows['ticker'].iloc[worst]}, {date_of(rows['day'].iloc[worst + 1])})"
     count = len(np.unique(codes[found + 1]))
     outcome = "open, high, low and close scaled by adjusted close / close, volume the other way"
     if not found.size:
@@ -77,20 +76,19 @@ def scaled_events(rows: pd.DataFrame) -> list[Adjustment]:
 def adjust_for_events(
     rows: pd.DataFrame, events: pd.DataFrame, *, is_yfinance: bool
 ) -> tuple[pd.DataFrame, list[Adjustment]]:
-    """Return rows adjusted for the events that are not in their prices yet, and what was found.
+    """Return rows adjusted for events that their prices do not reflect yet, and a summary.
 
-    Raw prices jump with a split and fall with a dividend, adjusted ones do not: of each kind of events the move over
-    night is regressed on the move that raw prices would make. Where a ticker's own events do not tell, those of all
-    tickers do, unless they contradict one another; where these do not either, prices stay as they are.
+    Raw prices jump with a split and fall with a dividend, adjusted ones do not: for each kind of event the overnight
+    move is regressed on the move of raw prices. Where a ticker's own events are inconclusive, those of all tickers
+    decide unless they contradict one another; where these are inconclusive too, prices stay.
 
     Args:
         rows: sorted by `ticker` (a category) and `day`, once each.
-        events: `ticker` as codes of that category, `day`, `split` (new shares for one) and `dividend` (money a share);
-            0 or NaN is none.
-        is_yfinance: the columns are those of yfinance, which adjusts prices unless it is told not to.
+        events: `ticker` as codes of that category, `day`, `split` (new shares for one) and `dividend` (cash per
+            share); 0 or NaN is none.
+        is_yfinance: the columns are those of yfinance, which adjusts prices by default.
     """
-    found = _located(rows, events)
-    tickers = len(rows["ticker"].cat.categories)
+    found, tickers = _located(rows, events), len(rows["ticker"].cat.categories)
     owner, row = found["ticker"].to_numpy(), found["row"].to_numpy()
     close, opened = rows["close"].to_numpy(), rows["open"].to_numpy()
     codes = rows["ticker"].cat.codes.to_numpy()
@@ -107,7 +105,7 @@ def adjust_for_events(
     kept = 1.0 - found["dividend"].to_numpy() / before
     has_dividend = (kept < 1.0) & (kept > 0.0)
     by_dividend = np.where(has_dividend, kept, 1.0)
-    raw_dividends = np.where(raw_splits == 1, 1.0, np.nan)  # nobody takes dividends out of prices and leaves splits in
+    raw_dividends = np.where(raw_splits == 1, 1.0, np.nan)  # no vendor adjusts for dividends but not for splits
     for group in (raw_splits == 0, np.isnan(raw_splits)):
         alone = has_dividend & ~has_split & group[owner]
         raw_dividends[group] = _states(gaps, np.log(by_dividend), owner, alone, noise, tickers)[group]
@@ -127,7 +125,7 @@ def adjust_for_events(
 
 
 def _described(what: str, events: pd.DataFrame, rows: pd.DataFrame, is_yfinance: bool) -> list[Adjustment]:
-    """Say what was done about events of one kind, which have a `size` and a `state`."""
+    """Summarise what was done about events of one kind, which have a `size` and a `state`."""
     advice = ", for yfinance adjusts unless told not to" if is_yfinance else "; give an adjusted close if they are not"
     outcomes = {
         1.0: "not in the prices, which move by them; prices adjusted, volume the other way",
@@ -141,7 +139,7 @@ def _described(what: str, events: pd.DataFrame, rows: pd.DataFrame, is_yfinance:
             worst = of.iloc[int(np.argmax(np.abs(np.log(of["size"]))))]
             place = int(worst["row"])
             size = _ratio(worst["size"]) if what == "Splits" else f"{100 * (1 - worst['size']):.2g}% of the price"
-            largest = f"{size} ({rows['ticker'].iloc[place]}, {_day(rows['day'].iloc[place])})"
+            largest = f"{size} ({rows['ticker'].iloc[place]}, {date_of(rows['day'].iloc[place])})"
             result.append(Adjustment(what, len(of), of["ticker"].nunique(), largest, outcome))
     return result
 
@@ -151,9 +149,9 @@ def _ratio(shares: float) -> str:
 
 
 def _located(rows: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
-    """Return events between two bars of their ticker, with the row on which, or after which, each took effect.
+    """Return events between two bars of their ticker, each with the first row on or after its date.
 
-    One before the first bar, or after the last, changes no price that is here.
+    Events before the first bar or after the last change no price.
     """
     split = events["split"].where(np.isfinite(events["split"]) & (events["split"] > 0), 1.0)
     dividend = events["dividend"].where(np.isfinite(events["dividend"]) & (events["dividend"] > 0), 0.0)
@@ -169,7 +167,7 @@ def _located(rows: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
 def _states(
     gaps: Float64Array, expected: Float64Array, owner: np.ndarray, has: np.ndarray, noise: float, tickers: int
 ) -> Float64Array:
-    """Return (tickers,) 1 where prices are raw, 0 where events are in them, NaN where neither is sure."""
+    """Return (tickers,) 1 where prices are raw, 0 where they reflect events already, NaN where inconclusive."""
     products = np.bincount(owner[has], (gaps * expected)[has], minlength=tickers).astype(np.float64)
     squares = np.bincount(owner[has], (expected**2)[has], minlength=tickers).astype(np.float64)
     own = _state(products, squares, noise)
@@ -183,7 +181,3 @@ def _state(products: Float64Array, squares: Float64Array, noise: float) -> Float
         slope, error = products / squares, noise / np.sqrt(squares)
     is_sure = (error < _SURE) & (np.abs(slope - 0.5) > _SURE)
     return np.where(is_sure, slope > 0.5, np.nan)
-
-
-def _day(number: int) -> date:
-    return date.fromordinal(EPOCH + int(number))

@@ -1,4 +1,4 @@
-"""Where the bars are in a file: recognised by its column names and the first row, whoever wrote it."""
+"""Layout of a file of bars, recognised by column names and the first row, for every vendor."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from data.raw.text import is_number, parse_day
+from data.raw.text import is_day, is_number
 
 PRICES = ["open", "high", "low", "close"]
 VALUES = [*PRICES, "volume"]
 EVENTS = ["split", "dividend"]
 BLANKS = frozenset({"", "nan", "null", "none", "n/a", "na", "-"})
 
-# Column names by what they hold, lower case, letters and digits only; the first that a header has is taken.
+# Column names by role, lower case, letters and digits only; the first match in a header counts.
 _NAMES = {
     "date": ("date", "datetime", "timestamp", "tradedate", "tradingdate", "dtyyyymmdd", "day", "time"),
     "ticker": ("ticker", "symbol", "tic", "stock", "name"),
@@ -27,7 +27,7 @@ _NAMES = {
     "split": ("stocksplits", "stocksplit", "splits", "split", "splitfactor", "splitratio", "splitcoefficient"),
     "dividend": ("dividends", "dividend", "divcash", "exdividend", "dividendamount", "cashdividend"),
 }
-# One letter a column, as Alpaca gives them; taken only as a whole, for T and C are tickers too.
+# Alpaca's one-letter columns; accepted only together, as T and C are tickers too.
 _SHORT = {"date": "t", "open": "o", "high": "h", "low": "l", "close": "c", "volume": "v"}
 _ALSO_IN_PANELS = frozenset({"capitalgains", "repaired"})
 _CLOSES = frozenset({"close", "closeprice", "closelast", "4close", *_NAMES["adjusted"]})
@@ -37,29 +37,29 @@ _CORNERS = frozenset({"", "ticker", "tickers", "symbol", "symbols", "price", "at
 
 
 class UnusableFileError(Exception):
-    """A file that gives no rows; the message is the reason."""
+    """A file without usable rows; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a file has what: the column of each role, or of each ticker's roles."""
+    """The columns of a file by role, or by role of each ticker."""
 
     fields: dict[str, int]
-    """Column by role; `date` alone where there is one group of columns a ticker."""
+    """Column by role; `date` alone in a panel."""
     width: int
     panel: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Column by role by ticker, in a file that has columns of its own for each ticker."""
+    """Column by role by ticker, in a file with columns for each ticker."""
     is_yfinance: bool = False
-    """There is a column `Stock Splits`, as yfinance calls it."""
+    """There is yfinance's column `Stock Splits`."""
 
     @property
     def groups(self) -> list[dict[str, int]]:
-        """Columns of values by role, one group a ticker or one for all."""
+        """Columns of values by role, one group per ticker or one for all."""
         return list(self.panel.values()) or [self.fields]
 
     @property
     def roles(self) -> set[str]:
-        """All roles that some column has."""
+        """Roles of all columns."""
         return {role for group in self.groups for role in group}
 
     @property
@@ -74,7 +74,7 @@ def plain(title: str) -> str:
 
 
 def long_layout(titles: Sequence[str], separator: str = ",") -> Layout | None:
-    """Return the layout of a header with one column a role, or None for another line.
+    """Return the layout of a header with one column per role, or None for another line.
 
     Raises `UnusableFileError` where a price is missing.
     """
@@ -83,7 +83,7 @@ def long_layout(titles: Sequence[str], separator: str = ",") -> Layout | None:
     if prices == 0 or ("date" not in fields and prices < len(PRICES)):
         return None
     if 0 not in fields.values():
-        fields.setdefault("date", 0)  # an index column, whose title says little
+        fields.setdefault("date", 0)  # an index column, whatever its title
     missing = [role for role in ("date", *PRICES) if role not in fields]
     if missing:
         raise UnusableFileError(f"no column for {', '.join(missing)} in the header '{separator.join(titles)[:80]}'")
@@ -91,7 +91,7 @@ def long_layout(titles: Sequence[str], separator: str = ",") -> Layout | None:
 
 
 def _roles(titles: Sequence[str]) -> dict[str, int]:
-    """Return the column of each role that the titles name."""
+    """Return the column of each role found in the titles."""
     names = [plain(title) for title in titles]
     fields = {
         role: names.index(name)
@@ -105,13 +105,13 @@ def _roles(titles: Sequence[str]) -> dict[str, int]:
 
 
 def wide_layout(titles: Sequence[str], first_row: Sequence[str], separator: str = ",") -> Layout | None:
-    """Return the layout of a file of closes, dates first and then one column a ticker, or None for another file."""
+    """Return the layout of a file of closes, dates first and then one column per ticker, or None for another file."""
     names = [plain(title) for title in titles]
     known = {name for names in _NAMES.values() for name in names}
     if len(titles) < 2 or _CLOSES & set(names) or not set(names[1:]) - known or set(PRICES) <= set(_roles(titles)):
         return None
     cells = [text.strip() for text in first_row]
-    if len(cells) < 2 or parse_day(cells[0], either_order=True) is None:
+    if len(cells) < 2 or not is_day(cells[0]):
         return None
     if is_number(titles[0], separator) or any(is_number(title, separator) for title in titles[1:]):
         return None
@@ -124,7 +124,7 @@ def wide_layout(titles: Sequence[str], first_row: Sequence[str], separator: str 
 def panel_layout(first: Sequence[str], second: Sequence[str], separator: str = ",") -> Layout | None:
     """Return the layout of two header rows, of roles and of tickers in either order, or None for other rows.
 
-    Raises `UnusableFileError` where a ticker has some prices only.
+    Raises `UnusableFileError` where a ticker lacks some prices.
     """
     for titles, tickers in ((first, second), (second, first)):
         names, found = [plain(title) for title in titles[1:]], [ticker.strip() for ticker in tickers[1:]]

@@ -1,12 +1,11 @@
-"""Files of daily bars as people have them, made into one parquet file that the loader accepts."""
+"""Vendors' files of daily bars, turned into one parquet file for the loader."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -19,17 +18,15 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from data.loader import LARGEST_RATIO, has_wrong_digit
+from data.loader import LARGEST_RATIO, has_wrong_digit, most_like
 from data.raw.adjustment import Adjustment, adjust_for_events, scale_to_adjusted, scaled_events
-from data.raw.csv_files import CsvLayout, find_layout, read_csv
-from data.raw.layout import EVENTS, PRICES, VALUES, Layout, UnusableFileError
-from data.raw.parquet_files import find_parquet_layout, read_parquet
+from data.raw.files import PARQUET_SUFFIXES, BarFile, open_file, read_file
+from data.raw.layout import EVENTS, PRICES, VALUES, UnusableFileError
 from data.raw.survey import NO_SURVEY, Survey, survey_of
-from data.raw.text import EPOCH, NO_DAY
+from data.raw.text import EPOCH, NO_DAY, date_of
 from utils.errors import DataError
 
 CSV_SUFFIXES = (".csv", ".txt", ".tsv")
-PARQUET_SUFFIXES = (".parquet", ".pq")
 _LISTED = 20
 _NAMED = 3
 """Bars that a note names."""
@@ -40,12 +37,12 @@ _STOOQ_TICKER = re.compile(r"([A-Z0-9_-]+)\.US")
 
 @dataclass
 class PrepareSummary:
-    """Counts of what was read, kept and dropped, and why; filled on the way."""
+    """Counts of what was read, kept and dropped, and why; filled in by `prepare`."""
 
     target: Path
     files_read: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
-    """(file, reason) of each file that gave no rows."""
+    """(file, reason) of each file without usable rows."""
     rows_kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     """Rows dropped, by reason."""
@@ -53,12 +50,12 @@ class PrepareSummary:
     first_date: date = date.min
     last_date: date = date.min
     notes: list[str] = field(default_factory=list)
-    """Assumptions made where a file did not say."""
+    """Assumptions made where a file is ambiguous."""
     adjustments: list[Adjustment] = field(default_factory=list)
     closes_only: list[str] = field(default_factory=list)
     """Files without open, high and low."""
     benchmark: Path | None = None
-    """CSV file of the index that was taken out of the data."""
+    """CSV file of the index removed from the data."""
     survey: Survey = NO_SURVEY
 
     def lines(self) -> list[str]:
@@ -75,7 +72,7 @@ class PrepareSummary:
         ]
 
     def adjustment_lines(self) -> list[str]:
-        """Return what was adjusted, and what closes alone mean."""
+        """Return what was adjusted, and a warning about files with closes only."""
         lines = [adjustment.line for adjustment in self.adjustments]
         if self.closes_only:
             count = len(self.closes_only)
@@ -87,27 +84,16 @@ class PrepareSummary:
         return lines or ["Adjusted: nothing; no adjusted close and no splits or dividends were given"]
 
 
-@dataclass(frozen=True)
-class _File:
-    """A file that can be read."""
-
-    path: Path
-    layout: Layout
-    csv: CsvLayout | None
-    names: Sequence[str] = ()
-    """Names of a parquet file's columns, in the layout's order."""
-
-
 def prepare(source: Path, target: Path, benchmark: str | None = None) -> PrepareSummary:
     """Turn a file of daily bars, or a folder of them, into the parquet `target`, replaced in one step.
 
-    Files are CSV or parquet, with the tickers in a column, one a file, or side by side (`data/raw/layout.py`). Columns
-    are known by their usual names; a CSV file without a header has date, open, high, low, close and perhaps volume in
-    this order. A ticker without a column is the file's name. Prices are adjusted (`data/raw/adjustment.py`), and volume
-    the other way, so that price x volume stays the money traded. Of several rows for one date the last is kept. Rows
-    without a date or with a price that is missing, infinite, not positive or five times another one of its bar are
-    dropped. A `benchmark`, a ticker of the data, is written to TARGET.benchmark.csv (`date, close`) instead. Raises
-    `DataError` if nothing usable is found, the benchmark is not there or a file cannot be written; then nothing is.
+    Files are CSV or parquet, with tickers in a column, one per file, or side by side (`data/raw/layout.py`). Columns
+    are recognised by name; a CSV file without a header has date, open, high, low, close and perhaps volume in this
+    order. Without a ticker column the file's name is the ticker. Prices are adjusted (`data/raw/adjustment.py`), and
+    volume inversely. Of several rows for one date the last is kept. Rows without a date or with a price that is
+    missing, infinite, not positive or five times another one of its bar are dropped. A `benchmark`, a ticker of the
+    data, goes to TARGET.benchmark.csv (`date, close`) instead. Raises `DataError`, and writes nothing, if nothing
+    usable is found, the benchmark is missing or a file cannot be written.
     """
     summary = PrepareSummary(target)
     tickers: dict[str, int] = {}
@@ -127,17 +113,25 @@ def prepare(source: Path, target: Path, benchmark: str | None = None) -> Prepare
     if not parts:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in summary.skipped[:3])
         raise DataError(f"expected files with daily bars in {source}, got none that can be used ({reasons})")
-    summary.files_read = len(parts)
     names = _plain_tickers(list(tickers), summary)
     rows = _merge(parts, names, summary.dropped)
     is_yfinance = any(file.layout.is_yfinance for file in files)
     rows = _adjust(rows, pd.concat(events, ignore_index=True), names, is_yfinance, summary)
     rows, index = _without_benchmark(rows, benchmark)
-    _describe(rows, summary)
-    _write(rows, target)
+    stocks = rows["ticker"].cat.categories
+    summary.files_read, summary.rows_kept, summary.tickers = len(parts), len(rows), len(stocks)
+    summary.first_date, summary.last_date = date_of(rows["day"].min()), date_of(rows["day"].max())
+    summary.dropped = +summary.dropped  # without reasons that apply to no row
+    summary.notes += [
+        f"{name} looks like an index: --benchmark '{name}' takes it out of the tickers"
+        for name in stocks
+        if name.startswith("^")
+    ]
+    summary.survey = survey_of(rows)
+    _write(rows, ["ticker", *VALUES], target)
     if index is not None:
         summary.benchmark = target.with_name(f"{target.stem}.benchmark.csv")
-        _write_benchmark(index, summary.benchmark)
+        _write(index, ["close"], summary.benchmark)
     return summary
 
 
@@ -151,7 +145,7 @@ def _relative(path: Path, source: Path) -> str:
 
 
 def _found(source: Path, target: Path) -> list[Path]:
-    """Return the files to read; what was written by an earlier call is none of them."""
+    """Return the files to read, without those written by an earlier call."""
     if not source.exists():
         raise DataError(f"expected a CSV or parquet file, or a folder, but {source} does not exist; check the path")
     if source.resolve() == target.resolve():
@@ -167,45 +161,29 @@ def _found(source: Path, target: Path) -> list[Path]:
     return files
 
 
-def _usable_files(source: Path, target: Path, summary: PrepareSummary) -> list[_File]:
+def _usable_files(source: Path, target: Path, summary: PrepareSummary) -> list[BarFile]:
     """Return usable files; a CSV file without a header and with extra fields borrows a neighbour's header."""
-    found: list[_File] = []
+    found: list[BarFile] = []
     for path in _found(source, target):
         try:
-            if path.suffix.lower() in PARQUET_SUFFIXES or _is_parquet(path):
-                layout, names = find_parquet_layout(path)
-                found.append(_File(path, layout, None, names))
-            else:
-                csv = find_layout(path)
-                found.append(_File(path, csv.columns, csv))
+            found.append(open_file(path))
         except (UnusableFileError, OSError) as reason:
             summary.skipped.append((_relative(path, source), str(reason)))
-    named = {
-        file.layout.width: file.layout for file in found if file.csv and file.csv.header_lines and not file.layout.panel
-    }
+    named = {file.layout.width: file.layout for file in found if file.header_lines and not file.layout.panel}
     for place, file in enumerate(found):
-        if file.csv and not file.csv.header_lines:
+        if not (file.header_lines or file.columns):
             summary.notes.append(f"{_relative(file.path, source)} has no header: columns taken by position")
-            if file.layout.width > len(file.layout.fields) and file.layout.width in named:
-                layout = named[file.layout.width]
-                found[place] = replace(file, layout=layout, csv=replace(file.csv, columns=layout))
+            if file.layout.width > len(file.layout.fields):
+                found[place] = replace(file, layout=named.get(file.layout.width, file.layout))
     return found
 
 
-def _is_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"PAR1"
-
-
-def _read_file(file: _File, tickers: dict[str, int], summary: PrepareSummary) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return one file's usable rows, scaled to their adjusted close, and its events, if they are still to be used."""
+def _read_file(file: BarFile, tickers: dict[str, int], summary: PrepareSummary) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return one file's usable rows, scaled to their adjusted close, and events that are still to be applied."""
     name = file.path.stem
     if stooq := _STOOQ_FILE.fullmatch(name):
         name = next(part for part in stooq.groups() if part).upper()
-    if file.csv is None:
-        rows, unsettled = read_parquet(file.path, file.layout, list(file.names), name, tickers)
-    else:
-        rows, unsettled = read_csv(file.path, file.csv, name, tickers, summary.dropped)
+    rows, unsettled = read_file(file, name, tickers, summary.dropped)
     if unsettled is not None:
         summary.notes.append(
             f"{file.path.name}: dates like {unsettled} read as month/day/year; nothing in the file settles it"
@@ -225,8 +203,8 @@ def _read_file(file: _File, tickers: dict[str, int], summary: PrepareSummary) ->
 def _usable(
     rows: pd.DataFrame, name: str, tickers: dict[str, int], is_one_ticker: bool, summary: PrepareSummary
 ) -> pd.DataFrame:
-    """Return rows that the loader can use, of a file of that name; the others are counted by their first fault."""
-    with np.errstate(over="ignore"):  # as the loader: what float32 cannot hold is infinite, or zero
+    """Return the rows of a file that the loader can use; the others are counted by their first fault."""
+    with np.errstate(over="ignore"):  # as in the loader: beyond float32 is infinite, or zero
         prices = rows[PRICES].astype(np.float32)
     faults = {
         "date not understood": ~rows["day"].between(1 - EPOCH, date.max.toordinal() - EPOCH),
@@ -237,7 +215,15 @@ def _usable(
     for reason, fault in faults.items():
         summary.dropped[reason] += int(fault[rows.index].sum())
         rows = rows[~fault[rows.index]]
-    rows = _without_wrong_digits(rows, name, list(tickers), summary)
+    is_wrong = has_wrong_digit(rows[PRICES].to_numpy(dtype=np.float32).T)
+    if is_wrong.any():
+        names, reason = list(tickers), f"price {LARGEST_RATIO:g} times another one of its bar"
+        wrong = rows.loc[is_wrong, ["ticker", "day"]].itertuples(index=False)
+        named = [f"{names[code]} on {date_of(day)}" for code, day in wrong]
+        rest = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+        summary.dropped[reason] += len(named)
+        summary.notes.append(f"{name}: dropped {', '.join(named[:_NAMED])}{rest}: {reason}")
+        rows = rows[~is_wrong]
     if rows.empty:
         raise UnusableFileError("no row with a date and four positive prices that go together")
     if 3 * len(rows[["ticker", "day"]].drop_duplicates()) < len(rows):
@@ -246,28 +232,8 @@ def _usable(
     return rows
 
 
-def _without_wrong_digits(
-    rows: pd.DataFrame, name: str, tickers: Sequence[str], summary: PrepareSummary
-) -> pd.DataFrame:
-    """Return rows whose prices go together; the others are counted, and noted with ticker and date."""
-    is_wrong = has_wrong_digit(rows[PRICES].to_numpy(dtype=np.float32).T)
-    wrong = rows[is_wrong]
-    if wrong.empty:
-        return rows
-    reason = f"price {LARGEST_RATIO:g} times another one of its bar"
-    summary.dropped[reason] += len(wrong)
-    first = wrong[:_NAMED]
-    named = [
-        f"{tickers[code]} on {date.fromordinal(EPOCH + int(day))}"
-        for code, day in zip(first["ticker"], first["day"], strict=True)
-    ]
-    rest = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-    summary.notes.append(f"{name}: dropped {', '.join(named)}{rest}: {reason}")
-    return rows[~is_wrong]
-
-
 def _plain_tickers(names: list[str], summary: PrepareSummary) -> list[str]:
-    """Return tickers without Stooq's `.US`, if no ticker is of another form."""
+    """Return tickers without Stooq's `.US` if all of them have it."""
     stocks = [name for name in names if not name.startswith("^")]
     if not stocks or not all(_STOOQ_TICKER.fullmatch(name) for name in stocks):
         return names
@@ -278,9 +244,8 @@ def _plain_tickers(names: list[str], summary: PrepareSummary) -> list[str]:
 def _merge(parts: Sequence[pd.DataFrame], names: Sequence[str], dropped: Counter[str]) -> pd.DataFrame:
     """Return rows of all files sorted by ticker, as a category, and day, the last of each kept."""
     rows = pd.concat(parts, ignore_index=True)
-    tickers = pd.Categorical.from_codes(rows["ticker"], names).remove_unused_categories()
-    rows["ticker"] = tickers.reorder_categories(sorted(tickers.categories))
-    rows = rows.iloc[np.lexsort((rows["day"], rows["ticker"].cat.codes))]  # rows of one date stay in the order read
+    rows["ticker"] = pd.Categorical(np.array(names, dtype=object)[rows["ticker"]])
+    rows = rows.sort_values(["ticker", "day"], kind="stable")  # rows of one date stay in the order read
     is_repeated = rows.duplicated(["ticker", "day"], keep="last")
     kept = rows[~is_repeated]
     identical = len(rows[is_repeated].merge(kept))
@@ -292,13 +257,12 @@ def _merge(parts: Sequence[pd.DataFrame], names: Sequence[str], dropped: Counter
 def _adjust(
     rows: pd.DataFrame, events: pd.DataFrame, names: Sequence[str], is_yfinance: bool, summary: PrepareSummary
 ) -> pd.DataFrame:
-    """Return rows adjusted for events, and say what was adjusted."""
+    """Return rows adjusted for events; the summary says what was adjusted."""
     if "scale" in rows:
         summary.adjustments += scaled_events(rows)
         rows = rows.drop(columns="scale")
-    places = {name: place for place, name in enumerate(rows["ticker"].cat.categories)}
-    code_of = np.array([places.get(name, -1) for name in names])
     events = events.drop_duplicates(["ticker", "day"], keep="last")
+    code_of = rows["ticker"].cat.categories.get_indexer(names)
     events = events.assign(ticker=code_of[events["ticker"].astype(np.int64)])
     events = events[events["ticker"] >= 0]
     if len(events):
@@ -308,13 +272,13 @@ def _adjust(
 
 
 def _without_benchmark(rows: pd.DataFrame, benchmark: str | None) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Return the rows of all other tickers and those of the benchmark. Raises `DataError` if it is not there."""
+    """Return the rows of all other tickers and those of the benchmark. Raises `DataError` if it is missing."""
     if benchmark is None:
         return rows, None
     names = list(rows["ticker"].cat.categories)
     if benchmark not in names:
-        near = difflib.get_close_matches(benchmark, names, n=1, cutoff=0.5)
-        hint = f"the nearest is {near[0]!r}" if near else f"such as {', '.join(names[:5])}"
+        near = most_like(benchmark, names)
+        hint = f"the nearest is {near!r}" if near else f"such as {', '.join(names[:5])}"
         raise DataError(f"expected --benchmark to be a ticker of the data, got {benchmark!r} ({hint}); check its name")
     if len(names) == 1:
         raise DataError(f"expected other tickers beside --benchmark {benchmark}, got none; add the stocks to trade")
@@ -324,39 +288,18 @@ def _without_benchmark(rows: pd.DataFrame, benchmark: str | None) -> tuple[pd.Da
     return others, rows[is_index]
 
 
-def _describe(rows: pd.DataFrame, summary: PrepareSummary) -> None:
-    """Fill in what is known when all rows are there."""
-    summary.rows_kept = len(rows)
-    summary.dropped = +summary.dropped  # without the reasons that no row had
-    summary.tickers = len(rows["ticker"].cat.categories)
-    summary.first_date, summary.last_date = (
-        date.fromordinal(EPOCH + int(day)) for day in (rows["day"].min(), rows["day"].max())
-    )
-    for name in rows["ticker"].cat.categories:
-        if name.startswith("^"):
-            summary.notes.append(f"{name} looks like an index: --benchmark '{name}' takes it out of the tickers")
-    summary.survey = survey_of(rows)
-
-
-def _write(rows: pd.DataFrame, target: Path) -> None:
-    columns = {"date": pa.array(rows["day"].to_numpy()).cast(pa.date32()), "ticker": pa.array(rows["ticker"])}
-    columns |= {role: pa.array(rows[role].to_numpy()) for role in VALUES}
-    _write_in_one_step(target, lambda file: pq.write_table(pa.table(columns), file, compression="zstd"))
-
-
-def _write_benchmark(rows: pd.DataFrame, target: Path) -> None:
+def _write(rows: pd.DataFrame, columns: Sequence[str], target: Path) -> None:
+    """Write dates and columns as CSV or parquet, beside its place and moved there: readers never see half a file."""
     days = pa.array(rows["day"].to_numpy()).cast(pa.date32())
-    table = pa.table({"date": days, "close": pa.array(rows["close"].to_numpy())})
-    _write_in_one_step(target, lambda file: pa_csv.write_csv(table, file))
-
-
-def _write_in_one_step(target: Path, write: Callable[[object], object]) -> None:
-    """Write a file beside its place and move it there, so that no half file is ever seen under its name."""
+    table = pa.table({"date": days, **{name: pa.array(rows[name]) for name in columns}})
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
-            write(file)
+            if "ticker" in columns:
+                pq.write_table(table, file, compression="zstd")
+            else:
+                pa_csv.write_csv(table, file)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(target)

@@ -1,17 +1,15 @@
-"""What prepared bars look like before anybody trades them: coverage, gaps, moves, stale prices, survivors."""
+"""Quality of prepared bars: coverage, gaps, suspicious moves, stale prices, survivors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from data.loader import LARGE_MOVE
-from data.raw.text import Float64Array
 from utils.errors import DataError
 
 Dates = npt.NDArray[np.datetime64]
@@ -22,15 +20,15 @@ STALE_SESSIONS = 5
 MOST_SURVIVORS = 0.95
 THIN = 0.9
 _NAMED = 3
-"""Findings of a kind that a line names."""
+"""Findings of a kind listed on a line."""
 BEYOND, UNDONE, BACK, LIKE_SPLIT = "beyond 50%", "undone the next day", "back from it", "like a split"
 SPLITS = ((3, 2), (2, 1), (5, 2), *((shares, 1) for shares in (3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100)))
-"""New shares for old ones that splits usually give, ascending; reverse splits the other way."""
+"""Usual split ratios (new shares for old ones), ascending; reverse splits are their inverses."""
 _NEAR_RATIO = 0.02
 _KEPT = 0.2
-"""Share of a step over night that the day may change."""
+"""Share of an overnight step by which the day may change it."""
 _UNDONE = 0.2
-"""Share of a move that is left a session later, below which it counts as reversed."""
+"""Share of a move left a session later, below which the move counts as reversed."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +41,12 @@ class Move:
     marks: tuple[str, ...]
     """Why it is suspicious."""
     split: str = ""
-    """New shares for old ones of the split that would move prices so."""
+    """Ratio of a split that would explain the move."""
 
 
 @dataclass(frozen=True)
 class Spell:
-    """Sessions of a ticker, from one bar to another: without bars between them, or with one price."""
+    """Sessions of a ticker between two bars: a gap, a run of one price, or its whole history."""
 
     ticker: str
     first: np.datetime64
@@ -58,7 +56,7 @@ class Spell:
 
 @dataclass(frozen=True)
 class Survey:
-    """Facts about prepared bars; lists have the worst first, and are whole."""
+    """Facts about prepared bars; complete lists, the worst first."""
 
     years: list[dict[str, str | float]]
     """By year: sessions, tickers, rows, and the percent of sessions on which a ticker of that year traded."""
@@ -67,8 +65,7 @@ class Survey:
     traded: IntArray
     """(sessions,) tickers that traded."""
     thin: list[tuple[np.datetime64, int, int]]
-    """Sessions on which fewer than 90% of the tickers trade that do before and after: date, tickers that trade, of how
-    many."""
+    """Sessions on which fewer than 90% of the tickers alive trade: date, tickers that trade, tickers alive."""
     gaps: list[Spell]
     moves: list[Move]
     stale: list[Spell]
@@ -87,44 +84,39 @@ class Survey:
 
     @property
     def survivor_line(self) -> str:
-        """Return what the share of survivors means."""
+        """Return the share of survivors with a warning if it is suspiciously high."""
         share = f"{self.tickers - len(self.early):,} of {self.tickers:,} tickers trade on the last day"
         if self.survivors >= MOST_SURVIVORS and self.tickers > 1:
             return f"Survivors only: {share}; stocks that failed seem to be missing, which flatters results"
         return f"Survivors: {share}"
 
     def lines(self) -> list[str]:
-        """Return the findings in short, one a line."""
+        """Return a summary, one line per kind of finding."""
         marks = (BEYOND, UNDONE, LIKE_SPLIT)
         by_mark = [f"{sum(mark in move.marks for move in self.moves):,} {mark}" for mark in marks]
-        found = [
-            _line("Thin sessions", self.thin, lambda one: f"{one[0]} with {one[1]:,} of {one[2]:,} tickers"),
-            _line("Gaps", self.gaps, lambda one: f"{one.ticker} {one.sessions:,} sessions, {one.first} to {one.last}"),
-            _line("Suspicious moves", self.moves, lambda one: f"{one.ticker} {one.percent:+,.0f}% on {one.date}")
+        stale = f"Stale prices ({STALE_SESSIONS} or more equal bars)"
+        return [
+            _line("Thin sessions", [f"{day} with {traded:,} of {of:,} tickers" for day, traded, of in self.thin]),
+            _line("Gaps", [f"{one.ticker} {one.sessions:,} sessions, {one.first} to {one.last}" for one in self.gaps]),
+            _line("Suspicious moves", [f"{one.ticker} {one.percent:+,.0f}% on {one.date}" for one in self.moves])
             + (f" ({', '.join(by_mark)})" if self.moves else ""),
-            _line(
-                f"Stale prices ({STALE_SESSIONS} or more equal bars)",
-                self.stale,
-                lambda one: f"{one.ticker} {one.sessions:,} bars, {one.first} to {one.last}",
-            ),
+            _line(stale, [f"{one.ticker} {one.sessions:,} bars, {one.first} to {one.last}" for one in self.stale]),
             _line(
                 "Rows with high or low to be widened",
-                self.widened,
-                lambda one: f"{one.ticker} by {one.percent:,.2f}% on {one.date}",
+                [f"{one.ticker} by {one.percent:,.2f}% on {one.date}" for one in self.widened],
             ),
-            _line("Tickers that begin late", self.late, lambda one: f"{one.ticker} on {one.first}"),
-            _line("Tickers that end early", self.early, lambda one: f"{one.ticker} on {one.last}"),
+            _line("Tickers that begin late", [f"{one.ticker} on {one.first}" for one in self.late]),
+            _line("Tickers that end early", [f"{one.ticker} on {one.last}" for one in self.early]),
+            self.survivor_line,
         ]
-        return [*found, self.survivor_line]
 
 
 NO_SURVEY = Survey([], np.empty(0, "datetime64[D]"), np.empty(0, np.int64), [], [], [], [], [], [], [], 0)
-"""Facts about no rows."""
-Found = TypeVar("Found")
+"""Facts about an empty table."""
 
 
-def _line(what: str, found: Sequence[Found], describe: Callable[[Found], str]) -> str:
-    named = "; ".join(map(describe, found[:_NAMED])) + ("; ..." if len(found) > _NAMED else "")
+def _line(what: str, found: Sequence[str]) -> str:
+    named = "; ".join(found[:_NAMED]) + ("; ..." if len(found) > _NAMED else "")
     return f"{what}: {len(found):,}" + (f": {named}" if found else "")
 
 
@@ -135,130 +127,100 @@ def survey_of(rows: pd.DataFrame) -> Survey:
     """
     if rows.empty:
         raise DataError("expected bars to survey, got no usable row; check the source")
-    names = rows["ticker"].cat.categories.to_numpy(dtype=object)
-    column = rows["ticker"].cat.codes.to_numpy().astype(np.int64)
-    numbers, day = np.unique(rows["day"].to_numpy(dtype=np.int64), return_inverse=True)
+    numbers, session = np.unique(rows["day"].to_numpy(dtype=np.int64), return_inverse=True)
     dates = numbers.astype("datetime64[D]")
-    bars = _Bars(names, dates, column, day, *(rows[role].to_numpy() for role in ("open", "high", "low", "close")))
-    first = np.flatnonzero(np.diff(column, prepend=-1))
-    last = np.append(first[1:], len(column)) - 1
-    lives = [
-        Spell(name, dates[day[begin]], dates[day[end]], int(day[end] - day[begin]) + 1)
-        for name, begin, end in zip(names[column[first]], first, last, strict=True)
-    ]
+    bars = rows.assign(session=session, ticker=rows["ticker"].astype(object)).reset_index(drop=True)
+    bars["previous"] = bars.groupby("ticker")["session"].shift()
+    lives = bars.groupby("ticker")["session"].agg(["first", "last"])
+    begins = _spells(dates, lives.sort_values("first", ascending=False, kind="stable").reset_index())
+    ends = _spells(dates, lives.sort_values("last", kind="stable").reset_index())
     return Survey(
-        years=_years(column, day, dates, len(names)),
+        years=_years(bars, dates),
         dates=dates,
-        traded=np.bincount(day, minlength=len(dates)),
-        thin=_thin(dates, day, first, last),
-        gaps=_gaps(bars),
-        moves=_moves(bars),
-        stale=_stale(bars),
-        widened=_widened(bars),
-        late=sorted((life for life in lives if life.first > dates[0]), key=lambda life: life.first, reverse=True),
-        early=sorted((life for life in lives if life.last < dates[-1]), key=lambda life: life.last),
-        tickers=len(names),
+        traded=np.bincount(session, minlength=len(dates)),
+        thin=_thin(dates, session, lives),
+        gaps=_gaps(bars, dates),
+        moves=_moves(bars, dates),
+        stale=_stale(bars, dates),
+        widened=_widened(bars, dates),
+        late=[one for one in begins if one.first > dates[0]],
+        early=[one for one in ends if one.last < dates[-1]],
+        tickers=len(lives),
     )
 
 
-@dataclass(frozen=True)
-class _Bars:
-    """Rows sorted by (column, day): indices and prices, all (rows,)."""
-
-    names: npt.NDArray[np.object_]
-    dates: Dates
-    column: IntArray
-    day: IntArray
-    open: Float64Array
-    high: Float64Array
-    low: Float64Array
-    close: Float64Array
-
-    def spell(self, begin: int, end: int, sessions: int) -> Spell:
-        """Return sessions of one ticker between two rows."""
-        dates = self.dates[self.day[[begin, end]]]
-        return Spell(self.names[self.column[begin]], dates[0], dates[1], sessions)
-
-
-def _years(column: IntArray, day: IntArray, dates: Dates, tickers: int) -> list[dict[str, str | float]]:
-    year_of_day = dates.astype("datetime64[Y]").astype(np.int64) + 1970
-    years, sessions = np.unique(year_of_day, return_counts=True)
-    place = np.searchsorted(years, year_of_day)[day]
-    bars = np.bincount(place * tickers + column, minlength=len(years) * tickers).reshape(len(years), tickers)
+def _spells(dates: Dates, found: pd.DataFrame) -> list[Spell]:
+    """Return spells from rows of ticker, first and last session, and optionally a number of sessions."""
+    counts = found["sessions"] if "sessions" in found else found["last"] - found["first"] + 1
+    columns = (found["ticker"], found["first"].astype(np.int64), found["last"], counts)
     return [
-        {
-            "year": str(year),
-            "sessions": int(count),
-            "tickers": int((own > 0).sum()),
-            "rows": int(own.sum()),
-            "traded %": float(100 * own.sum() / (count * (own > 0).sum())),
-        }
-        for year, count, own in zip(years, sessions, bars, strict=True)
+        Spell(ticker, dates[first], dates[last], int(count))
+        for ticker, first, last, count in zip(*columns, strict=True)
     ]
 
 
-def _thin(dates: Dates, day: IntArray, first: IntArray, last: IntArray) -> list[tuple[np.datetime64, int, int]]:
-    """Return thin sessions, the emptiest first; `first` and `last` are each ticker's rows."""
-    traded = np.bincount(day, minlength=len(dates))
-    begun = np.cumsum(np.bincount(day[first], minlength=len(dates)))
-    ended = np.cumsum(np.bincount(day[last] + 1, minlength=len(dates) + 1))[:-1]
+def _years(bars: pd.DataFrame, dates: Dates) -> list[dict[str, str | float]]:
+    year = (dates.astype("datetime64[Y]").astype(np.int64) + 1970)[bars["session"]]
+    found = bars.groupby(year).agg(sessions=("session", "nunique"), tickers=("ticker", "nunique"), rows=("day", "size"))
+    found["traded %"] = 100 * found["rows"] / (found["sessions"] * found["tickers"])
+    return [{"year": str(year), **own} for year, own in found.to_dict("index").items()]
+
+
+def _thin(dates: Dates, session: IntArray, lives: pd.DataFrame) -> list[tuple[np.datetime64, int, int]]:
+    """Return thin sessions, the emptiest first."""
+    traded = np.bincount(session, minlength=len(dates))
+    begun = np.cumsum(np.bincount(lives["first"], minlength=len(dates)))
+    ended = np.cumsum(np.bincount(lives["last"] + 1, minlength=len(dates) + 1))[:-1]
     alive = begun - ended
     found = np.flatnonzero(traded < THIN * alive)
     found = found[np.argsort(traded[found] / alive[found], kind="stable")]
     return [(dates[at], int(traded[at]), int(alive[at])) for at in found]
 
 
-def _gaps(bars: _Bars) -> list[Spell]:
-    missing = np.where(np.diff(bars.column) == 0, np.diff(bars.day) - 1, 0)
-    found = np.flatnonzero(missing > 0)
-    return [
-        bars.spell(int(at), int(at) + 1, int(missing[at])) for at in found[np.argsort(-missing[found], kind="stable")]
-    ]
+def _gaps(bars: pd.DataFrame, dates: Dates) -> list[Spell]:
+    found = bars.assign(first=bars["previous"], last=bars["session"], sessions=bars["session"] - bars["previous"] - 1)
+    return _spells(dates, found[found["sessions"] > 0].sort_values("sessions", ascending=False, kind="stable"))
 
 
-def _moves(bars: _Bars) -> list[Move]:
+def _moves(bars: pd.DataFrame, dates: Dates) -> list[Move]:
     """Return moves beyond 50%, those beyond 25% that the next bar undoes, and steps that look like a missed split."""
-    is_same = np.diff(bars.column) == 0
-    log = np.where(is_same, np.log(bars.close[1:] / bars.close[:-1]), 0.0)
-    night = np.where(is_same, np.log(bars.open[1:] / bars.close[:-1]), 0.0)
-    following = np.append(log[1:], 0.0)
-    percent = 100 * np.expm1(log)
+    before = bars["close"].shift().where(bars["previous"].notna())
+    log, night = (np.log(bars[price] / before).fillna(0.0).to_numpy() for price in ("close", "open"))
+    percent, size = 100 * np.expm1(log), np.abs(night)
     ratios, words = np.log(np.array([new / old for new, old in SPLITS])), [f"{new}:{old}" for new, old in SPLITS]
-    size = np.abs(night)
     at_ratio = np.clip(np.searchsorted((ratios[1:] + ratios[:-1]) / 2, size), 0, len(ratios) - 1)
     large = np.abs(percent) > 100 * LARGE_MOVE
+    following = np.append(log[1:], 0.0)
     is_undone = (np.abs(log) > np.log1p(REVERSING_MOVE)) & (np.abs(log + following) < _UNDONE * np.abs(log))
     is_back = np.append(False, is_undone[:-1])
-    # A split is there over night, and still there at the close.
+    # A split shows over night and persists at the close.
     is_ratio = (
         ~is_undone & ~is_back & (np.abs(size - ratios[at_ratio]) < _NEAR_RATIO) & (np.abs(log - night) < _KEPT * size)
     )
     found = np.flatnonzero(large | is_undone | is_ratio)
-    found = found[np.argsort(-np.abs(log[found]), kind="stable")]
-    result = []
-    for at in found:
+    tickers, days, result = bars["ticker"].to_numpy(), dates[bars["session"]], []
+    for at in found[np.argsort(-np.abs(log[found]), kind="stable")]:
         split = words[at_ratio[at]] if night[at] < 0 else ":".join(reversed(words[at_ratio[at]].split(":")))
         marks = {BEYOND: large[at], UNDONE: is_undone[at], BACK: is_back[at], LIKE_SPLIT: is_ratio[at]}
-        where = bars.names[bars.column[at + 1]], bars.dates[bars.day[at + 1]]
         held = tuple(mark for mark, has in marks.items() if has)
-        result.append(Move(*where, float(percent[at]), held, split if is_ratio[at] else ""))
+        result.append(Move(tickers[at], days[at], float(percent[at]), held, split if is_ratio[at] else ""))
     return result
 
 
-def _stale(bars: _Bars) -> list[Spell]:
-    """Return runs of bars with equal opens, highs, lows and closes."""
-    prices = np.stack((bars.open, bars.high, bars.low, bars.close))
-    is_flat = (prices[:, 1:] == bars.close[:-1]).all(axis=0) & (np.diff(bars.column) == 0)
-    edges = np.diff(np.concatenate(([False], is_flat, [False])).astype(np.int8))
-    begins, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
-    spells = [bars.spell(int(begin), int(end), int(end - begin) + 1) for begin, end in zip(begins, ends, strict=True)]
-    return sorted((one for one in spells if one.sessions >= STALE_SESSIONS), key=lambda one: -one.sessions)
+def _stale(bars: pd.DataFrame, dates: Dates) -> list[Spell]:
+    """Return runs of bars with equal opens, highs, lows and closes, the longest first."""
+    is_repeated = bars[["open", "high", "low", "close"]].eq(bars["close"].shift(), axis=0).all(axis=1)
+    run = (~(is_repeated & bars["previous"].notna())).cumsum()
+    found = bars.groupby(run).agg(
+        ticker=("ticker", "first"), first=("session", "first"), last=("session", "last"), sessions=("day", "size")
+    )
+    found = found[found["sessions"] >= STALE_SESSIONS]
+    return _spells(dates, found.sort_values("sessions", ascending=False, kind="stable"))
 
 
-def _widened(bars: _Bars) -> list[Move]:
-    above = np.maximum(bars.open, bars.close) / bars.high - 1
-    below = bars.low / np.minimum(bars.open, bars.close) - 1
-    size = 100 * np.maximum(above, below)
-    found = np.flatnonzero(size > 0)
-    found = found[np.argsort(-size[found], kind="stable")]
-    return [Move(bars.names[bars.column[at]], bars.dates[bars.day[at]], float(size[at]), ()) for at in found]
+def _widened(bars: pd.DataFrame, dates: Dates) -> list[Move]:
+    body = bars[["open", "close"]]
+    excess = np.maximum(body.max(axis=1) / bars["high"], bars["low"] / body.min(axis=1)) - 1
+    found = bars.assign(percent=100 * excess)[excess > 0].sort_values("percent", ascending=False, kind="stable")
+    columns = (found["ticker"], found["session"], found["percent"])
+    return [Move(ticker, dates[at], float(percent), ()) for ticker, at, percent in zip(*columns, strict=True)]

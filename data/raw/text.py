@@ -1,4 +1,4 @@
-"""Dates and numbers as people write them in files."""
+"""Dates and numbers in the notations that vendors use."""
 
 from __future__ import annotations
 
@@ -8,67 +8,66 @@ from datetime import date
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 Int32Array = npt.NDArray[np.int32]
 Float64Array = npt.NDArray[np.float64]
 
 EPOCH = date(1970, 1, 1).toordinal()
 NO_DAY = np.iinfo(np.int32).min
-"""Stands for a date that could not be read."""
+"""Marks a date that could not be read."""
 
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_TIME = r"(?:\.0|,?[ T].*)?"
-_FORMS = [
-    re.compile(form + _TIME)
-    for form in (
-        r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})",
-        r"(?P<year>\d{4})(?P<month>\d{2})(?P<day>\d{2})",
-        r"(?P<day>\d{1,2})[-/. ]+(?P<month>[A-Za-z]{3,9})[-/., ]+(?P<year>\d{4}|\d{2})",
-        r"(?P<month>[A-Za-z]{3,9})[-/. ]+(?P<day>\d{1,2})[-/., ]+(?P<year>\d{4})",
-    )
-]
-_NUMERIC = re.compile(r"(\d{1,2})[-/.](\d{1,2})[-/.](\d{4}|\d{2})" + _TIME)
-_UNIX = re.compile(r"(\d{9,10}|\d{12,13})(?:\.0)?")
-_UTC = re.compile(r"\d{4}-\d{2}-\d{2}[ T](\d{2}):\d{2}(?::\d{2}(?:\.\d+)?)? ?(?:Z|UTC|[+-]00:?00)")
+_DATE = r"^(\d{8}|\w{1,9}[-/. ]+\w{1,9}[-/., ]+\d{1,4})(?:\.0|,?[ T].*)?$"
+_SETTLED = ("%Y-%m-%d", "%Y%m%d", "%d-%b-%Y", "%d-%b-%y", "%b-%d-%Y")
+_MONTH_FIRST, _DAY_FIRST = ("%m-%d-%Y", "%m-%d-%y"), ("%d-%m-%Y", "%d-%m-%y")
+_UNIX = r"^(\d{9,10}|\d{12,13})(?:\.0)?$"
+_UTC = r"^\d{4}-\d{2}-\d{2}[ T](\d{2}):\d{2}(?::\d{2}(?:\.\d+)?)? ?(?:Z|UTC|[+-]00:?00)$"
 _DAY_SECONDS = 86_400
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
 
 
 def resolve_days(texts: Sequence[str]) -> tuple[Int32Array, str | None]:
-    """Return days since 1970-01-01 (texts,) of one file's dates, `NO_DAY` for what is no date.
+    """Return days since 1970-01-01 (texts,) of one file's dates, `NO_DAY` for any other text.
 
-    Day or month first is decided once for all of them. Where none of them settles it, the month is taken first, and one
-    such date is returned too.
+    Accepts 2014-11-30, 20141130, 30-Nov-2014, Nov 30, 2014, 11/30/2014 and 30/11/2014, each with or without a time of
+    day, and Unix time in seconds or milliseconds. Whether day or month comes first is decided once per file; where no
+    date settles it the month comes first, and one such date is returned as well.
     """
-    numeric = [match for text in texts if (match := _NUMERIC.fullmatch(text))]
-    first_beyond = sum(int(match[1]) > 12 for match in numeric)
-    second_beyond = sum(int(match[2]) > 12 for match in numeric)
-    days = [parse_day(text, day_first=first_beyond > second_beyond) for text in texts]
-    unsettled = numeric[0][0] if numeric and first_beyond == second_beyond else None
-    result = np.array([NO_DAY if day is None else day for day in days], dtype=np.int32)
-    instants = {
-        place: seconds
-        for place, (text, day) in enumerate(zip(texts, days, strict=True))
-        if day is not None and (seconds := _utc_seconds(text, day)) is not None
-    }
-    if instants:
-        result[list(instants)] = days_of_seconds(np.array(list(instants.values()), dtype=np.int64))
-    return result, unsettled
+    text = pd.Series(texts, dtype=object)
+    plain = text.str.extract(_DATE, expand=False, flags=re.ASCII).str.replace(r"[-/., ]+", "-", regex=True)
+    plain = plain.str.replace(r"([A-Za-z]{3})[A-Za-z]*", r"\1", regex=True)  # 30-November-2014 becomes 30-Nov-2014
+    numeric = plain.str.extract(r"^(\d\d?)-(\d\d?)-\d+$").astype(np.float64)
+    first, second = (numeric > 12).sum()
+    days = pd.Series(np.nan, index=text.index)
+    for form in _SETTLED + (_DAY_FIRST if first > second else _MONTH_FIRST):
+        found = pd.to_datetime(plain, format=form, errors="coerce")
+        number = pd.Series(found.to_numpy().astype("datetime64[D]").astype(np.float64))
+        days = days.fillna(number.where(found.notna()))
+    unix = text.str.extract(_UNIX, expand=False, flags=re.ASCII).astype(np.float64)
+    hours = text.str.extract(_UTC, expand=False, flags=re.ASCII).astype(np.float64)
+    instants = unix.where(unix < 1e11, unix // 1000).fillna(_DAY_SECONDS * days + 3600 * hours)
+    is_instant = instants.notna()
+    days[is_instant] = days_of_seconds(instants[is_instant].to_numpy(np.int64))
+    is_numeric = numeric[0].notna()
+    unsettled = str(text[is_numeric].iloc[0]) if is_numeric.any() and first == second else None
+    return days.fillna(NO_DAY).to_numpy(np.int32), unsettled
 
 
-def _utc_seconds(text: str, day: int) -> int | None:
-    """Return the Unix time, to the hour, of a text that is an instant in UTC; None for a day or another zone's time."""
-    if match := _UNIX.fullmatch(text):
-        return int(match[1]) // (1 if len(match[1]) <= 10 else 1000)
-    match = _UTC.fullmatch(text)
-    return day * _DAY_SECONDS + 3600 * int(match[1]) if match else None
+def date_of(day: float) -> date:
+    """Return the date of a number of days since 1970-01-01."""
+    return date.fromordinal(EPOCH + int(day))
+
+
+def is_day(text: str) -> bool:
+    """Return whether the text is a date."""
+    return bool(resolve_days([text])[0][0] != NO_DAY)
 
 
 def days_of_seconds(seconds: npt.NDArray[np.int64]) -> Int32Array:
-    """Return the exchange's days since 1970-01-01 of daily bars (bars,) that are stamped with Unix times.
+    """Return the exchange's days since 1970-01-01 of daily bars (bars,) stamped with Unix times.
 
-    A stamp of an American exchange, its midnight or its close, has the exchange's date in UTC too. Midnight east of
-    Greenwich is late on the day before: so it is read where late stamps fall on Sundays and none on a Friday.
+    A stamp of an American exchange, its midnight or its close, has the exchange's date in UTC as well. Midnight east
+    of Greenwich falls late on the day before; stamps are read so where late ones fall on Sundays and none on a Friday.
     """
     days = seconds // _DAY_SECONDS
     is_late = seconds % _DAY_SECONDS >= _DAY_SECONDS // 2
@@ -78,36 +77,8 @@ def days_of_seconds(seconds: npt.NDArray[np.int64]) -> Int32Array:
     return days.astype(np.int32)
 
 
-def parse_day(text: str, *, day_first: bool = False, either_order: bool = False) -> int | None:
-    """Return days since 1970-01-01, or None if the text is no date; `either_order` takes day and month both ways.
-
-    Understood are 2014-11-30, 20141130, 11/30/2014 (30/11/2014 with `day_first`), 30-Nov-2014, Nov 30, 2014, all with
-    or without a time of day, and Unix time in seconds or milliseconds (UTC).
-    """
-    if match := _UNIX.fullmatch(text):
-        return int(match[1]) // (86_400 if len(match[1]) <= 10 else 86_400_000)
-    for form in _FORMS:
-        if match := form.fullmatch(text):
-            return _day_number(**match.groupdict())
-    if match := _NUMERIC.fullmatch(text):
-        first, second, year = match.groups()
-        month, day = (second, first) if day_first else (first, second)
-        number = _day_number(year, month, day)
-        return _day_number(year, day, month) if number is None and either_order else number
-    return None
-
-
-def _day_number(year: str, month: str, day: str) -> int | None:
-    century = 0 if len(year) == 4 else (1900 if int(year) >= 70 else 2000)
-    try:
-        number = int(month) if month.isdigit() else 1 + _MONTHS.index(month[:3].lower())
-        return date(century + int(year), number, int(day)).toordinal() - EPOCH
-    except ValueError:
-        return None
-
-
 def numbers(texts: Sequence[str], separator: str) -> Float64Array:
-    """Return values (texts,) of a column whose file has fields set apart by `separator`, NaN for what is no number."""
+    """Return the values (texts,) of a column in a file with this field separator, NaN for any other text."""
     try:
         return np.array([float(text) for text in texts])
     except ValueError:
@@ -115,12 +86,12 @@ def numbers(texts: Sequence[str], separator: str) -> Float64Array:
 
 
 def is_number(text: str, separator: str) -> bool:
-    """Return whether the text is a number, dollar signs and commas allowed."""
+    """Return whether the text is a number; dollar signs and commas are allowed."""
     return not np.isnan(_number(text, separator))
 
 
 def _number(text: str, separator: str) -> float:
-    """Return the value of a number: a comma sets thousands apart or is decimal, as digits and separator tell."""
+    """Return the value of a number; digits and separator decide whether a comma is decimal or groups thousands."""
     text = text.strip().lstrip("$")
     if "," in text:
         thousands = _THOUSANDS.fullmatch(text) and ("." in text or separator != ";")

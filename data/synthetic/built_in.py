@@ -1,4 +1,4 @@
-"""The built-in market: prices with a planted, known structure, made ready for training with the scores of two rules.
+"""The built-in market: prices with a planted structure, prepared for training, with the scores of rule and oracle.
 
 The log return of a column over day t + 1 is its latent drift at the close of day t, plus noise. Each kind of market has
 its own drift and scores (`data/synthetic/kinds/`); bars and dates are the same for all.
@@ -16,7 +16,7 @@ import pandas as pd
 from data.features import NormalizationStats
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.synthetic.law import Float64Array, MarketLaw
+from data.synthetic.law import Float64Array, PlantedKind
 from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
@@ -48,8 +48,8 @@ class SyntheticMarket:
 
 def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     """Draw a market; the same settings and seed give the same market on every platform."""
-    law = PLANTED_KINDS[config.kind].law
-    # A stream for each purpose: the noise and the bars stay as they are when the drift is drawn in another way.
+    law = PLANTED_KINDS[config.kind]
+    # A stream per purpose: noise and bars do not change with the drift's draws.
     for_noise, for_drift, for_bars, for_common = (
         np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(4)
     )
@@ -64,7 +64,7 @@ def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     drift = law.latent_drift(config, night * own[0] + session * own[1], for_drift)
     log_return = noise - law.log_growth(config)
     log_return[1:] += drift[:-1]
-    # The gap takes its own share of the variance only: the drift is earned from open to close.
+    # The gap has its share of the variance but no drift, which is earned from open to close.
     bars = _bars(overnight - _OVERNIGHT_SHARE * std**2 / 2.0, log_return, (session * std) ** 2, for_bars)
     dates = np.busday_offset(np.datetime64(_FIRST_DATE), np.arange(config.days))
     return SyntheticMarket(*bars, drift, _tickers(config, law), dates, config.stocks)
@@ -85,7 +85,7 @@ def _bars(
 
     Between open and close the log price is a Brownian bridge, whose maximum and minimum each have their exact law
     (Glasserman 2003, "Monte Carlo methods in financial engineering", section 6.4); given open and close they are drawn
-    apart. A range drawn more freely would give money away to whoever sells at a target.
+    independently. A wider range would give free profits to sales at a target.
     """
     shape = log_return.shape
     cheapest, dearest = np.log(_PRICE_RANGE)
@@ -105,7 +105,7 @@ def _single(values: Float64Array) -> Float64Array:
     return values.astype(np.float32).astype(np.float64)
 
 
-def _tickers(config: SyntheticConfig, law: MarketLaw) -> list[str]:
+def _tickers(config: SyntheticConfig, law: PlantedKind) -> list[str]:
     digits = max(3, len(str(config.stocks - 1)))  # as many in each, so that the order of names is that of columns
     context = [f"X{column:0{digits}d}" for column in range(len(law.context_noise_ratios(config)))]
     return [f"S{stock:0{digits}d}" for stock in range(config.stocks)] + context
@@ -113,10 +113,10 @@ def _tickers(config: SyntheticConfig, law: MarketLaw) -> list[str]:
 
 @dataclass(frozen=True)
 class PlantedScores:
-    """(days, n) log returns expected, at a day's close, of a trade opened after it and held to its last session."""
+    """(days, n) log returns expected at a day's close of a trade opened after it and held to its last session."""
 
     rule: Float64Array
-    """Of the best simple rule, which knows the structure and prices only."""
+    """Of the best simple rule, which knows structure and prices only."""
     oracle: Float64Array
     """Of the oracle, which knows the latent state too."""
 
@@ -133,7 +133,7 @@ def built_in_market(
 
     Args:
         seed: another seed gives another path of the same law.
-        stats: normalisation fitted elsewhere, for a path that nothing is trained on; default: this path's own.
+        stats: normalisation of the training path, for a path without training; default: this path's own.
     """
     drawn = synthetic_market(synthetic, seed)
     tickers = drawn.tickers[: drawn.stocks]

@@ -1,8 +1,8 @@
-"""What a kind of built-in market is made of: the law of its latent drift, its rule and its oracle.
+"""The parts of a kind of built-in market: the law of its latent drift, its rule and its oracle.
 
-The log return of day t + 1 is the drift at the close of day t, plus noise, less the constant that keeps prices fair.
-Rule and oracle score a day's stocks by the log return expected of a trade that opens after its close and is held for a
-number of sessions. The constant is left out, so that a score is close to the trade's expected return.
+The log return of day t + 1 is the drift at the close of day t, plus noise, less a constant that keeps prices fair. Rule
+and oracle score a day's stocks by the log return expected of a trade that opens after its close and is held for a
+number of sessions. They leave the constant out, so that a score is close to the trade's expected return.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Scores = Callable[[SyntheticConfig, Float64Array, int], Float64Array]
 
 
 @dataclass(frozen=True)
-class MarketLaw:
-    """The law of a kind of market. Columns are the stocks, then the context columns.
+class PlantedKind:
+    """A kind of market: its law, and the scores by what is known of it. Columns are stocks, then context columns.
 
     `latent_drift(config, own_noise, generator)` returns (days, columns) from the (days, columns) noise that is each
     column's own; row t may depend on rows 0..t of the noise only. `summed_variance(config, sessions)` is (columns,):
@@ -37,33 +37,26 @@ class MarketLaw:
 
     latent_drift: LatentDrift
     summed_variance: Callable[[SyntheticConfig, int], Float64Array]
+    rule: Scores
+    """From log returns with the constant put back, NaN where there is none; row t from returns up to t only."""
+    oracle: Scores
+    """From the latent drift."""
     common_share: float = 0.0
-    """Share of the noise variance that is the same for all columns."""
+    """Share of the noise variance that all columns have in common."""
     context_noise_ratios: Callable[[SyntheticConfig], tuple[float, ...]] = lambda config: ()
-    """For each column that may not be bought, its noise in daily noises of a stock."""
+    """Noise of each column that may not be bought, in daily noises of a stock."""
 
     def noise_std(self, config: SyntheticConfig) -> Float64Array:
         """Return the (columns,) standard deviation of the noise in a daily log return."""
         return config.daily_noise * np.array([*[1.0] * config.stocks, *self.context_noise_ratios(config)])
 
     def log_growth(self, config: SyntheticConfig) -> Float64Array:
-        """Return the (columns,) constant taken from each log return, so that prices grow by nothing on average.
+        """Return the (columns,) constant taken from each log return, such that prices do not grow on average.
 
         Where drifts last, the variance of a sum of returns does not grow as their number, and no constant is right for
         all horizons: this one is right over `FAIR_SESSIONS`.
         """
         return self.summed_variance(config, FAIR_SESSIONS) / (2.0 * FAIR_SESSIONS)
-
-
-@dataclass(frozen=True)
-class PlantedKind:
-    """A kind of market and who knows what is planted in it."""
-
-    law: MarketLaw
-    rule: Scores
-    """From log returns with the constant put back, NaN where there is none; row t from returns up to t only."""
-    oracle: Scores
-    """From the latent drift."""
 
 
 def log_persistence(half_life_days: float) -> float:

@@ -1,4 +1,4 @@
-"""The kinds of built-in market by name, and the scores of those who know what is planted."""
+"""The kinds of built-in market by name, and the scores of rule and oracle."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from data.synthetic.kinds.interaction import INTERACTION
+from data.synthetic.kinds.fading import BURSTS, EDGES, MARTINGALE, MOMENTUM, REVERSAL, VALUE
 from data.synthetic.kinds.lead import CROWD, LEAD_LAG
-from data.synthetic.kinds.momentum import MARTINGALE, MOMENTUM
-from data.synthetic.kinds.news import BURSTS, EDGES
 from data.synthetic.kinds.nonlinear import AGREE, RING
-from data.synthetic.kinds.regime import REGIME
+from data.synthetic.kinds.regime import INTERACTION, REGIME
 from data.synthetic.kinds.spikes import SPIKES
-from data.synthetic.kinds.transient import REVERSAL, VALUE
 from data.synthetic.law import Float64Array, PlantedKind
 from utils.config.trader import SyntheticConfig
 
@@ -35,14 +32,14 @@ PLANTED_KINDS: Mapping[str, PlantedKind] = {
 
 
 def rule_scores(config: SyntheticConfig, close: Float64Array, holding_days: int) -> Float64Array:
-    """Return the scores of the best simple rule, which knows the structure of the kind of market but only closes.
+    """Return the scores of the best simple rule, which knows the kind of market and its closes.
 
     Takes (days, columns) closes, NaN where there is no bar; returns (days, columns), row t from closes up to t only.
     """
     log_close = np.full(close.shape, np.nan)
     np.log(close, out=log_close, where=close > 0)
     kind = PLANTED_KINDS[config.kind]
-    returns = np.diff(log_close, axis=0, prepend=np.nan) + kind.law.log_growth(config)
+    returns = np.diff(log_close, axis=0, prepend=np.nan) + kind.log_growth(config)
     return kind.rule(config, returns, holding_days)
 
 

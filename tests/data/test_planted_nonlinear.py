@@ -46,7 +46,7 @@ def own_path(kind: MarketKind, config: SyntheticConfig, seed: int) -> tuple[Arra
     """(days, stocks) own noise and latent drift."""
     rng = np.random.default_rng(seed)
     own = own_std(config) * rng.standard_normal((config.days, config.stocks))
-    return own, PLANTED_KINDS[kind].law.latent_drift(config, own, rng)
+    return own, PLANTED_KINDS[kind].latent_drift(config, own, rng)
 
 
 def test_own_noise_is_to_market_noise_as_15_to_7() -> None:
@@ -83,7 +83,7 @@ def test_the_mean_growth_is_that_of_many_paths(kind: MarketKind) -> None:
     own, drift = own_path(kind, config, 3)
     total = np.cumsum(own[1:] + drift[:-1], axis=0)
     growth = np.exp(total[HOLDING:] - total[:-HOLDING]).mean(axis=0)
-    variance = PLANTED_KINDS[kind].law.summed_variance(config, HOLDING)[0]
+    variance = PLANTED_KINDS[kind].summed_variance(config, HOLDING)[0]
     variance -= NONLINEAR_COMMON_SHARE * config.daily_noise**2 * HOLDING
     assert growth.mean() == pytest.approx(math.exp(variance / 2), abs=4 * standard_error(growth))
     assert standard_error(growth) < 0.002

@@ -13,13 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.synthetic.built_in import SyntheticMarket, built_in_market, synthetic_market
+from data.synthetic.kinds.fading import REVERSAL, VALUE, StateSpace, Transient, momentum_space
 from data.synthetic.kinds.lead import LEAD_LAG
-from data.synthetic.kinds.momentum import momentum_space
 from data.synthetic.kinds.regime import REGIME_COMMON_SHARE, REGIMES
-from data.synthetic.kinds.transient import REVERSAL, VALUE, Transient
 from data.synthetic.law import fading_sum
 from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
-from data.synthetic.state_space import StateSpace
 from environment.portfolio import Portfolio
 from tests.data.test_synthetic import standard_error
 from training.evaluation.baselines import ScoreRule, score_policy
@@ -143,7 +141,7 @@ def test_realised_trades_earn_what_is_expected_one_to_one(kind: MarketKind, know
     expected = (rule_scores if knowledge == "rule" else oracle_scores)(config, known, HOLDING)
     expected = expected[WARM_UP:-HOLDING, : market.stocks]
     realised = np.log(market.close[WARM_UP + HOLDING :] / market.open[WARM_UP + 1 : 1 - HOLDING])[:, : market.stocks]
-    realised += HOLDING * PLANTED_KINDS[kind].law.log_growth(config)[: market.stocks]
+    realised += HOLDING * PLANTED_KINDS[kind].log_growth(config)[: market.stocks]
     if kind == "value" and knowledge == "rule":
         realised -= realised.mean(axis=1, keepdims=True)
         expected = expected - expected.mean(axis=1, keepdims=True)
@@ -189,13 +187,11 @@ def test_scores_do_not_see_later_closes(kind: MarketKind, seed: int, last: int) 
 def test_the_oracle_sees_no_later_noise(kind: MarketKind, seed: int, last: int) -> None:
     """The drift that it reads ahead of a lead is known already: its scores do not change with later noise."""
     config = SyntheticConfig(kind=kind, days=40, stocks=3)
-    noise = np.random.default_rng(seed).standard_normal((40, len(PLANTED_KINDS[kind].law.noise_std(config))))
+    noise = np.random.default_rng(seed).standard_normal((40, len(PLANTED_KINDS[kind].noise_std(config))))
     corrupted = noise.copy()
     corrupted[last + 1 :] = 1e6
     before, after = (
-        oracle_scores(
-            config, PLANTED_KINDS[kind].law.latent_drift(config, values, np.random.default_rng(seed)), HOLDING
-        )
+        oracle_scores(config, PLANTED_KINDS[kind].latent_drift(config, values, np.random.default_rng(seed)), HOLDING)
         for values in (noise, corrupted)
     )
     assert (before[: last + 1] == after[: last + 1]).all()
@@ -230,7 +226,7 @@ def test_a_fading_drift_earns_its_sum(half_life: float, holding_days: int) -> No
 def test_the_lead_rule_is_the_sum_of_what_is_still_to_come() -> None:
     """A single jump of the leading column is answered for as long as its followers have not done so."""
     config = SyntheticConfig(kind="lead-lag", days=40, stocks=3)
-    growth = PLANTED_KINDS["lead-lag"].law.log_growth(config)
+    growth = PLANTED_KINDS["lead-lag"].log_growth(config)
     close = np.exp(-np.outer(np.arange(40), growth))
     close[10:, -1] *= math.exp(0.01)
     scores = rule_scores(config, close, HOLDING)
@@ -263,7 +259,7 @@ def regime_chance(mean_returns: Array, variance: float) -> Array:
 def test_the_regime_rule_is_bayes_rule(seed: int, stocks: int) -> None:
     config = SyntheticConfig(kind="regime", days=60, stocks=stocks)
     close = synthetic_market(config, seed).close
-    mean = np.diff(np.log(close), axis=0).mean(axis=1) + PLANTED_KINDS["regime"].law.log_growth(config)[0]
+    mean = np.diff(np.log(close), axis=0).mean(axis=1) + PLANTED_KINDS["regime"].log_growth(config)[0]
     variance = config.daily_noise**2 * (REGIME_COMMON_SHARE + (1 - REGIME_COMMON_SHARE) / stocks)
     scores = rule_scores(config, close, 1)
     assert scores[1:, 0] == pytest.approx(REGIMES.drift * (2 * regime_chance(mean, variance) - 1), rel=1e-6, abs=1e-12)

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.synthetic.built_in import SyntheticMarket, bars_frame, synthetic_market
-from data.synthetic.kinds.interaction import INTERACTION_LOADING, INTERACTION_SESSIONS
+from data.synthetic.kinds.fading import BURSTS, REVERSAL, VALUE
 from data.synthetic.kinds.lead import CROWD, LEAD_FACTOR_SHARE, LEAD_LAG, LEAD_NOISE_RATIO
-from data.synthetic.kinds.news import BURSTS
-from data.synthetic.kinds.regime import REGIMES
+from data.synthetic.kinds.regime import INTERACTION_LOADING, INTERACTION_SESSIONS, REGIMES
 from data.synthetic.kinds.spikes import SPIKE_CHANCE, SPIKE_FALL_CHANCE, SPIKE_KEPT, SPIKE_SESSIONS
-from data.synthetic.kinds.transient import REVERSAL, VALUE
 from data.synthetic.law import FAIR_SESSIONS, log_persistence
 from data.synthetic.planted import PLANTED_KINDS
 from utils.config.trader import MarketKind, SyntheticConfig
@@ -131,13 +129,12 @@ def test_the_first_drift_is_as_large_as_any() -> None:
 @given(st.sampled_from(KINDS), st.integers(0, 2**32), st.integers(0, 29))
 def test_drift_does_not_see_the_noise_of_later_days(kind: MarketKind, seed: int, last: int) -> None:
     config = SyntheticConfig(kind=kind, days=30, stocks=3)
-    columns = len(PLANTED_KINDS[kind].law.noise_std(config))
+    columns = len(PLANTED_KINDS[kind].noise_std(config))
     noise = np.random.default_rng(seed).standard_normal((30, columns))
     corrupted = noise.copy()
     corrupted[last + 1 :] = 1e6
     before, after = (
-        PLANTED_KINDS[kind].law.latent_drift(config, values, np.random.default_rng(seed))
-        for values in (noise, corrupted)
+        PLANTED_KINDS[kind].latent_drift(config, values, np.random.default_rng(seed)) for values in (noise, corrupted)
     )
     assert (before[: last + 1] == after[: last + 1]).all()
 
@@ -228,7 +225,7 @@ def test_the_growth_of_regimes_is_that_of_all_their_paths() -> None:
         chance = 0.5 * change**switches * (1 - change) ** (sessions - 1 - switches)
         total += chance * math.exp(REGIMES.drift * sum(path))
     expected = sessions * config.daily_noise**2 + 2 * math.log(total)
-    assert PLANTED_KINDS["regime"].law.summed_variance(config, sessions) == pytest.approx(expected)
+    assert PLANTED_KINDS["regime"].summed_variance(config, sessions) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -356,4 +353,4 @@ def test_what_a_kind_shares_is_shared() -> None:
         market = synthetic_market(SyntheticConfig(kind=kind, days=3000, stocks=30), 9)
         noise = (log_returns(market) - market.drift[:-1])[:, : market.stocks]
         pairs = np.corrcoef(noise.T)[np.triu_indices(market.stocks, 1)]
-        assert pairs.mean() == pytest.approx(PLANTED_KINDS[kind].law.common_share, abs=0.03)
+        assert pairs.mean() == pytest.approx(PLANTED_KINDS[kind].common_share, abs=0.03)

@@ -26,7 +26,7 @@ from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArgume
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.evaluate_command import paired_lead
 from utils.config.cli import parse_command
-from utils.config.settings import flatten, from_dict, nest, settings_hash, to_dict
+from utils.config.settings import flatten, from_dict, settings_hash, to_dict
 
 SHOWN = (Path(__file__).parents[2] / "docs" / "fuel_breaks.md").read_text(encoding="utf-8")
 SHOWN_COMMANDS = re.findall(r"^python main\.py (fuel-breaks .*)$", SHOWN, flags=re.MULTILINE)
@@ -196,7 +196,7 @@ def test_the_hash_counts_what_shapes_results() -> None:
     base = FuelBreakRunConfig()
 
     def changed(**values: Any) -> FuelBreakRunConfig:
-        return from_dict(nest({**flatten(to_dict(base)), **values}), FuelBreakRunConfig)
+        return from_dict({**flatten(to_dict(base)), **values}, FuelBreakRunConfig)
 
     def hash_of(**values: Any) -> str:
         return settings_hash(changed(**values))

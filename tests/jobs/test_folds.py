@@ -18,7 +18,7 @@ import torch
 from benchmarks.faults.harness import records, tensors
 from main import main
 from tests.tiny_run import TINY, frame, unjudged
-from training.run.kept_test import fetch_fold
+from training.run.study_folder import fetch_fold
 from utils.errors import ConfigError
 from utils.runs import run_lock
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from training.sweep.space import VARIABLE, Dimension, read_space, space_of
+from training.sweep.space import VARIABLE, read_space, space_of
 from utils.config.settings import from_dict, settings_of
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -30,11 +31,11 @@ choices = [2, 3]
 def test_tables_are_read_quoted_or_not(tmp_path: Path) -> None:
     path = tmp_path / "space.toml"
     path.write_text(GOOD)
-    assert space_of(read_space(path), "space.toml") == (
-        Dimension("evolution.mutation_strength", (), 0.01, 1.0, None, True),
-        Dimension("evolution.population_size", (), 4, 12, 4),
-        Dimension("generations", (2, 3)),
-    )
+    assert space_of(read_space(path), "space.toml") == {
+        "evolution.mutation_strength": FloatDistribution(0.01, 1.0, log=True),
+        "evolution.population_size": IntDistribution(4, 12, step=4),
+        "generations": CategoricalDistribution((2, 3)),
+    }
 
 
 def test_what_may_vary_are_settings_that_leave_days_prices_and_costs_alone() -> None:
@@ -85,8 +86,7 @@ def test_a_file_that_is_not_there_gets_one_line(tmp_path: Path) -> None:
 
 @given(st.sampled_from(["evolution.mutation_strength", "generations"]), st.booleans(), st.floats(0, 1))
 def test_every_value_of_a_range_is_a_setting_and_lies_in_it(name: str, is_log: bool, share: float) -> None:
-    (dimension,) = space_of({name: {"low": 1, "high": 9, "log": is_log}}, "space.toml")
+    (distribution,) = space_of({name: {"low": 1, "high": 9, "log": is_log}}, "space.toml").values()
     value = 1 + round(8 * share) if name == "generations" else 1 + 8 * share
-    assert dimension.distribution._contains(dimension.distribution.to_internal_repr(value))
-    assert 0 <= dimension.share(value) <= 1
+    assert distribution._contains(distribution.to_internal_repr(value))
     from_dict({name: value}, Config)

@@ -20,7 +20,6 @@ SPACE = space_of(
     },
     "space.toml",
 )
-DISTRIBUTIONS = {dimension.name: dimension.distribution for dimension in SPACE}
 
 
 def told(number: int, values: list[float]) -> FrozenTrial:
@@ -29,7 +28,7 @@ def told(number: int, values: list[float]) -> FrozenTrial:
     return create_trial(
         value=sorted(values)[len(values) // 2],
         params=params,
-        distributions=DISTRIBUTIONS,
+        distributions=dict(SPACE),
         intermediate_values=dict(enumerate(values)),
     )
 

@@ -22,7 +22,7 @@ from training.evaluation.rivals import TUNING_WINDOWS
 from training.evaluation.tables import log_evaluation, write_evaluation
 from training.evaluation.tracks import CHAMPION, EvaluationSetup, play_all
 from training.run.saved import SavedRun, open_saved_run
-from training.sweep.plan import trials_beside
+from training.sweep.space import trials_beside
 from utils.config.trader import Config, EvaluationConfig
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import RunLog

@@ -1,4 +1,4 @@
-"""`python main.py sweep`: try settings on validation days, and say how much of the best result is the choice."""
+"""`python main.py sweep`: try settings on validation days, and report how overfit the selection of the best is."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from training.commands.arguments import SweepArguments
 from training.commands.train import run_training
 from training.evaluation.page.write import write_document
 from training.evaluation.tables import EQUITY
-from training.run.kept_test import fetch_files, is_begun, keep_files, store_of_folds
 from training.run.market import MARKET, load_market, remember_market
-from training.sweep.outcome import Outcome, outcome_of, profit_of, toml_of, values_of, varied
+from training.run.study_folder import fetch_files, is_begun, keep_files, store_of_folds
+from training.sweep.outcome import Outcome, outcome_of, profit_of, toml_of, values_of
 from training.sweep.page import render, short_table
-from training.sweep.plan import KIND, SweepPlan, run_name
-from training.sweep.rounds import Run, play_round, rounds
-from training.sweep.space import read_space
-from training.sweep.study import FIRST_LOOK, STUDY, Record, require_optuna
+from training.sweep.space import KIND, SweepPlan, read_space, run_name
+from training.sweep.study import FIRST_LOOK, STUDY, Record, Run, play_round, require_optuna, rounds
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
-from utils.config.settings import settings_to_resume
+from utils.config.settings import settings_to_resume, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.jobs.cluster import import_ray
@@ -57,13 +55,13 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
     """
     require_optuna()
     if arguments.cluster is not None:
-        import_ray()  # or it is told before anything begins
+        import_ray()  # fails here, before anything begins
     store = open_cloud()
     is_reached = store is not None and store.check()
     path, plan, config = _open(arguments, explicit, store if is_reached else None)
     with RunLock(path):
         setup_logging(path, verbose=config.verbose)
-        splits = _remembered_splits(path, config)
+        splits = remember_market(path, load_market(config)[0]).splits
         _introduce(path, plan, config)
         files = [file for file in (config.data, config.investable) if file is not None]
         shared = None if store is not None else path
@@ -79,16 +77,19 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
             JobTable(None, path, is_drawn=executor.is_apart) as table,
             closing(Record(path)) as record,
         ):
-            train = partial(_train_all, _Runs(path, config, explicit, splits, executor, table))
+            train = partial(_train_all, path, config, explicit, splits, executor, table)
             for numbers in rounds(plan.trials):
-                play_round(record, plan.dimensions, numbers, plan.seeds, config.seed, train)
-                best = "" if record.best_value is None else f"; best so far {record.best_value:+.2f} %"
-                logger.info("%d of %d trials have ended%s", numbers.stop, plan.trials, best)
+                play_round(record, plan.distributions, numbers, plan.seeds, config.seed, train)
+                best = max(
+                    (trial.value or 0.0 for trial in record.trials if trial.state.name == "COMPLETE"), default=None
+                )
+                so_far = "" if best is None else f"; best so far {best:+.2f} %"
+                logger.info("%d of %d trials have ended%s", numbers.stop, plan.trials, so_far)
                 if store is not None and is_reached:
                     keep_files(store, path, (KIND.plan, MARKET, STUDY))
             _require_results(path, config, record.trials)
             outcome = outcome_of(path, plan, config, record.trials)
-        _publish(outcome, path)
+            _publish(outcome, record.trials, path)
         if store is not None:
             keep_files(store, path, (KIND.plan, MARKET, STUDY, RESULTS, BEST, PAGE))
     return outcome
@@ -99,18 +100,11 @@ def _open(
 ) -> tuple[Path, SweepPlan, Config]:
     """Return the folder of a new sweep or of the one to resume, with the plan and the settings that hold for it."""
     config = arguments.settings
-    if config.resume is not None:
-        return _resumed(arguments, explicit, store)
-    if arguments.space is None:
-        raise ConfigError("expected --space FILE, which says what varies, got none; see sweep --help")
-    plan = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space))
-    return KIND.begin(config, plan, store), plan, config
-
-
-def _resumed(
-    arguments: SweepArguments, explicit: frozenset[str], store: ObjectStore | None
-) -> tuple[Path, SweepPlan, Config]:
-    config = arguments.settings
+    if config.resume is None:
+        if arguments.space is None:
+            raise ConfigError("expected --space FILE, which says what varies, got none; see sweep --help")
+        plan = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space))
+        return KIND.begin(config, plan, store), plan, config
     path = KIND.find(config, store)
     if store is not None and not (path / STUDY).is_file():
         fetch_files(store, path, (STUDY,))
@@ -121,48 +115,34 @@ def _resumed(
     if now.generations != began.generations:
         raise ConfigError(
             f"expected generations = {began.generations}, with which the sweep began, got {now.generations}; leave it "
-            "out, for trials are compared that were trained alike"
+            "out: only trials trained for as many generations compare"
         )
     return path, plan, now
-
-
-def _remembered_splits(path: Path, config: Config) -> Splits:
-    """Return the days of all trials, as they were when the sweep began, whatever the data have grown by since."""
-    market, _ = load_market(config)
-    return remember_market(path, market).splits
 
 
 def _introduce(path: Path, plan: SweepPlan, config: Config) -> None:
     last = config.seed + plan.seeds - 1
     logger.info("sweep %s: %d trials on seeds %d to %d", path, plan.trials, config.seed, last)
-    for one in plan.dimensions:
-        values = " ".join(f"{name} {value}" for name, value in plan.space[one.name].items())
-        logger.info("  %s: %s", one.name, values)
+    for name, table in plan.space.items():
+        logger.info("  %s: %s", name, " ".join(f"{key} {value}" for key, value in table.items()))
     if plan.seeds <= FIRST_LOOK:
         logger.warning(
-            "no trial can be given up early: the test needs %d seeds that all lose, so that --seeds %d or more would "
-            "save runs",
+            "no trial can be given up early: the test needs %d seeds that all lose; --seeds %d or more would save runs",
             FIRST_LOOK,
             FIRST_LOOK + 1,
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Runs:
-    """What the runs of a sweep have in common, and who trains them."""
-
-    path: Path
-    """The sweep's folder."""
-    config: Config
-    explicit: frozenset[str]
-    splits: Splits
-    executor: Executor
-    table: JobTable
-
-
-def _train_all(runs: _Runs, asked: Mapping[Run, Mapping[str, Any]]) -> dict[Run, Finished]:
-    """Train runs to their last generation, each from where it stopped, and bring their results to this disk."""
-    path, config = runs.path, runs.config
+def _train_all(
+    path: Path,
+    config: Config,
+    explicit: frozenset[str],
+    splits: Splits,
+    executor: Executor,
+    table: JobTable,
+    asked: Mapping[Run, Mapping[str, Any]],
+) -> dict[Run, Finished]:
+    """Train runs to their last generation, each from where it stopped; their results end up on this disk."""
     by_name = {run_name(run.number, config.seed + run.place): run for run in asked}
     for name in by_name:
         if (path / name / CONFIG).is_file():
@@ -172,14 +152,14 @@ def _train_all(runs: _Runs, asked: Mapping[Run, Mapping[str, Any]]) -> dict[Run,
     jobs = []
     for name, run in by_name.items():
         own = dataclasses.replace(
-            varied(config, asked[run]), runs_dir=path, run=name, resume=None, seed=config.seed + run.place
+            with_settings(config, asked[run]), runs_dir=path, run=name, resume=None, seed=config.seed + run.place
         )
-        work = partial(_train, own, runs.explicit, runs.splits)
+        work = partial(_train, own, explicit, splits)
         jobs.append(Job(name, work))
     found = {}
-    for end in runs.executor.run(jobs, runs.table.update):
+    for end in executor.run(jobs, table.update):
         setup_logging(path, verbose=config.verbose)
-        runs.table.add(end)
+        table.add(end)
         found[by_name[end.name]] = end
     return found
 
@@ -199,15 +179,15 @@ def _train(config: Config, explicit: frozenset[str], splits: Splits) -> float:
 
 
 def _has_results(folder: Path, store: ObjectStore | None) -> bool:
-    """Tell whether a run has ended; its results are fetched where only the store of runs has them."""
+    """Return whether a run has ended; results that only the store has are fetched."""
     if (folder / SUMMARY).is_file():
         return True
-    # The summary comes last: it says that the run has ended.
+    # The summary comes last: it marks the end of the run.
     return store is not None and fetch_files(store, folder, (EQUITY, SUMMARY))
 
 
 def _require_results(path: Path, config: Config, trials: Sequence[FrozenTrial]) -> None:
-    """Bring the results of all runs to this disk. Raises ConfigError where some are nowhere."""
+    """Fetch the results of all runs. Raises ConfigError where some are missing everywhere."""
     store = store_of_folds(path.name)
     for trial in trials:
         for place in trial.intermediate_values:
@@ -219,25 +199,18 @@ def _require_results(path: Path, config: Config, trials: Sequence[FrozenTrial]) 
                 )
 
 
-def _publish(outcome: Outcome, path: Path) -> None:
-    """Write what was found, and tell it in short."""
+def _publish(outcome: Outcome, trials: Sequence[FrozenTrial], path: Path) -> None:
+    """Write the results and log a summary."""
     write_json(path / RESULTS, values_of(outcome))
     tried = f"trial {outcome.best.number}, the best of {len(outcome.tried)} of sweep {outcome.name} on validation days"
     write_atomically(path / BEST, toml_of(outcome.best_config, tried))
-    write_document(render(outcome), path / PAGE)
+    write_document(render(outcome, trials), path / PAGE)
     logger.info("%s", short_table(outcome))
-    for line in _commands(outcome, path):
-        logger.info("next: %s", line)
+    config, runs = outcome.config, ["--run", f"{outcome.name}-best"]
+    if config.runs_dir != Path("runs"):
+        runs += ["--runs-dir", str(config.runs_dir)]
+    # Unseen seeds on unseen days give an unbiased estimate.
+    train = ["--config", str(path / BEST), "--seed", str(config.seed + outcome.plan.seeds), *runs]
+    for words in (train, ["evaluate", *runs, "--split", "holdout"]):
+        logger.info("next: %s", shlex.join(["python", "main.py", *words]))
     logger.info("written to %s", path / PAGE)
-
-
-def _commands(outcome: Outcome, path: Path) -> list[str]:
-    """Return the commands that judge the best settings on days that chose nothing, by seeds that chose nothing."""
-    config, program = outcome.config, ("python", "main.py")
-    run = ("--run", f"{outcome.name}-best")
-    runs = () if config.runs_dir == Path("runs") else ("--runs-dir", str(config.runs_dir))
-    seed = ("--seed", str(config.seed + outcome.plan.seeds))
-    return [
-        shlex.join((*program, "--config", str(path / BEST), *seed, *run, *runs)),
-        shlex.join((*program, "evaluate", *run, *runs, "--split", "holdout")),
-    ]

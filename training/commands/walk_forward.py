@@ -22,9 +22,9 @@ from training.evaluation.opponents import benchmark_close
 from training.evaluation.tables import EQUITY, log_evaluation, write_evaluation
 from training.evaluation.tables import RESULTS as FOUND
 from training.evaluation.tracks import CHAMPION, RANDOM, EvaluationSetup, join, play_all
-from training.run.kept_test import Kind, fetch_fold, is_begun, keep_files, store_of_folds
 from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import open_saved_run
+from training.run.study_folder import StudyKind, fetch_fold, is_begun, keep_files, store_of_folds
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.settings import settings_to_resume
@@ -42,7 +42,7 @@ from utils.runs.seeding import named_generator
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
-KIND = Kind("walk-forward test", "walk_forward.json", "fold-*")
+KIND = StudyKind("walk-forward test", "walk_forward.json", "fold-*")
 RESULTS = (FOUND, REPORT, EQUITY, "trades.csv", "trades.parquet")
 
 

@@ -1,4 +1,4 @@
-"""A new run that begins with what another one found, on data that have grown since."""
+"""A run that extends another one: it starts from that run's agents, on data with days added since."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from data.market import Market
 from data.record import is_recorded_market
 from training.erl_trainer import ERLTrainer
 from training.run.market import read_market_record
-from utils.config.settings import LATEST, flatten, from_dict, settings_hash, to_dict
+from utils.config.settings import LATEST, flatten, settings_hash, to_dict, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError, DataError
 from utils.runs import state_tree
 from utils.runs.run_log import RunLog, latest_run, write_atomically, write_json
 
 INHERITED = "inherited.json"
-"""Of a run that extends another one."""
+"""File of a run that extends another one."""
 INHERITED_NETWORKS = "inherited.safetensors"
-"""What its parent's networks had learned, where it had some; the other file holds its sha256."""
+"""The parent's networks, if it had any; the other file holds their sha256."""
 
 
 @dataclass(frozen=True)
 class Inheritance:
-    """What a run takes over from another one; its ridge regressions are fitted to its own days.
+    """State that a run inherits from another one; its ridge regressions are fitted to its own days.
 
-    Actors and the continuations of critics go on from what they were. What orders earn is learned anew: folds are
-    fifths of the training days, which have grown, so that a network would know days that count as out of its fold.
+    Actors and the continuations of critics are inherited. The reward networks are not: folds are fifths of the training
+    days, which have grown, so that a network would have seen days that are now out of its fold.
     """
 
     run: str
@@ -44,16 +44,16 @@ class Inheritance:
     genes: list[list[float]]
     elites: list[int]
     cash_value: list[float]
-    """Weights of its value."""
+    """Weights of the value of cash."""
     opportunity_knots: list[float]
     updates: int = 0
-    """Gradient steps that the networks have taken."""
+    """Gradient steps of the networks so far."""
     networks: str = ""
-    """The sha256 of their file; empty where agents were closed forms only."""
+    """The sha256 of their file; empty for agents without networks."""
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
-        """Read what the run in `path` inherited; None where it began by lot. Raises ConfigError for a damaged file."""
+        """Read the inheritance of the run in `path`; None for random initialisation. ConfigError for a damaged file."""
         try:
             return cls(**json.loads((path / INHERITED).read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -62,11 +62,9 @@ class Inheritance:
             raise ConfigError(f"expected what a run inherited in {path / INHERITED}, got: {error}") from None
 
     def give(self, trainer: ERLTrainer, path: Path) -> None:
-        """Let the trainer of the run in `path` begin with it.
+        """Initialise the trainer of the run in `path` with it.
 
-        Raises:
-            ConfigError: the population or its networks are of another size, or the file of the networks is not the one
-                that was written.
+        Raises ConfigError where population or networks have another size, or the file of the networks has changed.
         """
         if len(self.genes) != len(trainer.genes):
             raise ConfigError(
@@ -92,7 +90,7 @@ class Inheritance:
 
 
 def write_networks(path: Path, state: Mapping[str, Any]) -> str:
-    """Write what networks have learned, by `Population.state_dict`, to the folder of a run; return the sha256."""
+    """Write networks, as in `Population.state_dict`, to the folder of a run; return the sha256."""
     tensors, rest = state_tree.flatten(state)
     content = safetensors.torch.save(tensors, metadata={"rest": json.dumps(rest)})
     write_atomically(path / INHERITED_NETWORKS, content)
@@ -100,7 +98,7 @@ def write_networks(path: Path, state: Mapping[str, Any]) -> str:
 
 
 def read_networks(path: Path, sha256: str) -> dict[str, Any]:
-    """Return what `write_networks` wrote. Raises ConfigError where the file is missing or another one."""
+    """Read the file of `write_networks`. Raises ConfigError where it is missing or has changed."""
     file = path / INHERITED_NETWORKS
     try:
         content = file.read_bytes()
@@ -121,25 +119,25 @@ def read_networks(path: Path, sha256: str) -> dict[str, Any]:
 
 
 def run_to_extend(name: str, config: Config) -> RunLog:
-    """Return the run of that name, or the newest one. Raises ConfigError if there is none, or one is to be resumed."""
+    """Return the named run, or the newest one. Raises ConfigError if there is none, or with --resume."""
     if config.resume is not None:
         raise ConfigError("expected --extend for a new run or --resume for one that began, got both; leave one out")
     return RunLog.open(config.runs_dir, latest_run(config.runs_dir) if name == LATEST else name)
 
 
 def extended_settings(parent: RunLog, config: Config, explicit: frozenset[str]) -> Config:
-    """Return the settings of a new run: those of its parent, but for what the user gave."""
-    before, now = flatten(to_dict(parent.settings(Config))), flatten(to_dict(config))
-    taken = {name: value for name, value in now.items() if name in explicit | {"run", "resume", "runs_dir"}}
-    return from_dict({**before, **taken}, Config)
+    """Return the settings of a new run: those of its parent, updated by those the user gave."""
+    own = explicit | {"run", "resume", "runs_dir"}
+    return with_settings(
+        parent.settings(Config), {name: value for name, value in flatten(to_dict(config)).items() if name in own}
+    )
 
 
 def inherit(parent: RunLog, path: Path, market: Market) -> None:
-    """Write down in `path` what a new run takes over from its parent.
+    """Write to `path` what a new run inherits from its parent.
 
-    Raises:
-        ConfigError: the parent has no generation.
-        DataError: it was trained on other data, or knew all the days of these.
+    Raises ConfigError where the parent has no generation, DataError where it was trained on other data or the data have
+    no new days.
     """
     checkpoint = parent.newest_checkpoint(settings_hash(parent.settings(Config)))
     record = read_market_record(parent.path)
@@ -160,7 +158,7 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
         cash_value=cash_value["weights"].tolist(),
         opportunity_knots=cash_value["opportunity_knots"].tolist(),
         updates=progress["updates"],
-        # Before the file that names it, so that where that is there, this one is.
+        # Written before the file that names it.
         networks=write_networks(path, population) if population else "",
     )
     write_json(path / INHERITED, dataclasses.asdict(found))

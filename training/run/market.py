@@ -1,4 +1,4 @@
-"""The market of a run: loaded, remembered in the run's folder, and held to what was remembered."""
+"""The market of a run: loaded, recorded in the run's folder, and checked against the record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARKET = "market.json"
 
 
 def load_market(config: Config) -> tuple[Market, PlantedScores | None]:
-    """Return the market of the data file, or the built-in one with the scores of its planted pattern."""
+    """Return the market of the data file, or the built-in one with the scores of its planted structure."""
     if config.data is not None:
         loader = StockDataLoader(
             config.data, config=config.split, investable=config.investable, with_volume=config.env.volume_cap > 0
@@ -35,13 +35,9 @@ def load_market(config: Config) -> tuple[Market, PlantedScores | None]:
 
 
 def remember_market(path: Path, market: Market, splits: Splits | None = None) -> Market:
-    """Write down the market of a new run in `path`; of one that began, return `market` as that run knew it.
+    """Record the market of a new run in `path`; for an existing run return `market` as recorded.
 
-    Args:
-        splits: days of a run that does not divide them by the configured fractions.
-
-    Raises:
-        DataError: the run began on another market.
+    `splits` replace those by the configured fractions. Raises DataError where the run began on another market.
     """
     if (path / MARKET).is_file():
         return pinned(path, market)
@@ -52,12 +48,12 @@ def remember_market(path: Path, market: Market, splits: Splits | None = None) ->
 
 
 def pinned(path: Path, market: Market) -> Market:
-    """Return the market as the run in `path` knew it. Raises DataError, see `pin_market`, or for a damaged record."""
+    """Return the market as recorded by the run in `path`. Raises DataError as `pin_market`, or for a damaged record."""
     return pin_market(market, read_market_record(path))
 
 
 def read_market_record(path: Path) -> MarketRecord:
-    """Return what the run in `path` wrote down of its market. Raises DataError for a damaged record."""
+    """Return the market record of the run in `path`. Raises DataError for a damaged one."""
     try:
         record = dict(json.loads((path / MARKET).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""A finished or interrupted run, opened to be judged or used: its settings, its market, its champion."""
+"""A finished or interrupted run, opened for evaluation or use: its settings, market and champion."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class SavedRun:
     config: Config
     """The settings that it began with."""
     market: Market
-    """Its market, with the splits and the normalisation of its training, on data that may have grown since."""
+    """Its market, with the splits and normalisation of its training, on data that may be longer now."""
     planted_scores: PlantedScores | None
-    """Scores of the built-in market's planted pattern; None on data from a file."""
+    """Scores of the built-in market's planted structure; None on data from a file."""
     device: torch.device
     generation: int
     champion: DDPGAgent
@@ -43,7 +43,7 @@ class SavedRun:
 
     @property
     def extends(self) -> str:
-        """Return the name of the run that it began with; empty where it began by lot."""
+        """Return the name of the run that it extends; empty for random initialisation."""
         inherited = Inheritance.of(self.path)
         return inherited.run if inherited else ""
 
@@ -54,33 +54,29 @@ def open_saved_run(
     """Open the named run, or the newest one, at its newest generation that verifies.
 
     Args:
-        data: parquet file to read instead of the run's own; its past must be the same, its end may be later.
+        data: parquet file to read instead of the run's own; it may have more days at the end.
 
     Raises:
-        ConfigError: there is no such run, it has no complete generation, of this version.
-        DataError: the data cannot be read, or its past is not the one that the run knew.
+        ConfigError: there is no such run, or it has no complete generation of this version.
+        DataError: the data cannot be read, or differ from those of the run.
     """
     run = RunLog.open(runs_dir, latest_run(runs_dir) if name is None else name)
     config = run.settings(Config)
     checkpoint = run.newest_checkpoint(settings_hash(config))
-    market, scores = _own_market(run.path, config, data)
-    champion = DDPGAgent.from_state(checkpoint.state["champion"], device)
+    if data is not None and config.data is None:
+        raise ConfigError(
+            f"expected no --data for {run.path}, which was trained on the built-in market, got {str(data)!r}"
+        )
+    if not (run.path / MARKET).is_file():
+        raise ConfigError(f"expected {MARKET} in {run.path}, got none; continue the run once with --resume {run.name}")
+    # The record has the stocks that may be bought, so that their list may be gone.
+    market, scores = load_market(dataclasses.replace(config, data=data or config.data, investable=None))
     return SavedRun(
         path=run.path,
         config=config,
-        market=market,
+        market=pinned(run.path, market),
         planted_scores=scores,
         device=torch.device(device),
         generation=checkpoint.generation,
-        champion=champion,
+        champion=DDPGAgent.from_state(checkpoint.state["champion"], device),
     )
-
-
-def _own_market(path: Path, config: Config, data: Path | None) -> tuple[Market, PlantedScores | None]:
-    if data is not None and config.data is None:
-        raise ConfigError(f"expected no --data for {path}, which was trained on the built-in market, got {str(data)!r}")
-    if not (path / MARKET).is_file():
-        raise ConfigError(f"expected {MARKET} in {path}, got none; continue the run once with --resume {path.name}")
-    # The record says which stocks may be bought, so that the list of them need not be kept.
-    market, scores = load_market(dataclasses.replace(config, data=data or config.data, investable=None))
-    return pinned(path, market), scores

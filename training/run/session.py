@@ -1,6 +1,6 @@
-"""One session of a run: opened or resumed, locked, guarded, trained generation by generation, saved and uploaded.
+"""A session of a run: opened or resumed, locked, guarded, trained generation by generation, saved and uploaded.
 
-Knows nothing of what is trained. A command gives it settings and a trainer, and says what to report of a generation.
+It is generic over the experiment: a command provides settings, a trainer and the report of a generation.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ logger = logging.getLogger(__name__)
 GENERATION = "generation"
 """Label of the memory snapshot at the end of a generation."""
 DRAIN_SECONDS = 1800.0
-"""How long the end of a run waits for its uploads."""
+"""Longest wait for uploads at the end of a run."""
 
 
 class RunSettings(Protocol):
-    """The settings that every kind of run has."""
+    """Settings common to all kinds of runs."""
 
     @property
     def run(self) -> str | None: ...
@@ -65,36 +65,35 @@ Settings = TypeVar("Settings", bound=RunSettings)
 
 
 class Trainer(Protocol):
-    """The state that a generation changes and a checkpoint holds."""
+    """State that a generation updates and a checkpoint saves."""
 
     generation: int
     """The last complete one; 0 before the first."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return everything needed to continue exactly."""
+        """Return all state needed to continue exactly."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore the state of `state_dict`."""
 
 
 @dataclass(frozen=True)
 class Session(Generic[Settings]):
-    """An open run that this process alone writes to."""
+    """An open run to which only this process writes."""
 
     run: RunLog
     settings: Settings
-    """Of a resumed run those that it began with, but for the few that may change."""
+    """Of a resumed run, those it began with, except the few that may change."""
     device: torch.device
     safe_point: SafePoint
     _hash: str
     _files: tuple[str, ...]
-    _results: tuple[str, ...]
     _sync: CloudSync | None
 
     def restore(self, trainer: Trainer) -> bool:
-        """Load the newest generation of a resumed run; False for a run that begins.
+        """Load the newest generation of a resumed run; False for a run that starts.
 
-        A run that was stopped in its first generation begins anew. Raises ConfigError where no generation is usable.
+        A run stopped in its first generation starts again. Raises ConfigError where no generation is usable.
         """
         is_resumed = self.settings.resume is not None
         has_generation = is_resumed and not self.run.is_stopped_at_first()
@@ -107,7 +106,7 @@ class Session(Generic[Settings]):
             self.run.truncate_to(trainer.generation)
         self._upload(CONFIG, *self._files)
         if has_generation and self._sync is not None:
-            # Nothing is pruned yet: a restored disk holds fewer generations than the store.
+            # Nothing is pruned yet: a restored disk may hold fewer generations than the store.
             self._upload(METRICS)
             self._sync.submit_generation(list_checkpoints(self.run.path / CHECKPOINTS)[trainer.generation])
         return has_generation
@@ -122,9 +121,9 @@ class Session(Generic[Settings]):
         """Train to the end: record, save and report each generation.
 
         Args:
-            records: trains a generation for each record that is taken from it.
-            report: shows a record; is also given the seconds for which training waited for the checkpoint.
-            champion: generations whose checkpoints stay, besides the newest.
+            records: iterator that trains a generation per record.
+            report: shows a record, given the seconds that the checkpoint took from training.
+            champion: generations whose checkpoints are kept besides the newest.
         """
         with CheckpointWriter(
             self.run.path / CHECKPOINTS,
@@ -135,7 +134,7 @@ class Session(Generic[Settings]):
         ) as writer:
             for record in records:
                 release_free_memory()
-                # Before the checkpoint, whose copy of the state comes and goes with the thread that writes it.
+                # Before the checkpoint, whose copy of the state lives as long as its writer thread needs it.
                 get_profiler().log_memory(GENERATION)
                 self.run.append(record)
                 started = time.perf_counter()
@@ -149,16 +148,10 @@ class Session(Generic[Settings]):
             self._sync.submit_files(self.run.path / name for name in names)
 
     def _upload_checkpoint(self, path: Path) -> None:
-        """Upload a checkpoint that has been verified, the metrics up to it, and the retention that it brought."""
+        """Upload a verified checkpoint with the metrics up to it, and prune the store as the disk was."""
         if self._sync is not None:
             self._upload(METRICS)
             self._sync.submit_generation(path, keep=list_checkpoints(path.parent))
-
-    def _finish_uploads(self) -> None:
-        """Upload the results and wait until everything is stored. Raises CloudError, naming what is missing."""
-        if self._sync is not None:
-            self._upload(CONFIG, METRICS, *self._files, *self._results)
-            logger.info("%s", self._sync.drain(DRAIN_SECONDS, self.safe_point))
 
 
 @contextlib.contextmanager
@@ -170,17 +163,17 @@ def open_session(
     files: tuple[str, ...] = (),
     results: tuple[str, ...] = (),
 ) -> Iterator[Session[Settings]]:
-    """Open the run that the settings ask for, and hold it while the block runs.
+    """Open the run of the settings for the duration of the block.
 
     Args:
-        explicit: dotted names of the settings that the user gave, for a resumed run to honour or refuse.
-        store: where the run is kept besides the disk.
-        files: names of files, written before the first generation, that are kept there too.
-        results: names of files, written at the end, that are kept there too.
+        explicit: dotted names of the settings that the user gave, which a resumed run takes over or refuses.
+        store: store to which the run is uploaded.
+        files: names of files, written before the first generation, to upload too.
+        results: names of files, written at the end, to upload too.
 
     Raises:
-        ConfigError: there is no such run, its name is taken, settings differ that may not, or the store is not there.
-        CloudError: a run must come from the store, which cannot be reached; or not all of it could be stored.
+        ConfigError: there is no such run, its name is taken, fixed settings differ, or the store does not exist.
+        CloudError: a run must be fetched from an unreachable store, or not all of it could be stored.
         StopRequested, MemoryLimitReached: the run stopped at a safe point; its last complete generation is on disk.
         CheckpointError: no checkpoint can be written.
     """
@@ -197,13 +190,15 @@ def open_session(
         choose_threads(settings.threads)
         get_profiler.cache_clear()
         seed_everything(settings.seed)
-        session = Session(run, settings, device, safe_point, settings_hash(settings), files, results, sync)
+        session = Session(run, settings, device, safe_point, settings_hash(settings), files, sync)
         try:
             yield session
         except MemoryLimitReached:
             get_profiler().log_memory("memory limit", show_objects=True)
             raise
-        session._finish_uploads()
+        if sync is not None:
+            session._upload(CONFIG, METRICS, *files, *results)
+            logger.info("%s", sync.drain(DRAIN_SECONDS, safe_point))
 
 
 def open_run(
@@ -212,9 +207,9 @@ def open_run(
     store: ObjectStore | None = None,
     files: Collection[str] = (),
 ) -> tuple[RunLog, Settings]:
-    """Return a new run, or the one to resume, with the settings that hold for it; see `open_session`.
+    """Return a new run, or the one to resume, with its effective settings; see `open_session`.
 
-    A resumed run that is not on this disk, or of which the store has a later generation, is fetched from there.
+    A resumed run that is not on this disk, or has a later generation in the store, is fetched.
     """
     is_reached = store is not None and store.check()
     if settings.resume is None:
@@ -224,17 +219,15 @@ def open_run(
         if store is not None and is_reached:
             claim_name(store, run.path)
         return run, settings
-    name = settings.resume if settings.resume != LATEST else _newest_name(settings.runs_dir, store)
+    name = settings.resume
+    if name == LATEST:
+        try:
+            name = latest_run(settings.runs_dir, to_resume=True)
+        except ConfigError:
+            if store is None:
+                raise
+            name = newest_run(store)
     if store is not None:
         fetch_newer(store, settings.runs_dir / name, files, is_reached=is_reached)
     run = RunLog.open(settings.runs_dir, name)
     return run, settings_to_resume(run.settings(type(settings)), settings, explicit)
-
-
-def _newest_name(runs_dir: Path, store: ObjectStore | None) -> str:
-    try:
-        return latest_run(runs_dir, to_resume=True)
-    except ConfigError:
-        if store is None:
-            raise
-        return newest_run(store)

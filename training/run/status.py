@@ -1,4 +1,4 @@
-"""Lines of the console about a run: its start, each generation, its result."""
+"""Console output of a run: its start, each generation, its result."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from utils.config.trader import Config
 from utils.tables import cell
 
 _TEXT_WIDTH = 80 - 14
-"""Columns of a narrow terminal that a label leaves."""
+"""Columns of a narrow terminal beside a label."""
 
 
 def opening_lines(config: Config, market: Market, device: object, path: Path) -> str:
-    """Return the line at the start of a run: market, days, stocks, device and where results go."""
+    """Return the line at the start of a run: market, days, stocks, device and results folder."""
     planted = f"built-in market ({config.synthetic.kind}; it says nothing about real ones)"
     source = planted if config.data is None else config.data.name
     days, columns = market.data_array.shape[:2]
@@ -31,13 +31,11 @@ def opening_lines(config: Config, market: Market, device: object, path: Path) ->
 
 
 def status_block(record: Mapping[str, Any], memory: str, holds_market: bool = False) -> str:
-    """Return the state of a run after a generation, several lines of text.
+    """Return the state of a run after a generation as several lines.
 
-    `record` is that of metrics.jsonl with its `seconds`; results are percent of the initial capital, `win_rate` a
-    share between 0 and 1, costs in currency units. What is None is shown as -. `memory` is one line.
-
-    Args:
-        holds_market: the champion was put in place of one whose forecasts are not significant.
+    `record` is that of metrics.jsonl with its `seconds`: results in percent of the initial capital, `win_rate` a share
+    between 0 and 1, costs in currency units; None is shown as -. `memory` is one line. With `holds_market` the champion
+    replaces one whose forecasts are not significant.
     """
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
     trading, validation, learning = record["trading"], record["validation"], record["learning"]
@@ -45,8 +43,17 @@ def status_block(record: Mapping[str, Any], memory: str, holds_market: bool = Fa
     phases = ("fit", "evaluate", "evolve", "train", "validate", "checkpoint")
     spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))
     win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]
+    buffer = f"{replay['size']:,} / {replay['capacity']:,}"
+    if (starts := replay.get("training_starts")) is None:
+        buffer += " transitions"
+    elif replay["size"] >= starts:
+        buffer += ", ready"
+    else:
+        buffer = f"Buffer not ready: {replay['size']:,} / {starts:,}"
+    evidence = Evidence(learning["p_value_selection"], learning["p_value_timing"])
+    holds = "; it holds the market" if holds_market else ""
     lines = {
-        "Replay": _replay(replay),
+        "Replay": buffer,
         "Time": f"{total}, average {average}, left {left} "
         f"({', '.join(f'{name} {_duration(seconds.get(name))}' for name in phases)})",
         "Fitness": f"{spread}, std {_percent(fitness['std'], signed=False)}, {fitness['above_zero']} of "
@@ -55,7 +62,7 @@ def status_block(record: Mapping[str, Any], memory: str, holds_market: bool = Fa
         f"{_percent(win_rate, signed=False)}, {trading['positions_opened']:,} positions opened",
         "Days": f"{trading['days_with_positions']:,} with positions, {trading['days_without_positions']:,} without; "
         f"costs {cell(trading['costs'])}, penalties {cell(trading['penalties'])}",
-        "Validation": f"champion {_percent(validation['champion'])}; {_evidence(learning, holds_market)}",
+        "Validation": f"champion {_percent(validation['champion'])}; {evidence}{holds}",
         "Learning": _learning(learning),
         **({"Networks": _networks(learning)} if "network_weight" in learning else {}),
         "Memory": memory,
@@ -65,7 +72,7 @@ def status_block(record: Mapping[str, Any], memory: str, holds_market: bool = Fa
 
 
 def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str) -> str:
-    """Return the end of a run: champion against baselines, the verdict, where things are, and commands to try next."""
+    """Return the end of a run: champion against baselines, the verdict, paths, and commands to try next."""
     run = f"--run {path.name}" + ("" if path.parent == Path("runs") else f" --runs-dir {path.parent}")
     lines = {
         "Verdict": _wrapped(evaluation.sentence),
@@ -80,26 +87,12 @@ def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str)
 
 
 def _wrapped(text: str) -> str:
-    """Break a text that follows a label into lines of a narrow terminal."""
+    """Wrap a text after its label for a narrow terminal."""
     return textwrap.fill(text, _TEXT_WIDTH, break_long_words=False).replace("\n", "\n" + 14 * " ")
 
 
-def _replay(replay: Mapping[str, Any]) -> str:
-    """Return how full the replay buffer is, and where there are networks whether they learn from it yet."""
-    size, capacity, starts = replay["size"], replay["capacity"], replay.get("training_starts")
-    if starts is None:
-        return f"{size:,} / {capacity:,} transitions"
-    return f"{size:,} / {capacity:,}, ready" if size >= starts else f"Buffer not ready: {size:,} / {starts:,}"
-
-
-def _evidence(learning: Mapping[str, Any], holds_market: bool) -> str:
-    """Return the p-value of the champion's forecasts, and whether the market is held instead."""
-    evidence = Evidence(learning["p_value_selection"], learning["p_value_timing"])
-    return f"{evidence}{'; it holds the market' if holds_market else ''}"
-
-
 def _learning(learning: Mapping[str, Any]) -> str:
-    """Return what forecasts and value foretell of what they have not seen, and what became of the best agents."""
+    """Return the out-of-fold accuracy of forecasts, the value of elites, and the survival of lineages."""
     explained, best = (100 * learning[name] for name in ("explained", "explained_best"))
     value, profit = (_percent(learning[name]) for name in ("initial_value", "elite_profit_percent"))
     parts = [
@@ -114,13 +107,17 @@ def _learning(learning: Mapping[str, Any]) -> str:
 
 
 def _networks(learning: Mapping[str, Any]) -> str:
-    """Return what gradient steps did to the networks, and how much the elites trust them."""
+    """Return the losses of the networks and their weight in the elites."""
     shares = "".join(
         f", {'with networks' if name == 'both' else name} {100 * learning[f'explained_by_{name}']:.2f} %"
         for name in ("ridge", "both")
     )
+    losses = (
+        f"{name} loss {learning[f'{name}_loss']:.3f} (gradient norm {learning[f'{name}_gradient_norm']:.2g})"
+        for name in ("critic", "actor")
+    )
     parts = [
-        _losses(learning),
+        ", ".join(losses) if "critic_loss" in learning else "not trained yet",
         f"relative results explained out of fold by elites:{shares[1:]}",
         f"weights: network {learning['network_weight']:.2f}, ridge {learning['ridge_weight']:.2f}",
         f"actor kept in {100 * learning['actors_kept']:.0f} % of agents",
@@ -128,17 +125,6 @@ def _networks(learning: Mapping[str, Any]) -> str:
     ]
     skipped = learning.get("skipped_updates", 0)
     return "; ".join(parts) + (f"; {skipped:,.0f} updates skipped" if skipped else "")
-
-
-def _losses(learning: Mapping[str, Any]) -> str:
-    """Return the losses of critics and actors with the norms of their gradients; nothing is trained at first."""
-    if "critic_loss" not in learning:
-        return "not trained yet"
-    found = (
-        f"{name} loss {learning[f'{name}_loss']:.3f} (gradient norm {learning[f'{name}_gradient_norm']:.2g})"
-        for name in ("critic", "actor")
-    )
-    return ", ".join(found)
 
 
 def _percent(value: float | None, signed: bool = True) -> str:

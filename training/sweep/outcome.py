@@ -1,4 +1,4 @@
-"""What a sweep found: the trials with their results, the best one, and how much of its result may be the choice."""
+"""Results of a sweep: its trials, the best one, and how overfit the selection of the best is."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pandas as pd
 
 from training.evaluation.tables import EQUITY
 from training.evaluation.tracks import CHAMPION, EQUAL
-from training.sweep.plan import SweepPlan, run_name
+from training.sweep.space import SweepPlan, run_name
 from training.sweep.study import ERROR, importances
-from utils.config.settings import flatten, from_dict, to_dict
+from utils.config.settings import flatten, to_dict, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.metrics import YEAR_ROOT, daily_returns
@@ -43,7 +43,7 @@ class Tried:
     settings: dict[str, Any]
     """Those that vary, by dotted name."""
     profits: tuple[float, ...]
-    """Of the champion on validation days, percent, by seed; fewer than the seeds where it was given up."""
+    """Of the champion on validation days, percent, by seed; fewer than the seeds where the trial was given up."""
     state: State
     error: str = ""
     """Why it failed."""
@@ -61,16 +61,16 @@ class Outcome:
     name: str
     plan: SweepPlan
     config: Config
-    """Settings that its trials vary."""
+    """Settings that all trials share."""
     tried: list[Tried]
     """By number."""
     best: Tried
-    """The trial of the highest value of those that are complete."""
+    """Complete trial of the highest value."""
     sentence: str
     """The verdict on the champion of its median seed, which allows for the number of trials."""
     importances: dict[str, float]
     overfitting_probability: float | None
-    """By `overfitting_probability`, of all trials' daily profits."""
+    """PBO of all trials' daily profits; see `overfitting_probability`."""
     deflated_sharpe: float | None
     """Probability that the best trial's true Sharpe ratio over equal weight is above that of the best of all trials
     without skill."""
@@ -80,12 +80,7 @@ class Outcome:
     @property
     def best_config(self) -> Config:
         """Return the settings of the best trial."""
-        return varied(self.config, self.best.settings)
-
-
-def varied(config: Config, settings: Mapping[str, Any]) -> Config:
-    """Return settings with some of them, by dotted name, set to others."""
-    return from_dict({**flatten(to_dict(config)), **settings}, Config)
+        return with_settings(self.config, self.best.settings)
 
 
 def profit_of(run: Path) -> float:
@@ -95,11 +90,20 @@ def profit_of(run: Path) -> float:
 
 
 def outcome_of(folder: Path, plan: SweepPlan, config: Config, trials: Sequence[FrozenTrial]) -> Outcome:
-    """Sum up a sweep whose trials have all ended, from the record of them and the files of their runs.
+    """Summarise a sweep whose trials have all ended, from its record and the files of its runs.
 
     Raises ConfigError where no trial was trained on all seeds.
     """
-    tried = [_tried(trial) for trial in trials]
+    tried = [
+        Tried(
+            trial.number,
+            trial.params,
+            tuple(value for _, value in sorted(trial.intermediate_values.items())),
+            STATES[trial.state.name],
+            trial.user_attrs.get(ERROR, ""),
+        )
+        for trial in trials
+    ]
     complete = [one for one in tried if one.state == "complete"]
     if not complete:
         raise ConfigError(
@@ -108,30 +112,27 @@ def outcome_of(folder: Path, plan: SweepPlan, config: Config, trials: Sequence[F
     best = max(complete, key=lambda one: one.value)
     shown = [one for one in tried if one.state != "failed"]
     champion, equal = _daily_returns(folder, shown, plan.seeds, config.seed)
-    # Means over seeds: what an account earned that was split among them.
+    # Means over seeds: the return of an account split evenly among them.
     excess = np.nanmean(champion - equal, axis=1)
     deviation = excess.std(axis=1, ddof=1)
     ratios = np.divide(excess.mean(axis=1), deviation, out=np.zeros(len(shown)), where=deviation > 1e-12)
     spread = float(ratios.std(ddof=1)) if len(shown) > 1 else 0.0
     threshold = expected_best_sharpe(spread, len(shown))
+    median_seed = config.seed + best.profits.index(statistics.median_low(best.profits))
+    summary = json.loads((folder / run_name(best.number, median_seed) / SUMMARY).read_text(encoding="utf-8"))
     return Outcome(
         folder.name,
         plan,
         config,
         tried,
         best,
-        _sentence(folder, best, config.seed),
+        summary["champion"]["verdict"]["validation"]["sentence"],
         importances(trials),
         # Their sum is monotone in the profit that trials are compared by.
         overfitting_probability(np.log1p(np.maximum(champion, -0.999999))),
         deflated_ratio(excess[shown.index(best)], threshold),
         YEAR_ROOT * threshold,
     )
-
-
-def _tried(trial: FrozenTrial) -> Tried:
-    profits = tuple(value for _, value in sorted(trial.intermediate_values.items()))
-    return Tried(trial.number, trial.params, profits, STATES[trial.state.name], trial.user_attrs.get(ERROR, ""))
 
 
 def _daily_returns(folder: Path, shown: Sequence[Tried], seeds: int, first_seed: int) -> tuple[Array, Array]:
@@ -148,36 +149,33 @@ def _daily_returns(folder: Path, shown: Sequence[Tried], seeds: int, first_seed:
     return champion, equal
 
 
-def _sentence(folder: Path, best: Tried, first_seed: int) -> str:
-    place = best.profits.index(statistics.median_low(best.profits))
-    summary = json.loads((folder / run_name(best.number, first_seed + place) / SUMMARY).read_text(encoding="utf-8"))
-    return str(summary["champion"]["verdict"]["validation"]["sentence"])
-
-
 def values_of(outcome: Outcome) -> dict[str, Any]:
-    """Return what was found as JSON values, without times: the same sweep gives the same."""
-    found = {
-        name: getattr(outcome, name)
-        for name in ("overfitting_probability", "deflated_sharpe", "expected_best_sharpe", "importances", "sentence")
-    }
+    """Return the results as JSON values, without times, so that equal sweeps give equal files."""
     trials = [{**dataclasses.asdict(one), "value": one.value} for one in outcome.tried]
-    seeds = [outcome.config.seed + place for place in range(outcome.plan.seeds)]
-    plan = {"trials": outcome.plan.trials, "seeds": seeds, "space": outcome.plan.space}
-    return {"sweep": outcome.name, **plan, "best": trials[outcome.best.number], **found, "tried": trials}
+    return {
+        "sweep": outcome.name,
+        "trials": outcome.plan.trials,
+        "seeds": [outcome.config.seed + place for place in range(outcome.plan.seeds)],
+        "space": outcome.plan.space,
+        "best": trials[outcome.best.number],
+        "overfitting_probability": outcome.overfitting_probability,
+        "deflated_sharpe": outcome.deflated_sharpe,
+        "expected_best_sharpe": outcome.expected_best_sharpe,
+        "importances": outcome.importances,
+        "sentence": outcome.sentence,
+        "tried": trials,
+    }
 
 
 def toml_of(config: Config, comment: str) -> str:
     """Return settings as a TOML file for --config, without those of one run or machine."""
-    settings = to_dict(config)
-    tables = {"": {name: value for name, value in settings.items() if not isinstance(value, dict)}}
-    tables |= {name: value for name, value in settings.items() if isinstance(value, dict)}
-    lines = [f"# {comment}"]
-    for table, values in tables.items():
-        lines += [f"[{table}]"] if table else []
-        # Numbers, strings and truth values are written alike in JSON and TOML.
-        lines += [
-            f"{name} = {json.dumps(value, ensure_ascii=False)}"
-            for name, value in values.items()
-            if value is not None and not (table == "" and name in _OWN)
-        ]
+    lines, table = [f"# {comment}"], ""
+    for name, value in flatten(to_dict(config)).items():
+        concern, _, key = name.rpartition(".")
+        if concern != table:
+            lines.append(f"[{concern}]")
+            table = concern
+        if value is not None and name not in _OWN:
+            # Numbers, strings and truth values are written alike in JSON and TOML.
+            lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The space of a sweep: which settings vary, and between which values."""
+"""The plan of a sweep: its size, and which settings vary between which values."""
 
 from __future__ import annotations
 
@@ -8,57 +8,52 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from utils.config.settings import Setting, checked, flatten, nearest, read_toml, require, settings_of
+from training.run.study_folder import StudyKind
+from utils.config.settings import Setting, checked, flatten, nearest, read_toml, require, settings_of, typed
 from utils.config.trader import Config
 from utils.errors import ConfigError
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
+KIND = StudyKind("sweep", "sweep_plan.json", "trial-*")
 VARIABLE = (
     *(name for name in settings_of(Config) if name.startswith(("learning.", "evolution."))),
     *("generations", "evaluation.fitness_windows", "evaluation.exploration_windows"),
     *("env.stake_percent", "env.max_new_positions_per_day"),
     *("env.inaction_penalty", "env.loss_multiplier", "env.zero_trades_penalty"),
 )
-"""Settings that may vary: they change what is learned or how it is used, and leave days, prices and costs as they are,
-so that profits can be compared."""
+"""Settings that may vary: they affect learning and trading but not days, prices or costs, so that profits compare."""
 _KEYS = ("low", "high", "log", "step", "choices")
 
 
-@dataclass(frozen=True)
-class Dimension:
-    """The values that one setting may take: a range, or a few choices."""
+Space = Mapping[str, "BaseDistribution"]
+"""Optuna's distribution of each setting that varies, by its dotted name."""
 
-    name: str
-    """Dotted name of the setting."""
-    choices: tuple[Any, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    """Ends of the range, both included; integers where the setting is one."""
-    step: float | None = None
-    is_log: bool = False
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The size of a sweep and the tables of its space."""
+
+    trials: int
+    seeds: int
+    space: dict[str, dict[str, Any]]
+    """By the dotted name of the setting."""
 
     @property
-    def distribution(self) -> BaseDistribution:
-        """Return it as Optuna's distribution."""
-        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-        if self.choices:
-            return CategoricalDistribution(self.choices)
-        if isinstance(self.low, int):
-            return IntDistribution(self.low, int(self.high), log=self.is_log, step=int(self.step or 1))
-        return FloatDistribution(self.low, self.high, log=self.is_log, step=self.step)
-
-    def share(self, value: Any) -> float:
-        """Return where a value lies between the ends, 0 to 1, on the dimension's own scale."""
-        if self.choices:
-            return (self.choices.index(value) + 0.5) / len(self.choices)
-        low, high, at = (math.log(x) if self.is_log else x for x in (self.low, self.high, value))
-        return float((at - low) / (high - low))
+    def distributions(self) -> Space:
+        """Return the space as Optuna's distributions. Raises ConfigError where this version cannot use it."""
+        return space_of(self.space, KIND.plan)
 
 
-Space = tuple[Dimension, ...]
+def run_name(number: int, seed: int) -> str:
+    """Return the name of a run's folder, by the number of its trial and its seed."""
+    return f"trial-{number:03d}-seed-{seed}"
+
+
+def trials_beside(run: Path) -> int:
+    """Count the trials of the sweep that a run belongs to, all compared on the same days; 1 for a single run."""
+    return KIND.read(run.parent, SweepPlan)[0].trials if (run.parent / KIND.plan).is_file() else 1
 
 
 def read_space(path: Path) -> dict[str, dict[str, Any]]:
@@ -76,50 +71,45 @@ def read_space(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def space_of(tables: Mapping[str, Mapping[str, Any]], source: str) -> Space:
-    """Return the dimensions that tables describe; `source` is named in messages. ConfigError as `read_space`."""
+    """Return the distributions that tables describe; `source` is named in messages. ConfigError as `read_space`."""
     require(tables, f"a table for each setting that varies in {source}", "none")
-    return tuple(_dimension(name, table, source) for name, table in tables.items())
+    return {name: _distribution(name, table, source) for name, table in tables.items()}
 
 
-def _dimension(name: str, table: Mapping[str, Any], source: str) -> Dimension:
+def _distribution(name: str, table: Mapping[str, Any], source: str) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution
+
     known = settings_of(Config)
     if name not in VARIABLE:
         what = "a setting that a sweep may vary (see --help)" if name in known else "a known setting"
         shown = name or next(iter(table))
         raise ConfigError(f"expected {what} in {source}, got {shown!r}; the nearest is {nearest(shown, VARIABLE)!r}")
-    where = f"{name} in {source}"
+    setting, where = known[name], f"{name} in {source}"
     for key in table:
         require(key in _KEYS, f"low and high (with log or step), or choices, for {where}", key)
-    if "choices" in table:
-        require(len(table) == 1, f"either choices or a range for {where}", "both")
-        return Dimension(name, choices=_choices(table["choices"], known[name], where))
-    return _range(name, table, known[name], where)
-
-
-def _choices(values: Any, setting: Setting, where: str) -> tuple[Any, ...]:
+    if "choices" not in table:
+        return _range(table, setting, where)
+    values = table["choices"]
+    require(len(table) == 1, f"either choices or a range for {where}", "both")
     require(isinstance(values, list), f"a list of choices for {where}", values)
-    choices = tuple(_value(value, setting, where) for value in values)
+    choices = [checked(value, setting, where) for value in values]
     require(len(set(choices)) == len(choices) > 1, f"two or more different choices for {where}", values)
-    return choices
+    return CategoricalDistribution(choices)
 
 
-def _range(name: str, table: Mapping[str, Any], setting: Setting, where: str) -> Dimension:
+def _range(table: Mapping[str, Any], setting: Setting, where: str) -> BaseDistribution:
+    from optuna.distributions import FloatDistribution, IntDistribution
+
     require({"low", "high"} <= table.keys(), f"low and high, or choices, for {where}", ", ".join(table))
-    low, high = (_value(table[end], setting, where) for end in ("low", "high"))
+    low, high = (checked(table[end], setting, where) for end in ("low", "high"))
     require(low < high, f"low < high for {where}", (low, high))
-    step, is_log = table.get("step"), checked(table.get("log", False), bool, f"log of {where}")
+    step, is_log = table.get("step"), typed(table.get("log", False), bool, f"log of {where}")
     if is_log:
         require(step is None and low > 0, f"a low above 0 and no step with log for {where}", dict(table))
     if step is not None:
-        step = checked(step, int if isinstance(low, int) else float, f"step of {where}")
+        step = typed(step, int if isinstance(low, int) else float, f"step of {where}")
         times = (high - low) / step if step > 0 else 0.5
         require(math.isclose(times, round(times)), f"a step above 0 that divides high - low for {where}", step)
-    return Dimension(name, (), low, high, step, is_log)
-
-
-def _value(value: Any, setting: Setting, where: str) -> Any:
-    """Return a value as the setting's type. Raises ConfigError where it is not one, or breaks a rule."""
-    value = checked(value, setting.kind, where)
-    for rule in setting.rules:
-        require(rule.holds(value), rule.words.format(where), value)
-    return value
+    if isinstance(low, int):
+        return IntDistribution(low, high, log=is_log, step=step or 1)
+    return FloatDistribution(low, high, log=is_log, step=step)

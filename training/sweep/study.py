@@ -1,7 +1,8 @@
-"""What a sweep asks of Optuna: which settings to try, when to give a trial up, and which settings matter.
+"""The trials of a sweep by Optuna: which settings to try, when to give a trial up, and which settings matter.
 
-Each question is answered by a study in memory that holds the results of earlier rounds alone, so that the answer is the
-same whoever finishes first and however often the sweep was stopped. The storage only remembers.
+Each decision is taken by a study in memory that holds the results of earlier rounds alone, so that it does not depend
+on the order in which runs end or on interruptions. The storage is a record only. Trials are asked for in rounds,
+trained seed by seed, and told when the whole round has ended.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import math
 import sqlite3
 import statistics
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from training.sweep.space import Space
 from utils.errors import ConfigError, first_line
+from utils.jobs.job import Finished, require_all
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -28,14 +30,14 @@ if TYPE_CHECKING:
 
 STUDY = "study.db"
 ROUND = 8
-"""Trials that are asked for together; those of a round know nothing of one another."""
+"""Trials that are asked for together; settings of a round do not depend on each other's results."""
 GIVE_UP_CHANCE = 0.1
-"""A trial is given up where it would lose so clearly to the best one, seed by seed, with a chance below this."""
+"""Level of the signed-rank test below which a trial is given up as worse than the best one."""
 FIRST_LOOK = math.floor(-math.log2(GIVE_UP_CHANCE)) + 1
-"""Seeds of a trial that are always trained: n seeds that all lose have a chance of 2^-n in a signed-rank test."""
+"""Seeds of a trial that are always trained: the p-value of n seeds that all lose is 2^-n."""
 _NAME = "sweep"
 ERROR = "error"
-"""Attribute of a trial that failed."""
+"""Attribute of a failed trial."""
 _LEAST_FOR_IMPORTANCE = 20
 
 
@@ -65,7 +67,7 @@ class Record:
             fresh = folder / f".{STUDY}.tmp"
             fresh.unlink(missing_ok=True)
             storage = _storage(fresh)
-            with _quiet():
+            with quiet():
                 _study(storage)
             storage.engine.dispose()
             fresh.replace(path)
@@ -89,26 +91,19 @@ class Record:
         """Return all trials by number."""
         return self._study.get_trials(deepcopy=False)
 
-    @property
-    def best_value(self) -> float | None:
-        """Return the highest value of the trials that were trained on all seeds, None before the first."""
-        complete = [trial.value for trial in self.trials if trial.state.name == "COMPLETE"]
-        return max((value for value in complete if value is not None), default=None)
-
     def ask(self, space: Space, numbers: range, seed: int) -> list[FrozenTrial]:
-        """Return the trials of a round, those that are not there yet newly asked for."""
-        known = self.trials
-        earlier, distributions = known[: numbers.start], {one.name: one.distribution for one in space}
+        """Return the trials of a round, asking for those that do not exist yet."""
         from optuna.trial import TrialState, create_trial
 
+        known = self.trials
         for number in numbers[len(known) - numbers.start :]:
             # Written at once, settings and all: a process that dies leaves a whole trial or none.
-            params = suggest(earlier, space, seed, number)
-            self._study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=distributions))
+            params = suggest(known[: numbers.start], space, seed, number)
+            self._study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=dict(space)))
         return self.trials[numbers.start : numbers.stop]
 
     def tell(self, number: int, values: Sequence[float], *, is_given_up: bool = False, error: str = "") -> None:
-        """Write down what became of a trial: its values by seed, and their median; nothing if it was told before."""
+        """Record the result of a trial: its values by seed and their median; ignored if it was told before."""
         from optuna.trial import TrialState
 
         if self.trials[number].state.is_finished():
@@ -140,8 +135,8 @@ def _study(storage: RDBStorage) -> Study:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide that parts of Optuna are called experimental."""
+def quiet() -> Iterator[None]:
+    """Hide Optuna's warnings about experimental features."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -164,44 +159,103 @@ def suggest(earlier: Sequence[FrozenTrial], space: Space, seed: int, number: int
     from optuna.samplers import TPESampler
 
     (word,) = np.random.SeedSequence([seed, number]).generate_state(1)
-    with _quiet():
+    with quiet():
         sampler = TPESampler(seed=int(word), n_startup_trials=ROUND, multivariate=True, constant_liar=False)
         study = _remembered(earlier, sampler=sampler)
-        return study.ask({one.name: one.distribution for one in space}).params
+        return study.ask(dict(space)).params
 
 
 def is_given_up(earlier: Sequence[FrozenTrial], values: Sequence[float]) -> bool:
-    """Tell whether a trial with these values, by seed, loses clearly to the best one of the earlier rounds.
+    """Return whether a trial with these values by seed is clearly worse than the best one of the earlier rounds.
 
     By Wilcoxon's signed-rank test of the differences of equal seeds, from `FIRST_LOOK` seeds on.
     """
     from optuna.pruners import WilcoxonPruner
     from optuna.trial import TrialState, create_trial
 
-    with _quiet():
+    with quiet():
         pruner = WilcoxonPruner(p_threshold=GIVE_UP_CHANCE, n_startup_steps=FIRST_LOOK)
         trial = create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(values)))
         return pruner.prune(_remembered(earlier), trial)
 
 
+def valued_study(trials: Sequence[FrozenTrial]) -> Study:
+    """Return a study in memory in which every trial that did not fail has the median of its values by seed."""
+    from optuna.trial import create_trial
+
+    return _remembered(
+        [
+            trial
+            if trial.state.name == "FAIL"
+            else create_trial(
+                params=trial.params,
+                distributions=trial.distributions,
+                value=statistics.median(trial.intermediate_values.values()),
+            )
+            for trial in trials
+        ]
+    )
+
+
 def importances(trials: Sequence[FrozenTrial]) -> dict[str, float]:
-    """Return the share of each setting in what tells the best trials from all, the largest first; {} for few trials.
+    """Return each setting's share in what separates the best trials from all, the largest first; {} for few trials.
 
     By PED-ANOVA (Watanabe, Bansal & Hutter 2023), of all trials that did not fail, by the median of their values.
     """
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-    from optuna.trial import create_trial
 
-    valued = [
-        create_trial(
-            params=trial.params,
-            distributions=trial.distributions,
-            value=statistics.median(trial.intermediate_values.values()),
-        )
-        for trial in trials
-        if trial.state.name != "FAIL"
-    ]
-    if len(valued) < _LEAST_FOR_IMPORTANCE:
+    if sum(trial.state.name != "FAIL" for trial in trials) < _LEAST_FOR_IMPORTANCE:
         return {}
-    with _quiet():
-        return get_param_importances(_remembered(valued), evaluator=PedAnovaImportanceEvaluator())
+    with quiet():
+        return get_param_importances(valued_study(trials), evaluator=PedAnovaImportanceEvaluator())
+
+
+class Run(NamedTuple):
+    """A run of a sweep: a trial on one of its seeds."""
+
+    number: int
+    """Of the trial."""
+    place: int
+    """Of the seed among those of the sweep."""
+
+
+Train = Callable[[Mapping[Run, Mapping[str, object]]], Mapping[Run, Finished]]
+"""Trains runs with these settings to their ends, in any order; the result of a run is its profit."""
+
+
+def rounds(trials: int) -> Iterator[range]:
+    """Yield the numbers of the trials of each round."""
+    for first in range(0, trials, ROUND):
+        yield range(first, min(first + ROUND, trials))
+
+
+def play_round(record: Record, space: Space, numbers: range, seeds: int, seed: int, train: Train) -> None:
+    """Ask for the trials of a round, train the unfinished ones seed by seed, and tell their results.
+
+    Results do not depend on the order in which runs end: settings and pruning follow from earlier rounds alone. A trial
+    whose settings no run can use (exit code 2) fails. The seeds before a trial can be given up are trained together.
+
+    Raises:
+        JobsFailed: a run ended for another reason, or all of them failed; nothing of the round is told.
+    """
+    trials = [trial for trial in record.ask(space, numbers, seed) if not trial.state.is_finished()]
+    earlier = record.trials[: numbers.start]
+    profits: dict[int, list[float]] = {trial.number: [] for trial in trials}
+    errors: dict[int, str] = {}
+    ended: list[Finished] = []
+    first = min(seeds, FIRST_LOOK)
+    for places in (range(first), *(range(place, place + 1) for place in range(first, seeds))):
+        trials = [one for one in trials if one.number not in errors and not is_given_up(earlier, profits[one.number])]
+        runs = {Run(trial.number, place): trial.params for trial in trials for place in places}
+        found = train(runs) if runs else {}
+        require_all([one for one in found.values() if one.exit_code != 2])
+        ended += found.values()
+        for run in runs:
+            if found[run].error is None:
+                profits[run.number].append(found[run].result)
+            else:
+                errors.setdefault(run.number, str(found[run].error))
+    if ended and all(one.error is not None for one in ended):
+        require_all(ended)
+    for number, values in profits.items():
+        record.tell(number, values, is_given_up=len(values) < seeds, error=errors.get(number, ""))

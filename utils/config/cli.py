@@ -1,4 +1,4 @@
-"""The command line: argparse reads the flags that are made from config dataclasses, over a TOML file, over defaults."""
+"""The command line: flags made from config dataclasses override a TOML file, which overrides defaults."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ from utils.config.settings import (
     checked_settings,
     describe,
     flatten,
-    from_dict,
     nearest,
-    nest,
     read_toml,
     setting_help,
     setting_types,
     settings_of,
     to_dict,
+    with_settings,
 )
 from utils.errors import ConfigError
 
@@ -46,14 +45,14 @@ class Command:
     """A row of the table of commands."""
 
     arguments: type[Any]
-    """Dataclass of its arguments; a field `settings` of it brings every setting's flag."""
+    """Dataclass of its arguments; a field `settings` adds a flag for every setting."""
     function: str
-    """`module:function`, imported only when the command runs; called with the arguments and, if they hold settings,
-    with the names of those that were given."""
+    """`module:function`, imported when the command runs; called with the arguments and, if they hold settings, the
+    names of those given."""
     defaults: Callable[[Mapping[str, Any]], Any] | None = None
-    """Makes the settings that those given are set on; None takes the dataclass's own defaults."""
+    """Makes the defaults from the given settings; None: the dataclass's own."""
     profiles: Mapping[str, Any] = field(default_factory=dict)
-    """Settings by profile, for the help to show where one differs from the dataclass's defaults."""
+    """Settings by profile, whose differences from the defaults the help shows."""
 
     @property
     def settings(self) -> type[Any] | None:
@@ -69,7 +68,7 @@ class ParsedCommand:
     command: Command
     arguments: Any
     explicit: frozenset[str]
-    """Dotted names of the settings that flags or the TOML file named, for example `env.cost_bps`."""
+    """Dotted names of the settings given by flags or the TOML file, for example `env.cost_bps`."""
 
     @property
     def resume(self) -> str | None:
@@ -92,22 +91,23 @@ def parse_command(argv: Sequence[str], commands: Mapping[str, Command]) -> Parse
     name, words = _split_command(argv, commands)
     command = commands[name]
     given = _read_words(words, name, commands)
-    if command.settings is None:
-        arguments, stated = from_dict(given, command.arguments), {}
-    else:
-        own = {key: given.pop(key) for key in setting_types(command.arguments) if key in given}
-        stated = {**_read_toml(own.get("config"), command.settings), **given}
-        if {"run", "resume"} <= stated.keys():
-            raise ConfigError(f"expected --run or --resume, got both ({stated['run']!r}, {stated['resume']!r})")
-        defaults = command.settings() if command.defaults is None else command.defaults(stated)
-        values = {"settings": nest({**flatten(to_dict(defaults)), **stated}), **own}
-        arguments = from_dict(values, command.arguments)
+    own = {key: given.pop(key) for key in setting_types(command.arguments) if key in given}
+    if command.settings is not None:
+        if (path := own.get("config")) is not None:
+            flat = flatten(read_toml(path, "--config")).items()
+            stated = {key.replace("-", "_"): value for key, value in flat}
+            given = {**checked_settings(stated, command.settings, f" in {path}"), **given}
+        if {"run", "resume"} <= given.keys():
+            raise ConfigError(f"expected --run or --resume, got both ({given['run']!r}, {given['resume']!r})")
+        defaults = command.settings() if command.defaults is None else command.defaults(given)
+        own["settings"] = with_settings(defaults, given)
+    arguments = command.arguments(**own)
     check_rules(arguments, of_machine=True)
-    return ParsedCommand(name, command, arguments, frozenset(stated))
+    return ParsedCommand(name, command, arguments, frozenset(given))
 
 
 def _split_command(argv: Sequence[str], commands: Mapping[str, Command]) -> tuple[str, list[str]]:
-    """Return the name of the command, a word or two, and the words after it; a name left out is `train`."""
+    """Return the name of the command, one or two words, and the words after it; the default is `train`."""
     if not argv or argv[0].startswith("-"):
         return DEFAULT_COMMAND, list(argv)
     group = [name for name in commands if name.startswith(f"{argv[0]} ")]
@@ -131,7 +131,7 @@ def arguments_of(kind: type) -> dict[str, Setting]:
 
 
 def flags_of(name: str, setting: Setting) -> list[str]:
-    """Return every spelling of a setting's flag, the usual one first; a setting given by position has none."""
+    """Return every spelling of a setting's flag, the usual one first; [] for a positional argument."""
     if Mark.POSITIONAL in setting.notes:
         return []
     *concerns, word = name.replace("_", "-").split(".")
@@ -143,7 +143,7 @@ def flags_of(name: str, setting: Setting) -> list[str]:
 
 
 def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]) -> dict[str, Any]:
-    """Return the values that the words of a command give, by dotted name; of a flag given twice the last counts."""
+    """Return the values given on the command line by dotted name; of a repeated flag the last counts."""
     known = arguments_of(commands[name].arguments)
     parser = _parser(name, commands, wants_help=not {"-h", "--help"}.isdisjoint(words))
     spelled = [_FLAG.sub(lambda flag: flag[0].replace("_", "-"), word) for word in words]
@@ -160,7 +160,8 @@ def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]
         raise ConfigError(f"expected a known flag, got {flag!r}; the nearest is {nearest(flag, [*flags, '--help'])!r}")
     if rest:
         raise ConfigError(f"expected a flag (such as --help), got {rest[0]!r}")
-    values = {key: value for key, value in vars(given).items() if value not in (None, [])}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in vars(given).items()}
+    values = {key: value for key, value in values.items() if value not in (None, ())}
     for item in _required(commands[name].arguments) - values.keys():
         raise ConfigError(f"expected {item.upper()}, got nothing; see --help")
     return values
@@ -171,11 +172,6 @@ def _required(kind: type[Any]) -> set[str]:
     return {item.name for item in every if item.default is item.default_factory is dataclasses.MISSING}
 
 
-def _place(name: str, setting: Setting, is_required: bool) -> str:
-    word = name.upper() + (f" [{name.upper()} ...]" if get_origin(setting.kind) is tuple else "")
-    return word if is_required else f"[{word}]"
-
-
 class _Switch(argparse.Action):
     """Sets a setting to true by its own flag, to false by the one with `no-`."""
 
@@ -184,11 +180,14 @@ class _Switch(argparse.Action):
 
 
 def _parser(name: str, commands: Mapping[str, Command], wants_help: bool) -> argparse.ArgumentParser:
-    """Return the parser of a command; what it reads holds only what was given."""
+    """Return the parser of a command; its namespace holds only what was given."""
     kind = commands[name].arguments
     known = arguments_of(kind)
-    by_place = [key for key, setting in known.items() if Mark.POSITIONAL in setting.notes]
-    places = [_place(key, known[key], key in _required(kind)) for key in by_place]
+    places = []
+    for key, setting in known.items():
+        if Mark.POSITIONAL in setting.notes:
+            word = key.upper() + (f" [{key.upper()} ...]" if get_origin(setting.kind) is tuple else "")
+            places.append(word if key in _required(kind) else f"[{word}]")
     parser = argparse.ArgumentParser(
         usage=" ".join([_program(name), "[-h]" if places else "[flags]", *places]),
         description=_wrapped(str(kind.__doc__)),
@@ -214,8 +213,7 @@ def _add(group: Any, name: str, setting: Setting, text: str) -> None:
         group.add_argument(*flags, dest=name, action=_Switch, nargs=0, help=text)
         return
     has_many = get_origin(setting.kind) is tuple
-    kind = get_args(setting.kind)[0] if has_many else setting.kind
-    read = partial(_read_value, kind=kind, name=(flags or [name.upper()])[0])
+    read = partial(_read_value, setting=setting, name=(flags or [name.upper()])[0])
     if not flags:
         nargs = "*" if has_many else "?"
         group.add_argument(name, nargs=nargs, default=None, metavar=name.upper(), type=read, help=text)
@@ -226,13 +224,13 @@ def _add(group: Any, name: str, setting: Setting, text: str) -> None:
         group.add_argument(flag, dest=name, type=read, help=argparse.SUPPRESS, **optional)
 
 
-def _read_value(text: str, kind: Any, name: str) -> Any:
+def _read_value(text: str, setting: Setting, name: str) -> Any:
     value: Any = text
     for number in (int, float):
-        if number in alternatives(kind):
+        if number in alternatives(setting.kind):
             with suppress(ValueError):
                 value = number(text)
-    return checked(value, kind, name)
+    return text if get_origin(setting.kind) is tuple else checked(value, setting, name)
 
 
 def _metavar(kind: Any) -> str:
@@ -242,7 +240,7 @@ def _metavar(kind: Any) -> str:
 
 
 def _help_texts(command: Command) -> dict[str, str]:
-    """Return the help of every argument and setting: what it is, its limits and its default, by profile."""
+    """Return the help of every argument and setting: meaning, limits, and defaults by profile."""
     defaults = {item.name: item.default for item in dataclasses.fields(command.arguments)}
     if command.settings is not None:
         defaults |= flatten(to_dict(command.settings()))
@@ -269,17 +267,9 @@ def _wrapped(text: str, **indents: Any) -> str:
 
 
 def _list_of(commands: Mapping[str, Command]) -> str:
-    """Return one entry a command: its name and the first paragraph of its docstring."""
+    """Return one entry per command: its name and the first paragraph of its docstring."""
     lines = ["commands, each with a --help of its own:"]
     for name, command in commands.items():
         first = str(command.arguments.__doc__).split("\n\n")[0]
         lines.append(_wrapped(first, initial_indent=f"  {name:<22}", subsequent_indent=" " * 24))
     return "\n".join(lines)
-
-
-def _read_toml(path: Path | None, settings: type[Any]) -> dict[str, Any]:
-    """Return the settings of a TOML file by dotted name; hyphens in names count as underscores."""
-    if path is None:
-        return {}
-    flat = {name.replace("-", "_"): value for name, value in flatten(read_toml(path, "--config")).items()}
-    return checked_settings(flat, settings, f" in {path}")

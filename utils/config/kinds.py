@@ -1,6 +1,6 @@
-"""Kinds of settings: types with the rule that their values keep, written once for check, message and help.
+"""Types of settings, each with the rule for its values, stated once for check, message and help.
 
-A plain string among the annotations is the help of a setting that has no docstring of its own.
+A string among the annotations is the help of a setting without a docstring of its own.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from typing import Annotated, Any
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that every value of a setting keeps."""
+    """A constraint on the values of a setting."""
 
     words: str
-    """The expectation as it is told; {} stands for the setting's name."""
+    """The constraint as error messages and help state it; {} stands for the setting's name."""
     holds: Callable[[Any], object]
-    """Returns something true for a value that keeps the rule."""
+    """Returns something true for a valid value."""
     of_machine: bool = False
-    """Checked by the command line alone: the run may have begun on another machine, where the value was right."""
+    """Checked by the command line only: a saved run may have begun on another machine, where the value was valid."""
 
 
 class Mark(Enum):
     """Properties of a setting besides its type."""
 
     SHORT = auto()
-    """Its flag is known without the name of its concern, too: --population-size."""
+    """Its flag also exists without the name of its concern: --population-size."""
     FREE = auto()
-    """It leaves the result of a generation as it is, up to rounding, so that a resumed run may change it."""
+    """It does not affect the result of a generation, up to rounding, so that a resumed run may change it."""
     POSITIONAL = auto()
-    """It is given by its place on the command line, without a flag."""
+    """It is a positional argument."""
     NEWEST_IF_BARE = auto()
-    """Its flag may come without a value and then means the newest run."""
+    """Its flag without a value means the newest run."""
 
 
 _COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -89,7 +89,7 @@ Device = Annotated[
 ]
 Verbose = Annotated[bool, Mark.FREE, "Show every message of the run's log on the console."]
 Threads = Annotated[
-    NonNegativeInt, "CPU threads of tensor operations; 0 leaves torch's choice, one a physical core.", Mark.FREE
+    NonNegativeInt, "CPU threads of tensor operations; 0: torch's default, one per physical core.", Mark.FREE
 ]
 RunName = Annotated[FolderName | None, "Name of the run's folder; default: a new one by date and time.", Mark.FREE]
 SavedRunName = Annotated[FolderName | None, "Name of the run; default: the newest one."]
@@ -101,25 +101,25 @@ ResumedRunName = Annotated[
 ]
 ExtendedRunName = Annotated[
     FolderName | None,
-    "Start a new run with the settings and genes of the named one, or the newest, on data that have grown since.",
+    "Start a new run with the settings and genes of the named run, or the newest one, on data extended since then.",
     Mark.NEWEST_IF_BARE,
 ]
 RunsFolder = Annotated[Path, "Folder of all runs.", Mark.FREE]
 MemoryLimit = Annotated[
     NonNegativeFloat,
-    "Resident memory (MiB) at which the run stops by itself; 0 takes 90% of what machine and cgroup allow.",
+    "Resident memory (MiB) at which the run stops itself; 0: 90% of what machine and cgroup allow.",
     Mark.FREE,
 ]
 Jobs = Annotated[
     PositiveInt | None,
-    "Jobs at once, each in a process of its own with one thread; default: 1, on a cluster one a processor or card.",
+    "Parallel jobs, each a process with one thread; default: 1, on a cluster one per processor or GPU.",
 ]
 ClusterAddress = Annotated[
     str | None,
-    "Ray cluster that does the jobs: its address, `auto` for one that runs here or else a new one, `local` for a new "
-    "one on this machine.",
+    "Ray cluster for the jobs: its address, `auto` for a running one here or else a new one, `local` for a new one on "
+    "this machine.",
 ]
 SettingsFile = Annotated[
     Path | None,
-    "TOML file of settings, tables named as the concerns (for example [env] cost_bps = 5.0); flags override it.",
+    "TOML file of settings, with a table per concern (for example [env] cost_bps = 5.0); flags override it.",
 ]

@@ -1,4 +1,4 @@
-"""Settings as nested dicts and back: what any config dataclass, its TOML files and its flags have in common."""
+"""Settings of any config dataclass by dotted name: typed, checked, saved and resumed."""
 
 from __future__ import annotations
 
@@ -35,12 +35,18 @@ class Setting:
     owner: type
     """The dataclass that it is a field of."""
     notes: tuple[Any, ...]
-    """Its annotations: rules, marks, and its help where it has no docstring."""
+    """Its annotations: rules, marks, and help in place of a docstring."""
 
     @property
     def rules(self) -> list[Rule]:
-        """Rules that its values keep."""
+        """Constraints on its values."""
         return [note for note in self.notes if isinstance(note, Rule)]
+
+    def check(self, value: Any, name: str, *, of_machine: bool = False) -> None:
+        """Raise ConfigError, which calls the setting `name`, for a value that breaks a rule."""
+        for rule in self.rules:
+            if rule.of_machine == of_machine and value is not None:
+                require(rule.holds(value), rule.words.format(name), value)
 
 
 @cache
@@ -68,7 +74,7 @@ def _notes(hint: Any) -> list[Any]:
 
 
 def setting_help(kind: type) -> dict[str, str]:
-    """Return the docstrings below the fields of a dataclass, by name; where there is none, the help of its type."""
+    """Return the docstrings below the fields of a dataclass by name, or else the help of their types."""
     texts = {
         name: note for name, setting in settings_of(kind).items() for note in setting.notes if isinstance(note, str)
     }
@@ -88,7 +94,7 @@ def require(holds: object, rule: str, value: object) -> None:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def checked_dataclass(kind: type[Built]) -> type[Built]:
-    """Make a frozen dataclass that is checked where it is built: the rules of its types, then its `__post_init__`."""
+    """Make a frozen dataclass that checks the rules of its types when built, then calls its `__post_init__`."""
     own = getattr(kind, "__post_init__", None)
 
     def check(settings: Any) -> None:
@@ -106,10 +112,8 @@ def check_rules(settings: Any, *, of_machine: bool = False) -> None:
     for name, value in vars(settings).items():
         if dataclasses.is_dataclass(value):
             check_rules(value, of_machine=of_machine)
-        elif value is not None:
-            for rule in known[name].rules:
-                if rule.of_machine == of_machine:
-                    require(rule.holds(value), rule.words.format(name.replace("_", "-")), value)
+        else:
+            known[name].check(value, name.replace("_", "-"), of_machine=of_machine)
 
 
 def to_dict(settings: Any) -> dict[str, Any]:
@@ -122,34 +126,52 @@ def to_dict(settings: Any) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any], kind: type[Built]) -> Built:
-    """Return the config dataclass that nested dicts or dotted names describe; what they leave out takes its defaults.
+    """Return the config dataclass that nested dicts or dotted names describe; missing settings take their defaults.
 
-    Raises ConfigError for a name that is no setting, a value of the wrong type or one that breaks a rule.
+    Raises ConfigError for an unknown name, a value of another type or one that breaks a rule.
     """
-    return _build(nest(checked_settings(values, kind)), kind)
+    return _built(checked_settings(values, kind), kind)
 
 
-def _build(values: Mapping[str, Any], kind: type[Built]) -> Built:
-    kinds = setting_types(kind)
-    parts = {name for name in values if dataclasses.is_dataclass(kinds[name])}
-    return kind(**{**values, **{name: _build(values[name], kinds[name]) for name in parts}})
+def with_settings(settings: Built, values: Mapping[str, Any]) -> Built:
+    """Return a config dataclass with some settings changed, otherwise as `from_dict`."""
+    return _built(checked_settings(values, type(settings)), type(settings), settings)
+
+
+def _built(flat: Mapping[str, Any], kind: type[Built], base: Built | None = None) -> Built:
+    """Build a dataclass from typed values by dotted name, on its defaults or those of `base`."""
+    values: dict[str, Any] = {}
+    for name, own in setting_types(kind).items():
+        if name in flat:
+            values[name] = flat[name]
+        elif dataclasses.is_dataclass(own):
+            inner = {key.removeprefix(f"{name}."): flat[key] for key in flat if key.startswith(f"{name}.")}
+            values |= {name: _built(inner, own, getattr(base, name, None))} if inner else {}  # type: ignore[arg-type]
+    return kind(**values) if base is None else dataclasses.replace(base, **values)  # type: ignore[type-var]
 
 
 def checked_settings(values: Mapping[str, Any], kind: type, source: str = "") -> dict[str, Any]:
-    """Return settings by dotted name, each of its type; ConfigError for an unknown name or a value of another type."""
-    known, typed = settings_of(kind), {}
+    """Return settings by dotted name, typed and checked; ConfigError for an unknown name or a value that is refused."""
+    known, found = settings_of(kind), {}
     if not isinstance(values, Mapping):
         raise ConfigError(f"expected a table of settings{source}, got {values!r}")
     for name, value in flatten(values).items():
         if name not in known:
             near = nearest(name, known)
             raise ConfigError(f"expected a known setting{source}, got {name!r}; the nearest is {near!r}")
-        typed[name] = checked(value, known[name].kind, name)
-    return typed
+        found[name] = checked(value, known[name], name)
+    return found
 
 
-def checked(value: Any, kind: Any, name: str) -> Any:
-    """Return `value`, as JSON or TOML hold it, as the type of setting `name`; ConfigError where it is not one."""
+def checked(value: Any, setting: Setting, name: str) -> Any:
+    """Return `value`, as JSON or TOML hold it, as the setting's type; ConfigError for another type or a broken rule."""
+    value = typed(value, setting.kind, name)
+    setting.check(value, name)
+    return value
+
+
+def typed(value: Any, kind: Any, name: str) -> Any:
+    """Return `value`, as JSON or TOML hold it, as this type; ConfigError for one of another type."""
     for choice in alternatives(kind):
         if _fits(value, choice):
             return tuple(value) if get_origin(choice) is tuple else choice(value) if choice in (float, Path) else value
@@ -160,7 +182,7 @@ def checked(value: Any, kind: Any, name: str) -> Any:
 
 
 def describe(kind: Any) -> str:
-    """Return in words what a setting of this type may be."""
+    """Return a phrase for the values of this type."""
     words = {int: "an integer", float: "a finite number", bool: "true or false", str: "a name", Path: "a path"}
     choices = [choice for choice in alternatives(kind) if choice is not type(None)]
     return " or ".join(" or ".join(get_args(choice)) or words[choice] for choice in choices)
@@ -184,38 +206,33 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def settings_hash(settings: Any) -> str:
-    """Return the SHA-256 (hex) of all settings that shape results; runs of one hash may continue one another.
+    """Return the SHA-256 (hex) of all settings that shape results; a run continues only under an equal hash.
 
-    Of files only the names count: a run can move to a machine that keeps them elsewhere.
+    Of files only the names count: a run can move to a machine with other folders.
     """
     values = json.dumps(_shaping(settings), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(values.encode()).hexdigest()
 
 
 def settings_to_resume(began: Built, now: Built, explicit: frozenset[str]) -> Built:
-    """Return the settings that a run began with, changed where `now` may change them.
+    """Return the settings that a run began with, updated by those of `now` that the user gave (`explicit`).
 
-    Args:
-        explicit: dotted names of the settings that the user gave now.
-            Those that shape results may not differ; a file may lie elsewhere, under the same name.
-
-    Raises:
-        ConfigError: the user gave another setting than the run began with.
+    Raises ConfigError where one that shapes results differs; a file may have moved, under the same name.
     """
-    before, after = flatten(to_dict(began)), flatten(to_dict(now))
+    after = flatten(to_dict(now))
     fixed, wanted = _shaping(began), _shaping(now)
     for name in sorted(explicit & fixed.keys()):
         if fixed[name] != wanted[name]:
             raise ConfigError(
-                f"expected {name} = {before[name]!r}, with which the run began, got {after[name]!r}; "
+                f"expected {name} = {flatten(to_dict(began))[name]!r}, with which the run began, got {after[name]!r}; "
                 "leave it out, or start a new run without --resume"
             )
     taken = {name: value for name, value in after.items() if name in explicit | {"resume", "runs_dir"}}
-    return from_dict({**before, **taken}, type(began))
+    return with_settings(began, taken)
 
 
 def _shaping(settings: Any) -> dict[str, Any]:
-    """Return settings that shape results, the same for what means the same: 5 for 5.0, a file by its name alone."""
+    """Return the settings that shape results in canonical form: 5 as 5.0, a file by its name."""
     values, shaping = flatten(to_dict(settings)), dict[str, Any]()
     for name, setting in settings_of(type(settings)).items():  # type: ignore[arg-type]
         if Mark.FREE not in setting.notes:
@@ -227,7 +244,7 @@ def _shaping(settings: Any) -> dict[str, Any]:
 
 
 def read_toml(path: Path, flag: str) -> dict[str, Any]:
-    """Return what a TOML file holds. Raises ConfigError, which names the flag, where it cannot be read."""
+    """Return the contents of a TOML file. Raises ConfigError, which names the flag, where it cannot be read."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -245,18 +262,6 @@ def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -
         else:
             flat[prefix + name] = value
     return flat
-
-
-def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one dict from dotted names to values as nested dicts."""
-    nested: dict[str, Any] = {}
-    for name, value in flat.items():
-        *concerns, last = name.split(".")
-        table = nested
-        for concern in concerns:
-            table = table.setdefault(concern, {})
-        table[last] = value
-    return nested
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -54,7 +54,7 @@ KIND_RULES: Mapping[str, Mapping[str, float]] = {
     "bursts": {"stake_percent": 5.0},
     "edges": {"max_new_positions_per_day": 5},
 }
-"""Trading rules that a kind of market brings where it is named, unless others are stated."""
+"""Trading rules that --synthetic.kind implies unless others are given."""
 DEFAULT_DATA = Path("data/stock_data.parquet")
 
 
@@ -63,11 +63,11 @@ class DataConfig:
     """Settings of the market's days and of the environment's observations."""
 
     context_window_days: Annotated[int, limits("{} >= 2")] = 504
-    """Sessions before the first day that is learned from, over which the means of past returns settle."""
+    """Sessions before the first training day, over which the means of past returns settle."""
     train_fraction: InnerShare = 0.70
     """Share of the days, from the first, that training may read."""
     validation_fraction: InnerShare = 0.15
-    """Share of the days after training, on which the champion is first looked at; the rest is the holdout."""
+    """Share of the days after training that are for validation; the rest is the holdout."""
     input_clip: PositiveFloat = 8.0
     """Standard deviations to which standardised observations are clipped, above and below."""
     max_bad_row_share: Annotated[float, limits("0 <= {} < 1")] = 0.01
@@ -83,7 +83,7 @@ class SyntheticConfig:
     """The built-in market, used when there is no data file."""
 
     kind: MarketKind = "momentum"
-    """Structure that is planted: `momentum`, `reversal` (short term), `lead-lag` (a column that may not be bought
+    """Planted structure: `momentum`, `reversal` (short term), `lead-lag` (a column that may not be bought
     leads some stocks), `regime` (all rise or all fall), `value` (stocks return to a slow anchor), `bursts` (rare
     strong drifts after extreme news; brings --env.stake-percent 5, at which two positions fill the account),
     `spikes` (jumps that pass), `edges` (strong and weak drifts at once; brings --env.max-new-positions-per-day 5),
@@ -113,7 +113,7 @@ class EnvironmentConfig:
     initial_capital: PositiveFloat = 1_000_000.0
     """Cash at the start of an episode."""
     stake_percent: Annotated[float, limits("0 < {} <= 100")] = 1.0
-    """Value of an order at coefficient 1, in percent of the initial capital."""
+    """Value of an order at coefficient 1, percent of the initial capital."""
     max_new_positions_per_day: PositiveInt = 1
     """Largest number of positions opened on one day."""
     max_holding_days: PositiveInt = 20
@@ -121,24 +121,23 @@ class EnvironmentConfig:
     max_days_without_bar: PositiveInt = 5
     """A position whose stock has no bar for this many sessions closes at its last traded price."""
     delisting_loss: Annotated[float, limits("0 <= {} <= 100")] = 0.0
-    """Percent of its last traded price that such a position loses on top (30: Shumway 1997, "The delisting bias in CRSP
-    data", Journal of Finance 52). A halted stock that trades again later bears it too: when the account closes,
-    nobody knows."""
+    """Percent of its last traded price that such a position loses in addition (30: Shumway 1997, "The delisting bias in
+    CRSP data", Journal of Finance 52). It applies to halted stocks that trade again later too."""
     cost_bps: Annotated[float, limits("0 <= {} < 10000")] = 5.0
     """Commission, basis points of the value traded, on both legs."""
     slippage_bps: Annotated[float, limits("0 <= {} < 10000")] = 5.0
     """Slippage, basis points of the value traded, on both legs."""
     fill: Fill = "next_open"
-    """Price at which a decision is filled: `next_open`, or `same_close`, the very close that it was made on."""
+    """Price at which an order is filled: `next_open`, or `same_close`, the close on which it was decided."""
     volume_cap: Annotated[float, limits("0 <= {} <= 100")] = 0.0
-    """Most shares that an order buys, in percent of those traded on the day of its fill; the rest of it lapses. 0: no
-    cap. Sales are not cut."""
+    """Largest purchase, percent of the shares traded on the day of the fill; the rest of the order lapses. 0: no cap.
+    Sales are not capped."""
     inaction_penalty: NonNegativeFloat = 0.0
     """Taken from the reward (percent of initial capital) on a day without any position."""
     loss_multiplier: Annotated[float, limits("{} >= 1")] = 1.0
-    """Weight of realised losses in the reward; 1 leaves the money as it is."""
+    """Weight of realised losses in the reward; 1: the reward is the profit."""
     zero_trades_penalty: NonNegativeFloat = 1.0
-    """Taken from the fitness of an episode in which nothing was traded."""
+    """Taken from the fitness of an episode without a trade."""
 
     @property
     def episode_steps(self) -> int:
@@ -166,26 +165,26 @@ class LearningConfig:
     """How the agents learn: the value of cash by least squares, actors and critics by gradient (DDPG)."""
 
     gradient_steps: NonNegativeInt = 32
-    """Updates of all agents' networks in a generation; 0: none, agents are closed forms only."""
+    """Updates of all agents' networks per generation; 0: no networks, agents are closed forms only."""
     gradient_accumulation: PositiveInt = 6
-    """Batches over which the gradients of an update are accumulated."""
+    """Batches over which the gradient of an update is accumulated."""
     batch_size: PositiveInt = 256
-    """Transitions in a batch, and counterfactual outcomes that come with them for each fold."""
+    """Transitions per batch, and counterfactual outcomes per batch and fold."""
     learning_rate: PositiveFloat = 0.002
     """Step size of actors and critics (AdamW)."""
     tau: PositiveShare = 0.01
-    """Share by which target networks follow in an update."""
+    """Polyak averaging rate of the target networks per update."""
     hidden: PositiveInt = 32
     """Width of the two hidden layers of actors and critics."""
     exploration_noise: NonNegativeFloat = 0.1
     """Standard deviation of the noise on actions in exploration windows, as a share of the largest order."""
     warm_up: NonNegativeInt = 160
-    """Updates in which critics learn alone, before actors begin to."""
+    """Updates in which only critics learn, before actors do."""
     gamma: Share = 1.0
-    """Discount factor of a day. Episodes are finite and time left is part of the state: nothing has to be discounted.
-    0: cash is worth nothing tomorrow."""
+    """Daily discount factor. Episodes are finite and the time left is part of the state, so that 1 is well defined. 0:
+    cash is worth nothing tomorrow."""
     policy_iterations: Annotated[PositiveInt, Mark.SHORT] = 2
-    """Least-squares policy iterations of a generation."""
+    """Least-squares policy iterations per generation."""
     replay_capacity: PositiveInt = 50_000
     """Transitions that the replay buffer keeps; the oldest are overwritten."""
     training_starts: NonNegativeInt = 10_000
@@ -199,48 +198,48 @@ class EvolutionConfig:
     population_size: Annotated[PositiveInt, Mark.SHORT] = 16
     """Agents of the population."""
     elite_fraction: Share = 0.25
-    """Share of the agents, the fittest, that stay as they are; their mean is the champion."""
+    """Share of the agents, the fittest, that survive unchanged; their mean is the champion."""
     tournament_size: PositiveInt = 3
-    """Agents drawn for a tournament, of which the fittest is a parent; each child has two."""
+    """Agents per tournament, whose fittest becomes a parent; each child has two parents."""
     mutation_share: Share = 0.3
-    """Share of a child's genes that move."""
+    """Share of a child's genes that mutate."""
     mutation_strength: NonNegativeFloat = 0.15
-    """Standard deviation of their steps, as a share of the range of a gene."""
+    """Standard deviation of a mutation, as a share of the gene's range."""
 
 
 @checked_dataclass
 class EvaluationConfig:
-    """Settings by which policies are judged."""
+    """Evaluation of policies."""
 
     fitness_windows: PositiveInt = 32
-    """Training windows of a generation, the same for all agents; fitness is the mean over them."""
+    """Training windows per generation, the same for all agents; fitness is the mean over them."""
     exploration_windows: NonNegativeInt = 8
-    """Further ones, on which agents wait at random: they only fill the replay buffer."""
+    """Additional windows with random exploration, which only fill the replay buffer."""
     validation_windows: PositiveInt = 8
-    """Evenly spaced validation windows on which the champion is looked at; nothing is chosen on them."""
+    """Evenly spaced validation windows on which the champion is monitored; nothing is selected on them."""
     random_pickers: PositiveInt = 200
-    """Random pickers in the baseline table."""
+    """Random selections in the baseline table."""
     evidence: EvidenceRule = "report"
-    """`report`: the champion is played as it was trained, and the p-value of its forecasts is told; `require`: where
-    that is not significant, it holds the market instead."""
+    """`report`: the champion trades as trained, and the p-value of its forecasts is reported; `require`: where that is
+    not significant, it holds the market instead."""
     rivals: Annotated[Rivals, Mark.SHORT, Mark.FREE] = "learned"
-    """`learned`: a ridge regression and LightGBM, fitted to the training days, are played beside the champion; `none`:
-    they are left out."""
+    """`learned`: evaluate a ridge regression and LightGBM, fitted to the training days, beside the champion; `none`: do
+    not."""
     rival_refit: Annotated[NonNegativeInt, Mark.SHORT, Mark.FREE] = 0
-    """Sessions after which they are fitted again, to all results known by then; 0 fits them to the training days."""
+    """Sessions after which they are refitted to all outcomes known by then; 0: fitted once, to the training days."""
     benchmark: Annotated[InputFile | None, Mark.SHORT, Mark.FREE] = None
-    """CSV file (`date, close`) of a benchmark to be played beside the champion."""
+    """CSV file (`date, close`) of a benchmark to evaluate beside the champion."""
 
 
 @checked_dataclass
 class Config:
-    """Settings of a whole run. The common ones are flat; the others are kept by concern."""
+    """Settings of a run: the common ones, then the others by concern."""
 
     data: InputFile | None = None
-    """Parquet file of daily bars, as `prepare` makes it; default: data/stock_data.parquet if it is there, else the
+    """Parquet file of daily bars, as written by `prepare`; default: data/stock_data.parquet if it exists, else the
     built-in market."""
     investable: InputFile | None = None
-    """Text file, one ticker a line: the stocks that may be bought; default: all."""
+    """Text file, one ticker per line: the stocks that may be bought; default: all."""
     profile: Annotated[Profile, Mark.FREE] = "quick"
     """Size of the run; default: full with a CUDA device or a data file, else quick."""
     generations: Annotated[PositiveInt, Mark.FREE] = 25
@@ -252,11 +251,11 @@ class Config:
     resume: ResumedRunName = None
     runs_dir: RunsFolder = Path("runs")
     keep_checkpoints: Annotated[PositiveInt, Mark.FREE] = 3
-    """Newest generations whose checkpoints stay on disk."""
+    """Newest checkpoints kept on disk."""
     plot_every: Annotated[PositiveInt, Mark.FREE] = 5
-    """Generations between two drawings of the pictures."""
+    """Generations between updates of the pictures."""
     census_every: Annotated[NonNegativeInt, Mark.FREE] = 5
-    """Generations between two counts of all live objects, by which leaks are named; 0 counts none."""
+    """Generations between counts of all live objects, which identify leaks; 0: no counts."""
     memory_limit_mb: MemoryLimit = 0.0
     threads: Threads = 1
     verbose: Verbose = False
@@ -281,9 +280,9 @@ def profile_config(profile: Profile) -> Config:
 
 
 def default_config(stated: Mapping[str, Any]) -> Config:
-    """Return the settings of the profile that the `stated` settings name, else of the one that suits the machine.
+    """Return the settings of the `stated` profile, else of the one that suits data and machine.
 
-    A kind of built-in market that is named brings its trading rules.
+    A `stated` kind of built-in market brings its trading rules.
     """
     data = stated.get("data") or (DEFAULT_DATA if DEFAULT_DATA.exists() else None)
     profile: Profile | None = stated.get("profile")
@@ -294,5 +293,5 @@ def default_config(stated: Mapping[str, Any]) -> Config:
 
 
 def rules_of_kind(kind: str) -> EnvironmentConfig:
-    """Return the default trading rules with those that a kind of built-in market brings."""
+    """Return the default trading rules of a kind of built-in market."""
     return from_dict(KIND_RULES.get(kind, {}), EnvironmentConfig)

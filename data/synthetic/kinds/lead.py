@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from data.synthetic.law import Float64Array, MarketLaw, PlantedKind
+from data.synthetic.law import Float64Array, PlantedKind
 from utils.config.trader import SyntheticConfig
 
 LEAD_NOISE_RATIO = 4.0
@@ -33,15 +33,15 @@ class Lead:
 
     def kind(self) -> PlantedKind:
         """Return the kind of market that consists of these leaders and followers."""
-        law = MarketLaw(self.drift, self.summed_variance, context_noise_ratios=self.context_noise_ratios)
-        return PlantedKind(law, self.rule, self.oracle)
+        own = (self.drift, self.summed_variance, self.rule, self.oracle)
+        return PlantedKind(*own, context_noise_ratios=self.context_noise_ratios)
 
     def followers(self, stocks: int, leader: int) -> npt.NDArray[np.int64]:
         """Return the columns of a leader's followers."""
         return np.flatnonzero(self.leader(stocks) == leader)
 
     def context_noise_ratios(self, config: SyntheticConfig) -> tuple[float, ...]:
-        """Return the noise of the leaders, then of the others; see `MarketLaw`."""
+        """Return the noise of the leaders, then of the others; see `PlantedKind`."""
         return (LEAD_NOISE_RATIO,) * len(self.lags) + (1.0,) * self.bystanders(config)
 
     def drift(self, config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.sparse import csr_array
 
-from data.synthetic.law import Float64Array, MarketLaw, PlantedKind, log_persistence, mean_return
+from data.synthetic.law import Float64Array, PlantedKind, log_persistence, mean_return
 from utils.config.trader import SyntheticConfig
 
 NONLINEAR_COMMON_SHARE = 0.7**2 / (0.7**2 + 1.5**2)
@@ -46,14 +46,14 @@ class TrendDrift:
 
     def kind(self) -> PlantedKind:
         """Return the kind of market that has this drift."""
-        return PlantedKind(MarketLaw(self.drift, self.summed_variance, NONLINEAR_COMMON_SHARE), self.rule, self.oracle)
+        return PlantedKind(self.drift, self.summed_variance, self.rule, self.oracle, NONLINEAR_COMMON_SHARE)
 
     def next_drift(self, trends: Float64Array) -> Float64Array:
         """Return the next day's drift from (2, ...) trends."""
         return self.shape(trends) - self.mean
 
     def drift(self, config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-        """Return the (days, columns) drifts after (days, columns) own noise; see `MarketLaw`."""
+        """Return the (days, columns) drifts after (days, columns) own noise; see `PlantedKind`."""
         std, before = own_std(config), generator.standard_normal((_HISTORY, own.shape[1]))
         drift = np.zeros((_HISTORY + len(own), own.shape[1]))
         trends = np.zeros((2, own.shape[1]))
@@ -173,22 +173,12 @@ def _log_mean_growth(law: TrendDrift, std: float, sessions: int) -> float:
     return math.log(_stationary(law) @ growth)
 
 
-def _agreement(trends: Float64Array) -> Float64Array:
-    drift: Float64Array = 0.2 * np.tanh(1.5 * trends[0]) * np.tanh(1.5 * trends[1])
-    return drift
-
-
-def _rings(trends: Float64Array) -> Float64Array:
-    drift: Float64Array = np.sin(2.5 * np.hypot(trends[0], trends[1])) / 3.0
-    return drift
-
-
-AGREE = TrendDrift(_agreement, mean=0.0826)
+AGREE = TrendDrift(lambda trends: 0.2 * np.tanh(1.5 * trends[0]) * np.tanh(1.5 * trends[1]), mean=0.0826)
 """The drift is up to 0.3% a day where a stock's own noise is 1.5%.
 
 A pull would hold the trends up, where the drift is close to a multiple of the short one.
 """
-RING = TrendDrift(_rings, mean=0.0619, pull=0.0619)
+RING = TrendDrift(lambda trends: np.sin(2.5 * np.hypot(trends[0], trends[1])) / 3.0, mean=0.0619, pull=0.0619)
 """The drift is up to 0.5% a day where a stock's own noise is 1.5%.
 
 Without the pull, which makes up for the mean, the trends would move out to one side of the ring and stay: a weighing of

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 from scipy.special import ndtr
 
-from data.synthetic.law import Float64Array, MarketLaw, PlantedKind, log_persistence
+from data.synthetic.law import Float64Array, PlantedKind, autoregression, log_persistence
 from utils.config.trader import SyntheticConfig
 
 SPIKE_FALL_CHANCE = 0.01
@@ -36,15 +36,10 @@ def _drift(config: SyntheticConfig, own: Float64Array, generator: np.random.Gene
     jump = np.zeros(noise.shape)
     low, high = SPIKE_SIZES
     jump[SPIKE_SESSIONS - 1 :] = (is_jump * (low + (high - low) * size))[: len(noise) - SPIKE_SESSIONS + 1]
-    return (jump + math.expm1(SPIKE_LOG_PHI) * _excess(jump))[_HISTORY:]
-
-
-def _excess(jump: Float64Array) -> Float64Array:
-    """Return what will pass of the price at each close, from (days, columns) jumps of the days after."""
-    excess = np.zeros(jump.shape)
-    for day in range(1, len(jump)):
-        excess[day] = math.exp(SPIKE_LOG_PHI) * excess[day - 1] + (1.0 - SPIKE_KEPT) * jump[day - 1]
-    return excess
+    # Part of the price at each close that will pass.
+    shocks = (1.0 - SPIKE_KEPT) * np.concatenate((np.zeros_like(jump[:1]), jump[:-1]))
+    excess = autoregression(math.exp(SPIKE_LOG_PHI), shocks[0], shocks)
+    return (jump + math.expm1(SPIKE_LOG_PHI) * excess)[_HISTORY:]
 
 
 def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
@@ -53,7 +48,10 @@ def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
     for fall in range(1 - _HISTORY, sessions + 1):  # The sessions are 1, 2, ...
         # Under the measure of the growth, a day's noise has the mean of its variance.
         chance = SPIKE_CHANCE * float(ndtr(_FALL - std * (fall >= 1)))
-        total += 2.0 * math.log1p(chance * (_mean_growth(_left(sessions, fall + SPIKE_SESSIONS)) - 1.0))
+        share, (low, high) = _left(sessions, fall + SPIKE_SESSIONS), SPIKE_SIZES
+        if share != 0.0:
+            growth = (math.exp(share * high) - math.exp(share * low)) / (share * (high - low))
+            total += 2.0 * math.log1p(chance * (growth - 1.0))
     return np.full(config.stocks, total)
 
 
@@ -64,13 +62,6 @@ def _left(sessions: int, day: int) -> float:
     if day < 1:
         return (1.0 - SPIKE_KEPT) * math.exp(-day * SPIKE_LOG_PHI) * math.expm1(sessions * SPIKE_LOG_PHI)
     return 1.0 + (1.0 - SPIKE_KEPT) * math.expm1((sessions - day) * SPIKE_LOG_PHI)
-
-
-def _mean_growth(share: float) -> float:
-    low, high = SPIKE_SIZES
-    if share == 0.0:
-        return 1.0
-    return (math.exp(share * high) - math.exp(share * low)) / (share * (high - low))
 
 
 def _scores(jump: Float64Array, excess: Float64Array, holding_days: int) -> Float64Array:
@@ -114,4 +105,4 @@ def _oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> 
     return _scores(jump, excess, holding_days)
 
 
-SPIKES = PlantedKind(MarketLaw(_drift, _variance), _rule, _oracle)
+SPIKES = PlantedKind(_drift, _variance, _rule, _oracle)
