@@ -58,7 +58,7 @@ class Band(NamedTuple):
     high: FloatArray
 
 
-class Mark(NamedTuple):
+class Marker(NamedTuple):
     """A symbol at a share of the width and a value."""
 
     share: float
@@ -84,8 +84,8 @@ class Chart:
     bands: Sequence[Band] = ()
     verticals: Sequence[Tick] = ()
     """Labelled vertical lines."""
-    marks: Sequence[Mark] = ()
-    segments: Sequence[tuple[Mark, Mark]] = ()
+    marks: Sequence[Marker] = ()
+    segments: Sequence[tuple[Marker, Marker]] = ()
     """Pairs of marks joined by a straight line, which is of the second one's kind."""
     note: str = ""
     unit: str = ""
@@ -207,7 +207,9 @@ def memory_chart(points: Sequence[MemoryPoint], limit_mb: float | None = None) -
         labels=[f"{point[0]}, {number(point[1] / seconds, 1)} {unit}" for point in points],
         lines=lines_of(series, lambda sizes: f"{number(sizes[-1], 0)} MiB"),
         marks=[
-            Mark(shares[peak], resident[peak], "mark-target", "peak", f"resident peak {highest} MiB, {points[peak][0]}")
+            Marker(
+                shares[peak], resident[peak], "mark-target", "peak", f"resident peak {highest} MiB, {points[peak][0]}"
+            )
         ],
         unit=" MiB",
         decimals=0,

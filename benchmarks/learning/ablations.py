@@ -49,7 +49,7 @@ from models import genome, trader
 from models.inputs import GROUPS
 from models.population import inputs_seen
 from training.erl_trainer import ERLTrainer
-from training.evaluation.tracks import CHAMPION
+from training.evaluation.baselines import CHAMPION
 from training.evolution import elite_count, ranked
 from training.forecasts.relative import Blend
 from training.shards import shard

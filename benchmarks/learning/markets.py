@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.learning.rivals import rivals_job
+from benchmarks.learning.baselines import baselines_job
 from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT, ChampionStudy, SelectionStudy
 from benchmarks.learning.study import (
     Job,
@@ -52,7 +52,7 @@ from benchmarks.learning.unseen import (
 from data.market import Market
 from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
-from training.evaluation.tracks import CHAMPION, ORACLE, RULE
+from training.evaluation.baselines import CHAMPION, ORACLE, RULE
 from training.run.trainer import build_trainer
 from utils.config.settings import settings_hash
 from utils.config.trader import Config, MarketKind
@@ -296,7 +296,7 @@ def run_markets(arguments: argparse.Namespace, words: Sequence[str]) -> None:
             config = study_config([*words, "--synthetic.kind", kind])
             labels = {"study": "markets", "kind": kind}
             rivals = [
-                Job(key_of(own, unseen, **labels, played="rivals"), partial(rivals_job, own, unseen))
+                Job(key_of(own, unseen, **labels, played="rivals"), partial(baselines_job, own, unseen))
                 for own in of_each_seed(config, seeds)
             ]
             trained = market_jobs(

@@ -19,7 +19,7 @@ from models import genome
 from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
 from training.erl_trainer import ERLTrainer
-from training.evaluation.tracks import CHAMPION
+from training.evaluation.baselines import CHAMPION
 from training.rollout import roll_out
 from training.shards.shard import Shard
 from utils.runs.seeding import named_generator

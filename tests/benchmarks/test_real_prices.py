@@ -23,12 +23,13 @@ from benchmarks.real_prices.measures import Field, confirm, detectable, figures,
 from benchmarks.real_prices.page import stitched
 from benchmarks.real_prices.parts import Source
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison, read_plan
+from data.splits import make_folds
 from data.synthetic.built_in import bars_frame, synthetic_market
 from tests.benchmarks.study_cases import lines_of
 from tests.evaluation.test_page import Page
 from tests.tiny import tiny_trainer
-from training.evaluation.folds import make_folds
-from training.evaluation.tracks import EQUAL, EquityCurves
+from training.evaluation.baselines import EQUAL
+from training.evaluation.play import EquityCurves
 from utils.config.trader import SyntheticConfig
 from utils.errors import ConfigError
 from utils.metrics import TRADING_DAYS_PER_YEAR
@@ -304,7 +305,7 @@ def test_pickers_keep_their_sums_and_daily_means(seed: int) -> None:
     assert less == pytest.approx(account.track.daily_profit.mean(axis=0).sum() - each.mean(axis=0).sum())
     judged = field.judge(account)
     assert judged.timing is not None and judged.exposure is not None
-    earned = judged.against_pickers.mean + judged.timing.mean + judged.exposure.mean
+    earned = judged.selection.mean + judged.timing.mean + judged.exposure.mean
     assert earned == pytest.approx(TRADING_DAYS_PER_YEAR * account.profit.mean())
 
 

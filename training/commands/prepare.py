@@ -6,7 +6,7 @@ import logging
 
 from data.raw.prepare import prepare
 from training.commands.arguments import PrepareArguments
-from training.data_page.write import write_data_page
+from training.evaluation.page.data import write_data_page
 from utils.errors import ConfigError
 from utils.tables import table
 

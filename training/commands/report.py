@@ -6,8 +6,7 @@ import logging
 
 from training.commands.arguments import ReportArguments
 from training.evaluation.page.write import write_document
-from training.report.page import cautions, render, short_table
-from training.report.reported import read_run
+from training.evaluation.report import cautions, read_run, render, short_table
 from utils.errors import ConfigError
 from utils.runs.run_log import REPORT
 

@@ -14,10 +14,10 @@ from data.synthetic.built_in import PlantedScores
 from training.commands.arguments import TrainArguments
 from training.commands.evaluate import judge_training
 from training.erl_trainer import PHASES, ERLTrainer
-from training.evaluation.assessment import Evaluation, Split
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
+from training.evaluation.export import EQUITY, short_table, short_values, verdict_values, write_equity
+from training.evaluation.judge import Evaluation, Split
 from training.evaluation.page.write import write_page
-from training.evaluation.tables import EQUITY, short_rows, short_table, verdict_values, write_equity
 from training.run.extension import INHERITED, INHERITED_NETWORKS, Inheritance, extended_settings, inherit, run_to_extend
 from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
@@ -46,7 +46,7 @@ SURVIVORS_NOTE = "data that holds survivors only flatters every result"
 def run_train(arguments: TrainArguments, explicit: frozenset[str]) -> None:
     """Run the command `train`, with the cloud that the environment names."""
     if arguments.shards > 1 or arguments.cluster is not None:
-        import_ray()  # or it is told before a run begins
+        import_ray()  # a missing package is reported before the run begins
     config, parent = arguments.settings, None
     if arguments.extend is not None:
         parent = run_to_extend(arguments.extend, config)
@@ -184,7 +184,7 @@ def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Ev
         "champion": {
             "generation": trainer.generation,
             "validation_return_percent": trainer.champion_score,
-            **{split: short_rows(evaluation) for split, evaluation in evaluations.items()},
+            **{split: short_values(evaluation) for split, evaluation in evaluations.items()},
             "verdict": {split: verdict_values(evaluation) for split, evaluation in evaluations.items()},
         },
     }

@@ -10,18 +10,17 @@ from functools import partial
 from pathlib import Path
 
 from data.market import Market
-from data.splits import Splits, consecutive_windows
+from data.splits import FoldPlan, Splits, consecutive_windows, make_folds
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.commands.arguments import WalkForwardArguments
-from training.commands.evaluate import entered, opposing_rules
+from training.commands.evaluate import baseline_rules, entered
 from training.commands.train import run_training
-from training.evaluation.assessment import Evaluation
-from training.evaluation.folds import FoldPlan, FoldResult, make_folds
-from training.evaluation.opponents import benchmark_close
-from training.evaluation.tables import EQUITY, log_evaluation, write_evaluation
-from training.evaluation.tables import RESULTS as FOUND
-from training.evaluation.tracks import CHAMPION, RANDOM, EvaluationSetup, join, play_all
+from training.evaluation.baselines import CHAMPION, RANDOM, benchmark_close
+from training.evaluation.export import EQUITY, log_evaluation, write_evaluation
+from training.evaluation.export import RESULTS as FOUND
+from training.evaluation.judge import Evaluation, FoldResult
+from training.evaluation.play import EvaluationSetup, join, play_all
 from training.run.kept_test import Kind, fetch_fold, is_begun, keep_files, store_of_folds
 from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import open_saved_run
@@ -47,9 +46,9 @@ RESULTS = (FOUND, REPORT, EQUITY, "trades.csv", "trades.parquet")
 
 
 def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) -> Evaluation:
-    """Train every fold that is not trained yet, play each champion on its test days, and report on all of them as one.
+    """Train the folds that are not trained yet, play each champion on its test days, and report on all as one.
 
-    Folds are independent jobs: they give the same, bit for bit, wherever and in whatever order they are done.
+    Folds are independent jobs: results are the same, bit for bit, wherever and in whatever order they run.
 
     Args:
         explicit: dotted names of the settings that the user gave, for a resumed test to honour or refuse.
@@ -62,7 +61,7 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
     """
     store = open_cloud()
     if arguments.cluster is not None:
-        import_ray()  # or it is told before anything begins
+        import_ray()  # a missing package is reported before anything begins
     is_reached = store is not None and store.check()
     path, plan, config = _open(arguments, explicit, store if is_reached else None)
     with RunLock(path):
@@ -173,11 +172,11 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         played = play_all(
             EvaluationSetup(run.market, env, starts, benchmark),
             run.champion,
-            opposing_rules(run, env, config.evaluation),
-            pickers=run.config.evaluation.random_pickers,
+            baseline_rules(run, env, config.evaluation),
+            random_selections=run.config.evaluation.random_pickers,
             generator=named_generator(run.config.seed, f"walk-forward {run.name}"),
         )
-        champion, random = (played.tracks[name].mean_return_percent for name in (CHAMPION, RANDOM))
+        champion, random = (played.curves[name].mean_return_percent for name in (CHAMPION, RANDOM))
         folds.append(FoldResult(run.name, _dates(run.market, fold), run.generation, champion, random))
         parts.append(played)
         champions.append(run.champion)

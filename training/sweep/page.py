@@ -11,7 +11,7 @@ from training.evaluation.page.svg import WIDTH
 from training.evaluation.page.write import document, shown_settings
 from training.sweep.outcome import STATES, Outcome, Tried
 from training.sweep.space import Dimension
-from utils.charts import Chart, Line, Mark, even_shares, number, number_ticks, percent
+from utils.charts import Chart, Line, Marker, even_shares, number, number_ticks, percent
 from utils.config.settings import to_dict
 from utils.tables import table
 
@@ -86,7 +86,7 @@ def history_chart(outcome: Outcome) -> Chart:
     best = np.fmax.accumulate(values)
     shares, last = even_shares(len(values)), percent(float(best[-1]))
     marks = [
-        Mark(
+        Marker(
             float(share),
             one.value,
             "mark-target" if one.state == "complete" else "mark-lost",

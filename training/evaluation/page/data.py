@@ -20,26 +20,20 @@ def write_data_page(summary: PrepareSummary, source: Path, path: Path) -> None:
 
 def render(summary: PrepareSummary, source: Path) -> str:
     """Return the page as HTML text."""
-    return document(
-        "data.html",
-        f"Data: {summary.target.name}",
-        folder=Path(__file__).parent,
-        facts=_facts(summary, source),
-        summary=summary,
-        survey=summary.survey,
-        chart=coverage_chart(summary.survey),
-        listed=LISTED,
-    )
-
-
-def _facts(summary: PrepareSummary, source: Path) -> dict[str, str]:
-    """Say what was read."""
     facts = {
         "From": source.name or str(source),
         "Days": f"{summary.first_date} to {summary.last_date}",
         "Files": f"{number(summary.files_read, 0)} read, {number(len(summary.skipped), 0)} skipped",
     }
-    return facts if summary.benchmark is None else facts | {"Benchmark": summary.benchmark.name}
+    return document(
+        "data.html",
+        f"Data: {summary.target.name}",
+        facts=facts if summary.benchmark is None else facts | {"Benchmark": summary.benchmark.name},
+        summary=summary,
+        survey=summary.survey,
+        chart=coverage_chart(summary.survey),
+        listed=LISTED,
+    )
 
 
 def coverage_chart(survey: Survey) -> Chart:

@@ -1,8 +1,8 @@
-"""Accounts of a champion and of what it must beat, over windows that follow one another, under the same rules."""
+"""Champion, baselines and random selections, played under the same rules on windows that follow one another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from operator import itemgetter
@@ -20,27 +20,35 @@ from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
 from models.ddpg_agent import DDPGAgent
 from models.trader import Forecasts
-from training.evaluation.baselines import ScoreRule, held_equity, inverse_volatility, score_policy
+from training.evaluation.baselines import (
+    BENCHMARK,
+    CHAMPION,
+    EQUAL,
+    EQUAL_RISK,
+    HOLD,
+    RANDOM,
+    ScoreRule,
+    held_equity,
+    inverse_volatility,
+    score_policy,
+)
 from training.forecasts.skill import agent_scores, known_share, trade_results
 from training.rollout import roll_out
 from utils import metrics
 
 Array = npt.NDArray[np.float64]
-CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random picker", "equal weight", "buy and hold"
-EQUAL_RISK, BENCHMARK = "equal risk", "benchmark"
-RULE, ORACLE = "planted rule", "oracle"
 COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
-"""A leg, commission and slippage together."""
-_PICKERS_AT_COST = 100
+"""Per leg, commission and slippage together."""
+_RANDOM_AT_COST = 100
 _SHIFTS = 125
-"""Of the random pickers whose orders are moved in time; what the lots add is averaged out within each shift."""
+"""Shifts in time of the random selections' orders; within each shift the draws are averaged out."""
 
 
 @dataclass(frozen=True)
 class EquityCurves:
     """Accounts of P policies over W windows of D days; each window begins with the initial capital.
 
-    All but `equity` are (P, W); money is in currency units, NaN where a policy has no trades of its own.
+    All but `equity` are (P, W), amounts in currency units, NaN where a policy has no trades of its own.
     """
 
     equity: Array
@@ -56,7 +64,7 @@ class EquityCurves:
     costs: Array
 
     def each(self, change: Callable[[Array], Array]) -> EquityCurves:
-        """Return the track whose arrays are those that `change` makes of this one's."""
+        """Return the curves with `change` applied to each array."""
         return EquityCurves(**{f.name: change(getattr(self, f.name)) for f in fields(EquityCurves)})
 
     @property
@@ -93,27 +101,25 @@ class EvaluationSetup:
     starts: Tensor
     """(W,) first days of windows of the rules' length, on the environment's device."""
     benchmark: Array | None = None
-    """(days,) closes of a benchmark of the user's, known on all days of the windows."""
+    """(days,) closes of the user's benchmark, known on all days of the windows."""
 
-    def at_cost(self, cost_bps: float) -> EvaluationSetup:
-        """Return the same setup with these costs a leg, in place of commission and slippage."""
-        rules = replace(self.env.rules, cost_bps=cost_bps, slippage_bps=0.0)
-        return replace(self, env=Portfolio(self.env.bars, rules))
+    def under(self, **changes: Any) -> EvaluationSetup:
+        """Return the setup with some trading rules changed."""
+        return replace(self, env=Portfolio(self.env.bars, replace(self.env.rules, **changes)))
 
     @property
     def uncapped(self) -> EvaluationSetup:
-        """Return the setup without a volume cap, for orders that are of a filled size: none is cut a second time."""
-        rules = self.env.rules
-        return replace(self, env=Portfolio(self.env.bars, replace(rules, volume_cap=0.0))) if rules.volume_cap else self
+        """Return the setup without a volume cap, for orders of a filled size: none is cut a second time."""
+        return self.under(volume_cap=0.0) if self.env.rules.volume_cap else self
 
 
 def play_agent(
     setup: EvaluationSetup, agent: DDPGAgent, forecasts: Forecasts | None = None
 ) -> tuple[EquityCurves, list[dict[str, Any]], Orders]:
-    """Play an agent, by its forecasts on the market if that is known.
+    """Play an agent, by its forecasts on the market if they are given.
 
     Returns:
-        Its account, every trade (see `trade_ledger`) with its `window`, and its purchases: (steps, orders a day,
+        Its account, every trade (see `trade_ledger`) with its `window`, and its purchases: (steps, orders per day,
         windows) each, the size 0 where nothing was bought.
     """
     env, invested = setup.env, list[Tensor]()
@@ -128,11 +134,11 @@ def play_agent(
         policy=agent.policy,
     )
     trades = [{"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env, window)]
-    return _account(env, invested, 1), trades, purchases(env)
+    return _curves(env, invested, 1), trades, purchases(env)
 
 
 def purchases(env: Portfolio) -> Orders:
-    """Return what the finished episodes bought, (steps, orders a day, lanes) each; size 0 where nothing."""
+    """Return what the finished episodes bought, (steps, orders per day, lanes) each; size 0 where nothing."""
     book, shape = env.ledger(), (env.step_index, env.orders_per_day, -1)
     bought = (book.stock, book.value / env.rules.stake, book.target_percent)
     return Orders(*(part.reshape(shape).clone() for part in bought))
@@ -143,63 +149,64 @@ def play_rules(setup: EvaluationSetup, rules: Mapping[str, ScoreRule]) -> dict[s
     if not rules:
         return {}
     policy = score_policy([*rules.values()], setup.starts.device)
-    tracks = _play_days(setup, len(rules), lambda step: setup.env.step(policy(setup.env, step)))
-    return {name: tracks.each(itemgetter(slice(place, place + 1))) for place, name in enumerate(rules)}
+    curves = _play_days(setup, len(rules), lambda step: setup.env.step(policy(setup.env, step)))
+    return {name: curves.each(itemgetter(slice(place, place + 1))) for place, name in enumerate(rules)}
 
 
-def play_pickers(setup: EvaluationSetup, plan: Orders, pickers: int, generator: torch.Generator) -> EquityCurves:
-    """Play random pickers that buy when and as much as a plan says, but stocks drawn by lot among their candidates.
+def play_random(setup: EvaluationSetup, plan: Orders, count: int, generator: torch.Generator) -> EquityCurves:
+    """Play random selections: a plan's days and sizes, but stocks drawn at random among the candidates.
 
-    An order is cut to the picker's own cash, and left out where nothing is left to buy or no cash.
+    An order is cut to the account's own cash, and left out where no candidate or no cash is left.
     """
     setup = setup.uncapped
-    return _play_plan(setup, plan, pickers, lambda orders: _drawn(setup.env, orders, generator))
+    return _play_plan(setup, plan, count, lambda orders: _drawn(setup.env, orders, generator))
 
 
-def play_shifted(setup: EvaluationSetup, plan: Orders, pickers: int, generator: torch.Generator) -> EquityCurves:
-    """Play random pickers that give a plan's orders on other days, each moved by one lot along all windows in a circle.
+def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: torch.Generator) -> EquityCurves:
+    """Play random selections with a plan's orders shifted in time, on a circle of all windows' trading steps.
 
-    Orders move over the trading steps of all windows, in order of time; what passes the last comes first again. The
-    shifts are spread evenly over the circle, from a place drawn in each part of it. A policy of the track is one shift:
-    the mean account of all its lots of stocks.
+    The shifts are spread evenly over the circle, each drawn within its own part of it. A policy of the curves is one
+    shift: the mean account of all its draws of stocks.
     """
     setup = setup.uncapped
-    shifts = min(pickers, _SHIFTS)
-    lots, windows, trading = pickers // shifts, len(setup.starts), setup.env.rules.trading_days
+    shifts = min(count, _SHIFTS)
+    draws, windows, trading = count // shifts, len(setup.starts), setup.env.rules.trading_days
     length = windows * trading
     place = torch.rand(2, shifts, generator=generator, dtype=torch.float64).to(setup.starts.device)
     moved = ((place[1].argsort() + place[0]) * length / shifts).long()
     first = trading * torch.arange(windows, device=moved.device)
-    # (lanes,) where in the circle each lane begins, lots within shifts.
-    begin = (first - moved.repeat_interleave(lots)[:, None]).flatten()
+    # (lanes,) where in the circle each lane begins, draws within shifts.
+    begin = (first - moved.repeat_interleave(draws)[:, None]).flatten()
     # (windows * trading, orders) each, by time.
-    circle = [
-        part[:trading].permute(2, 0, 1).flatten(0, 1) for part in (plan.stock, plan.coefficient, plan.target_percent)
-    ]
+    circle = [part[:trading].permute(2, 0, 1).flatten(0, 1) for part in _parts(plan)]
 
     def order(step: int) -> None:
         parts = (part[(begin + step) % length].T for part in circle)
         setup.env.step_orders(_drawn(setup.env, Orders(*parts), generator) if step < trading else None)
 
-    track = _play_days(setup, shifts * lots, order)
-    return track.each(lambda values: values.reshape(shifts, lots, *values.shape[1:]).mean(axis=1))
+    curves = _play_days(setup, shifts * draws, order)
+    return curves.each(lambda values: values.reshape(shifts, draws, *values.shape[1:]).mean(axis=1))
 
 
-def replay(setup: EvaluationSetup, plan: Orders) -> EquityCurves:
-    """Give the same orders again, under the rules of this setup."""
+def execute_again(setup: EvaluationSetup, plan: Orders) -> EquityCurves:
+    """Execute the same orders under the rules of this setup."""
     return _play_plan(setup, plan, 1, lambda orders: orders)
 
 
 def _play_plan(setup: EvaluationSetup, plan: Orders, copies: int, choose: Callable[[Orders], Orders]) -> EquityCurves:
     def order(step: int) -> None:
-        parts = (part[step].repeat(1, copies) for part in (plan.stock, plan.coefficient, plan.target_percent))
+        parts = (part[step].repeat(1, copies) for part in _parts(plan))
         setup.env.step_orders(choose(Orders(*parts)) if (plan.coefficient[step] > 0).any() else None)
 
     return _play_days(setup, copies, order)
 
 
+def _parts(plan: Orders) -> tuple[Tensor, Tensor, Tensor]:
+    return plan.stock, plan.coefficient, plan.target_percent
+
+
 def _drawn(env: Portfolio, orders: Orders, generator: torch.Generator) -> Orders:
-    """Draw other stocks for orders, by lot among the candidates."""
+    """Replace the stocks of orders by candidates drawn at random."""
     candidates = env.candidates()
     # Above 0, so that every candidate may be drawn.
     score = (1.0 - torch.rand(candidates.shape, generator=generator).to(candidates.device)) * candidates
@@ -214,31 +221,28 @@ def _play_days(setup: EvaluationSetup, policies: int, act: Callable[[int], objec
     for step in range(env.rules.episode_steps):
         invested.append(_invested_share(env))
         act(step)
-    return _account(env, invested, policies)
+    return _curves(env, invested, policies)
 
 
 def play_equal_weight(setup: EvaluationSetup) -> EquityCurves:
     """Hold every stock equally: bought at each window's first open, sold at its last close."""
-    return _play_held(setup, None)
+    steps, starts = setup.env.rules.episode_steps, setup.starts.tolist()
+    return _held(setup, np.stack([_hold(setup, start, steps) for start in starts]), np.ones((2, len(starts))))
 
 
 def play_equal_risk(setup: EvaluationSetup) -> EquityCurves:
     """Hold every stock in proportion to one over its volatility at each window's first close."""
-    return _play_held(setup, np.nan_to_num(inverse_volatility(setup.market.close)))
+    steps, starts = setup.env.rules.episode_steps, setup.starts.tolist()
+    weights = np.nan_to_num(inverse_volatility(setup.market.close))
+    equity = np.stack([_hold(setup, start, steps, weights[start]) for start in starts])
+    return _held(setup, equity, np.ones((2, len(starts))))
 
 
 def play_benchmark(setup: EvaluationSetup, close: Array) -> EquityCurves:
-    """Hold a benchmark of (days,) closes from close to close, without costs: nobody trades an index."""
-    days = setup.starts.cpu().numpy()[:, None] + np.arange(setup.env.rules.episode_steps + 1)
+    """Hold a benchmark of (days,) closes from close to close, without costs: an index itself is not traded."""
+    days = _days(setup)
     equity = setup.env.rules.initial_capital * close[days] / close[days[:, :1]]
     return _held(setup, equity, np.zeros((2, len(days))))
-
-
-def _play_held(setup: EvaluationSetup, weights: Array | None) -> EquityCurves:
-    """Hold all stocks by the (days, n) weights of each window's first day, or equally."""
-    steps, starts = setup.env.rules.episode_steps, setup.starts.tolist()
-    equity = np.stack([_hold(setup, start, steps, None if weights is None else weights[start]) for start in starts])
-    return _held(setup, equity, np.ones((2, len(starts))))
 
 
 def play_buy_and_hold(setup: EvaluationSetup) -> EquityCurves:
@@ -252,6 +256,12 @@ def play_buy_and_hold(setup: EvaluationSetup) -> EquityCurves:
     return _held(setup, rules.initial_capital * parts / parts[:, :1], legs)
 
 
+def _days(setup: EvaluationSetup) -> npt.NDArray[np.int64]:
+    """Return the (W, D + 1) day indices of the windows."""
+    days: npt.NDArray[np.int64] = setup.starts.cpu().numpy()[:, None] + np.arange(setup.env.rules.episode_steps + 1)
+    return days
+
+
 def _hold(setup: EvaluationSetup, start: int, steps: int, weights: Array | None = None) -> Array:
     market = setup.market
     open_ = market.data_array[:, market.investable_columns, OPEN]
@@ -259,27 +269,27 @@ def _hold(setup: EvaluationSetup, start: int, steps: int, weights: Array | None 
 
 
 def _held(setup: EvaluationSetup, equity: Array, legs: Array) -> EquityCurves:
-    """Return the track of one invested account from (W, D + 1) equity; (2, W) `legs` are 1 at purchase and sale."""
-    rate = setup.env.rules.cost_rate
-    traded = (legs[0] * equity[:, 0] / (1 + rate) + legs[1] * equity[:, -1] / (1 - rate))[None]
+    """Return the curves of one invested account from (W, D + 1) equity; (2, W) `legs` are 1 at purchase and sale."""
+    rules = setup.env.rules
+    traded = (legs[0] * equity[:, 0] / rules.purchase_factor + legs[1] * equity[:, -1] / rules.sale_factor)[None]
     none = np.full_like(traded, np.nan)
-    return EquityCurves(equity[None], np.ones_like(traded), none, none, none, traded, rate * traded)
+    return EquityCurves(equity[None], np.ones_like(traded), none, none, none, traded, rules.cost_rate * traded)
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedPolicies:
     """The accounts of all policies that are compared, by policy."""
 
-    tracks: Mapping[str, EquityCurves]
-    """The champion first; the random pickers are the one track of many policies."""
-    trades: Mapping[str, list[dict[str, Any]]]
-    """Trades of the agents."""
+    curves: Mapping[str, EquityCurves]
+    """The champion first; only those of the random selections hold many policies."""
+    trades: Sequence[dict[str, Any]]
+    """Of the champion."""
     days: npt.NDArray[np.int64]
     """(W, D + 1) day indices of the windows."""
     at_cost: Mapping[float, Mapping[str, EquityCurves]]
-    """Tracks under other costs, by basis points a leg: the same orders, and the baselines."""
+    """Curves under other costs, by basis points per leg: the champion's orders again, and the baselines."""
     shifted: EquityCurves
-    """Random pickers with the champion's orders on other days; one policy a shift."""
+    """Random selections with the champion's orders on other days; one policy per shift."""
     known_share: Array
     """(W * D,) see the function of this name."""
     scores: Mapping[str, Array]
@@ -293,81 +303,71 @@ def play_all(
     agent: DDPGAgent,
     score_rules: Mapping[str, ScoreRule],
     *,
-    pickers: int,
+    random_selections: int,
     generator: torch.Generator,
-) -> Played:
+) -> PlayedPolicies:
     """Play the champion and all baselines, and again under other costs."""
     forecasts = agent.forecasts(setup.market)
-    track, trades, plan = play_agent(setup, agent, forecasts)
-    tracks = {CHAMPION: track, **_play_baselines(setup, plan, score_rules, pickers, generator)}
-    at_cost = {}
+    champion, trades, plan = play_agent(setup, agent, forecasts)
+
+    def baselines(setup: EvaluationSetup, count: int) -> dict[str, EquityCurves]:
+        return {
+            RANDOM: play_random(setup, plan, count, generator),
+            EQUAL: play_equal_weight(setup),
+            HOLD: play_buy_and_hold(setup),
+            EQUAL_RISK: play_equal_risk(setup),
+            **({} if setup.benchmark is None else {BENCHMARK: play_benchmark(setup, setup.benchmark)}),
+            **play_rules(setup, score_rules),
+        }
+
+    curves, at_cost = {CHAMPION: champion, **baselines(setup, random_selections)}, {}
     for bps in COSTS_BPS:
-        other = setup.at_cost(bps)
-        baselines = _play_baselines(other, plan, score_rules, min(pickers, _PICKERS_AT_COST), generator)
-        at_cost[bps] = {CHAMPION: replay(other, plan), **baselines}
-    rules, first, windows = setup.env.rules, int(setup.starts[0]), len(setup.starts)
-    judged = windows * rules.episode_steps
-    return Played(
-        tracks,
-        {CHAMPION: trades},
-        setup.starts.cpu().numpy()[:, None] + np.arange(rules.episode_steps + 1),
+        other = setup.under(cost_bps=bps, slippage_bps=0.0)
+        played = baselines(other, min(random_selections, _RANDOM_AT_COST))
+        at_cost[bps] = {CHAMPION: execute_again(other, plan), **played}
+    rules, first = setup.env.rules, int(setup.starts[0])
+    judged = slice(first, first + len(setup.starts) * rules.episode_steps)
+    return PlayedPolicies(
+        curves,
+        trades,
+        _days(setup),
         at_cost,
-        play_shifted(setup, plan, pickers, generator),
+        play_shifted(setup, plan, random_selections, generator),
         known_share(plan, rules),
         {
-            CHAMPION: agent_scores(forecasts, first, judged),
-            **{name: rule.scores[first : first + judged] for name, rule in score_rules.items()},
+            CHAMPION: agent_scores(forecasts, first, judged.stop - first),
+            **{name: rule.scores[judged] for name, rule in score_rules.items()},
         },
-        trade_results(setup.env.bars, rules, first, judged),
+        trade_results(setup.env.bars, rules, first, judged.stop - first),
     )
 
 
-def _play_baselines(
-    setup: EvaluationSetup, plan: Orders, score_rules: Mapping[str, ScoreRule], pickers: int, generator: torch.Generator
-) -> dict[str, EquityCurves]:
-    return {
-        RANDOM: play_pickers(setup, plan, pickers, generator),
-        EQUAL: play_equal_weight(setup),
-        HOLD: play_buy_and_hold(setup),
-        EQUAL_RISK: play_equal_risk(setup),
-        **({} if setup.benchmark is None else {BENCHMARK: play_benchmark(setup, setup.benchmark)}),
-        **play_rules(setup, score_rules),
-    }
-
-
-def join(parts: Sequence[Played]) -> Played:
+def join(parts: Sequence[PlayedPolicies]) -> PlayedPolicies:
     """Join what policies played on windows that follow one another, perhaps by another champion each.
 
-    A policy that is not in all parts, such as a rival that could not be fitted in one, is left out.
+    A policy that is not in all parts, such as a baseline that could not be fitted in one, is left out.
     """
-    common = [name for name in parts[0].tracks if all(name in part.tracks for part in parts)]
-    tracks = {name: _joined([part.tracks[name] for part in parts]) for name in common}
-    at_cost = {
-        bps: {name: _joined([part.at_cost[bps][name] for part in parts]) for name in levels if name in common}
-        for bps, levels in parts[0].at_cost.items()
-    }
-    trades: dict[str, list[dict[str, Any]]] = {name: [] for name in parts[0].trades}
-    windows = 0
-    for part in parts:
-        for name, made in trades.items():
-            made += [{**trade, "window": windows + trade["window"]} for trade in part.trades[name]]
-        windows += len(part.days)
-    return Played(
-        tracks,
-        trades,
+    common = [name for name in parts[0].curves if all(name in part.curves for part in parts)]
+    before = np.cumsum([0, *(len(part.days) for part in parts)]).tolist()
+    numbered = zip(before, parts, strict=False)
+    return PlayedPolicies(
+        {name: _joined(part.curves[name] for part in parts) for name in common},
+        [{**trade, "window": windows + trade["window"]} for windows, part in numbered for trade in part.trades],
         np.concatenate([part.days for part in parts]),
-        at_cost,
-        _joined([part.shifted for part in parts]),
+        {
+            bps: {name: _joined(part.at_cost[bps][name] for part in parts) for name in levels if name in common}
+            for bps, levels in parts[0].at_cost.items()
+        },
+        _joined(part.shifted for part in parts),
         np.concatenate([part.known_share for part in parts]),
         {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores if name in common},
         np.concatenate([part.results for part in parts]),
     )
 
 
-def _joined(tracks: Sequence[EquityCurves]) -> EquityCurves:
-    return EquityCurves(
-        **{f.name: np.concatenate([getattr(track, f.name) for track in tracks], axis=1) for f in fields(EquityCurves)}
-    )
+def _joined(curves: Iterable[EquityCurves]) -> EquityCurves:
+    arrays = zip(*(vars(one).values() for one in curves), strict=True)
+    return EquityCurves(*(np.concatenate(parts, axis=1) for parts in arrays))
 
 
 def _invested_share(env: Portfolio) -> Tensor:
@@ -376,8 +376,8 @@ def _invested_share(env: Portfolio) -> Tensor:
     return (equity - env.cash) / equity.clamp(min=1e-9)
 
 
-def _account(env: Portfolio, invested: list[Tensor], policies: int) -> EquityCurves:
-    """Return the finished episodes of (policies * windows) lanes, policy by policy; shares invested are one a day."""
+def _curves(env: Portfolio, invested: list[Tensor], policies: int) -> EquityCurves:
+    """Return the finished episodes of (policies * windows) lanes, policy by policy; shares invested are daily."""
     summary, book = env.summary(), env.ledger()
     closed = book.exit_step > 0
     decided = torch.arange(len(book.value), device=book.value.device) // env.orders_per_day
