@@ -14,10 +14,10 @@ from data.market import Market
 from data.splits import Span, consecutive_windows
 from environment.orders import Orders
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import ScoreRule
+from training.evaluation.baselines import EQUAL, ScoreRule
 from training.evaluation.play import (
     EvaluationSetup,
-    play_equal_weight,
+    play_held,
     play_random,
     play_rules,
     play_shifted,
@@ -65,7 +65,7 @@ class Judge:
         """Play what does not depend on the policy that is judged."""
         profits = {name: curves.daily_profit[0] for name, curves in play_rules(setup, baselines).items()}
         generator = named_generator(seed, "random pickers")
-        return cls(setup, play_equal_weight(setup).daily_profit[0], profits, count, generator)
+        return cls(setup, play_held(setup)[EQUAL].daily_profit[0], profits, count, generator)
 
     def praise(self, played: ProfitAndOrders) -> Praise:
         """Return every claim of the report's verdict on a policy, true or not.

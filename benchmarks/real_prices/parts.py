@@ -27,15 +27,13 @@ from data.market import Market
 from data.splits import Splits, consecutive_windows, make_folds
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from training.evaluation.baselines import EQUAL, EQUAL_RISK, HOLD, simple_rules
+from training.evaluation.baselines import ScoreRule, simple_rules
 from training.evaluation.play import (
     EquityCurves,
     EvaluationSetup,
     execute_again,
     play_agent,
-    play_buy_and_hold,
-    play_equal_risk,
-    play_equal_weight,
+    play_held,
     play_random,
     play_rules,
     play_shifted,
@@ -166,13 +164,8 @@ def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
     return {"policies": played, "dates": np.datetime_as_string(dates).tolist(), **cost.record}
 
 
-def _baselines(setup: EvaluationSetup, rules: Mapping[str, object]) -> dict[str, EquityCurves]:
-    return {
-        EQUAL: play_equal_weight(setup),
-        HOLD: play_buy_and_hold(setup),
-        EQUAL_RISK: play_equal_risk(setup),
-        **play_rules(setup, rules),  # type: ignore[arg-type]
-    }
+def _baselines(setup: EvaluationSetup, rules: Mapping[str, ScoreRule]) -> dict[str, EquityCurves]:
+    return {**play_held(setup), **play_rules(setup, rules)}
 
 
 def _packed(track: EquityCurves, replays: Mapping[str, EquityCurves], scores: Array | None, results: Array) -> Record:

@@ -62,9 +62,7 @@ from training.evaluation.play import (
     join,
     play_agent,
     play_all,
-    play_buy_and_hold,
-    play_equal_risk,
-    play_equal_weight,
+    play_held,
     play_random,
     play_rules,
     play_shifted,
@@ -258,7 +256,7 @@ def test_a_perfect_timer_is_praised_for_timing_and_for_nothing_else() -> None:
     found = verdict(
         timer.daily_profit[0],
         selections.daily_profit,
-        play_equal_weight(setup).daily_profit[0],
+        play_held(setup)[EQUAL].daily_profit[0],
         shifted=Shifted(shifted.daily_profit, known_share(plan, env)),
     )
     assert found.has_timing and not found.has_selection
@@ -293,13 +291,13 @@ def test_buying_and_holding_is_one_purchase_for_all_windows() -> None:
     setup, rules = setup_of(world), world.env.rules
     open_, close = world.market.data_array[:, world.market.investable_columns, OPEN], world.market.close
     steps = WINDOWS * rules.episode_steps
-    held = play_buy_and_hold(setup)
+    held = play_held(setup)[HOLD]
     expected = held_equity(close, open_, FIRST_DAY, steps, rules)
     np.testing.assert_allclose(held.stitched[0], expected, rtol=1e-12)
     rate = (rules.cost_bps + rules.slippage_bps) / 1e4
     bought, sold = rules.initial_capital / (1 + rate), held.equity[0, -1, -1] / (1 - rate)
     assert held.costs.sum() == pytest.approx(rate * (bought + sold))
-    anew = play_equal_weight(setup)
+    anew = play_held(setup)[EQUAL]
     for window, start in enumerate(setup.starts.tolist()):
         alone = held_equity(close, open_, start, rules.episode_steps, rules)
         np.testing.assert_array_equal(anew.equity[0, window], alone)
@@ -339,9 +337,9 @@ def test_equal_risk_holds_more_of_what_moves_less() -> None:
     alone = []
     for stock in range(3):
         one = replace(setup, market=replace(world.market, investable_columns=np.array([stock])))
-        alone.append(play_equal_weight(one).equity[0, 0])
+        alone.append(play_held(one)[EQUAL].equity[0, 0])
     expected = np.average(alone, axis=0, weights=weights)
-    np.testing.assert_allclose(play_equal_risk(setup).equity[0, 0], expected, rtol=1e-12)
+    np.testing.assert_allclose(play_held(setup)[EQUAL_RISK].equity[0, 0], expected, rtol=1e-12)
 
 
 def test_a_benchmark_is_held_from_close_to_close_without_costs() -> None:

@@ -158,8 +158,6 @@ class Evaluation:
     """Of each champion, from its training days."""
     holders: int = 0
     """Champions that hold the market for lack of evidence."""
-    baselines: Sequence[str] = ()
-    """Policies among which the best baseline is sought; default: all score rules that do not know what is planted."""
 
     @cached_property
     def policies(self) -> dict[str, dict[str, Estimate]]:
@@ -176,6 +174,7 @@ class Evaluation:
         """Return the verdict on the champion."""
         played = self.played
         profit = {name: curves.daily_profit for name, curves in played.curves.items()}
+        # The best baseline is sought among policies that do not know what is planted.
         others = [name for name in profit if name not in (CHAMPION, RANDOM, EQUAL, HOLD, RULE, ORACLE)]
         return verdict(
             profit[CHAMPION][0],
@@ -183,7 +182,7 @@ class Evaluation:
             profit[EQUAL][0],
             trials=self.trials,
             shifted=Shifted(played.shifted.daily_profit, played.known_share),
-            baselines={name: profit[name][0] for name in self.baselines or others},
+            baselines={name: profit[name][0] for name in others},
         )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import itemgetter
 from typing import Any
 
@@ -35,6 +35,7 @@ from training.evaluation.baselines import (
 from training.forecasts.skill import agent_scores, known_share, trade_results
 from training.rollout import roll_out
 from utils import metrics
+from utils.config.trader import EnvironmentConfig
 
 Array = npt.NDArray[np.float64]
 COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
@@ -102,6 +103,11 @@ class EvaluationSetup:
     """(W,) first days of windows of the rules' length, on the environment's device."""
     benchmark: Array | None = None
     """(days,) closes of the user's benchmark, known on all days of the windows."""
+
+    @property
+    def days(self) -> npt.NDArray[np.int64]:
+        """Return the (W, D + 1) day indices of the windows."""
+        return np.asarray(self.starts.cpu().numpy()[:, None] + np.arange(self.env.rules.episode_steps + 1))
 
     def under(self, **changes: Any) -> EvaluationSetup:
         """Return the setup with some trading rules changed."""
@@ -224,53 +230,33 @@ def _play_days(setup: EvaluationSetup, policies: int, act: Callable[[int], objec
     return _curves(env, invested, policies)
 
 
-def play_equal_weight(setup: EvaluationSetup) -> EquityCurves:
-    """Hold every stock equally: bought at each window's first open, sold at its last close."""
-    steps, starts = setup.env.rules.episode_steps, setup.starts.tolist()
-    return _held(setup, np.stack([_hold(setup, start, steps) for start in starts]), np.ones((2, len(starts))))
+def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
+    """Play equal weight, buy and hold, equal risk and the user's benchmark, if there is one.
+
+    Equal weight and equal risk (in proportion to one over the volatility at the first close) are bought at each
+    window's first open and sold at its last close; buy and hold is equal weight bought once for all windows. The
+    benchmark is held from close to close without costs: an index itself is not traded.
+    """
+    market, rules, starts, days = setup.market, setup.env.rules, setup.starts.tolist(), setup.days
+    hold = partial(held_equity, market.close, market.data_array[:, market.investable_columns, OPEN], rules=rules)
+    steps, capital, each = rules.episode_steps, rules.initial_capital, np.ones((2, len(starts)))
+    weights = np.nan_to_num(inverse_volatility(market.close))
+    parts = hold(starts[0], len(starts) * steps)[days - starts[0]]
+    once = np.zeros_like(each)
+    once[0, 0] = once[1, -1] = 1
+    found = {
+        EQUAL: _held(rules, np.stack([hold(start, steps) for start in starts]), each),
+        HOLD: _held(rules, capital * parts / parts[:, :1], once),
+        EQUAL_RISK: _held(rules, np.stack([hold(start, steps, weights=weights[start]) for start in starts]), each),
+    }
+    if setup.benchmark is not None:
+        close = setup.benchmark[days]
+        found[BENCHMARK] = _held(rules, capital * close / close[:, :1], 0 * each)
+    return found
 
 
-def play_equal_risk(setup: EvaluationSetup) -> EquityCurves:
-    """Hold every stock in proportion to one over its volatility at each window's first close."""
-    steps, starts = setup.env.rules.episode_steps, setup.starts.tolist()
-    weights = np.nan_to_num(inverse_volatility(setup.market.close))
-    equity = np.stack([_hold(setup, start, steps, weights[start]) for start in starts])
-    return _held(setup, equity, np.ones((2, len(starts))))
-
-
-def play_benchmark(setup: EvaluationSetup, close: Array) -> EquityCurves:
-    """Hold a benchmark of (days,) closes from close to close, without costs: an index itself is not traded."""
-    days = _days(setup)
-    equity = setup.env.rules.initial_capital * close[days] / close[days[:, :1]]
-    return _held(setup, equity, np.zeros((2, len(days))))
-
-
-def play_buy_and_hold(setup: EvaluationSetup) -> EquityCurves:
-    """Buy every stock equally at the first open of all windows, sell at the last close of all."""
-    rules, windows = setup.env.rules, len(setup.starts)
-    steps = windows * rules.episode_steps
-    whole = _hold(setup, int(setup.starts[0]), steps)
-    parts = np.stack([whole[first : first + rules.episode_steps + 1] for first in range(0, steps, rules.episode_steps)])
-    legs = np.zeros((2, windows))
-    legs[0, 0] = legs[1, -1] = 1
-    return _held(setup, rules.initial_capital * parts / parts[:, :1], legs)
-
-
-def _days(setup: EvaluationSetup) -> npt.NDArray[np.int64]:
-    """Return the (W, D + 1) day indices of the windows."""
-    days: npt.NDArray[np.int64] = setup.starts.cpu().numpy()[:, None] + np.arange(setup.env.rules.episode_steps + 1)
-    return days
-
-
-def _hold(setup: EvaluationSetup, start: int, steps: int, weights: Array | None = None) -> Array:
-    market = setup.market
-    open_ = market.data_array[:, market.investable_columns, OPEN]
-    return held_equity(market.close, open_, start, steps, setup.env.rules, weights)
-
-
-def _held(setup: EvaluationSetup, equity: Array, legs: Array) -> EquityCurves:
+def _held(rules: EnvironmentConfig, equity: Array, legs: Array) -> EquityCurves:
     """Return the curves of one invested account from (W, D + 1) equity; (2, W) `legs` are 1 at purchase and sale."""
-    rules = setup.env.rules
     traded = (legs[0] * equity[:, 0] / rules.purchase_factor + legs[1] * equity[:, -1] / rules.sale_factor)[None]
     none = np.full_like(traded, np.nan)
     return EquityCurves(equity[None], np.ones_like(traded), none, none, none, traded, rules.cost_rate * traded)
@@ -313,10 +299,7 @@ def play_all(
     def baselines(setup: EvaluationSetup, count: int) -> dict[str, EquityCurves]:
         return {
             RANDOM: play_random(setup, plan, count, generator),
-            EQUAL: play_equal_weight(setup),
-            HOLD: play_buy_and_hold(setup),
-            EQUAL_RISK: play_equal_risk(setup),
-            **({} if setup.benchmark is None else {BENCHMARK: play_benchmark(setup, setup.benchmark)}),
+            **play_held(setup),
             **play_rules(setup, score_rules),
         }
 
@@ -330,7 +313,7 @@ def play_all(
     return PlayedPolicies(
         curves,
         trades,
-        _days(setup),
+        setup.days,
         at_cost,
         play_shifted(setup, plan, random_selections, generator),
         known_share(plan, rules),
