@@ -63,7 +63,7 @@ def test_every_claim_of_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) ->
     @dataclass(frozen=True)
     class Verdict:
         is_lucky: bool = True
-        contest: None = None
+        best_baseline: None = None
         sentence: str = "So it is."
 
         @property

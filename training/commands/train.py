@@ -38,9 +38,9 @@ from utils.runs.run_log import REPORT, SUMMARY, RunLog
 logger = logging.getLogger(__name__)
 RESULTS = (SUMMARY, REPORT, EQUITY, "fitness.png", "learning.png", "equity.png", "memory.png")
 FILES = (MARKET, INHERITED_NETWORKS, INHERITED)
-"""Written before the first generation; what a run inherited is named last, once it is whole."""
+"""Written before the first generation; the inheritance comes last, once it is complete."""
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
-SURVIVORS_NOTE = "data that holds survivors only flatters every result"
+SURVIVORS_NOTE = "data of survivors only flatter every result"
 
 
 def run_train(arguments: TrainArguments, explicit: frozenset[str]) -> None:
@@ -66,15 +66,15 @@ def run_training(
     """Train, or continue a run, to its last generation; return the contents of `summary.json`.
 
     Args:
-        explicit: dotted names of the settings that the user gave, for a resumed run to honour or refuse.
-        splits: days of a new run that does not divide them by the configured fractions.
-        store: where the run is kept besides the disk.
+        explicit: dotted names of the settings that the user gave, which a resumed run applies or refuses.
+        splits: days of a new run, in place of the configured fractions.
+        store: where the run is stored besides the disk.
         parent: run that a new one extends.
-        shards: their number and the address of the cluster that plays them, see `open_shards`.
+        shards: their number and the address of their cluster, see `open_shards`.
 
     Raises:
         ClusterError: shards failed several times in a row; the last complete generation is on disk.
-        DataError: the data cannot be used, or are not those that the run knew.
+        DataError: the data cannot be used, or differ from those of the run.
         ConfigError, CloudError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
     with open_session(config, explicit, store=store, files=FILES, results=RESULTS) as session:
@@ -132,7 +132,7 @@ def _note(config: Config) -> str:
 def _draw_progress(run: RunLog, note: str) -> None:
     records = run.records()
     draw_chart(fitness_chart(records), run.path / "fitness.png", note)
-    draw_charts(learning_charts(records), run.path / "learning.png", "What is learned, by generation", note)
+    draw_charts(learning_charts(records), run.path / "learning.png", "Learning by generation", note)
     draw_chart(memory_chart(get_profiler().phases()), run.path / "memory.png")
 
 

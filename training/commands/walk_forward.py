@@ -51,12 +51,12 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
     Folds are independent jobs: results are the same, bit for bit, wherever and in whatever order they run.
 
     Args:
-        explicit: dotted names of the settings that the user gave, for a resumed test to honour or refuse.
+        explicit: dotted names of the settings that the user gave, which a resumed test applies or refuses.
 
     Raises:
-        ConfigError, DataError: the test cannot be resumed, or the data are too few or others than before.
+        ConfigError, DataError: the test cannot be resumed, or the data are too few or have changed.
         JobsFailed: a fold ended with an error; the others are finished.
-        StopRequested, MemoryLimitReached, CheckpointError: as `run_training`; finished folds stay finished.
+        StopRequested, MemoryLimitReached, CheckpointError: as `run_training`; finished folds are kept.
         CloudError: not all of the test could be stored.
     """
     store = open_cloud()
@@ -82,7 +82,7 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
 def _open(
     arguments: WalkForwardArguments, explicit: frozenset[str], store: ObjectStore | None
 ) -> tuple[Path, FoldPlan, Config]:
-    """Return the folder of a new test or of the one to resume, with the plan and the settings that hold for it."""
+    """Return the folder of a new test or of the one to resume, with its plan and settings."""
     asked = FoldPlan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(FoldPlan)})
     config = arguments.settings
     if config.resume is None:
@@ -94,7 +94,7 @@ def _open(
 
 
 def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits]:
-    """Return the folds of the data as they were when the test began."""
+    """Return the folds of the data as of the start of the test."""
     market, _ = load_market(config)
     is_begun = (path / MARKET).is_file()
     days = remember_market(path, market).splits.holdout.last + 1 if is_begun else len(market.dates)
@@ -122,9 +122,9 @@ def _train_folds(
     *,
     is_kept: bool,
 ) -> None:
-    """Train the folds that are not trained yet, and bring those that other machines trained to this disk.
+    """Train the folds that are not trained yet, and fetch those that other machines trained.
 
-    Where runs are not kept in a store, all machines of a cluster must share the folder.
+    Without a store all machines of a cluster must share the folder.
     """
     folders = {f"fold-{number}": path / f"fold-{number}" for number in range(1, len(splits) + 1)}
     jobs = [
@@ -152,7 +152,7 @@ def _train_folds(
 
 
 def _train(folder: Path, fold: Splits, config: Config, explicit: frozenset[str]) -> int:
-    """Train a fold to its last generation, from where it stopped; return that generation's number."""
+    """Train or resume a fold to its last generation; return that generation's number."""
     store = store_of_folds(folder.parent.name)
     wait_for_lost_owner(folder)
     run, resume = (None, folder.name) if is_begun(folder, store) else (folder.name, None)
@@ -162,7 +162,7 @@ def _train(folder: Path, fold: Splits, config: Config, explicit: frozenset[str])
 
 
 def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
-    """Play the champion of each fold on its test days, an account that reinvests going from one to the next."""
+    """Play each fold's champion on its test days, as one account that reinvests."""
     folds, parts, champions, device = [], [], list[DDPGAgent](), choose_device(config.device)
     for number, fold in enumerate(splits, start=1):
         run = open_saved_run(path, f"fold-{number}", data=config.data, device=device)

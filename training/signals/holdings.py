@@ -1,4 +1,4 @@
-"""Open positions, read from a file and described as the environment would observe them."""
+"""Open positions, read from a file and described as the environment observes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS = ("ticker", "entry_date", "entry_price", "target_percent", "shares")
 
 @dataclass(frozen=True)
 class Holding:
-    """An open position at a close; prices and money in currency units."""
+    """An open position at a close; prices and amounts in currency units."""
 
     ticker: str
     column: int
@@ -38,7 +38,7 @@ class Holding:
 
     @property
     def value(self) -> float:
-        """Money paid, before costs."""
+        """Amount paid, before costs."""
         return self.shares * self.entry_price
 
     @property
@@ -95,7 +95,7 @@ def _holding(row: Mapping[str, str | None], where: str, market: Market, day: int
     tickers = [market.tickers[column] for column in market.investable_columns]
     if ticker not in tickers:
         raise DataError(
-            f"expected an investable ticker on {where}, got {ticker!r}; leave out what the agent cannot buy"
+            f"expected an investable ticker on {where}, got {ticker!r}; leave out positions the agent cannot buy"
         )
     price, target, shares = (_positive(row[name], f"{name} on {where}") for name in COLUMNS[2:])
     column = int(market.investable_columns[tickers.index(ticker)])
