@@ -56,49 +56,48 @@ def equity_chart(evaluation: Evaluation) -> Chart:
     """Draw the returns of all policies."""
     low, high = (_gain_percent(edge) for edge in evaluation.random_band)
     windows = " Dotted vertical lines: a new window begins." if len(evaluation.played.days) > 1 else ""
-    return Chart(
+    return _by_day(
+        evaluation,
+        {name: _gain_percent(evaluation.equity[name]) for name in drawn_policies(evaluation)},
+        lambda values: percent(values[-1]),
+        "Return since the first day in percent. At the end",
         title="Return since the first day, %",
         note=f"After costs.{windows}",
         bands=[Band("random selections, 5% to 95%", low, high)],
         height=340,
-        **_accounts(
-            evaluation, _gain_percent, lambda values: percent(values[-1]), "Return since the first day", "At the end"
-        ),
     )
 
 
 def drawdown_chart(evaluation: Evaluation) -> Chart:
     """Draw the fall of the same policies' equity below its earlier peak."""
-    subject = "Fall below the earlier peak"
-    return Chart(
+    return _by_day(
+        evaluation,
+        {name: _drawdown_percent(evaluation.equity[name]) for name in drawn_policies(evaluation)},
+        lambda values: percent(np.nanmin(values)),
+        "Fall below the earlier peak in percent. Deepest",
         title="Drawdown, %",
-        note=f"{subject}; the numbers beside the names are the deepest.",
+        note="Fall below the earlier peak; the numbers beside the names are the deepest.",
         y_ticks=4,
         height=220,
-        **_accounts(evaluation, _drawdown_percent, lambda values: percent(np.nanmin(values)), subject, "Deepest"),
     )
 
 
-def _accounts(
-    evaluation: Evaluation,
-    measure: Callable[[FloatArray], FloatArray],
-    end: Callable[[FloatArray], str],
-    subject: str,
-    ends: str,
-) -> dict[str, Any]:
-    """Return what charts of the policies over the stitched days share."""
-    lines = lines_of({name: measure(evaluation.equity[name]) for name in drawn_policies(evaluation)}, end)
-    dates, windows = evaluation.dates, len(evaluation.played.days)
-    return {
-        "description": f"{subject} in percent. {ends}: {_ends(lines)}.",
-        "lines": lines,
-        "shares": even_shares(len(dates)),
-        "ticks": date_ticks(dates),
-        "labels": [str(day) for day in dates],
-        "verticals": [Tick(window / windows, f"window {window + 1} begins") for window in range(1, windows)],
-        "unit": "%",
-        "is_signed": True,
-    }
+def _by_day(
+    evaluation: Evaluation, series: Mapping[str, FloatArray], end: Callable[[FloatArray], str], head: str, **others: Any
+) -> Chart:
+    """Return a chart of series over the stitched days; `head` begins its description."""
+    lines, dates, windows = lines_of(series, end), evaluation.dates, len(evaluation.played.days)
+    return Chart(
+        description=f"{head}: {_ends(lines)}.",
+        lines=lines,
+        shares=even_shares(len(dates)),
+        ticks=date_ticks(dates),
+        labels=[str(day) for day in dates],
+        verticals=[Tick(window / windows, f"window {window + 1} begins") for window in range(1, windows)],
+        unit="%",
+        is_signed=True,
+        **others,
+    )
 
 
 def drawn_policies(evaluation: Evaluation) -> list[str]:

@@ -73,12 +73,10 @@ class Verdict:
 
     @property
     def has_selection(self) -> bool:
-        """Tell whether skill in selection is significant."""
         return self.selection_p_value <= TAIL
 
     @property
     def has_timing(self) -> bool:
-        """Tell whether skill in timing is significant."""
         return self.timing_p_value <= TAIL
 
     @property
@@ -88,7 +86,6 @@ class Verdict:
 
     @property
     def is_better_than_equal_weight(self) -> bool:
-        """Tell whether the champion is significantly better than equal weight."""
         return self.over_equal_weight.p_value <= TAIL
 
     @property
@@ -148,28 +145,21 @@ def verdict(
     selection or timing is significant at 2.5% (the upper tail of a 95% interval), each at half of it where both are
     tested (Bonferroni).
 
-    Selection needs two tests that agree:
+    Selection needs two tests that agree. In time: without skill the daily differences from the random mean are
+    martingale differences, whatever the champion's exposure and its stocks' volatility; their mean is tested against
+    its own standard error (`mean_test`). Among random selections: without skill the champion is one more draw among
+    similar stocks, and its rank is uniform (`rank_p_value`). The first fails where days are few, the second where the
+    champion's stocks vary more than others; the claim needs both, so its false alarms are at most the rarer of the two.
 
-    1. In time. Without skill in selection no daily difference between the champion's profit and the random mean can be
-       foreseen: the differences are martingale differences, whatever the volatility of its stocks, its exposure or the
-       market's path. Their mean is compared with its own standard error (`mean_test`), which also allows for dependence
-       over days.
-    2. Among random selections. Given the market's path, a champion that selects without skill among similar stocks is
-       one more draw: its rank among them is uniform (`rank_p_value`).
-
-    The first fails where days are few, the second where the champion's stocks vary more than others; the claim needs
-    both, so its false alarms are at most the rarer of the two.
-
-    Timing needs two tests in time. The mean of the shifted random selections is the whole plan's mean exposure times
-    the market's path, so a plan without skill differs from it only by what it could not foresee, with one exception:
-    the plan's mean size is known only at the end, and one that buys after falls has a larger one where the market fell,
+    Timing needs two tests in time. The mean of the shifted random selections is the plan's mean exposure times the
+    market's path, so a plan without skill differs from it only by what it could not foresee, with one exception: the
+    plan's mean size is known only at the end, and a plan that buys after falls has a larger one where the market fell,
     which looks like timing (the bias of Stambaugh 1999). The second test therefore takes only the share of the exposure
-    that was known beforehand. By itself it would mistake a rising market's premium for timing where a plan invests
-    late.
+    that was known beforehand; alone it would mistake a rising market's premium for timing where a plan invests late.
 
-    A champion that was chosen on the same days is the best of `trials`: each policy tried was fixed without these days,
-    and the chosen one's statistic is at most the largest, so that `trials` times each p-value bounds it under any
-    dependence among the trials (Bonferroni). The interval against the best baseline allows for all baselines likewise.
+    A champion chosen on the same days is the best of `trials`, each fixed without these days: `trials` times each
+    p-value bounds it under any dependence among them (Bonferroni). The interval against the best baseline allows for
+    all baselines likewise.
 
     Args:
         champion, equal_weight: (days,) profits in percent of the initial capital, in order of time, no day twice.

@@ -2,9 +2,9 @@
 
 Purchases are market orders at the next open. A position is sold at a limit on its sale target, or at the market at the
 close of its last session. All orders are for the next session only, so none of an earlier file is open when a new one
-is sent. Market-on-open and market-on-close orders take whole shares only: a fractional quantity is a day order, which at
-the market fills after the open. Nothing is attached to a purchase: its target depends on its fill, and an order for the
-open cannot have others attached.
+is sent. Market-on-open and market-on-close orders take whole shares only: a fractional quantity is a day order, which
+at the market fills after the open. Nothing is attached to a purchase: its target depends on its fill, and an order for
+the open cannot have others attached.
 
 Column and field names: the users' guides of BasketTrader and of Alpaca's orders endpoint.
 """
