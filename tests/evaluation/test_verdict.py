@@ -91,7 +91,7 @@ def test_skill_is_praised() -> None:
 
 def test_the_sentence_says_what_is_not_shown() -> None:
     none = skilled(0.0)
-    assert none.sentence.startswith("No skill shown in selection; not better than equal weight (")
+    assert none.sentence.startswith("No significant skill in selection; not better than equal weight (")
     assert not none.is_better and not none.has_skill and "trials" not in none.sentence
     rng = np.random.default_rng(1)
     champion, random = rng.standard_normal(DAYS) * 0.1 + 1, rng.standard_normal((DRAWS, DAYS)) * 0.1
@@ -105,7 +105,7 @@ def test_who_never_trades_is_not_better(trials: int) -> None:
     none = np.zeros((DRAWS, DAYS))
     idle = verdict(none[0], none, none[0], trials=trials, shifted=Shifted(none, none[0]), baselines={"rule": none[0]})
     assert not idle.has_skill and not idle.is_better_than_equal_weight
-    assert idle.sentence.startswith("No skill shown in selection or timing; not better than equal weight (+0.0)")
+    assert idle.sentence.startswith("No significant skill in selection or timing; not better than equal weight (+0.0)")
     assert "level with rule (+0.0), its baseline" in idle.sentence
 
 

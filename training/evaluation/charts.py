@@ -53,7 +53,6 @@ _ON_TRAINING = "training days, by forecasts out of fold"
 
 
 def equity_chart(evaluation: Evaluation) -> Chart:
-    """Draw the returns of all policies."""
     low, high = (_gain_percent(edge) for edge in evaluation.random_band)
     windows = " Dotted vertical lines: a new window begins." if len(evaluation.played.days) > 1 else ""
     return _by_day(

@@ -36,7 +36,7 @@ class Look:
     last_day: str
     return_percent: float | None
     result: str
-    """The verdict."""
+    """The verdict's sentence."""
     run: str = ""
     """Name of the run or of the walk-forward test."""
     data: tuple[str, ...] = ()
@@ -46,7 +46,6 @@ class Look:
 
     @property
     def champion(self) -> tuple[str, int | None]:
-        """Return the run and generation of what was judged."""
         return self.run, self.champion_generation
 
     def is_beside(self, other: Look) -> bool:

@@ -124,7 +124,6 @@ class Overfitting:
     expected_best_ratio: float
     """Annualised information ratio that the best of `trials` without skill is expected to show."""
     note: str
-    """What limits them."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,6 @@ class Evaluation:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """Return the verdict on the champion."""
         played = self.played
         profit = {name: curves.daily_profit for name, curves in played.curves.items()}
         # The best baseline is sought among policies that do not know what is planted.
@@ -266,7 +264,6 @@ class Evaluation:
 
     @property
     def title(self) -> str:
-        """Return the heading of the page."""
         if self.folds:
             return f"{self.name}: walk-forward test of {len(self.folds)} champions"
         return f"{self.name}: champion on {self.split}"

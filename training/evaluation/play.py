@@ -70,7 +70,6 @@ class EquityCurves:
 
     @property
     def capital(self) -> float:
-        """Return the initial capital."""
         return float(self.equity[0, 0, 0])
 
     @property

@@ -58,13 +58,11 @@ class Judged:
     """A champion's result on some days."""
 
     generation: int
-    """Of the champion."""
     measures: dict[str, Estimate]
     """By the keys of `METRICS`; what the files do not hold is left out."""
     differences: dict[str, Estimate]
     """By the keys of `DIFFERENCES`, percent of the initial capital a year."""
     sentence: str
-    """The verdict."""
     best_baseline: str | None
     dates: Dates
     """(T,) days of the equity; (0,) where no file holds it."""
@@ -114,12 +112,10 @@ class ReportedRun:
 
     @property
     def days(self) -> str:
-        """Return the first and last validation day."""
         return DASH if self.market is None else " to ".join(self.market.splits["validation"])
 
     @cached_property
     def seconds(self) -> float:
-        """Return the seconds of all generations together."""
         return float(sum(record["seconds"]["total"] for record in self.records))
 
     @property

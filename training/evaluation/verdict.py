@@ -95,12 +95,11 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """Return the verdict in words."""
         found = [("selection", self.selection, self.has_selection)]
         found += [("timing", self.timing, self.has_timing)] if self.timing is not None else []
         shown = [f"{name} ({test.mean:+.1f})" for name, test, is_shown in found if is_shown]
         missing = " or ".join(name for name, _, is_shown in found if not is_shown)
-        skill = f"Skill in {' and '.join(shown)}" if shown else f"No skill shown in {missing}"
+        skill = f"Skill in {' and '.join(shown)}" if shown else f"No significant skill in {missing}"
         skill += f", not in {missing}" if shown and missing else ""
         equal = "better" if self.is_better_than_equal_weight else "not better"
         said = [skill, f"{equal} than equal weight ({self.over_equal_weight.mean:+.1f})"]

@@ -29,7 +29,6 @@ class Holding:
     column: int
     """Its place among all columns of the market."""
     entry_day: int
-    """Index of the session in which it was bought."""
     entry_price: float
     target_percent: float
     shares: float
@@ -43,7 +42,6 @@ class Holding:
 
     @property
     def target_price(self) -> float:
-        """Price at which it is sold."""
         return orders.target_price(self.entry_price, self.target_percent)
 
     @property

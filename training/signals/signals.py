@@ -128,7 +128,6 @@ class Parts:
 
     @property
     def expected(self) -> NDArray[np.float64]:
-        """Return the (n,) forecasts."""
         total: NDArray[np.float64] = self.groups.sum(axis=1) + self.constant
         return total if self.networks is None else np.add(total, self.networks)
 
