@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -183,6 +183,17 @@ def date_ticks(dates: Dates) -> list[Tick]:
     # A period may begin within one that has no session; the label names the period of the session.
     labels = (str(dates[place].astype("datetime64[M]" if step < 12 else "datetime64[Y]")) for place in places)
     return [Tick(float(shares[place]), label) for place, label in zip(places, labels, strict=True)]
+
+
+def day_axis(dates: Dates) -> dict[str, Any]:
+    """Return the x axis of a chart over consecutive sessions."""
+    return {"shares": even_shares(len(dates)), "ticks": date_ticks(dates), "labels": [str(day) for day in dates]}
+
+
+def number_axis(values: Sequence[int], name: str) -> dict[str, Any]:
+    """Return the x axis of a chart over consecutive integers, which are named in the readout."""
+    labels = [f"{name} {value}" for value in values]
+    return {"shares": even_shares(len(values)), "ticks": number_ticks(values), "labels": labels}
 
 
 def memory_chart(points: Sequence[MemoryPoint], limit_mb: float | None = None) -> Chart:

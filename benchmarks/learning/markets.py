@@ -210,7 +210,7 @@ def table_rows(kind: str, trained: Sequence[Record], rivals: Sequence[Record]) -
     if trained:
         yield from selection_lines([record["selection"] for record in trained])
         yield _curve([record["curve"] for record in trained])
-        yield f"{'':<12} chance of luck on training days at most {max(record['luck'] for record in trained):.1e}"
+        yield f"{'':<12} p-value on training days at most {max(record['luck'] for record in trained):.1e}"
 
 
 def _row(kind: str, policy: str, results: Sequence[Mapping[str, Any]]) -> str:

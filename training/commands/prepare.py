@@ -8,7 +8,7 @@ from pathlib import Path
 from data.raw.prepare import PrepareSummary, prepare
 from training.commands.arguments import PrepareArguments
 from training.evaluation.page.write import document, write_document
-from utils.charts import Chart, date_ticks, even_shares, lines_of, number
+from utils.charts import Chart, day_axis, lines_of, number
 from utils.errors import ConfigError
 from utils.tables import table
 
@@ -45,9 +45,7 @@ def render(summary: PrepareSummary, source: Path) -> str:
     coverage = Chart(
         title="Tickers that trade, by session",
         description=f"Tickers that trade in each session: at most {most:,}, in the last one {last:,}.",
-        shares=even_shares(len(survey.dates)),
-        ticks=date_ticks(survey.dates),
-        labels=survey.dates.astype(str).tolist(),
+        **day_axis(survey.dates),
         lines=lines_of({"tickers": survey.traded.astype(float)}, lambda values: number(values[-1], 0)),
         decimals=0,
     )

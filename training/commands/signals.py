@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import io
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,29 +23,17 @@ from utils.runs.run_log import write_atomically, write_json
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
-_ORDER_COLUMNS = {
-    "ticker": "ticker",
-    "coefficient": "coefficient",
-    "value": "value",
-    "% of capital": "percent_of_capital",
-    "expected %": "expected_percent",
-    "of it networks %": "networks_percent",
-    "close": "close",
-    "target %": "target_percent",
-    "target price": "target_price",
-    "latest exit": "latest_exit",
+_LABELS = {
+    "percent_of_capital": "% of capital",
+    "expected_percent": "expected %",
+    "networks_percent": "of it networks %",
+    "target_percent": "target %",
+    "entry_date": "bought",
+    "entry_price": "price",
+    "unrealised_percent": "gain %",
 }
-_POSITION_COLUMNS = {
-    "ticker": "ticker",
-    "shares": "shares",
-    "bought": "entry_date",
-    "price": "entry_price",
-    "close": "close",
-    "gain %": "unrealised_percent",
-    "target price": "target_price",
-    "latest exit": "latest_exit",
-    "status": "status",
-}
+"""Column labels where they are not the field's name."""
+_NOT_SHOWN = ("sessions_held", "looks_at")
 
 
 def run_signals(arguments: SignalsArguments) -> Signals:
@@ -128,7 +116,7 @@ def _evidence_values(champion: DDPGAgent) -> dict[str, Any]:
 def _tables(signals: Signals) -> list[str]:
     """Return orders, or why there are none, attributions and open positions as text."""
     if signals.orders:
-        texts = [f"orders\n{_table(signals.orders, _ORDER_COLUMNS)}"]
+        texts = [f"orders\n{_table(signals.orders)}"]
     else:
         best = signals.best_expected_percent
         reason = "nothing can be ordered"
@@ -138,13 +126,20 @@ def _tables(signals: Signals) -> list[str]:
         texts = [f"no order: {reason}"]
     texts += [f"{order.ticker} looks at most at {_attribution(order)}" for order in signals.orders if order.looks_at]
     if signals.positions:
-        texts.append(f"open positions\n{_table(signals.positions, _POSITION_COLUMNS)}")
+        texts.append(f"open positions\n{_table(signals.positions)}")
     return texts
 
 
-def _table(items: Sequence[object], columns: Mapping[str, str]) -> str:
-    """Return attributes of items under their labels; a column that the first item lacks is left out."""
-    rows = [{label: getattr(item, name) for label, name in columns.items()} for item in items]
+def _table(items: Sequence[object]) -> str:
+    """Return the fields of items, a row each; fields that the first item lacks are left out."""
+    rows = [
+        {
+            _LABELS.get(name, name.replace("_", " ")): value
+            for name, value in vars(item).items()
+            if name not in _NOT_SHOWN
+        }
+        for item in items
+    ]
     return table(rows, [label for label, value in rows[0].items() if value is not None])
 
 
