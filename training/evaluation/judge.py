@@ -1,4 +1,4 @@
-"""The judge: measures of every policy with intervals, the verdict, and what the choice among trials may have added."""
+"""The judge: measures of every policy with intervals, the verdict, and how much choosing among trials may have added."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HOLDING_INSTEAD = (
     "training showed significant evidence. Holding the market varied less there: the 95% interval of the yearly profit "
     "was 0.5 to 0.7 times as wide. Which of the two earns more in the long run is not known, and it is one history."
 )
-"""What is known of the choice between trading without evidence and holding the market."""
+"""Findings on trading without evidence as against holding the market."""
 CURVE_MEASURES = {
     "return": metrics.total_return_percent,
     "volatility": metrics.annualised_volatility_percent,
