@@ -53,7 +53,7 @@ class TunedRule:
 
 
 def mixed(own: Array, foreign: Array, share: float) -> Array:
-    """Mix scores with those of a path that has nothing to do with this one, so that their law stays alike."""
+    """Mix scores with those of an unrelated path, so that their law stays the same."""
     return share * own + math.sqrt(1.0 - share**2) * foreign
 
 

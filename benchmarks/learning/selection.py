@@ -1,4 +1,4 @@
-"""How well selection works: what fitness foretells of unseen profit, lineages left, the value of cash."""
+"""How well selection works: correlation of fitness with unseen profit, surviving lineages, the value of cash."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ class SelectionStudy:
         """Return plain numbers.
 
         Rank correlations are Spearman's over agents, None where all are equal or none were asked for. `initial_value`
-        is what waiting is worth to the champion on the first day of an episode, beside the profit that followed, in
-        percent of the initial capital: means over windows.
+        is the champion's value of cash on the first day of an episode, beside the profit that followed, in percent of
+        the initial capital: means over windows.
         """
         unseen = torch.stack(self.agents.unseen).mean(0)
         return {
@@ -124,7 +124,7 @@ class SelectionStudy:
 
 
 def best_elite(trainer: ERLTrainer) -> int:
-    """Return the row of the elite with the largest profit on the validation windows: the choice of a single agent."""
+    """Return the row of the elite with the largest profit on the validation windows."""
     span, profits = trainer.market.splits.validation, []
     for row in trainer.elites:
         agent = trainer.ensemble([row])

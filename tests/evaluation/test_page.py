@@ -211,7 +211,7 @@ def test_what_is_missing_is_left_out_or_explained() -> None:
     ):
         assert title not in titles
     assert "No ledger is kept" in shown.texts[0]
-    assert "has not been looked at" in html_report.render(small(looks=[]))
+    assert "Nothing has been evaluated on the holdout yet" in html_report.render(small(looks=[]))
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", shown.texts[0])
 
 

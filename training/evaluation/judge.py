@@ -1,4 +1,4 @@
-"""The judge: measures of every policy with intervals, the verdict, and how much choosing among trials may have added."""
+"""The judge: measures of every policy with intervals, the verdict, and how much choosing among trials may add."""
 
 from __future__ import annotations
 
