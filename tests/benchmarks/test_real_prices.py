@@ -106,7 +106,7 @@ def test_a_planted_market_is_praised_and_the_page_says_so(planted: tuple[list[st
     assert main_test["outcome"] == "better" and main_test["low"] > 0 and main_test["p_holm"] <= 0.05
     page = (out / PAGE).read_text()
     assert ("script", {}) in Page(page).elements and "://" not in page
-    assert "the champion earned more than random pickers" in page.split("In words")[0]
+    assert "the champion earned more than random selections" in page.split("In words")[0]
     assert "In 0 of 4 trainings of the product" in page
     assert "Survivors only" in page and "run over these test days once" in page
     costs = found(out)["universes"]["few"]["replays"]["champion"]
@@ -129,7 +129,7 @@ def test_a_martingale_is_not_praised(tmp_path: Path, capsys: pytest.CaptureFixtu
     main(words)
     assert [one["outcome"] for one in found(tmp_path / "case/out")["confirmatory"]] == ["open", "open"]
     printed = capsys.readouterr().out
-    assert "no difference is shown between the champion and random pickers" in printed
+    assert "no difference is shown between the champion and random selections" in printed
     assert "Nothing, by the comparisons that were named beforehand." in printed
     assert "would have been seen with a chance of 80%" in printed
     assert "In 2 of 2 trainings of the product the training days showed no significant evidence" in printed
@@ -241,7 +241,7 @@ DAYS = STEPS * WINDOWS
 def an_account(
     rng: np.random.Generator, seeds: int = 1, pickers: int = 0, edge: float = 0.0, exposure: float = 0.5
 ) -> Account:
-    """Random daily profits around an edge in percent a day, with random pickers if they are asked for."""
+    """Random daily profits around an edge in percent a day, with random selections if they are asked for."""
     profit = edge + rng.normal(0, 0.5, (seeds, WINDOWS, STEPS))
     equity = 1e6 * (1 + np.concatenate((np.zeros((seeds, WINDOWS, 1)), profit.cumsum(axis=2)), axis=2) / 100)
     ones = np.ones((seeds, WINDOWS))
