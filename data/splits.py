@@ -68,6 +68,46 @@ def make_splits(days: int, config: DataConfig, env: EnvironmentConfig) -> Splits
     return splits
 
 
+@dataclass(frozen=True)
+class FoldPlan:
+    """The number of folds of a walk-forward test and the lengths of their parts."""
+
+    folds: int
+    test_windows: int
+    """Episodes on a fold's test days, each beginning on the day on which the one before it ended."""
+    validation_days: int
+    train_days: int
+    """0: all days from the first with a full context on."""
+
+
+def make_folds(days: int, plan: FoldPlan, split: DataConfig, env: EnvironmentConfig) -> list[Splits]:
+    """Divide `days` sessions; the test days of each fold are its holdout, and those of the last one end with the data.
+
+    Test days are consecutive: a fold's begin on the day on which those of the fold before it end, with an account
+    that holds nothing. Between training, validation and test lie `max_holding_days` days that no part uses.
+
+    Raises:
+        DataError: a part of a fold holds no whole episode.
+    """
+    length, needed, purge = plan.test_windows * env.episode_steps, env.episode_steps + 1, env.max_holding_days + 1
+    folds = []
+    for number in range(1, plan.folds + 1):
+        first = days - 1 - length * (plan.folds + 1 - number)
+        validation = Span(first - purge - plan.validation_days + 1, first - purge)
+        last = validation.first - purge
+        earliest = max(last - plan.train_days + 1 if plan.train_days else 0, split.context_window_days)
+        fold = Splits(Span(earliest, last), validation, Span(first, first + length))
+        for name in ("train", "validation"):
+            found = getattr(fold, name).days
+            if found < needed:
+                raise DataError(
+                    f"expected at least {needed} {name} days in fold {number}, got {found} of {days} days in all; "
+                    "give more data, or other --folds, --test-windows, --validation-days or --train-days"
+                )
+        folds.append(fold)
+    return folds
+
+
 def random_windows(span: Span, steps: int, count: int, generator: torch.Generator) -> Tensor:
     """Draw the first days of episodes of `steps` steps, one in each of `count` equal parts of the span: (count,).
 

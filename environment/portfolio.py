@@ -228,7 +228,7 @@ class Portfolio:
     def _fill(self, orders: Orders, price: Tensor) -> None:
         """Buy in rank order with the cash of the last close; an order without a price lapses."""
         wanted = self._cut_to_volume(orders.coefficient * self.rules.stake, orders.stock, price)
-        with_costs, least = 1 + self._rate, _DUST * self.rules.initial_capital
+        with_costs, least = self.rules.purchase_factor, _DUST * self.rules.initial_capital
         wanted = torch.where(price > 0, wanted, self._zero) * with_costs
         paid = cut_to_cash(wanted, self.cash, least * with_costs)
         is_filled, value = paid > 0, paid / with_costs
@@ -270,7 +270,7 @@ class Portfolio:
         is_open ^= leaves
         worth = ledger.shares[rows] * price
         sold, kept = _summed(worth * torch.stack((leaves, is_open)))
-        self.cash += sold * (1 - self._rate)
+        self.cash += sold * self.rules.sale_factor
         torch.add(self.cash, kept, out=self.equity)
         if self.rules.loss_multiplier > 1:
             self._realised_loss[self.step_index] = _summed(self._losses(ledger.value[rows], worth, leaves))

@@ -76,7 +76,7 @@ class Decision:
     """(L, k) expected results of the largest orders, percent of the initial capital."""
     before: Accounts
     largest_order: float
-    cost_rate: float
+    purchase_factor: float
 
     @property
     def reward(self) -> Tensor:
@@ -88,7 +88,7 @@ class Decision:
     def after(self) -> Accounts:
         """Return the accounts after the orders."""
         invested = self.size.sum(-1) * self.largest_order
-        return self.before.after(invested * (1 + self.cost_rate), invested)
+        return self.before.after(invested * self.purchase_factor, invested)
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ class CashValue:
     """(3,) knots of the value function in opportunity."""
     largest_order: float
     """Share of the initial capital."""
-    cost_rate: float
-    """Of a leg, as a share of the value traded."""
+    purchase_factor: float
+    """Cash that an order takes, as a multiple of its value."""
     cash_knots: Tensor
     """(5,) knots in cash, shares of the initial capital."""
     spent: Tensor
@@ -121,10 +121,10 @@ class CashValue:
         features = len(knots) * 3 * len(_CASH) * len(opportunity)
         weights = torch.zeros(features, dtype=torch.float64, device=device)
         cash = torch.tensor(_CASH, dtype=torch.float64, device=device)
-        paid = rules.largest_order * (1 + rules.cost_rate)
+        paid = rules.largest_order * rules.purchase_factor
         spent = torch.tensor((paid, paid, paid - rules.largest_order), dtype=torch.float64, device=device)
         by_left = hats(left, knots) * (left > 0)[:, None]
-        return cls(weights, by_left, opportunity, rules.largest_order, rules.cost_rate, cash, spent)
+        return cls(weights, by_left, opportunity, rules.largest_order, rules.purchase_factor, cash, spent)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what was learned."""
@@ -206,7 +206,7 @@ class CashValue:
         """
         if slopes is None:
             slopes = self.slopes(accounts.left, accounts.opportunity)
-        per_order = self.largest_order * (1 + self.cost_rate)
+        per_order = self.largest_order * self.purchase_factor
         # Smaller orders are not placed, unless all of the cash pays for no more.
         smallest = MIN_COEFFICIENT / MAX_COEFFICIENT * min(1.0, 1.0 / per_order)
         sizes: list[Tensor] = []
@@ -228,7 +228,7 @@ class CashValue:
                 sizes.append(size + (size * (size >= smallest) - size).detach())
             else:
                 sizes.append(size * (is_ordered & (size >= smallest)))
-        return Decision(torch.stack(sizes, dim=1), best, accounts, self.largest_order, self.cost_rate)
+        return Decision(torch.stack(sizes, dim=1), best, accounts, self.largest_order, self.purchase_factor)
 
 
 @dataclass(frozen=True)

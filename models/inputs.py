@@ -38,7 +38,7 @@ INPUTS = len(GROUP_OF_INPUT)
 NETWORK_INPUTS = INPUTS - 1
 """All but the constant: networks have biases."""
 _BANK = 2 * _SCALES + 1
-_CLIP = 6.0
+BANK_CLIP = 6.0
 """Standard deviations to which the bank is clipped; the responses' forecasts are not: their rare extremes matter."""
 _NETWORK_CLIP = 10.0
 """Likewise for networks, which extrapolate badly."""
@@ -58,16 +58,12 @@ class TradeInputs:
         """Fit responses and standardisation to the (days,) learned days."""
         responses = _responses(market, learned)
         raw = _raw(market, responses)[learned[:, None] & np.isfinite(market.close)]
-        std = raw.std(axis=0, dtype=np.float64)
-        if not std[:_SCALES].max(initial=0.0) > 0:
-            raise DataError("expected closes that move, got constant ones on all training days")
-        mean = raw.mean(axis=0, dtype=np.float64).astype(np.float32)
-        return cls(mean, np.where(std > 0, std, 1.0).astype(np.float32), responses)
+        return cls(*standardisation(raw), responses)
 
     def of(self, market: Market) -> Float32Array:
         """Return the (days, n, inputs) of a market; row t depends on closes up to t only."""
         x = (_raw(market, self.responses) - self.mean) / self.std
-        x[..., :_BANK] = np.clip(x[..., :_BANK], -_CLIP, _CLIP)
+        x[..., :_BANK] = np.clip(x[..., :_BANK], -BANK_CLIP, BANK_CLIP)
         return np.concatenate((np.ones_like(x[..., :1]), x), axis=2)
 
     def for_networks(self, x: Tensor) -> Tensor:
@@ -85,6 +81,16 @@ class TradeInputs:
         """Return a market's inputs `x` of some days, with the forecasts of responses fitted to other days in place."""
         forecast = (_forecast(market, _responses(market, learned))[days] - self.mean[_BANK:]) / self.std[_BANK:]
         return np.concatenate((x[days, :, : 1 + _BANK], forecast), axis=2)
+
+
+def standardisation(raw: Float32Array) -> tuple[Float32Array, Float32Array]:
+    """Return means and standard deviations, (inputs,) each, of (rows, inputs) that begin with the bank; DataError
+    where no close moves."""
+    std = raw.std(axis=0, dtype=np.float64)
+    if not std[:_SCALES].max(initial=0.0) > 0:
+        raise DataError("expected closes that move, got constant ones on all training days")
+    mean = raw.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return mean, np.where(std > 0, std, 1.0).astype(np.float32)
 
 
 def _responses(market: Market, learned: BoolArray) -> Responses:

@@ -101,7 +101,7 @@ def given(replayed: Transitions, agents: int, cash_value: CashValue) -> Decision
     """Return the replayed decisions of N accounts, the same for each agent: a decision in A * N."""
     size, best = (_of_each(agents, part) for part in (replayed.action, replayed.best))
     accounts = replayed.state.map(partial(_of_each, agents))
-    return Decision(size, best, accounts, cash_value.largest_order, cash_value.cost_rate)
+    return Decision(size, best, accounts, cash_value.largest_order, cash_value.purchase_factor)
 
 
 def _of_each(agents: int, values: Tensor) -> Tensor:

@@ -180,7 +180,7 @@ def _transitions(lived: Tensors, env: Portfolio, cash_value: CashValue, agents: 
     if len(lived.get("size", ())) < 2:
         return {}
     before, days = Accounts(**{f.name: lived[f.name] for f in fields(Accounts)}), len(lived["size"]) - 1
-    after = Decision(lived["size"], lived["best"], before, cash_value.largest_order, cash_value.cost_rate).after
+    after = Decision(lived["size"], lived["best"], before, cash_value.largest_order, cash_value.purchase_factor).after
     columns = {f"state_{name}": value[:-1] for name, value in vars(before).items()}
     columns |= {f"after_{name}": value[:-1] for name, value in vars(after).items()}
     columns |= {f"next_{name}": value[1:] for name, value in vars(before).items()} | {"next_best": lived["best"][1:]}

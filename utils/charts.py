@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +56,7 @@ class Band(NamedTuple):
     high: FloatArray
 
 
-class Mark(NamedTuple):
+class Marker(NamedTuple):
     """A symbol at a share of the width and a value."""
 
     share: float
@@ -78,8 +78,8 @@ class Chart:
     lines: Sequence[Line]
     bands: Sequence[Band] = ()
     verticals: Sequence[Tick] = ()
-    marks: Sequence[Mark] = ()
-    segments: Sequence[tuple[Mark, Mark]] = ()  # marks joined by a straight line of the second one's kind
+    marks: Sequence[Marker] = ()
+    segments: Sequence[tuple[Marker, Marker]] = ()  # marks joined by a straight line of the second one's kind
     note: str = ""
     unit: str = ""
     decimals: int = 1
@@ -175,6 +175,17 @@ def date_ticks(dates: Dates) -> list[Tick]:
     return [Tick(float(shares[place]), label) for place, label in zip(places, labels, strict=True)]
 
 
+def day_axis(dates: Dates) -> dict[str, Any]:
+    """Return the x axis of a chart over consecutive sessions."""
+    return {"shares": even_shares(len(dates)), "ticks": date_ticks(dates), "labels": [str(day) for day in dates]}
+
+
+def number_axis(values: Sequence[int], name: str) -> dict[str, Any]:
+    """Return the x axis of a chart over consecutive integers, which are named in the readout."""
+    labels = [f"{name} {value}" for value in values]
+    return {"shares": even_shares(len(values)), "ticks": number_ticks(values), "labels": labels}
+
+
 def memory_chart(points: Sequence[MemoryPoint], limit_mb: float | None = None) -> Chart:
     """Chart memory over time, from at least one point: resident, unique to the process, and on the GPU if any."""
     times, resident, unique, gpu = np.array([point[1:] for point in points], dtype=np.float64).T
@@ -197,7 +208,7 @@ def memory_chart(points: Sequence[MemoryPoint], limit_mb: float | None = None) -
         ],
         labels=[f"{point[0]}, {number(point[1] / seconds, 1)} {unit}" for point in points],
         lines=lines_of(series, lambda sizes: f"{number(sizes[-1], 0)} MiB"),
-        marks=[Mark(shares[peak], resident[peak], "mark-target", "peak", title)],
+        marks=[Marker(shares[peak], resident[peak], "mark-target", "peak", title)],
         unit=" MiB",
         decimals=0,
     )

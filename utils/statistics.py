@@ -1,7 +1,7 @@
-"""How much of a result may be luck: block bootstrap, tests of a mean, deflated ratios.
+"""Significance of daily results: block bootstrap, tests of a mean, deflated ratios, backtest overfitting.
 
-Daily series are (days,) arrays in order of time. Where trials are counted, a trial is a policy whose result was looked
-at before the best one was chosen.
+Daily series are (days,) arrays in order of time. A trial is a policy whose result was seen before the best one was
+chosen.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 LEVEL = 0.95
-"""Of every interval."""
+"""Confidence level of every interval."""
 EDGES = (50 * (1 - LEVEL), 50 * (1 + LEVEL))
 """Its percentiles."""
 RESAMPLES = 2000
 _EULER = 0.5772156649015329
 _BLOCKS = 16
-"""Of cross-validation by combinations; the number of Bailey et al. 2017."""
+"""Of combinatorial cross-validation; the number of Bailey et al. 2017."""
 
 
 def mean_block_days(days: int) -> float:
@@ -36,7 +36,7 @@ def mean_block_days(days: int) -> float:
 def stationary_bootstrap(days: int, resamples: int, mean_block: float, generator: np.random.Generator) -> IntArray:
     """Draw the days of resampled series, (resamples, days), in blocks of geometric length (Politis & Romano 1994).
 
-    A day follows the one before it, the first the last, with probability 1 - 1 / `mean_block`; else it is drawn anew.
+    Each day follows the one before it (circularly) with probability 1 - 1 / `mean_block`; otherwise it is drawn anew.
     """
     begins = generator.random((resamples, days)) < 1.0 / mean_block
     begins[:, :1] = True
@@ -63,7 +63,7 @@ def bootstrap_intervals(
 
 @dataclass(frozen=True)
 class MeanTest:
-    """A test whether the mean of a time series, chosen among `trials` for being large, is above zero."""
+    """A test whether the mean of a time series, the best of `trials`, is above zero."""
 
     mean: float
     standard_error: float
@@ -87,11 +87,11 @@ class MeanTest:
 
 
 def mean_test(values: Array, trials: int = 1, mean_block: float | None = None) -> MeanTest:
-    """Test the mean of a (days,) series that may depend on its own past, by default in blocks of `mean_block_days`.
+    """Test the mean of a (days,) series that may be autocorrelated, by default in blocks of `mean_block_days`.
 
     The variance is that of the stationary bootstrap in closed form (Politis & Romano 1994): with c(k) the circular
-    autocovariance and q = 1 - 1 / mean block, n Var = c(0) + 2 sum_k (1 - k / n) q^k c(k). It is made free of bias for
-    a series without memory, and the degrees of freedom are those of that spectral estimate, n / sum of squared weights
+    autocovariance and q = 1 - 1 / mean block, n Var = c(0) + 2 sum_k (1 - k / n) q^k c(k). It is unbiased for
+    white noise, and the degrees of freedom are those of that spectral estimate, n / sum of squared weights
     (Priestley 1981), less one for the mean.
     """
     days = len(values)
@@ -108,20 +108,20 @@ def mean_test(values: Array, trials: int = 1, mean_block: float | None = None) -
     return MeanTest(float(values.mean()), math.sqrt(variance / (1 - lost) / days), freedom, trials)
 
 
-def chance_of_rank(value: float, others: Array, trials: int = 1) -> float:
-    """Return the chance that one of `trials` draws like the (n,) `others` reaches `value`, at most 1 (Bonferroni).
+def rank_p_value(value: float, others: Array, trials: int = 1) -> float:
+    """Return the p-value of `value` as the best of `trials` draws from the law of the (n,) `others` (Bonferroni).
 
-    The rank among them, (1 + how many reach it) / (n + 1), is exact for one trial. Beyond the largest of them the tail
-    of a normal law goes on, by Student's t since its mean and deviation come from `others`.
+    The rank among them, (1 + how many reach it) / (n + 1), is exact for one trial. Beyond the largest of them it is the
+    tail of a normal law, by Student's t since its mean and deviation are estimated from `others`.
     """
     count = len(others)
     reached = int((others >= value).sum())
-    chance = (1 + reached) / (count + 1)
+    p_value = (1 + reached) / (count + 1)
     spread = float(others.std(ddof=1)) if count > 1 else 0.0
     if reached == 0 and spread > 0:
         score = (value - float(others.mean())) / (spread * math.sqrt(1 + 1 / count))
-        chance = min(chance, float(stdtr(count - 1, -score)))
-    return min(1.0, trials * chance)
+        p_value = min(p_value, float(stdtr(count - 1, -score)))
+    return min(1.0, trials * p_value)
 
 
 def expected_best_sharpe(deviation: float, trials: int) -> float:
@@ -164,7 +164,7 @@ def overfitting_probability(profits: Array) -> float | None:
     Combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado & Zhu 2017, "The probability of backtest
     overfitting"): the days form 16 blocks; for each choice of half of them the trial that earned most there is ranked
     among all trials on the other half. Pure noise gives about 0.5, a trial that is truly better about 0. A rank at the
-    median counts half, so that trials that are all alike give 0.5.
+    median counts half, so that identical trials give 0.5.
 
     Args:
         profits: (trials, seeds, days); a trial earns the median over its seeds. NaN: the trial lacks that seed.
@@ -176,13 +176,13 @@ def overfitting_probability(profits: Array) -> float | None:
     if trials < 2 or days < _BLOCKS:
         return None
     block = days // _BLOCKS
-    # The first days are left out where the blocks do not use all of them up.
+    # The first days are left out where the blocks do not cover all of them.
     sums = profits[..., days - _BLOCKS * block :].reshape(*profits.shape[:2], _BLOCKS, block).sum(-1)
     halves = np.array(list(combinations(range(_BLOCKS), _BLOCKS // 2)))
     is_chosen = np.zeros((len(halves), _BLOCKS))
     np.put_along_axis(is_chosen, halves, 1.0, axis=1)
     inside = np.stack([np.nanmedian(is_chosen @ trial.T, axis=1) for trial in sums])
-    # Halves come in an order in which the last one holds what the first one leaves.
+    # In this order the last half is the complement of the first.
     outside = inside[:, ::-1]
     best = np.take_along_axis(outside, inside.argmax(axis=0)[None], axis=0)
     rank = (outside < best).sum(axis=0) + ((outside == best).sum(axis=0) + 1) / 2

@@ -50,7 +50,7 @@ from models.inputs import GROUPS
 from models.population import input_mask_of
 from training import rollout_worker
 from training.erl_trainer import ERLTrainer
-from training.evaluation.tracks import CHAMPION
+from training.evaluation.baselines import CHAMPION
 from training.evolution import elite_count, ranked
 from training.forecasts.relative import Blend
 from utils.jobs.job import Executor

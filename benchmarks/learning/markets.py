@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.learning.rivals import rivals_job
+from benchmarks.learning.baselines import baselines_job
 from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT, ChampionStudy, SelectionStudy
 from benchmarks.learning.study import (
     Experiment,
@@ -52,7 +52,7 @@ from benchmarks.learning.unseen import (
 from data.market import Market
 from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
-from training.evaluation.tracks import CHAMPION, ORACLE, RULE
+from training.evaluation.baselines import CHAMPION, ORACLE, RULE
 from training.run.trainer import build_trainer
 from utils.config.settings import settings_hash
 from utils.config.trader import Config, MarketKind
@@ -212,7 +212,7 @@ def table_rows(kind: str, trained: Sequence[Record], rivals: Sequence[Record]) -
     if trained:
         yield from selection_lines([record["selection"] for record in trained])
         yield _curve([record["curve"] for record in trained])
-        yield f"{'':<12} chance of luck on training days at most {max(record['luck'] for record in trained):.1e}"
+        yield f"{'':<12} p-value on training days at most {max(record['luck'] for record in trained):.1e}"
 
 
 def _row(kind: str, policy: str, results: Sequence[Mapping[str, Any]]) -> str:
@@ -298,7 +298,7 @@ def run_markets(arguments: argparse.Namespace, words: Sequence[str]) -> None:
             config = study_config([*words, "--synthetic.kind", kind])
             labels = {"study": "markets", "kind": kind}
             rivals = [
-                Experiment(key_of(own, unseen, **labels, played="rivals"), partial(rivals_job, own, unseen))
+                Experiment(key_of(own, unseen, **labels, played="rivals"), partial(baselines_job, own, unseen))
                 for own in of_each_seed(config, seeds)
             ]
             trained = market_jobs(

@@ -1,13 +1,13 @@
 """Praise where nothing can be learned: `python -m benchmarks.learning null [--runs N] [--data FILE] [--json FILE]`.
 
-Null markets: the martingale; the real prices of --data, their days drawn by lot and each stock's mean return made 0;
-the same with each stock's mean return made the market's, so that holding anything pays and choosing does not. Each run
+Null markets: the martingale; the real prices of --data, their days drawn at random and each stock's mean return set to
+0; the same with each stock's mean return set to the market's, so that holding pays and selection does not. Each run
 draws a market of its own and asks for the verdict that a report would give.
 
 Trained: a population learns briefly on it as on any other; its champion is judged on the validation days and on the
-holdout, neither of which chose anything; rivals are fitted as in `markets`. Untrained, --cheap-runs: an agent whose
-critic has random weights, and fixed tilts (high beta, low price, high volatility), judged on the holdout; rivals are
-those that learn nothing. Rates are percent of the runs with 95% intervals (Clopper and Pearson).
+holdout, on neither of which anything was chosen; baselines are fitted as in `markets`. Untrained, --cheap-runs: an
+agent whose forecasts have random weights, and fixed tilts (high beta, low price, high volatility), judged on the
+holdout; baselines are those that learn nothing. Rates are percent of the runs with 95% intervals (Clopper and Pearson).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
+from benchmarks.learning.baselines import fit_baselines
 from benchmarks.learning.markets import MARTINGALE, Budget, budget_of, fit, of_each_seed
 from benchmarks.learning.praise import Judge, Praise, ProfitAndOrders, play_policy, praise_rows, setup_on
-from benchmarks.learning.rivals import fit_rivals
 from benchmarks.learning.study import (
     Experiment,
     Record,
@@ -47,9 +47,8 @@ from models.cash_value import CashValue
 from models.ddpg_agent import DDPGAgent, Evidence
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.trader import Traders
-from training.evaluation.baselines import ScoreRule, score_policy
-from training.evaluation.opponents import simple_rules
-from training.evaluation.tracks import EvaluationSetup, play_agent
+from training.evaluation.baselines import ScoreRule, score_policy, simple_rules
+from training.evaluation.play import EvaluationSetup, play_agent
 from utils.config.settings import settings_hash
 from utils.config.trader import Config, DataConfig
 from utils.errors import DataError
@@ -157,19 +156,19 @@ def trained_run(kind: str, config: Config, budget: Budget) -> Record:
     """Train on a null market; return what is claimed of its champion on its holdout and on its validation days."""
     market = NULL_MARKETS[kind](config)
     trained = fit(config, market, budget)
-    rivals = {name: rival(market) for name, (rival, _) in fit_rivals(market, config).items()}
+    baselines = {name: rule(market) for name, (rule, _) in fit_baselines(market, config).items()}
     praise: dict[str, Praise] = {}
     for name, span in ((HOLDOUT, market.splits.holdout), (VALIDATION, market.splits.validation)):
         setup = setup_on(market, config, span)
-        judge = Judge.on(setup, rivals, config.evaluation.random_pickers, config.seed)
+        judge = Judge.on(setup, baselines, config.evaluation.random_pickers, config.seed)
         champion = trained.trainer.champion
         praise[name] = {**judge.praise(_played(setup, champion)), "has_evidence": champion.evidence.is_significant}
     return {"praise": praise, **trained.record()}
 
 
 def _played(setup: EvaluationSetup, agent: DDPGAgent) -> ProfitAndOrders:
-    track, _, orders = play_agent(setup, agent)
-    return track.daily_profit[0], orders
+    curves, _, orders = play_agent(setup, agent)
+    return curves.daily_profit[0], orders
 
 
 def untrained_agent(market: Market, config: Config) -> DDPGAgent:

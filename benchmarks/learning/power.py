@@ -2,7 +2,7 @@
 
 How often the planted rule, which has skill, is praised on one holdout; and half of it: its scores are mixed with those
 of an unrelated path so that it earns half. Each run draws a path of its own. Size, target and mixture are tuned on the
-training days of one path. Rivals are those that learn nothing.
+training days of one path. Baselines are those that learn nothing.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ from benchmarks.learning.study import (
 )
 from benchmarks.learning.unseen import CPU, training_market, tuned, tuning_windows
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import ScoreRule, score_policy
-from training.evaluation.opponents import simple_rules
-from training.evaluation.tracks import RULE
+from training.evaluation.baselines import RULE, ScoreRule, score_policy, simple_rules
 from training.rollout import play
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
@@ -55,7 +53,7 @@ class TunedRule:
 
 
 def mixed(own: Array, foreign: Array, share: float) -> Array:
-    """Mix scores with those of a path that has nothing to do with this one, so that their law stays alike."""
+    """Mix scores with those of an unrelated path, so that their law stays the same."""
     return share * own + math.sqrt(1.0 - share**2) * foreign
 
 

@@ -14,11 +14,11 @@ from data.market import Market
 from data.splits import Span, consecutive_windows
 from environment.orders import Orders
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import ScoreRule
-from training.evaluation.tracks import (
+from training.evaluation.baselines import EQUAL, ScoreRule
+from training.evaluation.play import (
     EvaluationSetup,
-    play_equal_weight,
-    play_pickers,
+    play_held,
+    play_random,
     play_rules,
     play_shifted,
     purchases,
@@ -51,44 +51,45 @@ def play_policy(setup: EvaluationSetup, policy: Policy) -> ProfitAndOrders:
 
 @dataclass(frozen=True)
 class Judge:
-    """What policies are judged against on one setup; each draws random pickers of its own."""
+    """What policies are judged against on one setup; each draws random selections of its own."""
 
     setup: EvaluationSetup
     equal_weight: Array
-    rivals: Mapping[str, Array]
-    """(days,) profits by rival."""
-    pickers: int
+    baselines: Mapping[str, Array]
+    """(days,) profits by baseline."""
+    random_selections: int
     generator: torch.Generator
 
     @classmethod
-    def on(cls, setup: EvaluationSetup, rivals: Mapping[str, ScoreRule], pickers: int, seed: int) -> Judge:
+    def on(cls, setup: EvaluationSetup, baselines: Mapping[str, ScoreRule], count: int, seed: int) -> Judge:
         """Play what does not depend on the policy that is judged."""
-        profits = {name: track.daily_profit[0] for name, track in play_rules(setup, rivals).items()}
+        profits = {name: curves.daily_profit[0] for name, curves in play_rules(setup, baselines).items()}
         generator = named_generator(seed, "random pickers")
-        return cls(setup, play_equal_weight(setup).daily_profit[0], profits, pickers, generator)
+        return cls(setup, play_held(setup)[EQUAL].daily_profit[0], profits, count, generator)
 
     def praise(self, played: ProfitAndOrders) -> Praise:
         """Return every claim of the report's verdict on a policy, true or not.
 
-        Claims are the verdict's properties that are true or false, and the outcome of the contest with the best rival.
+        Claims are the verdict's properties that are true or false, and the comparison with the best baseline.
         """
         profit, orders = played
-        pickers, shifted = (
-            draw(self.setup, orders, self.pickers, self.generator).daily_profit for draw in (play_pickers, play_shifted)
+        same_day, shifted = (
+            draw(self.setup, orders, self.random_selections, self.generator).daily_profit
+            for draw in (play_random, play_shifted)
         )
         known = known_share(orders, self.setup.env.rules)
-        judgement = verdict(
+        found = verdict(
             profit,
-            pickers,
+            same_day,
             self.equal_weight,
             shifted=Shifted(shifted, known),
-            rivals=self.rivals,
+            baselines=self.baselines,
         )
-        values = {name: getattr(judgement, name) for name in dir(judgement) if not name.startswith("_")}
+        values = {name: getattr(found, name) for name in dir(found) if not name.startswith("_")}
         claims = {name: bool(value) for name, value in values.items() if isinstance(value, bool | np.bool_)}
-        if judgement.contest is not None:
-            outcome = judgement.contest.outcome
-            claims |= {f"is_{found} the best rival": outcome == found for found in ("better than", "worse than")}
+        if found.best_baseline is not None:
+            outcome = found.best_baseline.outcome
+            claims |= {f"is_{words} the best baseline": outcome == words for words in ("better than", "worse than")}
         return claims
 
 

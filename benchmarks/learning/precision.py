@@ -26,7 +26,7 @@ from data.market import Market
 from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
 from models.trader import Forecasts
-from training.evaluation.tracks import CHAMPION
+from training.evaluation.baselines import CHAMPION
 from training.forecasts import ridge
 from utils.config.trader import Config
 from utils.errors import ConfigError

@@ -1,4 +1,4 @@
-"""How well selection works: what fitness foretells of unseen profit, lineages left, the value of cash."""
+"""How well selection works: correlation of fitness with unseen profit, surviving lineages, the value of cash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from models import genome
 from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
 from training.erl_trainer import ERLTrainer
-from training.evaluation.tracks import CHAMPION
+from training.evaluation.baselines import CHAMPION
 from training.rollout import roll_out
 from training.rollout_worker import RolloutWorker
 from utils.runs.seeding import named_generator
@@ -107,8 +107,8 @@ class SelectionStudy:
         """Return plain numbers.
 
         Rank correlations are Spearman's over agents, None where all are equal or none were asked for. `initial_value`
-        is what waiting is worth to the champion on the first day of an episode, beside the profit that followed, in
-        percent of the initial capital: means over windows.
+        is the champion's value of cash on the first day of an episode, beside the profit that followed, in percent of
+        the initial capital: means over windows.
         """
         unseen = torch.stack(self.agents.unseen).mean(0)
         return {
@@ -123,7 +123,7 @@ class SelectionStudy:
 
 
 def best_elite(trainer: ERLTrainer) -> int:
-    """Return the row of the elite with the largest profit on the validation windows: the choice of a single agent."""
+    """Return the row of the elite with the largest profit on the validation windows."""
     span, profits = trainer.market.splits.validation, []
     for row in trainer.elites:
         agent = trainer.committee([row])

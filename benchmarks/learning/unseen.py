@@ -18,10 +18,8 @@ from data.synthetic.built_in import MARKET_SEED, PlantedScores, built_in_market
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
-from training.evaluation.baselines import ScoreRule, score_policy
-from training.evaluation.opponents import tune_planted
-from training.evaluation.rivals import TUNING_WINDOWS
-from training.evaluation.tracks import ORACLE, RULE
+from training.evaluation.baselines import ORACLE, RULE, ScoreRule, score_policy, tune_planted
+from training.evaluation.supervised import TUNING_WINDOWS
 from training.rollout import Rollout, play, roll_out
 from utils.config.trader import Config
 from utils.errors import ConfigError

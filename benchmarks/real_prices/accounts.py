@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from training.evaluation.tracks import EquityCurves
+from training.evaluation.play import EquityCurves
 
 Array = npt.NDArray[np.float64]
 Record = dict[str, Any]
 BLOCKS = 5
-"""Parts of a window for which each random picker's profit is kept; of single days their mean is."""
+"""Parts of a window for which each random selection's profit is stored; of single days only their mean."""
 _DIGITS = 9
 _TOTALS = tuple(field.name for field in fields(EquityCurves) if field.name != "equity")
 
 
 @dataclass(frozen=True)
 class Pickers:
-    """Random pickers with a policy's orders, (S, ...) by seed; profits in percent of the initial capital."""
+    """Random selections with a policy's orders, (S, ...) by seed; profits in percent of the initial capital."""
 
     daily: Array
-    """(S, days) mean of the same-day pickers' profits."""
+    """(S, days) mean of the same-day random selections' profits."""
     blocks: Array
     """(S, count, blocks) profits of each over parts of the windows."""
     shifted: Array
@@ -35,9 +35,9 @@ class Pickers:
     def each(self, windows: slice, steps: int) -> Array:
         """Return (S * count, days) profits over some windows: the mean over seeds, and what each earned beyond its own.
 
-        Seeds of a policy buy much the same stocks. Pickers that were means over seeds of lots drawn apart would differ
-        less than it does from what luck gives, and it would look skilled. What a picker earned beyond the mean is
-        spread evenly over the days of each block, so that sums and daily means are exact.
+        Seeds of a policy buy much the same stocks. Means over seeds of independent draws would vary less than the
+        policy does by chance, and it would look skilled. What a random selection earned beyond the mean is spread
+        evenly over the days of each block, so that sums and daily means are exact.
         """
         days = slice(steps * windows.start, steps * windows.stop)
         own = self.blocks[..., BLOCKS * windows.start : BLOCKS * windows.stop]
@@ -56,7 +56,7 @@ class Account:
     rank_ic: Array
     """(S, days) rank correlation over stocks of scores and results; NaN where there is none."""
     replays: Mapping[str, Array]
-    """(S, days) profits of the same orders under other rules, by label; of rules and rivals their own orders."""
+    """(S, days) profits of the same orders under other rules, by label; of rules and baselines their own orders."""
     pickers: Pickers | None = None
 
     @property
@@ -119,7 +119,7 @@ def pack(values: Array, digits: int = _DIGITS) -> list[float | None]:
 
 
 def pack_pickers(track: EquityCurves, shifted: EquityCurves, known_share: Array) -> Record:
-    """Return what is kept of random pickers as JSON values."""
+    """Return the stored profits of random selections as JSON values."""
     edges = block_edges(track.equity.shape[2] - 1)
     percent = 100 / track.capital * np.diff(track.equity[:, :, edges], axis=2)
     return {

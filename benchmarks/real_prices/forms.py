@@ -9,7 +9,7 @@ from benchmarks.learning.ablations import keep_genes
 from benchmarks.learning.markets import Alteration
 from models.ddpg_agent import DDPGAgent, Evidence
 from training.erl_trainer import ERLTrainer
-from training.evaluation.tracks import CHAMPION
+from training.evaluation.baselines import CHAMPION
 from training.forecasts.ridge import traders_of
 
 PRODUCT = "product"

@@ -13,9 +13,9 @@ from scipy.special import ndtri
 from benchmarks.learning.study import holm
 from benchmarks.real_prices.accounts import Account, Array
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison
-from training.evaluation.assessment import measures_of
-from training.evaluation.tracks import EQUAL, HOLD
-from training.evaluation.verdict import Judgement, Shifted, verdict, yearly
+from training.evaluation.baselines import EQUAL, HOLD
+from training.evaluation.judge import measures_of
+from training.evaluation.verdict import Shifted, Verdict, verdict, yearly
 from training.forecasts.skill import beta, summed_up
 from utils import metrics
 from utils.statistics import (
@@ -49,7 +49,7 @@ class Field:
     """All that was played in one universe."""
 
     accounts: Mapping[str, Account]
-    """Trained policies first, then rivals and rules."""
+    """Trained policies first, then baselines."""
     trained: Sequence[str]
     windows_of_fold: int
     holding_days: int
@@ -61,7 +61,7 @@ class Field:
 
     @property
     def rivals(self) -> list[str]:
-        """Return the policies among which the best rival is sought: what is held at equal weight is not one."""
+        """Return the policies among which the best baseline is sought: what is held at equal weight is not one."""
         return [name for name in self.accounts if name not in (*self.trained, EQUAL, HOLD)]
 
     @property
@@ -81,7 +81,7 @@ class Field:
         profits: Array = np.repeat(exposure, days, axis=1) * self.equal.track.daily_profit[0]
         return profits
 
-    def judge(self, account: Account) -> Judgement:
+    def judge(self, account: Account) -> Verdict:
         """Return the verdict that a report of the product would give on the means over seeds."""
         known = account.pickers
         assert known is not None
@@ -91,20 +91,20 @@ class Field:
             known.each(slice(0, account.windows), account.steps),
             self.equal.profit,
             shifted=shifted,
-            rivals={name: self.accounts[name].profit for name in self.rivals},
+            baselines={name: self.accounts[name].profit for name in self.rivals},
         )
 
     def difference(self, policy: str, against: str) -> MeanTest:
         """Test the yearly difference of a policy from another, percent of the capital, paired by day."""
         account = self.accounts[policy]
         if against == BEST_RIVAL:
-            contest = self.judge(account).contest
-            assert contest is not None
-            return contest.test
+            best = self.judge(account).best_baseline
+            assert best is not None
+            return best.test
         return yearly(mean_test(account.profit - self.other(account, against)))
 
     def other(self, account: Account, against: str) -> Array:
-        """Return the (days,) profits that an account is held against."""
+        """Return the (days,) profits that an account is compared with."""
         if against == AT_EXPOSURE:
             found: Array = self.at_exposure(account).mean(axis=0)
             return found
@@ -121,11 +121,11 @@ class Finding:
 
     comparison: Comparison
     against: str
-    """Whom it was held against; of the best rival the name."""
+    """Whom it was compared with; of the best baseline the name."""
     test: MeanTest
     """Percent of the capital a year."""
     p_value: float
-    """Two-sided; where the best rival was sought it allows for that choice."""
+    """Two-sided; where the best baseline was sought it allows for that choice."""
     p_holm: float
     """Allows for all comparisons of the plan."""
 
@@ -146,11 +146,11 @@ def confirm(fields: Mapping[str, Field], comparisons: Sequence[Comparison]) -> l
         p_value, against = two_sided(test), own.against
         if own.against in (PICKERS, BEST_RIVAL):
             judgement = field.judge(field.accounts[own.policy])
-            if own.against == BEST_RIVAL and judgement.contest is not None:
-                against = judgement.contest.rival
-            # As in the verdict, choice has to be shown among pickers as well as in time.
+            if own.against == BEST_RIVAL and judgement.best_baseline is not None:
+                against = judgement.best_baseline.name
+            # As in the verdict, selection has to be significant among random selections as well as in time.
             if own.against == PICKERS and test.mean > 0:
-                p_value = max(p_value, min(1.0, judgement.picker_chance))
+                p_value = max(p_value, min(1.0, judgement.rank_p_value))
         rows.append((own, against, test, p_value))
     corrected = holm([p_value for *_, p_value in rows])
     return [Finding(*row, p_holm) for row, p_holm in zip(rows, corrected, strict=True)]

@@ -13,9 +13,9 @@ from benchmarks.real_prices.accounts import BLOCKS, Account, Array, block_edges
 from benchmarks.real_prices.measures import YEAR, Field, Figure
 from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, cap_label, cost_label, loss_label
 from benchmarks.real_prices.report import Report
+from training.evaluation.baselines import EQUAL
 from training.evaluation.page import svg
 from training.evaluation.page.write import document
-from training.evaluation.tracks import EQUAL
 from utils.charts import Band, Chart, Line, Tick, date_ticks, even_shares, number, percent, scale_of
 from utils.statistics import EDGES, MeanTest
 
@@ -23,8 +23,8 @@ COLUMNS: Mapping[str, tuple[str, str, int]] = {
     "profit": ("Profit", "% a year", 1),
     "sharpe": ("Sharpe", "a year", 2),
     "information_ratio": ("Information ratio", "over equal weight", 2),
-    "over_pickers": ("Over pickers", "% a year", 1),
-    "timing": ("Pickers over pickers on other days", "% a year", 1),
+    "over_pickers": ("Selection", "% a year", 1),
+    "timing": ("Timing", "% a year", 1),
     "over_equal_at_exposure": ("Over equal weight at its exposure", "% a year", 1),
     "rank_ic": ("Rank IC", "mean", 3),
     "rank_ic_t": ("Rank IC", "t", 1),
@@ -115,8 +115,8 @@ def _universe(report: Report, name: str) -> dict[str, Any]:
 
 
 def _best_rival(report: Report, name: str) -> str:
-    contest = report.judgements[name][report.fields[name].trained[0]].contest
-    return "" if contest is None else contest.rival
+    best = report.judgements[name][report.fields[name].trained[0]].best_baseline
+    return "" if best is None else best.name
 
 
 def _figure(test: MeanTest | None) -> Figure:
@@ -163,7 +163,7 @@ def stitched(profit: Array, steps: int) -> Array:
 
 
 def _equity_chart(report: Report, name: str) -> Chart:
-    """Draw the returns of the main policy, of each seed, of equal weight and the best rival over the pickers' band."""
+    """Draw the returns of the main policy and its seeds, equal weight, the best baseline and the random selections."""
     field = report.fields[name]
     policy, steps = field.trained[0], field.equal.steps
     account = field.accounts[policy]
@@ -175,7 +175,7 @@ def _equity_chart(report: Report, name: str) -> Chart:
     rival = _best_rival(report, name)
     series += [(rival, field.accounts[rival].profit, _RIVAL_STYLE)] if rival else []
     assert account.pickers is not None
-    series.append(("mean of the pickers", account.pickers.daily.mean(axis=0), _PICKER_STYLE))
+    series.append(("mean of random selections", account.pickers.daily.mean(axis=0), _PICKER_STYLE))
     lines = [
         Line(label, values, style, percent(values[-1]))
         for label, profit, style in series
@@ -186,13 +186,13 @@ def _equity_chart(report: Report, name: str) -> Chart:
     return Chart(
         title="Return since the first test day, %",
         note="After costs; each episode begins with what the one before it left. Bold: mean over seeds. Shaded: the "
-        "middle 95% of random pickers that give the same orders for stocks drawn by lot.",
+        "middle 95% of random selections, which give the same orders for stocks drawn at random.",
         description=f"Return in percent. At the end: {', '.join(f'{line.label} {line.end}' for line in lines)}.",
         shares=even_shares(len(days)),
         ticks=date_ticks(days),
         labels=[str(day) for day in days],
         lines=lines,
-        bands=[Band("random pickers, 2.5% to 97.5%", *_band(account, steps))],
+        bands=[Band("random selections, 2.5% to 97.5%", *_band(account, steps))],
         verticals=[
             Tick(window / windows, "a new fold begins")
             for window in range(field.windows_of_fold, windows, field.windows_of_fold)
@@ -204,7 +204,7 @@ def _equity_chart(report: Report, name: str) -> Chart:
 
 
 def _band(account: Account, steps: int) -> tuple[Array, Array]:
-    """Return the middle 95% of the pickers' returns, (days + 1,) each, known at the ends of blocks of days."""
+    """Return the middle 95% of the random selections' returns, (days + 1,) each, known at the ends of blocks."""
     assert account.pickers is not None
     curves = stitched(account.pickers.each(slice(0, account.windows), steps), steps)
     edges = np.unique(np.add.outer(steps * np.arange(account.windows), block_edges(steps)))

@@ -1,4 +1,4 @@
-"""The parts of the study: a population trained on a fold and what it and its rivals do on that fold's test days."""
+"""The parts of the study: a population trained on a fold and what it and the baselines do on that fold's test days."""
 
 from __future__ import annotations
 
@@ -24,27 +24,21 @@ from benchmarks.speed.harness import MemoryGauge
 from data.features import normalization_stats
 from data.loader import VOLUME, StockDataLoader
 from data.market import Market
-from data.splits import Splits, consecutive_windows
+from data.splits import Splits, consecutive_windows, make_folds
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
-from training.evaluation.folds import make_folds
-from training.evaluation.opponents import simple_rules
-from training.evaluation.rivals import fit_rivals
-from training.evaluation.tracks import (
-    EQUAL,
-    EQUAL_RISK,
-    HOLD,
+from training.evaluation.baselines import ScoreRule, simple_rules
+from training.evaluation.play import (
     EquityCurves,
     EvaluationSetup,
+    execute_again,
     play_agent,
-    play_buy_and_hold,
-    play_equal_risk,
-    play_equal_weight,
-    play_pickers,
+    play_held,
+    play_random,
     play_rules,
     play_shifted,
-    replay,
 )
+from training.evaluation.supervised import fit_supervised
 from training.forecasts.skill import agent_scores, information_coefficients, known_share, trade_results
 from utils.config.settings import flatten, from_dict, to_dict
 from utils.config.trader import Config, EnvironmentConfig
@@ -122,7 +116,7 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
         setup, forms = source.setup(universe, market), {}
         results = trade_results(setup.env.bars, setup.env.rules, *_judged(setup))
         for name in source.plan.forms:
-            # The same draws for all: agents that give the same orders are held against the same pickers.
+            # The same draws for all: agents that give the same orders are compared with the same random selections.
             generator = named_generator(seed, f"real prices {universe.name} {fold}")
             agent = FORMS[name](trained.trainer)
             x = trained.trainer.days.later
@@ -135,11 +129,11 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
 def _play_form(
     setup: EvaluationSetup, agent: DDPGAgent, x: Tensor, results: Array, plan: Plan, generator: torch.Generator
 ) -> Record:
-    """Play an agent with the inputs `x`, pickers with its orders, and its orders again under other rules."""
+    """Play an agent with the inputs `x`, random selections with its orders, and its orders again under other rules."""
     forecasts = agent.forecasts(setup.market, x)
     track, _, orders = play_agent(setup, agent, forecasts)
-    pickers, shifted = (play(setup, orders, plan.pickers, generator) for play in (play_pickers, play_shifted))
-    replays = {label: replay(other, orders) for label, other in _other_setups(setup, plan.replays)}
+    pickers, shifted = (play(setup, orders, plan.pickers, generator) for play in (play_random, play_shifted))
+    replays = {label: execute_again(other, orders) for label, other in _other_setups(setup, plan.replays)}
     scores = agent_scores(forecasts, *_judged(setup))
     return {
         **_packed(track, replays, scores, results),
@@ -148,17 +142,17 @@ def _play_form(
 
 
 def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
-    """Fit the rivals on a fold and play them, the simple rules and the held portfolios on its test days."""
+    """Fit the supervised baselines on a fold; play them, the simple rules and the held portfolios on its test days."""
     with _Cost() as cost:
         market, plan = source.market(universe, fold), source.plan
         setup = source.setup(universe, market)
-        rules, fitted = {}, fit_rivals(market, setup.env, refit_days=plan.rival_refit)
+        rules, fitted = {}, fit_supervised(market, setup.env, refit_days=plan.rival_refit)
         for name, rival in fitted.items():
             rules[name] = rival.rule_on(market)
             if plan.rival_refit:
                 rules[f"{name}, refitted every {plan.rival_refit} days"] = rival.rule
         rules |= simple_rules(market)
-        # Under a volume cap equal weight would need rules of its own: what is held is replayed at other costs only.
+        # Under a volume cap equal weight would need rules of its own: what is held is played again at other costs only.
         replays = {label: _baselines(other, rules) for label, other in _other_setups(setup, plan.cost_replays)}
         first, days = _judged(setup)
         results, played = trade_results(setup.env.bars, setup.env.rules, first, days), {}
@@ -170,13 +164,8 @@ def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
     return {"policies": played, "dates": np.datetime_as_string(dates).tolist(), **cost.record}
 
 
-def _baselines(setup: EvaluationSetup, rules: Mapping[str, object]) -> dict[str, EquityCurves]:
-    return {
-        EQUAL: play_equal_weight(setup),
-        HOLD: play_buy_and_hold(setup),
-        EQUAL_RISK: play_equal_risk(setup),
-        **play_rules(setup, rules),  # type: ignore[arg-type]
-    }
+def _baselines(setup: EvaluationSetup, rules: Mapping[str, ScoreRule]) -> dict[str, EquityCurves]:
+    return {**play_held(setup), **play_rules(setup, rules)}
 
 
 def _packed(track: EquityCurves, replays: Mapping[str, EquityCurves], scores: Array | None, results: Array) -> Record:

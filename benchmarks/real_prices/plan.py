@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.real_prices.forms import FORMS, PRODUCT, VARIANTS
-from training.evaluation.folds import FoldPlan
-from training.evaluation.tracks import EQUAL
+from data.splits import FoldPlan
+from training.evaluation.baselines import EQUAL
 from utils.config.settings import flatten, from_dict, to_dict
 from utils.config.trader import Config, profile_config
 from utils.errors import ConfigError, first_line

@@ -26,7 +26,7 @@ from benchmarks.real_prices.parts import RIVALS, TRAINED, Source, chosen
 from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, Plan, Universe
 from data.features import CLOSE
 from models.ddpg_agent import SIGNIFICANCE_LEVEL
-from training.evaluation.verdict import Judgement, differences
+from training.evaluation.verdict import Verdict
 from utils.statistics import MeanTest
 
 _LAST_DAYS = 10
@@ -119,7 +119,7 @@ class Report:
         }
 
     @cached_property
-    def judgements(self) -> dict[str, dict[str, Judgement]]:
+    def judgements(self) -> dict[str, dict[str, Verdict]]:
         """Return the product's own verdict on the means over seeds, by universe and trained policy."""
         return {
             name: {policy: field.judge(field.accounts[policy]) for policy in field.trained}
@@ -225,8 +225,7 @@ def _universe(report: Report, name: str) -> dict[str, Any]:
             policy: {
                 "sentence": judgement.sentence,
                 "parts": [
-                    {"name": part, "chance": chance, **test_values(test)}
-                    for part, test, chance in differences(judgement)
+                    {"name": part, "chance": p_value, **test_values(test)} for part, test, p_value in judgement.rows
                 ],
             }
             for policy, judgement in report.judgements[name].items()

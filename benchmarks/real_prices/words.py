@@ -8,7 +8,7 @@ from benchmarks.real_prices.ledger import versions
 from benchmarks.real_prices.measures import Finding
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, LISTED, PICKERS
 from benchmarks.real_prices.report import Report
-from training.evaluation.tracks import EQUAL
+from training.evaluation.baselines import EQUAL
 from utils.statistics import MeanTest
 
 
@@ -63,7 +63,7 @@ def open_questions(report: Report) -> Iterator[str]:
     field = report.fields[main.universe]
     yield (
         f"Small edges: over these days a true edge of {power['detectable_over_pickers']:.1f} % a year over random "
-        f"pickers would have been seen with a chance of 80%, and one of "
+        f"selections would have been seen with a chance of 80%, and one of "
         f"{power['detectable_over_equal_at_exposure']:.1f} % over equal weight at its exposure. Smaller ones would "
         "mostly have been missed, before any allowance for the number of comparisons."
     )
@@ -71,9 +71,9 @@ def open_questions(report: Report) -> Iterator[str]:
         names = ("pickers", "equal_at_exposure")
         near = [round(field.folds * power[f"share_of_folds_close_to_{name}"]) for name in names]
         yield (
-            f"That nothing is there: fold by fold the {main.policy} came within {within:g} % a year of the pickers in "
-            f"{near[0]} of {field.folds} folds and of equal weight at its exposure in {near[1]}, but a fold alone is "
-            "too short to tell so small a difference from none."
+            f"That nothing is there: fold by fold the {main.policy} came within {within:g} % a year of random "
+            f"selections in {near[0]} of {field.folds} folds and of equal weight at its exposure in {near[1]}, "
+            "but a single fold is too short to detect so small a difference."
         )
 
 
@@ -83,13 +83,14 @@ def limits(report: Report) -> Iterator[str]:
     if facts.lasting == facts.tickers:
         yield (
             f"Survivors only: all {facts.tickers} tickers trade to the last day ({facts.last_day}). Stocks that failed "
-            "are missing, which flatters whatever buys. It flatters the champion, pickers and equal weight alike, so "
-            "that differences are less affected than profits; a policy that prefers what may fail is flattered most."
+            "are missing, which flatters whatever buys. It flatters the champion, random selections and equal weight "
+            "alike, so that differences are less affected than profits; a policy that prefers failing "
+            "stocks is flattered most."
         )
     else:
         yield (
             f"{facts.tickers - facts.lasting} of {facts.tickers} tickers stop early. They are sold at their last "
-            "price, or at a loss in the replay that says so; what their holders really got is not in the data."
+            "price, or at a loss where that is stated; what their holders really received is not in the data."
         )
     if facts.complete_listed == facts.listed and facts.complete < facts.tickers:
         yield (
@@ -100,7 +101,7 @@ def limits(report: Report) -> Iterator[str]:
     yield (
         f"Fills: a decision at the close is filled at the next open, {size}, and at the sale target if the day's "
         f"high reaches it, at {10_000 * rules.cost_rate:g} basis points a leg. Market impact is not known to daily "
-        "bars; the replays under a volume cap limit sizes, they do not move prices."
+        "bars; repeating the orders under a volume cap limits sizes but does not move prices."
     )
     yield (
         "Cash earns nothing, nothing is borrowed, no tax is paid. Prices are taken as they stand in the file: where "
@@ -112,8 +113,8 @@ def limits(report: Report) -> Iterator[str]:
         "what the draw of random numbers does, and adds no evidence."
     )
     yield (
-        "Whoever built the trader and the rivals may have known how these years went, and nothing undoes that. Fixed "
-        "beforehand are the plan and what each fold learns from, which ends before its test days."
+        "Whoever built the trader and the baselines may have known how these years went, and nothing undoes that. "
+        "Fixed beforehand are the plan and what each fold learns from, which ends before its test days."
     )
 
 
@@ -158,11 +159,11 @@ def _subject(report: Report, found: Finding) -> str:
 def _against(report: Report, found: Finding) -> str:
     own = found.comparison
     if own.against == PICKERS:
-        return "random pickers that give its orders for stocks drawn by lot"
+        return "random selections that give its orders for stocks drawn at random"
     if own.against == AT_EXPOSURE:
         return "equal weight held at its exposure"
     if own.against == BEST_RIVAL:
-        return f"{found.against}, the best of {len(report.fields[own.universe].rivals)} rivals and rules"
+        return f"{found.against}, the best of {len(report.fields[own.universe].rivals)} baselines"
     return EQUAL if own.against == EQUAL else f"the {own.against}"
 
 

@@ -14,7 +14,7 @@ import torch
 from benchmarks.learning.study import study_config
 from benchmarks.speed.main_job import machine
 from environment.portfolio import Portfolio
-from training.evaluation.rivals import fit_rivals
+from training.evaluation.supervised import fit_supervised
 from training.run.market import load_market
 from utils.memory.guard import peak_rss_mb
 
@@ -25,7 +25,7 @@ def main(words: Sequence[str] | None = None) -> None:
     config = study_config(sys.argv[1:] if words is None else words)
     market, _ = load_market(config)
     before, started = peak_rss_mb(), time.process_time()
-    rivals = fit_rivals(market, Portfolio.on(market, config.env), refit_days=config.evaluation.rival_refit)
+    rivals = fit_supervised(market, Portfolio.on(market, config.env), refit_days=config.evaluation.rival_refit)
     seconds = time.process_time() - started
     days, stocks = market.splits.train.days, len(market.investable_columns)
     print(machine())

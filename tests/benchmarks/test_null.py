@@ -34,7 +34,7 @@ from data.synthetic.built_in import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import TINY, lines_of, tiny_config
 from training.evaluation.baselines import ScoreRule, score_policy
-from training.evaluation.tracks import EvaluationSetup, play_agent, play_rules
+from training.evaluation.play import EvaluationSetup, play_agent, play_rules
 from training.evaluation.verdict import verdict
 from training.rollout import play
 
@@ -63,7 +63,7 @@ def test_every_claim_of_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) ->
     @dataclass(frozen=True)
     class Verdict:
         is_lucky: bool = True
-        contest: None = None
+        best_baseline: None = None
         sentence: str = "So it is."
 
         @property
@@ -79,22 +79,24 @@ def test_every_claim_of_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_claims_are_those_of_the_report() -> None:
     setup = tiny_setup()
-    rule, rival = some_rule(setup), some_rule(setup, seed=1)
+    rule, baseline = some_rule(setup), some_rule(setup, seed=1)
     played = play_policy(setup, score_policy(rule, CPU))
-    claims = Judge.on(setup, {"other": rival}, 20, seed=0).praise(played)
+    claims = Judge.on(setup, {"other": baseline}, 20, seed=0).praise(played)
     judgement = verdict(played[0], np.zeros((2, len(played[0]))), played[0])
     of_verdict = {name for name in dir(judgement) if name.startswith(("is_", "has_"))}
-    assert set(claims) == of_verdict | {"is_better than the best rival", "is_worse than the best rival"}
+    assert set(claims) == of_verdict | {"is_better than the best baseline", "is_worse than the best baseline"}
 
 
-def test_rivals_are_those_of_the_verdict() -> None:
+def test_baselines_are_those_of_the_verdict() -> None:
     setup = tiny_setup()
     profit, orders = play_policy(setup, score_policy(some_rule(setup), CPU))
     judge = Judge.on(setup, {}, 5, seed=0)
     noise = 0.1 * np.random.default_rng(0).normal(size=len(profit))
-    for rival, better, worse in ((profit - 1 + noise, True, False), (profit + 1 + noise, False, True)):
-        claims = replace(judge, rivals={"rival": rival}).praise((profit, orders))
-        assert claims["is_better than the best rival"] is better and claims["is_worse than the best rival"] is worse
+    for baseline, better, worse in ((profit - 1 + noise, True, False), (profit + 1 + noise, False, True)):
+        claims = replace(judge, baselines={"baseline": baseline}).praise((profit, orders))
+        assert (
+            claims["is_better than the best baseline"] is better and claims["is_worse than the best baseline"] is worse
+        )
 
 
 def test_rates_have_their_intervals() -> None:

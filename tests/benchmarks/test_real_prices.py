@@ -23,12 +23,13 @@ from benchmarks.real_prices.measures import Field, confirm, detectable, figures,
 from benchmarks.real_prices.page import stitched
 from benchmarks.real_prices.parts import Source
 from benchmarks.real_prices.plan import AT_EXPOSURE, BEST_RIVAL, PICKERS, Comparison, read_plan
+from data.splits import make_folds
 from data.synthetic.built_in import bars_frame, synthetic_market
 from tests.benchmarks.study_cases import lines_of
 from tests.evaluation.test_page import Page
 from tests.tiny import tiny_trainer
-from training.evaluation.folds import make_folds
-from training.evaluation.tracks import EQUAL, EquityCurves
+from training.evaluation.baselines import EQUAL
+from training.evaluation.play import EquityCurves
 from utils.config.trader import SyntheticConfig
 from utils.errors import ConfigError
 from utils.metrics import TRADING_DAYS_PER_YEAR
@@ -105,7 +106,7 @@ def test_a_planted_market_is_praised_and_the_page_says_so(planted: tuple[list[st
     assert main_test["outcome"] == "better" and main_test["low"] > 0 and main_test["p_holm"] <= 0.05
     page = (out / PAGE).read_text()
     assert ("script", {}) in Page(page).elements and "://" not in page
-    assert "the champion earned more than random pickers" in page.split("In words")[0]
+    assert "the champion earned more than random selections" in page.split("In words")[0]
     assert "In 0 of 4 trainings of the product" in page
     assert "Survivors only" in page and "run over these test days once" in page
     costs = found(out)["universes"]["few"]["replays"]["champion"]
@@ -128,7 +129,7 @@ def test_a_martingale_is_not_praised(tmp_path: Path, capsys: pytest.CaptureFixtu
     main(words)
     assert [one["outcome"] for one in found(tmp_path / "case/out")["confirmatory"]] == ["open", "open"]
     printed = capsys.readouterr().out
-    assert "no difference is shown between the champion and random pickers" in printed
+    assert "no difference is shown between the champion and random selections" in printed
     assert "Nothing, by the comparisons that were named beforehand." in printed
     assert "would have been seen with a chance of 80%" in printed
     assert "In 2 of 2 trainings of the product the training days showed no significant evidence" in printed
@@ -240,7 +241,7 @@ DAYS = STEPS * WINDOWS
 def an_account(
     rng: np.random.Generator, seeds: int = 1, pickers: int = 0, edge: float = 0.0, exposure: float = 0.5
 ) -> Account:
-    """Random daily profits around an edge in percent a day, with random pickers if they are asked for."""
+    """Random daily profits around an edge in percent a day, with random selections if they are asked for."""
     profit = edge + rng.normal(0, 0.5, (seeds, WINDOWS, STEPS))
     equity = 1e6 * (1 + np.concatenate((np.zeros((seeds, WINDOWS, 1)), profit.cumsum(axis=2)), axis=2) / 100)
     ones = np.ones((seeds, WINDOWS))
@@ -304,7 +305,7 @@ def test_pickers_keep_their_sums_and_daily_means(seed: int) -> None:
     assert less == pytest.approx(account.track.daily_profit.mean(axis=0).sum() - each.mean(axis=0).sum())
     judged = field.judge(account)
     assert judged.timing is not None and judged.exposure is not None
-    earned = judged.against_pickers.mean + judged.timing.mean + judged.exposure.mean
+    earned = judged.selection.mean + judged.timing.mean + judged.exposure.mean
     assert earned == pytest.approx(TRADING_DAYS_PER_YEAR * account.profit.mean())
 
 

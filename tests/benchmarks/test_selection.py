@@ -17,7 +17,7 @@ from models.ddpg_agent import DDPGAgent
 from tests.benchmarks.study_cases import tiny_config
 from tests.tiny import SURE
 from training.erl_trainer import ERLTrainer
-from training.evaluation.tracks import CHAMPION
+from training.evaluation.baselines import CHAMPION
 from training.forecasts.ridge import traders_of
 from training.rollout import roll_out
 from training.run.trainer import build_trainer

@@ -22,8 +22,8 @@ from benchmarks.learning import __main__ as learning
 from benchmarks.learning import ablations
 from benchmarks.learning import markets as learning_markets
 from benchmarks.learning.ablations import BASE, LINES, Difference, Line
+from benchmarks.learning.baselines import baselines_job
 from benchmarks.learning.markets import Budget, fit, market_job
-from benchmarks.learning.rivals import rivals_job
 from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT
 from benchmarks.learning.study import (
     Experiment,
@@ -40,8 +40,7 @@ from benchmarks.learning.unseen import UnseenPaths, shares, training_market, tun
 from models.inputs import GROUP_OF_INPUT, GROUPS
 from tests.benchmarks.study_cases import SMALL_STUDY, TINY, lines_of, tiny_config
 from training.erl_trainer import ERLTrainer
-from training.evaluation.opponents import simple_rules
-from training.evaluation.tracks import CHAMPION, ORACLE, RULE
+from training.evaluation.baselines import CHAMPION, ORACLE, RULE, simple_rules
 from training.run.trainer import build_trainer
 from utils.errors import ConfigError, JobsFailed
 from utils.jobs.executor import open_executor
@@ -146,7 +145,7 @@ def test_unseen_paths_lie_above_those_that_seeds_train_on() -> None:
 def test_everything_is_played_on_the_same_windows() -> None:
     """The rule and the oracle beside the rivals are those beside the champion; rivals see each path's own closes."""
     config, unseen = tiny_config(), UnseenPaths(paths=2, windows=4)
-    rivals, trained = rivals_job(config, unseen)["policies"], market_job(config, Budget(generations=1), unseen)
+    rivals, trained = baselines_job(config, unseen)["policies"], market_job(config, Budget(generations=1), unseen)
     for name in (RULE, ORACLE):
         assert rivals[name]["profit"] == trained["policies"][name]["profit"]
     market, scores = training_market(config)

@@ -15,7 +15,7 @@ from data.raw.prepare import prepare
 from main import main
 from tests.evaluation.chromium import chromium, find_chromium
 from tests.evaluation.test_page import HOSTILE, Page
-from training.data_page.write import render
+from training.commands.prepare import render
 from utils.errors import DataError
 
 

@@ -12,14 +12,14 @@ from data.features import CLOSE, NUM_FEATURES, normalization_stats
 from data.market import Market
 from data.splits import Span, Splits
 from environment.ledger import EXIT_REASONS
-from training.evaluation.assessment import Evaluation
+from training.evaluation.baselines import CHAMPION, EQUAL, HOLD, MOMENTUM, RANDOM, REVERSAL
 from training.evaluation.holdout import Look
-from training.evaluation.opponents import MOMENTUM, REVERSAL
-from training.evaluation.tracks import CHAMPION, COSTS_BPS, EQUAL, HOLD, RANDOM, EquityCurves, Played
+from training.evaluation.judge import Evaluation
+from training.evaluation.play import COSTS_BPS, EquityCurves, PlayedPolicies
 from utils.charts import Dates, FloatArray
 from utils.config.trader import Config
 
-WINDOWS, SESSIONS, CAPITAL, PICKERS = 5, 145, 1_000_000.0, 200
+WINDOWS, SESSIONS, CAPITAL, SELECTIONS = 5, 145, 1_000_000.0, 200
 TICKERS = ("MSFT", "BRK.B", "XOM", "NVDA", "KO", "BF.B")
 DRIFTS = {
     CHAMPION: 0.0005,
@@ -44,14 +44,14 @@ def case(
     generator = np.random.default_rng(seed)
     dates = sessions("2019-01-02", windows * SESSIONS + 1)
     market = market_of(generator, tickers, dates)
-    tracks = {policy: track(generator, drift, policy, windows) for policy, drift in drifts.items()}
+    curves = {policy: curves_of(generator, drift, policy, windows) for policy, drift in drifts.items()}
     first = SESSIONS * np.arange(windows)[:, None]
-    played = Played(
-        tracks,
-        {CHAMPION: trades(generator, market)},
+    played = PlayedPolicies(
+        curves,
+        trades(generator, market),
         first + np.arange(SESSIONS + 1),
-        {bps: {policy: tracks[policy] for policy in (CHAMPION, RANDOM, MOMENTUM)} for bps in COSTS_BPS},
-        track(generator, 0.0003, RANDOM, windows),
+        {bps: {policy: curves[policy] for policy in (CHAMPION, RANDOM, MOMENTUM)} for bps in COSTS_BPS},
+        curves_of(generator, 0.0003, RANDOM, windows),
         np.ones(windows * SESSIONS),
         {name: generator.normal(0.0, 1.0, (windows * SESSIONS, len(tickers))) for name in (CHAMPION, MOMENTUM)},
         generator.normal(0.0, 1.0, (windows * SESSIONS, len(tickers))),
@@ -103,9 +103,9 @@ def market_of(generator: np.random.Generator, tickers: tuple[str, ...], dates: D
     return Market(data, dates, list(tickers), np.arange(len(tickers)), Splits(span, span, span), stats, 8.0)
 
 
-def track(generator: np.random.Generator, drift: float, policy: str, windows: int) -> EquityCurves:
-    """An account, or those of the random pickers, that take the windows one after the other."""
-    count = PICKERS if policy == RANDOM else 1
+def curves_of(generator: np.random.Generator, drift: float, policy: str, windows: int) -> EquityCurves:
+    """An account, or those of the random selections, that take the windows one after the other."""
+    count = SELECTIONS if policy == RANDOM else 1
     days = windows * SESSIONS + 1
     curves = np.stack([walk(generator, days, drift + 0.0003 * generator.normal() * (count > 1)) for _ in range(count)])
     equity = np.stack([curves[:, SESSIONS * w : SESSIONS * (w + 1) + 1] for w in range(windows)], axis=1)

@@ -224,7 +224,7 @@ def test_choices_played_side_by_side_earn_what_each_earns_alone(monkeypatch: pyt
     assert eager.tolist() == shown[0][0] and float(alone.mean()) >= float(eager.mean())
 
 
-def test_a_rule_keeps_what_only_luck_would_change() -> None:
+def test_a_rule_keeps_what_only_chance_would_change() -> None:
     """Scores without a meaning: of dozens of choices none is better by more than chance explains, for most draws."""
     world = noisy_world()
     starts = torch.arange(FIRST_DAY, 88, 10)

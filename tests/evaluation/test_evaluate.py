@@ -13,8 +13,8 @@ import pytest
 
 from main import main
 from tests.tiny_run import TINY, frame, parameters, records, run
-from training.evaluation.assessment import METRICS
 from training.evaluation.holdout import LEDGER
+from training.evaluation.judge import METRICS
 from utils.charts import number
 
 pytestmark = pytest.mark.usefixtures("restore_process")
@@ -92,7 +92,7 @@ def test_an_evaluation_leaves_report_results_trades_and_equity(runs: Path, evalu
     assert sentence[:40] in page and "Built-in market" in page
 
 
-def test_rivals_may_be_left_out_and_a_benchmark_be_given(
+def test_baselines_may_be_left_out_and_a_benchmark_be_given(
     runs: Path, evaluated: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     index = runs.parent / "index.csv"
@@ -111,7 +111,7 @@ def test_rivals_may_be_left_out_and_a_benchmark_be_given(
     assert evaluate(runs) == 0
 
 
-def test_rivals_are_fitted_again_on_request(runs: Path, evaluated: Path) -> None:
+def test_supervised_baselines_are_refitted_on_request(runs: Path, evaluated: Path) -> None:
     once = pd.read_csv(evaluated / "equity.csv")
     assert evaluate(runs, "--rival-refit", "5") == 0
     rolling = pd.read_csv(evaluated / "equity.csv")
@@ -159,7 +159,7 @@ def test_a_new_seed_is_not_a_free_look(runs: Path) -> None:
 
 
 def test_a_training_run_ends_with_the_judgement_that_its_summary_holds(runs: Path) -> None:
-    """The page and summary.json say the same, with the pickers of `evaluate`: the champion's orders, other stocks."""
+    """The page and summary.json say the same, with the champion's orders for other stocks."""
     page = (runs / "one" / "report.html").read_text()
     assert "one: champion on validation" in page
     champion = json.loads((runs / "one" / "summary.json").read_text())["champion"]

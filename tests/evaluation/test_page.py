@@ -21,11 +21,10 @@ from hypothesis import strategies as st
 
 from models.ddpg_agent import Evidence
 from tests.evaluation.page_case import DRIFTS, TICKERS, case, sessions, trade, walk
-from training.evaluation.assessment import HOLDING_INSTEAD, Evaluation
-from training.evaluation.folds import FoldResult
+from training.evaluation.baselines import CHAMPION
+from training.evaluation.judge import HOLDING_INSTEAD, Evaluation, FoldResult
 from training.evaluation.page import svg
 from training.evaluation.page import write as html_report
-from training.evaluation.tracks import CHAMPION
 from utils import charts as chart_axes
 from utils import pictures, statistics
 from utils.charts import Chart, Line
@@ -105,7 +104,7 @@ def small(**changes: Any) -> Evaluation:
 
 
 def without_trades(evaluation: Evaluation) -> Evaluation:
-    played = dataclasses.replace(evaluation.played, trades={name: [] for name in evaluation.played.trades})
+    played = dataclasses.replace(evaluation.played, trades=[])
     return dataclasses.replace(evaluation, played=played)
 
 
@@ -177,7 +176,7 @@ def test_a_reader_who_listens_finds_the_way(page: Page) -> None:
 
 
 def test_the_page_says_what_was_found(evaluation: Evaluation, page: Page) -> None:
-    assert page.of_class("sentence") == [evaluation.judgement.sentence]
+    assert page.of_class("sentence") == [evaluation.verdict.sentence]
     text = " ".join(page.texts[0].split())
     champion = evaluation.policies[CHAMPION]["sharpe"]
     assert champion.value and champion.low and champion.high
@@ -191,11 +190,11 @@ def test_the_page_says_what_was_found(evaluation: Evaluation, page: Page) -> Non
         "Survivors only",
         "25 bp",
         "have had 3 at these data",
-        "timing: same-day over shifted pickers",
+        "timing: same-day over shifted random",
         "Rank IC",
     ):
         assert words in text
-    monthly = html_report.monthly_returns(evaluation.dates, evaluation.curves[CHAMPION])
+    monthly = html_report.monthly_returns(evaluation.dates, evaluation.equity[CHAMPION])
     known = [value for _, months, _ in monthly for value in months if np.isfinite(value)]
     cells = [text for a, text in page.all("td") if "heat" in (a.get("class") or "")]
     assert cells == [chart_axes.number(float(value), 1, is_signed=True) for value in known]
@@ -212,7 +211,7 @@ def test_what_is_missing_is_left_out_or_explained() -> None:
     ):
         assert title not in titles
     assert "No ledger is kept" in shown.texts[0]
-    assert "has not been looked at" in html_report.render(small(looks=[]))
+    assert "Nothing has been evaluated on the holdout yet" in html_report.render(small(looks=[]))
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", shown.texts[0])
 
 
@@ -222,7 +221,7 @@ def test_a_walk_forward_test_lists_its_folds() -> None:
     assert "walk-forward test of 1 champions" in shown.all("h1")[0][1]
     text = " ".join(shown.texts[0].split())
     assert "tested 2019-01-02 to 2019-07-24, champion of generation 7, +1.23%" in text
-    assert "the test days chose nothing" in text
+    assert "nothing was chosen on the test days" in text
 
 
 @pytest.mark.parametrize("values", [[math.nan] * 3, [1.0], [0.0, 0.0], [5.0, math.nan, -1e12], [math.inf, 1.0]])
@@ -239,12 +238,13 @@ def test_strange_series_still_make_a_chart(values: list[float]) -> None:
 
 def test_an_idle_champion_still_makes_a_page() -> None:
     one = without_trades(small())
-    idle = one.played.tracks[CHAMPION]
+    idle = one.played.curves[CHAMPION]
     none = np.zeros_like(idle.trades)
-    track = dataclasses.replace(idle, equity=np.full_like(idle.equity, 1000.0), trades=none, wins=none, sessions=none)
-    played = dataclasses.replace(one.played, tracks={**one.played.tracks, CHAMPION: track})
+    own = dataclasses.replace(idle, equity=np.full_like(idle.equity, 1000.0), trades=none, wins=none, sessions=none)
+    played = dataclasses.replace(one.played, curves={**one.played.curves, CHAMPION: own})
     text = Page(html_report.render(dataclasses.replace(one, played=played))).texts[0]
-    assert "No skill shown in choice or timing; not better" in text and not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
+    assert "No significant skill in selection or timing; not better" in text
+    assert not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_date_ticks_stand_at_first_sessions() -> None:
 def test_each_trade_is_marked_where_it_was_made() -> None:
     one = small()
     trades = [trade(0, 29, 58, 125.0, 150.0, "target_open"), trade(0, 60, 87, 100.0, 90.0, "no_bar")]
-    played = dataclasses.replace(one.played, trades={CHAMPION: trades})
+    played = dataclasses.replace(one.played, trades=trades)
     shown = Page(html_report.render(dataclasses.replace(one, played=played)))
     uses = [a for a, _ in shown.all("use") if (a.get("x") or "").endswith("%")]
     assert [(a["href"], a["x"]) for a in uses] == [
@@ -472,4 +472,4 @@ def test_evidence_of_several_champions_is_told_together() -> None:
     said = "Training days show significant evidence for 1 of 2 champions (smallest p < 0.001, largest p = 0.703)"
     assert one.sentence.startswith(f"{said}; all trade as trained. ")
     assert dataclasses.replace(one, holders=1).sentence.startswith(f"{said}; 1 of them holds the market. ")
-    assert dataclasses.replace(one, evidence=[]).sentence == one.judgement.sentence
+    assert dataclasses.replace(one, evidence=[]).sentence == one.verdict.sentence

@@ -97,7 +97,7 @@ def test_the_readout_tells_the_curves_values(browser: Browser, pages: dict[str, 
     day = int(np.flatnonzero(evaluation.dates == np.datetime64(words[0]))[0])
     assert day == pytest.approx(share * (len(evaluation.dates) - 1), abs=1.5)
     values = [float(re.fullmatch(r"([+-]?[\d.]+) %", word)[1]) for word in words if word.endswith("%")]  # type: ignore[index]
-    curves = [evaluation.curves[name] for name in drawn_policies(evaluation)]
+    curves = [evaluation.equity[name] for name in drawn_policies(evaluation)]
     gains = [100 * (curve[day] / curve[0] - 1) for curve in curves]
     assert values == pytest.approx(gains, abs=0.11)
     assert browser.complaints() == []

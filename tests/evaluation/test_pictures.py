@@ -114,13 +114,13 @@ def test_equity_is_drawn_as_percent_of_its_start(tmp_path: Path, figures: list[F
     report.draw_chart(equity_chart(evaluation), tmp_path / "e.png")
     assert is_picture(tmp_path / "e.png")
     drawn = [y for _, y in lines_of(figures[0])]
-    low, high = evaluation.picker_band
-    for curve in (evaluation.curves["champion"], evaluation.curves["equal weight"], low, high):
+    low, high = evaluation.random_band
+    for curve in (evaluation.equity["champion"], evaluation.equity["equal weight"], low, high):
         gains = (100 * (curve / curve[0] - 1)).tolist()
         assert any(y == pytest.approx(gains) for y in drawn if len(y) == len(gains))
     words = texts_of(figures[0])
-    end = 100 * (evaluation.curves["champion"][-1] / evaluation.curves["champion"][0] - 1)
-    for expected in ("Return since the first day", "random pickers, 5%", f"champion\n{percent(end)}", "2019-0"):
+    end = 100 * (evaluation.equity["champion"][-1] / evaluation.equity["champion"][0] - 1)
+    for expected in ("Return since the first day", "random selections, 5%", f"champion\n{percent(end)}", "2019-0"):
         assert expected in words
 
 

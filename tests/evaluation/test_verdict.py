@@ -1,4 +1,4 @@
-"""The verdict: silent on luck, even on the best of many trials, and clear on skill."""
+"""The verdict: silent without skill, even on the best of many trials, and clear on skill."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from environment.orders import Orders
-from training.evaluation.verdict import Judgement, Shifted, verdict
+from training.evaluation.verdict import Shifted, Verdict, verdict
 from training.forecasts.skill import known_share
 from utils.config.trader import EnvironmentConfig
 from utils.statistics import mean_test
 
 Array = npt.NDArray[np.float64]
-DAYS, STOCKS, HELD, PICKERS = 160, 12, 10, 150
+DAYS, STOCKS, HELD, DRAWS = 160, 12, 10, 150
 
 
 def profits(picks: Array, returns: Array) -> Array:
@@ -46,35 +46,35 @@ def faithful_picks(rng: np.random.Generator, policies: int) -> Array:
     return np.stack([np.searchsorted(own, one) for own, one in zip(share, drawn, strict=True)]).clip(0, STOCKS - 1)
 
 
-def judge_the_best(seed: int, trials: int, allowed_for: int) -> Judgement:
+def judge_the_best(seed: int, trials: int, allowed_for: int) -> Verdict:
     """On a market without structure, the best of some policies that pick by taste."""
     rng = np.random.default_rng(seed)
     returns = null_market(rng)
     tried = profits(faithful_picks(rng, trials), returns)
-    pickers = profits(rng.integers(0, STOCKS, (PICKERS, DAYS)), returns)
-    return verdict(tried[tried.sum(axis=1).argmax()], pickers, 100 * returns.mean(axis=1), trials=allowed_for)
+    random = profits(rng.integers(0, STOCKS, (DRAWS, DAYS)), returns)
+    return verdict(tried[tried.sum(axis=1).argmax()], random, 100 * returns.mean(axis=1), trials=allowed_for)
 
 
 def test_a_champion_without_skill_is_not_praised_on_days_that_chose_nothing() -> None:
     found = [judge_the_best(seed, 1, 1) for seed in range(300)]
-    assert statistics.fmean(one.is_better_than_pickers for one in found) <= 0.045
+    assert statistics.fmean(one.has_selection for one in found) <= 0.045
     assert statistics.fmean(one.is_better_than_equal_weight for one in found) <= 0.045
     # The rank alone would take a taste for volatile stocks for skill.
-    assert statistics.fmean(one.picker_chance <= 0.025 for one in found) > 0.1
+    assert statistics.fmean(one.rank_p_value <= 0.025 for one in found) > 0.1
 
 
 def test_the_best_of_many_without_skill_is_not_praised() -> None:
     allowed = [judge_the_best(seed, 60, 60) for seed in range(100)]
-    assert sum(one.is_better_than_pickers for one in allowed) <= 4
+    assert sum(one.has_selection for one in allowed) <= 4
     forgotten = [judge_the_best(seed, 60, 1) for seed in range(100)]
-    assert sum(one.is_better_than_pickers for one in forgotten) > 15, "the choice must be allowed for"
+    assert sum(one.has_selection for one in forgotten) > 15, "the choice must be allowed for"
 
 
-def skilled(edge: float, trials: int = 1) -> Judgement:
-    """A picker whose stocks rise by `edge` a day more than others."""
+def skilled(edge: float, trials: int = 1) -> Verdict:
+    """A policy whose stocks rise by `edge` a day more than others."""
     rng = np.random.default_rng(0)
     returns = null_market(rng)
-    picks = rng.integers(0, STOCKS, (1 + PICKERS, DAYS))
+    picks = rng.integers(0, STOCKS, (1 + DRAWS, DAYS))
     earned = profits(picks, returns)
     champion = earned[0] + 100 * edge
     return verdict(champion, earned[1:], 100 * returns.mean(axis=1), trials=trials)
@@ -82,50 +82,50 @@ def skilled(edge: float, trials: int = 1) -> Judgement:
 
 def test_skill_is_praised() -> None:
     found = skilled(0.01, trials=320)
-    assert found.is_better and found.share_of_pickers_beaten == 1.0
-    assert found.sentence.startswith("Skill in choice (+") and "; better than equal weight (+" in found.sentence
+    assert found.is_better and found.share_of_random_beaten == 1.0
+    assert found.sentence.startswith("Skill in selection (+") and "; better than equal weight (+" in found.sentence
     assert found.sentence.endswith("(% a year; of 320 trials).")
-    low, high = found.against_pickers.interval
+    low, high = found.selection.interval
     assert low < 252 < high, "one percent a day is 252 a year"
 
 
 def test_the_sentence_says_what_is_not_shown() -> None:
     none = skilled(0.0)
-    assert none.sentence.startswith("No skill shown in choice; not better than equal weight (")
+    assert none.sentence.startswith("No significant skill in selection; not better than equal weight (")
     assert not none.is_better and not none.has_skill and "trials" not in none.sentence
     rng = np.random.default_rng(1)
-    champion, pickers = rng.standard_normal(DAYS) * 0.1 + 1, rng.standard_normal((PICKERS, DAYS)) * 0.1
-    only_pickers = verdict(champion, pickers, champion + rng.standard_normal(DAYS))
-    assert only_pickers.sentence.startswith("Skill in choice (+249.7); not better than equal weight (")
-    assert only_pickers.has_skill and not only_pickers.is_better
+    champion, random = rng.standard_normal(DAYS) * 0.1 + 1, rng.standard_normal((DRAWS, DAYS)) * 0.1
+    only_random = verdict(champion, random, champion + rng.standard_normal(DAYS))
+    assert only_random.sentence.startswith("Skill in selection (+249.7); not better than equal weight (")
+    assert only_random.has_skill and not only_random.is_better
 
 
 @pytest.mark.parametrize("trials", [1, 50])
 def test_who_never_trades_is_not_better(trials: int) -> None:
-    none = np.zeros((PICKERS, DAYS))
-    idle = verdict(none[0], none, none[0], trials=trials, shifted=Shifted(none, none[0]), rivals={"rule": none[0]})
+    none = np.zeros((DRAWS, DAYS))
+    idle = verdict(none[0], none, none[0], trials=trials, shifted=Shifted(none, none[0]), baselines={"rule": none[0]})
     assert not idle.has_skill and not idle.is_better_than_equal_weight
-    assert idle.sentence.startswith("No skill shown in choice or timing; not better than equal weight (+0.0)")
-    assert "level with rule (+0.0), its rival" in idle.sentence
+    assert idle.sentence.startswith("No significant skill in selection or timing; not better than equal weight (+0.0)")
+    assert "level with rule (+0.0), its baseline" in idle.sentence
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 400))
-def test_choice_timing_and_exposure_sum_to_the_profit(seed: int, trials: int) -> None:
+def test_selection_timing_and_exposure_sum_to_the_profit(seed: int, trials: int) -> None:
     rng = np.random.default_rng(seed)
-    champion, pickers, shifted = rng.standard_normal(DAYS), *rng.standard_normal((2, 7, DAYS))
-    found = verdict(champion, pickers, champion, trials=trials, shifted=Shifted(shifted, np.ones(DAYS)))
+    champion, random, shifted = rng.standard_normal(DAYS), *rng.standard_normal((2, 7, DAYS))
+    found = verdict(champion, random, champion, trials=trials, shifted=Shifted(shifted, np.ones(DAYS)))
     assert found.timing is not None and found.exposure is not None
-    parts = (found.against_pickers, found.timing, found.exposure)
+    parts = (found.selection, found.timing, found.exposure)
     assert sum(part.mean for part in parts) == pytest.approx(252 * champion.mean())
-    assert all(part.trials == 2 * trials for part in parts), "choice and timing are both looked at"
+    assert all(part.trials == 2 * trials for part in parts), "selection and timing are both looked at"
 
 
 RULES = EnvironmentConfig(trading_days=60, settlement_days=10, max_holding_days=10)
 WINDOWS, SHIFTS, WARM_UP = 4, 16, 60
 
 
-def judge_timing(is_ordering: Array, market: Array) -> Judgement:
+def judge_timing(is_ordering: Array, market: Array) -> Verdict:
     """Judge orders of one size for the whole market: (WINDOWS, trading days) and (WINDOWS, days) daily profits."""
     steps, held = RULES.episode_steps, RULES.max_holding_days
 
@@ -173,7 +173,7 @@ def test_plans_without_skill_are_not_praised_for_timing(kind: str) -> None:
         scores = [one.timing.mean / one.timing.standard_error for one in found if one.timing is not None]
         assert statistics.fmean(scores) > 2 / math.sqrt(len(scores)), "the plan's mean size is known only at the end"
     if kind == "late":
-        praised = statistics.fmean(one.timing_chance <= 0.025 for one in found)
+        praised = statistics.fmean(one.timing_known_p_value <= 0.025 for one in found)
         assert praised > 0.06, "a rising market pays who invests late"
 
 
@@ -182,32 +182,37 @@ def test_a_perfect_timer_is_praised_for_timing() -> None:
     is_rising = np.repeat(rng.random((WINDOWS, 7)) < 0.5, 10, axis=1)
     market = np.where(is_rising, 0.5, -0.5) + rng.standard_normal(is_rising.shape)
     found = judge_timing(is_rising[:, : RULES.trading_days].astype(float), market)
-    assert found.has_timing and found.has_skill and not found.is_better_than_pickers
-    assert found.sentence.startswith("Skill in timing (+") and ", not in choice; " in found.sentence
+    assert found.has_timing and found.has_skill and not found.has_selection
+    assert found.sentence.startswith("Skill in timing (+") and ", not in selection; " in found.sentence
 
 
-def test_the_rival_that_earned_most_is_named() -> None:
+def test_the_baseline_that_earned_most_is_named() -> None:
     rng = np.random.default_rng(0)
-    champion, pickers = rng.standard_normal(DAYS), rng.standard_normal((PICKERS, DAYS))
-    rivals = {"poor": champion - 1.0, "good": champion + 1.0 + 0.1 * rng.standard_normal(DAYS), "fair": champion * 0.5}
+    champion, random = rng.standard_normal(DAYS), rng.standard_normal((DRAWS, DAYS))
+    good = champion + 1.0 + 0.1 * rng.standard_normal(DAYS)
+    baselines = {
+        "poor": champion - 1.0,
+        "good": good,
+        "fair": champion * 0.5,
+    }
     for names, outcome in ((("poor", "good", "fair"), "worse than good"), (("poor",), "better than poor")):
-        noisy = {name: rivals[name] + 0.1 * rng.standard_normal(DAYS) for name in names}
-        found = verdict(champion, pickers, champion, rivals=noisy)
+        noisy = {name: baselines[name] + 0.1 * rng.standard_normal(DAYS) for name in names}
+        found = verdict(champion, random, champion, baselines=noisy)
         assert f"; {outcome} (" in found.sentence
-    assert "its rival" in found.sentence and found.contest is not None and found.contest.rivals == 1
+    assert "its baseline" in found.sentence and found.best_baseline is not None and found.best_baseline.among == 1
 
 
 def test_the_best_of_many_equals_is_rarely_called_better() -> None:
-    """Rivals as good as the champion; the best of them is chosen by what it earned on the same days."""
+    """Baselines as good as the champion; the best of them is chosen by what it earned on the same days."""
     worse = forgotten = 0
     for seed in range(300):
         rng = np.random.default_rng(seed)
         profits = rng.standard_normal((9, DAYS))
-        names = {f"rival {row}": own for row, own in enumerate(profits[1:])}
-        found = verdict(profits[0], profits[1:], profits[0], rivals=names)
-        assert found.contest is not None
-        worse += found.contest.outcome == "worse than"
+        names = {f"baseline {row}": own for row, own in enumerate(profits[1:])}
+        found = verdict(profits[0], profits[1:], profits[0], baselines=names)
+        assert found.best_baseline is not None
+        worse += found.best_baseline.outcome == "worse than"
         best = max(names.values(), key=np.sum)
         forgotten += mean_test(profits[0] - best).interval[1] < 0
-        assert found.contest.outcome != "better than" or profits[0].sum() > best.sum()
+        assert found.best_baseline.outcome != "better than" or profits[0].sum() > best.sum()
     assert worse <= 0.025 * 300 + 6 and forgotten > 0.1 * 300

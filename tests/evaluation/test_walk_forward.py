@@ -15,14 +15,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.faults.harness import records
-from data.splits import Span, consecutive_windows
+from data.splits import FoldPlan, Span, consecutive_windows, make_folds
 from main import main
 from tests.tiny_run import TINY, frame
 from training.commands.arguments import WalkForwardArguments
 from training.commands.table import COMMANDS
 from training.commands.train import run_training
 from training.erl_trainer import ERLTrainer
-from training.evaluation.folds import FoldPlan, make_folds
 from training.run.market import load_market
 from utils.config.cli import parse_command
 from utils.config.trader import DataConfig, EnvironmentConfig

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from utils.metrics import sharpe, total_return_percent
 from utils.statistics import (
     bootstrap_intervals,
-    chance_of_rank,
     deflated_ratio,
     expected_best_sharpe,
     mean_block_days,
     mean_test,
     overfitting_probability,
     probabilistic_sharpe,
+    rank_p_value,
     stationary_bootstrap,
 )
 
@@ -106,24 +106,24 @@ def test_bootstrap_intervals_hold_the_measure_of_the_curve_and_repeat() -> None:
 
 def test_the_chance_of_a_rank() -> None:
     others = np.arange(99.0)
-    assert chance_of_rank(98.0, others) == pytest.approx(2 / 100)
-    assert chance_of_rank(50.0, others) == pytest.approx(50 / 100)
-    assert chance_of_rank(-1.0, others) == 1.0
-    assert chance_of_rank(97.5, others, trials=30) == pytest.approx(30 * 2 / 100)
-    assert chance_of_rank(97.5, others, trials=80) == 1.0
-    assert chance_of_rank(1.0, np.zeros(3)) == pytest.approx(1 / 4), "others that never vary have no tail"
+    assert rank_p_value(98.0, others) == pytest.approx(2 / 100)
+    assert rank_p_value(50.0, others) == pytest.approx(50 / 100)
+    assert rank_p_value(-1.0, others) == 1.0
+    assert rank_p_value(97.5, others, trials=30) == pytest.approx(30 * 2 / 100)
+    assert rank_p_value(97.5, others, trials=80) == 1.0
+    assert rank_p_value(1.0, np.zeros(3)) == pytest.approx(1 / 4), "others that never vary have no tail"
 
 
 def test_beyond_the_last_of_the_others_a_normal_tail_goes_on() -> None:
     others = np.random.default_rng(0).standard_normal(2000)
     for score in (4.5, 5.0):
         exact = statistics.NormalDist().cdf(-score)
-        assert chance_of_rank(score, others) == pytest.approx(exact, rel=0.6)
+        assert rank_p_value(score, others) == pytest.approx(exact, rel=0.6)
 
 
 def test_one_more_draw_is_rarely_at_the_top() -> None:
     draws = np.random.default_rng(0).standard_normal((4000, 40))
-    chances = [chance_of_rank(row[0], row[1:]) for row in draws]
+    chances = [rank_p_value(row[0], row[1:]) for row in draws]
     assert statistics.fmean(chance <= 0.05 for chance in chances) <= 0.06
 
 

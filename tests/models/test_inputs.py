@@ -59,7 +59,7 @@ def test_inputs_are_bank_and_forecasts_in_units_of_the_learned_days() -> None:
         learned = raw[LEARNED[:, None] & np.isfinite(market.close)]
         expected = (raw - learned.mean()) / (learned.std() if learned.std() > 0 else 1.0)
         if place < bank.shape[2]:
-            expected = expected.clip(-module._CLIP, module._CLIP)
+            expected = expected.clip(-module.BANK_CLIP, module.BANK_CLIP)
         np.testing.assert_allclose(found[..., place], expected, rtol=1e-3, atol=2e-4)
 
 

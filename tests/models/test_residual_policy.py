@@ -190,7 +190,7 @@ def test_a_committee_averages_what_its_members_say() -> None:
     seen = accounts.levels, best[:, 0], size[:, 0]
     said = [own.adjusting(accounts, worth)(*seen) * gate[row] for row, own in enumerate(alone)]
     torch.testing.assert_close(together.adjusting(accounts, worth)(*seen), mean_of(said), rtol=1e-5, atol=1e-6)
-    decision = Decision(size, best, accounts, worth.largest_order, worth.cost_rate)
+    decision = Decision(size, best, accounts, worth.largest_order, worth.purchase_factor)
     values = [own.value(decision, worth) for own in alone]
     torch.testing.assert_close(together.value(decision, worth), mean_of(values), rtol=1e-5, atol=1e-5)
 

@@ -16,15 +16,14 @@ from main import main
 from tests.evaluation.test_evaluate import spoilt_from
 from tests.evaluation.test_page import HOSTILE, Page
 from tests.tiny_run import TINY, frame, run
-from training.evaluation.assessment import Estimate
+from training.evaluation.charts import runs_equity_chart, runs_learning_charts
 from training.evaluation.holdout import LEDGER, Look, add_look, looks_beside
-from training.report.charts import equity_chart, learning_charts
-from training.report.page import cautions, differing_settings, render, short_table
-from training.report.reported import ReportedRun, read_run
+from training.evaluation.judge import Estimate
+from training.evaluation.report import ReportedRun, cautions, differing_settings, read_run, render, short_table
 from utils.charts import number
 
 pytestmark = pytest.mark.usefixtures("restore_process")
-HOLDOUT_TITLE = "Holdout, looked at already"
+HOLDOUT_TITLE = "Past results on the holdout"
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +94,7 @@ def test_results_are_those_that_a_run_wrote_at_its_end(runs: Path) -> None:
     assert judged.measure("return").value == row["return %"] and judged.measure("exposure").value == row["exposure %"]
     assert judged.measure("calmar") == Estimate(None)
     assert judged.differences["over_random_picker"].value == yearly["over_random_picker"]["mean"]
-    assert judged.curves["champion"][-1] / judged.curves["champion"][0] == pytest.approx(1 + row["return %"] / 100)
+    assert judged.equity["champion"][-1] / judged.equity["champion"][0] == pytest.approx(1 + row["return %"] / 100)
     text = " ".join(Page(render([one])).texts[0].split())
     for key, decimals in (("return %", 1), ("Sharpe", 2), ("drawdown %", 1), ("exposure %", 1)):
         assert number(row[key], decimals) in text
@@ -109,7 +108,7 @@ def test_an_evaluation_tells_more_and_is_taken_unless_it_is_of_an_earlier_champi
     assert before is not None and after is not None
     assert after.measure("return").value == pytest.approx(before.measure("return").value)
     assert after.measure("return").low is not None and before.measure("return").low is None
-    np.testing.assert_allclose(after.curves["champion"], before.curves["champion"])
+    np.testing.assert_allclose(after.equity["champion"], before.equity["champion"])
     newer = summary(runs, "one")
     newer["champion"]["generation"] = 3
     change_summary(runs, "one", newer)
@@ -140,44 +139,44 @@ def test_what_cannot_be_compared_is_said(runs: Path) -> None:
 
 def test_curves_are_drawn_by_day_or_by_session(runs: Path) -> None:
     one, two, clean = read(runs, "one", "two", "clean")
-    chart = equity_chart([one, two], with_equal_weight=True)
+    chart = runs_equity_chart([one, two], with_equal_weight=True)
     assert chart is not None and one.validation is not None
     assert [line.label for line in chart.lines] == ["one", "two", "equal weight"]
     assert list(chart.labels) == [str(day) for day in one.validation.dates]
-    equity = one.validation.curves["champion"]
+    equity = one.validation.equity["champion"]
     np.testing.assert_allclose(chart.lines[0].values, 100 * (equity / equity[0] - 1))
     frames = pd.read_csv(runs / "one" / "equity.csv")
     np.testing.assert_allclose(chart.lines[2].values, 100 * (frames["equal weight"] / frames["equal weight"][0] - 1))
-    apart = equity_chart([one, clean], with_equal_weight=False)
+    apart = runs_equity_chart([one, clean], with_equal_weight=False)
     assert apart is not None and apart.labels[:2] == ["session 0", "session 1"] and "days differ" in apart.note
     shorter = dataclasses.replace(
         clean,
         validation=dataclasses.replace(
             clean.validation,
             dates=clean.validation.dates[:5],
-            curves={name: curve[:5] for name, curve in clean.validation.curves.items()},
+            equity={name: curve[:5] for name, curve in clean.validation.equity.items()},
         ),
     )
-    cut = equity_chart([one, shorter], with_equal_weight=False)
+    cut = runs_equity_chart([one, shorter], with_equal_weight=False)
     assert cut is not None and np.isfinite(cut.lines[1].values).sum() == 5
 
 
 def test_learning_is_drawn_by_generation(runs: Path) -> None:
     one, two = read(runs, "one", "two")
     for chart, (group, name) in zip(
-        learning_charts([one, two]), (("fitness", "mean"), ("validation", "champion")), strict=True
+        runs_learning_charts([one, two]), (("fitness", "mean"), ("validation", "champion")), strict=True
     ):
         assert chart.labels[-1] == "generation 3"
         for line, own in zip(chart.lines, (one, two), strict=True):
             drawn = line.values[np.isfinite(line.values)]
             assert drawn.tolist() == [record[group][name] for record in own.records]
-    assert learning_charts([dataclasses.replace(one, records=[])]) == []
+    assert runs_learning_charts([dataclasses.replace(one, records=[])]) == []
 
 
 def test_many_runs_share_styles_but_for_the_first(runs: Path) -> None:
     (one,) = read(runs, "one")
     many = [dataclasses.replace(one, name=f"r{place}") for place in range(20)]
-    styles = [line.style for line in learning_charts(many)[0].lines]
+    styles = [line.style for line in runs_learning_charts(many)[0].lines]
     assert styles[0] == 0 and set(styles[1:]) == set(range(1, 8))
 
 

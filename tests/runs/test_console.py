@@ -184,7 +184,7 @@ def test_details_go_to_the_log_and_on_request_to_the_console(
     ending = shown[shown.index("Result of the champion") :]
     for word in (
         "champion",
-        "random picker",
+        "random selection",
         "Verdict",
         "report.html",
         "generation-000001",

@@ -18,7 +18,7 @@ from environment.portfolio import Portfolio
 from models.ddpg_agent import SIGNIFICANCE_LEVEL, DDPGAgent, Evidence
 from models.trader import Forecasts, Traders
 from tests.tiny import SURE, random_world, tiny_agent, tiny_rules
-from training.evaluation.tracks import EvaluationSetup, play_agent
+from training.evaluation.play import EvaluationSetup, play_agent
 from training.forecasts.ridge import TrainingDays
 from training.run.trainer import build_trainer
 from utils.config.trader import EnvironmentConfig

@@ -31,9 +31,8 @@ from tests.tiny_run import run as train
 from training.commands.signals import evidence_sentence
 from training.commands.table import COMMANDS
 from training.run.saved import open_saved_run
-from training.signals.attribution import NETWORKS, Parts, attribution, parts_of
 from training.signals.holdings import Holding, position_features, read_holdings, session
-from training.signals.signals import Signals, cash_left, make_signals
+from training.signals.signals import NETWORKS, Parts, Signals, attribution, cash_left, make_signals, parts_of
 from utils.config.cli import arguments_of, flags_of
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
@@ -342,7 +341,7 @@ def test_the_first_line_and_the_files_tell_the_evidence(folder: Path, capsys: py
     champion = open_saved_run(folder / "runs", "one", data=folder / "data.parquet").champion
     evidence = champion.evidence
     shown = capsys.readouterr().err.splitlines()[0]
-    follows = "these orders are the forecast as trained."
+    follows = "these orders follow the forecasts as trained."
     assert shown == f"{evidence.finding}: {follows}" and ("no significant" in shown) != evidence.is_significant
     assert made["evidence"] == {
         "p_value": evidence.smallest,
@@ -356,7 +355,7 @@ def test_the_first_line_and_the_files_tell_the_evidence(folder: Path, capsys: py
     held = dataclasses.replace(
         champion, networks=None, committee=None, traders=Traders.of_market(champion.rules, INPUTS), evidence=NONE
     )
-    told = "Training days show no significant evidence (p = 0.400): these orders hold the market, every stock in turn."
+    told = "Training days show no significant evidence (p = 0.400): these orders hold the market round robin."
     assert evidence_sentence(held) == told
 
 

@@ -34,8 +34,7 @@ class TrainArguments:
     config: SettingsFile = None
     extend: ExtendedRunName = None
     shards: PositiveInt = 1
-    """Groups of agents that are played at once, on one machine or several. On CPUs results are the same for any
-    number."""
+    """Groups of agents that are played in parallel, on one machine or several. On CPUs results do not depend on it."""
     cluster: str | None = None
     """Ray cluster that plays them: its address, or `auto` for one that runs here or else a new one; default: processes
     of this machine."""
@@ -43,14 +42,14 @@ class TrainArguments:
 
 @checked_dataclass
 class PrepareArguments:
-    """Turn files of daily bars into one validated parquet file, and a page about what is in it."""
+    """Turn files of daily bars into one validated parquet file, and a page about its contents."""
 
     source: Annotated[Path, Mark.POSITIONAL]
-    """CSV or parquet file, or a folder of them: tickers in a column, one a file, or side by side."""
+    """CSV or parquet file, or a folder of them: tickers in a column, one per file, or side by side."""
     target: Annotated[Path, Mark.POSITIONAL] = DEFAULT_DATA
     """Parquet file to write; the page is written beside it."""
     benchmark: str | None = None
-    """Ticker of an index in the data: written to a CSV file of its own, for --benchmark, instead."""
+    """Ticker of an index in the data that is written to a separate CSV file, for --benchmark, instead."""
 
 
 @checked_dataclass
@@ -64,32 +63,32 @@ class EvaluateArguments:
     """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
     runs_dir: RunsFolder = Path("runs")
     random_pickers: PositiveInt = 1000
-    """Random pickers that the champion is compared with."""
+    """Random selections that the champion is compared with."""
     rivals: Rivals = "learned"
-    """`learned`: a ridge regression and LightGBM, fitted to the run's training days, are played too; `none`: not."""
+    """Supervised baselines. `learned`: ridge regression and LightGBM on the run's training days; `none`: none."""
     rival_refit: NonNegativeInt = 0
-    """Sessions after which they are fitted again, to all results known by then; 0 fits them to the training days."""
+    """Sessions after which they are refitted to all results known by then; 0 fits them to the training days only."""
     benchmark: InputFile | None = None
-    """CSV file (`date, close`) of a benchmark to be played beside the champion."""
+    """CSV file (`date, close`) of a benchmark that the champion is compared with."""
     device: Device = "auto"
     threads: Threads = 1
 
 
 @checked_dataclass
 class SignalsArguments:
-    """Give tomorrow's orders by the champion of a run, and what each depends on most."""
+    """Show the orders of a run's champion for the next session, and what each depends on most."""
 
     run: SavedRunName = None
     date: str | None = None
-    """Session whose close decides, as 2014-11-10; default: the last one of the data."""
+    """Session at whose close the orders are decided, as 2014-11-10; default: the last one of the data."""
     data: InputFile | None = None
     """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
     positions: InputFile | None = None
-    """CSV file of what is held now: ticker,entry_date,entry_price,target_percent,shares; default: nothing."""
+    """CSV file of open positions: ticker,entry_date,entry_price,target_percent,shares; default: none."""
     capital: PositiveFloat | None = None
-    """Money that the account began with, to which sizes refer; default: the run's initial capital."""
+    """Initial capital of the account, to which sizes refer; default: the run's."""
     cash: NonNegativeFloat | None = None
-    """Money not invested; default: the capital less what the held positions cost."""
+    """Cash now; default: the capital less the cost of the open positions."""
     csv: Path | None = None
     """CSV file to write the orders to."""
     json: Path | None = None
@@ -107,10 +106,10 @@ class SignalsArguments:
 
 @checked_dataclass
 class ReportArguments:
-    """Lay runs side by side on one page: settings, results on validation days, learning, time and memory."""
+    """Compare runs on one page: settings, results on validation days, learning, time and memory."""
 
     run: Annotated[tuple[str, ...], Mark.POSITIONAL]
-    """Names of the runs, the first one drawn boldly."""
+    """Names of the runs; the first one is drawn boldly."""
     output: Path | None = None
     """HTML file to write; default: report.html in the folder of all runs."""
     runs_dir: RunsFolder = Path("runs")
@@ -118,22 +117,22 @@ class ReportArguments:
 
 @checked_dataclass
 class WalkForwardArguments:
-    """Train, validate and test again and again, each time later: one equity curve of days that no champion has seen.
+    """Train, validate and test on successive folds: one equity curve over days that no champion has seen.
 
-    Each fold is a training run in runs/NAME/fold-K, whose test days follow its validation days, and a job of its own;
+    Each fold is a training run in runs/NAME/fold-K, whose test days follow its validation days, and a separate job;
     --run, --resume and all settings of a training run apply.
     """
 
     settings: Config = field(default_factory=Config)
     config: SettingsFile = None
     folds: PositiveInt = 4
-    """Times that a population is trained; the test days of the last one end with the data."""
+    """Number of folds, each of which trains a population; the test days of the last one end with the data."""
     test_windows: PositiveInt = 2
     """Episodes on a fold's test days, each beginning where the one before it ended."""
     validation_days: PositiveInt = 290
-    """Days before a fold's test days (less a purge) on which its champion is first looked at."""
+    """Days before a fold's test days (less a purge) on which its champion is first evaluated."""
     train_days: NonNegativeInt = 0
-    """Days before a fold's validation days (less a purge) on which it trains; 0 takes all of them."""
+    """Days before a fold's validation days (less a purge) on which it trains; 0: all of them."""
     jobs: Jobs = None
     cluster: ClusterAddress = None
 

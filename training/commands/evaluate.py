@@ -14,13 +14,12 @@ from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
 from training.commands.arguments import EvaluateArguments
 from training.erl_trainer import ERLTrainer
-from training.evaluation.assessment import Evaluation, Split
-from training.evaluation.baselines import ScoreRule
+from training.evaluation.baselines import CHAMPION, ScoreRule, benchmark_close, simple_rules, tune_planted
+from training.evaluation.export import log_evaluation, write_evaluation
 from training.evaluation.holdout import Look, add_look, champions_looked_at, locked_ledger, read_looks
-from training.evaluation.opponents import benchmark_close, known_rules, tune_planted
-from training.evaluation.rivals import TUNING_WINDOWS
-from training.evaluation.tables import log_evaluation, write_evaluation
-from training.evaluation.tracks import CHAMPION, EvaluationSetup, play_all
+from training.evaluation.judge import Evaluation, Split
+from training.evaluation.play import EvaluationSetup, play_all
+from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
 from utils.config.trader import Config, EvaluationConfig
@@ -30,10 +29,10 @@ from utils.runs.seeding import named_generator
 
 
 def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
-    """Evaluate a run as asked, print it, and write it into `runs/NAME/evaluation-SPLIT/`.
+    """Evaluate a run as asked, show it, and write it into `runs/NAME/evaluation-SPLIT/`.
 
-    The same run, split, data, settings and champions looked at before give the same `results.json`, trades and equity,
-    bit for bit. A look at the holdout is written into the ledger before anything is shown of it.
+    The same run, split, data, settings and earlier looks give the same `results.json`, trades and equity, bit for bit.
+    A look at the holdout is entered into the ledger before anything is shown of it.
 
     Raises:
         ConfigError, DataError: there is no such run, or its data cannot be used.
@@ -44,14 +43,8 @@ def run_evaluation(arguments: EvaluateArguments) -> Evaluation:
     env = Portfolio.on(run.market, run.config.env, device)
     names = ("random_pickers", "rivals", "rival_refit", "benchmark")
     judging = dataclasses.replace(run.config.evaluation, **{name: getattr(arguments, name) for name in names})
-    evaluation = evaluate(
-        run,
-        arguments.split,
-        env,
-        opposing_rules(run, env, judging),
-        judging,
-        command=_command(arguments),
-    )
+    rules = baseline_rules(run, env, judging)
+    evaluation = evaluate(run, arguments.split, env, rules, judging, command=_command(arguments))
     if evaluation.split == "holdout":
         evaluation = entered(evaluation, arguments.runs_dir)
     log_evaluation(evaluation)
@@ -68,22 +61,21 @@ def evaluate(
     *,
     command: str,
 ) -> Evaluation:
-    """Play a run's champion, the baselines and rules on the days of a split, and judge them."""
+    """Play a run's champion and the baselines on the days of a split, and judge them."""
     starts = consecutive_windows(getattr(run.market.splits, split), run.config.env.episode_steps).to(run.device)
     generator = named_generator(run.config.seed, "evaluation")
     setup = EvaluationSetup(run.market, env, starts, benchmark_close(judging.benchmark, run.market, env, starts))
-    played = play_all(setup, run.champion, rules, pickers=judging.random_pickers, generator=generator)
+    played = play_all(setup, run.champion, rules, random_selections=judging.random_pickers, generator=generator)
     holdout = run.market.splits.holdout
     looks = read_looks(run.path.parent, run.market, *run.market.dates[[holdout.first, holdout.last]].astype(str))
     champions = champions_looked_at(looks, (run.name, run.generation))
-    trials = trials_beside(run.path) if split == "validation" else champions
     return Evaluation(
         run.name,
         split,
         run.config,
         run.market,
         played,
-        trials,
+        trials_beside(run.path) if split == "validation" else champions,
         str(run.device),
         command,
         champion_generation=run.generation,
@@ -96,7 +88,7 @@ def evaluate(
 
 
 def entered(evaluation: Evaluation, runs: Path) -> Evaluation:
-    """Write a look into the ledger of a folder of runs; return the evaluation with all looks at its days counted."""
+    """Enter a look into the ledger of a folder of runs; return the evaluation with all looks at its days counted."""
     days = (str(evaluation.dates[0]), str(evaluation.dates[-1]))
     with locked_ledger(runs) as ledger:
         looks = read_looks(runs, evaluation.market, *days)
@@ -123,18 +115,10 @@ def judge_training(
 ) -> dict[Split, Evaluation]:
     """Judge the champion of a finished training run on its validation days, on the built-in market on both splits.
 
-    The built-in market can be made anew at will, so that looking at its holdout uses nothing up.
+    The built-in market can be generated anew, so a look at its holdout costs nothing.
     """
-    run = SavedRun(
-        path=path,
-        config=config,
-        market=trainer.market,
-        planted_scores=scores,
-        device=trainer.device,
-        generation=trainer.generation,
-        champion=trainer.champion,
-    )
-    rules = opposing_rules(run, trainer.val_env.account, config.evaluation)
+    run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, trainer.champion)
+    rules = baseline_rules(run, trainer.val_env.account, config.evaluation)
     command = shlex.join(("python", "main.py", "evaluate", "--run", path.name))
     splits: tuple[Split, ...] = ("validation",) if scores is None else ("validation", "holdout")
     evaluations: dict[Split, Evaluation] = {}
@@ -144,9 +128,13 @@ def judge_training(
     return evaluations
 
 
-def opposing_rules(run: SavedRun, env: Portfolio, judging: EvaluationConfig) -> dict[str, ScoreRule]:
-    """Return the rules that a run's champion is compared with, on the built-in market those too that know it."""
-    rules = known_rules(run.market, env, judging)
+def baseline_rules(run: SavedRun, env: Portfolio, judging: EvaluationConfig) -> dict[str, ScoreRule]:
+    """Return the rules that a run's champion is compared with: supervised, simple, and on the built-in market planted.
+
+    Supervised baselines are fitted to the training days, unless they are left out.
+    """
+    learned = fit_supervised(run.market, env, refit_days=judging.rival_refit) if judging.rivals == "learned" else {}
+    rules = {**{name: one.rule for name, one in learned.items()}, **simple_rules(run.market)}
     if run.planted_scores is None:
         return rules
     starts = spaced_windows(run.market.splits.train, run.config.env.episode_steps, TUNING_WINDOWS).to(run.device)
@@ -154,7 +142,7 @@ def opposing_rules(run: SavedRun, env: Portfolio, judging: EvaluationConfig) -> 
 
 
 def _command(arguments: EvaluateArguments) -> str:
-    """Return what was typed; defaults are left out."""
+    """Return the command line; defaults are left out."""
     words = ["python", "main.py", "evaluate"]
     for field in dataclasses.fields(arguments):
         value = getattr(arguments, field.name)

@@ -1,16 +1,20 @@
-"""The command `prepare`: files of daily bars into the data file, and a page about them."""
+"""The command `prepare`: files of daily bars into the data file, and a page about its contents."""
 
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
-from data.raw.prepare import prepare
+from data.raw.prepare import PrepareSummary, prepare
 from training.commands.arguments import PrepareArguments
-from training.data_page.write import write_data_page
+from training.evaluation.page.write import document, write_document
+from utils.charts import Chart, day_axis, lines_of, number
 from utils.errors import ConfigError
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
+LISTED = 30
+"""Rows of a list on the page; longer lists state their length."""
 
 
 def run_prepare(arguments: PrepareArguments) -> None:
@@ -22,11 +26,35 @@ def run_prepare(arguments: PrepareArguments) -> None:
     if page == arguments.target:
         raise ConfigError(f"expected a parquet file as TARGET, got {page}; the page about it would take its name")
     summary = prepare(arguments.source, arguments.target, arguments.benchmark)
-    for line in summary.lines():
-        logger.info("%s", line)
     survey = summary.survey
-    logger.info("%s", table(survey.years, list(survey.years[0])))
-    for line in survey.lines():
-        logger.info("%s", line)
-    write_data_page(summary, arguments.source, page)
+    for text in (*summary.lines(), table(survey.years, list(survey.years[0])), *survey.lines()):
+        logger.info("%s", text)
+    write_document(render(summary, arguments.source), page)
     logger.info("Wrote %s: all of this with dates and tickers", page)
+
+
+def render(summary: PrepareSummary, source: Path) -> str:
+    """Return the page about prepared data as HTML text: what was read, adjusted and dropped, and what looks wrong."""
+    survey = summary.survey
+    most, last = int(survey.traded.max()), int(survey.traded[-1])
+    facts = {
+        "From": source.name or str(source),
+        "Days": f"{summary.first_date} to {summary.last_date}",
+        "Files": f"{number(summary.files_read, 0)} read, {number(len(summary.skipped), 0)} skipped",
+    }
+    coverage = Chart(
+        title="Tickers that trade, by session",
+        description=f"Tickers that trade in each session: at most {most:,}, in the last one {last:,}.",
+        **day_axis(survey.dates),
+        lines=lines_of({"tickers": survey.traded.astype(float)}, lambda values: number(values[-1], 0)),
+        decimals=0,
+    )
+    return document(
+        "data.html",
+        f"Data: {summary.target.name}",
+        facts=facts if summary.benchmark is None else facts | {"Benchmark": summary.benchmark.name},
+        summary=summary,
+        survey=survey,
+        chart=coverage,
+        listed=LISTED,
+    )

@@ -1,4 +1,4 @@
-"""The command `report`: several runs laid side by side, from their files alone."""
+"""The command `report`: several runs side by side, read from their files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import logging
 
 from training.commands.arguments import ReportArguments
 from training.evaluation.page.write import write_document
-from training.report.page import cautions, render, short_table
-from training.report.reported import read_run
+from training.evaluation.report import cautions, read_run, render, short_table
 from utils.errors import ConfigError
 from utils.runs.run_log import REPORT
 
@@ -15,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_report(arguments: ReportArguments) -> None:
-    """Show a table of the runs and write the page. Nothing is played, and no holdout is looked at.
+    """Show a table of the runs and write the page, without playing anything or looking at a holdout.
 
     Raises:
         ConfigError, DataError: a name is no run, a file of a run is damaged, or the page cannot be written.

@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import io
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,26 @@ from typing import Any
 from models.ddpg_agent import SIGNIFICANCE_LEVEL, DDPGAgent
 from training.commands.arguments import SignalsArguments
 from training.run.saved import SavedRun, open_saved_run
-from training.signals.attribution import METHOD, Share
 from training.signals.broker_orders import BROKER_NOTES, BrokerOrder, alpaca_requests, broker_orders, ib_basket
 from training.signals.holdings import read_holdings, session
-from training.signals.signals import OpenPosition, Order, Signals, cash_left, make_signals
+from training.signals.signals import METHOD, Order, Signals, cash_left, make_signals
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_atomically, write_json
 from utils.tables import table
 
 logger = logging.getLogger(__name__)
+_LABELS = {
+    "percent_of_capital": "% of capital",
+    "expected_percent": "expected %",
+    "networks_percent": "of it networks %",
+    "target_percent": "target %",
+    "entry_date": "bought",
+    "entry_price": "price",
+    "unrealised_percent": "gain %",
+}
+"""Column labels where they are not the field's name."""
+_NOT_SHOWN = ("sessions_held", "looks_at")
 
 
 def run_signals(arguments: SignalsArguments) -> Signals:
@@ -41,20 +51,19 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     holdings = [] if arguments.positions is None else read_holdings(arguments.positions, market, day)
     cash = cash_left(holdings, rules) if arguments.cash is None else arguments.cash
     signals = make_signals(run.champion, market, day, rules, cash, holdings)
-    notes, told = _notes(run, day), evidence_sentence(run.champion)
+    notes, evidence = _notes(run, day), evidence_sentence(run.champion)
     summary = (
         f"run {run.path}, champion of generation {run.generation}; decided at the close of {signals.date}, "
         f"orders for {signals.next_session}; capital {signals.capital:,.0f}, cash {signals.cash:,.0f}, "
         f"equity {signals.equity:,.0f}"
     )
-    for text in (told, summary, *_tables(signals), *(f"note: {note}" for note in notes)):
+    for text in (evidence, summary, *_tables(signals), *(f"note: {note}" for note in notes)):
         logger.info("%s", text)
     if arguments.csv is not None:
-        _write(arguments.csv, "--csv", lambda path: write_atomically(path, orders_csv(signals)))
+        _write(arguments.csv, "--csv", partial(write_atomically, text=orders_csv(signals)))
     if arguments.json is not None:
-        origin = {"run": run.name, "champion_generation": run.generation}
-        contents = origin | _evidence_values(run.champion) | dataclasses.asdict(signals)
-        contents |= {"looks_at_method": METHOD, "notes": notes}
+        origin = {"run": run.name, "champion_generation": run.generation, "evidence": _evidence_values(run.champion)}
+        contents = origin | dataclasses.asdict(signals) | {"looks_at_method": METHOD, "notes": notes}
         _write(arguments.json, "--json", lambda path: write_json(path, contents))
     if arguments.ib is not None or arguments.alpaca is not None:
         orders = broker_orders(run.name, signals, holdings, rules, arguments.whole_shares)
@@ -63,9 +72,9 @@ def run_signals(arguments: SignalsArguments) -> Signals:
 
 
 def _write_for_brokers(arguments: SignalsArguments, signals: Signals, orders: Sequence[BrokerOrder]) -> None:
-    """Write the files for brokers that were asked for, and say what to know before they are sent."""
-    wanted = [order.ticker for order in signals.orders] + [position.ticker for position in signals.positions]
-    too_small = sorted(set(wanted) - {order.ticker for order in orders})
+    """Write the files for brokers that were asked for, and log what to know before sending them."""
+    wanted = {order.ticker for order in signals.orders} | {position.ticker for position in signals.positions}
+    too_small = sorted(wanted - {order.ticker for order in orders})
     if too_small:
         logger.warning("less than a share, and not in the files for brokers: %s", ", ".join(too_small))
     targets = (("--ib", arguments.ib, ib_basket), ("--alpaca", arguments.alpaca, alpaca_requests))
@@ -85,103 +94,81 @@ def _write(path: Path, flag: str, write: Callable[[Path], None]) -> None:
 
 
 def evidence_sentence(champion: DDPGAgent) -> str:
-    """Say what training days show of what the champion expects, and what its orders therefore are."""
+    """Return the p-value of the champion's forecasts on training days, and what its orders therefore are."""
     if champion.holds_market:
-        orders = "these orders hold the market, every stock in turn"
+        orders = "these orders hold the market round robin"
     else:
-        orders = "these orders are the forecast as trained"
+        orders = "these orders follow the forecasts as trained"
     return f"{champion.evidence.finding}: {orders}."
 
 
 def _evidence_values(champion: DDPGAgent) -> dict[str, Any]:
-    """Return the same as JSON values."""
     evidence = champion.evidence
-    values = {
+    return {
         "p_value": evidence.smallest,
         "significant_below": SIGNIFICANCE_LEVEL,
         "is_significant": evidence.is_significant,
+        "holds_market": champion.holds_market,
+        "sentence": evidence_sentence(champion),
     }
-    return {"evidence": values | {"holds_market": champion.holds_market, "sentence": evidence_sentence(champion)}}
 
 
 def _tables(signals: Signals) -> list[str]:
+    """Return orders, or why there are none, attributions and open positions as text."""
     if signals.orders:
-        texts = [_titled("orders", [_order_row(order) for order in signals.orders])]
+        texts = [f"orders\n{_table(signals.orders)}"]
     else:
         best = signals.best_expected_percent
         reason = "nothing can be ordered"
         if best is not None:
             against = "cash is worth more, or short" if best > 0 else "it would not earn its costs"
-            reason = f"most is expected of {signals.best_candidate}, {best:+.2f}% of its value, but {against}"
+            reason = f"the highest forecast is {signals.best_candidate}'s, {best:+.2f}% of its value, but {against}"
         texts = [f"no order: {reason}"]
-    chosen = [order for order in signals.orders if order.looks_at]
-    texts += [f"{order.ticker} looks at most at {_shares(order.looks_at)}" for order in chosen]
+    texts += [f"{order.ticker} looks at most at {_attribution(order)}" for order in signals.orders if order.looks_at]
     if signals.positions:
-        texts.append(_titled("open positions", [_position_row(position) for position in signals.positions]))
+        texts.append(f"open positions\n{_table(signals.positions)}")
     return texts
 
 
-def _titled(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    return f"{title}\n{table(rows, tuple(rows[0]))}"
+def _table(items: Sequence[object]) -> str:
+    """Return the fields of items, a row each; fields that the first item lacks are left out."""
+    rows = [
+        {
+            _LABELS.get(name, name.replace("_", " ")): value
+            for name, value in vars(item).items()
+            if name not in _NOT_SHOWN
+        }
+        for item in items
+    ]
+    return table(rows, [label for label, value in rows[0].items() if value is not None])
 
 
-def _order_row(order: Order) -> dict[str, Any]:
-    return {
-        "ticker": order.ticker,
-        "coefficient": order.coefficient,
-        "value": order.value,
-        "% of capital": order.percent_of_capital,
-        "expected %": order.expected_percent,
-        **({} if order.networks_percent is None else {"of it networks %": order.networks_percent}),
-        "close": order.close,
-        "target %": order.target_percent,
-        "target price": order.target_price,
-        "latest exit": str(order.latest_exit),
-    }
-
-
-def _position_row(position: OpenPosition) -> dict[str, Any]:
-    return {
-        "ticker": position.ticker,
-        "shares": position.shares,
-        "bought": position.entry_date,
-        "price": position.entry_price,
-        "close": position.close,
-        "gain %": position.unrealised_percent,
-        "target price": position.target_price,
-        "latest exit": str(position.latest_exit),
-        "status": position.status,
-    }
-
-
-def _shares(attribution: Sequence[Share]) -> str:
-    return ", ".join(map(str, attribution))
+def _attribution(order: Order) -> str:
+    return ", ".join(map(str, order.looks_at))
 
 
 def orders_csv(signals: Signals) -> str:
-    """Return one line an order, numbers in full; `looks_at` is text."""
+    """Return one line per order, numbers in full; `looks_at` is text."""
     text = io.StringIO()
     names = [field.name for field in dataclasses.fields(Order)]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["date", *names[:-2], "latest_exit", "latest_exit_is_estimate", "looks_at"])
     for order in signals.orders:
-        values = [getattr(order, name) for name in names[:-2]]
-        leaves = order.latest_exit
-        writer.writerow([signals.date, *values, leaves.date, leaves.is_estimate, _shares(order.looks_at)])
+        values, leaves = [getattr(order, name) for name in names[:-2]], order.latest_exit
+        writer.writerow([signals.date, *values, leaves.date, leaves.is_estimate, _attribution(order)])
     return text.getvalue()
 
 
 def _notes(run: SavedRun, day: int) -> list[str]:
-    market = run.market
     notes = [
         "sizes and targets assume an account whose trading period has just begun; fills, costs and exits follow the "
         "rules of the run's environment",
         f"what an order looks at: {METHOD}",
     ]
     if run.config.env.volume_cap > 0:
-        notes.append("the volume of the session to come is not known: no order is cut to the volume cap")
+        notes.append("the next session's volume is unknown: no order is cut to the volume cap")
     if run.config.data is None:
         notes.append("built-in synthetic market: not a real one")
-    elif day <= market.splits.train.last:
+    elif day <= run.market.splits.train.last:
         notes.append("the champion trained on this day, so its decision here is flattered")
     return notes

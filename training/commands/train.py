@@ -14,10 +14,10 @@ from data.synthetic.built_in import PlantedScores
 from training.commands.arguments import TrainArguments
 from training.commands.evaluate import judge_training
 from training.erl_trainer import PHASES, ERLTrainer
-from training.evaluation.assessment import Evaluation, Split
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
+from training.evaluation.export import EQUITY, short_table, short_values, verdict_values, write_equity
+from training.evaluation.judge import Evaluation, Split
 from training.evaluation.page.write import write_page
-from training.evaluation.tables import EQUITY, short_rows, short_table, verdict_values, write_equity
 from training.run.extension import INHERITED, INHERITED_NETWORKS, Inheritance, extended_settings, inherit, run_to_extend
 from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
@@ -37,15 +37,15 @@ from utils.runs.run_log import REPORT, SUMMARY, RunLog
 logger = logging.getLogger(__name__)
 RESULTS = (SUMMARY, REPORT, EQUITY, "fitness.png", "learning.png", "equity.png", "memory.png")
 FILES = (MARKET, INHERITED_NETWORKS, INHERITED)
-"""Written before the first generation; what a run inherited is named last, once it is whole."""
+"""Written before the first generation; the inheritance comes last, once it is complete."""
 SYNTHETIC_NOTE = "built-in synthetic market: the result says nothing about real markets"
-SURVIVORS_NOTE = "data that holds survivors only flatters every result"
+SURVIVORS_NOTE = "data of survivors only flatter every result"
 
 
 def run_train(arguments: TrainArguments, explicit: frozenset[str]) -> None:
     """Run the command `train`, with the cloud that the environment names."""
     if arguments.cluster is not None:
-        import_ray()  # or it is told before a run begins
+        import_ray()  # a missing package is reported before the run begins
     config, parent = arguments.settings, None
     if arguments.extend is not None:
         parent = run_to_extend(arguments.extend, config)
@@ -65,15 +65,15 @@ def run_training(
     """Train, or continue a run, to its last generation; return the contents of `summary.json`.
 
     Args:
-        explicit: dotted names of the settings that the user gave, for a resumed run to honour or refuse.
-        splits: days of a new run that does not divide them by the configured fractions.
-        store: where the run is kept besides the disk.
+        explicit: dotted names of the settings that the user gave, which a resumed run applies or refuses.
+        splits: days of a new run, in place of the configured fractions.
+        store: where the run is stored besides the disk.
         parent: run that a new one extends.
         shards: number of groups and address of the cluster that plays them, see `open_rollouts`.
 
     Raises:
         ClusterError: workers were lost several times; the last complete generation is on disk.
-        DataError: the data cannot be used, or are not those that the run knew.
+        DataError: the data cannot be used, or differ from those of the run.
         ConfigError, CloudError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
     with open_session(config, explicit, store=store, files=FILES, results=RESULTS) as session:
@@ -131,7 +131,7 @@ def _note(config: Config) -> str:
 def _draw_progress(run: RunLog, note: str) -> None:
     records = run.records()
     draw_chart(fitness_chart(records), run.path / "fitness.png", note)
-    draw_charts(learning_charts(records), run.path / "learning.png", "What is learned, by generation", note)
+    draw_charts(learning_charts(records), run.path / "learning.png", "Learning by generation", note)
     draw_chart(memory_chart(get_profiler().phases()), run.path / "memory.png")
 
 
@@ -183,7 +183,7 @@ def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Ev
         "champion": {
             "generation": trainer.generation,
             "validation_return_percent": trainer.champion_score,
-            **{split: short_rows(evaluation) for split, evaluation in evaluations.items()},
+            **{split: short_values(evaluation) for split, evaluation in evaluations.items()},
             "verdict": {split: verdict_values(evaluation) for split, evaluation in evaluations.items()},
         },
     }

@@ -10,18 +10,17 @@ from functools import partial
 from pathlib import Path
 
 from data.market import Market
-from data.splits import Splits, consecutive_windows
+from data.splits import FoldPlan, Splits, consecutive_windows, make_folds
 from environment.portfolio import Portfolio
 from models.ddpg_agent import DDPGAgent
 from training.commands.arguments import WalkForwardArguments
-from training.commands.evaluate import entered, opposing_rules
+from training.commands.evaluate import baseline_rules, entered
 from training.commands.train import run_training
-from training.evaluation.assessment import Evaluation
-from training.evaluation.folds import FoldPlan, FoldResult, make_folds
-from training.evaluation.opponents import benchmark_close
-from training.evaluation.tables import EQUITY, log_evaluation, write_evaluation
-from training.evaluation.tables import RESULTS as FOUND
-from training.evaluation.tracks import CHAMPION, RANDOM, EvaluationSetup, join, play_all
+from training.evaluation.baselines import CHAMPION, RANDOM, benchmark_close
+from training.evaluation.export import EQUITY, log_evaluation, write_evaluation
+from training.evaluation.export import RESULTS as FOUND
+from training.evaluation.judge import Evaluation, FoldResult
+from training.evaluation.play import EvaluationSetup, join, play_all
 from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import open_saved_run
 from training.run.study_folder import StudyKind, fetch_fold, is_begun, keep_files, store_of_folds
@@ -47,22 +46,22 @@ RESULTS = (FOUND, REPORT, EQUITY, "trades.csv", "trades.parquet")
 
 
 def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) -> Evaluation:
-    """Train every fold that is not trained yet, play each champion on its test days, and report on all of them as one.
+    """Train the folds that are not trained yet, play each champion on its test days, and report on all as one.
 
-    Folds are independent jobs: they give the same, bit for bit, wherever and in whatever order they are done.
+    Folds are independent jobs: results are the same, bit for bit, wherever and in whatever order they run.
 
     Args:
-        explicit: dotted names of the settings that the user gave, for a resumed test to honour or refuse.
+        explicit: dotted names of the settings that the user gave, which a resumed test applies or refuses.
 
     Raises:
-        ConfigError, DataError: the test cannot be resumed, or the data are too few or others than before.
+        ConfigError, DataError: the test cannot be resumed, or the data are too few or have changed.
         JobsFailed: a fold ended with an error; the others are finished.
-        StopRequested, MemoryLimitReached, CheckpointError: as `run_training`; finished folds stay finished.
+        StopRequested, MemoryLimitReached, CheckpointError: as `run_training`; finished folds are kept.
         CloudError: not all of the test could be stored.
     """
     store = open_cloud()
     if arguments.cluster is not None:
-        import_ray()  # or it is told before anything begins
+        import_ray()  # a missing package is reported before anything begins
     is_reached = store is not None and store.check()
     path, plan, config = _open(arguments, explicit, store if is_reached else None)
     with RunLock(path):
@@ -83,7 +82,7 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
 def _open(
     arguments: WalkForwardArguments, explicit: frozenset[str], store: ObjectStore | None
 ) -> tuple[Path, FoldPlan, Config]:
-    """Return the folder of a new test or of the one to resume, with the plan and the settings that hold for it."""
+    """Return the folder of a new test or of the one to resume, with its plan and settings."""
     asked = FoldPlan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(FoldPlan)})
     config = arguments.settings
     if config.resume is None:
@@ -95,7 +94,7 @@ def _open(
 
 
 def _remembered_folds(path: Path, plan: FoldPlan, config: Config) -> list[Splits]:
-    """Return the folds of the data as they were when the test began."""
+    """Return the folds of the data as of the start of the test."""
     market, _ = load_market(config)
     is_begun = (path / MARKET).is_file()
     days = remember_market(path, market).splits.holdout.last + 1 if is_begun else len(market.dates)
@@ -123,9 +122,9 @@ def _train_folds(
     *,
     is_kept: bool,
 ) -> None:
-    """Train the folds that are not trained yet, and bring those that other machines trained to this disk.
+    """Train the folds that are not trained yet, and fetch those that other machines trained.
 
-    Where runs are not kept in a store, all machines of a cluster must share the folder.
+    Without a store all machines of a cluster must share the folder.
     """
     folders = {f"fold-{number}": path / f"fold-{number}" for number in range(1, len(splits) + 1)}
     jobs = [
@@ -160,7 +159,7 @@ def _train_folds(
 
 
 def _train(folder: Path, fold: Splits, config: Config, explicit: frozenset[str]) -> int:
-    """Train a fold to its last generation, from where it stopped; return that generation's number."""
+    """Train or resume a fold to its last generation; return that generation's number."""
     store = store_of_folds(folder.parent.name)
     wait_for_lost_owner(folder)
     run, resume = (None, folder.name) if is_begun(folder, store) else (folder.name, None)
@@ -170,7 +169,7 @@ def _train(folder: Path, fold: Splits, config: Config, explicit: frozenset[str])
 
 
 def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
-    """Play the champion of each fold on its test days, an account that reinvests going from one to the next."""
+    """Play each fold's champion on its test days, as one account that reinvests."""
     folds, parts, champions, device = [], [], list[DDPGAgent](), choose_device(config.device)
     for number, fold in enumerate(splits, start=1):
         run = open_saved_run(path, f"fold-{number}", data=config.data, device=device)
@@ -180,11 +179,11 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         played = play_all(
             EvaluationSetup(run.market, env, starts, benchmark),
             run.champion,
-            opposing_rules(run, env, config.evaluation),
-            pickers=run.config.evaluation.random_pickers,
+            baseline_rules(run, env, config.evaluation),
+            random_selections=run.config.evaluation.random_pickers,
             generator=named_generator(run.config.seed, f"walk-forward {run.name}"),
         )
-        champion, random = (played.tracks[name].mean_return_percent for name in (CHAMPION, RANDOM))
+        champion, random = (played.curves[name].mean_return_percent for name in (CHAMPION, RANDOM))
         folds.append(FoldResult(run.name, _dates(run.market, fold), run.generation, champion, random))
         parts.append(played)
         champions.append(run.champion)

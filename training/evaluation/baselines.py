@@ -1,9 +1,11 @@
-"""Baselines that a policy must beat: the whole market held equally, and rules that order by scores."""
+"""Baselines that a champion must beat: rules that order by scores, rules that know what is planted, and held stocks."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from data.benchmark import LONGEST_GAP_DAYS, read_benchmark
+from data.market import Market
+from data.synthetic.built_in import PlantedScores
 from environment.portfolio import Portfolio
 from training.rollout import Policy, play
 from utils.config.trader import EnvironmentConfig
+from utils.errors import DataError
 from utils.spaces import (
     ACTION_FEATURES,
     MAX_COEFFICIENT,
@@ -24,32 +30,69 @@ from utils.spaces import (
     rank_stocks,
 )
 
+logger = logging.getLogger(__name__)
+Array = NDArray[np.float64]
+CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random selection", "equal weight", "buy and hold"
+EQUAL_RISK, BENCHMARK = "equal risk", "benchmark"
+RULE, ORACLE = "planted rule", "oracle"
+MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"
+YEAR_MOMENTUM, LOW_VOLATILITY = "12-1 momentum", "low volatility"
+_YEAR, _MONTH = 252, 21
 _NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score")
-_TRACE = 1e-6
-"""Share by which each order of a day is smaller than the better one."""
+_TINY = 1e-6
+"""Share by which each order of a day is smaller than the next better one."""
 _VOLATILITY_DAYS = 60
 _MARGIN = 2.0
-"""Standard errors by which a choice must be better; windows overlap, and the best of many is lucky."""
+"""Standard errors by which a setting must be better: windows overlap, and the best of many is biased upwards."""
 _COEFFICIENTS = (MAX_COEFFICIENT, 7.0, 5.0)
 _TARGETS = (MAX_TARGET_PERCENT, 30.0, 20.0, 15.0, 12.0, MIN_TARGET_PERCENT)
 _LEVELS = (0.25, 0.5, 0.75, 0.9, 0.97)
-"""Shares of the scores that may be ordered, at which thresholds, prices of cash and sizes are tried."""
+"""Quantiles of the scores that are tried as thresholds, prices of cash and full scores."""
 
 
 @dataclass(frozen=True)
 class ScoreRule:
-    """A rule that every day orders the stocks of the largest scores above a threshold."""
+    """A rule that every day orders the stocks with the largest scores above a threshold."""
 
-    scores: NDArray[np.float64]
+    scores: Array
     """(days, n), known at each day's close; NaN: no order."""
     threshold: float = 0.0
     coefficient: float = MAX_COEFFICIENT
     """Largest size."""
     target_percent: float = MAX_TARGET_PERCENT
     cash_price: float = 0.0
-    """Rise of the threshold where all cash is spent and all days to trade are left, in proportion to both."""
+    """Rise of the threshold with no cash and all trading days left; proportional to both."""
     full_score: float = 0.0
-    """Score from which an order has the largest size; sizes below are in proportion. 0: all have it."""
+    """Score from which an order has the largest size; below it sizes are proportional. 0: all have the largest."""
+
+
+def simple_rules(market: Market) -> dict[str, ScoreRule]:
+    """Return momentum over 60 days and over the year before the last month, 5-day reversal and low volatility.
+
+    Sources: Jegadeesh & Titman (1993), "Returns to buying winners and selling losers"; Jegadeesh (1990), "Evidence of
+    predictable behavior of security returns"; Ang et al. (2006), "The cross-section of volatility and expected
+    returns".
+    """
+    close = pd.DataFrame(np.log(market.close.astype(np.float64)))
+    scores = {
+        MOMENTUM: close.diff(60),
+        REVERSAL: -close.diff(5),
+        YEAR_MOMENTUM: close.shift(_MONTH).diff(_YEAR - _MONTH),
+    }
+    rules = {name: ScoreRule(score.to_numpy()) for name, score in scores.items()}
+    return {**rules, LOW_VOLATILITY: ScoreRule(inverse_volatility(market.close))}
+
+
+def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
+    """Tune the planted rule and the oracle on (training) windows.
+
+    Their scores are the expected returns of a trade; nothing is ordered that would earn less than a round trip costs.
+    """
+    round_trip = 2 * env.rules.cost_rate
+    return {
+        name: tune_rule(env, known, round_trip, starts)
+        for name, known in ((RULE, scores.rule), (ORACLE, scores.oracle))
+    }
 
 
 def score_policy(rules: ScoreRule | Sequence[ScoreRule], device: torch.device) -> Policy:
@@ -77,9 +120,9 @@ def score_policy(rules: ScoreRule | Sequence[ScoreRule], device: torch.device) -
         best, stock = rank_stocks(above, env.orders_per_day)
         share = torch.where(full > 0, (best + threshold) / full, 1.0).clamp(max=1.0)
         size = torch.where((best > 0) & (largest * share >= MIN_COEFFICIENT), largest * share, 0.0)
-        # Orders of one size are bought in the order of stocks: a trace less keeps the best first where cash is short.
-        trace = 1 - _TRACE * torch.arange(size.shape[1], device=device)
-        size = torch.maximum(size * trace, size.clamp(max=MIN_COEFFICIENT))
+        # The account breaks ties by stock: slightly less for each next order fills the best first if cash is short.
+        less = 1 - _TINY * torch.arange(size.shape[1], device=device)
+        size = torch.maximum(size * less, size.clamp(max=MIN_COEFFICIENT))
         action = torch.zeros(*score.shape, ACTION_FEATURES, device=device)
         action[..., 0].scatter_(1, stock, size.float())
         action[..., 1] = target
@@ -88,11 +131,10 @@ def score_policy(rules: ScoreRule | Sequence[ScoreRule], device: torch.device) -
     return act
 
 
-def tune_rule(env: Portfolio, scores: NDArray[np.float64], threshold: float, starts: Tensor) -> ScoreRule:
-    """Return the rule on these scores whose threshold, price of cash, size and target did best on training windows.
+def tune_rule(env: Portfolio, scores: Array, threshold: float, starts: Tensor) -> ScoreRule:
+    """Tune threshold and price of cash, then size and target, then the full score, by mean fitness on windows.
 
-    One after the other is chosen, the largest mean fitness first; a choice is kept where it is better than what was
-    there by more than twice the standard error of the difference over windows.
+    A setting replaces the one before it only if it is better by more than two standard errors of the paired difference.
 
     Args:
         threshold: the smallest that is tried.
@@ -104,26 +146,21 @@ def tune_rule(env: Portfolio, scores: NDArray[np.float64], threshold: float, sta
     if not (ordered > threshold).any():
         return rule
     rises = np.quantile(ordered[ordered > threshold] - threshold, _LEVELS).tolist()
-    # Thresholds first: the best target of a rule that orders too much is not that of one that waits.
+    # Thresholds first: the best target depends on how selective the rule is.
     steps: list[list[dict[str, Any]]] = [
         [{"threshold": threshold + rise, "cash_price": price} for rise in (0.0, *rises) for price in (0.0, *rises)],
         [{"coefficient": size, "target_percent": target} for size in _COEFFICIENTS for target in _TARGETS],
         [{"full_score": threshold + rise} for rise in rises],
     ]
-    for choices in steps:
-        rule = _better(env, rule, [replace(rule, **choice) for choice in choices], starts)
+    for settings in steps:
+        rules = [rule, *(replace(rule, **values) for values in settings)]
+        summary, _ = play(env, score_policy(rules, starts.device), starts.repeat(len(rules)))
+        fitness = summary.fitness.view(len(rules), -1)
+        best = int(fitness.mean(1).argmax())
+        gain = fitness[best] - fitness[0]
+        error = float(gain.std(correction=1)) / len(gain) ** 0.5 if len(gain) > 1 else 0.0
+        rule = rules[best] if float(gain.mean()) > _MARGIN * error else rule
     return rule
-
-
-def _better(env: Portfolio, rule: ScoreRule, others: Sequence[ScoreRule], starts: Tensor) -> ScoreRule:
-    """Return the best of the others if it beats the rule on the same windows by more than chance, else the rule."""
-    rules = [rule, *others]
-    summary, _ = play(env, score_policy(rules, starts.device), starts.repeat(len(rules)))
-    fitness = summary.fitness.view(len(rules), -1)
-    best = int(fitness.mean(1).argmax())
-    gain = fitness[best] - fitness[0]
-    error = float(gain.std(correction=1)) / len(gain) ** 0.5 if len(gain) > 1 else 0.0
-    return rules[best] if float(gain.mean()) > _MARGIN * error else rule
 
 
 def held_equity(
@@ -132,20 +169,19 @@ def held_equity(
     start: int,
     steps: int,
     rules: EnvironmentConfig,
-    weights: NDArray[np.float64] | None = None,
-) -> NDArray[np.float64]:
+    weights: Array | None = None,
+) -> Array:
     """Return the equity of holding the stocks for a window: bought at the next open, sold at the last close.
 
     Args:
         close, open_: (days, n) prices, NaN without a bar.
-        weights: (n,) shares of the money, up to a factor; default: equal.
+        weights: (n,) shares of the capital, up to a factor; default: equal.
 
     Returns:
         (steps + 1,) equity in currency units after costs on both legs. A stock without a bar keeps its last price; one
         without a bar on the day of purchase is left out. With a delisting loss, one that has no bar for
         `max_days_without_bar` sessions is sold as the account sells it; that sale's cost is taken at the end.
     """
-    rate = rules.cost_rate
     bought = np.isfinite(open_[start + 1])
     if weights is not None:
         bought &= weights > 0
@@ -161,15 +197,35 @@ def held_equity(
         proceeds = growth[is_sold.argmax(axis=0), np.arange(growth.shape[1])] * (1 - rules.delisting_loss / 100)
         growth = np.where(is_sold, proceeds, growth)
     growth = np.average(growth, axis=1, weights=None if weights is None else weights[bought])[1:]
-    invested = rules.initial_capital / (1 + rate)
-    equity = np.concatenate(([rules.initial_capital], invested * growth))
-    equity[-1] *= 1 - rate
+    equity = np.concatenate(([rules.initial_capital], rules.initial_capital / rules.purchase_factor * growth))
+    equity[-1] *= rules.sale_factor
     return equity
 
 
-def inverse_volatility(close: NDArray[np.float32]) -> NDArray[np.float64]:
+def inverse_volatility(close: NDArray[np.float32]) -> Array:
     """Return one over the deviation of the last 60 daily log returns of (days, n) closes; NaN where it is not known."""
     returns = pd.DataFrame(np.log(close.astype(np.float64))).diff()
     spread = returns.rolling(_VOLATILITY_DAYS, min_periods=_VOLATILITY_DAYS // 2).std().to_numpy()
-    inverse: NDArray[np.float64] = np.divide(1.0, spread, out=np.full(spread.shape, np.nan), where=spread > 0)
+    inverse: Array = np.divide(1.0, spread, out=np.full(spread.shape, np.nan), where=spread > 0)
     return inverse
+
+
+def benchmark_close(path: Path | None, market: Market, env: Portfolio, starts: Tensor) -> Array | None:
+    """Return the (days,) closes of the user's benchmark; None, with a warning, if it does not cover all windows."""
+    if path is None:
+        return None
+    first_day, last_day = int(starts[0]), int(starts[-1]) + env.rules.episode_steps
+    try:
+        close = read_benchmark(path, market.dates)
+        if np.isnan(close[first_day : last_day + 1]).any():
+            first, last = market.dates[[first_day, last_day]].astype("datetime64[D]")
+            known = market.dates[np.isfinite(close)].astype("datetime64[D]")
+            got = f"{known[0]} to {known[-1]}" if len(known) else "none on the market's days"
+            raise DataError(
+                f"expected closes from {first} to {last} in {path}, none more than {LONGEST_GAP_DAYS} days after the "
+                f"one before, got {got}"
+            )
+    except DataError as error:
+        logger.warning("the benchmark is left out: %s", error)
+        return None
+    return close

@@ -1,35 +1,37 @@
-"""The charts of an evaluation: what is drawn, in which units, and the text for a reader who cannot see it."""
+"""The charts of evaluations and runs: what is drawn, in which units, and the text for a reader who cannot see it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from environment.ledger import EXIT_REASONS
-from training.evaluation.assessment import Evaluation
-from training.evaluation.rivals import LIGHTGBM, RIDGE
-from training.evaluation.tracks import BENCHMARK, CHAMPION, EQUAL, EQUAL_RISK, HOLD, ORACLE, RANDOM, RULE
+from training.evaluation.baselines import BENCHMARK, CHAMPION, EQUAL, EQUAL_RISK, HOLD, ORACLE, RANDOM, RULE
+from training.evaluation.judge import Evaluation
+from training.evaluation.supervised import LIGHTGBM, RIDGE
 from utils.charts import (
     Band,
     Chart,
     Dates,
     FloatArray,
     Line,
-    Mark,
+    Marker,
     MemoryPoint,
     Tick,
-    date_ticks,
-    even_shares,
+    day_axis,
     last_known,
     lines_of,
     number,
-    number_ticks,
+    number_axis,
     percent,
 )
+from utils.pictures import STYLES
+
+if TYPE_CHECKING:
+    from training.evaluation.report import ReportedRun
 
 EXIT_WORDS = {
     "target": "target reached",
@@ -42,69 +44,65 @@ _SYMBOLS = dict(zip(EXIT_REASONS[1:], ("target", "target", "time", "lost", "end"
 _PRICE_STYLE = 7
 _TRADED_STOCKS = 6
 """Stocks whose trades are drawn, the most traded ones."""
+_LOSSES = {
+    "critic": "Squared errors of orders' results, summed over folds, and of Q; means over agents and updates.",
+    "actor": "Minus Q in results of a good order; none while critics learn alone.",
+}
+_ON_TRAINING = "training days, by forecasts out of fold"
 
 
 def equity_chart(evaluation: Evaluation) -> Chart:
-    """Draw the returns of all policies."""
-    low, high = (_gain_percent(edge) for edge in evaluation.picker_band)
+    low, high = (_gain_percent(edge) for edge in evaluation.random_band)
     windows = " Dotted vertical lines: a new window begins." if len(evaluation.played.days) > 1 else ""
-    return Chart(
+    return _by_day(
+        evaluation,
+        {name: _gain_percent(evaluation.equity[name]) for name in drawn_policies(evaluation)},
+        lambda values: percent(values[-1]),
+        "Return since the first day in percent. At the end",
         title="Return since the first day, %",
         note=f"After costs.{windows}",
-        bands=[Band("random pickers, 5% to 95%", low, high)],
+        bands=[Band("random selections, 5% to 95%", low, high)],
         height=340,
-        **_accounts(
-            evaluation, _gain_percent, lambda values: percent(values[-1]), "Return since the first day", "At the end"
-        ),
     )
 
 
 def drawdown_chart(evaluation: Evaluation) -> Chart:
     """Draw the fall of the same policies' equity below its earlier peak."""
-    return Chart(
+    return _by_day(
+        evaluation,
+        {name: _drawdown_percent(evaluation.equity[name]) for name in drawn_policies(evaluation)},
+        lambda values: percent(np.nanmin(values)),
+        "Fall below the earlier peak in percent. Deepest",
         title="Drawdown, %",
         note="Fall below the earlier peak; the numbers beside the names are the deepest.",
         y_ticks=4,
         height=220,
-        **_accounts(
-            evaluation,
-            _drawdown_percent,
-            lambda values: percent(np.nanmin(values)),
-            "Fall below the earlier peak",
-            "Deepest",
-        ),
     )
 
 
-def _accounts(
-    evaluation: Evaluation,
-    measure: Callable[[FloatArray], FloatArray],
-    end: Callable[[FloatArray], str],
-    subject: str,
-    ends: str,
-) -> dict[str, Any]:
-    """Return what charts of the policies over the stitched days share."""
-    lines = lines_of({name: measure(evaluation.curves[name]) for name in drawn_policies(evaluation)}, end)
-    dates, windows = evaluation.dates, len(evaluation.played.days)
-    return {
-        "description": f"{subject} in percent. {ends}: {', '.join(f'{line.label} {line.end}' for line in lines)}.",
-        "lines": lines,
-        "shares": even_shares(len(dates)),
-        "ticks": date_ticks(dates),
-        "labels": [str(day) for day in dates],
-        "verticals": [Tick(window / windows, f"window {window + 1} begins") for window in range(1, windows)],
-        "unit": "%",
-        "is_signed": True,
-    }
+def _by_day(
+    evaluation: Evaluation, series: Mapping[str, FloatArray], end: Callable[[FloatArray], str], head: str, **others: Any
+) -> Chart:
+    """Return a chart of series over the stitched days; `head` begins its description."""
+    lines, dates, windows = lines_of(series, end), evaluation.dates, len(evaluation.played.days)
+    return Chart(
+        description=f"{head}: {_ends(lines)}.",
+        lines=lines,
+        **day_axis(dates),
+        verticals=[Tick(window / windows, f"window {window + 1} begins") for window in range(1, windows)],
+        unit="%",
+        is_signed=True,
+        **others,
+    )
 
 
 def drawn_policies(evaluation: Evaluation) -> list[str]:
     """Return the policies that a chart can show apart: of all simple rules only the one that ended highest."""
-    curves = evaluation.curves
+    equity = evaluation.equity
     always = (CHAMPION, RANDOM, EQUAL, BENCHMARK, RIDGE, LIGHTGBM, RULE)
-    others = curves.keys() - {*always, HOLD, EQUAL_RISK, ORACLE}
-    best = max(others, key=lambda name: (curves[name][-1], name), default=None)
-    return [name for name in curves if name in always or name == best]
+    others = equity.keys() - {*always, HOLD, EQUAL_RISK, ORACLE}
+    best = max(others, key=lambda name: (equity[name][-1], name), default=None)
+    return [name for name in equity if name in always or name == best]
 
 
 def _gain_percent(equity: FloatArray) -> FloatArray:
@@ -116,10 +114,73 @@ def _drawdown_percent(equity: FloatArray) -> FloatArray:
     return np.asarray(100.0 * (equity / np.where(peak > 0, peak, math.nan) - 1.0))
 
 
+def _ends(lines: Sequence[Line]) -> str:
+    return ", ".join(f"{line.label} {line.end}" for line in lines)
+
+
+def runs_equity_chart(runs: Sequence[ReportedRun], with_equal_weight: bool) -> Chart | None:
+    """Draw the champions' returns on their validation days; None where no run's files hold them.
+
+    Runs judged on different days are drawn by sessions since their own first day.
+
+    Args:
+        with_equal_weight: the runs share days, data and rules, so that equal weight is the same for all of them.
+    """
+    judged = {run.name: run.validation for run in runs if run.validation is not None and len(run.validation.dates)}
+    if not judged:
+        return None
+    first = next(iter(judged.values()))
+    has_same_days = all(np.array_equal(first.dates, other.dates) for other in judged.values())
+    count = max(len(one.dates) for one in judged.values())
+    equity = {name: one.equity[CHAMPION] for name, one in judged.items()}
+    equity |= {EQUAL: first.equity[EQUAL]} if with_equal_weight else {}
+    gains = {name: _gain_percent(own) for name, own in equity.items()}
+    lines = _run_lines({name: np.append(own, np.full(count - len(own), np.nan)) for name, own in gains.items()})
+    missing = [run.name for run in runs if run.name not in judged]
+    return Chart(
+        title="Return of the champions on validation days, %",
+        note="After costs."
+        + ("" if has_same_days else " The days differ: sessions since each run's own first day.")
+        + (f" Not known, until it is evaluated: {', '.join(missing)}." if missing else ""),
+        description=f"Return since each run's first validation day in percent. At the end: {_ends(lines)}.",
+        **day_axis(first.dates) if has_same_days else number_axis(range(count), "session"),
+        lines=lines,
+        unit="%",
+        is_signed=True,
+        height=340,
+    )
+
+
+def runs_learning_charts(runs: Sequence[ReportedRun]) -> list[Chart]:
+    """Draw the mean fitness and the champions' validation results by generation; nothing where no run has a record."""
+    count = max((record["generation"] for run in runs for record in run.records), default=0)
+    if not count:
+        return []
+    charts = []
+    for group, name, title, on in (
+        ("fitness", "mean", "Mean fitness of the population by generation, %", _ON_TRAINING),
+        ("validation", "champion", "Validation result of the champion by generation, %", "validation windows"),
+    ):
+        series = {run.name: np.full(count, np.nan) for run in runs}
+        for run in runs:
+            generations = [record["generation"] - 1 for record in run.records]
+            series[run.name][generations] = _column(run.records, group, name)
+        lines, note = _run_lines(series), f"Percent of the initial capital per episode, on {on}."
+        charts.append(_by_generation(title, f"{title} of each run", note, range(1, count + 1), lines, unit="%"))
+    return charts
+
+
+def _run_lines(series: Mapping[str, FloatArray]) -> list[Line]:
+    """Return a line for each series; of more series than there are styles, those after the first share them."""
+    return [
+        line._replace(style=place if place < len(STYLES) else 1 + (place - 1) % (len(STYLES) - 1))
+        for place, line in enumerate(lines_of(series, _end_percent))
+    ]
+
+
 def traded_stocks(evaluation: Evaluation) -> list[tuple[Chart, list[dict[str, Any]]]]:
     """Draw the stocks that the champion traded most over all days played; with its trades as `_shown_trade` says."""
-    market, days = evaluation.market, evaluation.played.days
-    made = next(iter(evaluation.played.trades.values()))
+    market, days, made = evaluation.market, evaluation.played.days, evaluation.played.trades
     counts = np.bincount([trade["stock"] for trade in made], minlength=len(market.investable_columns))
     most = [stock for stock in np.argsort(-counts, kind="stable")[:_TRADED_STOCKS].tolist() if counts[stock]]
     first, stop = int(days.min()), int(days.max()) + 1
@@ -133,9 +194,7 @@ def traded_stocks(evaluation: Evaluation) -> list[tuple[Chart, list[dict[str, An
             title=ticker,
             note=f"Closing price; {len(trades)} trades.",
             description=f"Closing price of {ticker} with {len(trades)} trades; the table below lists them.",
-            shares=even_shares(len(dates)),
-            ticks=date_ticks(dates),
-            labels=[str(day) for day in dates],
+            **day_axis(dates),
             lines=[Line("close", close, _PRICE_STYLE, number(float(close[-1]), 2))],
             marks=[mark for trade in trades for mark in trade["marks"]],
             segments=[trade["marks"] for trade in trades],
@@ -164,31 +223,29 @@ def _shown_trade(trade: Mapping[str, Any], dates: Dates, first: int) -> dict[str
         "return_percent": gain,
         "outcome": outcome,
         "marks": (
-            Mark(entry / days, price, "mark-entry", "entry", title),
-            Mark(leave / days, received, f"mark-{reason}", outcome, title),
+            Marker(entry / days, price, "mark-entry", "entry", title),
+            Marker(leave / days, received, f"mark-{reason}", outcome, title),
         ),
     }
 
 
 def cost_chart(evaluation: Evaluation) -> Chart:
-    """Draw the return of each policy by costs a leg."""
+    """Draw the return of each policy by costs per leg."""
     returns, charged = evaluation.cost_returns, 10_000 * evaluation.config.env.cost_rate
-    costs = list(next(iter(returns.values())))
+    costs = np.array(list(next(iter(returns.values()))))
     series = {policy: np.array(list(by_cost.values())) for policy, by_cost in returns.items()}
-    lowest, span = min(costs), max(costs) - min(costs)
-    shares = (np.array(costs) - lowest) / span
+    *shares, own = (np.append(costs, charged) - costs.min()) / np.ptp(costs)
     names = [f"{number(cost, 0)} bp" for cost in costs]
-    own = (charged - lowest) / span
     return Chart(
         title="Return under other costs, %",
         note="Costs and slippage of one leg in basis points of the value traded. This report was charged "
         f"{number(charged, 1)}.",
-        description="Return in percent by cost a leg; the table below holds the numbers.",
-        shares=shares,
+        description="Return in percent by cost per leg; the table below holds the numbers.",
+        shares=np.array(shares),
         ticks=[Tick(float(share), name) for share, name in zip(shares, names, strict=True)],
-        labels=[f"{name} a leg" for name in names],
+        labels=[f"{name} per leg" for name in names],
         lines=lines_of(series, lambda values: percent(values[-1])),
-        verticals=[Tick(own, "charged in this report")] if 0 <= own <= 1 else [],
+        verticals=[Tick(float(own), "charged in this report")] if 0 <= own <= 1 else [],
         unit="%",
         is_signed=True,
     )
@@ -198,89 +255,74 @@ def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     """Draw the population's fitness and the champion's validation result from the records of metrics.jsonl."""
     lowest, mean, highest = (_column(records, "fitness", name) for name in ("min", "mean", "max"))
     series = {"population mean": mean, "validation result": _column(records, "validation", "champion")}
-    lines = lines_of(series, lambda values: percent(last_known(values)))
-    ends = ", ".join(f"{line.label} {line.end}" for line in lines)
-    generations = [int(record["generation"]) for record in records]
-    shares = even_shares(len(generations))
-    return Chart(
-        title="Fitness by generation, % of the initial capital an episode",
-        note="On training days, by what was expected of orders out of fold, with penalties. The champion's validation "
-        "result is from days that no part of it has seen.",
-        description=f"Fitness of the population in percent by generation. Last: {ends}.",
-        shares=shares,
-        ticks=number_ticks(generations),
-        labels=[f"generation {generation}" for generation in generations],
-        lines=lines,
+    return _by_generation(
+        "Fitness by generation, % of the initial capital per episode",
+        "Fitness of the population in percent by generation",
+        f"Of the population on {_ON_TRAINING}, with penalties. The champion's validation result is from days that "
+        "neither training nor selection has seen.",
+        _generations(records),
+        lines_of(series, _end_percent),
         bands=[Band("population, lowest to highest", lowest, highest)],
         unit="%",
-        is_signed=True,
-        height=280,
     )
 
 
 def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """Draw what networks and forecasts learn, from the records of metrics.jsonl: losses only where there are networks.
+    """Draw what is learned, from the records of metrics.jsonl.
 
-    Losses of critics and of actors, the variance of results explained out of fold, and Q(s0) beside what was earned.
+    Losses of critics and actors where there are networks, the out-of-fold explained variance of results, and Q(s0)
+    beside the profit.
     """
-    losses = [_loss_chart(records, name) for name in ("critic", "actor")]
     has_networks = any("network_weight" in record["learning"] for record in records)
-    return [*(losses if has_networks else ()), _explained_chart(records, has_networks), _value_chart(records)]
-
-
-def _loss_chart(records: Sequence[Mapping[str, Any]], name: str) -> Chart:
-    notes = {
-        "critic": "Squared errors of orders' results, summed over folds, and of Q; means over agents and updates.",
-        "actor": "Minus Q in results of a good order; none while critics learn alone.",
-    }
-    loss = _column(records, "learning", f"{name}_loss")
-    values = {name: np.where(loss == 0.0, math.nan, loss)}  # of no update
-    chart = _by_generation(f"Loss of {name}s", notes[name], records, values, lambda own: number(last_known(own), 3))
-    return replace(chart, has_zero=name == "critic")
-
-
-def _explained_chart(records: Sequence[Mapping[str, Any]], has_networks: bool) -> Chart:
+    charts = [_loss_chart(records, *each) for each in _LOSSES.items()] if has_networks else []
     if has_networks:
         names = {"ridge and network": "explained_by_both", "ridge alone": "explained_by_ridge"}
         note = "Means of the elites, on training days, out of fold; of results relative to the mean of their day."
     else:
         names = {"population mean": "explained", "best agent": "explained_best"}
-        note = "On training days, by critics that have not seen them; below 0 they foretell less than the mean does."
-    series = {label: 100.0 * _column(records, "learning", name) for label, name in names.items()}
-    return _by_generation("Variance of results explained, %", note, records, series, _end_percent, unit="%")
+        note = "On training days, out of fold; below 0 forecasts are worse than the mean."
+    explained = {label: 100.0 * _column(records, "learning", name) for label, name in names.items()}
+    values = {
+        label: _column(records, "learning", name)
+        for label, name in (("Q(s0), expected", "initial_value"), ("earned", "elite_profit_percent"))
+    }
+    on = "Means of the elites over the training windows of the fitness, % of the capital."
+    for title, text, series in (
+        ("Variance of results explained, %", note, explained),
+        ("Value of an episode, expected and earned, %", on, values),
+    ):
+        lines, head = lines_of(series, _end_percent), f"{title}, by generation"
+        charts.append(_by_generation(title, head, text, _generations(records), lines, unit="%"))
+    return charts
 
 
-def _value_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
-    names = {"Q(s0), expected": "initial_value", "earned": "elite_profit_percent"}
-    series = {label: _column(records, "learning", name) for label, name in names.items()}
-    note = "Means of the elites over the training windows of the fitness, % of the capital."
-    title = "Value of an episode, expected and earned, %"
-    return _by_generation(title, note, records, series, _end_percent, unit="%")
+def _loss_chart(records: Sequence[Mapping[str, Any]], name: str, note: str) -> Chart:
+    loss, title = _column(records, "learning", f"{name}_loss"), f"Loss of {name}s"
+    values = {name: np.where(loss == 0.0, math.nan, loss)}  # of no update
+    lines = lines_of(values, lambda own: number(last_known(own), 3))
+    return _by_generation(
+        title, f"{title}, by generation", note, _generations(records), lines, has_zero=name == "critic"
+    )
 
 
 def _by_generation(
-    title: str,
-    note: str,
-    records: Sequence[Mapping[str, Any]],
-    series: Mapping[str, FloatArray],
-    end: Callable[[FloatArray], str],
-    unit: str = "",
+    title: str, head: str, note: str, generations: Sequence[int], lines: Sequence[Line], **others: Any
 ) -> Chart:
-    """Return a chart of (T,) series over the generations of T records."""
-    lines = lines_of(series, end)
-    generations = [int(record["generation"]) for record in records]
+    """Return a chart of lines over generations; `head` begins its description."""
     return Chart(
         title=title,
         note=note,
-        description=f"{title}, by generation. Last: {', '.join(f'{line.label} {line.end}' for line in lines)}.",
-        shares=even_shares(len(generations)),
-        ticks=number_ticks(generations),
-        labels=[f"generation {generation}" for generation in generations],
+        description=f"{head}. Last: {_ends(lines)}.",
+        **number_axis(generations, "generation"),
         lines=lines,
-        unit=unit,
         is_signed=True,
         height=280,
+        **others,
     )
+
+
+def _generations(records: Sequence[Mapping[str, Any]]) -> list[int]:
+    return [int(record["generation"]) for record in records]
 
 
 def _end_percent(values: FloatArray) -> str:

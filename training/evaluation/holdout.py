@@ -1,7 +1,7 @@
-"""The ledger of looks at days that chose nothing: one line a look, never rewritten, each look uses some of them up.
+"""The ledger of looks at the holdout and other untouched days: one line per look, append-only.
 
-It lies in the folder of all runs and goes by the data's contents: another run, seed or split of the same data looks at
-the same days.
+It lies in the folder of all runs and identifies data by their contents: another run, seed or split of the same data
+looks at the same days.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ from data.record import data_fingerprint, is_recorded_market, read_record
 from utils.errors import ConfigError, DataError
 
 LEDGER = "holdout.jsonl"
-"""Of a folder of runs; versions before this one kept it in each run's own folder."""
+"""Of a folder of runs; earlier versions kept it in each run's own folder."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """One look at days that chose nothing."""
+    """One look at days on which nothing was chosen."""
 
     time: str
     """UTC, ISO 8601."""
@@ -36,28 +36,27 @@ class Look:
     last_day: str
     return_percent: float | None
     result: str
-    """The verdict."""
+    """The verdict's sentence."""
     run: str = ""
     """Name of the run or of the walk-forward test."""
     data: tuple[str, ...] = ()
     """The data's fingerprint, see `data_fingerprint`."""
     extends: str = ""
-    """Name of the run that this one began with, if any."""
+    """Name of the run that this one extends, if any."""
 
     @property
     def champion(self) -> tuple[str, int | None]:
-        """Return the run and generation of what was judged."""
         return self.run, self.champion_generation
 
     def is_beside(self, other: Look) -> bool:
-        """Tell whether this look is one at the same data, as far as is known, on days that overlap."""
+        """Tell whether both looks are at overlapping days of the same data, as far as is known."""
         is_of_data = self.run == other.run or not set(self.data).isdisjoint(other.data)
         return is_of_data and self.first_day <= other.last_day and other.first_day <= self.last_day
 
 
 @contextlib.contextmanager
 def locked_ledger(runs: Path) -> Iterator[Path]:
-    """Hold the ledger of a folder of runs, so that nobody else reads or adds meanwhile; gives its path."""
+    """Lock the ledger of a folder of runs against other readers and writers; yield its path."""
     path = runs / LEDGER
     with path.open("a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -67,52 +66,47 @@ def locked_ledger(runs: Path) -> Iterator[Path]:
 def read_looks(runs: Path, market: Market, first_day: str, last_day: str) -> list[Look]:
     """Return the looks at days of these data within these dates, by any run in the folder, the oldest first.
 
-    Looks in a run's own ledger are counted where its record of the market is that of these data.
+    A run's own ledger counts where its market record is of these data.
 
     Raises:
         ConfigError: a line is no look.
     """
     fingerprint = set(data_fingerprint(market))
     looks = [look for look in _read(runs / LEDGER) if fingerprint & set(look.data)]
-    for path in sorted(runs.glob(f"*/{LEDGER}")):
-        if _is_of(path.parent, market):
-            looks += _read(path, run=path.parent.name)
-    return sorted(
-        (look for look in looks if look.first_day <= last_day and first_day <= look.last_day),
-        key=lambda look: look.time,
-    )
+    looks += _own_looks(path for path in runs.glob(f"*/{LEDGER}") if _is_of(path.parent, market))
+    overlapping = (look for look in looks if look.first_day <= last_day and first_day <= look.last_day)
+    return sorted(overlapping, key=lambda look: look.time)
 
 
 def looks_beside(runs: Path, run: str) -> list[Look]:
-    """Return the looks of all runs at the days and data at which this run was looked at, if it was, the oldest first.
+    """Return the looks of all runs at the days and data of this run's own looks, the oldest first.
 
     Raises:
         ConfigError: a line is no look.
     """
-    looks = _read(runs / LEDGER)
-    for path in sorted(runs.glob(f"*/{LEDGER}")):
-        looks += _read(path, run=path.parent.name)
+    looks = _read(runs / LEDGER) + _own_looks(runs.glob(f"*/{LEDGER}"))
     own = [look for look in looks if look.run == run]
     return sorted((look for look in looks if any(map(look.is_beside, own))), key=lambda look: look.time)
 
 
 def add_look(ledger: Path, look: Look) -> None:
-    """Append a look in one write, and make sure that it is on the disk."""
+    """Append a look in one write, and sync it to the disk."""
     line = json.dumps(asdict(look), allow_nan=False) + "\n"
-    descriptor = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(descriptor, line.encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with ledger.open("ab", buffering=0) as file:
+        file.write(line.encode())
+        os.fsync(file.fileno())
 
 
 def champions_looked_at(looks: Sequence[Look], champion: tuple[str, int | None]) -> int:
-    """Count the champions, by run and generation, that these looks have judged, `champion` included.
+    """Count the distinct champions, by run and generation, of these looks and `champion`.
 
-    Looking at the same champion again tells nothing new; looking at another one gives a choice.
+    Repeated looks at one champion are one trial; each further champion adds one.
     """
     return len({look.champion for look in looks} | {champion})
+
+
+def _own_looks(ledgers: Iterable[Path]) -> list[Look]:
+    return [look for path in sorted(ledgers) for look in _read(path, run=path.parent.name)]
 
 
 def _read(path: Path, **missing: Any) -> list[Look]:
@@ -131,7 +125,7 @@ def _read(path: Path, **missing: Any) -> list[Look]:
 
 
 def _is_of(run: Path, market: Market) -> bool:
-    """Tell whether a run's record of its market is one of these data."""
+    """Tell whether a run's market record is of these data."""
     try:
         record = read_record(json.loads((run / "market.json").read_text(encoding="utf-8")), str(run))
     except (OSError, ValueError, DataError):

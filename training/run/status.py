@@ -10,8 +10,8 @@ from typing import Any
 
 from data.market import Market
 from models.ddpg_agent import Evidence
-from training.evaluation.assessment import Evaluation
-from training.evaluation.tables import short_table
+from training.evaluation.export import short_table
+from training.evaluation.judge import Evaluation
 from utils.config.trader import Config
 from utils.tables import cell
 

@@ -1,10 +1,10 @@
 """Orders in the forms that brokers read: a basket of Interactive Brokers' Trader Workstation, and requests to Alpaca.
 
-Purchases are market orders at the next open. A held position leaves at a limit on its sale target, or at the market at
-the close of its last session. All are for the next session only, so that nothing of an earlier file is left when a new
-one is sent. Market-on-open and market-on-close orders take whole shares only: a quantity with a fraction of a share is
-a day order, which at the market fills after the open. Nothing is attached to a purchase: its target depends on its
-fill, and an order with others attached cannot be one for the open.
+Purchases are market orders at the next open. A position is sold at a limit on its sale target, or at the market at the
+close of its last session. All orders are for the next session only, so none of an earlier file is open when a new one
+is sent. Market-on-open and market-on-close orders take whole shares only: a fractional quantity is a day order, which
+at the market fills after the open. Nothing is attached to a purchase: its target depends on its fill, and an order for
+the open cannot have others attached.
 
 Column and field names: the users' guides of BasketTrader and of Alpaca's orders endpoint.
 """
@@ -54,23 +54,21 @@ class BrokerOrder:
     limit_price: Decimal | None
     """Of a sale at the target: rounded up to a price that exchanges take."""
     order_id: str
-    """The same for the same run, date, ticker and side."""
+    """Determined by run, date, ticker and side."""
 
     @property
     def side(self) -> Literal["buy", "sell"]:
-        """Return what is done with the shares."""
         return "buy" if self.when == "open" else "sell"
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether the quantity is of whole shares."""
         return self.quantity == self.quantity.to_integral_value()
 
 
 def broker_orders(
     run: str, signals: Signals, holdings: Sequence[Holding], rules: EnvironmentConfig, whole_shares: bool
 ) -> list[BrokerOrder]:
-    """Return the sales of what is held, then the purchases; without those of no share.
+    """Return the sales of the holdings, then the purchases; orders of no share are left out.
 
     Args:
         whole_shares: quantities are rounded down to whole shares, else to ten-thousandths.
@@ -122,18 +120,18 @@ def alpaca_requests(orders: Sequence[BrokerOrder]) -> str:
 
 
 def _is_due(held: Holding, rules: EnvironmentConfig) -> bool:
-    """Tell whether a position leaves at the next close at the latest."""
+    """Tell whether a position is sold at the next close at the latest."""
     return held.sessions_held >= rules.max_holding_days - 1 or held.days_without_bar >= rules.max_days_without_bar
 
 
 def _limit(price: float) -> Decimal:
-    """Return the price rounded up to cents, below 1 to hundredths of a cent, whatever rounding of floats added."""
+    """Return the price rounded up to cents, below 1 to hundredths of a cent, without float noise."""
     exact = Decimal(f"{price:.9g}")
     return exact.quantize(Decimal("0.01") if exact >= 1 else Decimal("0.0001"), ROUND_UP)
 
 
 def _order_id(run: str, date: str, ticker: str, side: str) -> str:
-    """Return the same identity for the same order; of runs with long or odd names it holds a hash."""
+    """Return a deterministic id; long or odd run names are hashed."""
     name = run if _PLAIN_NAME.fullmatch(run) else hashlib.sha256(run.encode(errors="surrogateescape")).hexdigest()[:12]
     return f"{name}-{date}-{ticker.replace(' ', '.')}-{side}"
 

@@ -1,4 +1,4 @@
-"""Open positions, read from a file and described as the environment would observe them."""
+"""Open positions, read from a file and described as the environment observes them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ COLUMNS = ("ticker", "entry_date", "entry_price", "target_percent", "shares")
 
 @dataclass(frozen=True)
 class Holding:
-    """An open position at a close; prices and money in currency units."""
+    """An open position at a close; prices and amounts in currency units."""
 
     ticker: str
     column: int
     """Its place among all columns of the market."""
     entry_day: int
-    """Index of the session in which it was bought."""
     entry_price: float
     target_percent: float
     shares: float
@@ -38,12 +37,11 @@ class Holding:
 
     @property
     def value(self) -> float:
-        """Money paid, before costs."""
+        """Amount paid, before costs."""
         return self.shares * self.entry_price
 
     @property
     def target_price(self) -> float:
-        """Price at which it is sold."""
         return orders.target_price(self.entry_price, self.target_percent)
 
     @property
@@ -95,7 +93,7 @@ def _holding(row: Mapping[str, str | None], where: str, market: Market, day: int
     tickers = [market.tickers[column] for column in market.investable_columns]
     if ticker not in tickers:
         raise DataError(
-            f"expected an investable ticker on {where}, got {ticker!r}; leave out what the agent cannot buy"
+            f"expected an investable ticker on {where}, got {ticker!r}; leave out positions the agent cannot buy"
         )
     price, target, shares = (_positive(row[name], f"{name} on {where}") for name in COLUMNS[2:])
     column = int(market.investable_columns[tickers.index(ticker)])

@@ -1,4 +1,10 @@
-"""Tomorrow's orders of one agent: what it would order at a close, decided by the environment's own rules."""
+"""The next session's orders of one agent, decided at a close and filled by the environment's own rules.
+
+Each order comes with an exact attribution. Without networks the expected result is linear in the inputs. With them it
+is the day's mean of the ridge regression, plus what the stock is expected to earn beyond the others of its day: its
+inputs times the committee's ridge weights, and the networks' output. So it is the sum of a part for each group of
+inputs, a constant, and one part for the networks. Inputs are standardised: a group at its means contributes nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from data.features import CLOSE, HIGH, OPEN
@@ -14,16 +21,23 @@ from environment.ledger import Bars
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
 from models.ddpg_agent import DDPGAgent
-from training.signals.attribution import Parts, Share, attribution, parts_of
+from models.inputs import GROUP_OF_INPUT, GROUPS
+from models.trader import day_mean
 from training.signals.holdings import Holding, position_features
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
 from utils.spaces import POSITION_FEATURES
 
+NETWORKS = "networks"
+METHOD = (
+    "input times weight, summed by group of inputs, and the networks' output; shares of the absolute sum, + raises and "
+    "- lowers the forecast"
+)
+
 
 @dataclass(frozen=True)
 class SessionDate:
-    """A session's date; an estimate counts business days after the end of the data, knowing no holidays."""
+    """A session's date; beyond the end of the data an estimate in business days, without holidays."""
 
     date: str
     is_estimate: bool
@@ -33,19 +47,32 @@ class SessionDate:
 
 
 @dataclass(frozen=True)
+class Share:
+    """The share of an order's forecast that comes from one group of inputs, or from the networks."""
+
+    name: str
+    percent: float
+    raises: bool
+    """The group raised the forecast."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {'+' if self.raises else '-'}{self.percent:.0f}%"
+
+
+@dataclass(frozen=True)
 class Order:
-    """A purchase for the next session; money in currency units."""
+    """A purchase for the next session; amounts in currency units."""
 
     ticker: str
     coefficient: float
     """Size in stakes, as the agent wants it."""
     value: float
-    """Money to spend before costs, cut to the cash at hand, and not to a volume that nobody knows yet."""
+    """Amount to spend before costs, cut to the available cash but not to the session's volume, which is unknown."""
     percent_of_capital: float
     expected_percent: float
-    """What the agent expects of it after costs, percent of its value."""
+    """Expected result after costs, percent of its value."""
     networks_percent: float | None
-    """What of it the agent's networks add, beyond the mean of the day's stocks; None where there are none."""
+    """What the networks add to it, relative to the mean of the day's stocks; None where there are none."""
     close: float
     """Reference: the close at which it was decided."""
     target_percent: float
@@ -84,9 +111,53 @@ class Signals:
     orders: list[Order]
     positions: list[OpenPosition]
     best_candidate: str | None
-    """Ticker of which most is expected among those that may be ordered."""
+    """Ticker with the highest forecast among those that may be ordered."""
     best_expected_percent: float | None
-    """What is expected of it after costs, percent of an order's value."""
+    """Its forecast after costs, percent of an order's value."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of the forecasts of a day's orders, percent of the initial capital."""
+
+    groups: NDArray[np.float64]
+    """(n, groups) of the inputs."""
+    constant: float
+    networks: NDArray[np.float64] | None
+    """(n,) of the networks, relative to their mean over the day's stocks; None where there are none."""
+
+    @property
+    def expected(self) -> NDArray[np.float64]:
+        total: NDArray[np.float64] = self.groups.sum(axis=1) + self.constant
+        return total if self.networks is None else np.add(total, self.networks)
+
+
+def parts_of(agent: DDPGAgent, x: Tensor, tradable: Tensor) -> Parts:
+    """Split an agent's forecasts of a day's orders: (n, inputs), on its device, and (n,) with a bar."""
+    weights, numbers = agent.traders.weights[0].double(), x.double()
+    if agent.committee is None:
+        return Parts(_by_group(numbers * weights), float(weights[0]), None)
+    own, mean = agent.committee.ridge.double(), day_mean(numbers.T, tradable).T
+    added = agent.network_share(x[None])[0].double()
+    relative = (added - day_mean(added, tradable)).cpu().numpy()
+    return Parts(_by_group(numbers * own + mean * (weights - own)), float(weights[0]), relative)
+
+
+def _by_group(products: Tensor) -> NDArray[np.float64]:
+    """Sum (n, inputs) products over the groups of inputs; the constant, which is the first input, is left out."""
+    groups = torch.from_numpy(GROUP_OF_INPUT[1:]).to(products.device)
+    total = products.new_zeros(len(products), len(GROUPS))
+    return np.asarray(total.index_add(1, groups, products[:, 1:]).cpu().numpy())
+
+
+def attribution(parts: Parts, stock: int, most: int = 3) -> list[Share]:
+    """Return the `most` important parts of a stock's forecast, the largest first."""
+    names, total = GROUPS, parts.groups[stock]
+    if parts.networks is not None:
+        names, total = (*GROUPS, NETWORKS), np.append(total, parts.networks[stock])
+    percent = 100 * np.abs(total) / max(np.abs(total).sum(), np.finfo(np.float64).tiny)
+    best = [place for place in np.argsort(-percent, kind="stable")[:most].tolist() if percent[place] > 0]
+    return [Share(names[place], float(percent[place]), bool(total[place] >= 0)) for place in best]
 
 
 def cash_left(holdings: list[Holding], rules: EnvironmentConfig) -> float:
@@ -95,7 +166,7 @@ def cash_left(holdings: list[Holding], rules: EnvironmentConfig) -> float:
     Raises:
         ConfigError: they cost more than the capital.
     """
-    left = rules.initial_capital - sum(holding.value for holding in holdings) * (1 + rules.cost_rate)
+    left = rules.initial_capital - sum(holding.value for holding in holdings) * rules.purchase_factor
     if left < 0:
         raise ConfigError(
             f"expected positions that cost at most the capital of {rules.initial_capital:,.0f}, got {-left:,.0f} more; "
@@ -107,16 +178,16 @@ def cash_left(holdings: list[Holding], rules: EnvironmentConfig) -> float:
 def make_signals(
     agent: DDPGAgent, market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: list[Holding]
 ) -> Signals:
-    """Ask `agent` for its orders at the close of `day`, as on the first day of an episode.
+    """Return the orders of `agent` at the close of `day`, as on the first day of an episode.
 
     Sizes refer to the initial capital of the rules; `cash` and `holdings` are the account at that close.
 
     Raises:
-        DataError: the day comes before all that was learned from.
+        DataError: the day precedes the training days.
     """
     if day < market.splits.train.first:
         raise DataError(
-            f"expected a day from {market.dates[market.splits.train.first]} on, the first that was learned from, got "
+            f"expected a day from {market.dates[market.splits.train.first]} on, the first training day, got "
             f"{market.dates[day]}"
         )
     exposure = sum(holding.shares * holding.last_price for holding in holdings)
@@ -125,7 +196,7 @@ def make_signals(
     today = market.data_array[day, market.investable_columns]
     close = torch.from_numpy(today[:, CLOSE])
     open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
-    rules = replace(rules, volume_cap=0.0)  # the volume of a session to come is not known
+    rules = replace(rules, volume_cap=0.0)  # the next session's volume is unknown
     portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
     portfolio.reset(torch.tensor([0]), steps=1, trading_steps=1)
     portfolio.cash.fill_(cash)
@@ -144,7 +215,6 @@ def make_signals(
     best = int(torch.where(is_free, expected, -torch.inf).argmax())
     has_candidate = bool(is_free[best] & expected[best].isfinite())
     portfolio.step(action[None])
-    tickers = [market.tickers[column] for column in market.investable_columns]
     return Signals(
         date=str(market.dates[day]),
         next_session=session_date(market, day + 1),
@@ -153,7 +223,7 @@ def make_signals(
         equity=cash + exposure,
         orders=_orders(parts, market, day, action, portfolio),
         positions=[_position(holding, market, rules) for holding in holdings],
-        best_candidate=tickers[best] if has_candidate else None,
+        best_candidate=market.tickers[market.investable_columns[best]] if has_candidate else None,
         best_expected_percent=float(expected[best]) if has_candidate else None,
     )
 
@@ -167,28 +237,27 @@ def session_date(market: Market, day: int) -> SessionDate:
 
 
 def _orders(parts: Parts, market: Market, day: int, action: Tensor, portfolio: Portfolio) -> list[Order]:
-    """List the orders that the environment has filled, with what the agent expects of each and why."""
-    trades = trade_ledger(portfolio, 0)
-    rules = portfolio.rules
-    entry_day = day + trades[0]["entry_day"] if trades else day
+    """List the orders that the environment has filled, with their forecasts and attributions."""
+    rules, orders = portfolio.rules, []
     expected = parts.expected / rules.largest_order
-    networks = None if parts.networks is None else parts.networks / rules.largest_order
-    return [
-        Order(
-            ticker=market.tickers[market.investable_columns[trade["stock"]]],
-            coefficient=float(action[trade["stock"], 0]),
-            value=trade["value"],
-            percent_of_capital=100 * trade["value"] / rules.initial_capital,
-            expected_percent=float(expected[trade["stock"]]),
-            networks_percent=None if networks is None else float(networks[trade["stock"]]),
-            close=trade["entry_price"],
-            target_percent=float(action[trade["stock"], 1]),
-            target_price=trade["target_price"],
-            latest_exit=session_date(market, entry_day + rules.max_holding_days - 1),
-            looks_at=attribution(parts, trade["stock"]),
+    for trade in trade_ledger(portfolio, 0):
+        stock = trade["stock"]
+        orders.append(
+            Order(
+                ticker=market.tickers[market.investable_columns[stock]],
+                coefficient=float(action[stock, 0]),
+                value=trade["value"],
+                percent_of_capital=100 * trade["value"] / rules.initial_capital,
+                expected_percent=float(expected[stock]),
+                networks_percent=None if parts.networks is None else float(parts.networks[stock] / rules.largest_order),
+                close=trade["entry_price"],
+                target_percent=float(action[stock, 1]),
+                target_price=trade["target_price"],
+                latest_exit=session_date(market, day + trade["entry_day"] + rules.max_holding_days - 1),
+                looks_at=attribution(parts, stock),
+            )
         )
-        for trade in trades
-    ]
+    return orders
 
 
 def _position(holding: Holding, market: Market, rules: EnvironmentConfig) -> OpenPosition:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from training.evaluation.tables import EQUITY
-from training.evaluation.tracks import CHAMPION, EQUAL
+from training.evaluation.baselines import CHAMPION, EQUAL
+from training.evaluation.export import EQUITY
 from training.sweep.space import SweepPlan, run_name
 from training.sweep.study import ERROR, importances
 from utils.config.settings import flatten, to_dict, with_settings

@@ -150,6 +150,16 @@ class EnvironmentConfig:
         return (self.cost_bps + self.slippage_bps) / 10_000
 
     @property
+    def purchase_factor(self) -> float:
+        """Cash that a purchase takes, as a multiple of its value: 1 + cost rate."""
+        return 1 + self.cost_rate
+
+    @property
+    def sale_factor(self) -> float:
+        """Cash that a sale brings, as a multiple of its value: 1 - cost rate."""
+        return 1 - self.cost_rate
+
+    @property
     def stake(self) -> float:
         """Value of an order at coefficient 1, in currency units."""
         return self.initial_capital * self.stake_percent / 100

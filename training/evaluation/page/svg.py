@@ -41,7 +41,6 @@ def line_path(chart: Chart, line: Line) -> str:
 
 
 def band_points(chart: Chart, band: Band) -> str:
-    """Return the polygon around a band."""
     known = np.flatnonzero(np.isfinite(band.low) & np.isfinite(band.high))
     low, high = (values[known] for values in (band.low, band.high))
     upper = [(chart.shares[known[place]], high[place]) for place in thin(high)]

@@ -21,10 +21,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from training.evaluation import charts
-from training.evaluation.assessment import HOLDING_INSTEAD, METRICS, Estimate, Evaluation
+from training.evaluation.baselines import CHAMPION
+from training.evaluation.judge import HOLDING_INSTEAD, METRICS, Estimate, Evaluation
 from training.evaluation.page import svg
-from training.evaluation.tracks import CHAMPION
-from training.evaluation.verdict import differences
+from training.evaluation.verdict import TAIL
 from utils.charts import Dates, FloatArray, memory_chart, number, scale_of, tick_labels
 from utils.config.settings import flatten, to_dict
 from utils.metrics import daily_returns
@@ -50,18 +50,19 @@ def write_page(evaluation: Evaluation, path: Path) -> None:
 def render(evaluation: Evaluation) -> str:
     """Return the page as HTML text."""
     records, limit = evaluation.records, evaluation.config.memory_limit_mb or None
-    rows = differences(evaluation.judgement)
-    monthly = monthly_returns(evaluation.dates, evaluation.curves[CHAMPION])
+    rows = evaluation.verdict.rows
+    monthly = monthly_returns(evaluation.dates, evaluation.equity[CHAMPION])
     scale = scale_of([np.array([(0.0, test.mean, *test.interval) for _, test, _ in rows])])
     return document(
         "page.html",
         evaluation.title,
+        limit=TAIL,
         report=evaluation,
         holding_instead=HOLDING_INSTEAD,
         facts=_facts(evaluation),
         forest=[
-            (name, Estimate(test.mean, *test.interval), chance, svg.interval_bar(test, scale))
-            for name, test, chance in rows
+            (name, Estimate(test.mean, *test.interval), p_value, svg.interval_bar(test, scale))
+            for name, test, p_value in rows
         ],
         champion=evaluation.policies[CHAMPION],
         equity=charts.equity_chart(evaluation),

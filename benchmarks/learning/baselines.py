@@ -1,4 +1,4 @@
-"""The rivals of the studies: fitted on a training path, played on unseen ones."""
+"""The baselines of the studies: fitted on a training path, played on unseen ones."""
 
 from __future__ import annotations
 
@@ -10,41 +10,39 @@ from benchmarks.learning.study import Record
 from benchmarks.learning.unseen import UnseenPaths, joined, shares, training_market, tuned
 from data.market import Market
 from environment.portfolio import Portfolio
-from training.evaluation import rivals
-from training.evaluation.baselines import ScoreRule
-from training.evaluation.opponents import simple_rules
+from training.evaluation.baselines import ScoreRule, simple_rules
+from training.evaluation.supervised import fit_supervised
 from utils.config.trader import Config
 
-Rival = Callable[[Market], ScoreRule]
+Baseline = Callable[[Market], ScoreRule]
 """From any path of the law to the rule that plays it with what was fitted on the training path."""
 
 
-def fit_rivals(market: Market, config: Config) -> dict[str, tuple[Rival, float]]:
-    """Fit every rival on the training days of a market; return each by name with the CPU seconds that it took.
+def fit_baselines(market: Market, config: Config) -> dict[str, tuple[Baseline, float]]:
+    """Fit every baseline on the training days of a market; return each by name with the CPU seconds that it took.
 
-    The learned ones are fitted together, so that each is given the time of all.
+    The supervised ones are fitted together; each is given the time of all.
     """
     started = time.process_time()
-    learned = rivals.fit_rivals(market, Portfolio.on(market, config.env))
+    learned = fit_supervised(market, Portfolio.on(market, config.env))
     seconds = time.process_time() - started
-    found: dict[str, tuple[Rival, float]] = {name: (rival.rule_on, seconds) for name, rival in learned.items()}
+    found: dict[str, tuple[Baseline, float]] = {name: (one.rule_on, seconds) for name, one in learned.items()}
     return found | {name: (partial(_simple, name), 0.0) for name in simple_rules(market)}
 
 
 def _simple(name: str, market: Market) -> ScoreRule:
-    rules: dict[str, ScoreRule] = simple_rules(market)
-    return rules[name]
+    return simple_rules(market)[name]
 
 
-def rivals_job(config: Config, unseen: UnseenPaths) -> Record:
-    """Fit the rivals on one seed's path and measure them, the rule and the oracle on unseen paths."""
+def baselines_job(config: Config, unseen: UnseenPaths) -> Record:
+    """Fit the baselines on one seed's path and measure them, the rule and the oracle on unseen paths."""
     market, scores = training_market(config)
     started = time.process_time()
     planted = tuned(market, scores, config)
     tuning = time.process_time() - started
-    fitted = fit_rivals(market, config)
+    fitted = fit_baselines(market, config)
     parts = [
-        path.play_planted(planted) | {name: path.play_rule(rival(path.market)) for name, (rival, _) in fitted.items()}
+        path.play_planted(planted) | {name: path.play_rule(rule(path.market)) for name, (rule, _) in fitted.items()}
         for path in unseen.each(config, market.stats)
     ]
     seconds = dict.fromkeys(planted, tuning / len(planted)) | {name: taken for name, (_, taken) in fitted.items()}

@@ -1,4 +1,4 @@
-"""Learned rivals: an independent regression, purged folds, causality, what they find, and what cannot be fitted."""
+"""Supervised baselines: an independent regression, purged folds, causality, planted rules, what cannot be fitted."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from data.splits import Span, spaced_windows
 from data.synthetic.built_in import built_in_market
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import ScoreRule, score_policy
-from training.evaluation.rankers import Samples, fit_ridge
-from training.evaluation.rivals import LIGHTGBM, RIDGE, Rival, fit_rivals
+from training.evaluation.supervised import LIGHTGBM, RIDGE, SupervisedBaseline, fit_ridge, fit_supervised
+from training.forecasts.samples import Samples
 from training.rollout import play
 from utils.config.trader import DataConfig, EnvironmentConfig, MarketKind, SyntheticConfig
 
@@ -42,9 +42,9 @@ def market_of(kind: MarketKind, seed: int = 1, days: int = 3000, stocks: int = 1
 
 
 @cache
-def rivals_of(kind: MarketKind) -> dict[str, Rival]:
+def baselines_of(kind: MarketKind) -> dict[str, SupervisedBaseline]:
     market = market_of(kind)
-    return fit_rivals(market, Portfolio.on(market, RULES))
+    return fit_supervised(market, Portfolio.on(market, RULES))
 
 
 def corrupted(market: Market, first_day: int) -> Market:
@@ -105,22 +105,22 @@ def test_no_trade_that_is_learned_from_overlaps_one_that_is_judged() -> None:
         ("lead-lag", RIDGE, 0.5),
     ],
 )
-def test_rivals_find_what_is_planted(kind: MarketKind, name: str, least: float) -> None:
-    rival = rivals_of(kind)[name]
+def test_baselines_find_what_is_planted(kind: MarketKind, name: str, least: float) -> None:
+    baseline = baselines_of(kind)[name]
     unseen, scores = built_in_market(SyntheticConfig(kind=kind, days=3000, stocks=12), SPLIT, RULES, seed=2)
     rule = ScoreRule(scores.rule, threshold=2 * RULES.cost_rate)
-    assert profit(unseen, rival.rule_on(unseen)) > least * profit(unseen, rule) > 0
+    assert profit(unseen, baseline.rule_on(unseen)) > least * profit(unseen, rule) > 0
 
 
 def test_only_a_column_that_leads_is_taken_for_context() -> None:
-    assert rivals_of("lead-lag")[RIDGE].inputs.terms
-    assert {term.column for term in rivals_of("lead-lag")[RIDGE].inputs.terms} == {0}
+    assert baselines_of("lead-lag")[RIDGE].inputs.terms
+    assert {term.column for term in baselines_of("lead-lag")[RIDGE].inputs.terms} == {0}
     # Eighty columns without meaning: with two thousand candidates, the best of them fits well by chance.
     market = built_in_market(SyntheticConfig(kind="martingale", days=3000, stocks=92), SPLIT, RULES, seed=3)[0]
     market = replace(market, investable_columns=np.arange(12))
-    for rival in fit_rivals(market, Portfolio.on(market, RULES)).values():
-        assert rival.inputs.terms == ()
-        assert rival.explained < 0.01
+    for baseline in fit_supervised(market, Portfolio.on(market, RULES)).values():
+        assert baseline.inputs.terms == ()
+        assert baseline.explained < 0.01
 
 
 SMALL = {"days": 1600, "stocks": 6}
@@ -131,25 +131,25 @@ def test_days_that_are_judged_change_nothing() -> None:
     market = market_of("momentum", **SMALL)
     day = market.splits.validation.first + 100
     other = corrupted(market, day + 1)
-    expected, found = (fit_rivals(one, Portfolio.on(one, RULES)) for one in (market, other))
-    for name, rival in found.items():
+    expected, found = (fit_supervised(one, Portfolio.on(one, RULES)) for one in (market, other))
+    for name, baseline in found.items():
         known = expected[name]
-        np.testing.assert_array_equal(rival.rule.scores[: day + 1], known.rule.scores[: day + 1])
-        assert (rival.rule.scores[day + 1 :] != known.rule.scores[day + 1 :]).any()
-        assert (rival.rule.target_percent, rival.explained) == (known.rule.target_percent, known.explained)
+        np.testing.assert_array_equal(baseline.rule.scores[: day + 1], known.rule.scores[: day + 1])
+        assert (baseline.rule.scores[day + 1 :] != known.rule.scores[day + 1 :]).any()
+        assert (baseline.rule.target_percent, baseline.explained) == (known.rule.target_percent, known.explained)
 
 
 def test_rolling_fits_learn_only_what_is_known() -> None:
     market = market_of("momentum", **SMALL)
     day = market.splits.validation.first + 160
     other = corrupted(market, day + 1)
-    first, second = (fit_rivals(one, Portfolio.on(one, RULES), refit_days=120) for one in (market, other))
-    once = fit_rivals(market, Portfolio.on(market, RULES))
-    for name, rival in first.items():
-        np.testing.assert_array_equal(rival.rule.scores[: day + 1], second[name].rule.scores[: day + 1])
+    first, second = (fit_supervised(one, Portfolio.on(one, RULES), refit_days=120) for one in (market, other))
+    once = fit_supervised(market, Portfolio.on(market, RULES))
+    for name, baseline in first.items():
+        np.testing.assert_array_equal(baseline.rule.scores[: day + 1], second[name].rule.scores[: day + 1])
         train = slice(market.splits.train.last + 1)
-        np.testing.assert_array_equal(rival.rule.scores[train], once[name].rule.scores[train])
-        assert (rival.rule.scores[day] != once[name].rule.scores[day]).any()
+        np.testing.assert_array_equal(baseline.rule.scores[train], once[name].rule.scores[train])
+        assert (baseline.rule.scores[day] != once[name].rule.scores[day]).any()
 
 
 @pytest.mark.parametrize("spoil", ["constant", "few days"])
@@ -164,7 +164,7 @@ def test_what_cannot_be_fitted_is_left_out_with_one_line(spoil: str, caplog: pyt
         market = replace(market, splits=replace(market.splits, train=train))
     env = Portfolio.on(market, RULES)
     with caplog.at_level(logging.WARNING):
-        assert fit_rivals(market, env) == {}
+        assert fit_supervised(market, env) == {}
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "left out: expected" in record.getMessage()
     assert "\n" not in record.getMessage()
@@ -178,5 +178,5 @@ def test_one_that_fails_does_not_take_the_other_with_it(
 
     monkeypatch.setattr(lightgbm, "cv", fail)
     market = market_of("momentum", **SMALL)
-    assert list(fit_rivals(market, Portfolio.on(market, RULES))) == [RIDGE]
+    assert list(fit_supervised(market, Portfolio.on(market, RULES))) == [RIDGE]
     assert "LightGBM is left out: expected results that trees can be fitted to, got: no split" in caplog.text

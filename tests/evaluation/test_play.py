@@ -32,39 +32,40 @@ from tests.tiny import (
     trending_panel,
     world_of,
 )
-from training.evaluation.assessment import estimates
-from training.evaluation.baselines import ScoreRule, held_equity, inverse_volatility, score_policy
-from training.evaluation.opponents import (
-    LOW_VOLATILITY,
-    MOMENTUM,
-    REVERSAL,
-    YEAR_MOMENTUM,
-    simple_rules,
-    tune_planted,
-)
-from training.evaluation.tracks import (
+from training.evaluation.baselines import (
     BENCHMARK,
     CHAMPION,
-    COSTS_BPS,
     EQUAL,
     EQUAL_RISK,
     HOLD,
+    LOW_VOLATILITY,
+    MOMENTUM,
     ORACLE,
     RANDOM,
+    REVERSAL,
     RULE,
+    YEAR_MOMENTUM,
+    ScoreRule,
+    held_equity,
+    inverse_volatility,
+    score_policy,
+    simple_rules,
+    tune_planted,
+)
+from training.evaluation.judge import estimates
+from training.evaluation.play import (
+    COSTS_BPS,
     EquityCurves,
     EvaluationSetup,
-    Played,
+    PlayedPolicies,
+    execute_again,
     join,
     play_agent,
     play_all,
-    play_buy_and_hold,
-    play_equal_risk,
-    play_equal_weight,
-    play_pickers,
+    play_held,
+    play_random,
     play_rules,
     play_shifted,
-    replay,
 )
 from training.evaluation.verdict import Shifted, verdict
 from training.forecasts.skill import known_share
@@ -109,35 +110,35 @@ def test_consecutive_windows_follow_one_another_to_the_last_day(first: int, days
 
 
 @pytest.mark.parametrize("fill", ["next_open", "same_close"])
-def test_an_agents_track_is_what_it_played(fill: Fill) -> None:
+def test_an_agents_curves_are_what_it_played(fill: Fill) -> None:
     world = random_world(3, days=60, rules=tiny_rules(fill=fill))
     setup = setup_of(world)
     agent = eager_agent(setup)
-    track, trades, _ = play_agent(setup, agent)
+    curves, trades, _ = play_agent(setup, agent)
     episodes = roll_out(world.env, agent.traders, agent.forecasts(world.market), agent.cash_value, setup.starts)
-    np.testing.assert_array_equal(track.equity[0], episodes.equity[:, 0].numpy().T)
-    assert track.trades.sum() > 5
+    np.testing.assert_array_equal(curves.equity[0], episodes.equity[:, 0].numpy().T)
+    assert curves.trades.sum() > 5
     for window in range(WINDOWS):
         own = [trade for trade in trades if trade["window"] == window]
         closed = [t for t in own if t["exit_day"] is not None]
-        change = track.equity[0, window, -1] - track.capital
+        change = curves.equity[0, window, -1] - curves.capital
         assert sum(t["profit"] - t["costs"] for t in own) == pytest.approx(change, abs=1e-6)
-        assert track.trades[0, window] == len(closed)
-        assert track.wins[0, window] == sum(t["profit"] > t["costs"] for t in own)
-        assert track.sessions[0, window] == sum(t["exit_day"] - t["entry_day"] + 1 for t in closed)
-        assert track.traded[0, window] == pytest.approx(sum(2 * t["value"] + t["profit"] for t in own))
-        assert track.costs[0, window] == pytest.approx(sum(t["costs"] for t in own))
+        assert curves.trades[0, window] == len(closed)
+        assert curves.wins[0, window] == sum(t["profit"] > t["costs"] for t in own)
+        assert curves.sessions[0, window] == sum(t["exit_day"] - t["entry_day"] + 1 for t in closed)
+        assert curves.traded[0, window] == pytest.approx(sum(2 * t["value"] + t["profit"] for t in own))
+        assert curves.costs[0, window] == pytest.approx(sum(t["costs"] for t in own))
 
 
 def test_a_champion_with_networks_is_played_with_what_its_actors_add() -> None:
-    """Its track is that of a rollout with its policy; where no residual is kept it is that of the greedy rule."""
+    """Its curves is that of a rollout with its policy; where no residual is kept it is that of the greedy rule."""
     world = random_world(3, days=60)
     setup, agent = setup_of(world), networked(eager_agent(setup_of(world)))
     forecasts = agent.forecasts(world.market)
     parts = world.env, agent.traders, forecasts, agent.cash_value, setup.starts
     with_actor, without = (roll_out(*parts, policy=policy).equity[:, 0].numpy().T for policy in (agent.policy, None))
-    track = play_agent(setup, agent)[0]
-    np.testing.assert_array_equal(track.equity[0], with_actor)
+    curves = play_agent(setup, agent)[0]
+    np.testing.assert_array_equal(curves.equity[0], with_actor)
     assert not np.array_equal(with_actor, without)
     greedy = replace(agent, committee=replace(agent.committee, gate=torch.zeros(2)))  # type: ignore[type-var]
     np.testing.assert_array_equal(play_agent(setup, greedy, forecasts)[0].equity[0], without)
@@ -147,58 +148,58 @@ def test_exposure_is_the_mean_invested_share() -> None:
     world = quiet_world()
     setup = setup_of(world)
     agent = eager_agent(setup)
-    track = play_agent(setup, agent)[0]
+    curves = play_agent(setup, agent)[0]
     shares = []
 
     def note() -> None:
         shares.append(1 - world.env.cash / world.env.equity)
 
     roll_out(world.env, agent.traders, agent.forecasts(world.market), agent.cash_value, setup.starts, safe_point=note)
-    np.testing.assert_allclose(track.exposure[0], torch.stack(shares).mean(0).numpy())
-    assert 0 < track.exposure.min() < track.exposure.max() < 1
+    np.testing.assert_allclose(curves.exposure[0], torch.stack(shares).mean(0).numpy())
+    assert 0 < curves.exposure.min() < curves.exposure.max() < 1
 
 
 def test_the_same_orders_again_give_the_same_account() -> None:
     setup = setup_of(random_world(3, days=60))
-    track, _, plan = play_agent(setup, eager_agent(setup))
-    again = replay(setup, plan)
+    curves, _, plan = play_agent(setup, eager_agent(setup))
+    again = execute_again(setup, plan)
     for field in dataclasses.fields(EquityCurves):
-        np.testing.assert_allclose(getattr(again, field.name), getattr(track, field.name), rtol=1e-12)
+        np.testing.assert_allclose(getattr(again, field.name), getattr(curves, field.name), rtol=1e-12)
 
 
 @pytest.mark.parametrize("cost", [0.0, 3.0, 10.0, 40.0])
 def test_doubling_costs_never_helps_under_fixed_orders(cost: float) -> None:
     setup = setup_of(quiet_world())
     plan = play_agent(setup, eager_agent(setup))[2]
-    cheap, dear = (replay(setup.at_cost(bps), plan) for bps in (cost, 2 * cost))
+    cheap, dear = (execute_again(setup.under(cost_bps=bps, slippage_bps=0.0), plan) for bps in (cost, 2 * cost))
     assert bool((dear.equity <= cheap.equity).all())
     assert cost == 0 or float(dear.equity[..., -1].max()) < float(cheap.equity[..., -1].max())
 
 
-def test_pickers_give_the_champions_orders_for_other_stocks() -> None:
+def test_random_selections_give_the_champions_orders_for_other_stocks() -> None:
     """As many trades in each window, of the same value on the same days; which stocks is the lot's."""
     world = quiet_world()
     setup = setup_of(world)
-    track, _, plan = play_agent(setup, eager_agent(setup))
-    pickers = play_pickers(setup, plan, 50, seeded())
-    assert pickers.equity.shape == (50, WINDOWS, world.env.rules.episode_steps + 1)
-    np.testing.assert_array_equal(pickers.trades, np.broadcast_to(track.trades, (50, WINDOWS)))
+    curves, _, plan = play_agent(setup, eager_agent(setup))
+    selections = play_random(setup, plan, 50, seeded())
+    assert selections.equity.shape == (50, WINDOWS, world.env.rules.episode_steps + 1)
+    np.testing.assert_array_equal(selections.trades, np.broadcast_to(curves.trades, (50, WINDOWS)))
     book = world.env.ledger()
     values = book.value.view(len(book.value), 50, WINDOWS)
     wanted = plan.coefficient[:, 0] * world.env.rules.initial_capital * world.env.rules.stake_percent / 100
     np.testing.assert_allclose(values, wanted[:, None].expand_as(values), rtol=1e-9)
     stocks = book.stock.view(len(book.value), 50, WINDOWS)[wanted.sum(1) > 0]
     assert all(len(row.unique()) == world.stocks for row in stocks.flatten(1)), "every stock is drawn by someone"
-    assert len(np.unique(pickers.equity[:, 0, -1])) > 40
+    assert len(np.unique(selections.equity[:, 0, -1])) > 40
 
 
-def test_pickers_never_buy_what_they_hold_or_what_has_no_bar() -> None:
+def test_random_selections_never_buy_what_they_hold_or_what_has_no_bar() -> None:
     """In a market with gaps they may find nothing to buy, and then leave the order out."""
     world = random_world(11, days=60, rules=tiny_rules(trading_days=7, max_new_positions_per_day=2))
     setup = setup_of(world)
     plan = play_agent(setup, eager_agent(setup))[2]
-    pickers = play_pickers(setup, plan, 30, seeded())
-    assert bool((pickers.trades <= (plan.coefficient > 0).sum((0, 1)).numpy()[None]).all())
+    selections = play_random(setup, plan, 30, seeded())
+    assert bool((selections.trades <= (plan.coefficient > 0).sum((0, 1)).numpy()[None]).all())
     book = world.env.ledger()
     bars = world.env.bars.tradable
     rows, lanes = (book.value > 0).nonzero(as_tuple=True)
@@ -211,13 +212,13 @@ def test_pickers_never_buy_what_they_hold_or_what_has_no_bar() -> None:
             assert not [t for t in bought if t[0] == stock and t[1] < step < t[2]], "still held"
 
 
-def test_shifted_pickers_give_the_same_orders_on_other_days() -> None:
+def test_shifted_random_selections_give_the_same_orders_on_other_days() -> None:
     """In each shift: all orders of the plan in their order, moved in a circle over the windows' trading steps."""
     world = quiet_world()
     setup, trading = setup_of(world), world.env.rules.trading_days
     plan = play_agent(setup, eager_agent(setup))[2]
     wanted = plan.coefficient[:trading, 0].T.flatten()
-    track = play_shifted(setup, plan, 20, seeded())
+    curves = play_shifted(setup, plan, 20, seeded())
     values = world.env.ledger().value / world.env.rules.stake
     assert not values[trading:].any(), "no order once the trading days are over"
     circles = values[:trading].T.reshape(20, -1)
@@ -227,16 +228,16 @@ def test_shifted_pickers_give_the_same_orders_on_other_days() -> None:
         assert len(found) == 1
         shifts += found
     assert len(set(shifts)) > 15 and max(shifts) - min(shifts) > len(wanted) // 2
-    assert track.equity.shape == (20, WINDOWS, world.env.rules.episode_steps + 1)
+    assert curves.equity.shape == (20, WINDOWS, world.env.rules.episode_steps + 1)
 
 
 def test_the_lots_of_a_shift_are_averaged() -> None:
     setup = setup_of(quiet_world())
     plan = play_agent(setup, eager_agent(setup))[2]
-    track = play_shifted(setup, plan, 600, seeded())
-    assert track.equity.shape[0] == 125
+    curves = play_shifted(setup, plan, 600, seeded())
+    assert curves.equity.shape[0] == 125
     lanes = setup.env.equity_curve.T.reshape(125, 4, WINDOWS, -1)
-    np.testing.assert_allclose(track.equity, lanes.mean(1).numpy())
+    np.testing.assert_allclose(curves.equity, lanes.mean(1).numpy())
 
 
 def test_a_perfect_timer_is_praised_for_timing_and_for_nothing_else() -> None:
@@ -251,24 +252,24 @@ def test_a_perfect_timer_is_praised_for_timing_and_for_nothing_else() -> None:
     book, shape = portfolio.ledger(), (env.episode_steps, 1, len(starts))
     bought = (book.stock, book.value / env.stake, book.target_percent)
     plan = Orders(*(part.reshape(shape).clone() for part in bought))
-    pickers, shifted = play_pickers(setup, plan, 100, seeded()), play_shifted(setup, plan, 100, seeded())
+    selections, shifted = play_random(setup, plan, 100, seeded()), play_shifted(setup, plan, 100, seeded())
     found = verdict(
         timer.daily_profit[0],
-        pickers.daily_profit,
-        play_equal_weight(setup).daily_profit[0],
+        selections.daily_profit,
+        play_held(setup)[EQUAL].daily_profit[0],
         shifted=Shifted(shifted.daily_profit, known_share(plan, env)),
     )
-    assert found.has_timing and not found.is_better_than_pickers
+    assert found.has_timing and not found.has_selection
 
 
-def test_the_lot_decides_the_pickers() -> None:
+def test_the_generator_decides_the_selections() -> None:
     setup = setup_of(quiet_world())
     plan = play_agent(setup, eager_agent(setup))[2]
-    one, same, other = (play_pickers(setup, plan, 5, seeded(seed)).equity for seed in (1, 1, 2))
+    one, same, other = (play_random(setup, plan, 5, seeded(seed)).equity for seed in (1, 1, 2))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
-def test_a_track_keeps_its_numbers_when_others_play() -> None:
+def test_a_policy_keeps_its_numbers_when_others_play() -> None:
     setup = setup_of(quiet_world())
     first = play_agent(setup, eager_agent(setup))[0]
     before = first.equity.copy()
@@ -279,10 +280,10 @@ def test_a_track_keeps_its_numbers_when_others_play() -> None:
 def test_windows_are_stitched_by_reinvesting() -> None:
     equity = np.array([[[100.0, 110, 120], [100, 100, 50], [100, 90, 200]]])
     totals = np.zeros((1, 3))
-    track = EquityCurves(equity, *(totals for _ in range(6)))
-    assert track.stitched.tolist() == [pytest.approx([100, 110, 120, 120, 60, 54, 120])]
-    assert track.daily_profit.tolist() == [pytest.approx([10, 10, 0, -50, -10, 110])]
-    assert track.capital == 100
+    curves = EquityCurves(equity, *(totals for _ in range(6)))
+    assert curves.stitched.tolist() == [pytest.approx([100, 110, 120, 120, 60, 54, 120])]
+    assert curves.daily_profit.tolist() == [pytest.approx([10, 10, 0, -50, -10, 110])]
+    assert curves.capital == 100
 
 
 def test_buying_and_holding_is_one_purchase_for_all_windows() -> None:
@@ -290,24 +291,24 @@ def test_buying_and_holding_is_one_purchase_for_all_windows() -> None:
     setup, rules = setup_of(world), world.env.rules
     open_, close = world.market.data_array[:, world.market.investable_columns, OPEN], world.market.close
     steps = WINDOWS * rules.episode_steps
-    held = play_buy_and_hold(setup)
+    held = play_held(setup)[HOLD]
     expected = held_equity(close, open_, FIRST_DAY, steps, rules)
     np.testing.assert_allclose(held.stitched[0], expected, rtol=1e-12)
     rate = (rules.cost_bps + rules.slippage_bps) / 1e4
     bought, sold = rules.initial_capital / (1 + rate), held.equity[0, -1, -1] / (1 - rate)
     assert held.costs.sum() == pytest.approx(rate * (bought + sold))
-    anew = play_equal_weight(setup)
+    anew = play_held(setup)[EQUAL]
     for window, start in enumerate(setup.starts.tolist()):
         alone = held_equity(close, open_, start, rules.episode_steps, rules)
         np.testing.assert_array_equal(anew.equity[0, window], alone)
     assert np.isnan(held.trades).all() and estimates(held, daily_returns(held.stitched[0]), 0)["trades"].value is None
 
 
-def test_a_volume_cap_does_not_cut_the_pickers_sizes_again() -> None:
+def test_a_volume_cap_does_not_cut_the_random_selections_sizes_again() -> None:
     world = random_world(3, days=60, rules=tiny_rules(volume_cap=5.0))
     setup = setup_of(world)
     _, _, plan = play_agent(setup, eager_agent(setup))
-    for draw in (play_pickers, play_shifted):
+    for draw in (play_random, play_shifted):
         capped, free = (draw(one, plan, 20, seeded()) for one in (setup, replace(setup, env=setup.uncapped.env)))
         np.testing.assert_array_equal(capped.equity, free.equity)
     assert setup.uncapped.env.rules == replace(world.env.rules, volume_cap=0.0)
@@ -316,17 +317,17 @@ def test_a_volume_cap_does_not_cut_the_pickers_sizes_again() -> None:
 def test_a_policy_that_is_missing_in_a_part_is_left_out_of_the_whole() -> None:
     world = random_world(3, days=60)
     steps = world.env.rules.episode_steps
-    with_rival = everything(setup_of(world, 2))
+    whole = everything(setup_of(world, 2))
     without = everything(setup_of(world, 2, FIRST_DAY + 2 * steps))
     fewer = replace(
         without,
-        tracks={name: track for name, track in without.tracks.items() if name != REVERSAL},
+        curves={name: curves for name, curves in without.curves.items() if name != REVERSAL},
         at_cost={bps: {n: t for n, t in level.items() if n != REVERSAL} for bps, level in without.at_cost.items()},
         scores={name: scores for name, scores in without.scores.items() if name != REVERSAL},
     )
-    for joined in (join([with_rival, fewer]), join([fewer, with_rival])):
-        assert REVERSAL not in {*joined.tracks, *joined.scores, *joined.at_cost[5.0]}
-        assert MOMENTUM in joined.tracks and MOMENTUM in joined.scores
+    for joined in (join([whole, fewer]), join([fewer, whole])):
+        assert REVERSAL not in {*joined.curves, *joined.scores, *joined.at_cost[5.0]}
+        assert MOMENTUM in joined.curves and MOMENTUM in joined.scores
 
 
 def test_equal_risk_holds_more_of_what_moves_less() -> None:
@@ -336,20 +337,20 @@ def test_equal_risk_holds_more_of_what_moves_less() -> None:
     alone = []
     for stock in range(3):
         one = replace(setup, market=replace(world.market, investable_columns=np.array([stock])))
-        alone.append(play_equal_weight(one).equity[0, 0])
+        alone.append(play_held(one)[EQUAL].equity[0, 0])
     expected = np.average(alone, axis=0, weights=weights)
-    np.testing.assert_allclose(play_equal_risk(setup).equity[0, 0], expected, rtol=1e-12)
+    np.testing.assert_allclose(play_held(setup)[EQUAL_RISK].equity[0, 0], expected, rtol=1e-12)
 
 
 def test_a_benchmark_is_held_from_close_to_close_without_costs() -> None:
     world = random_world(3, days=60)
     close = np.linspace(100, 200, 60)
     setup = replace(setup_of(world), benchmark=close)
-    track = everything(setup).tracks[BENCHMARK]
+    curves = everything(setup).curves[BENCHMARK]
     first, steps = int(setup.starts[0]), world.env.rules.episode_steps
     last = int(setup.starts[-1]) + steps
-    np.testing.assert_allclose(track.stitched[0, -1], track.capital * close[last] / close[first])
-    assert track.costs.sum() == 0
+    np.testing.assert_allclose(curves.stitched[0, -1], curves.capital * close[last] / close[first])
+    assert curves.costs.sum() == 0
 
 
 def test_simple_rules_look_back_sixty_and_five_days() -> None:
@@ -362,10 +363,10 @@ def test_simple_rules_look_back_sixty_and_five_days() -> None:
     assert np.isnan(longer.scores[251]).all()
     assert np.isnan(rules[MOMENTUM].scores[59]).all() and np.isnan(rules[REVERSAL].scores[4]).all()
     setup = setup_of(world, windows=1, first=65)
-    track = play_rules(setup, rules)[MOMENTUM]
+    curves = play_rules(setup, rules)[MOMENTUM]
     policy = score_policy(ScoreRule(rules[MOMENTUM].scores), torch.device("cpu"))
-    np.testing.assert_array_equal(track.equity[0, 0], play(world.env, policy, setup.starts)[1][:, 0].numpy())
-    assert track.equity[0, 0, -1] > track.capital
+    np.testing.assert_array_equal(curves.equity[0, 0], play(world.env, policy, setup.starts)[1][:, 0].numpy())
+    assert curves.equity[0, 0, -1] > curves.capital
 
 
 def test_low_volatility_buys_what_moves_least() -> None:
@@ -385,27 +386,27 @@ def test_who_knows_asks_for_the_cost_of_a_round_trip() -> None:
     assert planted[RULE].scores is scores.rule and planted[ORACLE].scores is scores.oracle
 
 
-def everything(setup: EvaluationSetup) -> Played:
-    return play_all(setup, eager_agent(setup), simple_rules(setup.market), pickers=6, generator=seeded())
+def everything(setup: EvaluationSetup) -> PlayedPolicies:
+    return play_all(setup, eager_agent(setup), simple_rules(setup.market), random_selections=6, generator=seeded())
 
 
 def test_parts_joined_are_the_whole() -> None:
-    """Two windows and two more give what four give, but for the lots of the random pickers."""
+    """Two windows and two more give what four give, but for the lots of the random selections."""
     world = random_world(3, days=60)
     steps = world.env.rules.episode_steps
     whole = everything(setup_of(world))
     parts = [everything(setup_of(world, 2, FIRST_DAY + first)) for first in (0, 2 * steps)]
     joined = join(parts)
     assert (
-        list(joined.tracks)
-        == list(whole.tracks)
+        list(joined.curves)
+        == list(whole.curves)
         == [CHAMPION, RANDOM, EQUAL, HOLD, EQUAL_RISK, *simple_rules(world.market)]
     )
     for name in (CHAMPION, EQUAL, MOMENTUM, REVERSAL):
-        np.testing.assert_allclose(joined.tracks[name].equity, whole.tracks[name].equity, rtol=1e-7)
-        np.testing.assert_allclose(joined.tracks[name].exposure, whole.tracks[name].exposure, rtol=1e-6)
-    assert joined.tracks[RANDOM].equity.shape == whole.tracks[RANDOM].equity.shape
-    assert [trade["window"] for trade in joined.trades[CHAMPION]] == [t["window"] for t in whole.trades[CHAMPION]]
+        np.testing.assert_allclose(joined.curves[name].equity, whole.curves[name].equity, rtol=1e-7)
+        np.testing.assert_allclose(joined.curves[name].exposure, whole.curves[name].exposure, rtol=1e-6)
+    assert joined.curves[RANDOM].equity.shape == whole.curves[RANDOM].equity.shape
+    assert [trade["window"] for trade in joined.trades] == [t["window"] for t in whole.trades]
     np.testing.assert_array_equal(joined.days, whole.days)
     assert list(joined.at_cost) == list(COSTS_BPS)
     assert list(joined.scores) == [CHAMPION, *simple_rules(world.market)]
@@ -420,11 +421,11 @@ def test_parts_joined_are_the_whole() -> None:
 
 
 def test_the_charged_costs_are_among_the_others() -> None:
-    """At the rules' own costs a leg the champion's line is its own track."""
+    """At the rules' own costs a leg the champion's line is its own curves."""
     setup = setup_of(quiet_world(cost_bps=5.0, slippage_bps=5.0))
     played = everything(setup)
     for name in (CHAMPION, EQUAL, HOLD, MOMENTUM, REVERSAL):
-        np.testing.assert_allclose(played.at_cost[10.0][name].equity, played.tracks[name].equity, rtol=1e-12)
+        np.testing.assert_allclose(played.at_cost[10.0][name].equity, played.curves[name].equity, rtol=1e-12)
     ends = [float(levels[CHAMPION].equity[..., -1].sum()) for levels in played.at_cost.values()]
     assert ends == sorted(ends, reverse=True)
 
@@ -451,7 +452,7 @@ def test_only_looks_at_the_judged_days_deflate_a_ratio() -> None:
     assert looked[1].expected_best_ratio == pytest.approx(math.sqrt(252 / (days - 1)) * expected_best_sharpe(1.0, 4))
     first, second = (found.deflated_information_ratio for found in looked)
     assert first and second and validation.deflated_information_ratio == first > second
-    assert "chooses on them" in case(windows=1, split="validation", trials=1).caveats[0]
+    assert "fitted to these days" in case(windows=1, split="validation", trials=1).caveats[0]
 
 
 def test_biases_name_the_setting_that_mends_them() -> None:

@@ -1,0 +1,246 @@
+"""An evaluation as text on the console and as files: results.json, trades, equity and the page."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from training.evaluation.baselines import CHAMPION, RANDOM
+from training.evaluation.judge import METRICS, Estimate, Evaluation
+from training.evaluation.page.write import write_page
+from utils.runs.run_log import REPORT, write_atomically, write_json
+from utils.tables import table
+
+logger = logging.getLogger(__name__)
+RESULTS, EQUITY = "results.json", "equity.csv"
+_TRADE_COLUMNS = [
+    *("policy", "window", "ticker", "order_date", "entry_date", "entry_price", "shares", "value", "target_price"),
+    *("exit_date", "exit_price", "reason", "profit", "costs"),
+]
+SHORT = {
+    "return": "return %",
+    "sharpe": "Sharpe",
+    "max_drawdown": "drawdown %",
+    "exposure": "exposure %",
+    "trades": "trades",
+    "win_rate": "win rate %",
+    "costs": "costs %",
+    "beta": "beta",
+    "alpha": "alpha %",
+}
+"""Names of the measures in summaries."""
+_FILED = {RANDOM: "random picker"}
+"""Names of policies in files, where they differ."""
+Value = TypeVar("Value")
+
+
+def _filed(by_policy: Mapping[str, Value]) -> dict[str, Value]:
+    return {_FILED.get(name, name): value for name, value in by_policy.items()}
+
+
+def short_values(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
+    """Return the most important measures of the champion and the baselines as JSON values, by policy."""
+    return _filed(_short_rows(evaluation))
+
+
+def short_table(evaluation: Evaluation) -> str:
+    """Return the champion against the baselines in one table of at most 80 columns."""
+    rows = [{"policy": name, **row} for name, row in _short_rows(evaluation).items()]
+    return table(rows, ("policy", "return %", "return 95%", "Sharpe", "beta", "alpha %", "rank IC"))
+
+
+def _short_rows(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
+    rows = {}
+    for name, found in evaluation.policies.items():
+        ranked = evaluation.coefficients.get(name, (None, None))[1]
+        rows[name] = {
+            **{label: found[key].value for key, label in SHORT.items()},
+            "return 95%": _interval(found["return"]),
+            "rank IC": None if ranked is None else ranked.mean,
+        }
+    return rows
+
+
+def _tables(evaluation: Evaluation) -> list[str]:
+    """Return every policy's measures and returns by cost, the tests behind the verdict and the coefficients."""
+    labels = {key: f"{metric.label} ({metric.unit})" for key, metric in METRICS.items()}
+    policies = [
+        {
+            "policy": name,
+            **{labels[key]: estimate.value for key, estimate in found.items()},
+            "return 95%": _interval(found["return"]),
+            "Sharpe 95%": _interval(found["sharpe"]),
+        }
+        for name, found in evaluation.policies.items()
+    ]
+    names = list(labels.values())
+    tests = [
+        {"% of capital a year": name, "mean": test.mean, "95%": _span(*test.interval), "p": p and f"{p:.4f}"}
+        for name, test, p in evaluation.verdict.rows
+    ]
+    head = "return % at costs per leg of"
+    costs = [
+        {head: name, **{f"{bps:g} bp": value for bps, value in by_cost.items()}}
+        for name, by_cost in evaluation.cost_returns.items()
+    ]
+    scores = list[dict[str, Any]]()
+    for name, found in evaluation.coefficients.items():
+        scores.append({"scores": name})
+        for label, one in zip(("IC", "rank IC"), found, strict=True):
+            scores[-1][label] = None if one is None else f"{one.mean:+.3f}"
+            scores[-1] |= {f"{label} {key}": None if one is None else getattr(one, key) for key in ("t", "ratio")}
+    return [
+        table(policies, ("policy", *names[:6], "return 95%", "Sharpe 95%")),
+        table(policies, ("policy", *names[6:])),
+        *(table(rows, list(rows[0])) for rows in (costs, tests, scores)),
+    ]
+
+
+def _interval(estimate: Estimate) -> str | None:
+    return None if estimate.low is None or estimate.high is None else _span(estimate.low, estimate.high)
+
+
+def _span(low: float, high: float) -> str:
+    return f"{low:+.2f} to {high:+.2f}"
+
+
+def log_evaluation(evaluation: Evaluation) -> None:
+    """Show everything on the console."""
+    played, overfitting = evaluation.played, evaluation.overfitting
+    logger.info(
+        "%s, %s to %s in %d windows of %d sessions, one after the other",
+        evaluation.title,
+        evaluation.dates[0],
+        evaluation.dates[-1],
+        len(played.days),
+        played.days.shape[1] - 1,
+    )
+    if evaluation.folds:
+        rows = [
+            {
+                "fold": fold.name,
+                "test days": " to ".join(fold.dates["holdout"]),
+                "champion of generation": fold.champion_generation,
+                "return %": fold.return_percent,
+                "random selection %": fold.random_return_percent,
+            }
+            for fold in evaluation.folds
+        ]
+        logger.info("%s", table(rows, list(rows[0])))
+    logger.info("%s", "\n\n".join(_tables(evaluation)))
+    share = 100 * evaluation.verdict.share_of_random_beaten
+    logger.info("more profit than %.1f%% of random selections with the same orders", share)
+    if overfitting.deflated_information_ratio is not None:
+        logger.info(
+            "deflated information ratio: probability %.3f of a true ratio over equal weight above %.2f%s",
+            overfitting.deflated_information_ratio,
+            overfitting.expected_best_ratio,
+            f", expected of the best of {overfitting.trials:,} trials without skill" if evaluation.trials > 1 else "",
+        )
+    biases = (f"known bias: {name}: {effect}" for name, effect in evaluation.biases.items())
+    for text in (overfitting.note, *biases, *evaluation.caveats, f"verdict: {evaluation.sentence}"):
+        logger.info("%s", text)
+
+
+def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
+    """Write page, results, trades and equity into a folder, each file in one step or newly made."""
+    folder.mkdir(exist_ok=True)
+    trades = trade_frame(evaluation)
+    trades.to_csv(folder / "trades.csv", index=False)
+    trades.to_parquet(folder / "trades.parquet", index=False)
+    write_equity(evaluation, folder)
+    write_json(folder / RESULTS, results(evaluation))
+    write_page(evaluation, folder / REPORT)
+    logger.info("written to %s", folder)
+
+
+def write_equity(evaluation: Evaluation, folder: Path) -> None:
+    """Write stitched equity by date in one step, a column per policy; of random selections the mean and a band."""
+    low, high = evaluation.random_band
+    bands = {f"{_FILED[RANDOM]}, 5%": low, f"{_FILED[RANDOM]}, 95%": high}
+    frame = pd.DataFrame({"date": np.datetime_as_string(evaluation.dates), **_filed(evaluation.equity), **bands})
+    write_atomically(folder / EQUITY, frame.to_csv(index=False))
+
+
+def results(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the results as JSON values; without times and looks, so that the same evaluation gives the same."""
+    first, last = str(evaluation.dates[0]), str(evaluation.dates[-1])
+    champion = {"first_day": first, "last_day": last, "champion_generation": evaluation.champion_generation}
+    folds = {"folds": [dataclasses.asdict(fold) for fold in evaluation.folds]}
+    return {
+        "run": evaluation.name,
+        "split": evaluation.split,
+        "windows": len(evaluation.played.days),
+        **(folds if evaluation.folds else champion),
+        "verdict": verdict_values(evaluation),
+        "information_coefficients": {
+            name: {label: one and dataclasses.asdict(one) for label, one in zip(("plain", "rank"), found, strict=True)}
+            for name, found in evaluation.coefficients.items()
+        },
+        "policies": {
+            name: {key: estimate._asdict() for key, estimate in found.items()}
+            for name, found in _filed(evaluation.policies).items()
+        },
+        "overfitting": dataclasses.asdict(evaluation.overfitting),
+        "return_percent_at_cost_bps": {
+            name: {f"{bps:g}": value for bps, value in by_cost.items()}
+            for name, by_cost in _filed(evaluation.cost_returns).items()
+        },
+        "known_biases": evaluation.biases,
+    }
+
+
+def verdict_values(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the verdict as JSON values."""
+    found, best = evaluation.verdict, evaluation.verdict.best_baseline
+    tests = {
+        "over_random_picker": found.selection,
+        "timing": found.timing,
+        "exposure": found.exposure,
+        "over_equal_weight": found.over_equal_weight,
+        "over_best_rival": best and best.test,
+    }
+    return {
+        "sentence": evaluation.sentence,
+        "evidence": [
+            {**dataclasses.asdict(evidence), "p_value": evidence.smallest, "is_significant": evidence.is_significant}
+            for evidence in evaluation.evidence
+        ],
+        "champions_that_hold_the_market": evaluation.holders,
+        "has_skill": found.has_skill,
+        "is_better_than_random_picker": found.has_selection,
+        "has_timing": found.has_timing,
+        "is_better_than_equal_weight": found.is_better_than_equal_weight,
+        "best_rival": best and best.name,
+        "beside_best_rival": best and best.outcome,
+        "rivals": best.among if best else 0,
+        "trials": found.trials,
+        "picker_chance": found.rank_p_value,
+        "timing_chance": found.timing_known_p_value,
+        "share_of_pickers_beaten": found.share_of_random_beaten,
+        "percent_a_year": {
+            name: {"mean": test.mean, "interval": test.interval, "p_value": test.p_value}
+            for name, test in tests.items()
+            if test is not None
+        },
+    }
+
+
+def trade_frame(evaluation: Evaluation) -> pd.DataFrame:
+    """Return the champion's trades, one row each: prices and amounts in currency units, `profit` before `costs`."""
+    market = evaluation.market
+    dates = market.dates.astype("datetime64[D]").astype(str).tolist()
+    rows = [
+        {
+            **{"policy": CHAMPION, "ticker": market.tickers[market.investable_columns[trade["stock"]]], **trade},
+            **{f"{when}_date": dates[trade[f"{when}_day"]] for when in ("order", "entry", "exit")},
+        }
+        for trade in evaluation.played.trades
+    ]
+    return pd.DataFrame(rows, columns=_TRADE_COLUMNS)

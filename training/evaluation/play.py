@@ -1,0 +1,383 @@
+"""Champion, baselines and random selections, played under the same rules on windows that follow one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial, reduce
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from data.features import OPEN
+from data.market import Market
+from environment.orders import Orders
+from environment.portfolio import Portfolio
+from environment.trading_env import trade_ledger
+from models.ddpg_agent import DDPGAgent
+from models.trader import Forecasts
+from training.evaluation.baselines import (
+    BENCHMARK,
+    CHAMPION,
+    EQUAL,
+    EQUAL_RISK,
+    HOLD,
+    RANDOM,
+    ScoreRule,
+    held_equity,
+    inverse_volatility,
+    score_policy,
+)
+from training.forecasts.skill import agent_scores, known_share, trade_results
+from training.rollout import roll_out
+from utils import metrics
+from utils.config.trader import EnvironmentConfig
+
+Array = npt.NDArray[np.float64]
+COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
+"""Per leg, commission and slippage together."""
+_RANDOM_AT_COST = 100
+_SHIFTS = 125
+"""Shifts in time of the random selections' orders; within each shift the draws are averaged out."""
+
+
+@dataclass(frozen=True)
+class EquityCurves:
+    """Accounts of P policies over W windows of D days; each window begins with the initial capital.
+
+    All but `equity` are (P, W), amounts in currency units, NaN where a policy has no trades of its own.
+    """
+
+    equity: Array
+    """(P, W, D + 1)"""
+    exposure: Array
+    """Mean share of equity that is invested at the closes."""
+    trades: Array
+    wins: Array
+    sessions: Array
+    """Sessions held, summed over trades."""
+    traded: Array
+    """Value bought and sold."""
+    costs: Array
+
+    def each(self, change: Callable[[Array], Array]) -> EquityCurves:
+        """Return the curves with `change` applied to each array."""
+        return EquityCurves(**{f.name: change(getattr(self, f.name)) for f in fields(EquityCurves)})
+
+    @property
+    def capital(self) -> float:
+        return float(self.equity[0, 0, 0])
+
+    @property
+    def daily_profit(self) -> Array:
+        """Return (P, W * D) percent of the initial capital; sums, since each window begins anew."""
+        profit = 100 / self.capital * np.diff(self.equity, axis=2)
+        return profit.reshape(len(profit), -1)
+
+    @property
+    def mean_return_percent(self) -> float:
+        """Return the mean over policies of the stitched accounts' returns."""
+        return float(metrics.total_return_percent(self.stitched).mean())
+
+    @property
+    def stitched(self) -> Array:
+        """Return the (P, W * D + 1) equity of one account that takes the windows one after the other and reinvests."""
+        growth = self.equity / self.equity[:, :, :1]
+        before = np.cumprod(np.concatenate((np.ones((len(growth), 1)), growth[:, :-1, -1]), axis=1), axis=1)
+        days = (before[..., None] * growth[..., 1:]).reshape(len(growth), -1)
+        return self.capital * np.concatenate((np.ones((len(growth), 1)), days), axis=1)
+
+
+@dataclass(frozen=True)
+class EvaluationSetup:
+    """A market, its windows and the trading rules under which policies are compared."""
+
+    market: Market
+    env: Portfolio
+    starts: Tensor
+    """(W,) first days of windows of the rules' length, on the environment's device."""
+    benchmark: Array | None = None
+    """(days,) closes of the user's benchmark, known on all days of the windows."""
+
+    @property
+    def days(self) -> npt.NDArray[np.int64]:
+        """Return the (W, D + 1) day indices of the windows."""
+        return np.asarray(self.starts.cpu().numpy()[:, None] + np.arange(self.env.rules.episode_steps + 1))
+
+    def under(self, **changes: Any) -> EvaluationSetup:
+        """Return the setup with some trading rules changed."""
+        return replace(self, env=Portfolio(self.env.bars, replace(self.env.rules, **changes)))
+
+    @property
+    def uncapped(self) -> EvaluationSetup:
+        """Return the setup without a volume cap, for orders of a filled size: none is cut a second time."""
+        return self.under(volume_cap=0.0) if self.env.rules.volume_cap else self
+
+
+def play_agent(
+    setup: EvaluationSetup, agent: DDPGAgent, forecasts: Forecasts | None = None
+) -> tuple[EquityCurves, list[dict[str, Any]], Orders]:
+    """Play an agent, by its forecasts on the market if they are given.
+
+    Returns:
+        Its account, every trade (see `trade_ledger`) with its `window`, and its purchases: (steps, orders per day,
+        windows) each, the size 0 where nothing was bought.
+    """
+    env, invested = setup.env, list[Tensor]()
+    roll_out(
+        env,
+        agent.traders,
+        agent.forecasts(setup.market) if forecasts is None else forecasts,
+        agent.cash_value,
+        setup.starts,
+        safe_point=lambda: invested.append(_invested_share(env)),
+        label="assess",
+        policy=agent.policy,
+    )
+    trades = [{"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env, window)]
+    return _curves(env, invested, 1), trades, purchases(env)
+
+
+def purchases(env: Portfolio) -> Orders:
+    """Return what the finished episodes bought, (steps, orders per day, lanes) each; size 0 where nothing."""
+    book, shape = env.ledger(), (env.step_index, env.orders_per_day, -1)
+    bought = (book.stock, book.value / env.rules.stake, book.target_percent)
+    return Orders(*(part.reshape(shape).clone() for part in bought))
+
+
+def play_rules(setup: EvaluationSetup, rules: Mapping[str, ScoreRule]) -> dict[str, EquityCurves]:
+    """Play rules, side by side, under the agents' limits and costs."""
+    if not rules:
+        return {}
+    policy = score_policy([*rules.values()], setup.starts.device)
+    curves = _play_days(setup, len(rules), lambda step: setup.env.step(policy(setup.env, step)))
+    return {name: curves.each(itemgetter(slice(place, place + 1))) for place, name in enumerate(rules)}
+
+
+def play_random(setup: EvaluationSetup, plan: Orders, count: int, generator: torch.Generator) -> EquityCurves:
+    """Play random selections: a plan's days and sizes, but stocks drawn at random among the candidates.
+
+    An order is cut to the account's own cash, and left out where no candidate or no cash is left.
+    """
+    setup = setup.uncapped
+    return _play_plan(setup, plan, count, lambda orders: _drawn(setup.env, orders, generator))
+
+
+def play_shifted(setup: EvaluationSetup, plan: Orders, count: int, generator: torch.Generator) -> EquityCurves:
+    """Play random selections with a plan's orders shifted in time, on a circle of all windows' trading steps.
+
+    The shifts are spread evenly over the circle, each drawn within its own part of it. A policy of the curves is one
+    shift: the mean account of all its draws of stocks.
+    """
+    setup = setup.uncapped
+    shifts = min(count, _SHIFTS)
+    draws, windows, trading = count // shifts, len(setup.starts), setup.env.rules.trading_days
+    length = windows * trading
+    place = torch.rand(2, shifts, generator=generator, dtype=torch.float64).to(setup.starts.device)
+    moved = ((place[1].argsort() + place[0]) * length / shifts).long()
+    first = trading * torch.arange(windows, device=moved.device)
+    # (lanes,) where in the circle each lane begins, draws within shifts.
+    begin = (first - moved.repeat_interleave(draws)[:, None]).flatten()
+    # (windows * trading, orders) each, by time.
+    circle = [part[:trading].permute(2, 0, 1).flatten(0, 1) for part in _parts(plan)]
+
+    def order(step: int) -> None:
+        parts = (part[(begin + step) % length].T for part in circle)
+        setup.env.step_orders(_drawn(setup.env, Orders(*parts), generator) if step < trading else None)
+
+    curves = _play_days(setup, shifts * draws, order)
+    return curves.each(lambda values: values.reshape(shifts, draws, *values.shape[1:]).mean(axis=1))
+
+
+def execute_again(setup: EvaluationSetup, plan: Orders) -> EquityCurves:
+    """Execute the same orders under the rules of this setup."""
+    return _play_plan(setup, plan, 1, lambda orders: orders)
+
+
+def _play_plan(setup: EvaluationSetup, plan: Orders, copies: int, choose: Callable[[Orders], Orders]) -> EquityCurves:
+    def order(step: int) -> None:
+        parts = (part[step].repeat(1, copies) for part in _parts(plan))
+        setup.env.step_orders(choose(Orders(*parts)) if (plan.coefficient[step] > 0).any() else None)
+
+    return _play_days(setup, copies, order)
+
+
+def _parts(plan: Orders) -> tuple[Tensor, Tensor, Tensor]:
+    return plan.stock, plan.coefficient, plan.target_percent
+
+
+def _drawn(env: Portfolio, orders: Orders, generator: torch.Generator) -> Orders:
+    """Replace the stocks of orders by candidates drawn at random."""
+    candidates = env.candidates()
+    # Above 0, so that every candidate may be drawn.
+    score = (1.0 - torch.rand(candidates.shape, generator=generator).to(candidates.device)) * candidates
+    best, stock = score.topk(len(orders.stock), dim=1)
+    return replace(orders, stock=stock.T, coefficient=orders.coefficient * (best.T > 0))
+
+
+def _play_days(setup: EvaluationSetup, policies: int, act: Callable[[int], object]) -> EquityCurves:
+    """Play all windows for so many policies; `act` orders on each day and ends it."""
+    env, invested = setup.env, []
+    env.reset(setup.starts.repeat(policies))
+    for step in range(env.rules.episode_steps):
+        invested.append(_invested_share(env))
+        act(step)
+    return _curves(env, invested, policies)
+
+
+def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
+    """Play equal weight, buy and hold, equal risk and the user's benchmark, if there is one.
+
+    Equal weight and equal risk (in proportion to one over the volatility at the first close) are bought at each
+    window's first open and sold at its last close; buy and hold is equal weight bought once for all windows. The
+    benchmark is held from close to close without costs: an index itself is not traded.
+    """
+    market, rules, starts, days = setup.market, setup.env.rules, setup.starts.tolist(), setup.days
+    hold = partial(held_equity, market.close, market.data_array[:, market.investable_columns, OPEN], rules=rules)
+    steps, capital, each = rules.episode_steps, rules.initial_capital, np.ones((2, len(starts)))
+    weights = np.nan_to_num(inverse_volatility(market.close))
+    parts = hold(starts[0], len(starts) * steps)[days - starts[0]]
+    once = np.zeros_like(each)
+    once[0, 0] = once[1, -1] = 1
+    found = {
+        EQUAL: _held(rules, np.stack([hold(start, steps) for start in starts]), each),
+        HOLD: _held(rules, capital * parts / parts[:, :1], once),
+        EQUAL_RISK: _held(rules, np.stack([hold(start, steps, weights=weights[start]) for start in starts]), each),
+    }
+    if setup.benchmark is not None:
+        close = setup.benchmark[days]
+        found[BENCHMARK] = _held(rules, capital * close / close[:, :1], 0 * each)
+    return found
+
+
+def _held(rules: EnvironmentConfig, equity: Array, legs: Array) -> EquityCurves:
+    """Return the curves of one invested account from (W, D + 1) equity; (2, W) `legs` are 1 at purchase and sale."""
+    traded = (legs[0] * equity[:, 0] / rules.purchase_factor + legs[1] * equity[:, -1] / rules.sale_factor)[None]
+    none = np.full_like(traded, np.nan)
+    return EquityCurves(equity[None], np.ones_like(traded), none, none, none, traded, rules.cost_rate * traded)
+
+
+@dataclass(frozen=True)
+class PlayedPolicies:
+    """The accounts of all policies that are compared, by policy."""
+
+    curves: Mapping[str, EquityCurves]
+    """The champion first; only those of the random selections hold many policies."""
+    trades: Sequence[dict[str, Any]]
+    """Of the champion."""
+    days: npt.NDArray[np.int64]
+    """(W, D + 1) day indices of the windows."""
+    at_cost: Mapping[float, Mapping[str, EquityCurves]]
+    """Curves under other costs, by basis points per leg: the champion's orders again, and the baselines."""
+    shifted: EquityCurves
+    """Random selections with the champion's orders on other days; one policy per shift."""
+    known_share: Array
+    """(W * D,) see the function of this name."""
+    scores: Mapping[str, Array]
+    """(W * D, n) of the champion and of the rules that order by scores, on each day but the last; NaN: none."""
+    results: Array
+    """(W * D, n) results of trades ordered on these days, NaN where not known."""
+
+
+def play_all(
+    setup: EvaluationSetup,
+    agent: DDPGAgent,
+    score_rules: Mapping[str, ScoreRule],
+    *,
+    random_selections: int,
+    generator: torch.Generator,
+) -> PlayedPolicies:
+    """Play the champion and all baselines, and again under other costs."""
+    forecasts = agent.forecasts(setup.market)
+    champion, trades, plan = play_agent(setup, agent, forecasts)
+
+    def baselines(setup: EvaluationSetup, count: int) -> dict[str, EquityCurves]:
+        return {
+            RANDOM: play_random(setup, plan, count, generator),
+            **play_held(setup),
+            **play_rules(setup, score_rules),
+        }
+
+    curves, at_cost = {CHAMPION: champion, **baselines(setup, random_selections)}, {}
+    for bps in COSTS_BPS:
+        other = setup.under(cost_bps=bps, slippage_bps=0.0)
+        played = baselines(other, min(random_selections, _RANDOM_AT_COST))
+        at_cost[bps] = {CHAMPION: execute_again(other, plan), **played}
+    rules, first = setup.env.rules, int(setup.starts[0])
+    judged = slice(first, first + len(setup.starts) * rules.episode_steps)
+    return PlayedPolicies(
+        curves,
+        trades,
+        setup.days,
+        at_cost,
+        play_shifted(setup, plan, random_selections, generator),
+        known_share(plan, rules),
+        {
+            CHAMPION: agent_scores(forecasts, first, judged.stop - first),
+            **{name: rule.scores[judged] for name, rule in score_rules.items()},
+        },
+        trade_results(setup.env.bars, rules, first, judged.stop - first),
+    )
+
+
+def join(parts: Sequence[PlayedPolicies]) -> PlayedPolicies:
+    """Join what policies played on windows that follow one another, perhaps by another champion each.
+
+    A policy that is not in all parts, such as a baseline that could not be fitted in one, is left out.
+    """
+    common = [name for name in parts[0].curves if all(name in part.curves for part in parts)]
+    before = np.cumsum([0, *(len(part.days) for part in parts)]).tolist()
+    numbered = zip(before, parts, strict=False)
+    return PlayedPolicies(
+        {name: _joined(part.curves[name] for part in parts) for name in common},
+        [{**trade, "window": windows + trade["window"]} for windows, part in numbered for trade in part.trades],
+        np.concatenate([part.days for part in parts]),
+        {
+            bps: {name: _joined(part.at_cost[bps][name] for part in parts) for name in levels if name in common}
+            for bps, levels in parts[0].at_cost.items()
+        },
+        _joined(part.shifted for part in parts),
+        np.concatenate([part.known_share for part in parts]),
+        {name: np.concatenate([part.scores[name] for part in parts]) for name in parts[0].scores if name in common},
+        np.concatenate([part.results for part in parts]),
+    )
+
+
+def _joined(curves: Iterable[EquityCurves]) -> EquityCurves:
+    arrays = zip(*(vars(one).values() for one in curves), strict=True)
+    return EquityCurves(*(np.concatenate(parts, axis=1) for parts in arrays))
+
+
+def _invested_share(env: Portfolio) -> Tensor:
+    """Return the (lanes,) shares of equity that were invested at the last close."""
+    equity = env.equity
+    return (equity - env.cash) / equity.clamp(min=1e-9)
+
+
+def _curves(env: Portfolio, invested: list[Tensor], policies: int) -> EquityCurves:
+    """Return the finished episodes of (policies * windows) lanes, policy by policy; shares invested are daily."""
+    summary, book = env.summary(), env.ledger()
+    closed = book.exit_step > 0
+    decided = torch.arange(len(book.value), device=book.value.device) // env.orders_per_day
+    # The entry session counts as the first one held; filled at the close, that is the session of the decision.
+    sessions = book.exit_step - decided[:, None] + (env.rules.fill == "same_close")
+    traded = book.value + book.shares * book.last_price * closed
+
+    def by_policy(total: Tensor) -> Array:
+        return np.asarray(total.double().view(policies, -1).cpu().numpy())
+
+    # Cloned, since the next episode writes into the same curve.
+    curve = env.equity_curve[: env.steps + 1].T.clone()
+    return EquityCurves(
+        equity=curve.view(policies, -1, env.steps + 1).cpu().numpy(),
+        exposure=by_policy(reduce(torch.add, invested) / env.steps),
+        trades=by_policy(summary.trades),
+        wins=by_policy(summary.wins),
+        sessions=by_policy((sessions * closed).sum(0)),
+        traded=by_policy(traded.sum(0)),
+        costs=by_policy(summary.costs),
+    )

@@ -1,0 +1,280 @@
+"""Runs side by side, read from their files: what differs, what can be compared, and the page and table that show it.
+
+Nothing is played, and of holdout days only past results are read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from data.record import MarketRecord, read_record
+from training.evaluation.baselines import CHAMPION, EQUAL
+from training.evaluation.charts import runs_equity_chart, runs_learning_charts
+from training.evaluation.export import EQUITY, RESULTS, SHORT
+from training.evaluation.holdout import Look, looks_beside
+from training.evaluation.judge import METRICS, Estimate
+from training.evaluation.page.write import document, shown_settings
+from training.run.market import MARKET
+from utils.charts import DASH, Dates, FloatArray
+from utils.config.settings import to_dict
+from utils.config.trader import Config
+from utils.errors import ConfigError
+from utils.runs.run_log import SUMMARY, RunLog
+from utils.tables import table
+
+DIFFERENCES = {
+    "over_equal_weight": "Over equal weight",
+    "over_random_picker": "Selection",
+    "timing": "Timing",
+    "over_best_rival": "Over best baseline",
+}
+"""Parts and differences of a champion's profit that are shown, by their names in the files."""
+MEASURES = ("return", "sharpe", "max_drawdown", "exposure", "beta", "trades", "costs")
+"""Keys of `METRICS` that are shown."""
+SAME_DAYS = "All runs were judged on the same validation days of the same data"
+OTHER_DAYS = "The runs were judged on different days, data or stocks: compare results only within a group."
+MARKETS = (
+    "Returns, Sharpe ratios, drawdowns, fitness and curves depend as much on the market as on the champion.",
+    "Profits over equal weight and over random selections refer to each run's own days: they can be shown side by side "
+    "but do not rank runs.",
+)
+BEST_OF_MANY = (
+    "Picking the best of these runs is a choice on validation days: the best of {count} results is biased upwards. "
+    "Judge it on days on which nothing was chosen: python main.py evaluate --split holdout, once."
+)
+_OF_THE_FOLDER = {"run", "resume", "runs_dir"}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A champion's result on some days."""
+
+    generation: int
+    measures: dict[str, Estimate]
+    """By the keys of `METRICS`; what the files do not hold is left out."""
+    differences: dict[str, Estimate]
+    """By the keys of `DIFFERENCES`, percent of the initial capital a year."""
+    sentence: str
+    best_baseline: str | None
+    dates: Dates
+    """(T,) days of the equity; (0,) where no file holds it."""
+    equity: dict[str, FloatArray]
+    """(T,) of the champion and of equal weight."""
+
+    @classmethod
+    def of(cls, generation: int, measures: dict[str, Estimate], verdict: Mapping[str, Any], folder: Path) -> Judged:
+        """Return the result with its verdict's JSON values and the equity in its folder."""
+        yearly = verdict["percent_a_year"]
+        differences = {
+            key: Estimate(yearly[key]["mean"], *yearly[key]["interval"]) for key in DIFFERENCES if key in yearly
+        }
+        dates, equity = _equity(folder / EQUITY)
+        return cls(generation, measures, differences, verdict["sentence"], verdict["best_rival"], dates, equity)
+
+    def measure(self, key: str) -> Estimate:
+        """Return a measure, of unknown value where the files do not hold it."""
+        return self.measures.get(key, Estimate(None))
+
+
+@dataclass(frozen=True)
+class ReportedRun:
+    """A run's settings, its market's days, its records, and its champion's results."""
+
+    name: str
+    config: Config
+    market: MarketRecord | None
+    """None for a run that was stopped before its market was known."""
+    records: list[dict[str, Any]]
+    """Of metrics.jsonl."""
+    summary: dict[str, Any]
+    """Of summary.json; empty for a run that has not ended."""
+    validation: Judged | None
+    holdout: Judged | None
+    """None unless the ledger holds a look at these days, whatever files there are."""
+    looks: list[Look]
+    """Looks at the run's holdout by all runs on its data, if the run itself was judged there."""
+
+    @property
+    def setup(self) -> tuple[Any, ...]:
+        """Return what two runs must share to be judged on the same days, data and stocks."""
+        market = self.market
+        if market is None:
+            return ()
+        return market.splits["validation"], market.investable, sorted(market.fingerprints.items())
+
+    @property
+    def days(self) -> str:
+        return DASH if self.market is None else " to ".join(self.market.splits["validation"])
+
+    @cached_property
+    def seconds(self) -> float:
+        return float(sum(record["seconds"]["total"] for record in self.records))
+
+    @property
+    def peak_mb(self) -> float | None:
+        """Return the peak resident memory (MiB), of an unfinished run the largest at the end of a generation."""
+        known = [record["memory"]["rss_mb"] for record in self.records]
+        return self.summary.get("peak_rss_mb", max(known, default=None))
+
+
+def read_run(runs_dir: Path, name: str) -> ReportedRun:
+    """Read a run's files.
+
+    Raises:
+        ConfigError: there is no such run, or a file of it is damaged.
+        DataError: its record of the market is.
+    """
+    run = RunLog.open(runs_dir, name)
+    looks, summary, market = looks_beside(runs_dir, name), _json(run.path / SUMMARY), _json(run.path / MARKET)
+    found = [_evaluated(run.path / "evaluation-validation"), _summed_up(summary, run.path)]
+    return ReportedRun(
+        name=name,
+        config=run.settings(Config),
+        market=read_record(market, str(run.path / MARKET)) if market else None,
+        records=run.records(),
+        summary=summary,
+        # An evaluation holds more, but its champion may have been trained further since.
+        validation=max((one for one in found if one), key=lambda one: one.generation, default=None),
+        holdout=_evaluated(run.path / "evaluation-holdout") if looks else None,
+        looks=looks,
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Return the contents of a JSON file, nothing where there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"expected JSON in {path}, got: {error}; make it again or delete it") from None
+
+
+def _evaluated(folder: Path) -> Judged | None:
+    """Read what `evaluate` wrote."""
+    values = _json(folder / RESULTS)
+    if not values:
+        return None
+    try:
+        measures = {key: Estimate(**values["policies"][CHAMPION][key]) for key in METRICS}
+        return Judged.of(values["champion_generation"], measures, values["verdict"], folder)
+    except (KeyError, TypeError) as error:
+        raise ConfigError(
+            f"expected results of this version in {folder}, got {error}; evaluate the run again"
+        ) from None
+
+
+def _summed_up(summary: Mapping[str, Any], folder: Path) -> Judged | None:
+    """Read what a run wrote about its champion when it ended."""
+    if not summary.get("champion"):
+        return None
+    try:
+        champion = summary["champion"]
+        row = champion["validation"][CHAMPION]
+        measures = {key: Estimate(row[label]) for key, label in SHORT.items() if label in row}
+        return Judged.of(champion["generation"], measures, champion["verdict"]["validation"], folder)
+    except (KeyError, TypeError) as error:
+        raise ConfigError(
+            f"expected a summary of this version in {folder / SUMMARY}, got {error}; delete it, and evaluate the run"
+        ) from None
+
+
+def _equity(path: Path) -> tuple[Dates, dict[str, FloatArray]]:
+    if not path.is_file():
+        return np.empty(0, dtype="datetime64[D]"), {}
+    try:
+        frame = pd.read_csv(path, usecols=["date", CHAMPION, EQUAL])
+        equity = {name: frame[name].to_numpy(dtype=np.float64) for name in (CHAMPION, EQUAL)}
+        return frame["date"].to_numpy(dtype="datetime64[D]"), equity
+    except ValueError as error:
+        raise ConfigError(f"expected equity by date in {path}, got: {error}; evaluate the run again") from None
+
+
+def render(runs: Sequence[ReportedRun]) -> str:
+    """Return the page as HTML text."""
+    names = [run.name for run in runs]
+    return document(
+        "runs.html",
+        f"{names[0]}: report" if len(runs) == 1 else f"{len(runs)} runs side by side",
+        runs=runs,
+        cautions=cautions(runs),
+        measures=MEASURES,
+        differences=DIFFERENCES,
+        settings=differing_settings(runs),
+        equity=runs_equity_chart(runs, with_equal_weight=_has_same_days(runs) and not _differing_rules(runs)),
+        learning=runs_learning_charts(runs),
+    )
+
+
+def short_table(runs: Sequence[ReportedRun]) -> str:
+    """Return the results of the runs on validation days, their time and memory, in one table."""
+    rows = []
+    for run in runs:
+        found, row = run.validation, dict[str, Any](run=run.name)
+        for key in ("return", "sharpe", "max_drawdown", "exposure"):
+            row[SHORT[key]] = found and found.measure(key).value
+        for key, label in (("over_equal_weight", "over equal"), ("over_random_picker", "selection")):
+            difference = found and found.differences.get(key)
+            row[label] = difference and difference.value
+        rows.append(row | {"seconds": run.seconds, "MiB": run.peak_mb})
+    return table(rows, list(rows[0]))
+
+
+def differing_settings(runs: Sequence[ReportedRun]) -> list[tuple[str, list[str]]]:
+    """Return the settings in which the runs differ, each with its value of every run, without credentials."""
+    shown = [dict(shown_settings(to_dict(run.config))) for run in runs]
+    return [
+        (name, [values[name] for values in shown])
+        for name in shown[0]
+        if name not in _OF_THE_FOLDER and len({values[name] for values in shown}) > 1
+    ]
+
+
+def _differing_rules(runs: Sequence[ReportedRun]) -> list[str]:
+    return [name for name, _ in differing_settings(runs) if name.startswith("env.")]
+
+
+def _has_same_days(runs: Sequence[ReportedRun]) -> bool:
+    return all(run.setup == runs[0].setup for run in runs) and runs[0].market is not None
+
+
+def cautions(runs: Sequence[ReportedRun]) -> list[str]:
+    """Return what a reader must know before comparing the runs, the most important first."""
+    texts, rules = list[str](), _differing_rules(runs)
+    if len(runs) > 1 and not _has_same_days(runs):
+        texts += [OTHER_DAYS, f"Groups: {_groups(runs)}.", *MARKETS]
+    elif len(runs) > 1:
+        texts.append(SAME_DAYS + (", but under other trading rules." if rules else ": results can be compared."))
+    if rules:
+        texts.append(
+            f"The trading rules differ ({', '.join(rules)}): profits under different rules are not comparable."
+        )
+    for run in runs:
+        last = run.records[-1]["generation"] if run.records else 0
+        if run.validation is None:
+            texts.append(f"{run.name} has not been judged: let it end, or python main.py evaluate --run {run.name}.")
+        elif run.validation.generation < last:
+            texts.append(
+                f"{run.name} was judged at generation {run.validation.generation} and has been trained to generation "
+                f"{last} since: python main.py evaluate --run {run.name}."
+            )
+    judged = sum(run.validation is not None for run in runs)
+    if judged > 1:
+        texts.append(BEST_OF_MANY.format(count=judged))
+    return texts
+
+
+def _groups(runs: Sequence[ReportedRun]) -> str:
+    """List the runs, and validation days, that were judged on the same days, data and stocks."""
+    groups: dict[str, list[ReportedRun]] = {}
+    for run in runs:
+        groups.setdefault(repr(run.setup), []).append(run)
+    return "; ".join(f"{', '.join(run.name for run in group)} ({group[0].days})" for group in groups.values())

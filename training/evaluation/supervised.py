@@ -1,0 +1,307 @@
+"""Supervised baselines: ridge regression and LightGBM (Ke et al. 2017) on past returns, which rank the stocks.
+
+They learn the counterfactual outcomes of all orders of the training days (`training/forecasts/hindsight.py`). Whatever
+is tuned, from the penalty to the size of an order, is tuned out of fold on the training days.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import lightgbm
+import numpy as np
+from scipy.special import stdtr
+
+from data.bank import VOLATILITY, box_sums, multi_scale_bank
+from data.features import CLOSE
+from data.market import Market
+from data.splits import spaced_windows
+from environment.portfolio import Portfolio
+from models.inputs import BANK_CLIP, standardisation
+from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
+from training.forecasts.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
+from training.rollout import play
+from utils.errors import DataError
+from utils.spaces import TARGET_PERCENTS
+
+logger = logging.getLogger(__name__)
+Model = Callable[[Float32Array], Float64Array]
+"""From (days, n, inputs) to (days, n) expected results, in percent of the initial capital at the largest size."""
+RIDGE, LIGHTGBM = "ridge", "LightGBM"
+TUNING_WINDOWS = 32
+_BOX_DAYS = (1, 2, 4, 8, 16, 32, 64)
+_MOST_CONTEXT_TERMS = 8
+_SIGNIFICANCE = 0.05
+_PENALTIES = tuple(10.0**power for power in range(-5, 3))
+"""In multiples of the number of rows, for standardised inputs."""
+_ROUNDS, _EARLY_STOPPING = 300, 15
+_TREES = {
+    "objective": "regression",
+    "learning_rate": 0.1,
+    "num_leaves": 15,
+    "min_data_in_leaf": 500,
+    "max_bin": 63,
+    "num_threads": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+    "seed": 0,
+    "verbose": -1,
+}
+
+
+class ContextTerm(NamedTuple):
+    """The sum of the last returns of a column that may not be bought, alone or times a stock's own volatility."""
+
+    column: int
+    """Place among the columns that may not be bought."""
+    box: int
+    """Place in `_BOX_DAYS`."""
+    times_volatility: bool
+
+
+@dataclass(frozen=True)
+class BankInputs:
+    """The inputs of a stock at a close: a constant, the bank and context terms, standardised."""
+
+    mean: Float32Array
+    std: Float32Array
+    """(17,) of the bank of stocks with a bar on training days."""
+    box_std: Float32Array
+    """(context columns, boxes) of the sums of the context columns' last returns on training days."""
+    terms: tuple[ContextTerm, ...] = ()
+
+    @classmethod
+    def fit(cls, market: Market) -> Self:
+        """Standardise the bank, without context terms, on a market's training days."""
+        days = slice(market.splits.train.first, market.splits.train.last + 1)
+        bank = multi_scale_bank(market.close)[days][np.isfinite(market.close[days])]
+        box_std = _context_boxes(market)[days].std(axis=0, dtype=np.float64)
+        return cls(*standardisation(bank), np.where(box_std > 0, box_std, 1.0).astype(np.float32))
+
+    def of(self, market: Market) -> Float32Array:
+        """Return the (days, n, inputs) of a market."""
+        bank = np.clip((multi_scale_bank(market.close) - self.mean) / self.std, -BANK_CLIP, BANK_CLIP)
+        x = np.concatenate((np.ones_like(bank[..., :1]), bank), axis=2)
+        return self.with_terms(x, self.boxes(market)) if self.terms else x
+
+    def boxes(self, market: Market) -> Float32Array:
+        """Return the (days, context columns, boxes) standardised sums of returns."""
+        boxes: Float32Array = np.clip(_context_boxes(market) / self.box_std, -BANK_CLIP, BANK_CLIP)
+        return boxes
+
+    def with_terms(self, x: Float32Array, boxes: Float32Array) -> Float32Array:
+        """Append the context terms to the (days, n, inputs) constant and bank."""
+        volatility = x[..., 1 + VOLATILITY]
+        values = [
+            boxes[:, term.column, term.box, None] * (volatility if term.times_volatility else np.ones_like(volatility))
+            for term in self.terms
+        ]
+        return np.concatenate((x, np.stack(values, axis=2)), axis=2)
+
+
+def _context_boxes(market: Market) -> Float32Array:
+    columns = np.setdiff1d(np.arange(market.data_array.shape[1]), market.investable_columns)
+    return box_sums(market.data_array[:, columns, CLOSE], _BOX_DAYS)
+
+
+@dataclass(frozen=True)
+class Ranker:
+    """A learner of results at one sale target, with the models fitted without each fold."""
+
+    by_fold: list[Model]
+    fit: Callable[[BoolArray], Model]
+    """Learns from (days,)."""
+
+    def out_of_fold(self, samples: Samples) -> Float64Array:
+        """Return (days, n) scores of the training days, each by the model that has not seen its fold; NaN elsewhere."""
+        scores = np.full(samples.x.shape[:2], np.nan)
+        for model, (_, held) in zip(self.by_fold, samples.folds, strict=True):
+            scores[held] = model(samples.x[held])
+        return scores
+
+    def rolling(self, samples: Samples, every: int) -> Float64Array:
+        """Return (days, n) scores by models that are refitted every so many days, to all results known by then."""
+        x, begin = samples.x, samples.train.last + 1
+        parts = [self.fit(samples.train_days)(x[:begin])]
+        for first in range(begin, len(x), every):
+            parts.append(self.fit(samples.known_by(first))(x[first : first + every]))
+        return np.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """Ridge regressions of the results at all targets with one penalty."""
+
+    moments: Moments
+    penalty: float
+    by_fold: list[Float64Array]
+    """(inputs, targets) weights without each fold."""
+    error: float
+    """Summed squared out-of-fold error at the largest target, by which penalty and inputs are chosen."""
+
+    def ranker(self, target: int) -> Ranker:
+        """Return the ranker of results at one target."""
+        by_fold = [_linear(weights[:, target]) for weights in self.by_fold]
+        return Ranker(by_fold, lambda days: _linear(self.moments.over(days).solve(self.penalty)[:, target]))
+
+
+def _linear(weights: Float64Array) -> Model:
+    return lambda x: np.asarray(x @ weights.astype(np.float32), dtype=np.float64)
+
+
+def fit_ridge(samples: Samples) -> Ridge:
+    """Choose the penalty with the least out-of-fold error."""
+    moments = Moments.of(samples)
+
+    def fitted(penalty: float) -> Ridge:
+        by_fold = [moments.over(days).solve(penalty) for days, _ in samples.folds]
+        folds = zip(samples.folds, by_fold, strict=True)
+        error = sum(moments.over(held).error(weights[:, -1], -1) for (_, held), weights in folds)
+        return Ridge(moments, penalty, by_fold, error)
+
+    return min(map(fitted, _PENALTIES), key=lambda ridge: ridge.error)
+
+
+def fit_trees(samples: Samples, target: int) -> Ranker:
+    """Boost trees, as many as have the least out-of-fold error; raise DataError where they cannot be fitted."""
+    inputs = samples.x[..., 1:]
+
+    def data(days: BoolArray) -> lightgbm.Dataset:
+        rows = samples.is_known & days[:, None]
+        return lightgbm.Dataset(inputs[rows], samples.results[target][rows])
+
+    def model(booster: lightgbm.Booster, rounds: int) -> Model:
+        def predict(x: Float32Array) -> Float64Array:
+            rows = x[..., 1:].reshape(-1, x.shape[-1] - 1)
+            return np.asarray(booster.predict(rows, num_iteration=rounds, num_threads=1)).reshape(x.shape[:-1])
+
+        return predict
+
+    is_used = samples.is_known & samples.train_days[:, None]
+    row = np.cumsum(is_used).reshape(is_used.shape) - 1
+    folds = [(row[is_used & learned[:, None]], row[held][is_used[held]]) for learned, held in samples.folds]
+    stop = lightgbm.early_stopping(_EARLY_STOPPING, verbose=False)
+    try:
+        found: dict[str, Any] = lightgbm.cv(
+            _TREES, data(samples.train_days), _ROUNDS, folds=folds, callbacks=[stop], return_cvbooster=True
+        )
+    except lightgbm.basic.LightGBMError as error:
+        raise DataError(f"expected results that trees can be fitted to, got: {error}") from None
+    cross = found["cvbooster"]
+    for booster in cross.boosters:
+        # Written and read again it predicts the same, without the rows that it learned from.
+        booster.model_from_string(booster.model_to_string()).free_dataset()
+    return Ranker(
+        [model(booster, cross.best_iteration) for booster in cross.boosters],
+        lambda days: model(lightgbm.train(_TREES, data(days), cross.best_iteration), cross.best_iteration),
+    )
+
+
+@dataclass(frozen=True)
+class SupervisedBaseline:
+    """A ranking learned on the training days of a market."""
+
+    rule: ScoreRule
+    """How its scores become orders; these scores are those of the market that it was learned on."""
+    inputs: BankInputs
+    model: Model
+    explained: float
+    """Share of the variance of the training days' results that it explains out of fold."""
+
+    def rule_on(self, market: Market) -> ScoreRule:
+        """Return the rule with its scores of all days of another market."""
+        return replace(self.rule, scores=self.model(self.inputs.of(market)))
+
+
+def fit_supervised(market: Market, env: Portfolio, *, refit_days: int = 0) -> dict[str, SupervisedBaseline]:
+    """Fit ridge regression and LightGBM to the training days of an environment's market.
+
+    Args:
+        refit_days: sessions after which the models behind a baseline's own scores are refitted beyond the training
+            days, to all results known by then; 0 fits once.
+
+    Returns:
+        The baselines by name. One that cannot be fitted is left out, with a warning that says why.
+    """
+    try:
+        inputs = BankInputs.fit(market)
+        last = len(market.dates) - 1 if refit_days else market.splits.train.last
+        samples = Samples.of(inputs.of(market), env, market.splits.train, last)
+        samples.require_enough()
+        inputs, samples, ridge = _with_context(market, inputs, samples)
+    except DataError as error:
+        logger.warning("the baselines %s and %s are left out: %s", RIDGE, LIGHTGBM, error)
+        return {}
+    starts = spaced_windows(samples.train, env.rules.episode_steps, TUNING_WINDOWS).to(env.device)
+    rules = [
+        ScoreRule(ridge.ranker(target).out_of_fold(samples), target_percent=percent)
+        for target, percent in enumerate(TARGET_PERCENTS)
+    ]
+    summary, _ = play(env, score_policy(rules, env.device), starts.repeat(len(rules)))
+    target = int(summary.profit_percent.view(len(rules), -1).mean(1).argmax())
+    rankers = {RIDGE: ridge.ranker(target)}
+    try:
+        rankers[LIGHTGBM] = fit_trees(samples, target)
+    except DataError as error:
+        logger.warning("the baseline %s is left out: %s", LIGHTGBM, error)
+    found = {}
+    for name, ranker in rankers.items():
+        known = ranker.out_of_fold(samples)
+        tuned, model = tune_rule(env, known, 0.0, starts), ranker.fit(samples.train_days)
+        scores = ranker.rolling(samples, refit_days) if refit_days else model(samples.x)
+        explained = samples.explained(known, target)
+        found[name] = SupervisedBaseline(replace(tuned, scores=scores), inputs, model, explained)
+        logger.info("baseline %s: explains %.2f%% of the variance of results out of fold", name, 100 * explained)
+    return found
+
+
+def _with_context(market: Market, inputs: BankInputs, samples: Samples) -> tuple[BankInputs, Samples, Ridge]:
+    """Add context terms one by one, as long as one is significant and lowers the out-of-fold error.
+
+    Orthogonal matching pursuit (Pati et al. 1993) on out-of-fold residuals.
+    """
+    ridge, boxes, bank = fit_ridge(samples), inputs.boxes(market), samples.x
+    while len(inputs.terms) < _MOST_CONTEXT_TERMS:
+        term = _significant_term(samples, ridge, boxes, inputs.terms)
+        if term is None:
+            break
+        wider = replace(inputs, terms=(*inputs.terms, term))
+        more = replace(samples, x=wider.with_terms(bank, boxes))
+        better = fit_ridge(more)
+        if better.error >= ridge.error:
+            break
+        inputs, samples, ridge = wider, more, better
+    return inputs, samples, ridge
+
+
+def _significant_term(
+    samples: Samples, ridge: Ridge, boxes: Float32Array, taken: tuple[ContextTerm, ...]
+) -> ContextTerm | None:
+    """Return the new term most correlated with the out-of-fold residuals; None if no term is significant.
+
+    There may be thousands of candidates and no more than a hundred trades that do not overlap, so that the best of them
+    fits well by chance, out of fold too. Sums of products over blocks of days, each as long as two trades, are nearly
+    independent; Student's t of their mean has to be significant at 5% for all candidates together (Bonferroni).
+    """
+    days, columns, widths = boxes.shape
+    first, length = samples.train.first, 2 * samples.longest
+    blocks = np.arange(first, samples.train.last + 2 - length, length)
+    if not boxes.size or len(blocks) < 3:
+        return None
+    residual = samples.results[-1] - ridge.ranker(-1).out_of_fold(samples)
+    residual = np.where(samples.is_known & samples.train_days[:, None], residual, 0.0)
+    of_day = np.stack((residual.sum(axis=1), (residual * samples.x[..., 1 + VOLATILITY]).sum(axis=1)))
+    z = boxes.reshape(days, columns * widths)
+    sums = np.stack([of_day[:, start : start + length] @ z[start : start + length] for start in blocks])
+    error = sums.std(axis=0, ddof=1) / np.sqrt(len(blocks))
+    t = np.abs(sums.mean(axis=0)) / np.maximum(error, 1e-30)
+    for term in taken:
+        t[int(term.times_volatility), term.column * widths + term.box] = 0.0
+    times_volatility, place = np.unravel_index(t.argmax(), t.shape)
+    if 2 * t.size * stdtr(len(blocks) - 1, -t.max()) > _SIGNIFICANCE:
+        return None
+    column, box = divmod(int(place), widths)
+    return ContextTerm(column, box, bool(times_volatility))
