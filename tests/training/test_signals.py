@@ -130,7 +130,7 @@ def test_positions_are_observed_as_the_environment_does(seed: int, steps: int) -
     env.reset()
     for _ in range(steps):
         env.step(random_action(rng, len(MARKET.tickers)))
-    portfolio, day = env._portfolio, int(env._portfolio.day)
+    portfolio, day = env.account, int(env.account.day)
     held = [
         Holding(
             ticker=MARKET.tickers[trade["stock"]],
