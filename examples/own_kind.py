@@ -13,7 +13,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the program is not an installed package
 
 from data.synthetic.built_in import synthetic_market
-from data.synthetic.law import Float64Array, MarketLaw, PlantedKind
+from data.synthetic.law import Float64Array, PlantedKind
 from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
 from utils.config.trader import SyntheticConfig
 
@@ -44,7 +44,8 @@ def forecast(values: Float64Array, lag: int, holding_days: int) -> Float64Array:
 
 
 SEASONS = PlantedKind(
-    MarketLaw(season, summed_variance),
+    season,
+    summed_variance,
     rule=lambda config, returns, holding_days: forecast(returns, 1, holding_days),
     oracle=lambda config, drift, holding_days: forecast(drift, 0, holding_days),
 )
