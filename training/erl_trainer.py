@@ -104,6 +104,8 @@ class ERLTrainer:
             self.generators["networks"],
             learner=learner(learning.gamma, learning.tau),
         )
+        self.examined = 0
+        """Agents that were evaluated so far, also in runs that this one extends; elites count once."""
         self.updates = 0
         """Gradient steps of all agents so far."""
         self.fittest = dict.fromkeys(ORIGINS, 0)
@@ -167,6 +169,7 @@ class ERLTrainer:
         if self.population.networks is not None:
             targets, deviation = self.genes[:, TARGET].long(), self.days.relative.deviation
             self.population.weigh(played.blend, self.ridge.weights, deviation, targets, played.gate)
+        self.examined += len(self.genes) - (elite_count(self.evolution) if self.generation > 1 else 0)
         bred = "elites" if int(ranked(played.fitness)[0]) in self.elites else "children"
         self.fittest["founders" if self.generation == 1 else bred] += 1
         return played
@@ -303,7 +306,7 @@ class ERLTrainer:
         """
         if self.population.networks is None:
             return 1
-        return len(self.genes) + max(0, self.generation - 1) * (len(self.genes) - elite_count(self.evolution))
+        return max(self.examined, len(self.genes))
 
     @property
     def best_agent(self) -> DDPGAgent:
@@ -374,6 +377,7 @@ class ERLTrainer:
             "progress": {
                 "generation": self.generation,
                 "updates": self.updates,
+                "examined": self.examined,
                 "fittest": self.fittest,
                 "device": str(self.device),
                 "champion_score": self.champion_score,
@@ -391,7 +395,7 @@ class ERLTrainer:
         """Restore what `state_dict` gave."""
         progress = state["progress"]
         note_other_device(progress.get("device"), self.device)
-        self.generation, self.updates = progress["generation"], progress["updates"]
+        self.generation, self.updates, self.examined = (progress[n] for n in ("generation", "updates", "examined"))
         self.champion_score, self.fittest = progress["champion_score"], dict(progress["fittest"])
         self.elites, self.founders = list(progress["elites"]), list(progress["founders"])
         self.genes = state["population"]["genes"].cpu()

@@ -97,6 +97,8 @@ def test_it_begins_with_the_networks_of_the_other(folder: Path, monkeypatch: pyt
     parent = load_latest(folder / "runs" / "one" / "checkpoints")
     assert parent is not None and trainer.generation == 0
     assert trainer.updates == parent.state["progress"]["updates"] > 0
+    # Agents of both runs count in the p-values.
+    assert trainer.trials == parent.state["progress"]["examined"] > len(trainer.genes)
     (own, own_rest), (expected, rest) = flatten(trainer.population.state_dict()), flatten(without_genes(parent.state))
     assert own.keys() == expected.keys() and json.dumps(own_rest) == json.dumps(rest)
     for name in expected.keys() - REWARD:

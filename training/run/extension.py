@@ -48,6 +48,8 @@ class Inheritance:
     opportunity_knots: list[float]
     updates: int = 0
     """Gradient steps of the networks so far."""
+    examined: int = 0
+    """Agents that were evaluated, for which p-values are adjusted."""
     networks: str = ""
     """The sha256 of their file; empty for agents without networks."""
 
@@ -86,6 +88,7 @@ class Inheritance:
             torch.tensor(values, dtype=torch.float64)
             for values in (self.genes, self.cash_value, self.opportunity_knots)
         )
+        trainer.examined = self.examined
         trainer.begin_with(genes, self.elites, weights, knots)
 
 
@@ -158,6 +161,7 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
         cash_value=cash_value["weights"].tolist(),
         opportunity_knots=cash_value["opportunity_knots"].tolist(),
         updates=progress["updates"],
+        examined=progress["examined"],
         # Written before the file that names it.
         networks=write_networks(path, population) if population else "",
     )
