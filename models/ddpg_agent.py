@@ -24,6 +24,7 @@ from models.inputs import INPUTS, Float32Array, TradeInputs
 from models.networks import Actor, AdamW, Critic, Networks
 from models.replay_buffer import Batch
 from models.responses import Responses
+from models.round_robin import RoundRobinPolicy
 from models.trader import Forecasts, PolicyNetworks, Traders, daily_orders, day_mean, relative_to_day
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
@@ -182,8 +183,10 @@ class DDPGAgent:
         return replace(self, traders=traders, networks=None, committee=None)
 
     @property
-    def policy(self) -> PolicyNetworks | None:
-        """The residual policy of its networks; None without networks."""
+    def policy(self) -> PolicyNetworks | RoundRobinPolicy | None:
+        """Residual policy of its networks, or round robin if it holds the market; None for the closed form."""
+        if self.holds_market:
+            return RoundRobinPolicy.of(self.traders, self.rules)
         if self.networks is None or self.committee is None:
             return None
         return PolicyNetworks.of_committee(
@@ -229,7 +232,7 @@ class DDPGAgent:
         """
         tradable = torch.from_numpy(np.isfinite(market.close)).to(self.device)
         if self.holds_market:
-            return Forecasts.in_turn(tradable, self.rules.max_new_positions_per_day)
+            return Forecasts.none(tradable)
         x = torch.as_tensor(self.inputs.of(market) if x is None else x, device=self.device)
         expected = x @ self.traders.weights[0].float()
         if self.committee is not None:
@@ -279,6 +282,10 @@ class DDPGAgent:
         expected = torch.where(is_held, -torch.inf, forecasts.expected[:, day])
         orders = min(self.rules.max_new_positions_per_day, expected.shape[1])
         policy = self.policy
+        if isinstance(policy, RoundRobinPolicy):
+            turns = policy.turns(forecasts.expected[0].isfinite())[day, None]
+            placed = policy.daily_orders(turns, expected.isfinite(), accounts.cash)
+            return placed.action(expected.shape[1])[0].cpu()
         adjustment = None if policy is None else policy.adjusting(accounts, self.cash_value)
         none = torch.zeros_like(accounts.cash)
         choice = daily_orders(self.traders, self.cash_value, expected, accounts, none, orders, adjustment=adjustment)

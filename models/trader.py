@@ -20,7 +20,7 @@ _BEST = 5
 """Stocks whose mean forecast is the opportunity of a day."""
 ACTOR_BOUND = 0.5
 """Bound of the actor's residual on the greedy rule, as a share of the largest order."""
-_TRACE = 1e-6
+_STEP_DOWN = 1e-6
 """Share by which each order of a day is smaller than the one before, so that the best is bought first."""
 
 
@@ -97,16 +97,9 @@ class Forecasts:
         return cls(expected, torch.where(count > 0, total / count.clamp(min=1), 0.0).double())
 
     @classmethod
-    def in_turn(cls, tradable: Tensor, orders: int) -> Forecasts:
-        """Rank the stocks round robin: (days, n) with a bar, orders per day.
-
-        Over time every stock is held equally long, so that the result is the market's. The forecasts are tiny positive
-        numbers that only order the stocks.
-        """
-        count = tradable.sum(1, keepdim=True).clamp(min=1)
-        day = torch.arange(len(tradable), device=tradable.device)[:, None]
-        turn = (tradable.cumsum(1) - 1 - orders * day) % count
-        return cls.of((_TRACE * (1.0 - turn / count)).float()[None], tradable)
+    def none(cls, tradable: Tensor) -> Forecasts:
+        """Return the forecasts of an agent that has none: 0 for every stock with a bar, (days, n)."""
+        return cls.of(torch.zeros(1, *tradable.shape, device=tradable.device), tradable)
 
 
 _NETWORKS = ("actor", "continuation")
@@ -186,7 +179,6 @@ class DailyOrders:
     """(L, k) float32; 0: none."""
     target_percent: Tensor
     """(L,) float32"""
-    decision: Decision
 
     def action(self, stocks: int) -> Tensor:
         """Return the (L, n, 2) actions of an environment."""
@@ -194,6 +186,13 @@ class DailyOrders:
         action[..., 0].scatter_(1, self.stock, self.coefficient)
         action[..., 1] = self.target_percent[:, None]
         return action
+
+
+@dataclass(frozen=True)
+class GreedyOrders(DailyOrders):
+    """Orders by forecasts."""
+
+    decision: Decision
 
 
 def daily_orders(
@@ -205,7 +204,7 @@ def daily_orders(
     orders: int,
     slopes: Tensor | None = None,
     adjustment: Adjustment | None = None,
-) -> DailyOrders:
+) -> GreedyOrders:
     """Choose the orders of L accounts, one row of traders each.
 
     Args:
@@ -226,8 +225,15 @@ def daily_orders(
         slopes=slopes,
         adjustment=adjustment,
     )
-    last = MAX_COEFFICIENT * (1 - _TRACE * (orders - 1))
-    largest = torch.linspace(MAX_COEFFICIENT, last, orders, dtype=torch.float64, device=expected.device)
+    return GreedyOrders(stock, coefficients(decision.size), traders.target_percent.float(), decision)
+
+
+def coefficients(size: Tensor) -> Tensor:
+    """Return the (L, k) float32 coefficients of orders of these sizes, shares of the largest order, the best first.
+
+    Each is a tiny share smaller than the one before, so that the best is bought first.
+    """
+    last = MAX_COEFFICIENT * (1 - _STEP_DOWN * (size.shape[1] - 1))
+    largest = torch.linspace(MAX_COEFFICIENT, last, size.shape[1], dtype=torch.float64, device=size.device)
     # Orders below the smallest coefficient are placed at it, and cut to the cash.
-    coefficient = (decision.size * largest).clamp(min=MIN_COEFFICIENT) * (decision.size > 0)
-    return DailyOrders(stock, coefficient.float(), traders.target_percent.float(), decision)
+    return ((size * largest).clamp(min=MIN_COEFFICIENT) * (size > 0)).float()

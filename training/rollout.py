@@ -14,6 +14,7 @@ from environment.ledger import EpisodeSummary
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from models.cash_value import Accounts, CashValue, Decision, accounts_in, buckets_of
+from models.round_robin import RoundRobinPolicy
 from models.trader import DailyOrders, Forecasts, PolicyNetworks, Traders, daily_orders
 from training.rollout_graph import RolloutGraph, SafePoint, Tensors
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
@@ -81,7 +82,7 @@ def roll_out(
     safe_point: Callable[[], None] | None = None,
     label: str = "evaluate",
     graph: RolloutGraph | None = None,
-    policy: PolicyNetworks | None = None,
+    policy: PolicyNetworks | RoundRobinPolicy | None = None,
     noise: Tensor | None = None,
 ) -> Rollout:
     """Play all agents on all windows, the same for every agent.
@@ -94,7 +95,7 @@ def roll_out(
         records: record transitions for a replay buffer.
         safe_point: is called before every day, and may raise to stop; once before a CUDA graph is launched.
         graph: of the rollouts of this environment, if they all have the same shapes.
-        policy: the agents' networks.
+        policy: the agents' networks; or round robin, by an agent without forecasts.
         noise: (A, E, trading days) exploration noise on the last E windows, see `PolicyNetworks.adjusting`.
     """
     agents, windows = traders.count, len(starts)
@@ -106,12 +107,13 @@ def roll_out(
     inputs = {"agent": agent, "least": least.flatten(), **vars(forecasts)}
     inputs |= {"value of cash": cash_value.weights, "opportunity_knots": cash_value.opportunity_knots}
     inputs |= vars(traders.rows(agent))
-    if policy is not None:
+    round_robin = policy if isinstance(policy, RoundRobinPolicy) else None
+    if isinstance(policy, PolicyNetworks):
         inputs |= policy.tensors()
         inputs["noise"] = torch.zeros(agents, windows, env.rules.trading_days, dtype=torch.float64, device=env.device)
         if noise is not None:
             inputs["noise"][:, judged:] = noise
-    days = partial(_play_days, env, cash_value, records, label)
+    days = partial(_play_days, env, cash_value, round_robin, records, label)
     lived = (graph or RolloutGraph()).play(env, starts.repeat(agents), days, inputs, safe_point)
     summary, equity = env.summary(), env.equity_curve[: env.steps + 1].unflatten(1, (agents, windows)).clone()
     fitness, profit, value = (
@@ -124,7 +126,13 @@ def roll_out(
 
 
 def _play_days(
-    env: Portfolio, cash_value: CashValue, records: bool, label: str, inputs: Tensors, safe_point: SafePoint
+    env: Portfolio,
+    cash_value: CashValue,
+    round_robin: RoundRobinPolicy | None,
+    records: bool,
+    label: str,
+    inputs: Tensors,
+    safe_point: SafePoint,
 ) -> dict[str, Tensor]:
     """Play the days of freshly reset accounts.
 
@@ -142,6 +150,8 @@ def _play_days(
     policy = PolicyNetworks.from_tensors(inputs) if "noise" in inputs else None
     slopes, left = cash_value.slopes(left, opportunity), left.expand_as(opportunity)
     buckets, days = buckets_of(env.sessions_held, rules), list[dict[str, Tensor]]()
+    initial = torch.zeros_like(env.cash)
+    turns = None if round_robin is None else round_robin.turns(forecasts.expected[0].isfinite())
     for step in tqdm(range(rules.episode_steps), desc=label, unit="day", leave=False, disable=None, delay=1.0):
         if safe_point is not None:
             safe_point()
@@ -149,6 +159,9 @@ def _play_days(
             env.step_orders(None)
             continue
         cash = (env.cash / rules.initial_capital).float()
+        if round_robin is not None and turns is not None:
+            env.step_orders(_orders(round_robin.daily_orders(turns[env.day], env.candidates(), cash)))
+            continue
         accounts = accounts_in(cash, env.sizes(), buckets, left[step], opportunity[step], rules)
         adjustment = None
         if policy is not None:

@@ -16,13 +16,14 @@ from benchmarks.learning.unseen import training_market
 from data.market import Market
 from environment.portfolio import Portfolio
 from models.ddpg_agent import SIGNIFICANCE_LEVEL, DDPGAgent, Evidence
-from models.trader import Forecasts, Traders
+from models.round_robin import RoundRobinPolicy
+from models.trader import Traders
 from tests.tiny import SURE, random_world, tiny_agent, tiny_rules
 from training.evaluation.play import EvaluationSetup, play_agent
 from training.forecasts.ridge import TrainingDays
 from training.run.trainer import build_trainer
 from utils.config.trader import EnvironmentConfig
-from utils.spaces import MAX_TARGET_PERCENT
+from utils.spaces import MAX_TARGET_PERCENT, MIN_COEFFICIENT
 
 NONE = Evidence(selection=0.4, timing=1.0)
 CPU = torch.device("cpu")
@@ -105,15 +106,20 @@ def test_without_evidence_it_holds_as_many_stocks_as_the_rules_allow(orders: int
 def test_turns_go_round(stocks: int, orders: int, seed: int) -> None:
     """Where all stocks trade, each is first equally often; where some do not, only those that do have a turn."""
     orders = min(orders, stocks)
+    rules = replace(tiny_rules(), max_new_positions_per_day=orders)
+    policy = RoundRobinPolicy.of(Traders.of_market(rules, 3), rules)
     whole = torch.ones(stocks * 4, stocks, dtype=torch.bool)
-    expected = Forecasts.in_turn(whole, orders).expected[0]
-    chosen = expected.topk(orders, dim=1).indices
-    assert torch.bincount(chosen.flatten(), minlength=stocks).unique().numel() == 1
-    assert bool((expected > 0).all()) and float(expected.max()) < 1e-5
+    rich = torch.ones(len(whole))
+    placed = policy.daily_orders(policy.turns(whole), whole, rich)
+    assert torch.bincount(placed.stock.flatten(), minlength=stocks).unique().numel() == 1
+    assert bool((placed.coefficient >= MIN_COEFFICIENT).all())
     draws = torch.Generator().manual_seed(seed)
     tradable = torch.rand(whole.shape, generator=draws) < 0.5
-    partly = Forecasts.in_turn(tradable, orders).expected[0]
-    assert torch.equal(partly.isfinite(), tradable)
+    placed = policy.daily_orders(policy.turns(tradable), tradable, rich)
+    assert bool(tradable.gather(1, placed.stock)[placed.coefficient > 0].all())
+    assert torch.equal((placed.coefficient > 0).sum(1), tradable.sum(1).clamp(max=orders))
+    poor = policy.daily_orders(policy.turns(whole), whole, 0 * rich)
+    assert not poor.coefficient.any()
 
 
 def test_evidence_survives_saving() -> None:
