@@ -1,9 +1,9 @@
-"""Responses: what daily returns do over the sessions after something happened, estimated session by session.
+"""Impulse responses of daily returns, estimated session by session by local projections.
 
-Local projections (Jorda 2005, "Estimation and inference of impulse responses by local projections"): the answer so many
-sessions later is a regression of its own, so that no shape of the response is assumed. Three kinds of happening are
-tried: an own move of some size (events), a move of a column that may not be bought (leaders), and an own move made
-while a column's short trend stood up or down (states). What passes a test that counts all that was tried is kept.
+The response at each lag is a regression of its own, so that no shape is assumed (Jorda 2005, "Estimation and inference
+of impulse responses by local projections"). Three kinds of impulse are tried: an own move of some size
+(events), a move of a column that may not be bought (leaders), and an own move while a column's short trend was up or
+down (states). A term is kept if it is significant after correcting for all candidates of its kind.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 SESSIONS = 20
-"""Answers are looked for up to so many sessions later: the longest that a position is held by default."""
+"""Largest lag of a response: the longest that a position is held by default."""
 EVENT_SESSIONS = (1, 3, 20)
-"""Coming sessions that the answers to events are summed over: a jump that passes is told from a drift that stays."""
+"""Horizons over which responses to events are summed: they separate a jump that reverts from a drift that lasts."""
 FORECASTS = (*(f"event {sessions}" for sessions in EVENT_SESSIONS), "leaders", "states")
 """Names of the last axis of `Responses.forecast`."""
 EVENT_EDGES = (-6.0, -4.0, -3.0, -2.75, -2.5, -2.25, -2.0, -1.5, -1.0, 1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 4.0, 6.0)
-"""Standard deviations between the bins of own moves: finer in the tails, where answers set in at a limit that is not
-known, and wide beyond them, where jumps are told from the widest ordinary moves. Moves within one deviation, two days
-of three, are no events: linear inputs tell what they tell."""
+"""Edges of the bins of own moves, in standard deviations: finer in the tails, where responses start at an unknown
+threshold, and wide beyond them, for jumps. Moves within one deviation, two days of three, are no events: the linear
+inputs cover them."""
 STATE_HALF_LIVES = (2, 8, 32)
-"""Days over which a column's trend is measured: from the move of the day to that of two months."""
+"""Half-lives of a column's trend, from days to two months."""
 
 _NO_EVENT = len(EVENT_EDGES) // 2
 _VOLATILITY_HALF_LIFE = 128
-"""Days: slow, or an event would raise the bar for the next one."""
+"""Days; slow, so that one event does not raise the threshold of the next."""
 _LEAST_WEIGHT = 1.0 - 0.5 ** (19.5 / _VOLATILITY_HALF_LIFE)
-"""A volatility counts where its measured days weigh as much as the last 20, rounding left aside."""
+"""Least total weight of a volatility: that of the last 20 days, up to rounding."""
 _LEAST_VOLATILITY = 1e-4
 _LARGEST_IN_VOLATILITY = 3.0
-"""Standard deviations that a move counts at most in the volatility: one jump must not hide the events of a year."""
+"""Clip of moves in the volatility, standard deviations: one jump must not hide the events of a year."""
 _LARGEST_ANSWER = 8.0
-"""Standard deviations that an answer to an event counts at most."""
+"""Clip of responses to events, standard deviations."""
 _LARGEST_MOVE = 4.0
-"""Standard deviations that a move counts at most, beside leaders and states: a few wild days must not make a term."""
+"""Clip of moves for leaders and states, standard deviations: a few extreme days must not make a term."""
 _MOST_LEADERS = 4
-"""Leaders of a stock at most."""
+"""Most leaders of a stock."""
 _MOST_STATES = 4
-"""States that an answer after so many sessions depends on at most."""
+"""Most states per lag."""
 _SIGNIFICANCE = 0.05
-"""Chance that a kind of happening gets any sure term where there is nothing (two-sided, Bonferroni)."""
+"""Family-wise significance level of each kind of impulse (two-sided, Bonferroni)."""
 
 
 @dataclass(frozen=True)
 class Responses:
-    """Answers found on learned days; a term without significance over all candidates of its kind is not kept."""
+    """Responses estimated on learned days; leaders and states that are not significant are left out."""
 
     mean: Float64Array
     """(columns,) mean of the daily log returns."""
@@ -64,9 +64,9 @@ class Responses:
     market_scale: Float64Array
     """(1,) root mean square of the mean standardised return of the investable stocks."""
     event: Float64Array
-    """(sessions, bins) answer to an own move, in standard deviations of the stock; row 0 is the session after it."""
+    """(sessions, bins) response to an own move, in standard deviations of the stock; row 0 is the next session."""
     event_t: Float64Array
-    """(sessions, bins) t-statistics of the answers before they were shrunk."""
+    """(sessions, bins) t-statistics of the responses before shrinkage."""
     leader_terms: Int64Array
     """(terms, 3) sessions, place of the stock among the investable ones, column of the leader."""
     leader_loadings: Float64Array
@@ -74,20 +74,20 @@ class Responses:
     state_terms: Int64Array
     """(terms, 3) sessions, column of the state (0: mean of the stocks, then the context columns), half-life's place."""
     state_loadings: Float64Array
-    """(terms,) share of an own move that is answered at a full state, with the state's sign."""
+    """(terms,) response to an own move at a state of 1, as a share of the move; it has the state's sign."""
 
     @property
     def sure_events(self) -> Int64Array:
-        """(answers, 2) sessions and bin of the answers to events that are significant over all that were tried."""
+        """(responses, 2) lag and bin of the significant responses to events."""
         sessions, bins = np.nonzero(np.abs(self.event_t) > _bound(self.event_t.size - SESSIONS))
         return np.stack([sessions + 1, bins], axis=1).astype(np.int64)
 
     @classmethod
     def fit(cls, close: Float32Array, investable: Int64Array, learned: BoolArray) -> Self:
-        """Estimate the answers from (days, columns) closes, NaN where there is no bar, and (n,) investable columns.
+        """Estimate the responses from (days, columns) closes, NaN where there is no bar, and (n,) investable columns.
 
-        Reads the returns of (days,) `learned` days only: what happened, its answer, and the volatilities and trends
-        that both are measured by are theirs. The return of day t is that from the close of t - 1 to the close of t.
+        Only returns of (days,) `learned` days are read, for impulses, responses, volatilities and trends. The return of
+        day t is from the close of t - 1 to the close of t.
         """
         returns, is_move = _one_day_moves(close)
         is_move &= learned[:, None]
@@ -105,8 +105,8 @@ class Responses:
     def forecast(self, close: Float32Array, investable: Int64Array) -> Float32Array:
         """Forecast log returns in percent, (days, n, 5) in the order of `FORECASTS`; row t from closes up to t only.
 
-        Events: over the coming 1, 3 and 20 sessions, in the stock's own volatility at t; leaders and states: over the
-        coming 20, in that of the learned days. The columns of `close` are those of the fit.
+        Events: over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t; leaders and states: over the
+        next 20, scaled by that of the learned days. The columns of `close` are those of the fit.
         """
         returns, is_move = _one_day_moves(close)
         moves = _standardised(returns, is_move, self.mean, self.scale)
@@ -121,12 +121,12 @@ class Responses:
         return forecast
 
     def _after_events(self, own: Float64Array, is_own: BoolArray) -> Float64Array:
-        """Sum the answers to (days, n) own moves that are still to come, (days, n, 3) log returns."""
+        """Sum the future responses to past own moves, (days, n): (days, n, 3) log returns."""
         volatility = _volatility(own, is_own)
         bins = _event_bins(own, is_own, volatility[:-1])
         total = np.empty((*own.shape, len(EVENT_SESSIONS)))
         for place, sessions in enumerate(EVENT_SESSIONS):
-            # By itself, for sums over every third number take twice as long.
+            # Contiguous: strided sums take twice as long.
             answer = np.zeros(own.shape)
             for age in range(min(SESSIONS, len(own))):
                 pending = self.event[age : age + sessions].sum(axis=0)
@@ -135,7 +135,7 @@ class Responses:
         return total
 
     def _after_leaders(self, moves: Float64Array, stocks: int) -> Float64Array:
-        """Sum the answers to (days, columns) moves that are still to come, (days, stocks) in standard deviations."""
+        """Sum the future responses to past moves, (days, columns): (days, stocks) in standard deviations."""
         total = np.zeros((len(moves), stocks))
         for sessions in np.unique(self.leader_terms[:, 0]):
             is_now = self.leader_terms[:, 0] == sessions
@@ -146,7 +146,7 @@ class Responses:
         return total
 
     def _after_states(self, own: Float64Array, columns: Float64Array) -> Float64Array:
-        """Sum the answers to (days, n) own moves that are still to come, given what (days, 1 + context) columns did."""
+        """Sum the future responses to past own moves, (days, n), given the moves of (days, 1 + context) columns."""
         total = np.zeros(own.shape)
         for sessions in np.unique(self.state_terms[:, 0]):
             weight = np.zeros(len(own))
@@ -160,7 +160,7 @@ class Responses:
 def _one_day_moves(close: Float32Array) -> tuple[Float64Array, BoolArray]:
     """Return the (days, columns) log returns, and which of them are moves of one day.
 
-    On a day without a bar nothing is known, and the first bar after a gap carries the change of many days.
+    The first bar after a gap carries the change of many days, and is no move.
     """
     has_bar = np.isfinite(close)
     is_move = np.zeros(close.shape, dtype=bool)
@@ -177,19 +177,19 @@ def _moments(returns: Float64Array, is_move: BoolArray) -> tuple[Float64Array, F
 
 
 def _standardised(returns: Float64Array, is_move: BoolArray, mean: Float64Array, scale: Float64Array) -> Float64Array:
-    """Return (days, columns) bounded moves in standard deviations, 0 where there is none."""
+    """Return (days, columns) clipped moves in standard deviations, 0 where there is none."""
     is_known = is_move & (scale > 0.0)
     moves = np.divide(returns - mean, scale, out=np.zeros(returns.shape), where=is_known)
     return np.clip(moves, -_LARGEST_MOVE, _LARGEST_MOVE, out=moves)
 
 
 def _bound(candidates: int) -> float:
-    """Return the t-statistic beyond which one of so many candidates is sure."""
+    """Return the critical t-statistic for so many candidates."""
     return float(-norm.ppf(_SIGNIFICANCE / 2.0 / max(candidates, 1)))
 
 
 def _ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Float64Array:
-    """Divide, 0 where the denominator is."""
+    """Divide; 0 where the denominator is 0."""
     ratio: Float64Array = np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0.0)
     return ratio
 
@@ -202,9 +202,9 @@ def _last_sum(values: Float64Array, days: int) -> Float64Array:
 
 
 def _volatility(returns: Float64Array, is_move: BoolArray) -> Float64Array:
-    """Return the (days + 1, n) standard deviations of bounded moves, row t from days before t; 0 where not known.
+    """Return the (days + 1, n) standard deviations of clipped moves, row t from days before t; 0 where unknown.
 
-    Each move is bounded by the plain standard deviation of the moves before it.
+    Each move is clipped by the plain standard deviation of the moves before it.
     """
     plain = _plain_volatility(returns, is_move)[:-1]
     bound = np.where(plain > 0.0, _LARGEST_IN_VOLATILITY * plain, np.inf)
@@ -214,7 +214,7 @@ def _volatility(returns: Float64Array, is_move: BoolArray) -> Float64Array:
 def _plain_volatility(returns: Float64Array, is_move: BoolArray) -> Float64Array:
     """Return (days + 1, n) standard deviations of the moves, row t from days before t; 0 where too few are known.
 
-    Days without a move leave it as it is.
+    Days without a move do not change it.
     """
     weight = exponential_mean(is_move.astype(np.float64), _VOLATILITY_HALF_LIFE)
     variance = exponential_mean(np.where(is_move, returns, 0.0) ** 2, _VOLATILITY_HALF_LIFE)
@@ -231,9 +231,9 @@ def _event_bins(returns: Float64Array, is_move: BoolArray, volatility: Float64Ar
 
 
 def _event_answers(returns: Float64Array, is_move: BoolArray) -> tuple[Float64Array, Float64Array]:
-    """Estimate the (sessions, bins) answers to (days, n) moves, shrunk, and their t-statistics.
+    """Estimate the (sessions, bins) responses to (days, n) moves, shrunk, and their t-statistics.
 
-    The unit of the test is the day: returns of one day have a part in common.
+    The test sums by day, since returns of one day are correlated.
     """
     volatility = _volatility(returns, is_move)[:-1]
     bins = _event_bins(returns, is_move, volatility)
@@ -255,10 +255,10 @@ def _event_answers(returns: Float64Array, is_move: BoolArray) -> tuple[Float64Ar
 
 
 def _kept(t: Float64Array) -> Float64Array:
-    """Return the share of each (sessions, bins) answer that is believed: all of a sure one.
+    """Return the shrinkage factor of each (sessions, bins) response: 1 if it is significant.
 
     The others are shrunk by James and Stein (1961), "Estimation with quadratic loss", over the sessions of a bin, and
-    each by its own surprise: an answer is often but one session long.
+    each by its own t-statistic: responses are often a single session long.
     """
     whole = np.clip(1.0 - len(t) * _ratio(np.ones(t.shape[1]), (t**2).sum(axis=0)), 0.0, 1.0)
     single = 1.0 - 1.0 / np.maximum(t**2, 1.0)
@@ -266,13 +266,13 @@ def _kept(t: Float64Array) -> Float64Array:
 
 
 def _leader_terms(moves: Float64Array, is_own: BoolArray, investable: Int64Array) -> tuple[Int64Array, Float64Array]:
-    """Select the leaders of each stock among the other columns of (days, columns) moves; give terms and loadings.
+    """Select the leaders of each stock among the other columns of (days, columns) moves; return terms and loadings.
 
-    Matching pursuit (Mallat and Zhang 1993): the surest first, and the next by what that one leaves. Columns move
-    together, and what all of them tell must be counted once.
+    Matching pursuit (Mallat and Zhang 1993): the most significant first, the next on its residual. Columns are
+    correlated, and what they share must be counted once.
     """
     context = np.setdiff1d(np.arange(moves.shape[1]), investable)
-    # Half the memory and time; a statistic matters to its first digits only.
+    # float32: half the memory and time, and a statistic matters to its first digits only.
     leaders = moves[:, context].astype(np.float32)
     bound = _bound(SESSIONS * len(investable) * len(context))
     left = moves[:, investable].astype(np.float32)
@@ -292,9 +292,9 @@ def _leader_terms(moves: Float64Array, is_own: BoolArray, investable: Int64Array
 
 
 def _leader_t(answers: NDArray[np.float32], leaders: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the (sessions, n, context) t-statistics of (days, n) answers to (days, context) moves before them.
+    """Return the (sessions, n, context) t-statistics of (days, n) responses to earlier (days, context) moves.
 
-    With the errors of White (1980): days differ in how wild they are.
+    With heteroskedasticity-consistent errors (White 1980).
     """
     t = np.zeros((SESSIONS, answers.shape[1], leaders.shape[1]), dtype=np.float32)
     for lag in range(1, min(SESSIONS + 1, len(leaders))):
@@ -318,9 +318,9 @@ def _state_columns(
 
 
 def _trend(columns: Float64Array, half_life: float) -> Float64Array:
-    """Return how far (days, n) standardised columns rose or fell of late, from -1 to 1.
+    """Return the recent trend of (days, n) standardised columns, from -1 to 1.
 
-    In standard deviations of what independent moves would give, so that half-lives compare.
+    Scaled by the standard deviation under independent moves, so that half-lives are comparable.
     """
     kept = 0.5 ** (1.0 / half_life)
     spread = np.sqrt((1.0 - kept) / (1.0 + kept))
@@ -329,9 +329,9 @@ def _trend(columns: Float64Array, half_life: float) -> Float64Array:
 
 
 def _state_terms(own: Float64Array, is_own: BoolArray, columns: Float64Array) -> tuple[Int64Array, Float64Array]:
-    """Select the states in which the stocks repeat or undo their moves, the surest first; give terms and loadings.
+    """Select the states in which stocks continue or revert their moves, the most significant first.
 
-    The unit of the test is the day: its stocks' products have a part in common.
+    Returns terms and loadings. The test sums by day, since products of one day are correlated.
     """
     trends = np.concatenate([_trend(columns, half_life) for half_life in STATE_HALF_LIVES], axis=1)
     squared, bound = trends**2, _bound(SESSIONS * trends.shape[1])
@@ -340,7 +340,7 @@ def _state_terms(own: Float64Array, is_own: BoolArray, columns: Float64Array) ->
         before, trend, trend2 = own[:-lag], trends[:-lag], squared[:-lag]
         weight = (is_own[lag:] * before**2).sum(axis=1)
         product = (own[lag:] * before).sum(axis=1)
-        # What is answered in every state alike is not the state's, and would make slow trends look sure.
+        # A response that does not depend on the state would make slow trends look significant.
         product -= weight * _ratio(product.sum(), weight.sum())
         for _ in range(_MOST_STATES):
             total = product @ trend

@@ -24,6 +24,11 @@ settings.register_profile("project", deadline=None)
 settings.load_profile("project")
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process more than there are cores: some tests mostly wait for the programs that they start."""
+    return 1 + (os.cpu_count() or 1)
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
     """A settings file that makes a run take a second."""
