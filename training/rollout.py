@@ -114,13 +114,13 @@ def roll_out(
         if noise is not None:
             inputs["noise"][:, judged:] = noise
     days = partial(_play_days, env, cash_value, round_robin, records, label)
-    lived = (graph or RolloutGraph()).play(env, starts.repeat(agents), days, inputs, safe_point)
+    recorded = (graph or RolloutGraph()).play(env, starts.repeat(agents), days, inputs, safe_point)
     summary, equity = env.summary(), env.equity_curve[: env.steps + 1].unflatten(1, (agents, windows)).clone()
     fitness, profit, value = (
         total.view(agents, windows)[:, :judged].mean(1)
-        for total in (summary.fitness, summary.profit_percent, lived["initial"])
+        for total in (summary.fitness, summary.profit_percent, recorded["initial"])
     )
-    transitions = _transitions(lived, env, cash_value, agents)
+    transitions = _transitions(recorded, env, cash_value, agents)
     by_window = summary.profit_percent.view(agents, windows)[:, :judged]
     return Rollout(summary, equity, fitness, profit, value, transitions, by_window)
 
@@ -188,19 +188,19 @@ def _orders(choice: DailyOrders) -> Orders:
     return Orders(choice.stock.T, coefficient, target.double().expand_as(coefficient))
 
 
-def _transitions(lived: Tensors, env: Portfolio, cash_value: CashValue, agents: int) -> dict[str, Tensor]:
+def _transitions(recorded: Tensors, env: Portfolio, cash_value: CashValue, agents: int) -> dict[str, Tensor]:
     """Join the decisions of consecutive days: see `models.replay_buffer.Transitions`."""
-    if len(lived.get("size", ())) < 2:
+    if len(recorded.get("size", ())) < 2:
         return {}
-    before, days = Accounts(**{f.name: lived[f.name] for f in fields(Accounts)}), len(lived["size"]) - 1
-    after = Decision(lived["size"], lived["best"], before, cash_value.largest_order, cash_value.purchase_factor).after
+    before, days = Accounts(**{f.name: recorded[f.name] for f in fields(Accounts)}), len(recorded["size"]) - 1
+    after = Decision(recorded["size"], recorded["best"], before, cash_value.largest_order, cash_value.purchase_factor).after
     columns = {f"state_{name}": value[:-1] for name, value in vars(before).items()}
     columns |= {f"after_{name}": value[:-1] for name, value in vars(after).items()}
-    columns |= {f"next_{name}": value[1:] for name, value in vars(before).items()} | {"next_best": lived["best"][1:]}
-    columns |= {"action": lived["size"][:-1], "best": lived["best"][:-1]}
+    columns |= {f"next_{name}": value[1:] for name, value in vars(before).items()} | {"next_best": recorded["best"][1:]}
+    columns |= {"action": recorded["size"][:-1], "best": recorded["best"][:-1]}
     columns |= {"reward": env.entry_credited_rewards()[:days]}
     columns = {name: value.float() for name, value in columns.items()}
-    columns |= {"day": lived["day"][:-1].int(), "terminated": before.left[1:] <= 0}
+    columns |= {"day": recorded["day"][:-1].int(), "terminated": before.left[1:] <= 0}
     return {name: value.unflatten(1, (agents, -1)) for name, value in columns.items()}
 
 
