@@ -193,7 +193,8 @@ def _transitions(recorded: Tensors, env: Portfolio, cash_value: CashValue, agent
     if len(recorded.get("size", ())) < 2:
         return {}
     before, days = Accounts(**{f.name: recorded[f.name] for f in fields(Accounts)}), len(recorded["size"]) - 1
-    after = Decision(recorded["size"], recorded["best"], before, cash_value.largest_order, cash_value.purchase_factor).after
+    orders = cash_value.largest_order, cash_value.purchase_factor
+    after = Decision(recorded["size"], recorded["best"], before, *orders).after
     columns = {f"state_{name}": value[:-1] for name, value in vars(before).items()}
     columns |= {f"after_{name}": value[:-1] for name, value in vars(after).items()}
     columns |= {f"next_{name}": value[1:] for name, value in vars(before).items()} | {"next_best": recorded["best"][1:]}
