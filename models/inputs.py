@@ -35,8 +35,6 @@ GROUPS = (*_SIZES,)[1:]
 GROUP_OF_INPUT = np.repeat(np.arange(-1, len(GROUPS)), [*_SIZES.values()])
 """(inputs,) place among the groups; -1 for the constant."""
 INPUTS = len(GROUP_OF_INPUT)
-NETWORK_INPUTS = INPUTS - 1
-"""All but the constant: networks have biases."""
 _BANK = 2 * _SCALES + 1
 BANK_CLIP = 6.0
 """Standard deviations to which the bank is clipped; the responses' forecasts are not: their rare extremes matter."""

@@ -78,19 +78,10 @@ def environment_of(
     market: Market, start: int | None = None, *, rules: EnvironmentConfig = TINY_RULES
 ) -> TradingEnvironment:
     """The single environment on the window of the rules' length from `start`; default: the first training day."""
-    first = market.splits.train.first if start is None else start
-    return TradingEnvironment(
-        market.data_array,
-        market.dates,
-        market.stats,
-        first,
-        first + rules.episode_steps,
-        first + rules.trading_days,
-        investable_columns=market.investable_columns,
-        rules=rules,
-        input_clip=market.input_clip,
-        volume=market.volume,
-    )
+    env = TradingEnvironment.on(market, rules)
+    if start is not None:
+        env.reset(start_idx=start, end_idx=start + rules.episode_steps, trading_end_idx=start + rules.trading_days)
+    return env
 
 
 def random_action(rng: np.random.Generator, stocks: int) -> npt.NDArray[np.float32]:

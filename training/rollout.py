@@ -64,10 +64,6 @@ class Rollout:
             **means,
         )
 
-    def transitions_of(self, agents: Tensor) -> dict[str, Tensor]:
-        """Return the transitions of some agents, (N, ...) each."""
-        return {name: part[:, agents].flatten(0, 2) for name, part in self.transitions.items()}
-
 
 @torch.no_grad()
 def roll_out(
@@ -113,6 +109,9 @@ def roll_out(
         inputs["noise"] = torch.zeros(agents, windows, env.rules.trading_days, dtype=torch.float64, device=env.device)
         if noise is not None:
             inputs["noise"][:, judged:] = noise
+    if round_robin is not None:
+        # An input, so that a captured graph of another kind of policy is not launched for it.
+        inputs["turns"] = round_robin.turns(forecasts.expected[0].isfinite())
     days = partial(_play_days, env, cash_value, round_robin, records, label)
     recorded = (graph or RolloutGraph()).play(env, starts.repeat(agents), days, inputs, safe_point)
     summary, equity = env.summary(), env.equity_curve[: env.steps + 1].unflatten(1, (agents, windows)).clone()
@@ -151,7 +150,6 @@ def _play_days(
     slopes, left = cash_value.slopes(left, opportunity), left.expand_as(opportunity)
     buckets, days = buckets_of(env.sessions_held, rules), list[dict[str, Tensor]]()
     initial = torch.zeros_like(env.cash)
-    turns = None if round_robin is None else round_robin.turns(forecasts.expected[0].isfinite())
     for step in tqdm(range(rules.episode_steps), desc=label, unit="day", leave=False, disable=None, delay=1.0):
         if safe_point is not None:
             safe_point()
@@ -159,8 +157,8 @@ def _play_days(
             env.step_orders(None)
             continue
         cash = (env.cash / rules.initial_capital).float()
-        if round_robin is not None and turns is not None:
-            env.step_orders(_orders(round_robin.daily_orders(turns[env.day], env.candidates(), cash)))
+        if round_robin is not None:
+            env.step_orders(_orders(round_robin.daily_orders(inputs["turns"][env.day], env.candidates(), cash)))
             continue
         accounts = accounts_in(cash, env.sizes(), buckets, left[step], opportunity[step], rules)
         adjustment = None

@@ -72,7 +72,7 @@ def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:
 
 
 def draw_fitness(trainer: ERLTrainer, generator: torch.Generator) -> None:
-    """Let evolution see noise in place of fitness: the elites, and so the champion, are chosen by lot."""
+    """Let evolution see noise in place of fitness: the elites, and so the champion, are chosen at random."""
     evolve = trainer.evolve_population
 
     def evolve_by_lot(fitness: Tensor) -> None:

@@ -4,7 +4,7 @@ Each seed trains on a path of its own. The champion is fixed on that path's trai
 the oracle are then played on the same windows of fresh paths of the same law, with what was fitted on the
 training path. Beside the champion stand the one of its elites that earned most on the validation windows, and the mean
 of all agents of the last generation. Below stands how well selection works: rank correlations of fitness with unseen
-profit, over the agents of the last generation and over genomes drawn by lot; the founders left; the value of cash on
+profit, over the agents of the last generation and over genomes drawn at random; the founders left; the value of cash on
 the first day beside the profit that followed; the profit of the champions of some generations on the way. The default
 of `--unseen-seed` served development; published tables are printed once on another one, which they name.
 """
@@ -232,7 +232,7 @@ def selection_lines(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     agents, genomes = (interval(results, f"{name}_rank_correlation") for name in ("fitness", "random"))
     mean = {name: float(np.mean([result[name] for result in results])) for name in results[0] if "_rank" not in name}
     yield (
-        f"{'':<12} rank correlation of fitness with unseen profit: last generation {agents}, genomes by lot {genomes}"
+        f"{'':<12} rank correlation of fitness with unseen profit: last generation {agents}, random genomes {genomes}"
     )
     yield (
         f"{'':<12} founders {mean['founders']:.1f} of {mean['agents']:.0f}; agents' profit {mean['unseen_mean']:.2f}, "

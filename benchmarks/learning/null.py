@@ -56,8 +56,8 @@ from utils.runs.seeding import named_generator
 from utils.spaces import TARGET_PERCENTS
 
 Array = npt.NDArray[np.float64]
-DRAWN = "real prices, days drawn by lot"
-RISING = "real prices, days drawn by lot, market's mean kept"
+DRAWN = "real prices, days drawn at random"
+RISING = "real prices, days drawn at random, market's mean kept"
 HOLDOUT, VALIDATION, UNTRAINED = "champion, holdout", "champion, validation", "untrained agent"
 RUNS, CHEAP_RUNS, GENERATIONS = 20, 250, 5
 _RELATIVE = (OPEN, HIGH, LOW, CLOSE)

@@ -1,4 +1,4 @@
-"""What orders that nobody gave would have earned: the environment's own results, of training days only."""
+"""Counterfactual outcomes of every possible order: the environment's own results, on training days only."""
 
 from __future__ import annotations
 

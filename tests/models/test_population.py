@@ -15,7 +15,7 @@ from torch import Tensor
 from data.market import Market
 from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue
 from models.ddpg_agent import HISTORY, DDPGAgent
-from models.inputs import GROUP_OF_INPUT, GROUPS, NETWORK_INPUTS
+from models.inputs import GROUP_OF_INPUT, GROUPS
 from models.population import Population, input_mask_of
 from models.replay_buffer import Batch, Transitions
 from models.trader import Traders
@@ -68,7 +68,7 @@ def random_batch(rows: int = 12, seed: int = 1) -> Batch:
     best, reward = torch.rand(2, rows, 1, generator=draws, dtype=torch.float64)
     state, following = Accounts(cash, pending, left, opportunity), Accounts(cash, pending, left - 1, opportunity)
     transitions = Transitions(state, best, 0.5 * best, reward[:, 0], state, following, best, left <= 1)
-    x = torch.randn(FOLDS, rows, NETWORK_INPUTS, generator=draws)
+    x = torch.randn(FOLDS, rows, INPUTS - 1, generator=draws)
     return Batch(transitions, x, torch.randn(FOLDS, rows, TARGETS, generator=draws))
 
 
@@ -119,7 +119,7 @@ def test_founders_see_groups_of_inputs_and_nothing_else() -> None:
         first = population.networks.critic.reward.parts[0].detach()[row]
         assert not bool(first[:, ~torch.tensor(expected)].any())
         assert bool((first[:, torch.tensor(expected)] != 0).all())
-    assert population.networks.critic.reward.parts[0].shape == (8, FOLDS, NETWORK_INPUTS, LEARNING.hidden)
+    assert population.networks.critic.reward.parts[0].shape == (8, FOLDS, INPUTS - 1, LEARNING.hidden)
     assert population.networks.actor.adjustment.parts[0].shape == (8, FEATURES, LEARNING.hidden)
     assert 0 < int(population.feature_groups.sum()) < population.feature_groups.numel() == 8 * len(GROUPS)
 

@@ -24,7 +24,17 @@ from models.ddpg_agent import DDPGAgent
 from models.replay_buffer import ReplayBuffer
 from models.trader import Forecasts, Traders
 from tests.small_market import TINY_RULES
-from tests.tiny import FIRST_DAY, World, learnable_market, random_world, seeded, tiny_agent, tiny_rules, tiny_trainer
+from tests.tiny import (
+    FIRST_DAY,
+    World,
+    learnable_market,
+    random_world,
+    seeded,
+    tiny_agent,
+    tiny_rules,
+    tiny_trainer,
+    transitions_of,
+)
 from training.forecasts.hindsight import order_results
 from training.rollout import Rollout, roll_out
 from utils.config.trader import EnvironmentConfig
@@ -161,7 +171,7 @@ def test_results_of_orders_are_the_same_on_cuda() -> None:
 @needs_cuda
 def test_the_value_of_waiting_is_the_same_on_cuda() -> None:
     world = random_world(6)
-    transitions, learned = rolled_out(world).transitions_of(torch.arange(AGENTS)), []
+    transitions, learned = transitions_of(rolled_out(world), torch.arange(AGENTS)), []
     for device in ("cpu", "cuda"):
         replay = ReplayBuffer(4096, 1, device=device)
         replay.add({name: value.to(device) for name, value in transitions.items()})

@@ -18,7 +18,7 @@ from data.splits import Span
 from data.synthetic.built_in import built_in_market
 from models.genome import GENES
 from tests.small_market import TINY_RULES
-from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer
+from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer, transitions_of
 from training import erl_trainer, rollout_worker
 from training.erl_trainer import PHASES, ERLTrainer
 from training.evolution import elite_count
@@ -223,7 +223,7 @@ def test_the_replay_is_what_the_fittest_lived_through(market: Market, monkeypatc
         played = trainer.evaluate_population()
         trainer.evolve_population(played.fitness)
         assert trainer.replay.size == (generation + 1) * count
-        for name, value in rollouts[-1].transitions_of(torch.tensor(trainer.elites)).items():
+        for name, value in transitions_of(rollouts[-1], torch.tensor(trainer.elites)).items():
             assert torch.equal(trainer.replay.data[name][generation * count : (generation + 1) * count], value), name
         trainer.train_population(played)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from models.cash_value import CashValue, accounts_of
 from models.replay_buffer import transition_fields
 from models.trader import Forecasts, Traders, daily_orders
-from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules, trending_panel, world_of
+from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules, transitions_of, trending_panel, world_of
 from training.rollout import play, roll_out
 from utils.config.trader import EnvironmentConfig
 
@@ -188,7 +188,7 @@ def test_transitions_of_some_agents_are_theirs() -> None:
     arguments = world.env, traders(), forecasts_of(world), some_value(world.env.rules), world.starts(4)
     rollout = roll_out(*arguments, records=True)
     chosen = torch.tensor([2, 0])
-    rows, fields_of_rows = rollout.transitions_of(chosen), transition_fields(2)
+    rows, fields_of_rows = transitions_of(rollout, chosen), transition_fields(2)
     assert rows.keys() == fields_of_rows.keys()
     for name, (shape, dtype) in fields_of_rows.items():
         held = rollout.transitions[name]
@@ -237,7 +237,7 @@ def test_an_order_that_finds_no_price_costs_nothing() -> None:
     rollout = roll_out(
         world.env, traders(agents=1), forecasts, CashValue.zero(rules), torch.tensor([FIRST_DAY]), records=True
     )
-    rows = rollout.transitions_of(torch.tensor([0]))
+    rows = transitions_of(rollout, torch.tensor([0]))
     assert float(rows["after_cash"][0]) == pytest.approx(0.5, abs=0.01)
     assert float(rows["next_cash"][0]) == 1.0 and not rows["next_pending"][0].any()
     assert not rows["next_best"][0].isfinite().any()

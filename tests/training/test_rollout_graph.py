@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from environment.ledger import Ledger
 from environment.portfolio import Portfolio
 from models.cash_value import CashValue
+from models.round_robin import RoundRobinPolicy
 from models.trader import Forecasts, Traders
 from tests.tiny import World, random_world, seeded, tiny_rules, tiny_trainer
 from training.rollout import Rollout, roll_out
@@ -172,6 +173,24 @@ def test_a_rollout_that_reads_a_value_runs_eagerly(
     for seed in range(3):
         assert_same(launched.rollout(seed), played.rollout(seed))
     assert caplog.text.count("capturing a CUDA graph failed") == 1 and "_local_scalar_dense" in caplog.text
+
+
+def test_a_graph_of_forecasts_is_not_launched_for_round_robin() -> None:
+    """Both policies of one agent, in turn, each often enough to be captured."""
+    world, graph = random_world(3), RolloutGraph(taped)
+    env, found, starts = world.env, dict[bool, list[dict[str, Tensor]]](), world.starts(4)
+    traders = Traders.of_market(env.rules, 1)
+    holding = RoundRobinPolicy.of(traders, env.rules)
+    forecasts = Forecasts.of(torch.randn(1, world.days, world.stocks, generator=seeded(1)), env.bars.tradable)
+    parts = env, traders, forecasts, CashValue.zero(env.rules), starts
+    for own in (graph, None):
+        found[own is None] = [
+            numbers_of(roll_out(*parts, graph=own, policy=policy), env)
+            for policy in (None, None, None, holding, holding, holding, None)
+        ]
+    for launched, played in zip(found[False], found[True], strict=True):
+        assert_same(launched, played)
+    assert not torch.equal(found[True][0]["book stock"], found[True][3]["book stock"])
 
 
 def test_generations_that_launch_are_those_that_play() -> None:

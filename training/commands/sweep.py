@@ -17,7 +17,7 @@ from training.commands.train import run_training
 from training.evaluation.export import EQUITY
 from training.evaluation.page.write import write_document
 from training.run.market import MARKET, load_market, remember_market
-from training.run.study_folder import fetch_files, is_begun, keep_files, store_of_folds
+from training.run.study_folder import fetch_files, is_begun, keep_files, open_study, store_of_folds
 from training.sweep.outcome import Outcome, outcome_of, profit_of, toml_of, values_of
 from training.sweep.page import render, short_table
 from training.sweep.space import KIND, SweepPlan, read_space, run_name
@@ -28,7 +28,6 @@ from utils.config.settings import settings_to_resume, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.jobs.cluster import import_ray
-from utils.jobs.executor import open_executor
 from utils.jobs.job import Executor, Finished, Job, output_to
 from utils.jobs.table import LOGS, JobTable
 from utils.runs.console import setup_logging
@@ -63,17 +62,9 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
         setup_logging(path, verbose=config.verbose)
         splits = remember_market(path, load_market(config)[0]).splits
         _introduce(path, plan, config)
-        files = [file for file in (config.data, config.investable) if file is not None]
-        shared = None if store is not None else path
+        jobs = arguments.jobs, arguments.cluster
         with (
-            open_executor(
-                arguments.jobs,
-                arguments.cluster,
-                logs=path / LOGS,
-                files=files,
-                folder=shared,
-                gpus=int(config.device != "cpu"),
-            ) as executor,
+            open_study(*jobs, config, path, is_shared=store is None) as executor,
             JobTable(None, path, is_drawn=executor.is_apart) as table,
             closing(Record(path)) as record,
         ):

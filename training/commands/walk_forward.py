@@ -23,15 +23,14 @@ from training.evaluation.judge import Evaluation, FoldResult
 from training.evaluation.play import EvaluationSetup, join, play_all
 from training.run.market import MARKET, load_market, remember_market
 from training.run.saved import open_saved_run
-from training.run.study_folder import StudyKind, fetch_fold, is_begun, keep_files, store_of_folds
+from training.run.study_folder import StudyKind, fetch_fold, is_begun, keep_files, open_study, store_of_folds
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.settings import settings_to_resume
 from utils.config.trader import Config
 from utils.jobs.cluster import import_ray
-from utils.jobs.executor import open_executor
 from utils.jobs.job import Job, require_all
-from utils.jobs.table import LOGS, JobTable
+from utils.jobs.table import JobTable
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
@@ -132,21 +131,12 @@ def _train_folds(
         for (name, folder), fold in zip(folders.items(), splits, strict=True)
         if not (folder / SUMMARY).is_file()
     ]
-    files = [file for file in (config.data, config.investable) if file is not None]
-    shared = None if is_kept else path
 
     def progress(name: str) -> str:
         return f"generation {len(RunLog(folders[name]).records())} of {config.generations}"
 
     with (
-        open_executor(
-            arguments.jobs,
-            arguments.cluster,
-            logs=path / LOGS,
-            files=files,
-            folder=shared,
-            gpus=int(config.device != "cpu"),
-        ) as executor,
+        open_study(arguments.jobs, arguments.cluster, config, path, is_shared=not is_kept) as executor,
         JobTable(len(jobs), path, is_drawn=executor.is_apart, progress=progress) as table,
     ):
         for end in executor.run(jobs, table.update):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,9 @@ from utils.cloud.store import ObjectStore
 from utils.config.settings import LATEST, from_dict, nearest, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError, ConflictError, MissingError, UnavailableError
+from utils.jobs.executor import open_executor
+from utils.jobs.job import Executor
+from utils.jobs.table import LOGS
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.durable import make_directory
 from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS, SUMMARY, new_folder
@@ -107,6 +111,15 @@ class StudyKind:
             return max(plans)[1]
         where = f"{runs_dir}{'' if store is None else ' or in the cloud'}"
         raise ConfigError(f"expected a {self.name} to resume in {where}, got none; start one without --resume")
+
+
+def open_study(
+    jobs: int | None, cluster: str | None, config: Config, path: Path, *, is_shared: bool
+) -> AbstractContextManager[Executor]:
+    """Open the executor of a study's runs; the nodes of a cluster must share its folder if no store keeps the runs."""
+    files = [file for file in (config.data, config.investable) if file is not None]
+    folder, gpus = path if is_shared else None, int(config.device != "cpu")
+    return open_executor(jobs, cluster, logs=path / LOGS, files=files, folder=folder, gpus=gpus)
 
 
 def store_of_folds(study: str) -> ObjectStore | None:
