@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def soon_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of these tests answers within seconds."""
-    monkeypatch.setattr(rollout_worker, "LEAST_SECONDS", 3.0)
+    monkeypatch.setattr(rollout_worker, "LEAST_SECONDS", 6.0)
     monkeypatch.setattr(rollout_worker, "LATE", 2.0)
 
 
@@ -166,7 +166,9 @@ def test_a_fault_in_any_phase_changes_nothing(
             records += lived_through(trained, generation)[0]
     tensors = lived_through(trained, 5)[1]
     assert struck == ["hung", "play", "idle"]
-    assert sum("worker was lost" in record.message for record in caplog.records) == 3
+    lost = [record.getMessage() for record in caplog.records if "worker was lost" in record.getMessage()]
+    assert sum("ActorDiedError" in message for message in lost) == 2
+    assert any("no answer" in message for message in lost), "a busy machine's new worker may be late as well"
     assert (records, tensors) == whole
     _, alive = psutil.wait_procs(workers(), timeout=10)
     assert not alive, "a hung worker is killed, too"
