@@ -19,6 +19,7 @@ from data.market import Market
 from environment.ledger import EXIT_REASONS, Bars
 from environment.portfolio import Portfolio
 from utils.config.trader import EnvironmentConfig
+from utils.memory.living import counted
 from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, spread_positions
 
 Observation = dict[str, NDArray[np.float32]]
@@ -28,6 +29,7 @@ _PORTFOLIO_COLUMNS = 4
 """The first position features: held, days held / maximum, unrealised return, size / maximum."""
 
 
+@counted("environments")
 class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
     """A batched trading account with the interface of a Gymnasium environment; one object serves every episode.
 

@@ -29,6 +29,7 @@ from models.trader import Forecasts, PolicyNetworks, Traders, daily_orders, day_
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
+from utils.memory.living import counted
 
 HISTORY = 1000
 LOSSES = ("critic", "actor")
@@ -109,6 +110,7 @@ class Committee:
         return cls(*(part.to(device) for part in parts))
 
 
+@counted("agents")
 @dataclass(eq=False)
 class DDPGAgent:
     """A deep deterministic policy gradient agent on a closed form, or a committee of such agents.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from models.cash_value import BUCKETS, Accounts, CashTransitions
+from utils.memory.living import counted
 from utils.tensor_ring import Fields, TensorRing
 
 _LARGEST_RATIO = 3.0
@@ -99,6 +100,7 @@ def transition_fields(orders_per_day: int) -> Fields:
     return {**fields, "day": ((), torch.int32), "terminated": ((), torch.bool)}
 
 
+@counted("replay_buffers")
 class ReplayBuffer(TensorRing):
     """A ring buffer of transitions; learning starts once it holds enough of them."""
 

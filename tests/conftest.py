@@ -17,7 +17,7 @@ import torch
 from hypothesis import settings
 
 from tests.tiny_run import TINY
-from utils.memory.profiler import MemoryProfiler, get_profiler
+from utils.memory_profiler import MemoryProfiler, restart_profiler
 
 # A shared machine may be slow at any moment.
 settings.register_profile("project", deadline=None)
@@ -58,6 +58,5 @@ def small_heap() -> Iterator[None]:
 @pytest.fixture
 def profiler() -> Iterator[MemoryProfiler]:
     """A fresh profiler of the process."""
-    get_profiler.cache_clear()
-    yield get_profiler()
-    get_profiler.cache_clear()
+    yield restart_profiler()
+    restart_profiler()

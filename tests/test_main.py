@@ -42,7 +42,7 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     assert json.loads((folder / "config.json").read_text())["generations"] == 2
     assert list(folder.glob("tensorboard/events*"))
     summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["environments"], summary["replay_buffers"]) == (2, 1)
+    assert (summary["environments"], summary["agents"], summary["replay_buffers"]) == (2, 5, 1)
     assert summary["generations"] == 2 and summary["population_size"] == 4
     assert summary["days"] == 300 and summary["columns"] == 6 and summary["features"] == 9
     assert 0 < summary["replay_size"] <= 80 and summary["replay_bytes_per_transition"] <= 256
@@ -56,10 +56,11 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
         f"Replay      {summary['replay_size']} / 80, ready",
         "significant below 0.001",
         "agents above zero",
+        "environments 2, agents 5, replay buffers 1; too early to tell",
         "planted rule",
     ):
         assert text in shown, text
-    for text in ("memory [baseline]", "slope per visit", "memory growth since the baseline", "oracle"):
+    for text in ("memory [baseline]", "slope per visit", "memory growth since 'baseline'", "memory by phase", "oracle"):
         assert text in log and text not in shown.partition("Result of")[0], text
     waiting = shown.index("Generation 1 of 2")
     assert waiting < shown.index("Generation 2 of 2") < shown.index("Result of the champion of generation")

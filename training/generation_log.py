@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -12,10 +13,14 @@ import torch
 from torch import Tensor
 
 from training.rollout_worker import COUNTS, PopulationResults
-from utils.memory.profiler import MemoryProfiler
+from utils.memory.clean_up import clean_up
+from utils.memory.living import count_living
+from utils.memory_profiler import MemoryProfiler
 from utils.tensor_ring import TensorRing
 
 HISTORY = 1000
+
+logger = logging.getLogger(__name__)
 
 
 class GenerationLog:
@@ -27,11 +32,20 @@ class GenerationLog:
         device: torch.device,
         profiler: MemoryProfiler | None = None,
         census_every: int = 0,
+        clean_up_percent: float = 0.0,
     ) -> None:
-        """Begin a log of so many generations; every `census_every` of them the profiler counts all objects, 0 never."""
+        """Begin a log of so many generations.
+
+        Args:
+            census_every: generations between counts of all objects by the profiler; 0: never.
+            clean_up_percent: most that clean-ups at the end of phases take of the time; 0: none is made.
+        """
         self.generations, self.generation = generations, 0
         self.device = device
         self.profiler, self.census_every = profiler, census_every
+        self._clean_up_share = clean_up_percent / 100
+        self._allowed = self._clean_up_seconds = 0.0
+        """Time that clean-ups may still take, and that the last one took."""
         self.seconds: deque[dict[str, float]] = deque(maxlen=HISTORY)
         """By phase, of the last generations."""
 
@@ -48,10 +62,29 @@ class GenerationLog:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.seconds[-1][name] = time.perf_counter() - started
+        self._clean_up(name)
         if self.profiler is not None:
-            # Counting all objects takes about a second; the first generations show what is built up once.
-            is_due = self.census_every > 0 and (self.generation <= 2 or self.generation % self.census_every == 0)
-            self.profiler.log_memory(name, census=name == "evolve" and is_due)
+            self.profiler.log_memory(name, census=name == "evolve" and self._is_census_due(self.profiler))
+
+    def _clean_up(self, phase: str) -> None:
+        """Collect garbage and empty the GPU's cache, as often as their share of the time so far allows."""
+        self._allowed += self._clean_up_share * self.seconds[-1][phase]
+        if self._clean_up_share > 0 and self._allowed >= self._clean_up_seconds:
+            done = clean_up()
+            self._allowed -= done.seconds
+            self._clean_up_seconds = done.seconds
+            self.seconds[-1]["clean_up"] = self.seconds[-1].get("clean_up", 0.0) + done.seconds
+            logger.debug(
+                "clean-up after %s: %.3f s, gave back %.1f MB, %.1f MB of the GPU",
+                phase,
+                *done,
+            )
+
+    def _is_census_due(self, profiler: MemoryProfiler) -> bool:
+        """Tell whether to count all objects, which takes about a second."""
+        # The first generations show what is built up once; growth needs censuses one after the other to be named.
+        is_regular = self.generation <= 2 or self.generation % max(self.census_every, 1) == 0
+        return self.census_every > 0 and (is_regular or profiler.is_growing())
 
     def record(
         self,
@@ -98,7 +131,8 @@ class GenerationLog:
         if self.profiler is None:
             return None
         snapshot = self.profiler.snapshots[-1]
-        return {name: getattr(snapshot, name) for name in ("rss_mb", "uss_mb", "gpu_allocated_mb")}
+        sizes = ("rss_mb", "uss_mb", "gpu_allocated_mb", "gpu_reserved_mb")
+        return {name: getattr(snapshot, name) for name in sizes} | {n: snapshot.counts[n] for n in count_living()}
 
 
 def _trading(played: PopulationResults) -> dict[str, float]:

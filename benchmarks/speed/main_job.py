@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from utils.memory.profiler import theil_sen
+from utils.memory.trend import theil_sen
 
 ROOT = Path(__file__).resolve().parents[2]
 LOAD = """

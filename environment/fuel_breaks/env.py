@@ -14,6 +14,7 @@ from environment.fuel_breaks.burn_state import BurnState, Exposure, FireSimulato
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
 from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
+from utils.memory.living import counted
 
 Float32Array = NDArray[np.float32]
 Int64Array = NDArray[np.int64]
@@ -60,6 +61,7 @@ def static_channels(landscape: Landscape, config: FuelBreakConfig) -> Float32Arr
     return np.stack(channels).astype(np.float32)
 
 
+@counted("environments")
 class VectorFuelBreakEnvironment:
     """Many tiles in lockstep: each step clears one cell in every lane.
 

@@ -8,10 +8,12 @@ from torch.nn import functional
 
 from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.grid_symmetry import SYMMETRIES, GridSymmetry
+from utils.memory.living import counted
 
 _MIN_DEVIATION = 0.05  # least deviation by which an input channel is divided
 
 
+@counted("agents")
 class QNetwork(nn.Module):
     """Q(s, a) = V(s) + A(s, a) - the mean of A over legal actions (Wang et al. 2016), a the number of a grid cell.
 

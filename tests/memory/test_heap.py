@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
-from tests.memory.thing import Thing
+from tests.memory.thing import Environment, Thing
 from utils.memory.guard import MB
 from utils.memory.heap import find_storages, scan_heap
 from utils.memory.largest import UNKNOWN_REFERRER, LargeObject, largest_objects
-from utils.memory.profiler import MemoryProfiler
+from utils.memory.living import count_living
+from utils.memory_profiler import MemoryProfiler
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 
@@ -158,14 +159,13 @@ def test_hostile_objects_and_dead_proxies_are_left_alone(profiler: MemoryProfile
 
 def test_nothing_is_kept_alive(profiler: MemoryProfiler) -> None:
     def run() -> list[weakref.ref[Any]]:
-        array, tensor, thing = np.zeros(MB // 4), torch.zeros(MB), Thing()
-        profiler.track("environments", thing)
+        array, tensor, thing = np.zeros(MB // 4), torch.zeros(MB), Environment()
         profiler.log_memory("here", show_objects=True)
-        assert profiler.counts()["environments"] == 1
+        assert count_living()["environments"] == 1
         references = [weakref.ref(item) for item in (array, tensor, thing)]
         del array, tensor, thing
         assert [reference() for reference in references] == [None] * 3
         return references
 
     run()
-    assert profiler.counts()["environments"] == 0
+    assert count_living()["environments"] == 0

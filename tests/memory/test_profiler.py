@@ -22,11 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from tests.memory.thing import Thing
-from utils.memory import profiler as memory_profiler
+from tests.memory.thing import Environment, Thing
+from utils import memory_profiler
 from utils.memory.guard import MB, peak_rss_mb
 from utils.memory.leaks import HOLDINGS, Cause, name_leaks
-from utils.memory.profiler import MemoryProfiler, get_profiler, theil_sen
+from utils.memory.living import count_living, counted
+from utils.memory.trend import theil_sen
+from utils.memory_profiler import MemoryProfiler, get_profiler
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 LEAK_FREE_VISITS = 5
@@ -37,6 +39,16 @@ def close_figures() -> Iterator[None]:
     """Leave no figure to the next test."""
     yield
     plt.close("all")
+
+
+@counted("agents")
+class Agent(torch.nn.Linear):
+    """What is counted as an agent."""
+
+
+@counted("replay_buffers")
+class Buffer(Thing):
+    """What is counted as a replay buffer."""
 
 
 Step = Callable[[MemoryProfiler, list[Any], int], None]
@@ -68,21 +80,15 @@ def leak_graph(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
 
 
 def leak_environment(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-    environment = Thing([np.zeros(100), torch.zeros(100)])
-    profiler.track("environments", environment)
-    kept.append(environment)
+    kept.append(Environment([np.zeros(100), torch.zeros(100)]))
 
 
 def leak_agent(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-    agent = torch.nn.Linear(3, 3)
-    profiler.track("agents", agent)
-    kept.append(agent)
+    kept.append(Agent(3, 3))
 
 
 def leak_replay_buffer(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
-    buffer = Thing()
-    profiler.track("replay_buffers", buffer)
-    kept.append(buffer)
+    kept.append(Buffer())
 
 
 def leak_open_figure(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
@@ -126,9 +132,8 @@ def test_each_leak_is_named_and_nothing_else(profiler: MemoryProfiler, step: Ste
 
 
 def test_without_a_leak_nothing_is_named(profiler: MemoryProfiler) -> None:
-    environment, history = Thing([np.zeros(9)]), []
+    environment, history = Environment([np.zeros(9)]), []
     bounded: deque[np.ndarray] = deque(maxlen=2)
-    profiler.track("environments", environment)
 
     def step(profiler: MemoryProfiler, kept: list[Any], visit: int) -> None:
         for leak, _ in LEAKS:
@@ -139,7 +144,7 @@ def test_without_a_leak_nothing_is_named(profiler: MemoryProfiler) -> None:
 
     visit_times(profiler, step, 8, [])
     assert profiler.find_leaks("evolve") == []
-    assert profiler.counts() == {"environments": 1, "agents": 0, "replay_buffers": 0}
+    assert environment.value and count_living() == {"environments": 1, "agents": 0, "replay_buffers": 0}
 
 
 def test_the_profiler_itself_does_not_grow(profiler: MemoryProfiler, caplog: pytest.LogCaptureFixture) -> None:
@@ -255,39 +260,8 @@ def test_trend_growth_and_phases_of_a_known_series(profiler: MemoryProfiler, fre
     seconds = [point[1] for point in profiler.phases()]
     assert seconds == sorted(seconds)
     summary = profiler.final_summary()
-    assert summary.startswith("memory growth since the baseline\n")
+    assert summary.startswith("memory growth since 'evolve'\n")
     assert row_of("rss_mb", summary) == ["100.00", "16.00", "-84.00"]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        ([600], "too early to tell"),
-        ([100, 500, 600, 601], "slope +1.0 MB a generation after the second, too early to tell"),
-        ([100, 500, 600, 600.5, 601], "slope +0.5 MB a generation after the second, steady"),
-        ([100, 500, 600, 900, 600.2, 600.3, 600.4], "slope +0.1 MB a generation after the second, steady"),
-        ([600, 600, 600, 590, 580], "slope -10.0 MB a generation after the second, steady"),
-        ([600, 600, 600, 602, 604], "slope +2.0 MB a generation after the second, growing: nothing named"),
-    ],
-)
-def test_summary_line_tells_slope_and_verdict(
-    profiler: MemoryProfiler, free_measures: list[float], sizes: list[float], expected: str
-) -> None:
-    free_measures += sizes
-    for _ in sizes:
-        profiler.log_memory("generation")
-    line = profiler.summary_line()
-    assert line.startswith(f"resident {sizes[-1]:,.0f} MB, peak ")
-    assert line.endswith(f"MB, {expected}")
-
-
-def test_summary_line_names_leaks_of_any_label(profiler: MemoryProfiler, free_measures: list[float]) -> None:
-    kept: list[Any] = []
-    for visit in range(5):
-        leak_tensors(profiler, kept, visit)
-        profiler.log_memory("evolve", census=True)
-        profiler.log_memory("generation")
-    assert profiler.summary_line().endswith(", growing: tensors")
 
 
 def test_final_summary_names_leaks_and_large_objects(profiler: MemoryProfiler) -> None:
@@ -297,19 +271,6 @@ def test_final_summary_names_leaks_and_large_objects(profiler: MemoryProfiler) -
     assert "leak at 'evolve': tensors: +1 a visit over 3 visits" in summary
     assert "objects of 2 MB and more" in summary and "393216" in summary
     assert "evolve, 5 visits" in summary
-
-
-def test_tracked_objects_count_as_long_as_they_live(profiler: MemoryProfiler) -> None:
-    population, champion = Thing(), Thing()
-    profiler.track("agents", population, count=16)
-    profiler.track("agents", champion)
-    profiler.track("agents", champion)
-    assert profiler.counts()["agents"] == 17
-    assert profiler.log_memory("evolve").counts["agents"] == 17
-    del population
-    assert profiler.counts()["agents"] == 1
-    with pytest.raises(TypeError):
-        profiler.track("agents", 3)
 
 
 def test_snapshot_agrees_with_the_system(profiler: MemoryProfiler) -> None:

@@ -1,6 +1,8 @@
-"""A class for tests of memory."""
+"""Classes for tests of memory."""
 
 from __future__ import annotations
+
+from utils.memory.living import counted
 
 
 class Thing:
@@ -8,3 +10,8 @@ class Thing:
 
     def __init__(self, value: object = None) -> None:
         self.value = value
+
+
+@counted("environments")
+class Environment(Thing):
+    """What is counted as an environment."""

@@ -29,7 +29,8 @@ from utils.cloud.store import ObjectStore
 from utils.config.trader import Config
 from utils.jobs.cluster import import_ray
 from utils.memory.guard import keep_freed_memory, peak_rss_mb
-from utils.memory.profiler import get_profiler
+from utils.memory.living import count_living
+from utils.memory_profiler import get_profiler
 from utils.pictures import draw_chart, draw_charts
 from utils.runs.checkpoint import generation_name
 from utils.runs.run_log import REPORT, SUMMARY, RunLog
@@ -79,7 +80,6 @@ def run_training(
     with open_session(config, explicit, store=store, files=FILES, results=RESULTS) as session:
         config = session.settings
         keep_freed_memory()
-        get_profiler().log_memory("baseline", census=config.census_every > 0)
         market, scores = load_market(config)
         market = remember_market(session.run.path, market, splits)
         if parent is not None:
@@ -94,7 +94,7 @@ def run_training(
             if not session.restore(trainer) and inherited is not None:
                 logger.info("begins with generation %d of %s", inherited.generation, inherited.run)
                 inherited.give(trainer, session.run.path)
-            get_profiler().log_memory("start", show_objects=config.census_every > 0)
+            get_profiler().log_memory("baseline", show_objects=config.census_every > 0)
             _train(session, trainer)
         return _finish(trainer, session.run, config, scores)
 
@@ -107,8 +107,8 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
         seconds = {**record["seconds"], "checkpoint": checkpoint_seconds}
         shown, memory = {**record, "seconds": seconds}, get_profiler().summary_line()
         logger.info("%s", status_block(shown, memory, trainer.champion.holds_market))
-        logger.debug("%s", get_profiler().trend_table("evolve"))
-        for leak in get_profiler().find_leaks("evolve"):
+        logger.debug("memory by phase\n%s", get_profiler().phase_table(after=GENERATION))
+        for leak in get_profiler().leaks():
             logger.warning("%s", leak)
         if trainer.generation % config.plot_every == 0:
             _draw_progress(run, _note(config))
@@ -137,6 +137,7 @@ def _draw_progress(run: RunLog, note: str) -> None:
 
 def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedScores | None) -> dict[str, Any]:
     """Judge the champion, draw the pictures, write the summary and the page."""
+    _draw_progress(run, _note(config))  # before judging, which would look like growth
     logger.info("judging the champion against its baselines")
     evaluations = judge_training(trainer, config, run.path, scores)
     for split, evaluation in evaluations.items():
@@ -145,8 +146,7 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     validation = evaluations["validation"]
     draw_chart(equity_chart(validation), run.path / "equity.png", _note(config))
     get_profiler().log_memory("end", census=config.census_every > 0)
-    get_profiler().final_summary()
-    _draw_progress(run, _note(config))
+    logger.debug("%s", get_profiler().final_summary())
     write_equity(validation, run.path)
     summary = _summary(trainer, config, evaluations)
     run.write_summary(summary)
@@ -176,7 +176,7 @@ def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Ev
         "peak_rss_mb": peak_rss_mb(),
         "rss_mb_per_generation": [snapshot.rss_mb for snapshot in ends],
         "uss_mb_per_generation": [snapshot.uss_mb for snapshot in ends],
-        **get_profiler().counts(),
+        **count_living(),
         "seconds": {phase: [seconds.get(phase) for seconds in trainer.seconds] for phase in PHASES},
         "device": str(trainer.device),
         "threads": torch.get_num_threads(),

@@ -23,7 +23,6 @@ from training.fuel_breaks import policies
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.replay import Replay, ReplaySample, centre_by_group, n_step_returns
 from training.fuel_breaks.validation import Judge, spaced
-from utils.memory.profiler import get_profiler
 from utils.runs.devices import note_other_device
 from utils.runs.seeding import named_generator
 from utils.runs.stopping import PeriodicChecks
@@ -94,8 +93,6 @@ class DQNTrainer:
         self.demonstrates = np.arange(learning.lanes) % learning.lanes_per_tile < demonstrating
         """(lanes,) played by the noisy heuristic."""
         self.generator = named_generator(config.seed, "fuel breaks")
-        for label, item in {"environments": self.env, "replay_buffers": self.replay, "agents": self.online}.items():
-            get_profiler().track(label, item)
 
     @property
     def parameters(self) -> int:

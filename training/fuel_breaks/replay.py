@@ -13,6 +13,7 @@ from torch import Tensor
 from environment.fuel_breaks.burn_state import BurnState, Exposure
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
+from utils.memory.living import counted
 from utils.tensor_ring import TensorRing
 
 
@@ -51,6 +52,7 @@ class ReplaySample(NamedTuple):
     following: States | None
 
 
+@counted("replay_buffers")
 class Replay:
     """Transitions as (tile, cleared cells, scenario seed, action, rewards, cleared cells after them).
 

@@ -17,7 +17,7 @@ from training.fuel_breaks.run import GENERATED, load_tiles, remember_landscape
 from training.run.session import GENERATION, Session, open_session
 from utils.charts import memory_chart
 from utils.memory.guard import peak_rss_mb
-from utils.memory.profiler import get_profiler
+from utils.memory_profiler import get_profiler
 from utils.pictures import draw_chart
 from utils.runs.run_log import RunLog
 
@@ -46,7 +46,7 @@ def run_train(
                 trainer.best_score,
                 trainer.heuristic_score,
             )
-        get_profiler().log_memory("start")
+        get_profiler().log_memory("baseline")
         _train(session, trainer, clock)
         return _finish(trainer, session.run, config)
 

@@ -21,7 +21,7 @@ from utils.cloud.sync import CloudSync
 from utils.config.settings import LATEST, settings_hash, settings_to_resume, to_dict
 from utils.errors import ConfigError, MemoryLimitReached
 from utils.memory.guard import MemoryGuard, release_free_memory
-from utils.memory.profiler import get_profiler
+from utils.memory_profiler import get_profiler, restart_profiler
 from utils.runs.checkpoint import CheckpointWriter, list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
@@ -188,7 +188,7 @@ def open_session(
         logger.debug("run %s, seed %d", run.path, settings.seed)
         device = choose_device(settings.device)
         choose_threads(settings.threads)
-        get_profiler.cache_clear()
+        restart_profiler()
         seed_everything(settings.seed)
         session = Session(run, settings, device, safe_point, settings_hash(settings), files, sync)
         try:

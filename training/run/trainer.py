@@ -26,7 +26,7 @@ from utils.errors import ConfigError
 from utils.jobs.cluster import LOCAL
 from utils.jobs.executor import open_executor
 from utils.memory.guard import keep_freed_memory
-from utils.memory.profiler import MemoryProfiler
+from utils.memory_profiler import MemoryProfiler
 from utils.runs.devices import choose_threads
 
 
@@ -40,8 +40,8 @@ def build_trainer(
 ) -> ERLTrainer:
     """Build the trainer that the settings describe; a profiler also watches its memory."""
     env = TradingEnvironment.on(market, config.env, device)
-    log = GenerationLog(config.generations, device, profiler, config.census_every)
-    trainer = ERLTrainer(
+    log = GenerationLog(config.generations, device, profiler, config.census_every, config.clean_up_percent)
+    return ERLTrainer(
         market,
         env,
         config.learning,
@@ -51,12 +51,6 @@ def build_trainer(
         log=log,
         safe_point=safe_point,
     )
-    if profiler is not None:
-        profiler.track("environments", trainer.eval_env)
-        profiler.track("environments", trainer.val_env)
-        profiler.track("replay_buffers", trainer.replay)
-        profiler.track("agents", trainer, count=config.evolution.population_size + 1)
-    return trainer
 
 
 @contextlib.contextmanager

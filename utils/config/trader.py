@@ -266,6 +266,9 @@ class Config:
     """Generations between updates of the pictures."""
     census_every: Annotated[NonNegativeInt, Mark.FREE] = 5
     """Generations between counts of all live objects, which identify leaks; 0: no counts."""
+    clean_up_percent: Annotated[float, limits("0 <= {} <= 100"), Mark.FREE] = 1.0
+    """Percent of the time that clean-ups after the phases may take: collecting garbage, emptying the GPU's cache; they
+    are left out beyond it. 0: none."""
     memory_limit_mb: MemoryLimit = 0.0
     threads: Threads = 1
     verbose: Verbose = False

@@ -32,7 +32,8 @@ class Census(NamedTuple):
     """Counts over the heap."""
 
     counts: dict[str, int]
-    """`tensors`, `tensor_bytes`, `arrays`, `array_bytes` (shared storage counts once), `objects` and `graph_nodes`."""
+    """`tensors`, `tensor_bytes`, `arrays`, `array_bytes` (shared storage counts once), `lists`, `dicts`, `objects` and
+    `graph_nodes`."""
     types: dict[str, int]  # living objects by type, for types that the garbage collector tracks
     references: dict[str, int]
     """References to objects of the other types (numbers, strings), which cannot be counted themselves."""
@@ -96,6 +97,8 @@ def take_census(heap: Heap) -> Census:
             "tensors": len(heap.tensors),
             "arrays": len(heap.arrays),
             **sizes,
+            "lists": by_type[id(list)],
+            "dicts": by_type[id(dict)],
             "objects": len(heap.objects) - by_type[id(torch.UntypedStorage)],
             "graph_nodes": count_graph_nodes(heap.tensors),
         },

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import operator
 import sys
+import tracemalloc
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -53,6 +54,16 @@ def large_object_table(heap: Heap, min_mb: float = 10.0) -> str:
     """Return the largest objects of at least `min_mb` MiB as a table."""
     rows = [asdict(item) for item in largest_objects(heap, min_mb)]
     return table(rows, ("mb", "kind", "dtype", "device", "shape", "views", "referrer"))
+
+
+def allocation_table(earlier: tracemalloc.Snapshot | None, top: int = 10) -> tuple[tracemalloc.Snapshot, str]:
+    """Return the lines of code whose living allocations grew most since an earlier snapshot, with a new snapshot."""
+    taken = tracemalloc.take_snapshot()
+    rows = [
+        {"mb": grown.size / MB, "change": grown.size_diff / MB, "blocks": grown.count, "allocated at": grown.traceback}
+        for grown in taken.compare_to(earlier or tracemalloc.Snapshot((), 1), "lineno")[:top]
+    ]
+    return taken, table(rows, ("mb", "change", "blocks", "allocated at"))
 
 
 Candidate = tuple[LargeObject, list[Any]]

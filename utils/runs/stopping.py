@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 
 from utils.errors import StopRequested
+from utils.memory.clean_up import gpu_memory
 from utils.memory.guard import MB, MemoryGuard, release_free_memory
-from utils.memory.profiler import gpu_memory
 
 logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -1,0 +1,40 @@
+"""Garbage and the GPU's cache, given back between two phases of work."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import NamedTuple
+
+import psutil
+import torch
+
+from utils.memory.guard import MB
+
+
+class CleanUp(NamedTuple):
+    """Cost of a clean-up, and what it gave back."""
+
+    seconds: float
+    freed_mb: float
+    gpu_freed_mb: float
+
+
+def clean_up() -> CleanUp:
+    """Collect garbage, and return the cached memory of CUDA devices that is not in use."""
+    process, started = psutil.Process(), time.perf_counter()
+    resident, (_, reserved) = process.memory_info().rss, gpu_memory()
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    seconds = time.perf_counter() - started
+    freed = resident - process.memory_info().rss, reserved - gpu_memory()[1]
+    return CleanUp(seconds, *(max(0, freed_bytes) / MB for freed_bytes in freed))
+
+
+def gpu_memory() -> tuple[int, int]:
+    """Return the bytes allocated and reserved on all CUDA devices; never starts CUDA itself."""
+    if not torch.cuda.is_initialized():
+        return 0, 0
+    devices = range(torch.cuda.device_count())
+    return sum(map(torch.cuda.memory_allocated, devices)), sum(map(torch.cuda.memory_reserved, devices))
