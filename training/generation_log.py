@@ -74,11 +74,7 @@ class GenerationLog:
             self._allowed -= done.seconds
             self._clean_up_seconds = done.seconds
             self.seconds[-1]["clean_up"] = self.seconds[-1].get("clean_up", 0.0) + done.seconds
-            logger.debug(
-                "clean-up after %s: %.3f s, gave back %.1f MB, %.1f MB of the GPU",
-                phase,
-                *done,
-            )
+            logger.debug("clean-up after %s: %.3f s, gave back %.1f MB, %.1f MB of the GPU", phase, *done)
 
     def _is_census_due(self, profiler: MemoryProfiler) -> bool:
         """Tell whether to count all objects, which takes about a second."""

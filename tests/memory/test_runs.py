@@ -16,6 +16,8 @@ import psutil
 import pytest
 import torch
 
+from tests.fuel_breaks.run_cases import run_config
+from tests.fuel_breaks.run_cases import trainer_of as trainer_of_fuel_breaks
 from tests.memory.thing import Thing
 from tests.tiny import learnable_market, tiny_trainer
 from training import generation_log
@@ -67,6 +69,12 @@ def test_a_trainer_has_two_environments_its_agents_a_champion_and_a_buffer(profi
     del trainer
     gc.collect()
     assert count_living() == dict.fromkeys(expected, 0)
+
+
+def test_a_trainer_of_fuel_breaks_has_two_environments_three_networks_and_a_buffer(profiler: MemoryProfiler) -> None:
+    trainer = trainer_of_fuel_breaks(run_config())
+    trainer.run_generation()
+    assert count_living() == {"environments": 2, "agents": 3, "replay_buffers": 1}
 
 
 LEAKS: list[tuple[int, str, Callable[[ERLTrainer], Any]]] = [
