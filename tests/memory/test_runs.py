@@ -46,7 +46,7 @@ STEPPING_MB = (500.0, 600.0, 640.0, 640.0, 640.1, 680.0, 680.0, 680.1, 680.1, 72
 
 
 def trainer_of(profiler: MemoryProfiler, population: int = 16) -> ERLTrainer:
-    log = GenerationLog(20, torch.device("cpu"), profiler, census_every=1)
+    log = GenerationLog(20, torch.device("cpu"), profiler)
     trainer = tiny_trainer(learnable_market(), evolution=EvolutionConfig(population_size=population), log=log)
     profiler.log_memory("baseline")
     return trainer
@@ -105,8 +105,6 @@ def test_leaked_owners_are_named_by_the_second_generation(
     assert train(profiler, trainer).endswith(f"; growing: {owner}")
     leak = profiler.leaks()[0]
     assert (leak.kind, leak.per_visit) == (owner, 10)
-    for _ in range(2):  # then censuses see what the owners hold, too
-        assert train(profiler, trainer).endswith(f"; growing: {owner}")
     trainer.evaluate_population = evaluate  # type: ignore[method-assign]
     assert "growing" not in train(profiler, trainer)
 
