@@ -95,7 +95,7 @@ class Supervisor:
 
     def supervise(self, words: list[str]) -> int:
         """Run the program until it ends for good; return its exit code."""
-        failures = 0
+        failures, earlier = 0, newest_run(files_of_runs(self._runs))
         while True:
             before = self._generations()
             code = self._play(words)
@@ -111,7 +111,8 @@ class Supervisor:
             logger.info("it is resumed in %.0f s", seconds)
             if self._stopped.wait(seconds):
                 return code
-            if (begun := newest_run(files_of_runs(self._runs))) is not None:
+            begun = newest_run(files_of_runs(self._runs))
+            if "--resume" not in words and begun is not None and begun != earlier:
                 words = begun.resume
 
     def _play(self, words: list[str]) -> int:

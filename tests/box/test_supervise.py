@@ -18,6 +18,8 @@ STUB = """
 echo "$*" >> words
 code=$(head -1 codes)
 sed -i 1d codes
+[ "$code" = unborn ] && exit 1
+mkdir -p runs/one && touch runs/one/config.json
 case $code in
   saved*) mkdir -p runs/one/checkpoints/generation-$(wc -l < words); exit 1;;
   killed) kill -9 $$;;
@@ -30,8 +32,9 @@ esac
 def supervised(folder: Path, codes: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Supervisor, list[str]]:
     """A supervisor of a stub that ends as told, begun with `--run one`, and the arguments that it was called with."""
     monkeypatch.chdir(folder)
-    (folder / "runs" / "one").mkdir(parents=True)
-    (folder / "runs" / "one" / "config.json").touch()
+    for name in ("config.json", "summary.json"):
+        (folder / "runs" / "old").mkdir(parents=True, exist_ok=True)
+        (folder / "runs" / "old" / name).touch()
     (folder / "codes").write_text("\n".join(codes) + "\n")
     (folder / "words").touch()
     return Supervisor(folder / "runs", ["bash", "-c", STUB, "stub"], first_wait=0.0), ["--run", "one"]
@@ -58,6 +61,15 @@ def test_it_starts_the_program_again_where_that_helps(
     supervisor, words = supervised(tmp_path, codes, monkeypatch)
     assert supervisor.supervise(words) == ends_with
     assert (tmp_path / "words").read_text().splitlines() == ["--run one", *["--resume one"] * (starts - 1)]
+
+
+def test_a_run_that_never_began_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is an earlier run resumed in its place, nor are the arguments of a resumed one lost."""
+    supervisor, words = supervised(tmp_path, ["unborn", "1", "0", "1", "0"], monkeypatch)
+    assert supervisor.supervise(words) == 0
+    assert supervisor.supervise(["--resume", "one", "--generations", "9"]) == 0
+    begun, resumed = ["--run one", "--run one", "--resume one"], ["--resume one --generations 9"] * 2
+    assert (tmp_path / "words").read_text().splitlines() == begun + resumed
 
 
 def test_a_signal_reaches_the_program_and_ends_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
