@@ -83,9 +83,7 @@ def serving(runs_dir: Path, token: str, board: App | None = None) -> App:
             return _plain(respond, "405 Method Not Allowed", "read-only", [("Allow", "GET, HEAD")])
         if asked:
             cookie = f"{_COOKIE}={quote(token)}; Path=/; HttpOnly; SameSite=Lax"
-            # One slash: two would name another host.
-            headers = [("Location", "/" + quote(path).lstrip("/")), ("Set-Cookie", cookie)]
-            return _plain(respond, "302 Found", "", headers)
+            return _plain(respond, "302 Found", "", [("Location", quote(path)), ("Set-Cookie", cookie)])
         if board is not None and is_board:
             return board(environ, respond)
         found = shown_files(runs_dir)
