@@ -27,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served") / "runs"
     secret = folder.parent / "secret.png"
     secret.write_text("secret")
-    for run in ("one", "walk/fold-1", "fuel-breaks/two", "a b<c>"):
+    for run in ("one", "walk/fold-1", "fuel-breaks/two", "ü b<c>"):
         path = folder / run
         (path / "checkpoints" / "generation-000001").mkdir(parents=True)
         (path / "checkpoints" / "generation-000001" / "manifest.json").write_text("secret")
@@ -105,7 +105,7 @@ def test_a_browser_opens_the_address_once_and_keeps_a_cookie(port: int) -> None:
         ("/one/fitness.png", "image/png"),
         ("/walk/fold-1/report.html", "text/html"),
         ("/fuel-breaks/two/report.html", "text/html"),
-        ("/a%20b%3Cc%3E/report.html", "text/html"),
+        ("/%C3%BC%20b%3Cc%3E/report.html", "text/html"),
     ],
 )
 def test_files_of_runs_are_shown_and_head_has_no_content(port: int, path: str, kind: str) -> None:
@@ -151,7 +151,7 @@ def test_it_only_reads(runs: Path, port: int, method: str) -> None:
 def test_the_index_names_what_is_shown(runs: Path, port: int) -> None:
     page = ask(port, "/")[2].decode()
     assert page.count("<a href=") == len(shown_files(runs)) == 4 * 4
-    assert 'href="/a%20b%3Cc%3E/report.html"' in page and "<c>" not in page
+    assert 'href="/%C3%BC%20b%3Cc%3E/report.html"' in page and "<c>" not in page
 
 
 def test_tensorboard_reads_the_runs_behind_the_same_token(runs: Path) -> None:

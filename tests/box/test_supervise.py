@@ -126,3 +126,13 @@ def test_a_second_run_on_one_box_is_refused(tmp_path: Path) -> None:
             time.sleep(0.05)
         holder.kill()
     assert "process 77 trains here already" in box.log and "starting main.py" not in box.log
+
+
+def test_a_missing_key_is_named_and_nothing_is_started(tmp_path: Path) -> None:
+    box = Box.fresh(tmp_path / "container", tmp_path / "volume")
+    key = "/workspace/gcs-credentials.json"
+    bucket = {"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "my-bucket", "GOOGLE_APPLICATION_CREDENTIALS": key}
+    box.call("post_start.sh", **bucket)
+    while "expected" not in box.log:
+        time.sleep(0.05)
+    assert f"'{key}', which is absent" in box.log and "starting main.py" not in box.log and "Traceback" not in box.log

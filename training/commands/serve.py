@@ -73,7 +73,9 @@ def serving(runs_dir: Path, token: str, board: App | None = None) -> App:
     """
 
     def app(environ: dict[str, Any], respond: Respond) -> Iterable[bytes]:
-        path, method = environ.get("PATH_INFO", "/"), environ["REQUEST_METHOD"]
+        # WSGI hands over bytes as Latin-1.
+        path = environ.get("PATH_INFO", "/").encode("latin-1").decode("utf-8", "replace")
+        method = environ["REQUEST_METHOD"]
         asked = parse_qs(environ.get("QUERY_STRING", "")).get("token", [""])[0]
         if not any(_equal(token, one) for one in (asked, _carried(environ))):
             return _plain(respond, "401 Unauthorized", "expected the token: open the address that serve showed")
