@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from utils.cloud.settings import open_cloud
@@ -50,16 +51,25 @@ class Found:
 
 
 def newest_run(files: Mapping[str, float]) -> Found | None:
-    """Return the run that progressed last, by the times of files below the folder of runs or in a bucket."""
-    found = []
+    """Return the run that progressed last, by the times of files below the folder of runs or in a bucket.
+
+    One with settings alone, whose data may never have been accepted, does not hide an unfinished one.
+    """
+    begun: list[tuple[float, Found]] = []
+    alone: list[tuple[float, Found]] = []
     for name in files:
         folder, run = name.rpartition("/")[0], name.split("/")[-2:][0]
         for pattern, (command, last) in KINDS.items():
             if re.fullmatch(pattern, name):
-                metrics = (key for key in files if key.startswith(f"{folder}/") and key.endswith("metrics.jsonl"))
-                progress = max(files[key] for key in (name, *metrics))
-                found.append((progress, Found([*command, "--resume", run], f"{folder}/{last}" in files)))
-    return max(found, key=lambda one: one[0])[1] if found else None
+                own = [key for key in files if key.startswith(f"{folder}/")]
+                progress = max(files[key] for key in own if key == name or key.endswith("metrics.jsonl"))
+                found = Found([*command, "--resume", run], f"{folder}/{last}" in files)
+                (begun if len(own) > 1 else alone).append((progress, found))
+    by_time = itemgetter(0)
+    newest, hopeful = max(begun, key=by_time, default=None), max(alone, key=by_time, default=None)
+    if hopeful is not None and (newest is None or (newest[1].has_ended and newest[0] < hopeful[0])):
+        return hopeful[1]
+    return None if newest is None else newest[1]
 
 
 def files_of_runs(runs: Path) -> dict[str, float]:

@@ -102,6 +102,9 @@ def test_a_signal_ends_the_wait_for_a_retry(tmp_path: Path, monkeypatch: pytest.
         ("a/config.json=1 b/config.json=2 b/summary.json=9", Found(["--resume", "b"], True)),
         # What an evaluation writes later is no progress.
         ("a/config.json=1 a/summary.json=1 a/results.json=9 b/config.json=2", Found(["--resume", "b"], False)),
+        ("a/config.json=3 a/summary.json=3 b/config.json=2", Found(["--resume", "a"], True)),
+        # Settings alone may be those of a mistake.
+        ("a/config.json=1 a/market.json=1 b/config.json=2", Found(["--resume", "a"], False)),
         ("w/walk_forward.json=1 w/fold-1/config.json=2", Found(["walk-forward", *W], False)),
         ("w/walk_forward.json=1 w/fold-1/metrics.jsonl=4 a/config.json=3", Found(["walk-forward", *W], False)),
         ("w/walk_forward.json=1 w/fold-1/summary.json=2 w/report.html=2", Found(["walk-forward", *W], True)),
