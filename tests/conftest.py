@@ -11,6 +11,9 @@ from pathlib import Path
 # Processes side by side have a core each, and so have the programs that they start.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# On a rented machine, too, runs of tests stay away from its volume.
+os.environ.pop("RUNPOD_POD_ID", None)
+os.environ["BOX_VOLUME"] = "/no/volume"
 
 import pytest
 import torch

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from utils.config.kinds import (
+    RUNS,
     ClusterAddress,
     Device,
     ExtendedRunName,
@@ -21,6 +22,7 @@ from utils.config.kinds import (
     SavedRunName,
     SettingsFile,
     Threads,
+    limits,
 )
 from utils.config.settings import checked_dataclass
 from utils.config.trader import DEFAULT_DATA, Config, Rivals
@@ -61,7 +63,7 @@ class EvaluateArguments:
     """Days on which it is judged; each use of the holdout is counted."""
     data: InputFile | None = None
     """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
-    runs_dir: RunsFolder = Path("runs")
+    runs_dir: RunsFolder = RUNS
     random_pickers: PositiveInt = 1000
     """Random selections that the champion is compared with."""
     rivals: Rivals = "learned"
@@ -99,7 +101,7 @@ class SignalsArguments:
     """JSON file to write orders to as a list of requests to Alpaca; nothing is sent."""
     whole_shares: bool = False
     """Round the quantities in files for brokers down to whole shares."""
-    runs_dir: RunsFolder = Path("runs")
+    runs_dir: RunsFolder = RUNS
     device: Device = "cpu"
     threads: Threads = 1
 
@@ -112,7 +114,21 @@ class ReportArguments:
     """Names of the runs; the first one is drawn boldly."""
     output: Path | None = None
     """HTML file to write; default: report.html in the folder of all runs."""
-    runs_dir: RunsFolder = Path("runs")
+    runs_dir: RunsFolder = RUNS
+
+
+@checked_dataclass
+class ServeArguments:
+    """Show the runs' reports, pictures and logs, and TensorBoard, in a browser: read-only, for holders of a token.
+
+    The token is shown at the start; the variable SERVE_TOKEN sets another one.
+    """
+
+    runs_dir: RunsFolder = RUNS
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 listens to all networks, unencrypted."""
+    port: Annotated[int, limits("0 <= {} <= 65535")] = 6006
+    """Port to listen on; 0: a free one."""
 
 
 @checked_dataclass

@@ -6,6 +6,7 @@ from training.commands.arguments import (
     EvaluateArguments,
     PrepareArguments,
     ReportArguments,
+    ServeArguments,
     SignalsArguments,
     SweepArguments,
     TrainArguments,
@@ -22,6 +23,7 @@ COMMANDS = {
     "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation"),
     "signals": Command(SignalsArguments, "training.commands.signals:run_signals"),
     "report": Command(ReportArguments, "training.commands.report:run_report"),
+    "serve": Command(ServeArguments, "training.commands.serve:run_serve"),
     "walk-forward": Command(
         WalkForwardArguments, "training.commands.walk_forward:run_walk_forward", default_config, PROFILES
     ),

@@ -12,7 +12,7 @@ from models.fuel_breaks.config import QNetworkConfig
 from utils.config import kinds
 from utils.config.settings import checked_dataclass, require
 
-RUNS = Path("runs/fuel-breaks")
+RUNS = kinds.RUNS / "fuel-breaks"
 
 
 @checked_dataclass

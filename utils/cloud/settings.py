@@ -1,10 +1,12 @@
-"""The object store that the environment names."""
+"""The object store that the environment names, and the key that opens it."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from utils.cloud.store import LocalStore, ObjectStore, RetryPolicy
 from utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+KEY, KEY_CONTENTS = "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_APPLICATION_CREDENTIALS_JSON"
+_KEY_FILE = Path(".config", "erl-trader", "gcs-credentials.json")
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
@@ -33,11 +37,51 @@ def open_cloud(environ: Mapping[str, str] = os.environ, policy: RetryPolicy | No
         return LocalStore(Path(bucket), policy)
     if not _BUCKET_NAME.fullmatch(bucket):
         raise ConfigError(f"expected CLOUD_BUCKET to be a bucket's name (without gs:// or a path), got {bucket!r}")
-    # The value is not shown: people put the key itself there.
-    key = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    if key and not os.access(key, os.R_OK):
-        raise ConfigError("expected GOOGLE_APPLICATION_CREDENTIALS to be the path of a readable file, got another text")
+    _provide_key(environ)
     logger.info("cloud: uploads go to the bucket %s", bucket)
     from utils.cloud.gcs import GcsStore  # imported late: it takes a second, and most runs do not need it
 
     return GcsStore(bucket, project or None, policy)
+
+
+def _provide_key(environ: Mapping[str, str]) -> None:
+    """Check the key file that the environment names, or write the key that it holds to a file and name that.
+
+    Without either, the library looks for credentials where Google's own tools leave them.
+    """
+    path, contents = environ.get(KEY, ""), environ.get(KEY_CONTENTS, "")
+    if path and os.access(path, os.R_OK):
+        return
+    if contents:
+        os.environ[KEY] = str(_write_key(contents))  # where the library reads it
+    elif path:
+        # People put the key itself there, which is not shown.
+        named = re.fullmatch(r"[~./][\w~./ -]{0,250}|[\w.-]{1,100}\.json", path)
+        got = f"{path!r}, which is absent or unreadable" if named else "another text"
+        raise ConfigError(
+            f"expected {KEY} to be the path of a readable file, got {got}; copy the key there, or put its contents "
+            f"into {KEY_CONTENTS}"
+        )
+
+
+def _write_key(contents: str) -> Path:
+    """Write a key to a file in the home folder that only its owner can read; return its path."""
+    try:
+        is_key = isinstance(json.loads(contents), dict)
+    except ValueError:
+        is_key = False
+    if not is_key:
+        raise ConfigError(
+            f"expected the contents of a key file (JSON) in {KEY_CONTENTS}, got another text, which is not shown; if "
+            "it should stand for a secret, create a secret of that name"
+        )
+    path = Path.home() / _KEY_FILE
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # with mode 600
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(contents)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ConfigError(f"expected to keep the key of {KEY_CONTENTS} in {path}, got: {error.strerror}") from None
+    return path

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,6 +105,9 @@ ExtendedRunName = Annotated[
     "Start a new run with the settings and genes of the named run, or the newest one, on data extended since then.",
     Mark.NEWEST_IF_BARE,
 ]
+VOLUME = Path(os.environ.get("BOX_VOLUME", "/workspace"))
+"""Where a rented machine mounts its volume, which outlives the machine."""
+RUNS = VOLUME / "runs" if "RUNPOD_POD_ID" in os.environ or VOLUME.is_dir() else Path("runs")
 RunsFolder = Annotated[Path, "Folder of all runs.", Mark.FREE]
 MemoryLimit = Annotated[
     NonNegativeFloat,

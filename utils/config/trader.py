@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from utils.config.kinds import (
+    RUNS,
     Device,
     InnerShare,
     InputFile,
@@ -55,7 +55,7 @@ KIND_RULES: Mapping[str, Mapping[str, float]] = {
     "edges": {"max_new_positions_per_day": 5},
 }
 """Trading rules that --synthetic.kind implies unless others are given."""
-DEFAULT_DATA = Path("data/stock_data.parquet")
+DEFAULT_DATA = RUNS.parent / "data" / "stock_data.parquet"
 
 
 @checked_dataclass
@@ -259,7 +259,7 @@ class Config:
     device: Device = "auto"
     run: RunName = None
     resume: ResumedRunName = None
-    runs_dir: RunsFolder = Path("runs")
+    runs_dir: RunsFolder = RUNS
     keep_checkpoints: Annotated[PositiveInt, Mark.FREE] = 3
     """Newest checkpoints kept on disk."""
     plot_every: Annotated[PositiveInt, Mark.FREE] = 5

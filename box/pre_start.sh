@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Prepares the box; installs nothing. Fails if the host's driver is too old.
+set -uo pipefail
+here=$(dirname "$(readlink -f "$0")")
+volume=${BOX_VOLUME:-/workspace}
+
+mkdir -p "$volume/runs" "$volume/data"
+
+# A shell over SSH inherits nothing of the container's environment.
+(
+    umask 077
+    for name in $(compgen -e | grep -E '^(PATH|(BOX|CLOUD|CUDA|GOOGLE|NVIDIA|RUNPOD|SERVE)_\w+)$'); do
+        printf 'export %s=%q\n' "$name" "${!name}"
+    done > ~/.box_environment
+)
+grep -qsF .box_environment ~/.bashrc || printf '. ~/.box_environment\ncd %q\n' "$(dirname "$here")" >> ~/.bashrc
+
+bash "$here/check_driver.sh"

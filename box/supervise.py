@@ -1,0 +1,174 @@
+"""The supervisor of a box: runs the program, and resumes its newest unfinished run after a crash or a restart.
+
+`python -m box.supervise` resumes; with arguments of `main.py`, it begins a run with them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+
+from utils.cloud.settings import open_cloud
+from utils.config.kinds import RUNS
+from utils.errors import ProgramError
+from utils.runs.run_lock import wait_for_lost_owner
+
+logger = logging.getLogger("box")
+PROGRAM = Path(__file__).parents[1] / "main.py"
+PID_FILE = Path(f"{os.environ.get('BOX_ROOT', '')}/run/erl-trader.pid")
+MISTAKE = 2
+STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+MAX_FAILURES = 5
+"""Consecutive failures, without a generation between them, after which it gives up."""
+FIRST_WAIT, LONGEST_WAIT = 10.0, 300.0
+"""Seconds before the first retry, doubled for each one after it."""
+KINDS = {
+    r"[^/]+/config\.json": ((), "summary.json"),
+    r"[^/]+/walk_forward\.json": (("walk-forward",), "report.html"),
+    r"[^/]+/sweep_plan\.json": (("sweep",), "sweep.html"),
+    r"fuel-breaks/[^/]+/config\.json": (("fuel-breaks", "train"), "summary.json"),
+}
+"""By the file with which a kind of run begins, its command and the file that ends it."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The run that progressed last."""
+
+    resume: list[str]
+    """Arguments of `main.py` that resume it."""
+    has_ended: bool
+
+
+def newest_run(files: Mapping[str, float]) -> Found | None:
+    """Return the run that progressed last, by the times of files below the folder of runs or in a bucket.
+
+    One with settings alone, whose data may never have been accepted, does not hide an unfinished one.
+    """
+    begun: list[tuple[float, Found]] = []
+    alone: list[tuple[float, Found]] = []
+    for name in files:
+        folder, run = name.rpartition("/")[0], name.split("/")[-2:][0]
+        for pattern, (command, last) in KINDS.items():
+            if re.fullmatch(pattern, name):
+                own = [key for key in files if key.startswith(f"{folder}/")]
+                progress = max(files[key] for key in own if key == name or key.endswith("metrics.jsonl"))
+                found = Found([*command, "--resume", run], f"{folder}/{last}" in files)
+                (begun if len(own) > 1 else alone).append((progress, found))
+    by_time = itemgetter(0)
+    newest, hopeful = max(begun, key=by_time, default=None), max(alone, key=by_time, default=None)
+    if hopeful is not None and (newest is None or (newest[1].has_ended and newest[0] < hopeful[0])):
+        return hopeful[1]
+    return None if newest is None else newest[1]
+
+
+def files_of_runs(runs: Path) -> dict[str, float]:
+    """Return the settings, metrics and results below a folder of runs, with their times."""
+    paths = [path for depth in ("*/", "*/*/") for end in ("json*", "html") for path in runs.glob(f"{depth}*.{end}")]
+    return {path.relative_to(runs).as_posix(): path.stat().st_mtime for path in paths}
+
+
+def to_resume(runs: Path) -> list[str] | None:
+    """Return the arguments that resume the newest run, here or else in the cloud; None if it has ended.
+
+    Raises ProgramError for a cloud that cannot be used.
+    """
+    found = newest_run(files_of_runs(runs))
+    if found is None and (store := open_cloud()) is not None:
+        found = newest_run(store.list(""))
+    return None if found is None or found.has_ended else found.resume
+
+
+class Supervisor:
+    """The program's process, started again where that helps, and the signal that stops both."""
+
+    def __init__(self, runs: Path, program: Sequence[str], first_wait: float = FIRST_WAIT) -> None:
+        self._runs, self._program, self._first_wait = runs, program, first_wait
+        self._child: subprocess.Popen[bytes] | None = None
+        self._stopped = threading.Event()
+
+    def stop(self, number: int, _: object) -> None:
+        """Hand a signal on to the program; as a signal handler."""
+        self._stopped.set()
+        if self._child is not None:
+            self._child.send_signal(number)
+
+    def supervise(self, words: list[str]) -> int:
+        """Run the program until it ends for good; return its exit code."""
+        failures, earlier = 0, newest_run(files_of_runs(self._runs))
+        while True:
+            before = self._generations()
+            code = self._play(words)
+            logger.info("the program ended with exit code %d", code)
+            if code in (0, MISTAKE, *STOPPED) or self._stopped.is_set():
+                return code
+            # At the memory limit, too, a new process may get further than the last one.
+            failures = 1 if self._generations() != before else failures + 1
+            if failures == MAX_FAILURES:
+                logger.error("given up after %d failures without a generation between them", failures)
+                return code
+            seconds = min(self._first_wait * 2 ** (failures - 1), LONGEST_WAIT)
+            logger.info("it is resumed in %.0f s", seconds)
+            if self._stopped.wait(seconds):
+                return code
+            begun = newest_run(files_of_runs(self._runs))
+            if "--resume" not in words and begun is not None and begun != earlier:
+                words = begun.resume
+
+    def _play(self, words: list[str]) -> int:
+        for name in words[words.index("--resume") + 1 :][:1] if "--resume" in words else ():
+            # A lost machine's lock outlives it for a while; one that is renewed shows that the run goes on elsewhere.
+            wait_for_lost_owner(self._runs.joinpath(*("fuel-breaks" for word in words if word == "fuel-breaks"), name))
+        logger.info("starting main.py %s", " ".join(words))
+        self._child = subprocess.Popen([*self._program, *words])
+        if self._stopped.is_set():
+            self._child.terminate()
+        return self._child.wait()
+
+    def _generations(self) -> set[Path]:
+        """Return the saved generations; each new one changes them."""
+        return {path for depth in ("*/", "*/*/") for path in self._runs.glob(f"{depth}checkpoints/generation-*")}
+
+
+def main(arguments: list[str]) -> int:
+    """Begin a run with these arguments, or resume one; return the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s box: %(message)s")
+    if any(word.partition("=")[0] in ("--runs-dir", "--runs_dir") for word in arguments):
+        logger.error("expected no --runs-dir, got one; runs that are resumed lie in %s", RUNS)
+        return MISTAKE
+    with PID_FILE.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            logger.error("process %s trains here already", file.read())
+            return MISTAKE
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        supervisor = Supervisor(RUNS, [sys.executable, str(PROGRAM)])
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, supervisor.stop)
+        try:
+            words = arguments or to_resume(RUNS)
+        except ProgramError as error:
+            logger.error("%s", error)
+            return error.exit_code
+        if words is None:
+            logger.info("no unfinished run in %s: start one with `train`", RUNS)
+            return 0
+        return supervisor.supervise(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

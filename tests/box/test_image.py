@@ -1,0 +1,72 @@
+"""The image follows the rules that can be checked without building it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+
+import pytest
+
+from tests.box.emulated import ROOT, SCRIPTS
+
+TEXT = (SCRIPTS / "Dockerfile").read_text(encoding="utf-8")
+CODE = re.sub(r"(?m)^#.*\n", "", TEXT).replace("\\\n", " ")
+LINES = [line for line in CODE.splitlines() if line.strip()]
+STEPS = [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in LINES]
+IN_SCRIPTS = {path.name: path.read_text(encoding="utf-8") for path in SCRIPTS.glob("*.sh")}
+
+
+def steps(word: str) -> list[str]:
+    return [rest for name, rest in STEPS if name == word]
+
+
+def test_the_base_is_pinned_and_fits_torch() -> None:
+    (base,) = steps("FROM")
+    found = re.fullmatch(r"nvidia/cuda:(\d+\.\d+)\.\d+-base-ubuntu24\.04", base)
+    settings = dict(re.findall(r"(\w+)=(\S+)", " ".join(steps("ENV"))))
+    assert found and found[1] == settings["BOX_CUDA"] and settings["NVIDIA_DISABLE_REQUIRE"] == "1"
+    # What the scripts assume without the image's settings is what the image sets.
+    for name in ("BOX_MIN_DRIVER", "BOX_CUDA"):
+        assert f"${{{name}:-{settings[name]}}}" in IN_SCRIPTS["check_driver.sh"]
+    torch = re.search(r"(?m)^torch==(\S+)$", (ROOT / "requirements-lock.txt").read_text())
+    assert torch and f"torch {torch[1]} " in TEXT, "state the CUDA version that the locked torch is built for"
+
+
+def test_what_runs_is_built_in_outside_of_the_volume() -> None:
+    installed = " ".join(steps("RUN"))
+    assert "-c requirements-lock.txt" in installed and "-r requirements.txt" in installed
+    assert "/workspace" not in CODE
+    for name, text in IN_SCRIPTS.items():
+        assert not re.search(r"\b(pip|apt|apt-get|curl|wget|git)\b", text), name
+
+
+def test_no_signal_is_lost_on_its_way() -> None:
+    assert steps("ENTRYPOINT") == ["[]"]
+    (command,) = steps("CMD")
+    assert command == '["/opt/erl-trader/box/start.sh"]' and steps("WORKDIR") == ["/opt/erl-trader"]
+    for name in re.findall(r"/opt/erl-trader/(box/\S+\.sh)", CODE):
+        assert (ROOT / name).stat().st_mode & 0o100, f"{name} is not executable"
+
+
+def test_there_are_no_secrets_and_no_hosts_of_registries() -> None:
+    assert not re.search(r"(?i)(secret|token|password|private|credential)", CODE)
+    assert "://" not in TEXT + "".join(IN_SCRIPTS.values())
+    ignored = (SCRIPTS / "Dockerfile.dockerignore").read_text().splitlines()
+    assert {".git", "runs", "*.json", "data/*.parquet"} <= set(ignored)
+
+
+@pytest.mark.parametrize("name", sorted(IN_SCRIPTS))
+def test_scripts_parse(name: str) -> None:
+    assert IN_SCRIPTS[name].startswith("#!/usr/bin/env bash\n#") and "set -uo pipefail" in IN_SCRIPTS[name]
+    subprocess.run(["bash", "-n", str(SCRIPTS / name)], check=True)
+
+
+@pytest.mark.parametrize("linter", ["hadolint Dockerfile", "shellcheck -x *.sh"])
+def test_linters_agree(linter: str) -> None:
+    tool, pattern = shlex.split(linter)[0], shlex.split(linter)[-1]
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed")
+    done = subprocess.run([tool, *map(str, SCRIPTS.glob(pattern))], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

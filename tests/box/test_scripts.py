@@ -1,0 +1,123 @@
+"""The scripts of the box: driver, environment, SSH, and the signal that reaches the run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.box.emulated import ROOT, Box
+
+SECRET = '{"type": "service_account",\n "private_key": "-----BEGIN\\nit\'s $HOME \\"quoted\\""}'
+SUPERVISOR = """
+[ "$2" = box.supervise ] || exit 9
+exec 9>>"$BOX_ROOT/run/erl-trader.pid"
+flock 9
+trap 'echo SIGTERM; kill $!; exit 143' TERM
+echo -n $$ > "$BOX_ROOT/run/erl-trader.pid"
+echo "supervising $*"
+sleep 60 &
+wait $!
+"""
+"""In place of python: it holds the lock and says when the signal has come."""
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    return Box.fresh(tmp_path / "container", tmp_path / "volume")
+
+
+def test_the_environment_is_there_over_ssh_and_private(box: Box) -> None:
+    variables = {"GOOGLE_APPLICATION_CREDENTIALS_JSON": SECRET, "CLOUD_BUCKET": "my-bucket", "OTHER": "x"}
+    for _ in range(2):  # the container's disk outlives a restart
+        code, shown = box.call("pre_start.sh", **variables)
+        assert code == 0 and "private_key" not in shown and "driver 580.95.05 runs CUDA 13.0" in shown
+    file = box.root / "home" / ".box_environment"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert (box.root / "home" / ".bashrc").read_text().count(".box_environment") == 1
+    assert (box.volume / "runs").is_dir() and (box.volume / "data").is_dir()
+    told = "import json, os; print(json.dumps(dict(os.environ)))"
+    login = f'. "$HOME/.bashrc"; pwd; {shlex.quote(sys.executable)} -c {shlex.quote(told)}'
+    bare = {"HOME": str(file.parent), "PATH": "/bin"}
+    folder, found = subprocess.check_output(["bash", "-c", login], env=bare, text=True).splitlines()
+    there = json.loads(found)
+    assert there["GOOGLE_APPLICATION_CREDENTIALS_JSON"] == SECRET and there["CLOUD_BUCKET"] == "my-bucket"
+    assert there["BOX_VOLUME"] == str(box.volume) and "OTHER" not in there and folder == str(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("driver", "code", "says"),
+    [
+        ("580.65.06", 0, "driver 580.65.06 runs CUDA 13.0"),
+        ("591.4", 0, "driver 591.4 runs CUDA 13.0"),
+        ("570.195.03", 1, "needs driver >= 580 for CUDA 13.0, found 570.195.03: rent a machine with a newer one"),
+        ("Failed to initialize NVML", 1, "found none that answers (Failed to initialize NVML)"),
+        (None, 0, "no GPU here: training runs on the CPU"),
+    ],
+)
+def test_the_driver_is_checked_in_one_line(tmp_path: Path, driver: str | None, code: int, says: str) -> None:
+    box = Box.fresh(tmp_path / "container", tmp_path / "volume", driver)
+    ended, shown = box.call("check_driver.sh")
+    assert ended == code and says in shown and len(shown.splitlines()) == 1
+
+
+def test_an_old_driver_leaves_ssh_and_starts_no_run(tmp_path: Path) -> None:
+    box = Box.fresh(tmp_path / "container", tmp_path / "volume", driver="535.104.05")
+    box.stub("python", f"touch {tmp_path}/trained")
+    container = box.start("start.sh", PUBLIC_KEY="ssh-ed25519 AAAA me")
+    called = box.root / "called"
+    while not called.exists() or "service ssh start" not in called.read_text():
+        time.sleep(0.02)
+    time.sleep(0.2)
+    container.terminate()
+    shown = container.communicate()[0]
+    assert "needs driver >= 580 for CUDA 13.0, found 535.104.05" in shown and not (tmp_path / "trained").exists()
+    keys = box.root / "home" / ".ssh" / "authorized_keys"
+    assert keys.read_text() == "ssh-ed25519 AAAA me\n" and stat.S_IMODE(keys.stat().st_mode) == 0o600
+    # By hand, too, it would train on the CPU for days.
+    code, shown = box.call("post_start.sh", "--run", "one")
+    assert code == 1 and "found 535.104.05" in shown and not (tmp_path / "trained").exists()
+
+
+def test_sigterm_reaches_the_supervisor_before_the_container_ends(box: Box) -> None:
+    box.stub("python", SUPERVISOR)
+    container = box.start("start.sh")
+    while "supervising" not in box.log:
+        time.sleep(0.02)
+    container.terminate()
+    container.communicate()
+    assert container.returncode == 128 + signal.SIGTERM and box.log.splitlines()[-1] == "SIGTERM"
+    assert not (box.root / "called").exists()  # no key, no SSH
+
+
+def test_nothing_is_resumed_where_that_is_switched_off(box: Box) -> None:
+    box.stub("python", "touch trained")
+    code, shown = box.call("post_start.sh", BOX_RESUME="0")
+    assert code == 0 and "nothing is resumed" in shown and not (box.root / "trained").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_volume_starts_no_run_and_says_so(box: Box) -> None:
+    box.stub("python", "touch trained")
+    (box.volume / "train.log").symlink_to("/dev/full")
+    code, shown = box.call("post_start.sh")
+    assert code == 1 and "No space left on device" in shown and not (box.root / "trained").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_on_volume"),
+    [({"RUNPOD_POD_ID": "abc", "BOX_VOLUME": "/no/volume"}, True), ({"BOX_VOLUME": "/no/volume"}, False), ({}, True)],
+)
+def test_runs_and_data_lie_on_the_volume_of_a_box(box: Box, variables: dict[str, str], is_on_volume: bool) -> None:
+    told = "from utils.config.trader import DEFAULT_DATA, Config; print(Config().runs_dir, DEFAULT_DATA)"
+    environment = box.environment(PYTHONPATH=str(ROOT), **variables)
+    shown = subprocess.check_output([sys.executable, "-c", told], env=environment, text=True).split()
+    at = Path(variables.get("BOX_VOLUME", str(box.volume))) if is_on_volume else Path()
+    assert [Path(one) for one in shown] == [at / "runs", at / "data" / "stock_data.parquet"]

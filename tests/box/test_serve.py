@@ -1,0 +1,192 @@
+"""Reports over HTTP: only for holders of the token, only to read, and nothing but what is meant to be shown."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from main import main
+from training.commands import serve
+from training.commands.serve import open_server, serving, shown_files
+from utils.runs.run_log import RunLog
+
+TOKEN = "a token/with+signs"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of every depth, with files that are shown and others that are not."""
+    folder = tmp_path_factory.mktemp("served") / "runs"
+    secret = folder.parent / "secret.png"
+    secret.write_text("secret")
+    for run in ("one", "walk/fold-1", "fuel-breaks/two", "ü b<c>"):
+        path = folder / run
+        (path / "checkpoints" / "generation-000001").mkdir(parents=True)
+        (path / "checkpoints" / "generation-000001" / "manifest.json").write_text("secret")
+        (path / "config.json").write_text("secret")
+        (path / "report.html").write_text(f"<p>report of {run}")
+        (path / "run.log").write_text("a line\n")
+        (path / "summary.json").write_text("{}")
+        (path / "fitness.png").write_bytes(b"\x89PNG")
+    (folder / "one" / "leak.png").symlink_to(secret)
+    log = RunLog(folder / "one")
+    log.append({"generation": 1, "fitness": {"mean": 0.5}})
+    log.close()
+    return folder
+
+
+@contextlib.contextmanager
+def served(runs: Path, board: serve.App | None) -> Iterator[int]:
+    with open_server(serving(runs, TOKEN, board), "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def port(runs: Path) -> Iterator[int]:
+    with served(runs, None) as port:
+        yield port
+
+
+def ask(port: int, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> Answer:
+    """Send a request exactly as given; http.client changes no path."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request(method, path, headers=BEARER if headers is None else headers)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer "},
+        {"Authorization": f"Bearer {TOKEN}x"},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Cookie": "token="},
+        {"Cookie": "token=%FF%00"},
+        {"Cookie": f"other={TOKEN}"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/one/report.html", "/?token=", "/?token=wrong", "/absent", "/tensorboard/"])
+def test_without_the_token_nothing_is_told(port: int, path: str, headers: dict[str, str]) -> None:
+    status, _, body = ask(port, path, headers)
+    assert status == 401 and b"report of" not in body and b"fold-1" not in body
+
+
+def test_a_browser_opens_the_address_once_and_keeps_a_cookie(port: int) -> None:
+    status, headers, _ = ask(port, "/one/report.html?token=a+token%2Fwith%2Bsigns", {})
+    assert status == 302 and headers["Location"] == "/one/report.html"
+    cookie = headers["Set-Cookie"]
+    assert "HttpOnly" in cookie and "SameSite" in cookie
+    status, headers, body = ask(port, headers["Location"], {"Cookie": f"x=1; {cookie.partition(';')[0]}"})
+    assert (status, body) == (200, b"<p>report of one") and headers["Content-Type"].startswith("text/html")
+    assert headers["Cache-Control"] == "no-store" and headers["X-Content-Type-Options"] == "nosniff"
+    # A redirect stays here.
+    assert ask(port, "//elsewhere/?token=a+token%2Fwith%2Bsigns", {})[1]["Location"] == "/elsewhere/"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/one/summary.json", "application/json"),
+        ("/one/run.log", "text/plain"),
+        ("/one/fitness.png", "image/png"),
+        ("/walk/fold-1/report.html", "text/html"),
+        ("/fuel-breaks/two/report.html", "text/html"),
+        ("/%C3%BC%20b%3Cc%3E/report.html", "text/html"),
+    ],
+)
+def test_files_of_runs_are_shown_and_head_has_no_content(port: int, path: str, kind: str) -> None:
+    status, headers, body = ask(port, path)
+    assert status == 200 and body and headers["Content-Type"].startswith(kind)
+    assert int(headers["Content-Length"]) == len(body)
+    status, told, nothing = ask(port, path, method="HEAD")
+    assert status == 200 and nothing == b"" and told["Content-Length"] == headers["Content-Length"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret.png",
+        "/one/../../secret.png",
+        "/%2e%2e/secret.png",
+        "/one/%2e%2e/%2e%2e/secret.png",
+        "/one%2f..%2f..%2fsecret.png",
+        "/..%5csecret.png",
+        "//etc/passwd",
+        "/etc/passwd",
+        "/one/./report.html",
+        "/one//report.html",
+        "/one/leak.png",
+        "/one/config.json",
+        "/one/checkpoints/generation-000001/manifest.json",
+        "/one/",
+        "/one/report.html%00.png",
+    ],
+)
+def test_nothing_else_is_there(port: int, path: str) -> None:
+    status, _, body = ask(port, path)
+    assert status == 404 and b"secret" not in body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_it_only_reads(runs: Path, port: int, method: str) -> None:
+    before = sorted(runs.rglob("*"))
+    status, headers, _ = ask(port, "/one/report.html", method=method)
+    assert status == 405 and headers["Allow"] == "GET, HEAD" and sorted(runs.rglob("*")) == before
+
+
+def test_the_index_names_what_is_shown(runs: Path, port: int) -> None:
+    page = ask(port, "/")[2].decode()
+    assert page.count("<a href=") == len(shown_files(runs)) == 4 * 4
+    assert 'href="/%C3%BC%20b%3Cc%3E/report.html"' in page and "<c>" not in page
+
+
+def test_tensorboard_reads_the_runs_behind_the_same_token(runs: Path) -> None:
+    pytest.importorskip("tensorboard")
+    board = serve._tensorboard(runs)
+    with served(runs, board) as port:
+        assert ask(port, "/tensorboard/data/environment", {})[0] == 401
+        assert ask(port, "/tensorboard/")[0] == 200 and b'href="/tensorboard/"' in ask(port, "/")[2]
+        status, _, body = ask(port, "/tensorboard/data/environment")
+        assert status == 200 and json.loads(body)["data_location"] == str(runs)
+        assert ask(port, "/tensorboard/../../secret.png")[0] != 200
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(
+    port: int, runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "_tensorboard", lambda _: None)
+    assert main(["serve", "--runs-dir", str(runs), "--port", str(port)]) == 2
+    shown = capsys.readouterr().err
+    assert f"127.0.0.1:{port}" in shown and "Traceback" not in shown
+
+
+@pytest.mark.parametrize("given", ["", "chosen"])
+def test_it_listens_here_only_and_shows_a_token_of_its_own(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    bound: list[object] = []
+
+    def once(server: serve.WSGIServer) -> None:
+        bound.append(server.server_address[0])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serve, "_tensorboard", lambda _: None)
+    monkeypatch.setattr(serve._Server, "serve_forever", once)
+    monkeypatch.setenv(serve.TOKEN, given)
+    assert main(["serve", "--runs-dir", str(runs), "--port", "0"]) == 130
+    shown = capsys.readouterr().err
+    assert bound == ["127.0.0.1"] and ("?token=" in shown) == (not given) and "chosen" not in shown
