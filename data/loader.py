@@ -174,8 +174,8 @@ class StockDataLoader:
 def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:
     if not path.exists():
         raise DataError(
-            f"expected a parquet file of daily bars, but {path} does not exist; check the path, or make one of CSVs with "
-            "`python main.py prepare`"
+            f"expected a parquet file of daily bars, but {path} does not exist; check the path, or make one of CSVs "
+            "with `python main.py prepare`"
         )
     if path.is_dir():
         raise DataError(f"expected a parquet file, got the folder {path}; `python main.py prepare` makes one of CSVs")

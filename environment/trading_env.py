@@ -242,8 +242,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self._require_reset()
         if self._is_history_cleared:
             raise RuntimeError(
-                "expected the trades of the finished episode, but get_episode_summary has cleared them; call get_trades "
-                "before it"
+                "expected the trades of the finished episode, but get_episode_summary has cleared them; call "
+                "get_trades before it"
             )
         return trade_ledger(self.account, lane)
 

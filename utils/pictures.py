@@ -17,7 +17,7 @@ from utils.charts import Chart, tick_labels
 from utils.runs.durable import new_file
 
 # Okabe & Ito (2008): distinct for any colour vision.
-BLUE, ORANGE, VERMILION = "#0072B2", "#E69F00", "#D55E00"
+BLUE, ORANGE, VERMILION, GREEN = "#0072B2", "#E69F00", "#D55E00", "#009E73"
 GREY, INK = "#8A8A8A", "#333333"
 STYLES = (
     ("#0060a8", "-"),
@@ -34,8 +34,7 @@ STYLES = (
 
 def draw_chart(chart: Chart, path: Path, note: str | None = None) -> None:
     """Write a chart as PNG, with a note about the run below its own."""
-    notes = "\n".join(textwrap.fill(text, 120) for text in (chart.note, note) if text)
-    with picture(path, chart.title, notes) as (figure, axes):
+    with picture(path, chart.title, "\n".join(filter(None, (chart.note, note)))) as (figure, axes):
         _draw(chart, axes)
         outside_legend(figure, axes)
 
@@ -104,7 +103,9 @@ def new_figure(
     if title:
         figure.suptitle(title, fontsize=13, color=INK, x=0.01, ha="left")
     if note:
-        figure.supxlabel(note, fontsize=9, color=INK, style="italic", x=0.01, ha="left")
+        # About 13 characters of this size fit an inch.
+        lines = "\n".join(textwrap.fill(line, int(13.3 * width)) for line in note.splitlines())
+        figure.supxlabel(lines, fontsize=9, color=INK, style="italic", x=0.01, ha="left")
     return figure
 
 

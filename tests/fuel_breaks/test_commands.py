@@ -78,10 +78,19 @@ def test_a_run_leaves_records_a_summary_and_a_log(trained: Path) -> None:
     run = trained / "runs" / "fuel-breaks" / "one"
     assert [record["episodes"] for record in records(run)] == [4, 8]
     summary = json.loads((run / "summary.json").read_text())
+    untrained = summary["validation"]["untrained"]
+    assert all(record["validation"]["untrained"] == untrained for record in records(run))
     assert summary["episodes"] == 8 and summary["replay_bytes_per_transition"] < 200
     assert len(summary["rss_mb_per_generation"]) == 2
     log = (run / "run.log").read_text()
-    for words in ("GPU 0 MB allocated", "clean-ups gave back", "replay 24 / 80", "losses", "collection times"):
+    for words in (
+        "GPU 0 MB allocated",
+        "clean-ups gave back",
+        "replay 24 / 80",
+        "losses",
+        "collection times",
+        "clean-up 1 after episodes",
+    ):
         assert words in log, words
 
 

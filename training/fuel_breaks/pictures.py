@@ -19,7 +19,7 @@ from data.fuel_breaks.landscape import Landscape
 from environment.fuel_breaks.burn_state import Hazard
 from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
-from utils.pictures import BLUE, GREY, INK, ORANGE, VERMILION, new_figure, outside_legend, picture, save_figure
+from utils.pictures import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, new_figure, outside_legend, picture, save_figure
 from utils.runs.durable import new_file
 
 _COVERS = (
@@ -41,17 +41,20 @@ _FRAMES = 25
 
 def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | None = None) -> None:
     """Write a PNG of the reduction of the burned area on validation tiles over the episodes played."""
-    episodes = [record["episodes"] for record in records]
+    # Generation 0, whose score older runs do not hold.
+    first = {"agent": "untrained", "best": "untrained"}
+    episodes = [0, *(record["episodes"] for record in records)]
     with picture(path, "Learning to place fuel breaks", note) as (figure, axes):
         for name, label, colour, style in (
             ("agent", "network", BLUE, "-"),
-            ("best", "best network so far", BLUE, ":"),
+            ("best", "best network so far", GREEN, ":"),
             ("adaptive_downstream_value", "adaptive downstream value", VERMILION, "--"),
         ):
-            values = [record["validation"][name] for record in records]
+            start = records[0]["validation"].get(first.get(name, name), np.nan)
+            values = [start, *(record["validation"][name] for record in records)]
             label = f"{label}\n{values[-1]:.1f} %"
             axes.plot(episodes, values, style, color=colour, label=label, marker="o", markersize=3)
-        returns = np.array([record["return_percent"] for record in records], dtype=np.float64)  # None becomes NaN
+        returns = np.array([None, *(record["return_percent"] for record in records)], dtype=np.float64)  # None: NaN
         axes.plot(episodes, returns, "-.", color=GREY, label=f"exploring, on training tiles\n{returns[-1]:.1f} %")
         axes.set_xlabel("Episodes played")
         axes.set_ylabel("Reduction of the burned area, %")
