@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -28,8 +29,16 @@ STYLES = (
     ("#2f83b3", "-"),
     ("#a3355c", "--"),
     ("#67717d", "-"),
+    ("#7a9b00", "--"),
+    ("#d35985", "-"),
+    ("#9b7ade", "--"),
+    ("#bc8537", "-"),
+    ("#4e9b85", "--"),
+    ("#6464c8", "-"),
+    ("#a67a85", "--"),
+    ("#43850b", "-"),
 )
-"""Colour and dashes by style, as on the page in its light theme."""
+"""Colour and dashes by style, as on the page in its light theme; no two lines of a chart share one."""
 
 
 def draw_chart(chart: Chart, path: Path, note: str | None = None) -> None:
@@ -65,6 +74,10 @@ def _draw(chart: Chart, axes: Axes) -> None:
         style = dict(zip(("color", "linestyle"), STYLES[line.style], strict=True)) | dots
         label = f"{line.label}\n{line.end}"
         axes.plot(chart.shares, line.values, linewidth=width, zorder=layer, label=label, **style)
+        known = np.pad(np.isfinite(line.values), 1)
+        alone = known[1:-1] & ~known[:-2] & ~known[2:]  # without neighbours to draw a line to
+        if alone.any() and not dots:
+            axes.plot(chart.shares[alone], line.values[alone], "o", color=style["color"], markersize=3, zorder=layer)
     for vertical in chart.verticals:
         name = vertical.label if len(chart.verticals) == 1 else None
         axes.axvline(vertical.share, color=GREY, linestyle=":", linewidth=0.9, label=name)

@@ -426,6 +426,7 @@ def test_colours_have_enough_contrast() -> None:
     ]
     assert len(themes) == 3
     light, dark, print_only = themes
+    dark = light | dark
     for theme in (light, dark, light | print_only):
         for text in ("ink", "muted", "gain", "loss"):
             assert min(contrast(theme[text], theme[ground]) for ground in ("paper", "surface")) >= 4.5, text
