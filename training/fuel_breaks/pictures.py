@@ -19,6 +19,7 @@ from data.fuel_breaks.landscape import Landscape
 from environment.fuel_breaks.burn_state import Hazard
 from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
+from utils.charts import percent
 from utils.pictures import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, new_figure, outside_legend, picture, save_figure
 from utils.runs.durable import new_file
 
@@ -93,7 +94,7 @@ def draw_breaks(
     for axes, (name, (cleared, reduction)) in zip(grid, placements.items(), strict=False):
         _ground(axes, landscape)
         _breaks(axes, cleared.reshape(landscape.shape))
-        _map_title(axes, name, f"burned area {-reduction:+.1f} %")
+        _map_title(axes, name, f"burned area {percent(-reduction)}")
     for axes in grid[len(placements) :]:
         axes.set_visible(False)
     _north_and_scale(grid[0], landscape)
@@ -116,17 +117,18 @@ def draw_burn_probability(
 ) -> None:
     """Write a PNG of the share of fires that burn each cell: without breaks, with them, and the decrease."""
     cleared = [np.zeros(judging.grid.cells, dtype=np.bool_), *placed.values()]
-    percent = [100 * np.isfinite(judging.burn(own)).mean(axis=0).reshape(landscape.shape) for own in cleared]
+    shares = [100 * np.isfinite(judging.burn(own)).mean(axis=0).reshape(landscape.shape) for own in cleared]
     maps = [own.reshape(landscape.shape) for own in cleared]
     figure = new_figure(3.4 * len(maps) + 4.6, 4.6, title, note)
     *grid, last = figure.subplots(1, len(maps) + 1)
-    for axes, name, values, breaks in zip(grid, ("no breaks", *placed), percent, maps, strict=True):
-        image = axes.imshow(values, cmap="cividis", vmin=0, vmax=float(percent[0].max()))
+    for axes, name, values, breaks in zip(grid, ("no breaks", *placed), shares, maps, strict=True):
+        image = axes.imshow(values, cmap="cividis", vmin=0, vmax=float(shares[0].max()))
         _map_title(axes, name, f"mean {values.mean():.1f} %")
         _breaks(axes, breaks, colour="white")
     figure.colorbar(image, ax=grid, shrink=0.75, location="bottom", label="Fires that burn the cell, %")
-    saved = percent[0] - percent[1]
-    change = last.imshow(saved, cmap="Purples", vmin=0, vmax=max(float(saved.max()), 1e-9))
+    saved = shares[0] - shares[1]
+    # Cleared cells are drawn over: what they save themselves would only pale the others.
+    change = last.imshow(saved, cmap="Purples", vmin=0, vmax=max(float(saved[~maps[1]].max(initial=0.0)), 1e-9))
     _breaks(last, maps[1], colour=VERMILION)
     _map_title(last, f"saved by the {next(iter(placed))}", f"mean {saved.mean():.1f} points")
     figure.colorbar(change, ax=last, shrink=0.9, location="bottom", label="Decrease, percentage points")
@@ -160,7 +162,7 @@ def draw_fire(
         Patch(color=_BURNED, label="burned"),
         _break_handle(),
     ]
-    figure.legend(handles=handles, loc="outside lower right", ncols=4, frameon=False, fontsize=9)
+    figure.legend(handles=handles, loc="outside upper right", ncols=4, frameon=False, fontsize=9)
     images = []
     for minute in np.linspace(0, judging.duration_minutes, _FRAMES).tolist():
         for axes, name, arrival, flames in sides:

@@ -23,8 +23,8 @@ LANDSCAPE = "landscape.json"
 GENERATED = "generated terrain: the result says nothing about a real place"
 UNTRAINED = "no generation has beaten the untrained network; train longer"
 PRIOR = (
-    "no generation has beaten the untrained network, whose values are its prior, the downstream value: it is the best "
-    "baseline (adaptive downstream value) and nothing learned; train longer"
+    "no generation has beaten the untrained network, which knows its prior only: the result is that of the best "
+    "baseline, adaptive downstream value; train longer"
 )
 
 
