@@ -38,25 +38,28 @@ _BACKING = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "no
 _MIN_RELIEF_M = 20.0  # flatter ground is drawn without contour lines
 _FRONT_MINUTES = 10.0
 _FRAMES = 25
+_HEURISTIC = "adaptive_downstream_value"
 
 
 def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | None = None) -> None:
     """Write a PNG of the reduction of the burned area on validation tiles over the episodes played."""
     # Generation 0, whose score older runs do not hold.
-    first = {"agent": "untrained", "best": "untrained"}
+    validations = [record["validation"] for record in records]
+    untrained = validations[0].get("untrained", np.nan)
+    begin = {"agent": untrained, "best": untrained, _HEURISTIC: validations[0][_HEURISTIC]}
     episodes = [0, *(record["episodes"] for record in records)]
     with picture(path, "Learning to place fuel breaks", note) as (figure, axes):
-        for name, label, colour, style in (
-            ("agent", "network", BLUE, "-"),
-            ("best", "best network so far", GREEN, ":"),
-            ("adaptive_downstream_value", "adaptive downstream value", VERMILION, "--"),
+        for name, label, colour, style, layer in (
+            ("agent", "network", BLUE, "-", 3),
+            ("best", "best network so far", GREEN, ":", 4),
+            (_HEURISTIC, "adaptive downstream value", VERMILION, "--", 2),
         ):
-            start = records[0]["validation"].get(first.get(name, name), np.nan)
-            values = [start, *(record["validation"][name] for record in records)]
+            values = [begin[name], *(validation[name] for validation in validations)]
             label = f"{label}\n{values[-1]:.1f} %"
-            axes.plot(episodes, values, style, color=colour, label=label, marker="o", markersize=3)
+            axes.plot(episodes, values, style, color=colour, label=label, marker="o", markersize=3, zorder=layer)
         returns = np.array([None, *(record["return_percent"] for record in records)], dtype=np.float64)  # None: NaN
-        axes.plot(episodes, returns, "-.", color=GREY, label=f"exploring, on training tiles\n{returns[-1]:.1f} %")
+        label = f"exploring, on training tiles\n{returns[-1]:.1f} %"
+        axes.plot(episodes, returns, "-.", color=GREY, label=label, marker="o", markersize=3)
         axes.set_xlabel("Episodes played")
         axes.set_ylabel("Reduction of the burned area, %")
         outside_legend(figure, axes)
