@@ -30,7 +30,7 @@ from data.features import (
     compute_features,
     normalization_stats,
 )
-from utils.config.trader import DataConfig
+from utils.config.trader import DEFAULT_DATA, DataConfig
 from utils.errors import DataError, first_line
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class StockDataLoader:
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path = DEFAULT_DATA,
         *,
         config: DataConfig = DEFAULT_CONFIG,
         investable: Path | None = None,
@@ -93,6 +93,7 @@ class StockDataLoader:
         """Set what `load_and_prepare` reads.
 
         Args:
+            path: a parquet file; the default, which `python main.py prepare` writes, lies below the working folder.
             investable: a text file, one ticker per line.
             with_volume: read shares traded as well, for a volume cap. They must be adjusted as prices are, so that
                 price x volume is the turnover: unadjusted volume would cut orders before a split too much.
@@ -123,13 +124,13 @@ class StockDataLoader:
         loader._frame, loader._investable = frame, investable_tickers
         return loader
 
-    def load_and_prepare(self) -> None:
-        """Read, check, repair and compute: afterwards the attributes hold the market.
+    def load_and_prepare(self) -> tuple[Float32Array, NormalizationStats]:
+        """Read, check, repair and compute; return `data_array` and the statistics of its training share.
 
-        `data_array` (days, columns, 9) float32, NaN where there is no bar or an indicator warms up; `dates` (days,)
-        datetime64[D]; `tickers` sorted, one per column; `investable_columns` indices of `tickers`; `volume` (days,
-        columns) float32, NaN where unknown, None unless requested. Raises `DataError` for an unusable file, column, row
-        or investable list.
+        Afterwards the attributes hold the market: `data_array` (days, columns, 9) float32, NaN where there is no bar or
+        an indicator warms up; `dates` (days,) datetime64[D]; `tickers` sorted, one per column; `investable_columns`
+        indices of `tickers`; `volume` (days, columns) float32, NaN where unknown, None unless requested. Raises
+        `DataError` for an unusable file, column, row or investable list.
         """
         if self._frame is None:
             table = _read_table(self.path, self._columns)
@@ -154,15 +155,17 @@ class StockDataLoader:
         last_days = bars.day[np.append(np.diff(bars.column) != 0, True)]
         if self._frame is None and (last_days == len(self.dates) - 1).all():
             logger.debug("No ticker stops early: probably survivors only, so results are flattered")
+        return self.data_array, self.compute_normalization_stats()
 
     def compute_normalization_stats(self, last_day: int | None = None) -> NormalizationStats:
         """Return mean and standard deviation of the stationary inputs over days 0 to `last_day`, inclusive.
 
-        By default the last day is the last of the training share. Raises `DataError` if there is no such day.
+        By default it is the last of the training share, which has at least one day. Raises `DataError` if there is no
+        such day.
         """
         days = len(self.dates)
         if last_day is None:
-            last_day = int(days * self.config.train_fraction) - 1
+            last_day = max(int(days * self.config.train_fraction) - 1, 0)
         if not 0 <= last_day < days:
             raise DataError(f"expected a last day in 0..{days - 1}, got {last_day}; load more days first")
         return normalization_stats(self.data_array, last_day)
@@ -170,7 +173,10 @@ class StockDataLoader:
 
 def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:
     if not path.exists():
-        raise DataError(f"expected a parquet file of daily bars, but {path} does not exist; check the path")
+        raise DataError(
+            f"expected a parquet file of daily bars, but {path} does not exist; check the path, or make one of CSVs "
+            "with `python main.py prepare`"
+        )
     if path.is_dir():
         raise DataError(f"expected a parquet file, got the folder {path}; `python main.py prepare` makes one of CSVs")
     try:

@@ -81,6 +81,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self.rules = rules or EnvironmentConfig()
         self.dates = dates
         self._data_array, self._stats, self._input_clip = data_array, normalization_stats, input_clip
+        self._is_history_cleared = False
         self.account = Portfolio(Bars.of(data_array, columns, device, volume), self.rules)
         """The batched account, which knows the trading rules."""
         self._set_window(start_idx, end_idx, trading_end_idx)
@@ -171,6 +172,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         chosen = {n: day for source in (options or {}, given) for n, day in source.items() if day is not None}
         self._set_window(**{name: chosen.get(name, getattr(self, name)) for name in given})
         self.account.reset(self._start, steps=self._steps, trading_steps=self._trading_steps)
+        self._is_history_cleared = False
         return self._observation(), self._info()
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
@@ -230,11 +232,21 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         totals["win_rate"] = totals["wins"] / np.maximum(totals["trades"], 1)
         if self.account.is_done:
             self.account.clear_history()
+            self._is_history_cleared = True
         return totals if self._is_batched else {name: value.item() for name, value in totals.items()}
 
     def get_trades(self, lane: int = 0) -> list[dict[str, Any]]:
-        """List the trades of the episode so far, in the order of the decisions; open positions have no exit."""
+        """List the trades of the episode so far, in the order of the decisions; open positions have no exit.
+
+        Raises:
+            RuntimeError: `get_episode_summary` has cleared the trades of the finished episode.
+        """
         self._require_reset()
+        if self._is_history_cleared:
+            raise RuntimeError(
+                "expected the trades of the finished episode, but get_episode_summary has cleared them; call "
+                "get_trades before it"
+            )
         return trade_ledger(self.account, lane)
 
     def _require_reset(self) -> None:

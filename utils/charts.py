@@ -21,6 +21,8 @@ _CLOSE_LABELS = 0.1
 _MAX_TICKS = 10
 _NICE = ((1, 1.5), (2, 3.2), (5, 7.0), (10, math.inf))
 """A factor of a power of ten and the step below which it is nearest."""
+JUDGED = "end"
+"""Phase of a memory point that follows the judging of the champion, in which none are taken."""
 _MONTH_STEPS = (1, 2, 3, 6, 12, 24, 60, 120, 240)
 
 
@@ -186,25 +188,32 @@ def number_axis(values: Sequence[int], name: str) -> dict[str, Any]:
     return {"shares": even_shares(len(values)), "ticks": number_ticks(values), "labels": labels}
 
 
-def memory_chart(points: Sequence[MemoryPoint], limit_mb: float | None = None) -> Chart:
-    """Chart memory over time, from at least one point: resident, unique to the process, and on the GPU if any."""
+def memory_chart(points: Sequence[MemoryPoint], limit_mb: float | None = None, *, moment: str = "phase") -> Chart:
+    """Chart memory over time, from at least one point: resident, unique to the process, and on the GPU if any.
+
+    Points are taken at the ends of a `moment`. None are taken while the champion is judged: the lines end there.
+    """
+    gap = [("judging", point[1], math.nan, math.nan, math.nan) for point in points if point[0] == JUDGED]
+    points = [*(p for p in points if p[0] != JUDGED), *gap, *(p for p in points if p[0] == JUDGED)]
     times, resident, unique, gpu = np.array([point[1:] for point in points], dtype=np.float64).T
     first, last = times[0], times[-1]
     unit, seconds = ("s", 1.0) if last < 120 else ("min", 60.0) if last < 7200 else ("h", 3600.0)
-    series = {"resident": resident, "unique": unique} | ({"GPU": gpu} if gpu.any() else {})
-    span, peak = max(float(last - first), 1e-9), int(np.argmax(resident))
+    series = {"resident": resident, "unique": unique} | ({"GPU": gpu} if np.nansum(gpu) else {})
+    span, peak = max(float(last - first), 1e-9), int(np.nanargmax(resident))
+    axis = scale_of([times / seconds])
     shares = (times - first) / span
     highest = number(resident[peak], 0)
     limit = "" if limit_mb is None else f" The limit was {number(limit_mb, 0)} MiB."
     title = f"resident peak {highest} MiB, {points[peak][0]}"
     return Chart(
         title="Memory of the process, MiB",
-        note=f"At the end of each phase.{limit}",
+        note=f"At the end of each {moment}.{limit}",
         description=f"Memory of the process in MiB over time. Peak {highest} MiB.",
         shares=shares,
         ticks=[
-            Tick(float((time - first) / span), f"{number(time / seconds, 1)} {unit}")
-            for time in np.unique(np.linspace(first, last, 5))
+            Tick(share, f"{label} {unit}")
+            for label, time in zip(tick_labels(axis), axis.ticks, strict=True)
+            if 0 <= (share := (time * seconds - float(first)) / span) <= 1
         ],
         labels=[f"{point[0]}, {number(point[1] / seconds, 1)} {unit}" for point in points],
         lines=lines_of(series, lambda sizes: f"{number(sizes[-1], 0)} MiB"),

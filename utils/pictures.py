@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -17,7 +18,7 @@ from utils.charts import Chart, tick_labels
 from utils.runs.durable import new_file
 
 # Okabe & Ito (2008): distinct for any colour vision.
-BLUE, ORANGE, VERMILION = "#0072B2", "#E69F00", "#D55E00"
+BLUE, ORANGE, VERMILION, GREEN = "#0072B2", "#E69F00", "#D55E00", "#009E73"
 GREY, INK = "#8A8A8A", "#333333"
 STYLES = (
     ("#0060a8", "-"),
@@ -28,14 +29,21 @@ STYLES = (
     ("#2f83b3", "-"),
     ("#a3355c", "--"),
     ("#67717d", "-"),
+    ("#7a9b00", "--"),
+    ("#d35985", "-"),
+    ("#9b7ade", "--"),
+    ("#bc8537", "-"),
+    ("#4e9b85", "--"),
+    ("#6464c8", "-"),
+    ("#a67a85", "--"),
+    ("#43850b", "-"),
 )
-"""Colour and dashes by style, as on the page in its light theme."""
+"""Colour and dashes by style, as on the page in its light theme; no two lines of a chart share one."""
 
 
 def draw_chart(chart: Chart, path: Path, note: str | None = None) -> None:
     """Write a chart as PNG, with a note about the run below its own."""
-    notes = "\n".join(textwrap.fill(text, 120) for text in (chart.note, note) if text)
-    with picture(path, chart.title, notes) as (figure, axes):
+    with picture(path, chart.title, "\n".join(filter(None, (chart.note, note)))) as (figure, axes):
         _draw(chart, axes)
         outside_legend(figure, axes)
 
@@ -66,6 +74,10 @@ def _draw(chart: Chart, axes: Axes) -> None:
         style = dict(zip(("color", "linestyle"), STYLES[line.style], strict=True)) | dots
         label = f"{line.label}\n{line.end}"
         axes.plot(chart.shares, line.values, linewidth=width, zorder=layer, label=label, **style)
+        known = np.pad(np.isfinite(line.values), 1)
+        alone = known[1:-1] & ~known[:-2] & ~known[2:]  # without neighbours to draw a line to
+        if alone.any() and not dots:
+            axes.plot(chart.shares[alone], line.values[alone], "o", color=style["color"], markersize=3, zorder=layer)
     for vertical in chart.verticals:
         name = vertical.label if len(chart.verticals) == 1 else None
         axes.axvline(vertical.share, color=GREY, linestyle=":", linewidth=0.9, label=name)
@@ -104,7 +116,9 @@ def new_figure(
     if title:
         figure.suptitle(title, fontsize=13, color=INK, x=0.01, ha="left")
     if note:
-        figure.supxlabel(note, fontsize=9, color=INK, style="italic", x=0.01, ha="left")
+        # About 13 characters of this size fit an inch.
+        lines = "\n".join(textwrap.fill(line, int(13.3 * width)) for line in note.splitlines())
+        figure.supxlabel(lines, fontsize=9, color=INK, style="italic", x=0.01, ha="left")
     return figure
 
 

@@ -44,6 +44,10 @@ class TensorRing:
         self.next_row = (self.next_row + count) % self.capacity
         self.size = min(self.size + count, self.capacity)
 
+    def clear(self) -> None:
+        """Empty the ring; it keeps its memory."""
+        self.size = self.next_row = 0
+
     def state_dict(self) -> dict[str, Any]:
         """Return all rows, even empty ones, so that checkpoints have the same size from the start."""
         return {"size": self.size, "next_row": self.next_row, "rows": dict(self.data)}

@@ -126,6 +126,11 @@ class FireSimulator:
 
         self.hazard = hazard
 
+    def clear(self) -> None:
+        """Empty the caches."""
+        self._exposures.clear()
+        self.hazard.cache_clear()
+
     def exposure(self, tile: int, scenario_seed: int, state: BurnState) -> Exposure:
         """Return the exposure of a state, from the `cached_states` last used if it is there."""
         key = (tile, scenario_seed, np.packbits(state.cleared).tobytes())

@@ -80,6 +80,12 @@ class VectorFuelBreakEnvironment:
         self.exposures: list[Exposure] = []
         self._rewarded: list[BurnState] = []
 
+    def clear(self) -> None:
+        """Forget the episodes and all cached fires, which later resets simulate again."""
+        self.states, self.exposures, self._rewarded = [], [], []
+        self.planning.clear()
+        self.rewarding.clear()
+
     @property
     def cleared(self) -> BoolArray:
         """A copy of the (lanes, cells) breaks so far."""

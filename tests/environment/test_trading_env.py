@@ -406,9 +406,12 @@ def test_the_summary_of_a_finished_episode_clears_its_history(market: Market) ->
     *_, info = env.step(random_action(rng, 5))
     totals = env.get_episode_summary()
     assert totals["final_equity"] == info["equity"]
-    assert env.get_trades() == []
+    with pytest.raises(RuntimeError, match="get_episode_summary has cleared them; call get_trades before"):
+        env.get_trades()
     cleared = env.get_episode_summary()
     assert (cleared["trades"], cleared["positions_opened"], cleared["costs"]) == (0, 0, 0)
+    env.reset()
+    assert env.get_trades() == []
 
 
 @settings(max_examples=12, deadline=None)

@@ -207,7 +207,7 @@ def test_what_is_missing_is_left_out_or_explained() -> None:
     for title in (
         "Trades in the most traded stocks",
         "Fitness over the generations",
-        "Memory over the phases of training",
+        "Memory over the generations",
     ):
         assert title not in titles
     assert "No ledger is kept" in shown.texts[0]
@@ -426,6 +426,7 @@ def test_colours_have_enough_contrast() -> None:
     ]
     assert len(themes) == 3
     light, dark, print_only = themes
+    dark = light | dark
     for theme in (light, dark, light | print_only):
         for text in ("ink", "muted", "gain", "loss"):
             assert min(contrast(theme[text], theme[ground]) for ground in ("paper", "surface")) >= 4.5, text

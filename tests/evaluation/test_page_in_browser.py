@@ -1,7 +1,8 @@
-"""The page in a real browser: silent console, nothing fetched, nothing cut off at two widths and in both schemes."""
+"""The page in a real browser: silent console, nothing fetched, nothing cut off at three widths and in both schemes."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import tempfile
 from collections.abc import Iterator
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 
 from tests.evaluation.chromium import Browser, chromium, find_chromium
-from tests.evaluation.page_case import case
+from tests.evaluation.page_case import MOMENTUM, case
 from tests.evaluation.test_page import HOSTILE, named
 from training.evaluation.charts import drawn_policies
+from training.evaluation.judge import Evaluation
 from training.evaluation.page.write import write_page
+from utils.pictures import STYLES
 
 EXECUTABLE = find_chromium()
 pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason="no Chromium or Chrome is installed")
@@ -32,6 +35,11 @@ OVERLAPS = """[...document.querySelectorAll('svg')].flatMap(svg => {
     Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3
   ).map(b => [a.left, a.top, b.left, b.top].join(' ')));
 })"""
+STROKES = """[...document.querySelectorAll('.plot')].map(plot => [...plot.querySelectorAll('path.line')].map(
+  line => [line.dataset.label, getComputedStyle(line).stroke]))"""
+POLICIES = "document.querySelector('.policies')"
+FADES = f"""(box => [box.classList.contains('before'), box.classList.contains('after'),
+  getComputedStyle(box).maskImage])({POLICIES})"""
 HOVERED = "document.querySelector('.readout:not([hidden])')?.innerText"
 
 
@@ -49,15 +57,22 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    cases = {"plain": case(), "hostile": named(" ".join(HOSTILE))}
+    cases = {"plain": with_many_rules(case()), "hostile": named(" ".join(HOSTILE))}
     for name, evaluation in cases.items():
         write_page(evaluation, folder / f"{name}.html")
     return {name: folder / f"{name}.html" for name in cases}
 
 
+def with_many_rules(one: Evaluation) -> Evaluation:
+    """The evaluation with as many policies under other costs as there are styles."""
+    rules = [f"rule {number}" for number in range(len(STYLES) - len(one.cost_returns))]
+    at_cost = {bps: {**curves, **dict.fromkeys(rules, curves[MOMENTUM])} for bps, curves in one.played.at_cost.items()}
+    return dataclasses.replace(one, played=dataclasses.replace(one.played, at_cost=at_cost))
+
+
 @pytest.mark.parametrize("name", ["plain", "hostile"])
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1920, 1280, 390])
 def test_the_page_fits_and_is_silent(
     browser: Browser, pages: dict[str, Path], width: int, is_dark: bool, name: str
 ) -> None:
@@ -82,6 +97,59 @@ def test_nothing_wide_hides_beyond_its_box(browser: Browser, pages: dict[str, Pa
     )
     assert any(scrolls for scrolls, _, _ in boxes)
     assert all(index == 0 and width <= 390 for _, index, width in boxes)
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+def test_every_policy_has_its_mark_and_no_two_lines_a_colour(
+    browser: Browser, pages: dict[str, Path], is_dark: bool
+) -> None:
+    browser.open(pages["plain"], 1280, is_dark=is_dark)
+    plots = browser.evaluate(STROKES)
+    assert len(plots) > 5
+    for plot in plots:
+        colours = [colour for _, colour in plot]
+        assert "none" not in colours and len(set(colours)) == len(colours), plot
+    policies = browser.evaluate(
+        "[...document.querySelectorAll('[aria-label=\"Return by cost\"] tbody th')].map(e => e.innerText)"
+    )
+    costs = next(plot for plot in plots if {name for name, _ in plot} == set(policies))
+    assert len(costs) == len(policies) == len(STYLES)
+    swatches = browser.evaluate(
+        "[...document.querySelectorAll('#costs ~ figure .ends .line')].map(e => getComputedStyle(e).stroke)"
+    )
+    assert sorted(swatches) == sorted(colour for _, colour in costs)
+
+
+def test_the_table_of_policies_fits_a_laptop_and_shows_below_that_it_scrolls(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    browser.open(pages["plain"], 1280)
+    widest = "-161.12 to\N{NO-BREAK SPACE}273.12"
+    browser.evaluate(
+        f"document.querySelectorAll('.policies td .interval').forEach(e => {{ e.textContent = '{widest}'; }})"
+    )
+    assert browser.evaluate(f"{POLICIES}.scrollWidth <= {POLICIES}.clientWidth")
+    assert browser.evaluate(FADES) == [False, False, "none"]
+    browser.open(pages["plain"], 800)
+    before, after, mask = browser.evaluate(FADES)
+    assert (before, after) == (False, True) and "gradient" in mask
+    assert browser.evaluate(f"{POLICIES}.scrollLeft = 1e6; new Promise(requestAnimationFrame).then(() => {FADES})")[
+        :2
+    ] == [
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_intervals_are_drawn_whole(browser: Browser, pages: dict[str, Path], width: int) -> None:
+    browser.open(pages["plain"], width)
+    box, *spans = browser.evaluate(
+        "[document.querySelector('.verdict .scroll'), ...document.querySelectorAll('.forest .span, .forest text')]"
+        ".filter(e => e.getClientRects().length).map(e => e.getBoundingClientRect()).map(b => [b.left, b.right])"
+    )
+    assert len(spans) > 5
+    assert all(box[0] <= left and right <= box[1] for left, right in spans)
 
 
 @pytest.mark.parametrize("share", [0.25, 0.9])

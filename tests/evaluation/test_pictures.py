@@ -125,7 +125,7 @@ def test_equity_is_drawn_as_percent_of_its_start(tmp_path: Path, figures: list[F
 
 
 def test_memory_shows_a_gpu_only_where_there_is_one(tmp_path: Path, figures: list[Figure]) -> None:
-    host = [("start", 0.0, 100.0, 80.0, 0.0), ("trained", 600.0, 500.0, 90.0, 0.0), ("end", 1200.0, 300.0, 85.0, 0.0)]
+    host = [("start", 0.0, 100.0, 80.0, 0.0), ("train", 600.0, 500.0, 90.0, 0.0), ("train", 1200.0, 300.0, 85.0, 0.0)]
     gpu = [(*point[:4], 2000.0) for point in host]
     for name, points in (("host", host), ("gpu", gpu)):
         report.draw_chart(memory_chart(points), tmp_path / f"{name}.png")
@@ -133,8 +133,20 @@ def test_memory_shows_a_gpu_only_where_there_is_one(tmp_path: Path, figures: lis
     assert lines_of(figures[0])[:2] == [([0, 0.5, 1], [100, 500, 300]), ([0, 0.5, 1], [80, 90, 85])]
     assert ([0, 0.5, 1], [2000, 2000, 2000]) in lines_of(figures[1])
     words = [texts_of(figure) for figure in figures[:2]]
-    assert "peak 500 MiB, trained" in words[0] and "20.0 min" in words[0]
+    assert "peak 500 MiB, train" in words[0] and "20 min" in words[0]
     assert ["GPU" in word for word in words] == [False, True]
+
+
+def test_memory_draws_no_line_through_judging(tmp_path: Path, figures: list[Figure]) -> None:
+    """No snapshot is taken while the champion is judged: the line ends with training, the last point stands alone."""
+    training = [("train", float(second), 500.0 + second, 400.0, 0.0) for second in range(40)]
+    chart = memory_chart([*training, ("end", 60.0, 900.0, 800.0, 0.0)], moment="phase")
+    resident = chart.lines[0].values
+    assert np.isnan(resident[-2]) and resident[-1] == 900.0 and np.isfinite(resident[:-2]).all()
+    assert "peak 900 MiB, end" in chart.marks[0].title
+    report.draw_chart(chart, tmp_path / "memory.png")
+    alone = [x for x, y in lines_of(figures[0]) if y == [800.0]]
+    assert alone == [[1.0]], "a point without neighbours is a dot"
 
 
 def test_a_drawn_figure_is_not_kept(tmp_path: Path) -> None:
@@ -159,7 +171,7 @@ def test_a_failed_drawing_leaves_the_last_picture(tmp_path: Path) -> None:
 
 def test_a_picture_has_the_pages_colours() -> None:
     light = (Path(page.__file__).parent / "page.css").read_text().partition("@media")[0]
-    assert [colour for colour, _ in report.STYLES] == re.findall(r"--s\d: (#\w+);", light)
+    assert [colour for colour, _ in report.STYLES] == re.findall(r"--s\d+: (#\w+);", light)
 
 
 cells = st.none() | st.integers(-(10**9), 10**9) | st.floats() | st.text("abc d", min_size=1, max_size=9)

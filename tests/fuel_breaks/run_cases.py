@@ -48,6 +48,7 @@ batch_size = 8
 warm_up_episodes = 4
 [bounds]
 experience_per_collector = 20
+check_every_episodes = 4
 """
 """Settings of a run that takes about a second, on a landscape of which few tiles are left for the test."""
 CPU = torch.device("cpu")

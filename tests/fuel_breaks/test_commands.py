@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -14,17 +15,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 from scipy import stats
 
 from benchmarks.learning.fuel_breaks import compare, memory_growth
 from data.fuel_breaks.terrain import generated_landscape
 from main import main
+from models.fuel_breaks.config import QNetworkConfig
 from tests.fuel_breaks.run_cases import TINY
 from training.commands.table import COMMANDS
 from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.evaluate_command import paired_lead
+from training.fuel_breaks.pictures import draw_learning
+from training.fuel_breaks.run import GENERATED, PRIOR, UNTRAINED, caveats
 from utils.config.cli import parse_command
 from utils.config.settings import flatten, from_dict, settings_hash, to_dict
 
@@ -78,11 +83,43 @@ def test_a_run_leaves_records_a_summary_and_a_log(trained: Path) -> None:
     run = trained / "runs" / "fuel-breaks" / "one"
     assert [record["episodes"] for record in records(run)] == [4, 8]
     summary = json.loads((run / "summary.json").read_text())
+    untrained = summary["validation"]["untrained"]
+    assert all(record["validation"]["untrained"] == untrained for record in records(run))
     assert summary["episodes"] == 8 and summary["replay_bytes_per_transition"] < 200
     assert len(summary["rss_mb_per_generation"]) == 2
     log = (run / "run.log").read_text()
-    for words in ("GPU 0 MB allocated", "clean-ups gave back", "replay 24 / 80", "losses", "collection times"):
+    for words in (
+        "GPU 0 MB allocated",
+        "clean-ups gave back",
+        "replay 24 / 80",
+        "losses",
+        "collection times",
+        "clean-up 1 after episodes",
+    ):
         assert words in log, words
+
+
+def test_the_learning_curve_begins_with_the_untrained_network(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("utils.pictures.save_figure", lambda figure, path: drawn.append(figure))
+    own = records(trained / "runs" / "fuel-breaks" / "one")
+    own[-1]["validation"]["agent"] = 50.0
+    draw_learning(own, Path("learning.png"), None)
+    curves = {str(line.get_label()).split("\n")[0]: line.get_xydata().tolist() for line in drawn[0].axes[0].lines}  # type: ignore[union-attr]
+    untrained = own[0]["validation"]["untrained"]
+    assert curves["network"][0] == curves["best network so far"][0] == [0, untrained]
+    assert curves["network"][1:] == [[4, own[0]["validation"]["agent"]], [8, 50.0]]
+    assert len({line.get_color() for line in drawn[0].axes[0].lines}) == len(curves) == 4
+
+
+def test_a_result_of_generation_0_is_called_that_of_the_baseline(trained: Path) -> None:
+    run = trained / "runs" / "fuel-breaks" / "one"
+    summary, log = json.loads((run / "summary.json").read_text()), (run / "run.log").read_text()
+    assert (summary["validation"]["best_generation"] == 0) == (PRIOR in summary["notes"]) == (f"note: {PRIOR}" in log)
+    config = FuelBreakRunConfig()
+    blank = dataclasses.replace(config, network=QNetworkConfig(downstream_prior=False))
+    assert caveats(config, 0) == [GENERATED, PRIOR] and caveats(config, 3) == [GENERATED]
+    assert caveats(dataclasses.replace(blank, landscape=Path("land.npz")), 0) == [UNTRAINED]
 
 
 def test_the_commands_of_the_docs(trained_folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -101,15 +102,51 @@ def test_the_bounds_default_to_those_of_the_system_replaced() -> None:
 
 def test_memory_is_checked_as_often_as_set() -> None:
     calls: list[int] = []
-    checks = PeriodicChecks(lambda: calls.append(1), {"episodes": 10, "environment_steps": 50, "training_steps": 100})
+    every = {"episodes": 10, "environment_steps": 50, "training_steps": 100}
+    checks = PeriodicChecks(lambda: calls.append(1), every, lambda: 0.5)
     for _ in range(25):
         checks.add("environment_steps", 16)
         checks.add("training_steps", 10)
-        checks.add("episodes", 1, release_memory=True)
+        checks.add("episodes", 1)
     assert checks.counts == {"episodes": 2, "environment_steps": 8, "training_steps": 2}
     assert len(calls) == 12
     record = checks.record()
-    assert record["rss_mb"] > 0 and record["gpu_allocated_mb"] >= 0 and record["freed_mb"] >= 0
+    assert record["rss_mb"] > 0 and record["gpu_allocated_mb"] >= 0
+    assert record["freed_mb"] == {"episodes": 1.0, "environment_steps": 4.0, "training_steps": 1.0}
+
+
+def test_a_clean_up_collects_garbage_and_gives_it_back() -> None:
+    trainer = trainer_of(run_config())
+    loop: list[object] = [np.ones(4_000_000)]
+    loop.append(loop)
+    array = weakref.ref(loop[0])
+    del loop
+    assert array() is not None
+    assert trainer.cleanup_memory() > 16
+    assert array() is None
+
+
+def test_a_reset_empties_what_grows_and_keeps_what_was_learned() -> None:
+    trainer, fresh = trainer_of(run_config()), trainer_of(run_config())
+    trainer.run_generation()
+    learned = {name: value.clone() for name, value in trainer.online.state_dict().items()}
+    places = {name: tensor.data_ptr() for name, tensor in trainer.replay.ring.data.items()}
+    assert trainer.reset_memory() >= 0
+    assert trainer.replay.ring.size == 0 and not any(trainer.histories.values())
+    assert not trainer.env.states and trainer.env.planning.hazard.cache_info().currsize == 0
+    assert {name: tensor.data_ptr() for name, tensor in trainer.replay.ring.data.items()} == places
+    assert all(torch.equal(value, learned[name]) for name, value in trainer.online.state_dict().items())
+    assert (trainer.generation, trainer.episodes) == (1, 8)
+    # Cleared caches are simulated again, the same.
+    trainer.generator.set_state(fresh.generator.get_state())
+    trainer.online.load_state_dict(fresh.online.state_dict())
+    trainer.episodes = 0
+    for one in (trainer, fresh):
+        one.play_round()
+    rings = [one.replay.ring for one in (trainer, fresh)]
+    assert rings[0].size == rings[1].size > 0
+    for name in rings[0].data:
+        assert torch.equal(*(ring.data[name][: ring.size] for ring in rings)), name
 
 
 def test_an_update_moves_the_target_by_tau() -> None:

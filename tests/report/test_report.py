@@ -21,6 +21,7 @@ from training.evaluation.holdout import LEDGER, Look, add_look, looks_beside
 from training.evaluation.judge import Estimate
 from training.evaluation.report import ReportedRun, cautions, differing_settings, read_run, render, short_table
 from utils.charts import number
+from utils.pictures import STYLES
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 HOLDOUT_TITLE = "Past results on the holdout"
@@ -173,11 +174,14 @@ def test_learning_is_drawn_by_generation(runs: Path) -> None:
     assert runs_learning_charts([dataclasses.replace(one, records=[])]) == []
 
 
-def test_many_runs_share_styles_but_for_the_first(runs: Path) -> None:
+def test_no_two_runs_share_a_style_and_the_note_tells_of_those_not_drawn(runs: Path) -> None:
     (one,) = read(runs, "one")
     many = [dataclasses.replace(one, name=f"r{place}") for place in range(20)]
-    styles = [line.style for line in runs_learning_charts(many)[0].lines]
-    assert styles[0] == 0 and set(styles[1:]) == set(range(1, 8))
+    for chart in (runs_equity_chart(many, True), *runs_learning_charts(many)):
+        assert chart is not None and "first 15 of 20 runs are drawn" in chart.note
+        styles = [line.style for line in chart.lines]
+        assert len(set(styles)) == len(styles) >= 15 and max(styles) < len(STYLES)
+    assert all("drawn" not in chart.note for chart in runs_learning_charts(many[:15]))
 
 
 def test_a_run_that_has_not_ended_is_shown_as_far_as_it_got(runs: Path) -> None:

@@ -119,7 +119,7 @@ def judge_training(
     """
     run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, trainer.champion)
     rules = baseline_rules(run, trainer.val_env.account, config.evaluation)
-    command = shlex.join(("python", "main.py", "evaluate", "--run", path.name))
+    command = _command(EvaluateArguments(run=path.name, runs_dir=path.parent))
     splits: tuple[Split, ...] = ("validation",) if scores is None else ("validation", "holdout")
     evaluations: dict[Split, Evaluation] = {}
     for split in splits:

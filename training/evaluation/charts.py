@@ -42,6 +42,8 @@ EXIT_WORDS = {
 """Why a position was sold, by the page's symbol for it."""
 _SYMBOLS = dict(zip(EXIT_REASONS[1:], ("target", "target", "time", "lost", "end"), strict=True))
 _PRICE_STYLE = 7
+_DRAWN_RUNS = len(STYLES) - 1
+"""Runs that a chart can show apart, beside equal weight."""
 _TRADED_STOCKS = 6
 """Stocks whose trades are drawn, the most traded ones."""
 _LOSSES = {
@@ -67,10 +69,11 @@ def equity_chart(evaluation: Evaluation) -> Chart:
 
 
 def drawdown_chart(evaluation: Evaluation) -> Chart:
-    """Draw the fall of the same policies' equity below its earlier peak."""
+    """Draw the fall of the policies' equity below its earlier peak, but for random selection."""
     return _by_day(
         evaluation,
-        {name: _drawdown_percent(evaluation.equity[name]) for name in drawn_policies(evaluation)},
+        # The mean of many random selections falls less than any of them.
+        {name: _drawdown_percent(evaluation.equity[name]) for name in drawn_policies(evaluation) if name != RANDOM},
         lambda values: percent(np.nanmin(values)),
         "Fall below the earlier peak in percent. Deepest",
         title="Drawdown, %",
@@ -126,6 +129,7 @@ def runs_equity_chart(runs: Sequence[ReportedRun], with_equal_weight: bool) -> C
     Args:
         with_equal_weight: the runs share days, data and rules, so that equal weight is the same for all of them.
     """
+    of_all, runs = _note_on_drawn(runs), runs[:_DRAWN_RUNS]
     judged = {run.name: run.validation for run in runs if run.validation is not None and len(run.validation.dates)}
     if not judged:
         return None
@@ -135,11 +139,12 @@ def runs_equity_chart(runs: Sequence[ReportedRun], with_equal_weight: bool) -> C
     equity = {name: one.equity[CHAMPION] for name, one in judged.items()}
     equity |= {EQUAL: first.equity[EQUAL]} if with_equal_weight else {}
     gains = {name: _gain_percent(own) for name, own in equity.items()}
-    lines = _run_lines({name: np.append(own, np.full(count - len(own), np.nan)) for name, own in gains.items()})
+    padded = {name: np.append(own, np.full(count - len(own), np.nan)) for name, own in gains.items()}
+    lines = lines_of(padded, _end_percent)
     missing = [run.name for run in runs if run.name not in judged]
     return Chart(
         title="Return of the champions on validation days, %",
-        note="After costs."
+        note=f"After costs.{of_all}"
         + ("" if has_same_days else " The days differ: sessions since each run's own first day.")
         + (f" Not known, until it is evaluated: {', '.join(missing)}." if missing else ""),
         description=f"Return since each run's first validation day in percent. At the end: {_ends(lines)}.",
@@ -153,6 +158,7 @@ def runs_equity_chart(runs: Sequence[ReportedRun], with_equal_weight: bool) -> C
 
 def runs_learning_charts(runs: Sequence[ReportedRun]) -> list[Chart]:
     """Draw the mean fitness and the champions' validation results by generation; nothing where no run has a record."""
+    of_all, runs = _note_on_drawn(runs), runs[:_DRAWN_RUNS]
     count = max((record["generation"] for run in runs for record in run.records), default=0)
     if not count:
         return []
@@ -165,17 +171,13 @@ def runs_learning_charts(runs: Sequence[ReportedRun]) -> list[Chart]:
         for run in runs:
             generations = [record["generation"] - 1 for record in run.records]
             series[run.name][generations] = _column(run.records, group, name)
-        lines, note = _run_lines(series), f"Percent of the initial capital per episode, on {on}."
+        lines, note = lines_of(series, _end_percent), f"Percent of the initial capital per episode, on {on}.{of_all}"
         charts.append(_by_generation(title, f"{title} of each run", note, range(1, count + 1), lines, unit="%"))
     return charts
 
 
-def _run_lines(series: Mapping[str, FloatArray]) -> list[Line]:
-    """Return a line for each series; of more series than there are styles, those after the first share them."""
-    return [
-        line._replace(style=place if place < len(STYLES) else 1 + (place - 1) % (len(STYLES) - 1))
-        for place, line in enumerate(lines_of(series, _end_percent))
-    ]
+def _note_on_drawn(runs: Sequence[ReportedRun]) -> str:
+    return f" Only the first {_DRAWN_RUNS} of {len(runs)} runs are drawn." if len(runs) > _DRAWN_RUNS else ""
 
 
 def traded_stocks(evaluation: Evaluation) -> list[tuple[Chart, list[dict[str, Any]]]]:
@@ -239,12 +241,13 @@ def cost_chart(evaluation: Evaluation) -> Chart:
     return Chart(
         title="Return under other costs, %",
         note="Costs and slippage of one leg in basis points of the value traded. This report was charged "
-        f"{number(charged, 1)}.",
+        f"{number(charged, 1)}. Random selections are drawn anew at each cost, fewer than above.",
         description="Return in percent by cost per leg; the table below holds the numbers.",
         shares=np.array(shares),
         ticks=[Tick(float(share), name) for share, name in zip(shares, names, strict=True)],
         labels=[f"{name} per leg" for name in names],
         lines=lines_of(series, lambda values: percent(values[-1])),
+        height=380,
         verticals=[Tick(float(own), "charged in this report")] if 0 <= own <= 1 else [],
         unit="%",
         is_signed=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 import math
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -23,13 +25,23 @@ from training.fuel_breaks import policies
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.replay import Replay, ReplaySample, centre_by_group, n_step_returns
 from training.fuel_breaks.validation import Judge, spaced
+from utils.memory.guard import MB, release_free_memory
 from utils.runs.devices import note_other_device
 from utils.runs.seeding import named_generator
 from utils.runs.stopping import PeriodicChecks
 
 logger = logging.getLogger(__name__)
 _INPUT_TILES = 32
-_PROGRESS = ("generation", "episodes", "updates", "seconds", "best_generation", "best_score", "heuristic_score")
+_PROGRESS = (
+    "generation",
+    "episodes",
+    "updates",
+    "seconds",
+    "best_generation",
+    "best_score",
+    "heuristic_score",
+    "untrained_score",
+)
 _NETWORKS = ("online", "target", "best")
 
 
@@ -65,7 +77,9 @@ class DQNTrainer:
         self.config, self.device = config, device
         learning, bounds = config.learning, config.bounds
         every = {"episodes": bounds.check_every_episodes, "environment_steps": bounds.check_every_environment_steps}
-        self.checks = PeriodicChecks(safe_point, every | {"training_steps": bounds.check_every_training_steps})
+        every |= {"training_steps": bounds.check_every_training_steps}
+        # A full collection takes as long as several steps, and their garbage is young.
+        self.checks = PeriodicChecks(safe_point, every, lambda: self.cleanup_memory(generation=1))
         self.env = VectorFuelBreakEnvironment(train, config.env)
         chosen = spaced(len(validation), config.validation_tiles)
         self.validation = Judge([validation[tile] for tile in chosen], config.env, safe_point)
@@ -81,8 +95,8 @@ class DQNTrainer:
         self.replay = Replay(capacity, self.env, n_steps=learning.n_steps, device=device)
         self.generation = self.best_generation = self.episodes = self.updates = 0
         self.seconds = 0.0  # training time over all resumed parts of the run
-        self.best_score = self.heuristic_score = -math.inf
-        """Reductions in percent on validation tiles by the best network and by the adaptive downstream value."""
+        self.best_score = self.heuristic_score = self.untrained_score = -math.inf
+        """Reductions in percent on validation tiles: best network, adaptive downstream value, untrained network."""
         self.histories: dict[str, deque[float]] = {
             "losses": deque(maxlen=bounds.loss_history),
             "returns": deque(maxlen=bounds.reward_history),  # percent, of the lanes without demonstrations
@@ -109,7 +123,7 @@ class DQNTrainer:
     def begin(self) -> None:
         """Validate the heuristic and the untrained network."""
         self.heuristic_score = float(self.validation.reductions(policies.adaptive(policies.downstream_value)).mean())
-        self.best_score = self._validate()
+        self.best_score = self.untrained_score = self._validate()
 
     def run_generation(self, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
         """Play and learn for a generation, then validate; return the record for metrics.jsonl."""
@@ -147,7 +161,7 @@ class DQNTrainer:
         self.histories["returns"].extend(rewards.sum(axis=0)[~self.demonstrates].tolist())
         self.episodes += learning.lanes
         self.histories["collection_times"].append(time.monotonic() - started)
-        self.checks.add("episodes", learning.lanes, release_memory=True)
+        self.checks.add("episodes", learning.lanes)
 
     def learn(self) -> None:
         """Take the gradient steps that are due for the episodes so far."""
@@ -180,6 +194,26 @@ class DQNTrainer:
                 average.lerp_(parameter, learning.target_tau)
         return loss.item()
 
+    def cleanup_memory(self, generation: int = 2) -> float:
+        """Collect garbage up to a generation, give free memory to system and driver; return the MiB given back."""
+        before = psutil.Process().memory_info().rss
+        gc.collect(generation)
+        release_free_memory()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return max(0, before - psutil.Process().memory_info().rss) / MB
+
+    def reset_memory(self) -> float:
+        """Empty the replay, the histories and the caches of fires, and clean up; return the MiB given back.
+
+        Networks, optimiser and progress stay: training goes on as if it had only now begun to remember.
+        """
+        self.replay.clear()
+        for values in self.histories.values():
+            values.clear()
+        self.env.clear()
+        return self.cleanup_memory()
+
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything needed to continue exactly."""
         optimizer = self.optimizer.state_dict()
@@ -207,7 +241,7 @@ class DQNTrainer:
         logger.info("simulating the fires of the replay's states again")
         self.replay.load_state_dict(state["replay"], self.checks.safe_point)
         for name in _PROGRESS:
-            setattr(self, name, progress[name])
+            setattr(self, name, progress.get(name, math.nan))  # older runs have no score of generation 0
         for name, values in self.histories.items():
             values.clear()
             values.extend(progress[name])
@@ -271,6 +305,7 @@ class DQNTrainer:
                 "agent": score,
                 "best": self.best_score,
                 "best_generation": self.best_generation,
+                "untrained": self.untrained_score,
                 "adaptive_downstream_value": self.heuristic_score,
             },
             "prior_scale": float(self.online.prior_log_scale.detach().exp()),

@@ -49,7 +49,7 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
     agent = open_agent(arguments.runs_dir, arguments.run, arguments.device, arguments.threads)
     reductions = judge(agent, arguments.split, arguments.tiles, arguments.scenario_seeds)
     leads = {name: paired_lead(reductions[AGENT], values) for name, values in reductions.items() if name != AGENT}
-    notes = [NEIGHBOURS] + ([agent.note] if agent.note else [])
+    notes = [NEIGHBOURS, *agent.notes]
     if arguments.split == "validation":
         notes.append("the network was chosen on these tiles, which flatters it")
     result = {

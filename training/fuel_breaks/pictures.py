@@ -19,7 +19,8 @@ from data.fuel_breaks.landscape import Landscape
 from environment.fuel_breaks.burn_state import Hazard
 from environment.fuel_breaks.fire_behaviour import Wind
 from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
-from utils.pictures import BLUE, GREY, INK, ORANGE, VERMILION, new_figure, outside_legend, picture, save_figure
+from utils.charts import percent
+from utils.pictures import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, new_figure, outside_legend, picture, save_figure
 from utils.runs.durable import new_file
 
 _COVERS = (
@@ -37,22 +38,28 @@ _BACKING = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "no
 _MIN_RELIEF_M = 20.0  # flatter ground is drawn without contour lines
 _FRONT_MINUTES = 10.0
 _FRAMES = 25
+_HEURISTIC = "adaptive_downstream_value"
 
 
 def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | None = None) -> None:
     """Write a PNG of the reduction of the burned area on validation tiles over the episodes played."""
-    episodes = [record["episodes"] for record in records]
+    # Generation 0, whose score older runs do not hold.
+    validations = [record["validation"] for record in records]
+    untrained = validations[0].get("untrained", np.nan)
+    begin = {"agent": untrained, "best": untrained, _HEURISTIC: validations[0][_HEURISTIC]}
+    episodes = [0, *(record["episodes"] for record in records)]
     with picture(path, "Learning to place fuel breaks", note) as (figure, axes):
-        for name, label, colour, style in (
-            ("agent", "network", BLUE, "-"),
-            ("best", "best network so far", BLUE, ":"),
-            ("adaptive_downstream_value", "adaptive downstream value", VERMILION, "--"),
+        for name, label, colour, style, layer in (
+            ("agent", "network", BLUE, "-", 3),
+            ("best", "best network so far", GREEN, ":", 4),
+            (_HEURISTIC, "adaptive downstream value", VERMILION, "--", 2),
         ):
-            values = [record["validation"][name] for record in records]
+            values = [begin[name], *(validation[name] for validation in validations)]
             label = f"{label}\n{values[-1]:.1f} %"
-            axes.plot(episodes, values, style, color=colour, label=label, marker="o", markersize=3)
-        returns = np.array([record["return_percent"] for record in records], dtype=np.float64)  # None becomes NaN
-        axes.plot(episodes, returns, "-.", color=GREY, label=f"exploring, on training tiles\n{returns[-1]:.1f} %")
+            axes.plot(episodes, values, style, color=colour, label=label, marker="o", markersize=3, zorder=layer)
+        returns = np.array([None, *(record["return_percent"] for record in records)], dtype=np.float64)  # None: NaN
+        label = f"exploring, on training tiles\n{returns[-1]:.1f} %"
+        axes.plot(episodes, returns, "-.", color=GREY, label=label, marker="o", markersize=3)
         axes.set_xlabel("Episodes played")
         axes.set_ylabel("Reduction of the burned area, %")
         outside_legend(figure, axes)
@@ -90,7 +97,7 @@ def draw_breaks(
     for axes, (name, (cleared, reduction)) in zip(grid, placements.items(), strict=False):
         _ground(axes, landscape)
         _breaks(axes, cleared.reshape(landscape.shape))
-        _map_title(axes, name, f"burned area {-reduction:+.1f} %")
+        _map_title(axes, name, f"burned area {percent(-reduction)}")
     for axes in grid[len(placements) :]:
         axes.set_visible(False)
     _north_and_scale(grid[0], landscape)
@@ -113,17 +120,18 @@ def draw_burn_probability(
 ) -> None:
     """Write a PNG of the share of fires that burn each cell: without breaks, with them, and the decrease."""
     cleared = [np.zeros(judging.grid.cells, dtype=np.bool_), *placed.values()]
-    percent = [100 * np.isfinite(judging.burn(own)).mean(axis=0).reshape(landscape.shape) for own in cleared]
+    shares = [100 * np.isfinite(judging.burn(own)).mean(axis=0).reshape(landscape.shape) for own in cleared]
     maps = [own.reshape(landscape.shape) for own in cleared]
     figure = new_figure(3.4 * len(maps) + 4.6, 4.6, title, note)
     *grid, last = figure.subplots(1, len(maps) + 1)
-    for axes, name, values, breaks in zip(grid, ("no breaks", *placed), percent, maps, strict=True):
-        image = axes.imshow(values, cmap="cividis", vmin=0, vmax=float(percent[0].max()))
+    for axes, name, values, breaks in zip(grid, ("no breaks", *placed), shares, maps, strict=True):
+        image = axes.imshow(values, cmap="cividis", vmin=0, vmax=float(shares[0].max()))
         _map_title(axes, name, f"mean {values.mean():.1f} %")
         _breaks(axes, breaks, colour="white")
     figure.colorbar(image, ax=grid, shrink=0.75, location="bottom", label="Fires that burn the cell, %")
-    saved = percent[0] - percent[1]
-    change = last.imshow(saved, cmap="Purples", vmin=0, vmax=max(float(saved.max()), 1e-9))
+    saved = shares[0] - shares[1]
+    # Cleared cells are drawn over: what they save themselves would only pale the others.
+    change = last.imshow(saved, cmap="Purples", vmin=0, vmax=max(float(saved[~maps[1]].max(initial=0.0)), 1e-9))
     _breaks(last, maps[1], colour=VERMILION)
     _map_title(last, f"saved by the {next(iter(placed))}", f"mean {saved.mean():.1f} points")
     figure.colorbar(change, ax=last, shrink=0.9, location="bottom", label="Decrease, percentage points")
@@ -157,7 +165,7 @@ def draw_fire(
         Patch(color=_BURNED, label="burned"),
         _break_handle(),
     ]
-    figure.legend(handles=handles, loc="outside lower right", ncols=4, frameon=False, fontsize=9)
+    figure.legend(handles=handles, loc="outside upper right", ncols=4, frameon=False, fontsize=9)
     images = []
     for minute in np.linspace(0, judging.duration_minutes, _FRAMES).tolist():
         for axes, name, arrival, flames in sides:

@@ -111,6 +111,10 @@ class Replay:
         action = stored["action"].long().to(self.device)
         return ReplaySample(self._states("cleared", rows, stored), action, reward, factor, terminated, following)
 
+    def clear(self) -> None:
+        """Empty the replay; it keeps its preallocated memory."""
+        self.ring.clear()
+
     def load_state_dict(self, state: Mapping[str, Any], safe_point: Callable[[], None]) -> None:
         """Restore the ring and simulate the fires of its states again, which takes as long as playing them did."""
         self.ring.load_state_dict(state)

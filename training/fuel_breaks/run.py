@@ -21,6 +21,11 @@ logger = logging.getLogger(__name__)
 AGENT = "network"
 LANDSCAPE = "landscape.json"
 GENERATED = "generated terrain: the result says nothing about a real place"
+UNTRAINED = "no generation has beaten the untrained network; train longer"
+PRIOR = (
+    "no generation has beaten the untrained network, which knows its prior only: the result is that of the best "
+    "baseline, adaptive downstream value; train longer"
+)
 
 
 def load_tiles(config: FuelBreakRunConfig) -> tuple[Landscape, dict[str, list[Tile]]]:
@@ -55,7 +60,7 @@ class SavedAgent:
     policy: Policy  # greedy by the network
     best_generation: int  # 0: the untrained network
     episodes: int
-    note: str | None  # caveat about the landscape
+    notes: list[str]  # caveats
 
 
 def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int) -> SavedAgent:
@@ -71,7 +76,12 @@ def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int)
     network = build_network(config.network).to(device)
     network.load_state_dict(state["networks"]["best"])
     symmetry = build_symmetry(config.tiles.tile_cells).to(device) if config.learning.symmetry else None
-    note = GENERATED if config.landscape is None else None
     policy, generation = greedy(network.eval(), device, symmetry), int(progress["best_generation"])
     logger.info("run %s: network of generation %d, %s episodes", run.path, generation, f"{progress['episodes']:,}")
-    return SavedAgent(run, config, splits, policy, generation, int(progress["episodes"]), note)
+    return SavedAgent(run, config, splits, policy, generation, int(progress["episodes"]), caveats(config, generation))
+
+
+def caveats(config: FuelBreakRunConfig, best_generation: int) -> list[str]:
+    """Return what a reader must know about the results of the best network."""
+    untrained = [] if best_generation else [PRIOR if config.network.downstream_prior else UNTRAINED]
+    return [GENERATED] * (config.landscape is None) + untrained

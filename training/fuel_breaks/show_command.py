@@ -32,7 +32,7 @@ def run_show(arguments: FuelBreakShowArguments) -> Path:
     name = f"{arguments.split.capitalize()} tile {arguments.tile}"
     _draw_tile(agent, tiles[arguments.tile], name, arguments.scenario_seed, folder)
     if records := agent.run.records():
-        draw_learning(records, agent.run.path / "learning.png", agent.note)
+        draw_learning(records, agent.run.path / "learning.png", "; ".join(agent.notes))
     logger.info("pictures in %s and %s", folder, agent.run.path / "learning.png")
     return folder
 
@@ -47,7 +47,7 @@ def _draw_tile(agent: SavedAgent, tile: Tile, name: str, seed: int, folder: Path
         placements[policy_name] = cleared, reduction_percent(judging, cleared)
         logger.info("%-28s %6.2f %%", policy_name, placements[policy_name][1])
     fires = f"{len(judging.ignition_cells)} fires of {judging.duration_minutes:.0f} minutes that no policy saw"
-    fires_note = f"{fires}; {agent.note}" if agent.note else fires
+    fires_note = "; ".join([fires, *agent.notes])
     hectares = env.budget_cells * landscape.cell_size_m**2 / 10_000
     title = f"{name}: where each policy clears {env.budget_cells} cells ({hectares:.1f} ha)"
     draw_breaks(landscape, placements, folder / "breaks.png", title, fires_note)
@@ -55,4 +55,4 @@ def _draw_tile(agent: SavedAgent, tile: Tile, name: str, seed: int, folder: Path
     title = f"{name}: burn probability before and after"
     draw_burn_probability(landscape, judging, chosen, folder / "burn_probability.png", title, fires_note)
     title = f"{name}: one fire, without and with breaks"
-    draw_fire(landscape, judging, chosen[AGENT], folder / "fire.gif", title, agent.note)
+    draw_fire(landscape, judging, chosen[AGENT], folder / "fire.gif", title, "; ".join(agent.notes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,7 @@ import torch
 from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
-from training.fuel_breaks.run import GENERATED, load_tiles, remember_landscape
+from training.fuel_breaks.run import caveats, load_tiles, remember_landscape
 from training.run.session import GENERATION, Session, open_session
 from utils.charts import memory_chart
 from utils.memory.guard import peak_rss_mb
@@ -53,7 +52,6 @@ def run_train(
 
 def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer, clock: Callable[[], float]) -> None:
     config, run = session.settings, session.run
-    note = GENERATED if config.landscape is None else None
 
     def records() -> Iterator[dict[str, Any]]:
         while not (0 < config.minutes * 60 <= trainer.seconds or 0 < config.episodes <= trainer.episodes):
@@ -61,14 +59,16 @@ def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer, clock: Cal
 
     def report(record: Mapping[str, Any], _: float) -> None:
         logger.info("%s", status_lines(record))
-        draw_learning(run.records(), run.path / "learning.png", note)
-        gc.collect()  # a figure and its pixels refer to each other
+        notes = caveats(config, trainer.best_generation)
+        draw_learning(run.records(), run.path / "learning.png", "; ".join(notes))
+        freed = trainer.cleanup_memory()  # a figure and its pixels refer to each other
+        logger.debug("clean-up after generation %d gave back %.1f MB", trainer.generation, freed)
 
     session.train(trainer, records(), report)
 
 
 def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dict[str, Any]:
-    profiler = get_profiler()
+    profiler, notes = get_profiler(), caveats(config, trainer.best_generation)
     draw_chart(memory_chart(profiler.phases()), run.path / "memory.png")
     summary = {
         "generations": trainer.generation,
@@ -80,8 +80,10 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
             "tiles": len(trainer.validation.tiles),
             "best": trainer.best_score,
             "best_generation": trainer.best_generation,
+            "untrained": trainer.untrained_score,
             "adaptive_downstream_value": trainer.heuristic_score,
         },
+        "notes": notes,
         "replay_bytes_per_transition": trainer.replay.ring.bytes_per_row,
         "peak_rss_mb": peak_rss_mb(),
         "rss_mb_per_generation": [snapshot.rss_mb for snapshot in profiler.visits(GENERATION)],
@@ -100,13 +102,18 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
         run.path.parent,
         run.name,
     )
+    for note in notes:
+        logger.info("note: %s", note)
     return summary
 
 
 def status_lines(record: Mapping[str, Any]) -> str:
     """Return the state of a run after a generation, from its record in metrics.jsonl."""
     validation, buffers, memory = record["validation"], record["buffers"], record["memory"]
-    checks = ", ".join(f"{count:,} of {work.replace('_', ' ')}" for work, count in memory["checks"].items())
+    checks = ", ".join(
+        f"{memory['freed_mb'][work]:,.1f} MB ({count:,} after {work.replace('_', ' ')})"
+        for work, count in memory["checks"].items()
+    )
     histories = ", ".join(f"{name.replace('_', ' ')} {size:,}" for name, size in buffers["histories"].items())
     lines = {
         "Played": f"{record['episodes']:,} episodes, {record['updates']:,} updates, "
@@ -118,7 +125,6 @@ def status_lines(record: Mapping[str, Any]) -> str:
         "Buffers": f"replay {buffers['replay']:,} / {buffers['replay_capacity']:,} ({buffers['replay_bytes']:,} bytes; "
         f"fires of its states {buffers['store_bytes']:,} bytes), {histories}",
         "Memory": f"resident {memory['rss_mb']:,.0f} MB, GPU {memory['gpu_allocated_mb']:,.0f} MB allocated, "
-        f"{memory['gpu_reserved_mb']:,.0f} MB reserved; checks: {checks}; clean-ups gave back "
-        f"{memory['freed_mb']:,.1f} MB",
+        f"{memory['gpu_reserved_mb']:,.0f} MB reserved; clean-ups gave back {checks}",
     }
     return "\n".join([f"Generation {record['generation']}", *(f"  {name:<11} {line}" for name, line in lines.items())])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from utils.config.kinds import (
     RUNS,
@@ -245,6 +245,8 @@ class EvaluationConfig:
 class Config:
     """Settings of a run: the common ones, then the others by concern."""
 
+    CONTEXT_WINDOW_DAYS: ClassVar[int] = DataConfig.context_window_days
+    """Sessions before the first training day by default, for scripts that place an environment's window themselves."""
     data: InputFile | None = None
     """Parquet file of daily bars, as written by `prepare`; default: data/stock_data.parquet if it exists, else the
     built-in market."""

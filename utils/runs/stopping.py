@@ -15,7 +15,7 @@ import psutil
 
 from utils.errors import StopRequested
 from utils.memory.clean_up import gpu_memory
-from utils.memory.guard import MB, MemoryGuard, release_free_memory
+from utils.memory.guard import MB, MemoryGuard
 
 logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -58,36 +58,36 @@ class SafePoint:
 
 
 class PeriodicChecks:
-    """Calls a safe point every so many units of each kind of work."""
+    """Calls a safe point and cleans up memory every so many units of each kind of work."""
 
-    def __init__(self, safe_point: Callable[[], None], every: Mapping[str, int]) -> None:
-        self.safe_point = safe_point
+    def __init__(self, safe_point: Callable[[], None], every: Mapping[str, int], clean_up: Callable[[], float]) -> None:
+        """Take how often each kind of work is checked, and a function that returns the MiB that it gave back."""
+        self.safe_point, self._clean_up = safe_point, clean_up
         self.counts = dict.fromkeys(every, 0)
-        self.freed_mb = 0.0
+        self.freed_mb = dict.fromkeys(every, 0.0)
         self._every = every
         self._since = dict.fromkeys(every, 0)
         self._process = psutil.Process()
 
-    def add(self, work: str, units: int, *, release_memory: bool = False) -> None:
-        """Count work; if a check is due, make it and, with `release_memory`, return free memory to the system."""
+    def add(self, work: str, units: int) -> None:
+        """Count work; if a check is due, make it and clean up."""
         self._since[work] += units
         if self._since[work] < self._every[work]:
             return
         self._since[work] %= self._every[work]
         self.counts[work] += 1
         self.safe_point()
-        if release_memory:
-            before = self._process.memory_info().rss
-            release_free_memory()
-            self.freed_mb += max(0, before - self._process.memory_info().rss) / MB
+        freed = self._clean_up()
+        self.freed_mb[work] += freed
+        logger.debug("clean-up %d after %s gave back %.1f MB", self.counts[work], work.replace("_", " "), freed)
 
     def record(self) -> dict[str, Any]:
-        """Return the memory in use (MiB), the checks made, and the memory that they returned."""
+        """Return the memory in use (MiB), and by work the checks made and what their clean-ups gave back."""
         allocated, reserved = gpu_memory()
         return {
             "rss_mb": self._process.memory_info().rss / MB,
             "gpu_allocated_mb": allocated / MB,
             "gpu_reserved_mb": reserved / MB,
             "checks": dict(self.counts),
-            "freed_mb": self.freed_mb,
+            "freed_mb": dict(self.freed_mb),
         }

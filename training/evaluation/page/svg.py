@@ -71,8 +71,13 @@ def interval_bar(test: MeanTest, scale: Scale) -> dict[str, str]:
     """Return the places of one row of a forest plot and its kind."""
     low, high = test.interval
     places = {"low": low, "value": test.mean, "high": high, "zero": 0.0}
-    kind, span = "gain" if low > 0 else "loss" if high < 0 else "open", scale.high - scale.low
-    return {"kind": kind, **{name: f"{100 * (at - scale.low) / span:.2f}%" for name, at in places.items()}}
+    kind = "gain" if low > 0 else "loss" if high < 0 else "open"
+    return {"kind": kind, **{name: share_of(scale, at) for name, at in places.items()}}
+
+
+def share_of(scale: Scale, value: float) -> str:
+    """Return the place of a value along a scale in percent of the width."""
+    return f"{100 * (value - scale.low) / (scale.high - scale.low):.2f}%"
 
 
 def thin(values: FloatArray, limit: int = MAX_POINTS) -> npt.NDArray[np.int64]:

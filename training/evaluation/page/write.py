@@ -64,6 +64,7 @@ def render(evaluation: Evaluation) -> str:
             (name, Estimate(test.mean, *test.interval), p_value, svg.interval_bar(test, scale))
             for name, test, p_value in rows
         ],
+        scale=scale,
         champion=evaluation.policies[CHAMPION],
         equity=charts.equity_chart(evaluation),
         drawdown=charts.drawdown_chart(evaluation),
@@ -74,7 +75,7 @@ def render(evaluation: Evaluation) -> str:
         exit_words=charts.EXIT_WORDS,
         costs=charts.cost_chart(evaluation),
         fitness=charts.fitness_chart(records) if records else None,
-        memory=memory_chart(charts.memory_points(records), limit) if records else None,
+        memory=memory_chart(charts.memory_points(records), limit, moment="generation") if records else None,
         settings=shown_settings(to_dict(evaluation.config)),
         command=_SECRET_VALUE.sub(NOT_SHOWN, evaluation.command),
     )
@@ -109,6 +110,7 @@ def _template(folder: Path, name: str) -> Template:
         "number": number,
         "signed": lambda value, decimals: number(value, decimals, is_signed=True),
         "interval": interval_text,
+        "p_value": lambda value: "< 0.001" if value is not None and value < 0.001 else number(value, 3),
         "heat": heat_level,
         "redacted": lambda text: _SECRET_VALUE.sub(NOT_SHOWN, text),
         "share": lambda value: number(None if value is None else 100 * value, 1),
@@ -159,7 +161,8 @@ def interval_text(estimate: Estimate, decimals: int, is_signed: bool = False) ->
     if estimate.low is None or estimate.high is None:
         return ""
     low, high = (number(bound, decimals, is_signed=is_signed) for bound in estimate[1:3])
-    return f"{low} to {high}"
+    # Broken, if at all, before the "to".
+    return f"{low} to\N{NO-BREAK SPACE}{high}"
 
 
 def heat_level(percent: float, largest: float) -> str:
