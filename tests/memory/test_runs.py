@@ -218,7 +218,10 @@ def unset_logging() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("unset_logging")
-def test_what_a_person_calls_by_hand_is_printed(profiler: MemoryProfiler, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_person_calls_by_hand_is_printed(
+    profiler: MemoryProfiler, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "utils")
     log_memory("before", show_objects=True)
     kept = [np.ones(12 * MB // 8), [{"a": [0]} for _ in range(100)]]
     log_memory("after", show_objects=True)
