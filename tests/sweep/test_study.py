@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from training.sweep.space import space_of
-from training.sweep.study import FIRST_LOOK, ROUND, Record, importances, is_given_up, require_optuna, suggest
+from training.sweep.study import (
+    FIRST_LOOK,
+    ROUND,
+    Run,
+    importances,
+    is_given_up,
+    play_round,
+    require_optuna,
+    rounds,
+    suggest,
+)
+from utils.errors import ConfigError, JobsFailed
+from utils.jobs.job import Finished
 
 SPACE = space_of(
     {
@@ -33,50 +45,46 @@ def told(number: int, values: list[float]) -> FrozenTrial:
     )
 
 
-def worth(trial: FrozenTrial) -> list[float]:
-    strength: float = trial.params["evolution.mutation_strength"]
-    return [seed / 100 - abs(strength - 0.3) for seed in range(3)]
+def worth(params: Mapping[str, object], run: Run) -> float:
+    strength = params["evolution.mutation_strength"]
+    assert isinstance(strength, float)
+    return run.place / 100 - abs(strength - 0.3) - 5 * (run.number % ROUND == 1)
 
 
-def trials_of(folder: Path, *, reopened: bool) -> list[tuple[object, ...]]:
-    """Three rounds, in each of which one trial fails and one is given up; the file opened anew in the midst of each."""
-    record = Record(folder)
-    for first in range(0, 3 * ROUND, ROUND):
-        numbers = range(first, first + ROUND)
-        if reopened:
-            record.ask(SPACE, numbers[:3], 5)
-            record.close()
-            record = Record(folder)
-        asked = record.ask(SPACE, numbers, 5)
-        assert [trial.state for trial in asked] == [TrialState.RUNNING] * ROUND
-        for trial in reversed(asked) if reopened else asked:
-            is_bad = trial.number % ROUND == 2
-            record.tell(
-                trial.number, worth(trial), is_given_up=trial.number % ROUND == 1, error="too large" if is_bad else ""
-            )
-            record.tell(trial.number, [99.0])
-    found = [(one.number, one.params, one.value, one.state, one.intermediate_values) for one in record.trials]
-    record.close()
-    return found
+def trials_of(*, is_reversed: bool) -> list[tuple[object, ...]]:
+    """Three rounds, in each of which one trial fails and the one before it loses on every seed."""
+    trials: list[FrozenTrial] = []
+
+    def train(runs: Mapping[Run, Mapping[str, object]]) -> dict[Run, Finished]:
+        found = {}
+        for run, params in sorted(runs.items(), reverse=is_reversed):
+            found[run] = Finished(str(run), worth(params, run))
+            if run.number % ROUND == 2:
+                found[run] = Finished(str(run), exception=ConfigError("expected less, got too much"))
+        return found
+
+    for numbers in rounds(3 * ROUND):
+        trials += play_round(trials, SPACE, numbers, 6, 5, train)
+    return [(one.number, one.params, one.value, one.state, one.intermediate_values) for one in trials]
 
 
-def test_the_trials_are_the_same_whoever_finishes_first_and_after_a_stop(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    whole, parts = trials_of(tmp_path / "a", reopened=False), trials_of(tmp_path / "b", reopened=True)
-    assert whole == parts and len(whole) == 3 * ROUND
-    assert len({row[3] for row in whole}) == 3
+def test_the_trials_are_the_same_whoever_finishes_first() -> None:
+    whole = trials_of(is_reversed=False)
+    assert whole == trials_of(is_reversed=True) and [row[0] for row in whole] == list(range(3 * ROUND))
+    assert [row[3] for row in whole[2::ROUND]] == [TrialState.FAIL] * 3
+    is_losing = [row[3] == TrialState.PRUNED for row in whole[1::ROUND]]
+    assert is_losing == [False, True, True], "the first round has nobody to lose to"
+    assert all(len(row[4]) == FIRST_LOOK for row in whole if row[3] == TrialState.PRUNED)  # type: ignore[arg-type]
     strengths = [abs(params["evolution.mutation_strength"] - 0.3) for _, params, *_ in whole]  # type: ignore[index]
     assert sum(strengths[-ROUND:]) < sum(strengths[:ROUND]), "later rounds come nearer to the best"
 
 
-def test_a_half_made_file_is_made_anew(tmp_path: Path) -> None:
-    tmp_path = tmp_path / "50%20? #a=b"
-    tmp_path.mkdir()
-    (tmp_path / ".study.db.tmp").write_text("torn")
-    record = Record(tmp_path)
-    assert record.trials == [] and not (tmp_path / ".study.db.tmp").exists()
-    record.close()
+def test_a_round_in_which_a_run_stops_has_no_result() -> None:
+    def train(runs: Mapping[Run, Mapping[str, object]]) -> dict[Run, Finished]:
+        return {run: Finished(str(run), exception=OSError("a full disk")) for run in runs}
+
+    with pytest.raises(JobsFailed, match="a full disk"):
+        play_round([], SPACE, range(ROUND), 5, 0, train)
 
 
 @settings(max_examples=10)

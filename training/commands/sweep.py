@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from training.run.study_folder import fetch_files, is_begun, keep_files, open_st
 from training.sweep.outcome import Outcome, outcome_of, profit_of, toml_of, values_of
 from training.sweep.page import render, short_table
 from training.sweep.space import KIND, SweepPlan, read_space, run_name
-from training.sweep.study import FIRST_LOOK, STUDY, Record, Run, play_round, require_optuna, rounds
+from training.sweep.study import FIRST_LOOK, Run, play_round, require_optuna, rounds
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.settings import settings_to_resume, with_settings
@@ -66,23 +65,21 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
         with (
             open_study(*jobs, config, path, is_shared=store is None) as executor,
             JobTable(None, path, is_drawn=executor.is_apart) as table,
-            closing(Record(path)) as record,
         ):
+            trials: list[FrozenTrial] = []
             train = partial(_train_all, path, config, explicit, splits, executor, table)
             for numbers in rounds(plan.trials):
-                play_round(record, plan.distributions, numbers, plan.seeds, config.seed, train)
-                best = max(
-                    (trial.value or 0.0 for trial in record.trials if trial.state.name == "COMPLETE"), default=None
-                )
+                trials += play_round(trials, plan.distributions, numbers, plan.seeds, config.seed, train)
+                best = max((trial.value or 0.0 for trial in trials if trial.state.name == "COMPLETE"), default=None)
                 so_far = "" if best is None else f"; best so far {best:+.2f} %"
                 logger.info("%d of %d trials have ended%s", numbers.stop, plan.trials, so_far)
                 if store is not None and is_reached:
-                    keep_files(store, path, (KIND.plan, MARKET, STUDY))
-            _require_results(path, config, record.trials)
-            outcome = outcome_of(path, plan, config, record.trials)
-            _publish(outcome, record.trials, path)
+                    keep_files(store, path, (KIND.plan, MARKET))
+            _require_results(path, config, trials)
+            outcome = outcome_of(path, plan, config, trials)
+            _publish(outcome, trials, path)
         if store is not None:
-            keep_files(store, path, (KIND.plan, MARKET, STUDY, RESULTS, BEST, PAGE))
+            keep_files(store, path, (KIND.plan, MARKET, RESULTS, BEST, PAGE))
     return outcome
 
 
@@ -97,8 +94,6 @@ def _open(
         plan = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space))
         return KIND.begin(config, plan, store), plan, config
     path = KIND.find(config, store)
-    if store is not None and not (path / STUDY).is_file():
-        fetch_files(store, path, (STUDY,))
     plan, began = KIND.read(path, SweepPlan)
     asked = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space) if arguments.space else plan.space)
     KIND.require_same(path, plan, asked, SweepArguments)
@@ -134,7 +129,10 @@ def _train_all(
     asked: Mapping[Run, Mapping[str, Any]],
 ) -> dict[Run, Finished]:
     """Train runs to their last generation, each from where it stopped; their results end up on this disk."""
-    by_name = {run_name(run.number, config.seed + run.place): run for run in asked}
+    names = {run: run_name(run.number, config.seed + run.place) for run in asked}
+    ended = [run for run, name in names.items() if (path / name / SUMMARY).is_file()]
+    found = {run: Finished(names[run], profit_of(path / names[run])) for run in ended}
+    by_name = {name: run for run, name in names.items() if run not in found}
     for name in by_name:
         if (path / name / CONFIG).is_file():
             # A process that outlived the driver of a killed sweep may still train it.
@@ -147,7 +145,6 @@ def _train_all(
         )
         work = partial(_train, own, explicit, splits)
         jobs.append(Job(name, work))
-    found = {}
     for end in executor.run(jobs, table.update):
         setup_logging(path, verbose=config.verbose)
         table.add(end)
