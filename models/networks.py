@@ -40,6 +40,11 @@ class Perceptrons:
         bias, last = torch.zeros(*stack, 1, hidden), torch.zeros(*stack, hidden, outputs)
         return cls((first, bias, second, bias.clone(), last, last.new_zeros(*stack, 1, outputs)))
 
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], name: str) -> Self:
+        """Build from tensors that are named by their place."""
+        return cls(tuple(tensors[f"{name} {place}"] for place in range(6)))
+
     def __call__(self, x: Tensor) -> Tensor:
         """Map (*stack, rows, inputs) to (*stack, rows, outputs); leading dimensions of `x` broadcast."""
         stack = self.parts[0].shape[:-2]

@@ -76,12 +76,6 @@ class Responses:
     state_loadings: Float64Array
     """(terms,) response to an own move at a state of 1, as a share of the move; it has the state's sign."""
 
-    @property
-    def sure_events(self) -> Int64Array:
-        """(responses, 2) lag and bin of the significant responses to events."""
-        sessions, bins = np.nonzero(np.abs(self.event_t) > _bound(self.event_t.size - SESSIONS))
-        return np.stack([sessions + 1, bins], axis=1).astype(np.int64)
-
     @classmethod
     def fit(cls, close: Float32Array, investable: Int64Array, learned: BoolArray) -> Self:
         """Estimate the responses from (days, columns) closes, NaN where there is no bar, and (n,) investable columns.

@@ -143,7 +143,7 @@ class PolicyNetworks:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> PolicyNetworks:
         """Build from what `tensors` gave, among others."""
-        actor, continuation = (Perceptrons(tuple(tensors[f"{name} {n}"] for n in range(6))) for name in _NETWORKS)
+        actor, continuation = (Perceptrons.of(tensors, name) for name in _NETWORKS)
         return cls(actor, continuation, tensors["gate"], tensors["calibration"])
 
     def adjusting(self, accounts: Accounts, cash_value: CashValue, noise: Tensor | float = 0.0) -> Adjustment:
