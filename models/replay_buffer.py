@@ -46,8 +46,9 @@ class Transitions:
     def of(cls, rows: dict[str, Tensor]) -> Self:
         """Build from rows of a replay buffer."""
         numbers: dict[str, Any] = {name: value.double() for name, value in rows.items() if value.is_floating_point()}
-        accounts = {when: Accounts(**{name: numbers.pop(f"{when}_{name}") for name in _ACCOUNT}) for when in _WHEN}
-        return cls(**accounts, **numbers, terminated=rows["terminated"])
+        for when in _WHEN:
+            numbers[when] = Accounts(**{name: numbers.pop(f"{when}_{name}") for name in _ACCOUNT})
+        return cls(**numbers, terminated=rows["terminated"])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return transitions of the changed parts."""

@@ -12,7 +12,8 @@ import statistics
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from utils.jobs.job import Finished, require_all
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.trial import FrozenTrial
 
 ROUND = 8
 """Trials that are asked for together; settings of a round do not depend on each other's results."""
@@ -30,9 +30,29 @@ GIVE_UP_CHANCE = 0.1
 """Level of the signed-rank test below which a trial is given up as worse than the best one."""
 FIRST_LOOK = math.floor(-math.log2(GIVE_UP_CHANCE)) + 1
 """Seeds of a trial that are always trained: the p-value of n seeds that all lose is 2^-n."""
-ERROR = "error"
-"""Attribute of a failed trial."""
 _LEAST_FOR_IMPORTANCE = 20
+State = Literal["complete", "given up", "failed"]
+_STATES: Mapping[State, str] = {"complete": "COMPLETE", "given up": "PRUNED", "failed": "FAIL"}
+"""Optuna's names."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial that has ended."""
+
+    number: int
+    settings: dict[str, Any]
+    """Those that vary, by dotted name."""
+    profits: tuple[float, ...]
+    """Of the champion on validation days, percent, by seed; fewer than the seeds where the trial was given up."""
+    state: State
+    error: str = ""
+    """Why it failed."""
+
+    @property
+    def value(self) -> float:
+        """Return the median of its profits, NaN without any."""
+        return statistics.median(self.profits) if self.profits else float("nan")
 
 
 def require_optuna() -> None:
@@ -54,16 +74,24 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _remembered(trials: Sequence[FrozenTrial], **parts: Any) -> Study:
-    """Return a study in memory that holds these trials."""
+def study_of(trials: Sequence[Trial], space: Space, **parts: Any) -> Study:
+    """Return Optuna's study, in memory, of trials that have ended."""
     import optuna
 
     study = optuna.create_study(direction="maximize", **parts)
-    study.add_trials(trials)
+    for trial in trials:
+        ended = optuna.trial.create_trial(
+            state=optuna.trial.TrialState[_STATES[trial.state]],
+            value=None if trial.state == "failed" else trial.value,
+            params=trial.settings,
+            distributions=dict(space),
+            intermediate_values=dict(enumerate(trial.profits)),
+        )
+        study.add_trial(ended)
     return study
 
 
-def suggest(earlier: Sequence[FrozenTrial], space: Space, seed: int, number: int) -> dict[str, Any]:
+def suggest(earlier: Sequence[Trial], space: Space, seed: int, number: int) -> dict[str, Any]:
     """Return the settings of a trial, by tree-structured Parzen estimators on earlier rounds, at random in the first.
 
     They are a function of the arguments alone (Watanabe 2023, "Tree-structured Parzen estimator").
@@ -73,12 +101,11 @@ def suggest(earlier: Sequence[FrozenTrial], space: Space, seed: int, number: int
     (word,) = np.random.SeedSequence([seed, number]).generate_state(1)
     with quiet():
         sampler = TPESampler(seed=int(word), n_startup_trials=ROUND, multivariate=True, constant_liar=False)
-        study = _remembered(earlier, sampler=sampler)
-        return study.ask(dict(space)).params
+        return study_of(earlier, space, sampler=sampler).ask(dict(space)).params
 
 
-def is_given_up(earlier: Sequence[FrozenTrial], values: Sequence[float]) -> bool:
-    """Return whether a trial with these values by seed is clearly worse than the best one of the earlier rounds.
+def is_given_up(earlier: Sequence[Trial], space: Space, profits: Sequence[float]) -> bool:
+    """Return whether a trial with these profits by seed is clearly worse than the best one of the earlier rounds.
 
     By Wilcoxon's signed-rank test of the differences of equal seeds, from `FIRST_LOOK` seeds on.
     """
@@ -87,39 +114,27 @@ def is_given_up(earlier: Sequence[FrozenTrial], values: Sequence[float]) -> bool
 
     with quiet():
         pruner = WilcoxonPruner(p_threshold=GIVE_UP_CHANCE, n_startup_steps=FIRST_LOOK)
-        trial = create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(values)))
-        return pruner.prune(_remembered(earlier), trial)
+        trial = create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(profits)))
+        return pruner.prune(study_of(earlier, space), trial)
 
 
-def valued_study(trials: Sequence[FrozenTrial]) -> Study:
-    """Return a study in memory in which every trial that did not fail has the median of its values by seed."""
-    from optuna.trial import create_trial
-
-    return _remembered(
-        [
-            trial
-            if trial.state.name == "FAIL"
-            else create_trial(
-                params=trial.params,
-                distributions=trial.distributions,
-                value=statistics.median(trial.intermediate_values.values()),
-            )
-            for trial in trials
-        ]
-    )
+def valued_study(trials: Sequence[Trial], space: Space) -> Study:
+    """Return the study of the trials that did not fail, those given up counted as complete."""
+    return study_of([replace(trial, state="complete") for trial in trials if trial.state != "failed"], space)
 
 
-def importances(trials: Sequence[FrozenTrial]) -> dict[str, float]:
+def importances(trials: Sequence[Trial], space: Space) -> dict[str, float]:
     """Return each setting's share in what separates the best trials from all, the largest first; {} for few trials.
 
-    By PED-ANOVA (Watanabe, Bansal & Hutter 2023), of all trials that did not fail, by the median of their values.
+    By PED-ANOVA (Watanabe, Bansal & Hutter 2023), of all trials that did not fail, by the median of their profits.
     """
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    if sum(trial.state.name != "FAIL" for trial in trials) < _LEAST_FOR_IMPORTANCE:
-        return {}
     with quiet():
-        return get_param_importances(valued_study(trials), evaluator=PedAnovaImportanceEvaluator())
+        study = valued_study(trials, space)
+        if len(study.trials) < _LEAST_FOR_IMPORTANCE:
+            return {}
+        return get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
 
 
 class Run(NamedTuple):
@@ -142,8 +157,8 @@ def rounds(trials: int) -> Iterator[range]:
 
 
 def play_round(
-    earlier: Sequence[FrozenTrial], space: Space, numbers: range, seeds: int, seed: int, train: Train
-) -> list[FrozenTrial]:
+    earlier: Sequence[Trial], space: Space, numbers: range, seeds: int, seed: int, train: Train
+) -> list[Trial]:
     """Ask for the trials of a round, train them seed by seed, and return them with their results.
 
     Results do not depend on the order in which runs end: settings and pruning follow from earlier rounds alone. A trial
@@ -155,38 +170,26 @@ def play_round(
     settings = {number: suggest(earlier, space, seed, number) for number in numbers}
     profits: dict[int, list[float]] = {number: [] for number in numbers}
     errors: dict[int, str] = {}
-    ended: list[Finished] = []
+    runs_ended: list[Finished] = []
     first = min(seeds, FIRST_LOOK)
     for places in (range(first), *(range(place, place + 1) for place in range(first, seeds))):
-        left = [number for number in numbers if number not in errors and not is_given_up(earlier, profits[number])]
+        left = [
+            number for number in numbers if number not in errors and not is_given_up(earlier, space, profits[number])
+        ]
         runs = {Run(number, place): settings[number] for number in left for place in places}
-        found = train(runs) if runs else {}
-        require_all([one for one in found.values() if one.exit_code != 2])
-        ended += found.values()
+        ends = train(runs) if runs else {}
+        require_all([one for one in ends.values() if one.exit_code != 2])
+        runs_ended += ends.values()
         for run in runs:
-            if found[run].error is None:
-                profits[run.number].append(found[run].result)
+            if ends[run].error is None:
+                profits[run.number].append(ends[run].result)
             else:
-                errors.setdefault(run.number, str(found[run].error))
-    if all(one.error is not None for one in ended):
-        require_all(ended)
-    return [_finished(one, settings[one], space, profits[one], seeds, errors.get(one)) for one in numbers]
-
-
-def _finished(
-    number: int, settings: dict[str, Any], space: Space, values: Sequence[float], seeds: int, error: str | None = None
-) -> FrozenTrial:
-    """Return a trial with its values by seed and their median; pruned with fewer than `seeds`, failed with an error."""
-    from optuna.trial import TrialState, create_trial
-
-    ended = TrialState.COMPLETE if len(values) == seeds else TrialState.PRUNED
-    trial = create_trial(
-        state=TrialState.FAIL if error else ended,
-        value=None if error else statistics.median(values),
-        params=settings,
-        distributions=dict(space),
-        intermediate_values=dict(enumerate(values)),
-        user_attrs={ERROR: error} if error else {},
-    )
-    trial.number = number
-    return trial
+                errors.setdefault(run.number, str(ends[run].error))
+    if all(one.error is not None for one in runs_ended):
+        require_all(runs_ended)
+    found: list[Trial] = []
+    for number, earned in profits.items():
+        ended: State = "complete" if len(earned) == seeds else "given up"
+        state: State = "failed" if number in errors else ended
+        found.append(Trial(number, settings[number], tuple(earned), state, errors.get(number, "")))
+    return found
