@@ -158,7 +158,7 @@ def test_a_sweep_that_is_killed_three_times_ends_as_one_that_was_not(folder: Pat
         left += psutil.Process(process.pid).children(recursive=True)
         process.kill()
         assert "was lost (process" in str(process.communicate()[1])
-    assert left and not psutil.wait_procs(left, timeout=15)[1]
+    assert left and not psutil.wait_procs(left, timeout=60)[1]
     with start(resume(folder, "killed")) as process:
         begun(folder, "killed", 44, process)
         assert process.poll() is None
