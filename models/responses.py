@@ -6,8 +6,6 @@ of impulse responses by local projections"). Three kinds of impulse are tried: a
 down (states). A term is kept if it is significant after correcting for all candidates of its kind.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Self
 

@@ -4,8 +4,6 @@ The trainer draws all random numbers, and an agent's results do not depend on th
 groups and of workers changes no result.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

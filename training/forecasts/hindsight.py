@@ -6,8 +6,6 @@ with far less noise than from the few orders of one account. The environment its
 days only.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

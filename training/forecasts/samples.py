@@ -1,7 +1,5 @@
 """Regression samples of counterfactual results, purged folds of days, and ridge regression in closed form."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise

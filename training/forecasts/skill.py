@@ -1,7 +1,5 @@
 """Information coefficients of forecasts, known order sizes, and exposure to the market."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Results of a sweep: its trials, the best one, and how overfit the selection of the best is."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import statistics

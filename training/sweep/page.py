@@ -1,7 +1,5 @@
 """The page and the short table of a sweep: its trials, which settings matter, and how overfit the selection is."""
 
-from __future__ import annotations
-
 import base64
 from io import BytesIO
 from pathlib import Path
