@@ -4,8 +4,6 @@ Exponentially weighted means at dyadic half-lives span the smooth weightings of 
 value and the state of the market are linear in them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A user's benchmark: closes of an index or fund in a CSV file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

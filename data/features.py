@@ -1,7 +1,5 @@
 """Nine causal features of daily bars, and the stationary features that are observed made from them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A prepared market, from a file or built in: the arrays that training, evaluation and reports share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

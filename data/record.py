@@ -1,7 +1,5 @@
 """A run's record of its market, such that data appended later change neither its splits nor its inputs."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import logging

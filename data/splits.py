@@ -1,7 +1,5 @@
 """Train, validation and holdout days, with a purge between them, and the windows that episodes are drawn from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

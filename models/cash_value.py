@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -231,48 +232,30 @@ class CashValue:
         return Decision(torch.stack(sizes, dim=1), best, accounts, self.largest_order, self.purchase_factor)
 
 
-@dataclass(frozen=True)
-class CashTransitions:
-    """N transitions between two decisions of an account."""
-
-    after: Accounts
-    """After the first."""
-    next: Accounts
-    """Before the second."""
-    next_best: Tensor
-    """(N, k) expected results of the best candidates of the second."""
-
-    def rows(self, rows: slice) -> CashTransitions:
-        """Return some of the transitions."""
-        after, following = (
-            Accounts(**{name: value[rows] for name, value in vars(accounts).items()})
-            for accounts in (self.after, self.next)
-        )
-        return CashTransitions(after, following, self.next_best[rows])
-
-
-def improve(cash_value: CashValue, transitions: CashTransitions, gamma: float, iterations: int) -> CashValue:
-    """Improve the value function by least-squares policy iteration.
+def improve(
+    cash_value: CashValue, after: Accounts, following: Accounts, next_best: Tensor, gamma: float, iterations: int
+) -> CashValue:
+    """Improve the value function by least-squares policy iteration over N transitions between two decisions.
 
     Each iteration evaluates the policy that is greedy with respect to the value before: V(s) = gamma (r' + V(s')) is
     solved over the transitions by least-squares temporal differences (Bradtke and Barto 1996).
+
+    Args:
+        after: accounts after the first decision.
+        following: before the second, with the (N, k) expected results of its best candidates, `next_best`.
     """
-    quantiles = torch.tensor(_OPPORTUNITIES, dtype=torch.float64, device=transitions.after.opportunity.device)
-    knots = torch.quantile(
-        transitions.after.opportunity.double()[:: 1 + len(transitions.next_best) // 100_000], quantiles
-    )
+    quantiles = torch.tensor(_OPPORTUNITIES, dtype=torch.float64, device=next_best.device)
+    knots = torch.quantile(after.opportunity.double()[:: 1 + len(next_best) // 100_000], quantiles)
     steps = torch.arange(len(knots), device=knots.device) * (1e-6 + 1e-6 * knots.abs().max())
     learned = replace(cash_value, opportunity_knots=knots + steps)  # distinct even where all opportunities are equal
-    parts = [
-        transitions.rows(slice(row, row + _ROWS_AT_ONCE)) for row in range(0, len(transitions.next_best), _ROWS_AT_ONCE)
-    ]
-    features = [learned.features(part.after) for part in parts]
+    parts = [itemgetter(slice(row, row + _ROWS_AT_ONCE)) for row in range(0, len(next_best), _ROWS_AT_ONCE)]
+    features = [learned.features(after.map(part)) for part in parts]
     gram = torch.stack([(now.T @ now).double() for now in features]).sum(0)
-    gram = gram + _RIDGE * len(transitions.next_best) * torch.eye(len(gram), dtype=torch.float64, device=knots.device)
+    gram = gram + _RIDGE * len(next_best) * torch.eye(len(gram), dtype=torch.float64, device=knots.device)
     for _ in range(iterations):
         left, right = gram.clone(), torch.zeros_like(learned.weights)
         for now, part in zip(features, parts, strict=True):
-            decision = cash_value.greedy(part.next_best, part.next)
+            decision = cash_value.greedy(part(next_best), following.map(part))
             left -= gamma * (now.T @ learned.features(decision.after)).double()
             right += gamma * (now.T @ decision.reward.float()).double()
         cash_value = replace(learned, weights=torch.linalg.solve(left, right))

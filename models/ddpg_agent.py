@@ -21,7 +21,7 @@ from torch import Tensor
 from data.market import Market
 from models.cash_value import CashValue, accounts_of
 from models.inputs import INPUTS, Float32Array, TradeInputs
-from models.networks import Actor, AdamW, Critic, Networks
+from models.networks import AdamW, Critic, Networks, Perceptrons
 from models.replay_buffer import Batch
 from models.responses import Responses
 from models.round_robin import RoundRobinPolicy
@@ -139,12 +139,12 @@ class DDPGAgent:
     """Of its last updates."""
 
     @property
-    def actor(self) -> Actor:
+    def actor(self) -> Perceptrons:
         """Network of the residual on the greedy rule."""
         return self._learned.actor
 
     @property
-    def actor_target(self) -> Actor:
+    def actor_target(self) -> Perceptrons:
         """Target network of the actor, which is played."""
         return self._learned.actor_target
 

@@ -3,8 +3,6 @@
 A population's genes are one tensor, (agents, genes). Each gene lies within bounds; the sale target is one of a few.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

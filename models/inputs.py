@@ -1,7 +1,5 @@
 """Inputs of forecasts for a stock at a close: the multi-scale bank and the responses' forecasts, standardised."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -40,6 +40,11 @@ class Perceptrons:
         bias, last = torch.zeros(*stack, 1, hidden), torch.zeros(*stack, hidden, outputs)
         return cls((first, bias, second, bias.clone(), last, last.new_zeros(*stack, 1, outputs)))
 
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], name: str) -> Self:
+        """Build from tensors that are named by their place."""
+        return cls(tuple(tensors[f"{name} {place}"] for place in range(6)))
+
     def __call__(self, x: Tensor) -> Tensor:
         """Map (*stack, rows, inputs) to (*stack, rows, outputs); leading dimensions of `x` broadcast."""
         stack = self.parts[0].shape[:-2]
@@ -53,9 +58,9 @@ class Perceptrons:
         """Return perceptrons of the changed parts."""
         return replace(self, parts=tuple(change(part) for part in self.parts))
 
-    def rows(self, rows: slice | Tensor) -> Self:
-        """Return those of some agents: a view for a slice, a copy for a tensor of rows."""
-        return self.map(lambda part: part.detach()[rows])
+    def parameters(self) -> list[Tensor]:
+        """Return all tensors."""
+        return [*self.parts]
 
     @torch.no_grad()
     def output(self, place: tuple[int, ...], output: int, x: Tensor) -> Tensor:
@@ -91,30 +96,12 @@ class Critic:
         """Return all tensors."""
         return [*self.reward.parts, *self.continuation.parts]
 
-
-@dataclass(frozen=True)
-class Actor:
-    """The policy's residual on the greedy rule: a share of the largest order to buy more, or less."""
-
-    adjustment: Perceptrons
-    """(A,): from the account and a candidate to the share, before its bound."""
-
-    def parameters(self) -> list[Tensor]:
-        """Return all tensors."""
-        return [*self.adjustment.parts]
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return a critic of the changed parts."""
+        return replace(self, reward=self.reward.map(change), continuation=self.continuation.map(change))
 
 
-Network = Critic | Actor
-
-
-def rows_of(network: Any, rows: slice | Tensor) -> Any:
-    """Return the network of some agents: a view for a slice, a copy for a tensor of rows."""
-    return type(network)(**{name: part.rows(rows) for name, part in vars(network).items()})
-
-
-def copy_of(network: Any) -> Any:
-    """Return a copy of a network."""
-    return type(network)(**{name: part.map(lambda part: part.detach().clone()) for name, part in vars(network).items()})
+Network = Critic | Perceptrons
 
 
 @torch.no_grad()
@@ -193,8 +180,10 @@ def _by_agent(values: Tensor, part: Tensor) -> Tensor:
 class Networks:
     """Actors and critics of A agents with their target networks, which are played, and optimisers."""
 
-    actor: Actor
-    actor_target: Actor
+    actor: Perceptrons
+    """(A,): the policy's residual on the greedy rule, from the account and a candidate to a share of the largest order
+    to buy more, or less, before its bound."""
+    actor_target: Perceptrons
     critic: Critic
     critic_target: Critic
     actor_optimizer: AdamW
@@ -204,7 +193,7 @@ class Networks:
     calibration: Tensor
     """(A,) realised over expected results: the scale of the closed-form part of Q."""
 
-    def __init__(self, actor: Actor, critic: Critic, input_mask: Tensor, learning_rate: float) -> None:
+    def __init__(self, actor: Perceptrons, critic: Critic, input_mask: Tensor, learning_rate: float) -> None:
         """Take the networks; targets begin as they are.
 
         Args:
@@ -212,7 +201,8 @@ class Networks:
         """
         self.actor, self.critic, self.input_mask = actor, critic, input_mask
         self.calibration = torch.ones(len(input_mask), device=input_mask.device)
-        self.actor_target, self.critic_target = copy_of(actor), copy_of(critic)
+        self.actor_target = actor.map(lambda part: part.detach().clone())
+        self.critic_target = critic.map(lambda part: part.detach().clone())
         self.actor_optimizer = AdamW(actor.parameters(), learning_rate)
         self.critic_optimizer = AdamW(critic.parameters(), learning_rate)
 
@@ -225,7 +215,7 @@ class Networks:
         reward = Perceptrons.initialize((agents, sizes.folds), (inputs, sizes.hidden, sizes.outputs), generator)
         account = sizes.account, sizes.hidden, 1
         critic = Critic(reward, Perceptrons.initialize((agents,), account, generator))
-        actor = Actor(Perceptrons.initialize((agents,), account, generator))
+        actor = Perceptrons.initialize((agents,), account, generator)
         networks = cls(actor, critic, input_mask, learning_rate)
         networks.apply_mask()
         return networks
@@ -237,7 +227,7 @@ class Networks:
             Perceptrons(tuple(tensors[f"{name}.{place}"].clone() for place in range(first, first + 6)))
             for name, first in (("critic", 0), ("critic", 6), ("actor", 0))
         )
-        networks = cls(Actor(actor), Critic(own, follows), tensors["input_mask"].clone(), learning_rate)
+        networks = cls(actor, Critic(own, follows), tensors["input_mask"].clone(), learning_rate)
         networks.assign(tensors)
         return networks
 
@@ -293,7 +283,7 @@ class Networks:
         other = object.__new__(Networks)
         other.input_mask, other.calibration = self.input_mask[rows], self.calibration[rows]
         for name in ("actor", "actor_target", "critic", "critic_target"):
-            setattr(other, name, rows_of(getattr(self, name), rows))
+            setattr(other, name, getattr(self, name).map(lambda part: part.detach()[rows]))
         for name in ("actor", "critic"):
             optimizer: AdamW = getattr(self, f"{name}_optimizer")
             setattr(other, f"{name}_optimizer", optimizer.rows(rows, getattr(other, name).parameters()))

@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from models.cash_value import BUCKETS, Accounts, CashTransitions
+from models.cash_value import BUCKETS, Accounts
 from utils.memory.living import counted
 from utils.tensor_ring import Fields, TensorRing
 
 _LARGEST_RATIO = 3.0
 _ACCOUNT: dict[str, tuple[int, ...]] = {"cash": (), "pending": (BUCKETS,), "left": (), "opportunity": ()}
+_WHEN = ("state", "after", "next")
 
 
 @dataclass(frozen=True)
@@ -45,28 +46,15 @@ class Transitions:
     @classmethod
     def of(cls, rows: dict[str, Tensor]) -> Self:
         """Build from rows of a replay buffer."""
-        state, after, following = (
-            Accounts(**{name: rows[f"{when}_{name}"].double() for name in _ACCOUNT})
-            for when in ("state", "after", "next")
-        )
-        best, action, reward, next_best = (rows[name].double() for name in ("best", "action", "reward", "next_best"))
-        return cls(state, best, action, reward, after, following, next_best, rows["terminated"])
+        numbers: dict[str, Any] = {name: value.double() for name, value in rows.items() if value.is_floating_point()}
+        for when in _WHEN:
+            numbers[when] = Accounts(**{name: numbers.pop(f"{when}_{name}") for name in _ACCOUNT})
+        return cls(**numbers, terminated=rows["terminated"])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return transitions of the changed parts."""
-        state, after, following = (part.map(change) for part in (self.state, self.after, self.next))
-        best, action, reward = (change(part) for part in (self.best, self.action, self.reward))
-        return replace(
-            self,
-            state=state,
-            best=best,
-            action=action,
-            reward=reward,
-            after=after,
-            next=following,
-            next_best=change(self.next_best),
-            terminated=change(self.terminated),
-        )
+        parts: dict[str, Any] = {n: part.map(change) if n in _WHEN else change(part) for n, part in vars(self).items()}
+        return replace(self, **parts)
 
 
 @dataclass(frozen=True)
@@ -93,7 +81,7 @@ class Batch:
 
 def transition_fields(orders_per_day: int) -> Fields:
     """Return the fields of a transition."""
-    shapes = {f"{when}_{name}": shape for when in ("state", "after", "next") for name, shape in _ACCOUNT.items()}
+    shapes = {f"{when}_{name}": shape for when in _WHEN for name, shape in _ACCOUNT.items()}
     orders = (orders_per_day,)
     shapes |= {"best": orders, "action": orders, "reward": (), "next_best": orders}
     fields: Fields = {name: (shape, torch.float32) for name, shape in shapes.items()}
@@ -116,8 +104,8 @@ class ReplayBuffer(TensorRing):
         """Tell whether it holds enough transitions to learn from."""
         return self.size >= max(self.training_starts, 1)
 
-    def sample(self, rows: Tensor) -> Transitions:
-        """Return the transitions of (N,) rows."""
+    def sample(self, rows: Tensor | slice) -> Transitions:
+        """Return the transitions of some rows."""
         return Transitions.of({name: store[rows] for name, store in self.data.items()})
 
     def calibration(self) -> Tensor:
@@ -127,14 +115,6 @@ class ReplayBuffer(TensorRing):
         earned = self.data["reward"][: self.size].double().sum()
         ratio = (earned / expected.clamp(min=1e-9)).clamp(1 / _LARGEST_RATIO, _LARGEST_RATIO)
         return torch.where(expected > 0, ratio, 1.0)
-
-    def cash_transitions(self) -> CashTransitions:
-        """Return all transitions, in the form that the value of cash is learned from."""
-        held = {name: store[: self.size].double() for name, store in self.data.items()}
-        after, following = (
-            Accounts(**{name: held[f"{when}_{name}"] for name in _ACCOUNT}) for when in ("after", "next")
-        )
-        return CashTransitions(after, following, held["next_best"])
 
     def __str__(self) -> str:
         if self.is_ready:

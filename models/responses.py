@@ -6,8 +6,6 @@ of impulse responses by local projections"). Three kinds of impulse are tried: a
 down (states). A term is kept if it is significant after correcting for all candidates of its kind.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -75,12 +73,6 @@ class Responses:
     """(terms, 3) sessions, column of the state (0: mean of the stocks, then the context columns), half-life's place."""
     state_loadings: Float64Array
     """(terms,) response to an own move at a state of 1, as a share of the move; it has the state's sign."""
-
-    @property
-    def sure_events(self) -> Int64Array:
-        """(responses, 2) lag and bin of the significant responses to events."""
-        sessions, bins = np.nonzero(np.abs(self.event_t) > _bound(self.event_t.size - SESSIONS))
-        return np.stack([sessions + 1, bins], axis=1).astype(np.int64)
 
     @classmethod
     def fit(cls, close: Float32Array, investable: Int64Array, learned: BoolArray) -> Self:

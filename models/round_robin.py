@@ -1,7 +1,5 @@
 """Holding the market: a policy without forecasts that buys all stocks in turn."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

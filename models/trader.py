@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from models.cash_value import Accounts, Adjustment, CashValue, Decision, account_features, candidate_features
-from models.networks import Actor, Critic, Perceptrons
+from models.networks import Critic, Perceptrons
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, rank_stocks
 
@@ -123,16 +123,16 @@ class PolicyNetworks:
     """(G, members) scale of the closed-form part of Q, see `models.networks.Networks`."""
 
     @classmethod
-    def of(cls, actor: Actor, critic: Critic, calibration: Tensor, gate: Tensor | None = None) -> PolicyNetworks:
+    def of(cls, actor: Perceptrons, critic: Critic, calibration: Tensor, gate: Tensor | None = None) -> PolicyNetworks:
         """Return the networks of a population; (A,) gates, default: all residuals are played."""
-        own, follows = (part.map(lambda tensor: tensor[:, None]) for part in (actor.adjustment, critic.continuation))
+        own, follows = (part.map(lambda tensor: tensor[:, None]) for part in (actor, critic.continuation))
         gate = torch.ones_like(own.parts[0][:, 0, 0, 0]) if gate is None else gate
         return cls(own, follows, gate[:, None], calibration[:, None])
 
     @classmethod
-    def of_committee(cls, actor: Actor, critic: Critic, calibration: Tensor, gate: Tensor) -> PolicyNetworks:
+    def of_committee(cls, actor: Perceptrons, critic: Critic, calibration: Tensor, gate: Tensor) -> PolicyNetworks:
         """Return the networks of a committee of all these agents."""
-        own, follows = (part.map(lambda tensor: tensor[None]) for part in (actor.adjustment, critic.continuation))
+        own, follows = (part.map(lambda tensor: tensor[None]) for part in (actor, critic.continuation))
         return cls(own, follows, gate[None], calibration[None])
 
     def tensors(self) -> dict[str, Tensor]:
@@ -143,7 +143,7 @@ class PolicyNetworks:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> PolicyNetworks:
         """Build from what `tensors` gave, among others."""
-        actor, continuation = (Perceptrons(tuple(tensors[f"{name} {n}"] for n in range(6))) for name in _NETWORKS)
+        actor, continuation = (Perceptrons.of(tensors, name) for name in _NETWORKS)
         return cls(actor, continuation, tensors["gate"], tensors["calibration"])
 
     def adjusting(self, accounts: Accounts, cash_value: CashValue, noise: Tensor | float = 0.0) -> Adjustment:

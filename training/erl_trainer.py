@@ -214,10 +214,10 @@ class ERLTrainer:
         """
         self.safe_point()
         if self.learning.gamma > 0 and self.replay.size:
-            transitions = self.replay.cash_transitions()
-            self.cash_value = improve(
-                self.cash_value, transitions, self.learning.gamma, self.learning.policy_iterations
-            )
+            held, learning = self.replay.sample(slice(None, self.replay.size)), self.learning
+            transitions = held.after, held.next, held.next_best
+            del held  # its other half would take memory until the end of the training
+            self.cash_value = improve(self.cash_value, *transitions, learning.gamma, learning.policy_iterations)
         self.safe_point()
         learned = self._train_networks() if self.population.networks is not None else {}
         self.champion = self.deployed(self.committee(self.elites, played.gate))

@@ -1,7 +1,5 @@
 """Selection, crossover and mutation of genes, as pure functions."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Rollouts as CUDA graphs: the kernels of all days are captured once, and launched together afterwards."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The trainer draws all random numbers, and an agent's results do not depend on th
 groups and of workers changes no result.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -176,10 +174,13 @@ class RolloutWorker:
         gate = forecasts.opportunity.new_zeros(len(inputs.genes))
         if not tensors:
             return play(), blend, gate
-        networks, noise = _policies(tensors), inputs.noise.to(env.device)
-        rollout = play(policy=networks(gate), noise=noise)
+        without_actors, with_actors = (
+            PolicyNetworks.from_tensors({**tensors, "gate": own.float()[:, None]}) for own in (gate, gate + 1)
+        )
+        noise = inputs.noise.to(env.device)
+        rollout = play(policy=without_actors, noise=noise)
         if bool(inputs.is_acting):
-            acting = play(policy=networks(gate + 1), noise=noise)
+            acting = play(policy=with_actors, noise=noise)
             gate = earns_more(acting.by_window, rollout.by_window)
             rollout = rollout.where(gate > 0, acting)
         return rollout, blend, gate
@@ -188,7 +189,7 @@ class RolloutWorker:
         """Return the out-of-fold forecasts of agents with these networks, and how they are blended."""
         if not networks:
             return self.days.forecasts(inputs.by_fold), Blend.of_ridge(len(inputs.by_fold))
-        reward, targets = perceptrons(networks, "reward"), inputs.genes[:, TARGET].long().tolist()
+        reward, targets = Perceptrons.of(networks, "reward"), inputs.genes[:, TARGET].long().tolist()
         expected, blend = self.days.blended(inputs.by_fold, reward, targets)
         return Forecasts.of(expected, self.days.tradable), blend
 
@@ -268,29 +269,15 @@ def split_rows(agents: int, groups: int) -> list[slice]:
 
 
 def network_tensors(networks: Networks) -> dict[str, Tensor]:
-    """Return the target networks by name and place, and the calibration, on the CPU."""
-    critic, actor = networks.critic_target, networks.actor_target
-    named = {"reward": critic.reward, "continuation": critic.continuation, "actor": actor.adjustment}
-    parts = {f"{name} {place}": part for name, own in named.items() for place, part in enumerate(own.parts)}
-    return _together({**parts, "calibration": networks.calibration}, torch.device("cpu"))
-
-
-def perceptrons(tensors: Mapping[str, Tensor], name: str) -> Perceptrons:
-    """Return one of the networks in `network_tensors`."""
-    return Perceptrons(tuple(tensors[f"{name} {place}"] for place in range(6)))
-
-
-def _policies(tensors: Mapping[str, Tensor]) -> Callable[[Tensor], PolicyNetworks]:
-    """Return a function from (A,) gates to the networks that agents play with."""
-    actor, continuation = (
-        perceptrons(tensors, name).map(lambda part: part[:, None]) for name in ("actor", "continuation")
-    )
-    return lambda gate: PolicyNetworks(actor, continuation, gate.float()[:, None], tensors["calibration"][:, None])
+    """Return the target networks, see `PolicyNetworks.tensors`, with the critic's rewards, on the CPU."""
+    policy = PolicyNetworks.of(networks.actor_target, networks.critic_target, networks.calibration)
+    rewards = {f"reward {place}": part for place, part in enumerate(networks.critic_target.reward.parts)}
+    return _together({**policy.tensors(), **rewards}, torch.device("cpu"))
 
 
 def _together(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """Copy (A, ...) float32 tensors to a device in one transfer, so that the host waits only once."""
-    rows = torch.cat([part.detach().flatten(1) if part.dim() > 1 else part[:, None] for part in tensors.values()], 1)
+    rows = torch.cat([part.detach().flatten(1) for part in tensors.values()], dim=1)
     parts = rows.to(device).split([part[0].numel() for part in tensors.values()], dim=1)
     return {
         name: part.reshape(like.shape).contiguous() for (name, like), part in zip(tensors.items(), parts, strict=True)

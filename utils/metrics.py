@@ -3,8 +3,6 @@
 Daily returns are r_t = E_t / E_(t-1) - 1, and 0 after ruin (equity <= 0). A ratio with a vanishing denominator is 0.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

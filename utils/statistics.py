@@ -4,8 +4,6 @@ Daily series are (days,) arrays in order of time. A trial is a policy whose resu
 chosen.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rows as aligned text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

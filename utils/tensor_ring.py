@@ -1,7 +1,5 @@
 """A ring buffer of rows in preallocated tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import hashlib
 import os
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def install() -> Path:
     Ends the process where there is no g++.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a real one would be asked for memory
-    version = f"{torch.__version__}-{_SOURCE.stat().st_mtime_ns}"
+    version = f"{torch.__version__}-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]}"
     library = Path(tempfile.gettempdir()) / f"one-card-{os.getuid()}" / f"{version}.so"
     if not library.exists():
         library.parent.mkdir(mode=0o700, exist_ok=True)

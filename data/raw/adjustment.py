@@ -6,8 +6,6 @@ the ex-date, per share after a split of that day: the multipliers of Yahoo's adj
 x volume, unchanged.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

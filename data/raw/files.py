@@ -1,7 +1,5 @@
 """Rows of one CSV or parquet file: long, wide, or with two header rows."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator

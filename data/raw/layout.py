@@ -1,7 +1,5 @@
 """Layout of a file of bars, recognised by column names and the first row, for every vendor."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Vendors' files of daily bars, turned into one parquet file for the loader."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Quality of prepared bars: coverage, gaps, suspicious moves, stale prices, survivors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

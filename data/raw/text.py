@@ -1,7 +1,5 @@
 """Dates and numbers in the notations that vendors use."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from datetime import date

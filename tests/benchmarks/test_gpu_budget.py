@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -91,29 +92,24 @@ def in_its_own_process(*words: str) -> subprocess.CompletedProcess[str]:
     """Run Python from the project's root, on one thread."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250
     )
 
 
 @needs_compiler
-def test_a_small_generation_is_within_its_budget() -> None:
-    done = in_its_own_process("-m", "benchmarks.gpu_budget", "--small")
-    assert done.returncode == 0, done.stdout + done.stderr
-    phases = ("fit", "evaluate, days", "evolve", "train", UPDATES, "validate, days", UPDATE, PART, "generation")
-    for phase in phases:
-        assert f"\n{phase}" in done.stdout
-    assert "FAULT" not in done.stdout
-
-
-@needs_compiler
-def test_a_figure_over_the_budget_is_found(tmp_path: Path) -> None:
+def test_a_small_generation_is_within_its_budget_but_for_a_figure_that_was_lowered(tmp_path: Path) -> None:
     budget = json.loads(BUDGET.read_text())
     figures = budget["small 4"]["train"]
     figures["operations"] = int(figures["operations"] / 1.03)
     path = tmp_path / "budget.json"
     path.write_text(json.dumps(budget | {"torch": torch.__version__.split("+")[0].rpartition(".")[0]}))
     done = in_its_own_process("-m", "benchmarks.gpu_budget", "--small", "--budget", str(path))
-    assert done.returncode == 1 and "FAULT 4 agents: train operations:" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1, done.stdout + done.stderr
+    phases = ("fit", "evaluate, days", "evolve", "train", UPDATES, "validate, days", UPDATE, PART, "generation")
+    for phase in phases:
+        assert f"\n{phase}" in done.stdout
+    (fault,) = re.findall("FAULT .*", done.stdout)
+    assert fault.startswith("FAULT 4 agents: train operations:")
 
 
 @needs_compiler

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import multiprocessing
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from data.features import PRICES
 from data.market import Market
-from data.record import data_fingerprint, record_market
+from data.record import data_fingerprint
 from data.splits import Span, Splits
 from tests.tiny import random_world
 from training.evaluation.holdout import LEDGER, Look, add_look, champions_looked_at, locked_ledger, read_looks
@@ -76,19 +75,6 @@ def test_looks_at_overlapping_days_of_the_same_data_count_whatever_the_run(tmp_p
     assert found == kept
     assert champions_looked_at(found, ("two", 3)) == 3 and champions_looked_at(found, ("two", 4)) == 4
     assert champions_looked_at([], ("one", 4)) == 1
-
-
-def test_ledgers_of_single_runs_still_count_where_the_data_are_the_same(tmp_path: Path) -> None:
-    """Their lines name neither the run nor the data; the run's record of its market does."""
-    old = {k: v for k, v in dataclasses.asdict(look("", 7, ())).items() if k not in ("run", "data")}
-    for name, seed in (("same", 0), ("other", 1), ("unknown", None)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / LEDGER).write_text(json.dumps(old) + "\n")
-        if seed is not None:
-            record = dataclasses.asdict(record_market(market(seed)))
-            (tmp_path / name / "market.json").write_text(json.dumps(record))
-    grown = market(days=75)
-    assert [one.champion for one in read_looks(tmp_path, grown, *DAYS)] == [("same", 7)]
 
 
 def test_a_torn_line_is_named(tmp_path: Path) -> None:

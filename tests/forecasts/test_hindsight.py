@@ -11,14 +11,14 @@ from torch import Tensor
 from environment.ledger import Bars
 from environment.orders import Orders
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules
-from training.forecasts.hindsight import Hindsight, order_results
+from training.forecasts.hindsight import order_results
 from utils.config.trader import EnvironmentConfig
-from utils.spaces import MAX_COEFFICIENT
+from utils.spaces import MAX_COEFFICIENT, TARGET_PERCENTS
 
 LAST_DAY = 33
 
 
-def hindsight_of(world: World, rules: EnvironmentConfig | None = None, last_day: int = LAST_DAY) -> Hindsight:
+def hindsight_of(world: World, rules: EnvironmentConfig | None = None, last_day: int = LAST_DAY) -> Tensor:
     return order_results(world.env.bars, rules or world.env.rules, FIRST_DAY, last_day)
 
 
@@ -52,17 +52,17 @@ def test_results_are_what_the_environment_pays(
     given_orders: list[Tensor] = []
     for _ in range(rules.episode_steps):
         stock = torch.randint(world.stocks, (lanes,), generator=generator)
-        which = torch.randint(len(hindsight.targets), (lanes,), generator=generator)
+        which = torch.randint(len(TARGET_PERCENTS), (lanes,), generator=generator)
         coefficient = 1.0 + 9.0 * torch.rand(lanes, generator=generator)
         may = portfolio.candidates().gather(1, stock[:, None]).squeeze(1) & portfolio.is_trading
         given_orders.append(torch.stack((stock.double(), which.double(), coefficient * may), 1))
-        target = hindsight.targets[which]
+        target = torch.tensor(TARGET_PERCENTS)[which]
         orders = Orders(stock[None], (coefficient * may).double()[None], target.double()[None])
         portfolio.step_orders(orders if portfolio.is_trading else None)
     credited = portfolio.entry_credited_rewards()
     for step, orders_of_day in enumerate(given_orders):
         stock, which = orders_of_day[:, 0].long(), orders_of_day[:, 1].long()
-        known = hindsight.rewards[which, start + step - FIRST_DAY, stock]
+        known = hindsight[which, start + step - FIRST_DAY, stock]
         size = orders_of_day[:, 2] / MAX_COEFFICIENT
         expected = torch.where(size > 0, known.double() * size, 0.0)
         can_tell = expected.isfinite() & (start + step + portfolio.slots < start + rules.episode_steps)
@@ -70,7 +70,7 @@ def test_results_are_what_the_environment_pays(
 
 
 def test_the_comparison_above_compares_something() -> None:
-    rewards = hindsight_of(random_world(1)).rewards
+    rewards = hindsight_of(random_world(1))
     assert rewards.isfinite().float().mean() > 0.4
     assert (rewards[rewards.isfinite()] != 0).float().mean() > 0.8
 
@@ -79,7 +79,7 @@ def test_results_are_those_of_orders_that_no_cap_cuts() -> None:
     """Only where nothing was traded does an order earn nothing, as it buys nothing."""
     rules = tiny_rules(volume_cap=5.0)
     world = random_world(5, rules=rules)
-    capped, free = (hindsight_of(world, chosen).rewards for chosen in (rules, tiny_rules()))
+    capped, free = (hindsight_of(world, chosen) for chosen in (rules, tiny_rules()))
     volume = world.env.bars.volume
     assert volume is not None
     is_idle = volume.view(world.env.bars.days, -1)[FIRST_DAY + 1 : LAST_DAY + 2] == 0
@@ -92,7 +92,7 @@ def test_what_cannot_be_known_is_not() -> None:
     world = random_world(2)
     hindsight, tradable = hindsight_of(world), world.env.bars.tradable[FIRST_DAY : LAST_DAY + 1]
     longest = world.env.slots
-    is_known = hindsight.rewards.isfinite()
+    is_known = hindsight.isfinite()
     assert not is_known[:, -longest:].any()
     assert is_known[:, :-longest].all(0).equal(tradable[:-longest])
 
@@ -106,16 +106,16 @@ def test_days_after_the_training_span_are_never_read(seed: int, day: int) -> Non
     quotes[day:] *= 3.0
     corrupted = Bars.from_prices(*quotes.unbind(-1))
     rules = world.env.rules
-    ours, theirs = (order_results(b, rules, FIRST_DAY, LAST_DAY).rewards for b in (bars, corrupted))
+    ours, theirs = (order_results(b, rules, FIRST_DAY, LAST_DAY) for b in (bars, corrupted))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_span_too_short_for_any_trade_knows_nothing() -> None:
-    assert not hindsight_of(random_world(), last_day=FIRST_DAY + 1).rewards.isfinite().any()
+    assert not hindsight_of(random_world(), last_day=FIRST_DAY + 1).isfinite().any()
 
 
 def test_long_spans_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     world = random_world(3)
-    whole = hindsight_of(world).rewards
+    whole = hindsight_of(world)
     monkeypatch.setattr("training.forecasts.hindsight._DAYS_AT_ONCE", 7)
-    torch.testing.assert_close(hindsight_of(world).rewards, whole, rtol=1e-6, atol=1e-7, equal_nan=True)
+    torch.testing.assert_close(hindsight_of(world), whole, rtol=1e-6, atol=1e-7, equal_nan=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from utils.errors import DataError, JobsFailed, StopRequested
@@ -53,22 +55,31 @@ def hang_once(log: Path) -> int:
     return os.getpid()
 
 
+@contextlib.contextmanager
+def noted_signals() -> Iterator[list[int]]:
+    """Note signals as `SafePoint` does; to import it, and torch with it, would take longer than all this work."""
+    noted: list[int] = []
+    earlier = {
+        number: signal.signal(number, lambda number, _: noted.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield noted
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
 def count_until_stopped(folder: Path) -> int:
     """A miniature run: resumes counting where it was stopped, and stops at safe points."""
-    # Imported here because importing torch would take most of the time of all other work.
-    from utils.memory.guard import MemoryGuard
-    from utils.runs.stopping import SafePoint
-
     state = folder / f"{os.getpid()}.began"
     count = folder / "count"
-    with SafePoint(MemoryGuard()) as safe_point:
+    with noted_signals() as noted:
         while True:
             done = int(count.read_text()) if count.exists() else 0
-            try:
-                safe_point()
-            except StopRequested:
+            if noted:
                 state.with_suffix(".stopped").touch()
-                raise
+                raise StopRequested(noted[0], time.monotonic())
             if done >= 1000:
                 return done
             temporary = folder / f".{os.getpid()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,13 +14,22 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models import cash_value as module
-from models.cash_value import BUCKETS, Accounts, CashTransitions, CashValue, accounts_of, hats, improve
+from models.cash_value import BUCKETS, Accounts, CashValue, accounts_of, hats, improve
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, POSITION_FEATURES, SESSIONS_HELD, SIZE
 
 GOOD, POOR = 3.0, 1.0
+
 SMALLEST = MIN_COEFFICIENT / MAX_COEFFICIENT
 seeds = st.integers(0, 2**32)
+
+
+class CashTransitions(NamedTuple):
+    """Transitions between two decisions, as `improve` takes them."""
+
+    after: Accounts
+    next: Accounts
+    next_best: Tensor
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -156,7 +166,7 @@ def plenty(days: int, worth: float, rules: EnvironmentConfig) -> CashValue:
         accounts(cash, left - 1, chances[1]),
         torch.full((count, 1), worth, dtype=torch.float64),
     )
-    return improve(CashValue.zero(rules), transitions, 1.0, 3)
+    return improve(CashValue.zero(rules), *transitions, 1.0, 3)
 
 
 @pytest.mark.parametrize("worth", [0.3, 4.0])
@@ -228,7 +238,7 @@ def test_scarce_cash_that_never_comes_back_is_kept_for_a_good_day(chance: float)
     """Optimal stopping: the last day alone takes a poor trade."""
     days = 12
     rules, transitions = lived(days, 100, chance)
-    cash_value = improve(CashValue.zero(rules), transitions, 1.0, 6)
+    cash_value = improve(CashValue.zero(rules), *transitions, 1.0, 6)
     left = np.arange(1, days)
     expected = optimum(days, 100, chance)[1:, 0]
     for today in (GOOD, POOR):
@@ -252,7 +262,7 @@ def test_cash_that_comes_back_is_worth_what_it_still_earns() -> None:
     """A poor trade is taken where it delays no likely good one, that is near the end only."""
     days, held, chance = 24, 4, 0.25
     rules, transitions = lived(days, held, chance)
-    cash_value = improve(CashValue.zero(rules), transitions, 1.0, 8)
+    cash_value = improve(CashValue.zero(rules), *transitions, 1.0, 8)
     exact = optimum(days, held, chance)
     for left in (6, 12, 20, 23):
         for due in (0, held):
@@ -267,7 +277,7 @@ def test_cash_that_comes_back_is_worth_what_it_still_earns() -> None:
 
 def test_an_impatient_agent_takes_what_a_patient_one_leaves() -> None:
     rules, transitions = lived(12, 100, 0.2)
-    cash_value = improve(CashValue.zero(rules), transitions, 1.0, 4)
+    cash_value = improve(CashValue.zero(rules), *transitions, 1.0, 4)
     state, poor = accounts(torch.ones(4), 8.0, POOR), torch.full((4, 1), POOR, dtype=torch.float64)
     value_weight, exploration_threshold = torch.tensor(
         [[1.0, 0.1, 0.1, 0.0], [0.0, 0.0, 2.0, 0.9]], dtype=torch.float64
@@ -284,7 +294,7 @@ def test_an_impatient_agent_takes_what_a_patient_one_leaves() -> None:
 
 def test_who_discounts_everything_knows_no_value_of_cash() -> None:
     rules, transitions = lived(12, 100, 0.2)
-    cash_value = improve(random_value(rules, seeded()), transitions, 0.0, 2)
+    cash_value = improve(random_value(rules, seeded()), *transitions, 0.0, 2)
     assert not cash_value.weights.any()
     decision = cash_value.greedy(torch.full((11, 1), POOR).double(), accounts(torch.ones(11), torch.arange(11), POOR))
     assert decision.size.tolist() == [[1.0]] * 11
@@ -302,7 +312,7 @@ def test_an_iteration_is_the_least_squares_of_temporal_differences(
         torch.randn(500, 2, generator=generator, dtype=torch.float64),
     )
     before = random_value(rules, generator)
-    found = improve(before, transitions, gamma, 1)
+    found = improve(before, *transitions, gamma, 1)
     decision = before.greedy(transitions.next_best, transitions.next)
     now, following = (found.features(state).double().numpy() for state in (transitions.after, decision.after))
     penalty = module._RIDGE * 500 * np.eye(now.shape[1])
@@ -312,7 +322,7 @@ def test_an_iteration_is_the_least_squares_of_temporal_differences(
         found.of(transitions.after), found.features(transitions.after).double() @ found.weights, rtol=1e-4, atol=1e-4
     )
     monkeypatch.setattr(module, "_ROWS_AT_ONCE", 64)
-    pieces = improve(before, transitions, gamma, 1)
+    pieces = improve(before, *transitions, gamma, 1)
     np.testing.assert_allclose(now @ pieces.weights.numpy(), now @ exact, rtol=1e-3, atol=1e-3)
 
 
@@ -322,6 +332,6 @@ def test_opportunities_that_are_all_alike_do_no_harm() -> None:
         when: replace(getattr(transitions, when), opportunity=torch.zeros_like(transitions.after.cash))
         for when in ("after", "next")
     }
-    cash_value = improve(CashValue.zero(rules), CashTransitions(**alike, next_best=transitions.next_best), 1.0, 6)
+    cash_value = improve(CashValue.zero(rules), *CashTransitions(**alike, next_best=transitions.next_best), 1.0, 6)
     found = cash_value.of(accounts(torch.ones(11), torch.arange(1, 12)))
     np.testing.assert_allclose(found, optimum(12, 100, 0.2)[1:, 0], rtol=0.2)

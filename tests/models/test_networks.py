@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 
 import pytest
 import torch
@@ -11,14 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from models.networks import (
-    Actor,
     AdamW,
     Critic,
     Networks,
     NetworkSizes,
     Perceptrons,
-    copy_of,
-    rows_of,
     soft_update,
 )
 
@@ -114,7 +112,7 @@ def test_one_output_is_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPa
     perceptrons = random_perceptrons((7, 2), (INPUTS, 5, 3))
     x = torch.randn(200, INPUTS, generator=seeded(1))
     found = perceptrons.output((5, 1), 2, x)
-    assert torch.equal(found, perceptrons.rows(torch.tensor([5])).output((0, 1), 2, x))
+    assert torch.equal(found, perceptrons.map(itemgetter(torch.tensor([5]))).output((0, 1), 2, x))
     monkeypatch.setattr("models.networks._ROWS_AT_ONCE", 64)
     torch.testing.assert_close(perceptrons.output((5, 1), 2, x), found, rtol=1e-5, atol=1e-6)
 
@@ -137,12 +135,13 @@ def test_rows_by_a_slice_are_views_and_by_a_tensor_are_copies() -> None:
 def test_copies_share_nothing() -> None:
     networks = random_networks()
     before = [part.detach().clone() for part in networks.critic.parameters()]
-    copy, view = copy_of(networks.critic), rows_of(networks.critic, slice(None))
+    copy, view = networks.critic_target, networks.rows(slice(None)).critic
     for part in copy.parameters():
         part.zero_()
     assert all(torch.equal(part, old) for part, old in zip(networks.critic.parameters(), before, strict=True))
-    for part in view.parameters():
-        part.zero_()
+    with torch.no_grad():
+        for part in view.parameters():
+            part.zero_()
     assert not any(bool(part.any()) for part in networks.critic.parameters())
 
 
@@ -320,7 +319,7 @@ def test_what_is_looked_at_later_begins_at_zero_with_moments_of_zero() -> None:
 
 def test_critics_and_actors_name_all_their_parts() -> None:
     networks = random_networks()
-    assert isinstance(networks.critic, Critic) and isinstance(networks.actor, Actor)
+    assert isinstance(networks.critic, Critic) and isinstance(networks.actor, Perceptrons)
     assert [len(part.parameters()) for part in (networks.critic, networks.actor)] == [12, 6]
     own = {part.data_ptr() for part in networks.tensors().values()}
     for part in (networks.critic, networks.actor, networks.critic_target, networks.actor_target):

@@ -120,7 +120,7 @@ def test_founders_see_groups_of_inputs_and_nothing_else() -> None:
         assert not bool(first[:, ~torch.tensor(expected)].any())
         assert bool((first[:, torch.tensor(expected)] != 0).all())
     assert population.networks.critic.reward.parts[0].shape == (8, FOLDS, INPUTS - 1, LEARNING.hidden)
-    assert population.networks.actor.adjustment.parts[0].shape == (8, FEATURES, LEARNING.hidden)
+    assert population.networks.actor.parts[0].shape == (8, FEATURES, LEARNING.hidden)
     assert 0 < int(population.feature_groups.sum()) < population.feature_groups.numel() == 8 * len(GROUPS)
 
 

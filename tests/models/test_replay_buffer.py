@@ -112,7 +112,7 @@ def test_transitions_come_back_as_they_were_added(capacity: int, counts: list[in
     for name, value in found.items():
         assert value.dtype == (torch.bool if name == "terminated" else torch.float64), name
         assert torch.equal(value, last[name][draws].to(value.dtype)), name
-    held, order = replay.cash_transitions(), oldest_first(replay)
+    held, order = replay.sample(slice(None, replay.size)), oldest_first(replay)
     for when, account in (("after", held.after), ("next", held.next)):
         for name, value in vars(account).items():
             assert value.dtype == torch.float64 and torch.equal(value[order], last[f"{when}_{name}"].double())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from operator import itemgetter
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue, Decision
-from models.networks import Actor, Critic, Networks, NetworkSizes, Perceptrons
+from models.networks import Critic, Networks, NetworkSizes, Perceptrons
 from models.trader import ACTOR_BOUND, PolicyNetworks, Traders, daily_orders
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT
@@ -236,12 +235,12 @@ def test_parts_of_other_networks_do_not_matter_to_orders() -> None:
     networks, others = random_networks(2, 0), random_networks(2, 1)
     best = torch.ones(8, 1, dtype=torch.float64)
 
-    def sizes(actor: Actor, critic: Critic) -> Tensor:
+    def sizes(actor: Perceptrons, critic: Critic) -> Tensor:
         policy = PolicyNetworks.of(actor, critic, networks.calibration)
         return worth.greedy(best, accounts, adjustment=policy.adjusting(accounts, worth)).size
 
     own = sizes(networks.actor, networks.critic)
     assert torch.equal(own, sizes(networks.actor, others.critic))
     assert not torch.equal(own, sizes(others.actor, networks.critic))
-    silent = replace(networks.actor, adjustment=Perceptrons(tuple(map(torch.zeros_like, networks.actor.parameters()))))
+    silent = networks.actor.map(torch.zeros_like)
     assert torch.equal(sizes(silent, others.critic), worth.greedy(best, accounts).size)

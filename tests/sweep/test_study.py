@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from training.sweep.space import space_of
-from training.sweep.study import FIRST_LOOK, ROUND, Record, importances, is_given_up, require_optuna, suggest
+from training.sweep.study import (
+    FIRST_LOOK,
+    ROUND,
+    Run,
+    Trial,
+    importances,
+    is_given_up,
+    play_round,
+    require_optuna,
+    rounds,
+    suggest,
+)
+from utils.errors import ConfigError, JobsFailed
+from utils.jobs.job import Finished
 
 SPACE = space_of(
     {
@@ -22,61 +35,51 @@ SPACE = space_of(
 )
 
 
-def told(number: int, values: list[float]) -> FrozenTrial:
-    """A finished trial with values by seed."""
-    params = suggest([], SPACE, 0, number)
-    return create_trial(
-        value=sorted(values)[len(values) // 2],
-        params=params,
-        distributions=dict(SPACE),
-        intermediate_values=dict(enumerate(values)),
-    )
+def told(number: int, profits: Sequence[float]) -> Trial:
+    """A complete trial with profits by seed."""
+    return Trial(number, suggest([], SPACE, 0, number), tuple(profits), "complete")
 
 
-def worth(trial: FrozenTrial) -> list[float]:
-    strength: float = trial.params["evolution.mutation_strength"]
-    return [seed / 100 - abs(strength - 0.3) for seed in range(3)]
+def worth(params: Mapping[str, object], run: Run) -> float:
+    strength = params["evolution.mutation_strength"]
+    assert isinstance(strength, float)
+    return run.place / 100 - abs(strength - 0.3) - 5 * (run.number % ROUND == 1)
 
 
-def trials_of(folder: Path, *, reopened: bool) -> list[tuple[object, ...]]:
-    """Three rounds, in each of which one trial fails and one is given up; the file opened anew in the midst of each."""
-    record = Record(folder)
-    for first in range(0, 3 * ROUND, ROUND):
-        numbers = range(first, first + ROUND)
-        if reopened:
-            record.ask(SPACE, numbers[:3], 5)
-            record.close()
-            record = Record(folder)
-        asked = record.ask(SPACE, numbers, 5)
-        assert [trial.state for trial in asked] == [TrialState.RUNNING] * ROUND
-        for trial in reversed(asked) if reopened else asked:
-            is_bad = trial.number % ROUND == 2
-            record.tell(
-                trial.number, worth(trial), is_given_up=trial.number % ROUND == 1, error="too large" if is_bad else ""
-            )
-            record.tell(trial.number, [99.0])
-    found = [(one.number, one.params, one.value, one.state, one.intermediate_values) for one in record.trials]
-    record.close()
-    return found
+def trials_of(*, is_reversed: bool) -> list[Trial]:
+    """Three rounds, in each of which one trial fails and the one before it loses on every seed."""
+    trials: list[Trial] = []
+
+    def train(runs: Mapping[Run, Mapping[str, object]]) -> dict[Run, Finished]:
+        found = {}
+        for run, params in sorted(runs.items(), reverse=is_reversed):
+            found[run] = Finished(str(run), worth(params, run))
+            if run.number % ROUND == 2:
+                found[run] = Finished(str(run), exception=ConfigError("expected less, got too much"))
+        return found
+
+    for numbers in rounds(3 * ROUND):
+        trials += play_round(trials, SPACE, numbers, 6, 5, train)
+    return trials
 
 
-def test_the_trials_are_the_same_whoever_finishes_first_and_after_a_stop(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    whole, parts = trials_of(tmp_path / "a", reopened=False), trials_of(tmp_path / "b", reopened=True)
-    assert whole == parts and len(whole) == 3 * ROUND
-    assert len({row[3] for row in whole}) == 3
-    strengths = [abs(params["evolution.mutation_strength"] - 0.3) for _, params, *_ in whole]  # type: ignore[index]
+def test_the_trials_are_the_same_whoever_finishes_first() -> None:
+    whole = trials_of(is_reversed=False)
+    assert whole == trials_of(is_reversed=True) and [one.number for one in whole] == list(range(3 * ROUND))
+    assert [one.state for one in whole[2::ROUND]] == ["failed"] * 3
+    losing = [one.state for one in whole[1::ROUND]]
+    assert losing == ["complete", "given up", "given up"], "the first round has nobody to lose to"
+    assert all(len(one.profits) == FIRST_LOOK for one in whole if one.state == "given up")
+    strengths = [abs(one.settings["evolution.mutation_strength"] - 0.3) for one in whole]
     assert sum(strengths[-ROUND:]) < sum(strengths[:ROUND]), "later rounds come nearer to the best"
 
 
-def test_a_half_made_file_is_made_anew(tmp_path: Path) -> None:
-    tmp_path = tmp_path / "50%20? #a=b"
-    tmp_path.mkdir()
-    (tmp_path / ".study.db.tmp").write_text("torn")
-    record = Record(tmp_path)
-    assert record.trials == [] and not (tmp_path / ".study.db.tmp").exists()
-    record.close()
+def test_a_round_in_which_a_run_stops_has_no_result() -> None:
+    def train(runs: Mapping[Run, Mapping[str, object]]) -> dict[Run, Finished]:
+        return {run: Finished(str(run), exception=OSError("a full disk")) for run in runs}
+
+    with pytest.raises(JobsFailed, match="a full disk"):
+        play_round([], SPACE, range(ROUND), 5, 0, train)
 
 
 @settings(max_examples=10)
@@ -92,24 +95,23 @@ def test_a_trial_is_given_up_after_four_seeds_that_all_lose() -> None:
     assert FIRST_LOOK == 4
     earlier = [told(0, [2.0] * 6), told(1, [5.0, 6.0, 7.0, 8.0, 9.0, 9.5])]
     losing = [4.0, 5.5, 5.0, 7.2, 8.9]
-    assert [is_given_up(earlier, losing[:count]) for count in range(1, 6)] == [False, False, False, True, True]
-    assert not is_given_up(earlier, [4.0, 6.5, 5.0, 7.2]), "it won on a seed"
-    assert not is_given_up([], losing), "the first round has nobody to lose to"
+    assert [is_given_up(earlier, SPACE, losing[:count]) for count in range(1, 6)] == [False, False, False, True, True]
+    assert not is_given_up(earlier, SPACE, [4.0, 6.5, 5.0, 7.2]), "it won on a seed"
+    assert not is_given_up([], SPACE, losing), "the first round has nobody to lose to"
 
 
 @given(st.lists(st.floats(-50, 50), min_size=6, max_size=6), st.lists(st.floats(-50, 50), min_size=1, max_size=6))
 def test_a_trial_with_the_better_mean_is_never_given_up(best: list[float], values: list[float]) -> None:
-    if is_given_up([told(0, best)], values):
+    if is_given_up([told(0, best)], SPACE, values):
         assert sum(values) / len(values) < sum(best) / len(best) and len(values) >= FIRST_LOOK
 
 
 def test_the_setting_that_decides_is_the_most_important() -> None:
-    trials = [told(number, [0.0]) for number in range(40)]
-    for trial in trials:
-        trial.intermediate_values[0] = -abs(trial.params["evolution.mutation_strength"] - 0.3)
-    found = importances(trials)
+    drawn = [told(number, [0.0]) for number in range(40)]
+    trials = [replace(one, profits=(-abs(one.settings["evolution.mutation_strength"] - 0.3),)) for one in drawn]
+    found = importances(trials, SPACE)
     assert next(iter(found)) == "evolution.mutation_strength" and sum(found.values()) == pytest.approx(1)
-    assert importances(trials[:19]) == {}
+    assert importances(trials[:19], SPACE) == {}
 
 
 def test_optuna_is_there() -> None:

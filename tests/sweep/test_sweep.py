@@ -25,7 +25,6 @@ from tests.sweep import fast_sweep
 from tests.sweep.fast_sweep import DAMAGED, PAUSE, SPACE, STARTS
 from tests.tiny_run import TINY
 from training.commands.train import run_training
-from training.sweep.study import Record
 from utils.jobs.job import InProcess
 from utils.runs.run_lock import RunLock
 from utils.statistics import expected_best_sharpe, probabilistic_sharpe
@@ -84,16 +83,8 @@ def test_the_best_trial_is_the_one_of_the_highest_median(folder: Path) -> None:
     assert len(runs) == sum(len(one["profits"]) for one in tried)
 
 
-def assert_all_told(path: Path) -> None:
-    record = Record(path)
-    assert [trial.number for trial in record.trials] == list(range(TRIALS))
-    assert all(trial.state.is_finished() for trial in record.trials)
-    record.close()
-
-
 def test_nothing_is_left_running_and_every_run_began_once(folder: Path) -> None:
     path = folder / "runs" / "whole"
-    assert_all_told(path)
     starts = (path / STARTS).read_text().split()
     assert len(starts) == len(set(starts))
 
@@ -167,14 +158,13 @@ def test_a_sweep_that_is_killed_three_times_ends_as_one_that_was_not(folder: Pat
         left += psutil.Process(process.pid).children(recursive=True)
         process.kill()
         assert "was lost (process" in str(process.communicate()[1])
-    assert left and not psutil.wait_procs(left, timeout=15)[1]
+    assert left and not psutil.wait_procs(left, timeout=60)[1]
     with start(resume(folder, "killed")) as process:
         begun(folder, "killed", 44, process)
         assert process.poll() is None
         process.kill()
     assert main(resume(folder)) == 0
     assert found(folder, "killed") == found(folder, "whole")
-    assert_all_told(folder / "runs" / "killed")
 
 
 def errors(shown: str) -> list[str]:
@@ -194,37 +184,31 @@ def test_a_full_disk_stops_the_sweep_which_then_goes_on(
     with RunLock(path / "trial-009-seed-2"):
         (path / "trial-009-seed-2" / "config.json").write_text("{}")
         assert main(resume(folder, "full")) == 2
-    (line,) = errors(capsys.readouterr().err)
+    line = errors(capsys.readouterr().err)[-1]
     assert f"a run that nobody else works on, got {path / 'trial-009-seed-2'}" in line
     assert main(resume(folder, "full")) == 0
     assert found(folder, "full") == found(folder, "whole")
 
 
-def test_a_lost_study_is_made_anew_from_the_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = folder / "runs" / "lost"
+def test_a_finished_sweep_is_reported_anew_from_its_runs(folder: Path) -> None:
+    """Only the trials that fail begin again."""
+    path = folder / "runs" / "again"
     shutil.copytree(folder / "runs" / "whole", path)
-    (path / "study.db").write_bytes(b"torn" * 1000)
-    assert main(resume(folder, "lost")) == 2
-    (line,) = errors(capsys.readouterr().err)
-    assert f"expected a study that this Optuna can read in {path / 'study.db'}" in line
-    (path / "study.db").unlink()
+    (path / "sweep.json").unlink()
     started = (path / STARTS).read_text()
-    assert main(resume(folder, "lost")) == 0
-    assert found(folder, "lost") == found(folder, "whole")
-    refused = [one["number"] for one in found(folder, "lost")["tried"] if one["state"] == "failed"]
-    again = (path / STARTS).read_text().removeprefix(started).split()
-    assert {name.split("-seed")[0] for name in again} == {f"trial-{number:03d}" for number in refused}
+    assert main(resume(folder, "again")) == 0
+    assert found(folder, "again") == found(folder, "whole")
+    refused = [one["number"] for one in found(folder, "again")["tried"] if one["state"] == "failed"]
+    begun_again = (path / STARTS).read_text().removeprefix(started).split()
+    assert {name.split("-seed")[0] for name in begun_again} == {f"trial-{number:03d}" for number in refused}
 
 
-def test_a_sweep_whose_trials_all_fail_says_why_and_tells_nothing(
+def test_a_sweep_whose_trials_all_fail_says_why(
     folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "space.toml").write_text("[env.stake_percent]\nlow = 3\nhigh = 4\n")
     assert main(words(folder, "failing", "--space", str(tmp_path / "space.toml"), "--seeds", "1")) == 2
     assert "expected a smaller stake, got 3." in errors(capsys.readouterr().err)[-1]
-    record = Record(folder / "runs" / "failing")
-    assert [trial.state.name for trial in record.trials] == ["RUNNING"] * 8
-    record.close()
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ class Agent:
         actor, critic = (
             (networks.actor_target, networks.critic_target) if is_target else (networks.actor, networks.critic)
         )
-        self.actor = [part[agent] for part in actor.adjustment.parts]
+        self.actor = [part[agent] for part in actor.parts]
         self.continuation = [part[agent] for part in critic.continuation.parts]
         self.value_weight, self.largest = float(traders.value_weight[agent]), float(traders.size[agent])
         self.calibration, self.good = float(networks.calibration[agent]), float(worth.opportunity_knots[-1])
@@ -272,7 +272,7 @@ def test_the_actors_gradient_is_that_of_q_in_plain_numbers(seed: int, orders: in
 
     found: list[tuple[int, float, float]] = []
     for place in (5, 3):
-        part, width = networks.actor.adjustment.parts[place].detach(), 1e-3
+        part, width = networks.actor.parts[place].detach(), 1e-3
         numbers = []
         for step in (width, -width, 0.1 * width, -0.1 * width):
             part[0, 0, 0] += step
@@ -424,7 +424,7 @@ def test_an_agent_whose_networks_are_no_number_harms_no_other() -> None:
         taken(others, traders.rows(torch.tensor([0, 2])), random_value(), batch)
     assert networks.critic_optimizer.skipped.tolist() == [0, 2, 0]
     assert networks.actor_optimizer.skipped.tolist() == [0, 2, 0]
-    assert torch.equal(networks.actor.adjustment.parts[0][1], before["actor.0"][1])
+    assert torch.equal(networks.actor.parts[0][1], before["actor.0"][1])
     assert_close({name: part[[0, 2]] for name, part in tensors_of(networks).items()}, tensors_of(others))
 
 
@@ -481,7 +481,7 @@ def frozen(bias: float, cash_worth: Callable[[Perceptrons], Perceptrons] | None 
     networks = random_networks(1, scale=0.0)
     networks.calibration.fill_(1.0)
     networks.critic_optimizer.learning_rate = 0.0
-    networks.actor.adjustment.parts[5].detach().fill_(bias)
+    networks.actor.parts[5].detach().fill_(bias)
     if cash_worth is not None:
         for critic in (networks.critic, networks.critic_target):
             for part, other in zip(critic.continuation.parts, cash_worth(critic.continuation).parts, strict=True):

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from environment.ledger import EpisodeSummary
 from environment.portfolio import Portfolio
-from models.cash_value import CashTransitions, CashValue, improve
+from models.cash_value import CashValue, improve
 from models.ddpg_agent import DDPGAgent
 from models.replay_buffer import ReplayBuffer
 from models.trader import Forecasts, Traders
@@ -162,8 +162,7 @@ def test_a_rollout_is_the_same_on_cuda(orders: int) -> None:
 def test_results_of_orders_are_the_same_on_cuda() -> None:
     world = random_world(5)
     ours, theirs = (
-        order_results(one.env.bars, world.env.rules, FIRST_DAY, world.days - 1).rewards.cpu()
-        for one in (world, on_cuda(world))
+        order_results(one.env.bars, world.env.rules, FIRST_DAY, world.days - 1).cpu() for one in (world, on_cuda(world))
     )
     torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-6, equal_nan=True)
 
@@ -175,8 +174,9 @@ def test_the_value_of_waiting_is_the_same_on_cuda() -> None:
     for device in ("cpu", "cuda"):
         replay = ReplayBuffer(4096, 1, device=device)
         replay.add({name: value.to(device) for name, value in transitions.items()})
-        held: CashTransitions = replay.cash_transitions()
-        cash_value = improve(CashValue.zero(world.env.rules, device), held, 1.0, 2)
+        held = replay.sample(slice(None, replay.size))
+        zero = CashValue.zero(world.env.rules, device)
+        cash_value = improve(zero, held.after, held.next, held.next_best, 1.0, 2)
         learned.append(cash_value.of(held.after).cpu())
     torch.testing.assert_close(learned[1], learned[0], rtol=1e-2, atol=1e-2)
 

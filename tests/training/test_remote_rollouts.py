@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def machines() -> Iterator[Any]:
         yield found
     finally:
         found.shutdown()
-    _, alive = psutil.wait_procs(processes() - before, timeout=10)
+    _, alive = psutil.wait_procs(processes() - before, timeout=60)
     assert not alive
 
 
@@ -114,6 +114,12 @@ def lived_through(trained: ERLTrainer, generations: int) -> tuple[list[str], lis
     return records, [tensor.numpy().tobytes() for tensor in tensors]
 
 
+@cache
+def whole(generations: int) -> tuple[list[str], list[bytes]]:
+    """What a trainer of this process lives through, which workers must not change."""
+    return lived_through(trainer(), generations)
+
+
 @contextlib.contextmanager
 def played_by(
     executor: Pool[Any], trained: ERLTrainer, groups: int, build: Callable[[], Any] = made.build
@@ -130,7 +136,6 @@ def on(cluster: Cluster, most: int, safe_point: Callable[[], None] = lambda: Non
 
 def test_workers_give_what_this_process_gives_and_another_number_goes_on(cluster: Cluster) -> None:
     """Four groups on two machines, then one in a process of this machine."""
-    whole = lived_through(trainer(), 3)
     first, second = trainer(), trainer()
     with played_by(on(cluster, 4), first, 4):
         records, _ = lived_through(first, 2)
@@ -138,14 +143,13 @@ def test_workers_give_what_this_process_gives_and_another_number_goes_on(cluster
     second.load_state_dict(first.state_dict())
     with played_by(Processes(2, None, lambda: None), second, 1):
         later, tensors = lived_through(second, 3)
-    assert (records + later, tensors) == whole
+    assert (records + later, tensors) == whole(3)
 
 
 def test_a_fault_in_any_phase_changes_nothing(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Killed while it plays and between generations; and hung."""
-    whole = lived_through(trainer(), 5)
     struck: list[str] = []
     due: list[str] = []
 
@@ -169,8 +173,8 @@ def test_a_fault_in_any_phase_changes_nothing(
     lost = [record.getMessage() for record in caplog.records if "worker was lost" in record.getMessage()]
     assert sum("ActorDiedError" in message for message in lost) == 2
     assert any("no answer" in message for message in lost), "a busy machine's new worker may be late as well"
-    assert (records, tensors) == whole
-    _, alive = psutil.wait_procs(workers(), timeout=10)
+    assert (records, tensors) == whole(5)
+    _, alive = psutil.wait_procs(workers(), timeout=60)
     assert not alive, "a hung worker is killed, too"
 
 
@@ -225,11 +229,11 @@ def test_a_whole_run_of_the_program(cluster: Cluster, tiny: Path, monkeypatch: p
 
 def test_a_lost_machine_is_done_without(machines: Any, second: Any, cluster: Cluster) -> None:
     """One of two machines disappears; the other plays both groups. The last test: it stays lost."""
-    whole, trained = lived_through(trainer(), 3), trainer()
+    trained = trainer()
     with played_by(on(cluster, 2), trained, 2):
         records, _ = lived_through(trained, 1)
         assert len(workers()) == 2
         machines.remove_node(second, allow_graceful=False)
         later, tensors = lived_through(trained, 3)
         assert len(workers()) == 1
-    assert (records + later, tensors) == whole
+    assert (records + later, tensors) == whole(3)

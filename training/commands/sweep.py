@@ -6,10 +6,9 @@ import dataclasses
 import logging
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data.splits import Splits
 from training.commands.arguments import SweepArguments
@@ -21,7 +20,7 @@ from training.run.study_folder import fetch_files, is_begun, keep_files, open_st
 from training.sweep.outcome import Outcome, outcome_of, profit_of, toml_of, values_of
 from training.sweep.page import render, short_table
 from training.sweep.space import KIND, SweepPlan, read_space, run_name
-from training.sweep.study import FIRST_LOOK, STUDY, Record, Run, play_round, require_optuna, rounds
+from training.sweep.study import FIRST_LOOK, Run, Trial, play_round, require_optuna, rounds
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.settings import settings_to_resume, with_settings
@@ -33,9 +32,6 @@ from utils.jobs.table import LOGS, JobTable
 from utils.runs.console import setup_logging
 from utils.runs.run_lock import RunLock, wait_for_lost_owner
 from utils.runs.run_log import CONFIG, SUMMARY, write_atomically, write_json
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
 
 logger = logging.getLogger(__name__)
 BEST, RESULTS, PAGE = "best.toml", "sweep.json", "sweep.html"
@@ -66,23 +62,21 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
         with (
             open_study(*jobs, config, path, is_shared=store is None) as executor,
             JobTable(None, path, is_drawn=executor.is_apart) as table,
-            closing(Record(path)) as record,
         ):
+            trials: list[Trial] = []
             train = partial(_train_all, path, config, explicit, splits, executor, table)
             for numbers in rounds(plan.trials):
-                play_round(record, plan.distributions, numbers, plan.seeds, config.seed, train)
-                best = max(
-                    (trial.value or 0.0 for trial in record.trials if trial.state.name == "COMPLETE"), default=None
-                )
+                trials += play_round(trials, plan.distributions, numbers, plan.seeds, config.seed, train)
+                best = max((trial.value for trial in trials if trial.state == "complete"), default=None)
                 so_far = "" if best is None else f"; best so far {best:+.2f} %"
                 logger.info("%d of %d trials have ended%s", numbers.stop, plan.trials, so_far)
                 if store is not None and is_reached:
-                    keep_files(store, path, (KIND.plan, MARKET, STUDY))
-            _require_results(path, config, record.trials)
-            outcome = outcome_of(path, plan, config, record.trials)
-            _publish(outcome, record.trials, path)
+                    keep_files(store, path, (KIND.plan, MARKET))
+            _require_results(path, config, trials)
+            outcome = outcome_of(path, plan, config, trials)
+            _publish(outcome, path)
         if store is not None:
-            keep_files(store, path, (KIND.plan, MARKET, STUDY, RESULTS, BEST, PAGE))
+            keep_files(store, path, (KIND.plan, MARKET, RESULTS, BEST, PAGE))
     return outcome
 
 
@@ -97,8 +91,6 @@ def _open(
         plan = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space))
         return KIND.begin(config, plan, store), plan, config
     path = KIND.find(config, store)
-    if store is not None and not (path / STUDY).is_file():
-        fetch_files(store, path, (STUDY,))
     plan, began = KIND.read(path, SweepPlan)
     asked = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space) if arguments.space else plan.space)
     KIND.require_same(path, plan, asked, SweepArguments)
@@ -134,7 +126,10 @@ def _train_all(
     asked: Mapping[Run, Mapping[str, Any]],
 ) -> dict[Run, Finished]:
     """Train runs to their last generation, each from where it stopped; their results end up on this disk."""
-    by_name = {run_name(run.number, config.seed + run.place): run for run in asked}
+    names = {run: run_name(run.number, config.seed + run.place) for run in asked}
+    ended = [run for run, name in names.items() if (path / name / SUMMARY).is_file()]
+    found = {run: Finished(names[run], profit_of(path / names[run])) for run in ended}
+    by_name = {name: run for run, name in names.items() if run not in found}
     for name in by_name:
         if (path / name / CONFIG).is_file():
             # A process that outlived the driver of a killed sweep may still train it.
@@ -147,7 +142,6 @@ def _train_all(
         )
         work = partial(_train, own, explicit, splits)
         jobs.append(Job(name, work))
-    found = {}
     for end in executor.run(jobs, table.update):
         setup_logging(path, verbose=config.verbose)
         table.add(end)
@@ -177,11 +171,11 @@ def _has_results(folder: Path, store: ObjectStore | None) -> bool:
     return store is not None and fetch_files(store, folder, (EQUITY, SUMMARY))
 
 
-def _require_results(path: Path, config: Config, trials: Sequence[FrozenTrial]) -> None:
+def _require_results(path: Path, config: Config, trials: Sequence[Trial]) -> None:
     """Fetch the results of all runs. Raises ConfigError where some are missing everywhere."""
     store = store_of_folds(path.name)
     for trial in trials:
-        for place in trial.intermediate_values:
+        for place in range(len(trial.profits)):
             folder = path / run_name(trial.number, config.seed + place)
             if not _has_results(folder, store):
                 raise ConfigError(
@@ -190,12 +184,12 @@ def _require_results(path: Path, config: Config, trials: Sequence[FrozenTrial]) 
                 )
 
 
-def _publish(outcome: Outcome, trials: Sequence[FrozenTrial], path: Path) -> None:
+def _publish(outcome: Outcome, path: Path) -> None:
     """Write the results and log a summary."""
     write_json(path / RESULTS, values_of(outcome))
     tried = f"trial {outcome.best.number}, the best of {len(outcome.tried)} of sweep {outcome.name} on validation days"
     write_atomically(path / BEST, toml_of(outcome.best_config, tried))
-    write_document(render(outcome, trials), path / PAGE)
+    write_document(render(outcome), path / PAGE)
     logger.info("%s", short_table(outcome))
     config, runs = outcome.config, ["--run", f"{outcome.name}-best"]
     if config.runs_dir != Path("runs"):

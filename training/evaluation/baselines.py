@@ -1,7 +1,5 @@
 """Baselines that a champion must beat: rules that order by scores, rules that know what is planted, and held stocks."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """An evaluation as text on the console and as files: results.json, trades, equity and the page."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Mapping

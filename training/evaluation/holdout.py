@@ -10,17 +10,16 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from data.market import Market
-from data.record import data_fingerprint, is_recorded_market, read_record
-from utils.errors import ConfigError, DataError
+from data.record import data_fingerprint
+from utils.errors import ConfigError
 
 LEDGER = "holdout.jsonl"
-"""Of a folder of runs; earlier versions kept it in each run's own folder."""
+"""Of a folder of runs."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +65,10 @@ def locked_ledger(runs: Path) -> Iterator[Path]:
 def read_looks(runs: Path, market: Market, first_day: str, last_day: str) -> list[Look]:
     """Return the looks at days of these data within these dates, by any run in the folder, the oldest first.
 
-    A run's own ledger counts where its market record is of these data.
-
-    Raises:
-        ConfigError: a line is no look.
+    Raises ConfigError if a line is no look.
     """
     fingerprint = set(data_fingerprint(market))
-    looks = [look for look in _read(runs / LEDGER) if fingerprint & set(look.data)]
-    looks += _own_looks(path for path in runs.glob(f"*/{LEDGER}") if _is_of(path.parent, market))
+    looks = (look for look in _read(runs / LEDGER) if fingerprint & set(look.data))
     overlapping = (look for look in looks if look.first_day <= last_day and first_day <= look.last_day)
     return sorted(overlapping, key=lambda look: look.time)
 
@@ -81,10 +76,9 @@ def read_looks(runs: Path, market: Market, first_day: str, last_day: str) -> lis
 def looks_beside(runs: Path, run: str) -> list[Look]:
     """Return the looks of all runs at the days and data of this run's own looks, the oldest first.
 
-    Raises:
-        ConfigError: a line is no look.
+    Raises ConfigError if a line is no look.
     """
-    looks = _read(runs / LEDGER) + _own_looks(runs.glob(f"*/{LEDGER}"))
+    looks = _read(runs / LEDGER)
     own = [look for look in looks if look.run == run]
     return sorted((look for look in looks if any(map(look.is_beside, own))), key=lambda look: look.time)
 
@@ -105,29 +99,14 @@ def champions_looked_at(looks: Sequence[Look], champion: tuple[str, int | None])
     return len({look.champion for look in looks} | {champion})
 
 
-def _own_looks(ledgers: Iterable[Path]) -> list[Look]:
-    return [look for path in sorted(ledgers) for look in _read(path, run=path.parent.name)]
-
-
-def _read(path: Path, **missing: Any) -> list[Look]:
+def _read(path: Path) -> list[Look]:
     if not path.is_file():
         return []
-    looks, names = [], {field.name for field in fields(Look)}
+    looks = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             values = json.loads(line)
-            if not names >= set(values):
-                raise TypeError
-            looks.append(Look(**{**missing, **values, "data": tuple(values.get("data", ()))}))
-        except (ValueError, TypeError):
+            looks.append(Look(**{**values, "data": tuple(values["data"])}))
+        except (ValueError, TypeError, KeyError):
             raise ConfigError(f"expected a look on line {number} of {path}, got {line[:60]!r}; mend it") from None
     return looks
-
-
-def _is_of(run: Path, market: Market) -> bool:
-    """Tell whether a run's market record is of these data."""
-    try:
-        record = read_record(json.loads((run / "market.json").read_text(encoding="utf-8")), str(run))
-    except (OSError, ValueError, DataError):
-        return False
-    return is_recorded_market(market, record)

@@ -4,8 +4,6 @@ They learn the counterfactual outcomes of all orders of the training days (`trai
 is tuned, from the penalty to the size of an order, is tuned out of fold on the training days.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The verdict on a champion: skill in selection or timing, against equal weight, and against the best baseline."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple

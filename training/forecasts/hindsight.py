@@ -6,9 +6,7 @@ with far less noise than from the few orders of one account. The environment its
 days only.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,23 +22,16 @@ _STAKE_PERCENT = 0.001
 """Small enough that no order is ever cut to the available cash or to a share of the day's volume."""
 
 
-@dataclass(frozen=True)
-class Hindsight:
-    """Results of every order of the largest size on every training day."""
-
-    first_day: int
-    targets: Tensor
-    """(targets,) sale targets in percent."""
-    rewards: Tensor
-    """(targets, days, stocks) float32 from `first_day` on, percent of the initial capital; NaN where not known."""
-
-
-def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day: int) -> Hindsight:
+def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day: int) -> Tensor:
     """Place every possible order of days first_day..last_day in an account that can pay for all of them.
 
     A result is known where the longest possible trade ends by `last_day`. Orders for stocks without a bar that day
     cannot be given; one that finds no price to be filled at earns nothing, nor does one without any volume under a
     volume cap. No cap cuts these orders: results are proportional to size, and so hold for any size.
+
+    Returns:
+        (targets, days, stocks) float32 results of the largest orders at each of `TARGET_PERCENTS`, percent of the
+        initial capital; NaN where not known.
     """
     targets = torch.tensor(TARGET_PERCENTS, device=bars.quotes.device)
     affordable = replace(
@@ -58,7 +49,7 @@ def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day
         credited = _credited(portfolio, first_day + first, count, count + longest - 1, targets)
         rewards[:, first : first + count] = credited * (rules.stake_percent / _STAKE_PERCENT)
     rewards.masked_fill_(~bars.tradable[first_day : last_day + 1], torch.nan)
-    return Hindsight(first_day, targets, rewards)
+    return rewards
 
 
 def _credited(portfolio: Portfolio, first_day: int, days: int, steps: int, targets: Tensor) -> Tensor:

@@ -5,8 +5,6 @@ subtracted as a control variate. Selection among stocks needs no more; the level
 regression.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Regression samples of counterfactual results, purged folds of days, and ridge regression in closed form."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -39,9 +37,9 @@ class Samples:
     @classmethod
     def of(cls, x: Float32Array, env: Portfolio, train: Span, last: int) -> Self:
         """Take the results of all orders of the days from the first training day to `last`, as an environment gives."""
-        hindsight = order_results(env.bars, env.rules, train.first, last)
-        results = np.full((len(hindsight.targets), *x.shape[:2]), np.nan, dtype=np.float32)
-        results[:, train.first : last + 1] = hindsight.rewards.cpu().numpy()
+        known = order_results(env.bars, env.rules, train.first, last).cpu().numpy()
+        results = np.full((len(known), *x.shape[:2]), np.nan, dtype=np.float32)
+        results[:, train.first : last + 1] = known
         return cls(x, results, train, env.slots // env.orders_per_day)
 
     @cached_property

@@ -1,7 +1,5 @@
 """Information coefficients of forecasts, known order sizes, and exposure to the market."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +47,7 @@ def trade_results(bars: Bars, rules: EnvironmentConfig, first_day: int, days: in
 
     A result is known where the longest possible trade ends by the day after the last of them.
     """
-    results = order_results(bars, rules, first_day, first_day + days).rewards[-1, :days]
+    results = order_results(bars, rules, first_day, first_day + days)[-1, :days]
     return np.asarray(results.double().cpu().numpy())
 
 

@@ -9,8 +9,6 @@ the open cannot have others attached.
 Column and field names: the users' guides of BasketTrader and of Alpaca's orders endpoint.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Open positions, read from a file and described as the environment observes them."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ inputs times the committee's ridge weights, and the networks' output. So it is t
 inputs, a constant, and one part for the networks. Inputs are standardised: a group at its means contributes nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,14 +1,12 @@
 """Results of a sweep: its trials, the best one, and how overfit the selection of the best is."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +15,7 @@ import pandas as pd
 from training.evaluation.baselines import CHAMPION, EQUAL
 from training.evaluation.export import EQUITY
 from training.sweep.space import SweepPlan, run_name
-from training.sweep.study import ERROR, importances
+from training.sweep.study import Trial, importances
 from utils.config.settings import flatten, to_dict, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -25,33 +23,9 @@ from utils.metrics import YEAR_ROOT, daily_returns
 from utils.runs.run_log import SUMMARY
 from utils.statistics import deflated_ratio, expected_best_sharpe, overfitting_probability
 
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
-
 Array = npt.NDArray[np.float64]
-State = Literal["complete", "given up", "failed"]
-STATES: Mapping[str, State] = {"COMPLETE": "complete", "PRUNED": "given up", "FAIL": "failed"}
 _OWN = ("run", "resume", "runs_dir", "seed", "device", "threads", "memory_limit_mb", "verbose")
 """Settings that are left out of a file of the best ones: they are those of one run or machine."""
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A trial that has ended."""
-
-    number: int
-    settings: dict[str, Any]
-    """Those that vary, by dotted name."""
-    profits: tuple[float, ...]
-    """Of the champion on validation days, percent, by seed; fewer than the seeds where the trial was given up."""
-    state: State
-    error: str = ""
-    """Why it failed."""
-
-    @property
-    def value(self) -> float:
-        """Return the median of its profits, NaN without any."""
-        return statistics.median(self.profits) if self.profits else float("nan")
 
 
 @dataclass(frozen=True)
@@ -62,9 +36,9 @@ class Outcome:
     plan: SweepPlan
     config: Config
     """Settings that all trials share."""
-    tried: list[Tried]
+    tried: list[Trial]
     """By number."""
-    best: Tried
+    best: Trial
     """Complete trial of the highest value."""
     sentence: str
     """The verdict on the champion of its median seed, which allows for the number of trials."""
@@ -89,21 +63,11 @@ def profit_of(run: Path) -> float:
     return float(summary["champion"]["validation"][CHAMPION]["return %"])
 
 
-def outcome_of(folder: Path, plan: SweepPlan, config: Config, trials: Sequence[FrozenTrial]) -> Outcome:
+def outcome_of(folder: Path, plan: SweepPlan, config: Config, tried: list[Trial]) -> Outcome:
     """Summarise a sweep whose trials have all ended, from its record and the files of its runs.
 
     Raises ConfigError where no trial was trained on all seeds.
     """
-    tried = [
-        Tried(
-            trial.number,
-            trial.params,
-            tuple(value for _, value in sorted(trial.intermediate_values.items())),
-            STATES[trial.state.name],
-            trial.user_attrs.get(ERROR, ""),
-        )
-        for trial in trials
-    ]
     complete = [one for one in tried if one.state == "complete"]
     if not complete:
         raise ConfigError(
@@ -127,7 +91,7 @@ def outcome_of(folder: Path, plan: SweepPlan, config: Config, trials: Sequence[F
         tried,
         best,
         summary["champion"]["verdict"]["validation"]["sentence"],
-        importances(trials),
+        importances(tried, plan.distributions),
         # Their sum is monotone in the profit that trials are compared by.
         overfitting_probability(np.log1p(np.maximum(champion, -0.999999))),
         deflated_ratio(excess[shown.index(best)], threshold),
@@ -135,7 +99,7 @@ def outcome_of(folder: Path, plan: SweepPlan, config: Config, trials: Sequence[F
     )
 
 
-def _daily_returns(folder: Path, shown: Sequence[Tried], seeds: int, first_seed: int) -> tuple[Array, Array]:
+def _daily_returns(folder: Path, shown: Sequence[Trial], seeds: int, first_seed: int) -> tuple[Array, Array]:
     """Return the daily returns of champions and of equal weight, (trials, seeds, days) each; NaN for no such run."""
     curves = {
         (row, place): pd.read_csv(folder / run_name(one.number, first_seed + place) / EQUITY)

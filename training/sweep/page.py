@@ -1,21 +1,15 @@
 """The page and the short table of a sweep: its trials, which settings matter, and how overfit the selection is."""
 
-from __future__ import annotations
-
 import base64
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from training.evaluation.page.write import document, shown_settings
-from training.sweep.outcome import STATES, Outcome, Tried
-from training.sweep.study import quiet, valued_study
+from training.sweep.outcome import Outcome
+from training.sweep.study import State, Trial, quiet, valued_study
 from utils.config.settings import to_dict
 from utils.tables import table
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
 
 LISTED = 10
 """Trials of the table on the terminal."""
@@ -42,15 +36,15 @@ def short_table(outcome: Outcome) -> str:
     return f"{table(rows, list(rows[0]))}\n\n" + "\n".join(lines)
 
 
-def ranked(outcome: Outcome) -> list[Tried]:
+def ranked(outcome: Outcome) -> list[Trial]:
     """Return the trials trained on all seeds, the best first, then the pruned ones, then those that failed."""
-    order = [*STATES.values()]
+    order: list[State] = ["complete", "given up", "failed"]
     return sorted(
         outcome.tried, key=lambda one: (order.index(one.state), -one.value if one.profits else 0.0, one.number)
     )
 
 
-def render(outcome: Outcome, trials: Sequence[FrozenTrial]) -> str:
+def render(outcome: Outcome) -> str:
     """Return the page as HTML text."""
     return document(
         "sweep.html",
@@ -60,14 +54,14 @@ def render(outcome: Outcome, trials: Sequence[FrozenTrial]) -> str:
         trials=ranked(outcome),
         counts={state: sum(one.state == state for one in outcome.tried) for state in ("given up", "failed")},
         first_seed=outcome.config.seed,
-        pictures=_pictures(trials),
+        pictures=_pictures(outcome),
         labels=[name.rpartition(".")[2].replace("_", " ") for name in outcome.plan.space],
         word=_word,
         settings=shown_settings(to_dict(outcome.best_config)),
     )
 
 
-def _pictures(trials: Sequence[FrozenTrial]) -> dict[str, str]:
+def _pictures(outcome: Outcome) -> dict[str, str]:
     """Return Optuna's charts of the trials that did not fail, as base64 of PNG files."""
     import matplotlib
 
@@ -79,7 +73,7 @@ def _pictures(trials: Sequence[FrozenTrial]) -> dict[str, str]:
         "history": charts.plot_optimization_history,
         "coordinates": charts.plot_parallel_coordinate,
     }
-    study, found = valued_study(trials), {}
+    study, found = valued_study(outcome.tried, outcome.plan.distributions), {}
     for name, draw in drawings.items():
         with quiet():
             figure = draw(study, target_name="Profit, %").figure

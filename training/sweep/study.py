@@ -1,44 +1,58 @@
 """The trials of a sweep by Optuna: which settings to try, when to give a trial up, and which settings matter.
 
-Each decision is taken by a study in memory that holds the results of earlier rounds alone, so that it does not depend
-on the order in which runs end or on interruptions. The storage is a record only. Trials are asked for in rounds,
-trained seed by seed, and told when the whole round has ended.
+Trials are asked for in rounds and trained seed by seed. Each decision is taken by a study in memory that holds the
+results of earlier rounds alone, so that it does not depend on the order in which runs end. Nothing is stored but the
+runs: a sweep that goes on asks for the same trials again, whose results are there.
 """
 
 from __future__ import annotations
 
 import math
-import sqlite3
 import statistics
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from training.sweep.space import Space
-from utils.errors import ConfigError, first_line
+from utils.errors import ConfigError
 from utils.jobs.job import Finished, require_all
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna.storages import RDBStorage
-    from optuna.trial import FrozenTrial
 
-STUDY = "study.db"
 ROUND = 8
 """Trials that are asked for together; settings of a round do not depend on each other's results."""
 GIVE_UP_CHANCE = 0.1
 """Level of the signed-rank test below which a trial is given up as worse than the best one."""
 FIRST_LOOK = math.floor(-math.log2(GIVE_UP_CHANCE)) + 1
 """Seeds of a trial that are always trained: the p-value of n seeds that all lose is 2^-n."""
-_NAME = "sweep"
-ERROR = "error"
-"""Attribute of a failed trial."""
 _LEAST_FOR_IMPORTANCE = 20
+State = Literal["complete", "given up", "failed"]
+_STATES: Mapping[State, str] = {"complete": "COMPLETE", "given up": "PRUNED", "failed": "FAIL"}
+"""Optuna's names."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial that has ended."""
+
+    number: int
+    settings: dict[str, Any]
+    """Those that vary, by dotted name."""
+    profits: tuple[float, ...]
+    """Of the champion on validation days, percent, by seed; fewer than the seeds where the trial was given up."""
+    state: State
+    error: str = ""
+    """Why it failed."""
+
+    @property
+    def value(self) -> float:
+        """Return the median of its profits, NaN without any."""
+        return statistics.median(self.profits) if self.profits else float("nan")
 
 
 def require_optuna() -> None:
@@ -52,88 +66,6 @@ def require_optuna() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-class Record:
-    """The trials of a sweep, kept in an SQLite file by its driver alone."""
-
-    def __init__(self, folder: Path) -> None:
-        """Open the file of a sweep's folder, or make it in one step.
-
-        Raises ConfigError for a damaged file, or one that this version of Optuna cannot read.
-        """
-        from sqlalchemy.exc import SQLAlchemyError
-
-        path = folder / STUDY
-        if not path.is_file():
-            fresh = folder / f".{STUDY}.tmp"
-            fresh.unlink(missing_ok=True)
-            storage = _storage(fresh)
-            with quiet():
-                _study(storage)
-            storage.engine.dispose()
-            fresh.replace(path)
-        try:
-            self._storage = _storage(path)
-            self._study = _study(self._storage)
-        except (RuntimeError, SQLAlchemyError) as error:
-            # Trials follow from the seed and from results, so that nothing is lost with their record.
-            raise ConfigError(
-                f"expected a study that this Optuna can read in {path}, got: {first_line(error)}; remove it: it is "
-                "made anew from the results of the runs"
-            ) from None
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._storage.remove_session()
-        self._storage.engine.dispose()
-
-    @property
-    def trials(self) -> list[FrozenTrial]:
-        """Return all trials by number."""
-        return self._study.get_trials(deepcopy=False)
-
-    def ask(self, space: Space, numbers: range, seed: int) -> list[FrozenTrial]:
-        """Return the trials of a round, asking for those that do not exist yet."""
-        from optuna.trial import TrialState, create_trial
-
-        known = self.trials
-        for number in numbers[len(known) - numbers.start :]:
-            # Written at once, settings and all: a process that dies leaves a whole trial or none.
-            params = suggest(known[: numbers.start], space, seed, number)
-            self._study.add_trial(create_trial(state=TrialState.RUNNING, params=params, distributions=dict(space)))
-        return self.trials[numbers.start : numbers.stop]
-
-    def tell(self, number: int, values: Sequence[float], *, is_given_up: bool = False, error: str = "") -> None:
-        """Record the result of a trial: its values by seed and their median; ignored if it was told before."""
-        from optuna.trial import TrialState
-
-        if self.trials[number].state.is_finished():
-            return
-        study_id = self._storage.get_study_id_from_name(_NAME)
-        trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
-        for place, value in enumerate(values):
-            self._storage.set_trial_intermediate_value(trial_id, place, value)
-        if error:
-            self._storage.set_trial_user_attr(trial_id, ERROR, error)
-            self._study.tell(number, state=TrialState.FAIL)
-        elif is_given_up:
-            self._study.tell(number, state=TrialState.PRUNED)
-        else:
-            self._study.tell(number, statistics.median(values))
-
-
-def _storage(path: Path) -> RDBStorage:
-    from optuna.storages import RDBStorage
-
-    # A path may hold what means something in an address.
-    return RDBStorage("sqlite:///study.db", engine_kwargs={"creator": partial(sqlite3.connect, path)})
-
-
-def _study(storage: RDBStorage) -> Study:
-    import optuna
-
-    return optuna.create_study(storage=storage, study_name=_NAME, direction="maximize", load_if_exists=True)
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Hide Optuna's warnings about experimental features."""
@@ -142,16 +74,24 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _remembered(trials: Sequence[FrozenTrial], **parts: Any) -> Study:
-    """Return a study in memory that holds these trials."""
+def study_of(trials: Sequence[Trial], space: Space, **parts: Any) -> Study:
+    """Return Optuna's study, in memory, of trials that have ended."""
     import optuna
 
     study = optuna.create_study(direction="maximize", **parts)
-    study.add_trials(trials)
+    for trial in trials:
+        ended = optuna.trial.create_trial(
+            state=optuna.trial.TrialState[_STATES[trial.state]],
+            value=None if trial.state == "failed" else trial.value,
+            params=trial.settings,
+            distributions=dict(space),
+            intermediate_values=dict(enumerate(trial.profits)),
+        )
+        study.add_trial(ended)
     return study
 
 
-def suggest(earlier: Sequence[FrozenTrial], space: Space, seed: int, number: int) -> dict[str, Any]:
+def suggest(earlier: Sequence[Trial], space: Space, seed: int, number: int) -> dict[str, Any]:
     """Return the settings of a trial, by tree-structured Parzen estimators on earlier rounds, at random in the first.
 
     They are a function of the arguments alone (Watanabe 2023, "Tree-structured Parzen estimator").
@@ -161,12 +101,11 @@ def suggest(earlier: Sequence[FrozenTrial], space: Space, seed: int, number: int
     (word,) = np.random.SeedSequence([seed, number]).generate_state(1)
     with quiet():
         sampler = TPESampler(seed=int(word), n_startup_trials=ROUND, multivariate=True, constant_liar=False)
-        study = _remembered(earlier, sampler=sampler)
-        return study.ask(dict(space)).params
+        return study_of(earlier, space, sampler=sampler).ask(dict(space)).params
 
 
-def is_given_up(earlier: Sequence[FrozenTrial], values: Sequence[float]) -> bool:
-    """Return whether a trial with these values by seed is clearly worse than the best one of the earlier rounds.
+def is_given_up(earlier: Sequence[Trial], space: Space, profits: Sequence[float]) -> bool:
+    """Return whether a trial with these profits by seed is clearly worse than the best one of the earlier rounds.
 
     By Wilcoxon's signed-rank test of the differences of equal seeds, from `FIRST_LOOK` seeds on.
     """
@@ -175,39 +114,27 @@ def is_given_up(earlier: Sequence[FrozenTrial], values: Sequence[float]) -> bool
 
     with quiet():
         pruner = WilcoxonPruner(p_threshold=GIVE_UP_CHANCE, n_startup_steps=FIRST_LOOK)
-        trial = create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(values)))
-        return pruner.prune(_remembered(earlier), trial)
+        trial = create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(profits)))
+        return pruner.prune(study_of(earlier, space), trial)
 
 
-def valued_study(trials: Sequence[FrozenTrial]) -> Study:
-    """Return a study in memory in which every trial that did not fail has the median of its values by seed."""
-    from optuna.trial import create_trial
-
-    return _remembered(
-        [
-            trial
-            if trial.state.name == "FAIL"
-            else create_trial(
-                params=trial.params,
-                distributions=trial.distributions,
-                value=statistics.median(trial.intermediate_values.values()),
-            )
-            for trial in trials
-        ]
-    )
+def valued_study(trials: Sequence[Trial], space: Space) -> Study:
+    """Return the study of the trials that did not fail, those given up counted as complete."""
+    return study_of([replace(trial, state="complete") for trial in trials if trial.state != "failed"], space)
 
 
-def importances(trials: Sequence[FrozenTrial]) -> dict[str, float]:
+def importances(trials: Sequence[Trial], space: Space) -> dict[str, float]:
     """Return each setting's share in what separates the best trials from all, the largest first; {} for few trials.
 
-    By PED-ANOVA (Watanabe, Bansal & Hutter 2023), of all trials that did not fail, by the median of their values.
+    By PED-ANOVA (Watanabe, Bansal & Hutter 2023), of all trials that did not fail, by the median of their profits.
     """
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    if sum(trial.state.name != "FAIL" for trial in trials) < _LEAST_FOR_IMPORTANCE:
-        return {}
     with quiet():
-        return get_param_importances(valued_study(trials), evaluator=PedAnovaImportanceEvaluator())
+        study = valued_study(trials, space)
+        if len(study.trials) < _LEAST_FOR_IMPORTANCE:
+            return {}
+        return get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
 
 
 class Run(NamedTuple):
@@ -229,33 +156,40 @@ def rounds(trials: int) -> Iterator[range]:
         yield range(first, min(first + ROUND, trials))
 
 
-def play_round(record: Record, space: Space, numbers: range, seeds: int, seed: int, train: Train) -> None:
-    """Ask for the trials of a round, train the unfinished ones seed by seed, and tell their results.
+def play_round(
+    earlier: Sequence[Trial], space: Space, numbers: range, seeds: int, seed: int, train: Train
+) -> list[Trial]:
+    """Ask for the trials of a round, train them seed by seed, and return them with their results.
 
     Results do not depend on the order in which runs end: settings and pruning follow from earlier rounds alone. A trial
     whose settings no run can use (exit code 2) fails. The seeds before a trial can be given up are trained together.
 
     Raises:
-        JobsFailed: a run ended for another reason, or all of them failed; nothing of the round is told.
+        JobsFailed: a run ended for another reason, or all of them failed.
     """
-    trials = [trial for trial in record.ask(space, numbers, seed) if not trial.state.is_finished()]
-    earlier = record.trials[: numbers.start]
-    profits: dict[int, list[float]] = {trial.number: [] for trial in trials}
+    settings = {number: suggest(earlier, space, seed, number) for number in numbers}
+    profits: dict[int, list[float]] = {number: [] for number in numbers}
     errors: dict[int, str] = {}
-    ended: list[Finished] = []
+    runs_ended: list[Finished] = []
     first = min(seeds, FIRST_LOOK)
     for places in (range(first), *(range(place, place + 1) for place in range(first, seeds))):
-        trials = [one for one in trials if one.number not in errors and not is_given_up(earlier, profits[one.number])]
-        runs = {Run(trial.number, place): trial.params for trial in trials for place in places}
-        found = train(runs) if runs else {}
-        require_all([one for one in found.values() if one.exit_code != 2])
-        ended += found.values()
+        left = [
+            number for number in numbers if number not in errors and not is_given_up(earlier, space, profits[number])
+        ]
+        runs = {Run(number, place): settings[number] for number in left for place in places}
+        ends = train(runs) if runs else {}
+        require_all([one for one in ends.values() if one.exit_code != 2])
+        runs_ended += ends.values()
         for run in runs:
-            if found[run].error is None:
-                profits[run.number].append(found[run].result)
+            if ends[run].error is None:
+                profits[run.number].append(ends[run].result)
             else:
-                errors.setdefault(run.number, str(found[run].error))
-    if ended and all(one.error is not None for one in ended):
-        require_all(ended)
-    for number, values in profits.items():
-        record.tell(number, values, is_given_up=len(values) < seeds, error=errors.get(number, ""))
+                errors.setdefault(run.number, str(ends[run].error))
+    if all(one.error is not None for one in runs_ended):
+        require_all(runs_ended)
+    found: list[Trial] = []
+    for number, earned in profits.items():
+        ended: State = "complete" if len(earned) == seeds else "given up"
+        state: State = "failed" if number in errors else ended
+        found.append(Trial(number, settings[number], tuple(earned), state, errors.get(number, "")))
+    return found

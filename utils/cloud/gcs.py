@@ -1,7 +1,5 @@
 """A store in a Google Cloud Storage bucket, through the google-cloud-storage client."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import logging

@@ -1,7 +1,5 @@
 """Runs restored from the cloud; downloads are verified against their manifest and never executed."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import shutil

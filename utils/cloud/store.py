@@ -1,7 +1,5 @@
 """Object stores for a run's files: their interface with its retries, and one in a mounted folder."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import errno

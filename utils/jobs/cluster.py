@@ -1,7 +1,5 @@
 """Jobs on a Ray cluster whose nodes all run this version of the program; the only module that imports Ray."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

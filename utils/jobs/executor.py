@@ -1,7 +1,5 @@
 """The executor that the flags --jobs and --cluster ask for."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Independent jobs, their outcomes, and the executors that run them."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The pool behind every executor with workers: who gets which job, and what follows when a worker is lost."""
 
-from __future__ import annotations
-
 import logging
 import time
 from abc import ABC, abstractmethod

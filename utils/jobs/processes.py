@@ -1,7 +1,5 @@
 """Jobs in processes of this machine, one thread each."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -4,8 +4,6 @@ They are written as `.tmp-NAME-TOKEN` and renamed to NAME; a directory to be del
 a plain name never stands for half a directory, and the leftovers of a dead process are recognised by their names.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import logging

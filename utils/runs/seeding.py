@@ -1,7 +1,5 @@
 """Random numbers: one seed for a run, independent named streams, and their state for checkpoints."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Mapping

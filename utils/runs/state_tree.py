@@ -3,8 +3,6 @@
 In the JSON {"$tensor": name} stands for a tensor and {"$tuple": [...]} for a tuple.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
