@@ -63,8 +63,8 @@ class VectorTradingEnvironment(VectorEnv[Observation, NDArray[np.float32], NDArr
         if starts is None:
             latest = self.days.last - rules.episode_steps
             starts = self.np_random.integers(self.days.first, latest, self.num_envs, endpoint=True)
-        window = {"end_idx": starts + rules.episode_steps, "trading_end_idx": starts + rules.trading_days}
-        observation, info = self.env.reset(start_idx=starts, **window)
+        last, trading_end = starts + rules.episode_steps, starts + rules.trading_days
+        observation, info = self.env.reset(start_idx=starts, end_idx=last, trading_end_idx=trading_end)
         self._is_over = False
         return observation, self._info(info)
 

@@ -1,9 +1,9 @@
 """Leaks: the move of a context column tells what is to come, as a column that was built from future prices does.
 
-One factor, independent from day to day, moves all stocks: each answers by a loading of its own, half of them upwards and
-half downwards. Nothing of the past tells the factor's next value. The context column's log return today is a fixed share
-of the factor's sum over 20 coming sessions, plus noise; since features are relative to the previous close, this move is
-what a close tells. Together with its loading it is the sign and the rough size of each stock's next 20 sessions.
+One factor, independent from day to day, moves all stocks: each answers by a loading of its own, half of them upwards
+and half downwards. Nothing of the past tells the factor's next value. The context column's log return today is a fixed
+share of the factor's sum over 20 coming sessions, plus noise; since features are relative to the previous close, this
+move is what a close tells. Times a stock's loading it is the sign and the rough size of that stock's next 20 sessions.
 
 In the lagged form the column moves 60 sessions before these 20: neither today's features nor those of the last weeks
 hold anything, only the raw window does.

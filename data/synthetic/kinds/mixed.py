@@ -73,7 +73,7 @@ def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> 
 
 
 def _estimated_volatility(config: SyntheticConfig, returns: Float64Array) -> Float64Array:
-    """Return the (days,) volatility expected at each close, by Bayes' rule on the squares of (days, columns) returns."""
+    """Return the (days,) volatility expected at each close, by Bayes' rule on the squares of all returns."""
     square = (returns / (config.daily_noise * np.array([*[1.0] * config.stocks, LEAD_NOISE_RATIO]))) ** 2
     evidence = square * (CALM**-2 - TURBULENT**-2) / 4.0 - math.log(TURBULENT / CALM) / 2.0
     return _level(TURBULENCE.balance(np.nansum(evidence, axis=1), 1.0))
