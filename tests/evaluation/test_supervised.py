@@ -221,10 +221,12 @@ def test_closes_that_are_dated_a_day_early_are_called_a_leak(kind: MarketKind) -
 
 def test_the_page_warns_of_a_leak() -> None:
     """Scores that are the next session's moves, and the page's usual ones."""
-    healthy = case()
-    days = healthy.played.days[:, 1:].ravel()
-    bars = healthy.market.data_array[days][:, healthy.market.investable_columns]
-    scores = {CHAMPION: np.log(bars[..., CLOSE] / bars[..., OPEN])}
-    leaking = replace(healthy, played=replace(healthy.played, scores=scores))
+    base = case()
+    prices = base.market.data_array.copy()
+    prices[1:, :, OPEN] = prices[:-1, :, CLOSE]
+    days = base.played.days[:, 1:].ravel()
+    healthy = replace(base, market=replace(base.market, data_array=prices))
+    scores = {CHAMPION: np.log(prices[days][..., CLOSE] / prices[days][..., OPEN])}
+    leaking = replace(healthy, played=replace(base.played, scores=scores))
     for evaluation, count in ((healthy, 0), (leaking, 1)):
         assert render(evaluation).count("Forecasts explain 100 % of the next session") == count
