@@ -77,4 +77,4 @@ def position_features(
         target_price / last_price - 1,
         days_without_bar / rules.max_days_without_bar,
     )
-    return torch.stack([feature.float().expand_as(last_price) for feature in features], dim=-1)
+    return torch.stack(torch.broadcast_tensors(*features), dim=-1).float()

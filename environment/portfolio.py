@@ -145,7 +145,7 @@ class Portfolio:
 
     def candidates(self) -> Tensor:
         """Tell which stocks (lanes, stocks) have a bar today and no open position."""
-        return self.bars.tradable[self.day] & ~self.held()
+        return self.bars.tradable.index_select(0, self.day) & ~self.held()
 
     def sizes(self) -> Tensor:
         """Return the sizes of positions at their entry as they are observed, (lanes, slots); 0 in empty slots."""
@@ -291,8 +291,11 @@ class Portfolio:
     def _rewards(self, first: int) -> Tensor:
         steps, percent = slice(first, self.step_index), 100 / self.rules.initial_capital
         reward = self.equity_curve[first : self.step_index + 1].diff(dim=0) * percent
-        reward = reward - self.rules.inaction_penalty * ~self.had_position[steps]
-        return reward - (self.rules.loss_multiplier - 1) * percent * self._realised_loss[steps]
+        if self.rules.inaction_penalty > 0:
+            reward -= self.rules.inaction_penalty * ~self.had_position[steps]
+        if self.rules.loss_multiplier > 1:
+            reward -= (self.rules.loss_multiplier - 1) * percent * self._realised_loss[steps]
+        return reward
 
     def ledger(self) -> Ledger:
         """Return all orders of the episodes, (steps * orders, lanes) each, in the order they were placed."""

@@ -84,6 +84,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self._is_history_cleared = False
         self.account = Portfolio(Bars.of(data_array, columns, device, volume), self.rules)
         """The batched account, which knows the trading rules."""
+        self._tradable, self._date_words = self.account.bars.tradable.cpu().numpy(), dates.astype(str)
         self._set_window(start_idx, end_idx, trading_end_idx)
         stocks = len(columns)
         self.observation_space = gym.spaces.Dict(  # type: ignore[assignment]
@@ -173,7 +174,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self._set_window(**{name: chosen.get(name, getattr(self, name)) for name in given})
         self.account.reset(self._start, steps=self._steps, trading_steps=self._trading_steps)
         self._is_history_cleared = False
-        return self._observation(), self._info()
+        return self._observe()
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
         """Decide at today's close, live through tomorrow, observe its close.
@@ -193,35 +194,38 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
                 f"expected a finite action of shape {shape}, got shape {action.shape}"
                 f"{'' if np.isfinite(action).all() else ' with values that are not finite'}"
             )
-        orders = torch.from_numpy(action if self._is_batched else action[None]).to(self.account.device)
-        reward = self._of_lanes(self.account.step(orders))
-        found = reward, np.full_like(reward, self.account.is_done, dtype=bool), np.zeros_like(reward, dtype=bool)
-        reward, terminated, truncated = found if self._is_batched else (value.item() for value in found)
-        return self._observation(), reward, terminated, truncated, self._info()
+        # No tensor of a step is ever part of a graph of gradients.
+        with torch.inference_mode():
+            orders = torch.from_numpy(action if self._is_batched else action[None]).to(self.account.device)
+            reward = self._of_lanes(self.account.step(orders))
+            observation, info = self._observe()
+        terminated, truncated = self.account.is_done, False
+        if self._is_batched:
+            return observation, reward, np.full(len(reward), terminated), np.full(len(reward), truncated), info
+        return observation, reward.item(), terminated, truncated, info
 
     def _of_lanes(self, values: Tensor) -> NDArray[Any]:
         """Return (lanes, ...) values, or those of the only lane."""
         found: NDArray[Any] = values.cpu().numpy()
         return found if self._is_batched else found[0]
 
-    def _observation(self) -> Observation:
-        slots, stocks = self.account.positions(), self.account.bars.stocks
-        positions = self._of_lanes(spread_positions(slots.stock, slots.features, stocks))
-        return {
-            "market": self._features[self._of_lanes(self.account.day)].copy(),
-            "portfolio": positions[..., :_PORTFOLIO_COLUMNS].copy(),
-            "exits": positions[..., _PORTFOLIO_COLUMNS:].copy(),
-            "account": self._of_lanes(self.account.account()),
+    def _observe(self) -> tuple[Observation, dict[str, Any]]:
+        account, slots = self.account, self.account.positions()
+        day = self._of_lanes(account.day)
+        # Of fresh memory, as the days' features are of lanes: nothing else is written there.
+        positions = self._of_lanes(spread_positions(slots.stock, slots.features, account.bars.stocks))
+        observation = {
+            "market": self._features[day] if self._is_batched else self._features[day].copy(),
+            "portfolio": positions[..., :_PORTFOLIO_COLUMNS],
+            "exits": positions[..., _PORTFOLIO_COLUMNS:],
+            "account": self._of_lanes(account.account()),
         }
-
-    def _info(self) -> dict[str, Any]:
-        account, day = self.account, self._of_lanes(self.account.day)
         cash, equity = self._of_lanes(account.cash), self._of_lanes(account.equity)
-        found = {"day_index": day, "date": self.dates[day].astype(str), "cash": cash, "equity": equity}
-        return {
+        found = {"day_index": day, "date": self._date_words[day], "cash": cash, "equity": equity}
+        return observation, {
             **{name: value.copy() if self._is_batched else value.item() for name, value in found.items()},
             "can_order": account.is_trading,
-            "candidates": self._of_lanes(account.candidates()),
+            "candidates": self._tradable[day] & (positions[..., 0] == 0.0),
         }
 
     def get_episode_summary(self) -> dict[str, Any]:

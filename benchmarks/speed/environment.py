@@ -1,4 +1,4 @@
-"""Rows of `benchmarks.speed`: how many account-days a second the trading environment lives through."""
+"""Rows of `benchmarks.speed`: how many account-days a second accounts and Gymnasium environments live through."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import torch
 from benchmarks.speed.harness import Row, random_market, synchronize
 from data.splits import random_windows
 from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
+from environment.vector_env import VectorTradingEnvironment
 from utils.config.trader import Config
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
@@ -18,6 +20,7 @@ GROUP = "environment"
 STOCKS = (30, 108, 669)
 _DAYS = 1400
 _ACTION_SETS = 4
+GYMNASIUM_STOCKS = 40
 HEADLINE_STOCKS, HEADLINE_LANES, HEADLINE_THREADS = 108, 256, 2
 
 
@@ -85,7 +88,36 @@ def environment_rows(
             by_threads = headline_speeds(portfolio, first_days, seconds)
             headline = by_threads[HEADLINE_THREADS]
             rows += _headline_rows(by_threads)
-    return rows, headline
+    return rows + gymnasium_rows(config, device, seconds), headline
+
+
+def gymnasium_rows(config: Config, device: torch.device, seconds: float) -> list[Row]:
+    """Return the rates of the Gymnasium forms, observations and infos included, on one CPU thread."""
+    market = random_market(config, _DAYS, GYMNASIUM_STOCKS, GYMNASIUM_STOCKS)
+    single = TradingEnvironment.on(market, config.env, device)
+    vector = VectorTradingEnvironment(single, HEADLINE_LANES, market.splits.train)
+    with threads(1):
+        alone, together = (gymnasium_rate(env, config.env.episode_steps, 2 * seconds) for env in (single, vector))
+    name, unit = f"{GYMNASIUM_STOCKS} stocks, Gymnasium, 1 CPU thread", "lane-steps/s"
+    return [
+        Row(GROUP, f"{name}, 1 lane", alone, unit, 1.0, "against one lane"),
+        Row(GROUP, f"{name}, {HEADLINE_LANES} lanes", together, unit, together / alone, "against one lane"),
+    ]
+
+
+def gymnasium_rate(env: TradingEnvironment | VectorTradingEnvironment, steps: int, seconds: float) -> float:
+    """Play whole episodes of one environment or of a vector, resets included; return the best rate."""
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(_ACTION_SETS)]
+    lanes = env.num_envs if isinstance(env, VectorTradingEnvironment) else 1
+    best, ends = 0.0, time.perf_counter() + seconds
+    while best == 0.0 or time.perf_counter() < ends:
+        started = time.perf_counter()
+        env.reset()
+        for step in range(steps):
+            env.step(actions[step % _ACTION_SETS])
+        best = max(best, lanes * steps / (time.perf_counter() - started))
+    return best
 
 
 def headline_speeds(portfolio: Portfolio, first_days: torch.Tensor, seconds: float) -> dict[int, float]:

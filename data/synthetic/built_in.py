@@ -50,8 +50,8 @@ def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     """Draw a market; the same settings and seed give the same market on every platform."""
     law = PLANTED_KINDS[config.kind]
     # A stream per purpose: noise and bars do not change with the drift's draws.
-    for_noise, for_drift, for_bars, for_common = (
-        np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(4)
+    for_noise, for_drift, for_bars, for_common, for_volatility = (
+        np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(5)
     )
     std = law.noise_std(config)
     shape = (config.days, len(std))
@@ -59,12 +59,14 @@ def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     own, shared = (for_noise.standard_normal((2, *shape)), for_common.standard_normal((2, config.days, 1)))
     own *= math.sqrt(1.0 - law.common_share) * std
     shared = math.sqrt(law.common_share) * std * shared
-    overnight = night * (own[0] + shared[0])
-    noise = overnight + session * (own[1] + shared[1])
-    drift = law.latent_drift(config, night * own[0] + session * own[1], for_drift)
+    volatility = law.volatility(config, for_volatility)[:, None]
+    overnight = night * (own[0] + shared[0]) * volatility[:-1]
+    noise = overnight + session * (own[1] + shared[1]) * volatility[:-1]
+    drift = law.latent_drift(config, night * own[0] + session * own[1], for_drift) * volatility[1:]
     log_return = noise - law.log_growth(config)
     log_return[1:] += drift[:-1]
     # The gap has its share of the variance but no drift, which is earned from open to close.
+    std = std * volatility[:-1]
     bars = _bars(overnight - _OVERNIGHT_SHARE * std**2 / 2.0, log_return, (session * std) ** 2, for_bars)
     dates = np.busday_offset(np.datetime64(_FIRST_DATE), np.arange(config.days))
     return SyntheticMarket(*bars, drift, _tickers(config, law), dates, config.stocks)

@@ -45,6 +45,10 @@ class PlantedKind:
     """Share of the noise variance that all columns have in common."""
     context_noise_ratios: Callable[[SyntheticConfig], tuple[float, ...]] = lambda config: ()
     """Noise of each column that may not be bought, in daily noises of a stock."""
+    volatility: Callable[[SyntheticConfig, np.random.Generator], Float64Array] = lambda config, _: np.ones(
+        config.days + 1
+    )
+    """Draws a factor, (days + 1,) of mean square 1, of each day's noise and drift; the law's own are without it."""
 
     def noise_std(self, config: SyntheticConfig) -> Float64Array:
         """Return the (columns,) standard deviation of the noise in a daily log return."""

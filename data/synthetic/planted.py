@@ -8,6 +8,8 @@ import numpy as np
 
 from data.synthetic.kinds.fading import BURSTS, EDGES, MARTINGALE, MOMENTUM, REVERSAL, VALUE
 from data.synthetic.kinds.lead import CROWD, LEAD_LAG
+from data.synthetic.kinds.leak import LAGGED_LEAK, LEAK
+from data.synthetic.kinds.mixed import MIXED
 from data.synthetic.kinds.nonlinear import AGREE, RING
 from data.synthetic.kinds.regime import INTERACTION, REGIME
 from data.synthetic.kinds.spikes import SPIKES
@@ -27,6 +29,9 @@ PLANTED_KINDS: Mapping[str, PlantedKind] = {
     "crowd": CROWD.kind(),
     "agree": AGREE.kind(),
     "ring": RING.kind(),
+    "leak": LEAK.kind(),
+    "lagged-leak": LAGGED_LEAK.kind(),
+    "mixed": MIXED,
     "martingale": MARTINGALE,
 }
 

@@ -60,7 +60,10 @@ def tuned_and_judged(kind: MarketKind) -> tuple[ScoreRule, list[Path]]:
     return rule, [path_of(kind, seed) for seed in UNSEEN]
 
 
-@pytest.mark.parametrize(("kind", "least"), [*((kind, 10) for kind in NEW_KINDS), ("agree", 6), ("ring", 10)])
+EARNING = [*((kind, 10) for kind in (*NEW_KINDS, "ring", "leak", "lagged-leak", "mixed")), ("agree", 6)]
+
+
+@pytest.mark.parametrize(("kind", "least"), EARNING)
 def test_the_tuned_rule_earns_and_a_random_picker_does_not(kind: MarketKind, least: float) -> None:
     rule, unseen = tuned_and_judged(kind)
     assert profit_of(unseen, rule) > least

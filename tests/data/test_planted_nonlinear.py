@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import rankdata
 
 from data.synthetic.built_in import synthetic_market
-from data.synthetic.kinds.nonlinear import AGREE, NONLINEAR_COMMON_SHARE, RING, TrendDrift, own_std
+from data.synthetic.kinds.nonlinear import AGREE, NONLINEAR_COMMON_SHARE, RING, TrendDrift
 from data.synthetic.planted import PLANTED_KINDS, rule_scores
 from tests.data.test_synthetic import standard_error
 from utils.config.trader import MarketKind, SyntheticConfig
@@ -45,13 +45,13 @@ def claimed(kind: MarketKind, trends: Array, std: float) -> Array:
 def own_path(kind: MarketKind, config: SyntheticConfig, seed: int) -> tuple[Array, Array]:
     """(days, stocks) own noise and latent drift."""
     rng = np.random.default_rng(seed)
-    own = own_std(config) * rng.standard_normal((config.days, config.stocks))
+    own = LAWS[kind].own_std(config) * rng.standard_normal((config.days, config.stocks))
     return own, PLANTED_KINDS[kind].latent_drift(config, own, rng)
 
 
 def test_own_noise_is_to_market_noise_as_15_to_7() -> None:
     config = SyntheticConfig(daily_noise=math.hypot(0.015, 0.007))
-    assert own_std(config) == pytest.approx(0.015)
+    assert RING.own_std(config) == pytest.approx(0.015)
     assert math.sqrt(NONLINEAR_COMMON_SHARE) * config.daily_noise == pytest.approx(0.007)
 
 
@@ -59,7 +59,7 @@ def test_own_noise_is_to_market_noise_as_15_to_7() -> None:
 def test_the_drift_is_the_claimed_function_of_past_returns(kind: MarketKind) -> None:
     config, law = SyntheticConfig(kind=kind, days=3000, stocks=4), LAWS[kind]
     own, drift = own_path(kind, config, 1)
-    std = own_std(config)
+    std = law.own_std(config)
     returns = own + np.concatenate((np.zeros((1, 4)), drift[:-1])) + law.pull * std
     # By then nothing is left of what came before the first day.
     expected = (claimed(kind, trends_of(returns, std), std) - law.mean * std)[-500:]
@@ -70,7 +70,7 @@ def test_the_drift_is_the_claimed_function_of_past_returns(kind: MarketKind) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_day_is_special_and_the_drift_is_none_on_average(kind: MarketKind) -> None:
     config = SyntheticConfig(kind=kind, days=400, stocks=4000)
-    drift = own_path(kind, config, 2)[1] / own_std(config)
+    drift = own_path(kind, config, 2)[1] / LAWS[kind].own_std(config)
     for moment in (drift, drift**2):
         change = moment[0] - moment[-1]
         assert change.mean() == pytest.approx(0.0, abs=4 * standard_error(change))
@@ -122,7 +122,7 @@ def test_lines_on_the_trends_explain_next_to_nothing_and_the_rule_what_there_is(
     known, following = slice(WARM_UP, -1), own[WARM_UP + 1 :].ravel()
     predictable = float(market.drift[known].var() / following.var())
     by_rule = explained([rule_scores(config, market.close, 1)[known]], following)
-    by_line = explained(list(trends_of(own, own_std(config))[:, known]), following)
+    by_line = explained(list(trends_of(own, LAWS[kind].own_std(config))[:, known]), following)
     assert by_rule == pytest.approx(predictable, rel=0.25)
     assert by_line < line * predictable
 

@@ -17,6 +17,8 @@ from data.loader import StockDataLoader
 from data.synthetic.built_in import SyntheticMarket, bars_frame, synthetic_market
 from data.synthetic.kinds.fading import BURSTS, REVERSAL, VALUE
 from data.synthetic.kinds.lead import CROWD, LEAD_FACTOR_SHARE, LEAD_LAG, LEAD_NOISE_RATIO
+from data.synthetic.kinds.leak import LEAK_FACTOR_RATIO, LEAK_NOISE_RATIO, LEAK_SESSIONS, LEAK_SHARE, loadings
+from data.synthetic.kinds.mixed import CALM, MIXED_LEAD, TURBULENCE, TURBULENT
 from data.synthetic.kinds.regime import INTERACTION_LOADING, INTERACTION_SESSIONS, REGIMES
 from data.synthetic.kinds.spikes import SPIKE_CHANCE, SPIKE_FALL_CHANCE, SPIKE_KEPT, SPIKE_SESSIONS
 from data.synthetic.law import FAIR_SESSIONS, log_persistence
@@ -228,7 +230,7 @@ def test_the_growth_of_regimes_is_that_of_all_their_paths() -> None:
     assert PLANTED_KINDS["regime"].summed_variance(config, sessions) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mixed"])
 def test_noise_is_as_large_in_every_kind(kind: MarketKind) -> None:
     config = SyntheticConfig(kind=kind, days=3000, stocks=40)
     market = synthetic_market(config, 3)
@@ -354,3 +356,51 @@ def test_what_a_kind_shares_is_shared() -> None:
         noise = (log_returns(market) - market.drift[:-1])[:, : market.stocks]
         pairs = np.corrcoef(noise.T)[np.triu_indices(market.stocks, 1)]
         assert pairs.mean() == pytest.approx(PLANTED_KINDS[kind].common_share, abs=0.03)
+
+
+@pytest.mark.parametrize(("kind", "lag"), [("leak", 0), ("lagged-leak", 60)])
+def test_the_columns_move_tells_the_next_20_sessions_and_nothing_else_does(kind: MarketKind, lag: int) -> None:
+    config = SyntheticConfig(kind=kind, days=6000, stocks=6)
+    returns = log_returns(synthetic_market(config, 4))
+    move, stocks = returns[:, -1], returns[:, :-1]
+    weights = loadings(config) / (loadings(config) @ loadings(config))
+
+    def slopes_on(first: int) -> Array:
+        """(stocks,) of the sums over 20 sessions from `first` after the move on."""
+        sums = np.lib.stride_tricks.sliding_window_view(stocks, LEAK_SESSIONS, axis=0).sum(axis=-1)
+        later = sums[first:]
+        return later.T @ move[: len(later)] / (move[: len(later)] @ move[: len(later)])
+
+    told = slopes_on(lag + 1)
+    noise = LEAK_NOISE_RATIO**2 / (LEAK_SESSIONS * (LEAK_FACTOR_RATIO * LEAK_SHARE) ** 2)
+    assert told @ weights == pytest.approx(1 / (LEAK_SHARE * (1 + noise)), rel=0.15)
+    assert (np.sign(told) == np.sign(loadings(config))).all()
+    for other in (lag + 1 + LEAK_SESSIONS, max(1, lag - 2 * LEAK_SESSIONS) if lag else 60):
+        assert abs(slopes_on(other) @ weights) < 0.2 * (told @ weights)
+
+
+def test_times_are_calm_or_turbulent_and_average_out() -> None:
+    config = SyntheticConfig(kind="mixed", days=40_000, stocks=1)
+    volatility = PLANTED_KINDS["mixed"].volatility(config, np.random.default_rng(1))
+    assert set(np.round(volatility, 9)) == set(np.round([CALM, TURBULENT], 9)) and len(volatility) == config.days + 1
+    assert config.days / (np.diff(volatility) != 0).sum() == pytest.approx(TURBULENCE.sessions, rel=0.3)
+    assert np.mean([CALM**2, TURBULENT**2]) == pytest.approx(1.0)
+    market = synthetic_market(SyntheticConfig(kind="mixed", days=2000, stocks=40), 2)
+    moves = log_returns(market)[:, :40].std(axis=1)
+    known = np.sort(moves)
+    assert known[len(known) * 3 // 4] > 1.5 * known[len(known) // 4]
+
+
+def test_each_third_of_a_mixed_market_has_its_law_and_every_second_stock_follows() -> None:
+    config = SyntheticConfig(kind="mixed", days=12_000, stocks=12)
+    own = config.daily_noise * np.random.default_rng(4).standard_normal((config.days, 13))
+    drift = PLANTED_KINDS["mixed"].latent_drift(config, own, np.random.default_rng(5))
+    lag = MIXED_LEAD.lags[0]
+    slopes = drift[lag:, :12].T @ drift[:-lag, 12] / (drift[:-lag, 12] @ drift[:-lag, 12])
+    assert slopes[::2] == pytest.approx(np.full(6, MIXED_LEAD.loading), abs=0.01)
+    assert slopes[1::2] == pytest.approx(np.zeros(6), abs=0.01)
+    alone = drift[:, 1:12:2]  # momentum: 3, 9; bursts: 1, 7; ring: 5, 11
+    momentum, bursts, ring = alone[:, [1, 4]], alone[:, [0, 3]], alone[:, [2, 5]]
+    assert momentum.std() == pytest.approx(config.drift_std, rel=0.1)
+    assert np.abs(bursts).max() > 6 * bursts.std()
+    assert np.abs(ring).max() < 0.4 * config.daily_noise and ring.std() > 0.2 * config.daily_noise

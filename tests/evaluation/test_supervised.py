@@ -13,12 +13,16 @@ import pytest
 import torch
 
 from data.features import CLOSE, HIGH, LOW, OPEN
-from data.market import Market
+from data.loader import StockDataLoader
+from data.market import Market, build_market
 from data.splits import Span, spaced_windows
-from data.synthetic.built_in import built_in_market
+from data.synthetic.built_in import bars_frame, built_in_market, synthetic_market
 from environment.portfolio import Portfolio
-from training.evaluation.baselines import ScoreRule, score_policy
-from training.evaluation.supervised import LIGHTGBM, RIDGE, SupervisedBaseline, fit_ridge, fit_supervised
+from tests.evaluation.page_case import case
+from training.evaluation.baselines import CHAMPION, ORACLE, ScoreRule, score_policy
+from training.evaluation.judge import TOO_GOOD, Evaluation
+from training.evaluation.page.write import render
+from training.evaluation.supervised import LIGHTGBM, RIDGE, BankInputs, SupervisedBaseline, fit_ridge, fit_supervised
 from training.forecasts.samples import Samples
 from training.rollout import play
 from utils.config.trader import DataConfig, EnvironmentConfig, MarketKind, SyntheticConfig
@@ -180,3 +184,49 @@ def test_one_that_fails_does_not_take_the_other_with_it(
     market = market_of("momentum", **SMALL)
     assert list(fit_supervised(market, Portfolio.on(market, RULES))) == [RIDGE]
     assert "LightGBM is left out: expected results that trees can be fitted to, got: no split" in caplog.text
+
+
+def dated_a_day_early(kind: MarketKind) -> Market:
+    """A market whose file has each close in the row of the session before."""
+    drawn = synthetic_market(SyntheticConfig(kind=kind, days=3000, stocks=12), 1)
+    frame = bars_frame(drawn)
+    frame["close"] = frame.groupby("ticker")["close"].shift(-1)
+    loader = StockDataLoader.from_frame(frame.dropna(), config=SPLIT, investable_tickers=drawn.tickers[:12])
+    loader.load_and_prepare()
+    return build_market(loader, SPLIT, RULES)
+
+
+def judged(market: Market) -> Evaluation:
+    """An evaluation in which ridge regression, fitted to the training days, scores the validation days."""
+    inputs, train = BankInputs.fit(market), market.splits.train
+    samples = Samples.of(inputs.of(market), Portfolio.on(market, RULES), train, train.last)
+    scores = fit_ridge(samples).ranker(2).fit(samples.train_days)(samples.x)
+    days = np.arange(market.splits.validation.first, market.splits.validation.last + 1)
+    base = case()
+    played = replace(base.played, days=days[None], scores={RIDGE: scores[days[:-1]]})
+    return replace(base, market=market, played=played)
+
+
+@pytest.mark.parametrize("kind", ["martingale", "momentum"])
+def test_closes_that_are_dated_a_day_early_are_called_a_leak(kind: MarketKind) -> None:
+    leaking, healthy = judged(dated_a_day_early(kind)), judged(market_of(kind))
+    assert leaking.explained > TOO_GOOD > 2 * healthy.explained
+    assert healthy.suspicion == "" and "leak" not in healthy.sentence
+    percent = f"{100 * leaking.explained:.0f} %"
+    assert leaking.sentence.startswith(f"Forecasts explain {percent} of the next session's moves out of sample")
+    assert (
+        replace(leaking, played=replace(leaking.played, scores={ORACLE: leaking.played.scores[RIDGE]})).explained == 0
+    )
+
+
+def test_the_page_warns_of_a_leak() -> None:
+    """Scores that are the next session's moves, and the page's usual ones."""
+    base = case()
+    prices = base.market.data_array.copy()
+    prices[1:, :, OPEN] = prices[:-1, :, CLOSE]
+    days = base.played.days[:, 1:].ravel()
+    healthy = replace(base, market=replace(base.market, data_array=prices))
+    scores = {CHAMPION: np.log(prices[days][..., CLOSE] / prices[days][..., OPEN])}
+    leaking = replace(healthy, played=replace(base.played, scores=scores))
+    for evaluation, count in ((healthy, 0), (leaking, 1)):
+        assert render(evaluation).count("Forecasts explain 100 % of the next session") == count

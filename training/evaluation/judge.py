@@ -11,14 +11,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from data.features import CLOSE
+from data.features import CLOSE, OPEN
 from data.market import Market
 from models.ddpg_agent import Evidence
 from training.evaluation.baselines import CHAMPION, EQUAL, HOLD, ORACLE, RANDOM, RULE
 from training.evaluation.holdout import Look
 from training.evaluation.play import COSTS_BPS, EquityCurves, PlayedPolicies
 from training.evaluation.verdict import Shifted, Verdict, verdict
-from training.forecasts.skill import Coefficient, beta, information_coefficients, summed_up
+from training.forecasts.skill import Coefficient, beta, explained_share, information_coefficients, summed_up
 from utils import metrics
 from utils.config.trader import Config
 from utils.statistics import EDGES, bootstrap_intervals, deflated_ratio, expected_best_sharpe, mean_test
@@ -56,6 +56,9 @@ CURVE_MEASURES = {
 _BAND = (5, 95)
 _BOOTSTRAP_SEED = 1994
 _LAST_DAYS = 10
+TOO_GOOD = 0.25
+"""Share of the variance of the next session's moves above which forecasts have probably seen them: on built-in markets
+they explain at most 0.06, and 0.3 to 0.8 where features are dated a day early."""
 _YEAR = 100 * metrics.TRADING_DAYS_PER_YEAR
 """From a daily share to percent per year."""
 
@@ -185,8 +188,18 @@ class Evaluation:
 
     @property
     def sentence(self) -> str:
-        """Return the verdict in words, preceded by the evidence from training days."""
-        return " ".join(part for part in (self.evidence_sentence, self.verdict.sentence) if part)
+        """Return the verdict in words, preceded by a suspicion of a leak and by the evidence from training days."""
+        return " ".join(part for part in (self.suspicion, self.evidence_sentence, self.verdict.sentence) if part)
+
+    @property
+    def suspicion(self) -> str:
+        """Return a warning where forecasts are better than they can be without knowing the future."""
+        if self.explained <= TOO_GOOD:
+            return ""
+        return (
+            f"Forecasts explain {100 * self.explained:.0f} % of the next session's moves out of sample: more than any "
+            "market allows; look for a leak, such as prices or columns that are dated a day early."
+        )
 
     @property
     def lacks_evidence(self) -> bool:
@@ -218,6 +231,18 @@ class Evaluation:
             plain, ranked = information_coefficients(scores, self.played.results)
             found[name] = (summed_up(plain, holding), summed_up(ranked, holding))
         return found
+
+    @cached_property
+    def explained(self) -> float:
+        """Return the share of the variance of the next session's moves that scores explain out of sample, the largest.
+
+        From open to close, after the day of the score; rule and oracle of a built-in market do not count.
+        """
+        following = self.played.days[:, 1:].ravel()
+        bars = self.market.data_array[following][:, self.market.investable_columns].astype(np.float64)
+        moves = np.log(bars[..., CLOSE] / bars[..., OPEN])
+        scores = (score for name, score in self.played.scores.items() if name not in (RULE, ORACLE))
+        return max((explained_share(score, moves) for score in scores), default=0.0)
 
     @cached_property
     def overfitting(self) -> Overfitting:

@@ -74,6 +74,13 @@ def information_coefficients(scores: Array, results: Array) -> tuple[Array, Arra
     return correlation(*pair), correlation(*map(ranks, pair))
 
 
+def explained_share(scores: Array, moves: Array) -> float:
+    """Return the share of the variance of (days, n) moves that scores explain, by their correlation; 0 without any."""
+    is_known = np.isfinite(scores) & np.isfinite(moves)
+    x, y = scores[is_known], moves[is_known]
+    return float(np.corrcoef(x, y)[0, 1] ** 2) if x.size > 1 and x.std() > 0 and y.std() > 0 else 0.0
+
+
 def ranks(values: Array) -> Array:
     """Return the ranks over stocks of (days, n) values, NaN where these are; ties share their mean rank."""
     return np.asarray(rankdata(values, axis=1, nan_policy="omit"))

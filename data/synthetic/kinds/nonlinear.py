@@ -18,7 +18,7 @@ from data.synthetic.law import Float64Array, PlantedKind, log_persistence, mean_
 from utils.config.trader import SyntheticConfig
 
 NONLINEAR_COMMON_SHARE = 0.7**2 / (0.7**2 + 1.5**2)
-"""Share of the noise variance that is the same for all columns: 0.7% a day where a stock's own noise is 1.5%."""
+"""As 0.7% a day are to a stock's own noise of 1.5%."""
 TREND_HALF_LIVES = (16.0, 64.0)
 TREND_LOG_PHI = np.array([log_persistence(half_life) for half_life in TREND_HALF_LIVES])
 TREND_KEPT = np.exp(TREND_LOG_PHI)
@@ -43,10 +43,16 @@ class TrendDrift:
     """Its mean, taken off: on average the drift is none."""
     pull: float = 0.0
     """Added to a day's return where it moves the trends."""
+    common_share: float = NONLINEAR_COMMON_SHARE
+    """Share of the noise variance that is the same for all columns."""
 
     def kind(self) -> PlantedKind:
         """Return the kind of market that has this drift."""
-        return PlantedKind(self.drift, self.summed_variance, self.rule, self.oracle, NONLINEAR_COMMON_SHARE)
+        return PlantedKind(self.drift, self.summed_variance, self.rule, self.oracle, self.common_share)
+
+    def own_std(self, config: SyntheticConfig) -> float:
+        """Return the standard deviation of the noise that is a stock's own."""
+        return math.sqrt(1.0 - self.common_share) * config.daily_noise
 
     def next_drift(self, trends: Float64Array) -> Float64Array:
         """Return the next day's drift from (2, ...) trends."""
@@ -54,7 +60,7 @@ class TrendDrift:
 
     def drift(self, config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
         """Return the (days, columns) drifts after (days, columns) own noise; see `PlantedKind`."""
-        std, before = own_std(config), generator.standard_normal((_HISTORY, own.shape[1]))
+        std, before = self.own_std(config), generator.standard_normal((_HISTORY, own.shape[1]))
         drift = np.zeros((_HISTORY + len(own), own.shape[1]))
         trends = np.zeros((2, own.shape[1]))
         for day, noise in enumerate(np.concatenate((before, own / std))):
@@ -64,17 +70,18 @@ class TrendDrift:
 
     def summed_variance(self, config: SyntheticConfig, sessions: int) -> Float64Array:
         """Return the (stocks,) variance that common noise sums to, and twice the logarithm of the other mean growth."""
-        common = NONLINEAR_COMMON_SHARE * config.daily_noise**2 * sessions
-        return np.full(config.stocks, common + 2.0 * _log_mean_growth(self, own_std(config), sessions))
+        common = self.common_share * config.daily_noise**2 * sessions
+        return np.full(config.stocks, common + 2.0 * _log_mean_growth(self, self.own_std(config), sessions))
 
     def rule(self, config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
         """Sum the drifts expected from the trends; the market's return is the mean of those known."""
-        own = np.nan_to_num(returns - mean_return(returns)[:, None]) / own_std(config) + self.pull
+        own = returns - mean_return(returns)[:, None] if self.common_share else returns
+        own = np.nan_to_num(own) / self.own_std(config) + self.pull
         trends = np.zeros((2, *own.shape))
         trends[:, 0] = (self.pull * TREND_LOADING / (1.0 - TREND_KEPT))[:, None]  # where they are on average
         for day in range(1, len(own)):
             trends[:, day] = updated(trends[:, day - 1], own[day])
-        return own_std(config) * self.expected_sum(trends, holding_days)
+        return self.own_std(config) * self.expected_sum(trends, holding_days)
 
     def expected_sum(self, trends: Float64Array, holding_days: int) -> Float64Array:
         """Return the expected sum of the coming drifts, so many, from (2, ...) trends."""
@@ -87,11 +94,6 @@ class TrendDrift:
         A drift does not tell the trends, which tell the drifts of later days: the rule may be above this oracle.
         """
         return drift * _sum_by_drift(self, holding_days)
-
-
-def own_std(config: SyntheticConfig) -> float:
-    """Return the standard deviation of the noise that is a stock's own."""
-    return math.sqrt(1.0 - NONLINEAR_COMMON_SHARE) * config.daily_noise
 
 
 def updated(trends: Float64Array, returns: Float64Array) -> Float64Array:

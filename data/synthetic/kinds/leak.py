@@ -1,0 +1,86 @@
+"""Leaks: the move of a context column tells what is to come, as a column that was built from future prices does.
+
+One factor, independent from day to day, moves all stocks: each answers by a loading of its own, half of them upwards
+and half downwards. Nothing of the past tells the factor's next value. The context column's log return today is a fixed
+share of the factor's sum over 20 coming sessions, plus noise; since features are relative to the previous close, this
+move is what a close tells. Times a stock's loading it is the sign and the rough size of that stock's next 20 sessions.
+
+In the lagged form the column moves 60 sessions before these 20: neither today's features nor those of the last weeks
+hold anything, only the raw window does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from data.synthetic.law import Float64Array, PlantedKind
+from utils.config.trader import SyntheticConfig
+
+LEAK_SESSIONS = 20
+"""Sessions that a move of the column tells."""
+LEAK_FACTOR_RATIO = 0.5
+"""Standard deviation of the factor on a day, in daily noises of a stock."""
+LEAK_SHARE = 0.25
+"""The column's move by a coming sum of the factor of 1."""
+LEAK_NOISE_RATIO = 0.2
+"""The column's noise, in daily noises of a stock: an eighth of the variance of what its moves tell."""
+_LOADINGS = (1.5, 0.5)
+"""Sizes of the loadings of the first and the last stock."""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A column that tells a sum of a factor's values, so many sessions before the first of them."""
+
+    lag: int
+    """Sessions from the move to the close after which the told ones begin; 0: they follow the move."""
+
+    def kind(self) -> PlantedKind:
+        """Return the kind of market that has this leak."""
+        own = (self.drift, summed_variance, self.rule, oracle)
+        return PlantedKind(*own, context_noise_ratios=lambda config: (LEAK_NOISE_RATIO,))
+
+    def drift(self, config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
+        """Return the stocks' answers to the factor, and the column's moves by what is to come."""
+        normal = generator.standard_normal(len(own) + self.lag + LEAK_SESSIONS)
+        factor = LEAK_FACTOR_RATIO * config.daily_noise * normal
+        told = np.convolve(factor, np.ones(LEAK_SESSIONS), mode="valid")[self.lag + 1 :]
+        return np.column_stack((factor[: len(own), None] * loadings(config), LEAK_SHARE * told))
+
+    def rule(self, config: SyntheticConfig, returns: Float64Array, holding_days: int) -> Float64Array:
+        """Scale the column's move to the sum that is expected by it, by least squares."""
+        daily = LEAK_FACTOR_RATIO**2
+        variance = LEAK_SESSIONS * LEAK_SHARE**2 * daily + LEAK_NOISE_RATIO**2
+        slope = min(holding_days, LEAK_SESSIONS) * LEAK_SHARE * daily / variance
+        told = np.zeros(len(returns))
+        told[self.lag :] = slope * np.nan_to_num(returns[: max(0, len(returns) - self.lag), -1])
+        return np.column_stack((told[:, None] * loadings(config), np.zeros(len(told))))
+
+
+def loadings(config: SyntheticConfig) -> Float64Array:
+    """Return the (stocks,) answers to a factor of 1."""
+    sign = np.where(np.arange(config.stocks) % 2 == 0, 1.0, -1.0)
+    return sign * np.linspace(*_LOADINGS, config.stocks)
+
+
+def summed_variance(config: SyntheticConfig, sessions: int) -> Float64Array:
+    """Return the (columns,) variance of the sum of consecutive log returns."""
+    # Each value of the factor is in as many of the column's moves as windows of both lengths overlap.
+    overlaps = np.convolve(np.ones(sessions), np.ones(LEAK_SESSIONS))
+    column = (LEAK_FACTOR_RATIO * LEAK_SHARE) ** 2 * float(overlaps @ overlaps) + LEAK_NOISE_RATIO**2 * sessions
+    stocks = (1.0 + (LEAK_FACTOR_RATIO * loadings(config)) ** 2) * sessions
+    return config.daily_noise**2 * np.append(stocks, column)
+
+
+def oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:
+    """Sum the drifts that a leak tells by today; those after the last day of the market are left out."""
+    scores = np.zeros(drift.shape)
+    for ahead in range(min(holding_days, LEAK_SESSIONS, len(drift))):
+        scores[: len(drift) - ahead, :-1] += drift[ahead:, :-1]
+    return scores
+
+
+LEAK = Leak(lag=0)
+LAGGED_LEAK = Leak(lag=60)
