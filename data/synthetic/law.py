@@ -45,6 +45,8 @@ class PlantedKind:
     """Share of the noise variance that all columns have in common."""
     context_noise_ratios: Callable[[SyntheticConfig], tuple[float, ...]] = lambda config: ()
     """Noise of each column that may not be bought, in daily noises of a stock."""
+    mix: Callable[[Float64Array, int], Float64Array] = lambda own, stocks: own
+    """Correlates the (..., columns) own noises of so many stocks and leaves their variances."""
 
     def noise_std(self, config: SyntheticConfig) -> Float64Array:
         """Return the (columns,) standard deviation of the noise in a daily log return."""

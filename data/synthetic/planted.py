@@ -9,6 +9,7 @@ import numpy as np
 from data.synthetic.kinds.fading import BURSTS, EDGES, MARTINGALE, MOMENTUM, REVERSAL, VALUE
 from data.synthetic.kinds.lead import CROWD, LEAD_LAG
 from data.synthetic.kinds.nonlinear import AGREE, RING
+from data.synthetic.kinds.pairs import PAIRS
 from data.synthetic.kinds.regime import INTERACTION, REGIME
 from data.synthetic.kinds.spikes import SPIKES
 from data.synthetic.law import Float64Array, PlantedKind
@@ -27,6 +28,7 @@ PLANTED_KINDS: Mapping[str, PlantedKind] = {
     "crowd": CROWD.kind(),
     "agree": AGREE.kind(),
     "ring": RING.kind(),
+    "pairs": PAIRS,
     "martingale": MARTINGALE,
 }
 

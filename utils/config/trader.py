@@ -48,6 +48,7 @@ MarketKind = Literal[
     "crowd",
     "agree",
     "ring",
+    "pairs",
     "martingale",
 ]
 KIND_RULES: Mapping[str, Mapping[str, float]] = {
@@ -89,7 +90,8 @@ class SyntheticConfig:
     `spikes` (jumps that pass), `edges` (strong and weak drifts at once; brings --env.max-new-positions-per-day 5),
     `interaction` (stocks repeat what they did while a context column rose, and undo the rest), `crowd` (five of 260
     context columns lead), `agree` (a stock rises while its short and its long trend agree), `ring` (its drift swings
-    with the distance of both trends from none) or `martingale` (none)."""
+    with the distance of both trends from none), `pairs` (the spread of unnamed couples reverts) or `martingale`
+    (none)."""
     days: Annotated[int, limits("{} >= 2")] = 4000
     """Days of the market."""
     stocks: PositiveInt = 40
