@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,8 @@ NOISE = 0.1
 """Standard deviation of the exploration noise of DDPG and TD3, as in their documentation."""
 LOOKS = 4
 """Evenly spaced evaluations on validation windows in a budget; the best agent is kept."""
+TUNED = Path(__file__).with_name("tuned.json")
+"""Settings that `benchmarks.peers.tune` found."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,10 @@ class DeepAgent:
 
     def __call__(self, config: Config, market: Market, budget: Budget) -> Learned:
         """Train until the budget is spent; keep the agent that earned most on validation windows."""
+        return self.trained(config, market, budget).learned()
+
+    def trained(self, config: Config, market: Market, budget: Budget) -> Trained:
+        """Train likewise; return the agent with what it earned on validation windows."""
         is_spent = budget.started()
         view: View = InputsView.fit(market, config.env, config.seed) if self.sees_inputs else raw_view
         seen, train = view(market), market.splits.train
@@ -64,16 +72,31 @@ class DeepAgent:
         chosen: dict[str, Any] = {} if self.algorithm in ON_POLICY else {"buffer_size": BUFFER}
         if self.algorithm in ("DDPG", "TD3"):
             chosen["action_noise"] = NormalActionNoise(np.zeros(2 * env.stocks), NOISE * np.ones(2 * env.stocks))
-        model = ALGORITHMS[self.algorithm](
-            "MlpPolicy", env, seed=config.seed, device="cpu", **{**chosen, **self.settings}
-        )
+        chosen |= {"seed": config.seed, "device": "cpu", **self.settings}
+        model = ALGORITHMS[self.algorithm]("MlpPolicy", env, **chosen)
         starts = spaced_windows(market.splits.validation, steps, config.evaluation.validation_windows)
         judge = partial(profits, model, market, config.env, seen, starts)
         keeper = Keeper(is_spent, budget.seconds / LOOKS, lambda: float(judge().mean()))
         model.learn(total_timesteps=2**62, callback=keeper)
         keeper.look()
         model.set_parameters(keeper.best)
-        return Learned(lambda path: _play(model, view, path), env.steps)
+        return Trained(model, view, env.steps, keeper.most)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained deep agent."""
+
+    model: BaseAlgorithm
+    view: View
+    steps: int
+    """Account steps that it learned from."""
+    most: float
+    """Percent of the initial capital that it earned on validation windows."""
+
+    def learned(self) -> Learned:
+        """Return it as a peer that has learned."""
+        return Learned(partial(_play, self.model, self.view), self.steps)
 
 
 def _play(model: BaseAlgorithm, view: View, path: UnseenPath) -> Array:
@@ -114,3 +137,10 @@ def deep_agents() -> dict[str, DeepAgent]:
     """Return every algorithm twice, with the raw observation and with the product's inputs and forecasts."""
     views = {"raw observation": False, "our inputs": True}
     return {f"{name}, {view}": DeepAgent(name, sees) for name in ALGORITHMS for view, sees in views.items()}
+
+
+def tuned_agents() -> dict[str, DeepAgent]:
+    """Return those that were tuned, with their settings."""
+    found = json.loads(TUNED.read_text(encoding="utf-8")) if TUNED.is_file() else {}
+    agents = deep_agents()
+    return {f"{name}, tuned": replace(agents[name], settings=own["settings"]) for name, own in found.items()}

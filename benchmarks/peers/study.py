@@ -15,7 +15,7 @@ from benchmarks.learning.markets import Budget as Generations
 from benchmarks.learning.markets import fit
 from benchmarks.learning.study import Experiment, Record, mean_interval
 from benchmarks.learning.unseen import tuned
-from benchmarks.peers.agents import deep_agents
+from benchmarks.peers.agents import deep_agents, tuned_agents
 from benchmarks.peers.course import Course
 from benchmarks.peers.finrl import finrl_ddpg
 from benchmarks.peers.peer import Array, Budget, Learned, Peer
@@ -45,7 +45,7 @@ def ours(config: Config, market: Market, budget: Budget) -> Learned:
 
 def peers() -> dict[str, Peer]:
     """Return all peers by name."""
-    return {OURS: ours, **deep_agents(), "FinRL's DDPG": finrl_ddpg}
+    return {OURS: ours, **deep_agents(), **tuned_agents(), "FinRL's DDPG": finrl_ddpg}
 
 
 def peer_job(peer: Peer, course: Course, budget: Budget) -> Record:
