@@ -23,9 +23,10 @@ _SIZES = {
     **{f"own {scale}": size for scale, size in (("fast", 3), ("medium", 3), ("slow", _SCALES - 6))},
     **{f"market {scale}": size for scale, size in (("fast", 3), ("medium", 3), ("slow", _SCALES - 6))},
     "volatility": 1,
-    "events": len(FORECASTS) - 2,
+    "events": len(FORECASTS) - 3,
     "leaders": 1,
     "states": 1,
+    "pairs": 1,
 }
 """Inputs of each group: half-lives up to 4, 32 and 128 days are fast, medium and slow."""
 GROUPS = (*_SIZES,)[1:]

@@ -3,7 +3,8 @@
 The response at each lag is a regression of its own, so that no shape is assumed (Jorda 2005, "Estimation and inference
 of impulse responses by local projections"). Three kinds of impulse are tried: an own move of some size
 (events), a move of a column that may not be bought (leaders), and an own move while a column's short trend was up or
-down (states). A term is kept if it is significant after correcting for all candidates of its kind.
+down (states). A fourth forecast is that of spreads (`models/pairs.py`). A term is kept if it is significant after
+correcting for all candidates of its kind.
 """
 
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from data.bank import Float32Array, Float64Array, exponential_mean, log_returns
+from models.pairs import after_pairs, pair_terms
 
 Int64Array = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -22,7 +24,7 @@ SESSIONS = 20
 """Largest lag of a response: the longest that a position is held by default."""
 EVENT_SESSIONS = (1, 3, 20)
 """Horizons over which responses to events are summed: they separate a jump that reverts from a drift that lasts."""
-FORECASTS = (*(f"event {sessions}" for sessions in EVENT_SESSIONS), "leaders", "states")
+FORECASTS = (*(f"event {sessions}" for sessions in EVENT_SESSIONS), "leaders", "states", "pairs")
 """Names of the last axis of `Responses.forecast`."""
 EVENT_EDGES = (-6.0, -4.0, -3.0, -2.75, -2.5, -2.25, -2.0, -1.5, -1.0, 1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 4.0, 6.0)
 """Edges of the bins of own moves, in standard deviations: finer in the tails, where responses start at an unknown
@@ -73,6 +75,10 @@ class Responses:
     """(terms, 3) sessions, column of the state (0: mean of the stocks, then the context columns), half-life's place."""
     state_loadings: Float64Array
     """(terms,) response to an own move at a state of 1, as a share of the move; it has the state's sign."""
+    pair_terms: Int64Array
+    """(terms, 3) places of the stock and its partner among the investable ones, and of the spread's half-life."""
+    pair_loadings: Float64Array
+    """(terms,) standard deviations of the stock, the next day, for a spread of 1."""
 
     @classmethod
     def fit(cls, close: Float32Array, investable: Int64Array, learned: BoolArray) -> Self:
@@ -92,23 +98,26 @@ class Responses:
         leaders = _leader_terms(moves, is_own, investable)
         columns = _state_columns(moves, market, market_scale, investable)
         states = _state_terms(moves[:, investable], is_own, columns)
-        return cls(mean, scale, market_scale, event, event_t, *leaders, *states)
+        pairs = pair_terms(moves[:, investable] - is_own * market)
+        return cls(mean, scale, market_scale, event, event_t, *leaders, *states, *pairs)
 
     def forecast(self, close: Float32Array, investable: Int64Array) -> Float32Array:
-        """Forecast log returns in percent, (days, n, 5) in the order of `FORECASTS`; row t from closes up to t only.
+        """Forecast log returns in percent, (days, n, 6) in the order of `FORECASTS`; row t from closes up to t only.
 
-        Events: over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t; leaders and states: over the
-        next 20, scaled by that of the learned days. The columns of `close` are those of the fit.
+        Events: over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t; all others: over the next
+        20, scaled by that of the learned days. The columns of `close` are those of the fit.
         """
         returns, is_move = _one_day_moves(close)
         moves = _standardised(returns, is_move, self.mean, self.scale)
         forecast = np.empty((len(close), len(investable), len(FORECASTS)), dtype=np.float32)
         forecast[..., : len(EVENT_SESSIONS)] = self._after_events(returns[:, investable], is_move[:, investable])
         scale = self.scale[investable]
-        forecast[..., -2] = scale * self._after_leaders(moves, len(investable))
-        market = _market(moves[:, investable], is_move[:, investable])
+        own, is_own = moves[:, investable], is_move[:, investable]
+        forecast[..., -3] = scale * self._after_leaders(moves, len(investable))
+        market = _market(own, is_own)
         columns = _state_columns(moves, market, self.market_scale, investable)
-        forecast[..., -1] = scale * self._after_states(moves[:, investable], columns)
+        forecast[..., -2] = scale * self._after_states(own, columns)
+        forecast[..., -1] = scale * after_pairs(own - is_own * market, self.pair_terms, self.pair_loadings, SESSIONS)
         forecast *= 100.0
         return forecast
 

@@ -57,7 +57,7 @@ def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     shape = (config.days, len(std))
     night, session = math.sqrt(_OVERNIGHT_SHARE), math.sqrt(1.0 - _OVERNIGHT_SHARE)
     own, shared = (for_noise.standard_normal((2, *shape)), for_common.standard_normal((2, config.days, 1)))
-    own *= math.sqrt(1.0 - law.common_share) * std
+    own = math.sqrt(1.0 - law.common_share) * std * law.mix(own, config.stocks)
     shared = math.sqrt(law.common_share) * std * shared
     volatility = law.volatility(config, for_volatility)[:, None]
     overnight = night * (own[0] + shared[0]) * volatility[:-1]

@@ -49,6 +49,8 @@ class PlantedKind:
         config.days + 1
     )
     """Draws a factor, (days + 1,) of mean square 1, of each day's noise and drift; the law's own are without it."""
+    mix: Callable[[Float64Array, int], Float64Array] = lambda own, stocks: own
+    """Correlates the (..., columns) own noises of so many stocks and leaves their variances."""
 
     def noise_std(self, config: SyntheticConfig) -> Float64Array:
         """Return the (columns,) standard deviation of the noise in a daily log return."""

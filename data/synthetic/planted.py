@@ -11,6 +11,7 @@ from data.synthetic.kinds.lead import CROWD, LEAD_LAG
 from data.synthetic.kinds.leak import LAGGED_LEAK, LEAK
 from data.synthetic.kinds.mixed import MIXED
 from data.synthetic.kinds.nonlinear import AGREE, RING
+from data.synthetic.kinds.pairs import PAIRS
 from data.synthetic.kinds.regime import INTERACTION, REGIME
 from data.synthetic.kinds.spikes import SPIKES
 from data.synthetic.law import Float64Array, PlantedKind
@@ -32,6 +33,7 @@ PLANTED_KINDS: Mapping[str, PlantedKind] = {
     "leak": LEAK.kind(),
     "lagged-leak": LAGGED_LEAK.kind(),
     "mixed": MIXED,
+    "pairs": PAIRS,
     "martingale": MARTINGALE,
 }
 

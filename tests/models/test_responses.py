@@ -57,6 +57,8 @@ def responses(columns: int, **answers: np.ndarray) -> Responses:
         "leader_loadings": np.zeros(0),
         "state_terms": np.zeros((0, 3), dtype=np.int64),
         "state_loadings": np.zeros(0),
+        "pair_terms": np.zeros((0, 3), dtype=np.int64),
+        "pair_loadings": np.zeros(0),
     }
     scales = {"mean": np.zeros(columns), "scale": np.full(columns, 0.01), "market_scale": np.full(1, 0.7)}
     return Responses(**(scales | empty | answers))
@@ -133,7 +135,8 @@ def test_little_is_sure_where_there_is_nothing() -> None:
     for seed in range(10):
         close = prices(0.0005 + 0.015 * noise(seed, 2000, 48))
         found = Responses.fit(close, np.arange(40), always(close))
-        counts.append((len(significant_events(found)), len(found.leader_terms), len(found.state_terms)))
+        terms = found.leader_terms, found.state_terms, found.pair_terms
+        counts.append((len(significant_events(found)), *map(len, terms)))
     # The chance of two of ten runs is a twelfth at the size of the test, which heavy tails only make smaller.
     assert (np.array(counts) > 0).sum(axis=0).max() <= 2
 
@@ -253,6 +256,8 @@ def test_no_forecast_looks_ahead(seed: int, day: int) -> None:
         leader_loadings=generator.standard_normal(3),
         state_terms=np.array([[1, 0, 0], [15, 1, 1], [15, 2, 2]]),
         state_loadings=generator.standard_normal(3),
+        pair_terms=np.array([[0, 2, 0], [2, 0, 3]]),
+        pair_loadings=generator.standard_normal(2),
     )
     corrupted = close.copy()
     corrupted[day:] = generator.uniform(1, 100, corrupted[day:].shape)

@@ -51,6 +51,7 @@ MarketKind = Literal[
     "leak",
     "lagged-leak",
     "mixed",
+    "pairs",
     "martingale",
 ]
 KIND_RULES: Mapping[str, Mapping[str, float]] = {
@@ -92,9 +93,9 @@ class SyntheticConfig:
     `spikes` (jumps that pass), `edges` (strong and weak drifts at once; brings --env.max-new-positions-per-day 5),
     `interaction` (stocks repeat what they did while a context column rose, and undo the rest), `crowd` (five of 260
     context columns lead), `agree` (a stock rises while its short and its long trend agree), `ring` (its drift swings
-    with the distance of both trends from none), `leak` (a context column tells the next 20 sessions), `lagged-leak`
-    (it tells them 60 sessions before), `mixed` (momentum, bursts and ring for a third of the stocks each, a leading
-    column and turbulent times) or `martingale` (none)."""
+    with the distance of both trends from none), `pairs` (the spread of unnamed couples reverts), `leak` (a context
+    column tells the next 20 sessions), `lagged-leak` (it tells them 60 sessions before), `mixed` (momentum, bursts and
+    ring for a third of the stocks each, a leading column and turbulent times) or `martingale` (none)."""
     days: Annotated[int, limits("{} >= 2")] = 4000
     """Days of the market."""
     stocks: PositiveInt = 40

@@ -178,6 +178,10 @@ class Transient:
         """Return what the estimated deviations will have passed."""
         # A move that all stocks share says nothing about a stock's own deviation.
         own = returns - mean_return(returns)[:, None] if self.common_share else returns
+        return self.rule_of_own(config, own, holding_days)
+
+    def rule_of_own(self, config: SyntheticConfig, own: Float64Array, holding_days: int) -> Float64Array:
+        """Return the same from (days, columns) returns without what is common."""
         return self.space(config).filter(own) * math.expm1(holding_days * self.log_persistence)
 
 

@@ -1,0 +1,136 @@
+"""Flat observations and actions for deep agents: a day's features, raw or the product's own, beside the account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import VecEnvWrapper
+from torch import Tensor
+
+from benchmarks.peers.lanes import Lanes
+from data.features import NUM_FEATURES, observed_features
+from data.market import Market
+from environment.trading_env import Observation, TradingEnvironment
+from models.genome import random_genes
+from models.inputs import TradeInputs
+from training.forecasts.ridge import TrainingDays, expectations
+from utils.config.trader import EnvironmentConfig
+from utils.runs.seeding import named_generator
+
+Float32Array = NDArray[np.float32]
+View = Callable[[Market], Float32Array]
+"""What an agent sees of a market's days besides its account: (days, features)."""
+Act = Callable[[Float32Array], NDArray[Any]]
+"""From flat observations, (lanes, features), to flat actions."""
+_CLIP = 10.0
+
+
+def raw_view(market: Market) -> Float32Array:
+    """Show the observation's own market features: nine of each column."""
+    features = observed_features(market.data_array, market.stats, market.input_clip)[..., :NUM_FEATURES]
+    return features.reshape(len(market.dates), -1)
+
+
+@dataclass(frozen=True)
+class InputsView:
+    """The product's inputs of each stock and its closed-form forecast, fitted to the training days of one market."""
+
+    inputs: TradeInputs
+    weights: Tensor
+    """(1, inputs) of the ridge regression that explains most out of fold, of 16 drawn at random."""
+    trained_on: Market
+    seen: Float32Array
+    """(days, features) of that market: on training days cross-fitted inputs and out-of-fold forecasts."""
+
+    @classmethod
+    def fit(cls, market: Market, rules: EnvironmentConfig, seed: int) -> Self:
+        """Fit inputs and forecasts to the training days."""
+        days = TrainingDays.of(market, TradingEnvironment.on(market, rules).account)
+        ridge = days.fit(random_genes(16, named_generator(seed, "peers")))
+        best = int(ridge.explained.argmax())
+        weights = ridge.weights[best : best + 1]
+        forecast = days.out_of_fold(ridge.by_fold[best : best + 1])[0]
+        forecast = torch.where(forecast.isfinite(), forecast, expectations(days.x, weights)[0])
+        return cls(days.inputs, weights, market, _joined(days.x, forecast))
+
+    def __call__(self, market: Market) -> Float32Array:
+        """Show the inputs without the constant, and the forecast in percent of an order's largest size."""
+        if market is self.trained_on:
+            return self.seen
+        x = torch.from_numpy(self.inputs.of(market))
+        return _joined(x, expectations(x, self.weights)[0])
+
+
+def _joined(x: Tensor, forecast: Tensor) -> Float32Array:
+    seen = torch.cat((x[..., 1:].clamp(-_CLIP, _CLIP), forecast[..., None]), dim=-1)
+    joined: Float32Array = seen.flatten(1).float().numpy()
+    return joined
+
+
+def flat(observation: Observation, seen: Float32Array) -> Float32Array:
+    """Join what is seen of the lanes' days and the account: (lanes, features)."""
+    parts = (observation[name].reshape(len(seen), -1) for name in ("portfolio", "exits", "account"))
+    joined: Float32Array = np.concatenate((seen, *parts), axis=1)
+    return joined
+
+
+def scaled(actions: NDArray[Any], space: gym.Space[Any]) -> Float32Array:
+    """Scale actions in [-1, 1], (lanes, 2 x stocks), coefficients before targets, to those of the environment."""
+    assert isinstance(space, gym.spaces.Box)
+    pairs = np.clip(np.asarray(actions, np.float32).reshape(len(actions), 2, -1).swapaxes(1, 2), -1.0, 1.0)
+    found: Float32Array = (space.low + (pairs + 1.0) / 2.0 * (space.high - space.low)).astype(np.float32)
+    return found
+
+
+class FlatLanes(VecEnvWrapper):
+    """Lanes with flat observations and actions in [-1, 1]."""
+
+    def __init__(self, lanes: Lanes, seen: Float32Array) -> None:
+        self.lanes, self.seen, self.steps = lanes, seen, 0
+        self.account = lanes.env.env.account
+        stocks = self.account.bars.stocks
+        width = seen.shape[1] + 6 * stocks + 3
+        super().__init__(
+            lanes,
+            gym.spaces.Box(-np.inf, np.inf, (width,), np.float32),
+            gym.spaces.Box(-1.0, 1.0, (2 * stocks,), np.float32),
+        )
+
+    def reset(self) -> Float32Array:
+        """Begin episodes in all lanes."""
+        return self._flat(self.lanes.reset())
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        """Keep the scaled actions."""
+        self.lanes.step_async(scaled(actions, self.lanes.action_space))
+
+    def step_wait(self) -> tuple[Float32Array, Float32Array, NDArray[np.bool_], list[dict[str, Any]]]:
+        """Step; the infos hold the last observation of episodes that ended."""
+        today = self.account.day.numpy() + 1
+        observation, rewards, done, infos = self.lanes.step_wait()
+        self.steps += self.num_envs
+        for lane, info in enumerate(infos):
+            if info:
+                last = {name: value[None] for name, value in info["terminal_observation"].items()}
+                info["terminal_observation"] = flat(last, self.seen[today[lane : lane + 1]])[0]
+        return self._flat(observation), rewards, done, infos
+
+    def _flat(self, observation: Any) -> Float32Array:
+        return flat(observation, self.seen[self.account.day.numpy()])
+
+
+def profits(market: Market, rules: EnvironmentConfig, seen: Float32Array, starts: Tensor, act: Act) -> Any:
+    """Play windows, one a lane; return their (windows,) profits in percent of the initial capital."""
+    env, first = TradingEnvironment.on(market, rules), starts.numpy()
+    windows = {"end_idx": first + rules.episode_steps, "trading_end_idx": first + rules.trading_days}
+    observation, info = env.reset(options={"start_idx": first, **windows})
+    for _ in range(rules.episode_steps):
+        actions = act(flat(observation, seen[info["day_index"]]))
+        observation, _, _, _, info = env.step(scaled(actions, env.action_space))
+    return env.get_episode_summary()["profit_percent"]

@@ -1,0 +1,78 @@
+"""Pairs: couples are found, with their loadings, and nothing else is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.synthetic.built_in import synthetic_market
+from data.synthetic.kinds.pairs import partner
+from models.pairs import HALF_LIVES, after_pairs, pair_terms
+from models.responses import Responses
+from tests.data.test_planted_rules import Array
+from utils.config.trader import MarketKind, SyntheticConfig
+
+
+def couples(days: int, stocks: int, speed: float, seed: int) -> Array:
+    """Moves of 2 x `stocks`: the spread of each of the first from the one so many places later reverts."""
+    moves, level = np.random.default_rng(seed).standard_normal((days, 2, stocks)), np.zeros(stocks)
+    for day in range(days):
+        moves[day] += speed * level * np.array([[-1.0], [1.0]])
+        level += moves[day, 0] - moves[day, 1]
+    return moves.reshape(days, 2 * stocks)
+
+
+def test_couples_are_found_among_all_pairs() -> None:
+    terms, loadings = pair_terms(couples(2500, 10, 0.04, 0))
+    assert [tuple(term) for term in terms[:, :2]] == [(stock, (stock + 10) % 20) for stock in range(20)]
+    assert (loadings < 0).all()
+
+
+@pytest.mark.parametrize("kind", ["martingale", "reversal", "value", "momentum", "lead-lag", "crowd"])
+def test_own_pasts_and_leaders_make_no_pairs(kind: MarketKind) -> None:
+    market = synthetic_market(SyntheticConfig(kind=kind, days=2000), 31)
+    close, stocks = market.close.astype(np.float32), np.arange(market.stocks)
+    assert not len(Responses.fit(close, stocks, np.ones(len(close), dtype=bool)).pair_terms)
+
+
+def test_the_built_in_couples_are_found() -> None:
+    market = synthetic_market(SyntheticConfig(kind="pairs", days=2400), 32)
+    close, stocks = market.close.astype(np.float32), np.arange(market.stocks)
+    terms = Responses.fit(close, stocks, np.ones(len(close), dtype=bool)).pair_terms
+    assert (terms[:, 1] == partner(40)[terms[:, 0]]).all() and len(terms) >= 30
+
+
+def test_slow_own_drifts_are_no_pairs() -> None:
+    """Two independent slow series correlate by chance, more than independent errors tell."""
+    generator, found = np.random.default_rng(5), 0
+    for _ in range(10):
+        drift = np.zeros((1500, 20))
+        shocks = 0.1 * generator.standard_normal(drift.shape)
+        for day in range(1, len(drift)):
+            drift[day] = 0.97 * drift[day - 1] + shocks[day]
+        found += len(pair_terms(generator.standard_normal(drift.shape) + np.sin(3.0 * drift))[0]) > 0
+    assert found <= 1
+
+
+@given(st.integers(0, 10**6), st.sampled_from(range(len(HALF_LIVES))), st.integers(1, 30))
+@settings(max_examples=20)
+def test_the_forecast_is_the_sum_of_the_next_moves_as_the_spread_decays(seed: int, place: int, sessions: int) -> None:
+    moves, kept = np.random.default_rng(seed).standard_normal((60, 3)), 0.5 ** (1.0 / HALF_LIVES[place])
+    forecast = after_pairs(moves, np.array([[2, 0, place]]), np.array([-0.4]), sessions)
+    spread = sum((1.0 - kept) * kept**age * (moves[50 - age, 2] - moves[50 - age, 0]) for age in range(51))
+    expected = sum(-0.4 * spread * kept**ahead for ahead in range(sessions))
+    assert forecast[50, 2] == pytest.approx(expected, rel=1e-9)
+    assert not forecast[:, :2].any()
+
+
+@given(st.integers(0, 10**6), st.integers(1, 50))
+@settings(max_examples=20)
+def test_the_order_of_the_stocks_does_not_matter(seed: int, days: int) -> None:
+    moves, order = couples(400 + days, 3, 0.15, seed), np.random.default_rng(seed).permutation(6)
+    terms, loadings = pair_terms(moves)
+    mixed, mixed_loadings = pair_terms(moves[:, order])
+    back = {(order[stock], order[other], place) for stock, other, place in mixed}
+    assert {tuple(term) for term in terms} == back
+    np.testing.assert_allclose(sorted(loadings), sorted(mixed_loadings), rtol=1e-9)
