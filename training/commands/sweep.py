@@ -58,7 +58,7 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
     store = open_cloud()
     is_reached = store is not None and store.check()
     path, plan, config = _open(arguments, explicit, store if is_reached else None)
-    with RunLock(path):
+    with KIND.hold(path, config, store if is_reached else None):
         setup_logging(path, verbose=config.verbose)
         splits = remember_market(path, load_market(config)[0]).splits
         _introduce(path, plan, config)
