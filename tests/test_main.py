@@ -192,7 +192,7 @@ def test_bad_data_gets_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--population-size", "0"), "population-size >= 1"),
+        (("--population-size", "1"), "population-size: expected INT >= 2"),
         (("--evolution.elite-fraction", "1.5"), "<= 1"),
         (("--generatoins", "3"), "--generations"),
         (("--synthetic.kind", "both"), "synthetic.kind"),

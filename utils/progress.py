@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 LINE_SECONDS = 30.0
 """Longest silence in a pipe while work is under way."""
-_DELAY_SECONDS = 1.0
+DELAY_SECONDS = 1.0
 """Work that is over sooner shows no bar."""
 
 
@@ -41,7 +41,8 @@ class Progress:
         self._scales, self._detail = scales, detail
 
     def __enter__(self) -> Progress:
-        self._begun, self._before = REPORTER.clock(), self.done
+        self._begun = self._updated = REPORTER.clock()
+        self._before = self.done
         self.bar: tqdm[Any] = tqdm(
             desc=self.label,
             unit=self.unit,
@@ -50,7 +51,7 @@ class Progress:
             unit_scale=self._scales,
             leave=False,
             disable=None,
-            delay=_DELAY_SECONDS,
+            delay=DELAY_SECONDS,
         )
         if self.bar.disable:  # no terminal
             REPORTER.begin(self)
@@ -62,7 +63,7 @@ class Progress:
 
     def update(self, units: int = 1, total: int | None = None) -> None:
         """Count finished units; a `total` replaces the one before."""
-        self.done += units
+        self.done, self._updated = self.done + units, REPORTER.clock()
         if total is not None:
             self.bar.total = self.total = total
         self.bar.update(units)
@@ -75,8 +76,8 @@ class Progress:
             return f"{text} {self.unit}s"
         text += f" of {count(self.total)} {self.unit}s"
         if self._before < self.done < self.total:
-            seconds = (REPORTER.clock() - self._begun) / (self.done - self._before) * (self.total - self.done)
-            text += f", {tqdm.format_interval(seconds)} left"
+            seconds = (self._updated - self._begun) / (self.done - self._before) * (self.total - self.done)
+            text += f", {tqdm.format_interval(max(0.0, seconds - (REPORTER.clock() - self._updated)))} left"
         more = self._detail()
         return f"{text} ({more})" if more else text
 
@@ -95,8 +96,8 @@ def progress(
 class Reporter:
     """Logs what is being done if nothing was logged for half a minute."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, poll_seconds: float = 1.0) -> None:
+        self.clock, self._poll_seconds = clock, poll_seconds
         self._open: list[Progress] = []
         """The work under way, each part of the one before."""
         self._last = clock()
@@ -127,7 +128,7 @@ class Reporter:
 
     def _watch(self) -> None:
         while True:
-            time.sleep(1.0)
+            time.sleep(self._poll_seconds)
             self.check()
 
 

@@ -57,7 +57,7 @@ def test_what_may_vary_are_settings_that_leave_days_prices_and_costs_alone() -> 
         ("[generations]\nlow = 1\nhihg = 2", "got 'hihg'"),
         ("[generations]\nlow = 1", "low and high, or choices, for generations in space.toml, got 'low'"),
         ("[generations]\nlow = 3\nhigh = 2", "low < high"),
-        ("[generations]\nlow = 0\nhigh = 2", "generations in space.toml >= 1, got 0"),
+        ("[generations]\nlow = 0\nhigh = 2", "generations in space.toml: expected INT >= 1, got 0"),
         ("[generations]\nlow = 1.5\nhigh = 2", "an integer for generations in space.toml, got 1.5"),
         ("[generations]\nlow = 1\nhigh = 6\nstep = 2", "a step above 0 that divides high - low"),
         ("[generations]\nlow = 1\nhigh = 6\nstep = 0", "a step above 0"),
