@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
+from pathlib import Path
 
 from training.commands.table import COMMANDS
-from utils.config.cli import parse_command
+from utils.config.cli import ParsedCommand, parse_command
 from utils.errors import ProgramError, StopRequested, as_program_error
 from utils.runs.console import setup_logging
 
 logger = logging.getLogger("main")
+PROGRAM = Path(__file__)
 
 
 def main(argv: list[str]) -> int:
@@ -20,21 +22,21 @@ def main(argv: list[str]) -> int:
     for a user's mistake, 3 at the memory limit, 130 after Ctrl-C, 143 after SIGTERM.
     """
     setup_logging()
-    resume = None
+    command = None
     try:
         command = parse_command(argv, COMMANDS)
-        resume = command.resume
         command.run()
-    except ProgramError as error:
-        return _fail(error, resume)
-    except (OSError, KeyboardInterrupt) as error:
-        return _fail(as_program_error(error), resume)
+    except (ProgramError, OSError, KeyboardInterrupt) as error:
+        return _fail(as_program_error(error), command)
     return 0
 
 
-def _fail(error: ProgramError, resume: str | None) -> int:
-    """Log the error and, where a run goes on from its last generation, the command that continues it."""
-    hint = f"; the last complete generation is saved: continue with {resume}" if resume and error.is_resumable else ""
+def _fail(error: ProgramError, command: ParsedCommand | None) -> int:
+    """Log the error and, where it stopped a run, what is saved and the command that continues it."""
+    hint = ""
+    if command is not None and error.remains is not None:
+        program = PROGRAM.name if PROGRAM.parent == Path.cwd() else str(PROGRAM)
+        hint = f"; {error.remains.saved}: continue with {command.with_flags(program, error.remains.flags)}"
     logger.log(logging.WARNING if isinstance(error, StopRequested) else logging.ERROR, "%s%s", error, hint)
     return error.exit_code
 

@@ -33,7 +33,7 @@ def read_benchmark(path: Path, dates: NDArray[np.datetime64]) -> Float64Array:
     if bad.any():
         row = int(bad.argmax())
         got = f"{table['date'][row]!r}, {table['close'][row]!r}"
-        raise DataError(f"expected a date and a positive close in each row of {path}, got {got} in row {row + 1}")
+        raise DataError(f"expected a date and a positive close in each row of {path}, got {got} on line {row + 2}")
     series = pd.Series(close, index=days).groupby(level=0).last()
     wanted = dates.astype("datetime64[D]").astype(np.int64)
     place = np.searchsorted(series.index.to_numpy(), wanted, side="right") - 1

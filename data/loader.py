@@ -16,7 +16,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from data.features import (
     CLOSE,
@@ -32,6 +31,7 @@ from data.features import (
 )
 from utils.config.trader import DEFAULT_DATA, DataConfig
 from utils.errors import DataError, first_line
+from utils.progress import progress
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,8 @@ LARGE_MOVE = 0.5
 LARGEST_RATIO = 5.0
 """Of two prices of a bar; beyond it a digit is in the wrong place, which is known at that day's close."""
 DEFAULT_CONFIG = DataConfig()
+_HEAD, _SHOWN = 4096, 60
+"""Bytes that are read of a file of another kind, and letters that are shown of a line."""
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
@@ -188,9 +190,22 @@ def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:
             return file.read(columns=list(columns))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"expected a readable parquet file, got {path} ({first_line(error)}); "
+            f"expected a readable parquet file, got {path} ({_other_kind(path, error) or first_line(error)}); "
             f"`python main.py prepare` makes one of CSVs"
         ) from error
+
+
+def _other_kind(path: Path, error: Exception) -> str:
+    """Describe a file of another kind than parquet; empty for a parquet file, and one that cannot be read."""
+    if not isinstance(error, pa.ArrowInvalid):
+        return ""
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if head.startswith(b"PAR1"):
+        return ""
+    line = head.partition(b"\n")[0].strip()
+    is_text = bool(line) and b"\0" not in head
+    return f"text, whose line 1 is {line.decode(errors='replace')[:_SHOWN]!r}" if is_text else "no parquet file"
 
 
 def _check_names(columns: Sequence[str], found: Sequence[str], source: str) -> None:
@@ -339,7 +354,7 @@ def _dense_features(bars: _Bars, days: int, tickers: Sequence[str]) -> Float32Ar
     """Return features (days, columns, 9) float32, computed on each ticker's own bars and put back on their days."""
     data_array = np.full((days, len(tickers), NUM_FEATURES), np.nan, dtype=np.float32)
     edges = np.searchsorted(bars.column, np.arange(len(tickers) + 1))
-    for column in tqdm(range(len(tickers)), desc="Loading stocks", unit="stock", leave=False, disable=None, delay=1.0):
+    for column in progress(range(len(tickers)), "load", "stock"):
         own = slice(edges[column], edges[column + 1])
         prices = bars.prices[:, own]
         data_array[bars.day[own], column] = compute_features(
@@ -381,16 +396,20 @@ def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str])
     try:
         lines = wanted.read_text(encoding="utf-8-sig").splitlines() if isinstance(wanted, Path) else wanted
     except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not a text file"
         raise DataError(
-            f"expected a text file of tickers, one per line, got {wanted} ({error}); check the path"
+            f"expected a text file of tickers, one per line, got {wanted} ({why}); check the path"
         ) from None
-    names = [name for line in lines if (name := line.partition("#")[0].strip())]
+    names = {number: name for number, line in enumerate(lines, 1) if (name := line.partition("#")[0].strip())}
     if not names:
         raise DataError("expected at least one investable ticker, got none; leave the list out to invest in all")
     index = {ticker: column for column, ticker in enumerate(tickers)}
-    for name in names:
+    for number, name in names.items():
         if name not in index:
             near = most_like(name, tickers)
             hint = f" (the nearest is '{near}')" if near else ""
-            raise DataError(f"expected investable tickers that are in the data, got '{name}'{hint}; mend the list")
-    return np.array(sorted({index[name] for name in names}), dtype=np.int64)
+            where = f" on line {number} of {wanted}" if isinstance(wanted, Path) else ""
+            raise DataError(
+                f"expected investable tickers that are in the data, got '{name[:_SHOWN]}'{where}{hint}; mend the list"
+            )
+    return np.array(sorted({index[name] for name in names.values()}), dtype=np.int64)

@@ -51,8 +51,9 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
     assert set(summary["champion"]["validation"]) == policies == set(summary["champion"]["holdout"])
     shown, log = capsys.readouterr().err, (folder / "run.log").read_text()
     for text in (
-        "300 days to 2001-02-23",
-        "quick profile",
+        f"Run {folder}: 2 generations of 4 agents, quick profile, seed 0, on cpu\n",
+        "Loaded: 300 days, 6 stocks, 9 features from the built-in market",
+        "Environments: training on 194 days from 2000-01-25 to 2000-10-20, validation on 41 days",
         f"Replay      {summary['replay_size']} / 80, ready",
         "significant below 0.001",
         "agents above zero",
@@ -62,7 +63,14 @@ def test_a_run_leaves_what_people_look_at(tiny: Path, capsys: pytest.CaptureFixt
         assert text in shown, text
     for text in ("memory [baseline]", "slope per visit", "memory growth since 'baseline'", "memory by phase", "oracle"):
         assert text in log and text not in shown.partition("Result of")[0], text
-    waiting = shown.index("Generation 1 of 2")
+    for record in (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()):
+        seconds = record["seconds"]
+        phases = ("fit", "evaluate", "evolve", "train", "validate", "other")
+        assert seconds["total"] == pytest.approx(sum(seconds[name] for name in phases))
+        assert seconds["other"] >= 0
+    assert "Returns     of one account that reinvests over" in shown and "mean of single episodes" in shown
+    waiting = shown.index("Loaded:")
+    assert waiting < shown.index("Environments:") < (waiting := shown.index("Generation 1 of 2"))
     assert waiting < shown.index("Generation 2 of 2") < shown.index("Result of the champion of generation")
 
 
@@ -193,7 +201,7 @@ def test_bad_data_gets_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--population-size", "0"), "population-size >= 1"),
+        (("--population-size", "1"), "population-size: expected INT >= 2"),
         (("--evolution.elite-fraction", "1.5"), "<= 1"),
         (("--generatoins", "3"), "--generations"),
         (("--synthetic.kind", "both"), "synthetic.kind"),
@@ -208,7 +216,8 @@ def test_bad_settings_get_one_line_and_exit_code_2(
     tiny: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], says: str
 ) -> None:
     assert run(tiny, *flags) == 2
-    shown = capsys.readouterr().err.strip().splitlines()
+    begin, *shown = ["", *capsys.readouterr().err.strip().splitlines()][-2:]
+    assert begin.startswith("Run ") or not begin
     assert len(shown) == 1 and says in shown[0] and "expected" in shown[0]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from data.market import Market
 from data.splits import random_windows, spaced_windows
@@ -36,6 +35,7 @@ from training.rollout_worker import (
     network_tensors,
 )
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
+from utils.progress import progress
 from utils.runs.devices import note_other_device
 from utils.runs.seeding import named_generator, random_state, set_random_state
 from utils.spaces import TARGET_PERCENTS
@@ -236,9 +236,7 @@ class ERLTrainer:
         replayed = torch.randint(self.replay.size, (learning.gradient_steps * rows,), generator=draws).to(self.device)
         traders, (x, y), losses = self.traders, relative.rows, []
         steps = zip(orders.split(rows), replayed.split(rows), strict=True)
-        for own, shared in tqdm(
-            steps, desc="train", unit="update", total=learning.gradient_steps, leave=False, disable=None, delay=1.0
-        ):
+        for own, shared in progress(steps, "train", "update", learning.gradient_steps):
             self.safe_point()
             batch = Batch(self.replay.sample(shared), x[own.T], y[own.T])
             trains_actor = self.updates >= learning.warm_up
@@ -362,7 +360,7 @@ class ERLTrainer:
 
     def add_seconds(self, phase: str, seconds: float) -> None:
         """Add a phase that ran outside the trainer to the times of this generation."""
-        self.log.seconds[-1][phase] = seconds
+        self.log.add(phase, seconds)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue exactly, as nested dicts of tensors and JSON values.

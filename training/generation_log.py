@@ -47,12 +47,20 @@ class GenerationLog:
         self._allowed = self._clean_up_seconds = 0.0
         """Time that clean-ups may still take, and that the last one took."""
         self.seconds: deque[dict[str, float]] = deque(maxlen=HISTORY)
-        """By phase, of the last generations."""
+        """By phase, of the last generations; `other` is what no phase measures, such as records and pictures."""
+        self._counted_until: float | None = None
 
     def begin(self, generation: int) -> None:
         """Begin a generation."""
         self.generation = generation
         self.seconds.append({})
+        if self._counted_until is None:
+            self._counted_until = time.perf_counter()
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Add a phase that ran after the record."""
+        self.seconds[-1][phase] = seconds
+        self._counted_until = (self._counted_until or 0.0) + seconds
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -118,6 +126,9 @@ class GenerationLog:
 
         Its checkpoint is not written yet; the averages hold those of the generations before.
         """
+        now, phases = time.perf_counter(), self.seconds[-1]
+        phases["other"] = now - (self._counted_until or now) - sum(phases.values())
+        self._counted_until = now
         totals = [sum(phases.values()) for phases in self.seconds]
         average = sum(totals) / len(totals)
         left = average * (self.generations - self.generation)

@@ -8,7 +8,6 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from environment.ledger import EpisodeSummary
 from environment.orders import Orders
@@ -17,6 +16,7 @@ from models.cash_value import Accounts, CashValue, Decision, accounts_in, bucket
 from models.round_robin import RoundRobinPolicy
 from models.trader import DailyOrders, Forecasts, PolicyNetworks, Traders, daily_orders
 from training.rollout_graph import RolloutGraph, SafePoint, Tensors
+from utils.progress import progress
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 Policy = Callable[[Portfolio, int], Tensor]
@@ -150,7 +150,7 @@ def _play_days(
     slopes, left = cash_value.slopes(left, opportunity), left.expand_as(opportunity)
     buckets, days = buckets_of(env.sessions_held, rules), list[dict[str, Tensor]]()
     initial = torch.zeros_like(env.cash)
-    for step in tqdm(range(rules.episode_steps), desc=label, unit="day", leave=False, disable=None, delay=1.0):
+    for step in progress(range(rules.episode_steps), label, "day"):
         if safe_point is not None:
             safe_point()
         if not env.is_trading:

@@ -25,7 +25,8 @@ from training.forecasts.relative import Blend
 from training.forecasts.ridge import TrainingDays, traders_of
 from training.rollout import Rollout, roll_out
 from training.rollout_graph import RolloutGraph
-from utils.jobs.job import Executor, InProcess, Job
+from utils.jobs.job import Executor, Finished, InProcess, Job
+from utils.progress import Progress
 
 COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
 """Parts of the episode summaries that are summed per generation."""
@@ -227,13 +228,18 @@ class PopulationRollouts:
         """
         groups = split_rows(len(inputs.genes), self.groups)
         limit = _FIRST_SECONDS if self.longest is None else max(LEAST_SECONDS, LATE * self.longest)
-        work = {f"agents {rows.start} to {rows.stop - 1}": partial(self.play, inputs.rows(rows)) for rows in groups}
-        ends = {end.name: end for end in self.executor.run(Job(name, own, limit) for name, own in work.items())}
+        rows_of = {f"agents {rows.start} to {rows.stop - 1}": rows for rows in groups}
+        jobs = (Job(name, partial(self.play, inputs.rows(rows)), limit) for name, rows in rows_of.items())
+        ends = dict[str, Finished]()
+        with Progress("evaluate", "agent", len(inputs.genes)) as shown:
+            for end in self.executor.run(jobs):
+                ends[end.name] = end
+                shown.update(rows_of[end.name].stop - rows_of[end.name].start)
         for end in ends.values():
             if end.exception is not None:
                 raise end.exception
         self.longest = max(self.longest or 0.0, *(end.seconds for end in ends.values()))
-        parts: list[GroupResults] = [ends[name].result for name in work]
+        parts: list[GroupResults] = [ends[name].result for name in rows_of]
         results = PopulationResults.join([own for own, _ in parts])
         return results, _elite_transitions(groups, parts, ranked(results.fitness)[: inputs.elites])
 

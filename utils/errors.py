@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import signal
 import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What a run that was stopped has left, and how it continues."""
+
+    saved: str
+    """What is saved, as the beginning of a sentence."""
+    flags: tuple[str, ...]
+    """Flags with which its command continues it."""
 
 
 class ProgramError(Exception):
     """An error whose message says in one line what was expected, what came and what to do."""
 
     exit_code = 1
-    is_resumable = False  # the run can be resumed from its last complete generation
+    is_resumable = False  # a run that it ended can be continued
+    remains: Remains | None = None
+    """Set by the run that it ended."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
@@ -92,8 +105,10 @@ class StopRequested(ProgramError):
         self.asked_at = asked_at
 
 
-def as_program_error(error: OSError | KeyboardInterrupt) -> ProgramError:
+def as_program_error(error: ProgramError | OSError | KeyboardInterrupt) -> ProgramError:
     """Convert one of Python's errors to the program's own."""
+    if isinstance(error, ProgramError):
+        return error
     if isinstance(error, KeyboardInterrupt):
         return StopRequested(signal.SIGINT, time.monotonic())
     return FileError(f"expected files that can be read and written, got: {error}")

@@ -189,12 +189,12 @@ def _timed(meter: Meter, name: str) -> Iterator[None]:
 def _days_apart(meter: Meter) -> Iterator[None]:
     """Count the days of a rollout to a phase of their own, and play them: from the first day's begin to the summary."""
 
-    def days(count: range, desc: str, **_: Any) -> Iterator[int]:
-        with meter.within(desc + DAYS):
+    def days(count: range, label: str, _: str) -> Iterator[int]:
+        with meter.within(label + DAYS):
             meter.phase.is_replayed = True
             yield from count
 
-    with mock.patch.object(rollout, "tqdm", days), mock.patch.object(rollout_graph, "cuda_graph", None):
+    with mock.patch.object(rollout, "progress", days), mock.patch.object(rollout_graph, "cuda_graph", None):
         yield
 
 

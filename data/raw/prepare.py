@@ -14,7 +14,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from data.loader import LARGEST_RATIO, has_wrong_digit, most_like
 from data.raw.adjustment import Adjustment, adjust_for_events, scale_to_adjusted, scaled_events
@@ -23,6 +22,7 @@ from data.raw.layout import EVENTS, PRICES, VALUES, UnusableFileError
 from data.raw.survey import NO_SURVEY, Survey, survey_of
 from data.raw.text import EPOCH, NO_DAY, date_of
 from utils.errors import DataError
+from utils.progress import progress
 
 CSV_SUFFIXES = (".csv", ".txt", ".tsv")
 _LISTED = 20
@@ -98,7 +98,7 @@ def prepare(source: Path, target: Path, benchmark: str | None = None) -> Prepare
     parts: list[pd.DataFrame] = []
     events: list[pd.DataFrame] = []
     files = _usable_files(source, target, summary)
-    for file in tqdm(files, desc="Reading files", unit="file", leave=False, disable=None, delay=1.0):
+    for file in progress(files, "read", "file"):
         try:
             rows, own_events = _read_file(file, tickers, summary)
         except (UnusableFileError, OSError) as reason:

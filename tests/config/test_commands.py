@@ -14,7 +14,7 @@ import pytest
 from main import main
 from training.commands.table import COMMANDS
 from utils.config.cli import ParsedCommand
-from utils.errors import CheckpointError, ConfigError, DataError, MemoryLimitReached, StopRequested
+from utils.errors import CheckpointError, ConfigError, DataError, MemoryLimitReached, Remains, StopRequested
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 ROOT = Path(__file__).parents[2]
@@ -35,17 +35,17 @@ def test_only_the_table_imports_the_fuel_breaks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "error", "exit_code", "resume"),
+    ("line", "error", "exit_code"),
     [
-        ("", ConfigError("expected x, got y"), 2, None),
-        ("", DataError("expected x, got y"), 2, None),
-        ("", CheckpointError("expected x, got y"), 1, None),
-        ("", OSError(28, "No space left on device"), 1, "python main.py --resume"),
-        ("", MemoryLimitReached("too much"), 3, "python main.py --resume"),
-        ("", StopRequested(signal.SIGTERM, 0.0), 143, "python main.py --resume"),
-        ("walk-forward", KeyboardInterrupt(), 130, "python main.py walk-forward --resume"),
-        ("signals", KeyboardInterrupt(), 130, None),
-        ("evaluate", OSError(28, "No space left on device"), 1, None),
+        ("", ConfigError("expected x, got y"), 2),
+        ("", DataError("expected x, got y"), 2),
+        ("", CheckpointError("expected x, got y"), 1),
+        ("", OSError(28, "No space left on device"), 1),
+        ("", MemoryLimitReached("too much"), 3),
+        ("", StopRequested(signal.SIGTERM, 0.0), 143),
+        ("walk-forward", KeyboardInterrupt(), 130),
+        ("signals", KeyboardInterrupt(), 130),
+        ("evaluate", OSError(28, "No space left on device"), 1),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(
@@ -54,7 +54,6 @@ def test_an_error_is_one_line_and_an_exit_code(
     line: str,
     error: BaseException,
     exit_code: int,
-    resume: str | None,
 ) -> None:
     def fail(command: ParsedCommand) -> None:
         raise error
@@ -62,8 +61,31 @@ def test_an_error_is_one_line_and_an_exit_code(
     monkeypatch.setattr(ParsedCommand, "run", fail)
     assert main(line.split()) == exit_code
     (shown,) = capsys.readouterr().err.strip().splitlines()
-    assert ("continue with" in shown) == (resume is not None)
-    assert shown.endswith(resume or "")
+    assert "continue with" not in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "command"),
+    [
+        ("", ROOT, "python main.py --resume 'a run' --runs-dir x"),
+        ("--shards 2 --extend", ROOT, "python main.py --resume 'a run' --runs-dir x --shards 2"),
+        ("walk-forward --folds 2 --jobs 3", ROOT, "python main.py walk-forward --resume 'a run' --runs-dir x --jobs 3"),
+        ("fuel-breaks train", Path("/"), f"python {ROOT}/main.py fuel-breaks train --resume 'a run' --runs-dir x"),
+    ],
+)
+def test_a_stopped_run_names_the_command_that_continues_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, folder: Path, command: str
+) -> None:
+    def stop(_: ParsedCommand) -> None:
+        error = StopRequested(signal.SIGTERM, 0.0)
+        error.remains = Remains("generation 2 of 9 is saved", ("--resume", "a run", "--runs-dir", "x"))
+        raise error
+
+    monkeypatch.setattr(ParsedCommand, "run", stop)
+    monkeypatch.chdir(folder)
+    assert main(line.split()) == 143
+    (shown,) = capsys.readouterr().err.strip().splitlines()
+    assert shown.endswith(f"stopped by SIGTERM; generation 2 of 9 is saved: continue with {command}")
 
 
 def test_help_imports_no_torch() -> None:

@@ -21,7 +21,7 @@ from utils.config.settings import (
     LATEST,
     flatten,
     from_dict,
-    nearest,
+    hint,
     setting_help,
     settings_hash,
     settings_of,
@@ -36,7 +36,7 @@ NOT_THERE = Path("no-such-folder/stock_data.parquet")
 FLAG_VALUES: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
     "--generations": ("generations", st.integers(1, 10**6)),
     "--seed": ("seed", st.integers(0, 2**63 - 1)),
-    "--population-size": ("evolution.population_size", st.integers(1, 64)),
+    "--population-size": ("evolution.population_size", st.integers(2, 64)),
     "--learning.policy_iterations": ("learning.policy_iterations", st.integers(1, 100)),
     "--rivals": ("evaluation.rivals", st.sampled_from(["learned", "none"])),
     "--device": ("device", st.sampled_from(["auto", "cpu"])),
@@ -84,7 +84,7 @@ def refusal(*argv: str, **options: Any) -> str:
         parse(*argv, **options)
     message = str(caught.value)
     assert "\n" not in message
-    assert message.startswith("expected ") and ", got" in message
+    assert re.match(r"(--[a-z.-]+|[a-z._-]+: |)\S* ?expected ", message) and ", got" in message
     return message
 
 
@@ -126,9 +126,45 @@ def test_help_names_every_setting_and_exits_with_0(capsys: pytest.CaptureFixture
     long_spellings = {name for name in flags if "." in name and f"--{name.rpartition('.')[2]}" in flags}
     assert {"--evolution.population-size", "--learning.policy-iterations", "--evaluation.rivals"} <= long_spellings
     assert {name for pair in shown for name in pair if name} - {"--help"} == flags - long_spellings
-    assert "Agents of the population. (INT >= 1; default: 16)" in out
+    assert "Agents of the population. (INT >= 2; default: 16)" in out
     assert "(INT >= 2; default: 504; quick: 64)" in " ".join(out.split())
     assert all(f"\n  {name} " in out for name in COMMANDS)
+
+
+def test_help_begins_with_commands_and_three_examples_that_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit):
+        parse("--help")
+    out = capsys.readouterr().out
+    places = [out.index(part) for part in ("usage:", "commands,", "examples:", "environment variables:", "options:")]
+    assert places == sorted(places) and len(out[: places[3]].splitlines()) < 50
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bars.parquet").touch()
+    examples = re.findall(r"(?m)^  python main\.py(.*?)(?:  .*)?$", out[places[2] : places[3]])
+    assert len(examples) == 3
+    for words in examples:
+        assert parse(*words.split()).name == "train"
+
+
+def test_help_lists_the_environment_variables_that_the_program_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--help")
+    shown = set(re.findall(r"(?m)^  ([A-Z_]{6,})\b", capsys.readouterr().out))
+    folders = ("utils", "data", "environment", "models", "training")
+    text = "\n".join(path.read_text() for name in folders for path in Path(name).rglob("*.py"))
+    read = set(re.findall(r'environ(?:\.get\(|\[)"([A-Z_]+)"|"([A-Z_]+)" not in os.environ', text))
+    set_by_itself = {"OMP_NUM_THREADS", "RAY_AUTH_TOKEN", "CUBLAS_WORKSPACE_CONFIG"}
+    assert {name for pair in read for name in pair if name} - set_by_itself <= shown
+    assert {"CLOUD_PROVIDER", "CLOUD_BUCKET", "CLOUD_PROJECT"} <= shown
+
+
+def test_help_says_each_default_once(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("train", "sweep", "evaluate", "fuel-breaks train"):
+        with pytest.raises(SystemExit):
+            parse(*command.split(), "--help")
+        entries = re.split(r"(?m)^  (?=-)", capsys.readouterr().out)
+        assert all(entry.count("default:") <= 1 for entry in entries)
 
 
 def test_prepare_help_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,7 +234,7 @@ def test_flags_override_toml_which_overrides_the_profile(tmp_path: Path) -> None
 def test_toml_and_flags_are_validated_together(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("[split]\ntrain_fraction = 0.9\n")
-    assert "train-fraction + validation-fraction <= 1" in refusal("--config", str(path))
+    assert "--split.train-fraction + --split.validation-fraction <= 1" in refusal("--config", str(path))
     config = settings_from("--config", str(path), "--split.validation-fraction", "0.05")
     assert (config.split.train_fraction, config.split.validation_fraction) == (0.9, 0.05)
 
@@ -207,6 +243,7 @@ def test_toml_and_flags_are_validated_together(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("generation = 3", "'generations'"),
+        ("colour = 3", "'colour'; see --help"),
         ("population_size = 3", "'evolution.population_size'"),
         ("[env]\ncost_pbs = 3", "'env.cost_bps'"),
         ("[environment]\ncost_bps = 3", "'env.cost_bps'"),
@@ -216,7 +253,7 @@ def test_toml_and_flags_are_validated_together(tmp_path: Path) -> None:
         ("seed.x = 3", "'seed.x'"),
         ('[env]\nfill = "open"', "next_open or same_close for env.fill, got 'open'"),
         ("[env]\ncost_bps = inf", "a finite number for env.cost_bps"),
-        ("[env]\ncost_bps = -5", "0 <= env.cost_bps < 10000, got -5.0"),
+        ("[env]\ncost_bps = -5", "env.cost_bps: expected 0 <= NUMBER < 10000, got -5.0"),
         ("data = 3", "a path for data, got 3"),
         ("profile = 3", "quick or full"),
         ("generations = ", "TOML"),
@@ -241,18 +278,20 @@ def test_toml_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -
         ("--seed 1.5", "an integer for --seed, got '1.5'"),
         ("--seed", "an integer after --seed, got nothing"),
         ("--seed --run x", "an integer after --seed, got nothing"),
-        ("--seed -1", "0 <= --seed < 2^63, got -1"),
+        ("--seed -1", "--seed: expected 0 <= INT < 2^63, got -1"),
         ("--env.cost-bps=cheap", "a finite number for --env.cost-bps, got 'cheap'"),
         ("--env.cost-bps nan", "a finite number for --env.cost-bps"),
-        ("--env.cost-bps -5", "0 <= --env.cost-bps < 10000, got -5.0"),
+        ("--env.cost-bps -5", "--env.cost-bps: expected 0 <= NUMBER < 10000, got -5.0"),
         ("--rivals learnd", "got 'learnd'; the nearest is 'learned'"),
         ("--profile fast", "quick or full for --profile, got 'fast'"),
-        ("--population-size 0", "--population-size >= 1, got 0"),
-        ("--evolution.elite-fraction 1.5", "0 <= --evolution.elite-fraction <= 1, got 1.5"),
+        ("--population-size 1", "population-size: expected INT >= 2, got 1"),
+        ("--data nowhere", "--data: expected an existing file, got 'nowhere'"),
+        ("--benchmark nowhere", "--evaluation.benchmark: expected an existing file, got 'nowhere'"),
+        ("--evolution.elite-fraction 1.5", "--evolution.elite-fraction: expected 0 <= NUMBER <= 1, got 1.5"),
         ("--verbose=no", "without a value"),
-        ("--device gpu", "auto, cpu, cuda or cuda:N, got 'gpu'"),
-        ("--device cuda:0", "without CUDA, got 'cuda:0'"),
-        ("--run ../x", "--run to be a plain folder name, got '../x'"),
+        ("--device gpu", "--device: expected auto, cpu, cuda or cuda:N, got 'gpu'"),
+        ("--device cuda:0", "--device: expected cpu or auto on a machine without CUDA, got 'cuda:0'"),
+        ("--run ../x", "--run: expected a plain folder name, got '../x'"),
         ("--run x --resume", "--run or --resume"),
         ("--config no-such-file.toml", "'no-such-file.toml'"),
         ("--seed 1 2", "got '2'"),
@@ -260,7 +299,9 @@ def test_toml_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -
         ("prepaer a b", "'prepare'"),
         ("prepare", "SOURCE, got nothing"),
         ("prepare a b c", "got 'c'"),
-        ("prepare a --seed 3", "got '--seed'; the nearest is '--help'"),
+        ("prepare a --seed 3", "got '--seed'; see --help"),
+        ("--xyz 3", "got '--xyz'; see --help"),
+        ("bake", "got 'bake'; see --help"),
     ],
 )
 def test_command_line_is_refused_in_one_line(line: str, expected: str) -> None:
@@ -363,4 +404,4 @@ def test_a_valid_name_is_its_own_nearest(names: list[str]) -> None:
     last_parts = {name.lstrip("-").rsplit(".", 1)[-1] for name in names}
     for name in names:
         if len(last_parts) == len(names):
-            assert nearest(name, names) == name
+            assert hint(name, names) == f"; the nearest is {name!r}"

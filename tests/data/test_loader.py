@@ -340,7 +340,11 @@ def test_files_that_are_no_parquet_are_refused(tmp_path: Path) -> None:
     names.write_bytes(cut.read_bytes().replace(b"close", b"\x80lose"))
     cut.write_bytes(cut.read_bytes()[:-40])
     empty.touch()
-    cases = {tmp_path / "none.parquet": "does not exist", tmp_path: "got the folder", text: "readable parquet"}
+    cases = {
+        tmp_path / "none.parquet": "does not exist",
+        tmp_path: "got the folder",
+        text: "text, whose line 1 is .date,ticker,open",
+    }
     for path, expected in (cases | dict.fromkeys((cut, empty, names), "readable parquet")).items():
         with pytest.raises(DataError, match=expected) as caught:
             StockDataLoader(path).load_and_prepare()
@@ -363,9 +367,10 @@ def test_investable_file_names_columns(tmp_path: Path) -> None:
         (None, "No such file"),
         (b"", "at least one investable ticker"),
         (b"# nothing\n\n", "at least one investable ticker"),
-        (b"AAA\nbbb\n", "got 'bbb' .the nearest is 'BBB'"),
+        (b"AAA\nbbb\n", "got 'bbb' on line 2 of .*investable.txt .the nearest is 'BBB'"),
         (b"ZZZZ\n", "got 'ZZZZ'"),
-        (b"\xff\xfe\x00\x80", "text file of tickers"),
+        (b"# Notes\n\nBuy low, sell high.\n", "got 'Buy low, sell high.' on line 3 of"),
+        (b"\xff\xfe\x00\x80", "text file of tickers.*not a text file"),
     ],
 )
 def test_bad_investable_file_is_one_clear_line(content: bytes | None, expected: str, tmp_path: Path) -> None:

@@ -174,8 +174,8 @@ def test_a_training_run_ends_with_the_judgement_that_its_summary_holds(runs: Pat
     [
         (("--run", "three"), "expected a run in"),
         (("--split", "training"), "expected validation or holdout"),
-        (("--random-pickers", "0"), "random-pickers >= 1"),
-        (("--data", "missing.parquet"), "expected an existing file for --data"),
+        (("--random-pickers", "0"), "--random-pickers: expected INT >= 1"),
+        (("--data", "missing.parquet"), "--data: expected an existing file"),
     ],
 )
 def test_mistakes_get_one_line_and_exit_code_2(

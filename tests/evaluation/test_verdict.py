@@ -106,7 +106,7 @@ def test_who_never_trades_is_not_better(trials: int) -> None:
     idle = verdict(none[0], none, none[0], trials=trials, shifted=Shifted(none, none[0]), baselines={"rule": none[0]})
     assert not idle.has_skill and not idle.is_better_than_equal_weight
     assert idle.sentence.startswith("No significant skill in selection or timing; not better than equal weight (+0.0)")
-    assert "level with rule (+0.0), its baseline" in idle.sentence
+    assert "not significantly different from rule (+0.0, interval +0.0 to +0.0), its baseline" in idle.sentence
 
 
 @settings(max_examples=30, deadline=None)

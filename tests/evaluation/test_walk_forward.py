@@ -183,7 +183,7 @@ def test_a_stopped_test_goes_on_and_ends_as_if_never_stopped(
         (("--resume", "whole", "--seed", "5"), "expected seed = 0"),
         (("--resume", "hwole"), "the nearest is 'whole'"),
         (("--run", "whole"), "a new name for --run"),
-        (("--folds", "0"), "folds >= 1"),
+        (("--folds", "0"), "--folds: expected INT >= 1"),
         (("--fold", "3"), "the nearest is '--folds'"),
     ],
 )

@@ -185,8 +185,8 @@ def test_a_run_stopped_by_signals_goes_on_exactly(
         (["train", "--device", "tpu"], "auto, cpu, cuda"),
         (["evaluate", "--run", "nothing"], "expected a run in"),
         (["evaluate", "--split", "train"], "expected validation or test"),
-        (["evaluate", "--scenario-seeds", "0"], "scenario-seeds >= 1"),
-        (["show", "--tile", "-1"], "tile >= 0"),
+        (["evaluate", "--scenario-seeds", "0"], "--scenario-seeds: expected INT >= 1"),
+        (["show", "--tile", "-1"], "--tile: expected INT >= 0"),
     ],
 )
 def test_mistakes_end_with_2(folder: Path, words: list[str], message: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 
 from main import main
 from training.run.status import status_block
+from utils.config.trader import EnvironmentConfig
 from utils.runs.console import ConsoleHandler, wrapped
 
+RULES = EnvironmentConfig(initial_capital=10_000.0)
+"""Episodes of 145 steps."""
 RECORD: dict[str, Any] = {
     "generation": 3,
     "generations": 25,
@@ -27,6 +30,7 @@ RECORD: dict[str, Any] = {
         "evolve": 0.1,
         "validate": 5.0,
         "checkpoint": 1.0,
+        "other": 19.6,
         "total": 46.2,
         "average": 100.4,
         "left": 7600.0,
@@ -41,7 +45,7 @@ RECORD: dict[str, Any] = {
         "days_with_positions": 2300,
         "days_without_positions": 20,
         "costs": 12_345.678,
-        "penalties": 0.0,
+        "penalties": 8.0,
     },
     "validation": {"champion": 2.25},
     "learning": {
@@ -57,23 +61,24 @@ RECORD: dict[str, Any] = {
 
 
 def test_status_block_says_everything() -> None:
-    block = status_block(RECORD, "resident 1 MB")
+    block = status_block(RECORD, "resident 1 MB", RULES)
     for expected in (
         "Generation 3 of 25",
         "8,120 / 50,000 transitions",
-        "46.2 s, average 1 min 40 s, left 2 h 06 min",
+        "46.2 s, average 1 min 40 s, left 2 h 06 min, then judging",
         "fit 0.4 s, evaluate 20.1 s, evolve 0.1 s, train -",
+        "checkpoint 1.0 s, other 19.6 s)",
         "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
-        "1,600 trades, 900 wins, 700 losses, win rate 56.25 %, 1,601 positions opened",
-        "2,300 with positions, 20 without; costs 12,345.68, penalties 0.00",
-        "Validation  champion +2.25 %; p = 0.031 on training days, significant below 0.001\n",
+        "100.0 an episode (1,600 in 16 episodes): 900 wins, 700 losses, win rate 56.25 %",
+        "99.1 % with positions; an episode costs 7.72 % of the capital, penalties 0.50 %",
+        "Validation  champion +2.25 %, mean of single episodes; p = 0.031 on training days, significant below 0.001\n",
         "Memory      resident 1 MB",
         "explain 1.25 % of results out of fold, the best 2.50 %; Q(s0) +6.50 %, elites earned -0.75 %",
         "-0.75 %; 5 founders left\n",
     ):
         assert expected in block
     assert "Networks" not in block and "fittest agent" not in block
-    assert "below 0.001; it holds the market\n" in status_block(RECORD, "", holds_market=True)
+    assert "below 0.001; it holds the market\n" in status_block(RECORD, "", RULES, holds_market=True)
 
 
 NETWORKS: dict[str, Any] = {
@@ -106,7 +111,7 @@ TRAINED: dict[str, Any] = {
 
 
 def test_status_block_tells_what_networks_do() -> None:
-    block = status_block(TRAINED, "")
+    block = status_block(TRAINED, "", RULES)
     for expected in (
         "Replay      15,680 / 50,000, ready\n",
         "5 founders left; the fittest agent was an elite in 2, a child in 5 of the generations so far\n",
@@ -116,12 +121,13 @@ def test_status_block_tells_what_networks_do() -> None:
     ):
         assert expected in block
     skipped = {**TRAINED, "learning": {**TRAINED["learning"], "skipped_updates": 12.0}}
-    assert "noise 0.10; 12 updates skipped\n" in status_block(skipped, "")
+    assert "noise 0.10; 12 updates skipped\n" in status_block(skipped, "", RULES)
 
 
 def test_status_block_says_that_the_buffer_is_not_ready() -> None:
-    block = status_block(NETWORKS, "")
+    block = status_block(NETWORKS, "", RULES)
     assert "Replay      Buffer not ready: 6,960 / 10,000\n" in block and "Networks    not trained yet;" in block
+    assert "actor loss" not in block
 
 
 def test_status_block_shows_a_dash_for_what_is_not_known() -> None:
@@ -133,8 +139,8 @@ def test_status_block_shows_a_dash_for_what_is_not_known() -> None:
         "trading": {**RECORD["trading"], "win_rate": None},
         "validation": dict.fromkeys(RECORD["validation"]),
     }
-    block = status_block(unknown, "")
-    assert "champion -; p = 0.031" in block and "Q(s0) -, elites" in block
+    block = status_block(unknown, "", RULES)
+    assert "champion -, mean of single episodes; p = 0.031" in block and "Q(s0) -, elites" in block
     assert "None" not in block and "nan" not in block
 
 

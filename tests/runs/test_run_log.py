@@ -178,6 +178,8 @@ def test_an_unknown_run_is_refused_with_the_nearest(tmp_path: Path) -> None:
         RunLog.create(tmp_path, name, {})
     with pytest.raises(ConfigError, match="got 'alpa'; the nearest is 'alpha'"):
         RunLog.open(tmp_path, "alpa")
+    with pytest.raises(ConfigError, match=r"got 'nope'; the names there: alpha, beta$"):
+        RunLog.open(tmp_path, "nope")
 
 
 @given(order=st.permutations(["a", "b", "c"]), by_checkpoint=st.booleans())
@@ -200,6 +202,8 @@ def test_latest_run_is_the_one_written_last(
     os.utime(only_begun.path / "config.json", ns=(0, 0))
     assert latest_run(runs) == order[-1] == latest_run(runs, to_resume=True)
     os.utime(only_begun.path / "config.json", ns=(10**18, 10**18 + len(order)))
+    assert latest_run(runs) == latest_run(runs, to_resume=True) == order[-1]
+    (only_begun.path / "market.json").touch()
     assert (latest_run(runs), latest_run(runs, to_resume=True)) == (order[-1], "only-begun")
 
 

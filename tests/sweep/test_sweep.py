@@ -223,7 +223,7 @@ def test_a_sweep_whose_trials_all_fail_says_why(
         (("--run", "none"), "expected --space FILE"),
         (("--run", "whole", "--space", "{0}/space.toml"), "a new name for --run"),
         (("--run", "none", "--space", "{0}/none.toml"), "a readable TOML file for --space"),
-        (("--trials", "0"), "trials >= 1"),
+        (("--trials", "0"), "--trials: expected INT >= 1"),
     ],
 )
 def test_mistakes_get_one_line(

@@ -204,6 +204,24 @@ def test_a_file_that_cannot_be_written_is_one_line(folder: Path, capsys: pytest.
     assert len(errors) == 1 and f"a file to write to for {flag}" in errors[0]
 
 
+def test_fractions_that_orders_for_the_open_do_not_take_are_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ib, positions = folder / "ib.csv", folder / "held.csv"
+    positions.write_text(
+        "ticker,entry_date,entry_price,target_percent,shares\n"
+        f"T0,{frame(301, 5)['date'].iloc[299 * 5]:%Y-%m-%d},20,50,10.75\n"
+    )
+    for flags, are_told in (((), True), (("--whole-shares",), False)):
+        assert command(folder, "--positions", str(positions), "--ib", str(ib), *flags)[0] == 0
+        with ib.open(newline="") as file:
+            quantities = [row["Quantity"] for row in csv.DictReader(file)]
+        fractions = sum("." in quantity for quantity in quantities)
+        shown = capsys.readouterr().err
+        told = f"WARNING {fractions} of {len(quantities)} quantities have fractions of a share"
+        assert (told in shown) == ("MOO, OPG" in shown) == are_told == (fractions > 0)
+
+
 def test_less_than_a_share_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "held.csv").write_text(
         "ticker,entry_date,entry_price,target_percent,shares\n"

@@ -355,7 +355,10 @@ def test_the_first_line_and_the_files_tell_the_evidence(folder: Path, capsys: py
     held = dataclasses.replace(
         champion, networks=None, committee=None, traders=Traders.of_market(champion.rules, INPUTS), evidence=NONE
     )
-    told = "Training days show no significant evidence (p = 0.400): these orders hold the market round robin."
+    told = (
+        "These orders are no forecast: they hold the market round robin. Training days show no significant evidence "
+        "(p = 0.400)."
+    )
     assert evidence_sentence(held) == told
 
 
@@ -378,9 +381,9 @@ def test_what_is_held_is_shown_and_not_ordered(folder: Path, capsys: pytest.Capt
         (("--date", "2010-01-03"), "expected a session from"),
         (("--date", "soon"), "a date like"),
         (("--run", "none"), "the nearest is 'one'"),
-        (("--positions", "nowhere.csv"), "an existing file for --positions"),
+        (("--positions", "nowhere.csv"), "--positions: expected an existing file"),
         (("--json", "no/such/folder/out.json"), "a file to write to for --json"),
-        (("--capital", "0"), "capital > 0"),
+        (("--capital", "0"), "--capital: expected NUMBER > 0"),
     ],
 )
 def test_mistakes_get_one_line(

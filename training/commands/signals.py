@@ -14,7 +14,14 @@ from typing import Any
 from models.ddpg_agent import SIGNIFICANCE_LEVEL, DDPGAgent
 from training.commands.arguments import SignalsArguments
 from training.run.saved import SavedRun, open_saved_run
-from training.signals.broker_orders import BROKER_NOTES, BrokerOrder, alpaca_requests, broker_orders, ib_basket
+from training.signals.broker_orders import (
+    BROKER_NOTES,
+    FRACTIONS_NOTE,
+    BrokerOrder,
+    alpaca_requests,
+    broker_orders,
+    ib_basket,
+)
 from training.signals.holdings import read_holdings, session
 from training.signals.signals import METHOD, Order, Signals, cash_left, make_signals
 from utils.errors import ConfigError
@@ -82,6 +89,8 @@ def _write_for_brokers(arguments: SignalsArguments, signals: Signals, orders: Se
         if path is not None:
             _write(path, flag, partial(write_atomically, text=form(orders)))
             logger.info("%d for the next session in %s; nothing is sent", len(orders), path)
+    if fractions := [order.ticker for order in orders if not order.is_whole]:
+        logger.warning(FRACTIONS_NOTE, len(fractions), len(orders), ", ".join(fractions))
     for note in BROKER_NOTES:
         logger.info("note: %s", note)
 
@@ -96,10 +105,8 @@ def _write(path: Path, flag: str, write: Callable[[Path], None]) -> None:
 def evidence_sentence(champion: DDPGAgent) -> str:
     """Return the p-value of the champion's forecasts on training days, and what its orders therefore are."""
     if champion.holds_market:
-        orders = "these orders hold the market round robin"
-    else:
-        orders = "these orders follow the forecasts as trained"
-    return f"{champion.evidence.finding}: {orders}."
+        return f"These orders are no forecast: they hold the market round robin. {champion.evidence.finding}."
+    return f"{champion.evidence.finding}: these orders follow the forecasts as trained."
 
 
 def _evidence_values(champion: DDPGAgent) -> dict[str, Any]:

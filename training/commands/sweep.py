@@ -23,6 +23,7 @@ from training.sweep.space import KIND, SweepPlan, read_space, run_name
 from training.sweep.study import FIRST_LOOK, Run, Trial, play_round, require_optuna, rounds
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
+from utils.config.kinds import RUNS
 from utils.config.settings import settings_to_resume, with_settings
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -54,7 +55,7 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
     store = open_cloud()
     is_reached = store is not None and store.check()
     path, plan, config = _open(arguments, explicit, store if is_reached else None)
-    with RunLock(path):
+    with KIND.hold(path, config, store if is_reached else None):
         setup_logging(path, verbose=config.verbose)
         splits = remember_market(path, load_market(config)[0]).splits
         _introduce(path, plan, config)
@@ -192,7 +193,7 @@ def _publish(outcome: Outcome, path: Path) -> None:
     write_document(render(outcome), path / PAGE)
     logger.info("%s", short_table(outcome))
     config, runs = outcome.config, ["--run", f"{outcome.name}-best"]
-    if config.runs_dir != Path("runs"):
+    if config.runs_dir != RUNS:
         runs += ["--runs-dir", str(config.runs_dir)]
     # Unseen seeds on unseen days give an unbiased estimate.
     train = ["--config", str(path / BEST), "--seed", str(config.seed + outcome.plan.seeds), *runs]

@@ -17,8 +17,25 @@ from utils.config.cli import Command
 from utils.config.trader import default_config, profile_config
 
 PROFILES = {"quick": profile_config("quick")}
+EXAMPLES = {
+    "": "Train on data/stock_data.parquet if it exists, else on the built-in market.",
+    "--data bars.parquet --run first": "Train on prices of your own; `prepare` makes the file.",
+    "--resume first": "Continue this run after a stop.",
+}
+ENVIRONMENT = {
+    "CLOUD_PROVIDER": "Where runs are kept besides the disk: `gcs` (Google Cloud Storage) or `local` (a folder).",
+    "CLOUD_BUCKET": "Name of the bucket, or absolute path of the folder.",
+    "CLOUD_PROJECT": "Google Cloud project of the bucket, if the credentials name none.",
+    "GOOGLE_APPLICATION_CREDENTIALS": "Path of the key file for the bucket.",
+    "GOOGLE_APPLICATION_CREDENTIALS_JSON": "Contents of that file, where a machine is given secrets as variables.",
+    "SERVE_TOKEN": "Token of `serve`; default: a new one each time.",
+    "CUDA_VISIBLE_DEVICES": "GPUs that may be used; empty: none.",
+    "NO_COLOR": "If set, messages on a terminal have no colour.",
+}
 COMMANDS = {
-    "train": Command(TrainArguments, "training.commands.train:run_train", default_config, PROFILES),
+    "train": Command(
+        TrainArguments, "training.commands.train:run_train", default_config, PROFILES, EXAMPLES, ENVIRONMENT
+    ),
     "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),
     "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation"),
     "signals": Command(SignalsArguments, "training.commands.signals:run_signals"),

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
+from data.benchmark import read_benchmark
 from data.splits import Splits
 from data.synthetic.built_in import PlantedScores
 from training.commands.arguments import TrainArguments
@@ -21,7 +21,7 @@ from training.evaluation.page.write import write_page
 from training.run.extension import INHERITED, INHERITED_NETWORKS, Inheritance, extended_settings, inherit, run_to_extend
 from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
-from training.run.status import opening_lines, result_block, status_block
+from training.run.status import market_lines, opening_line, result_block, status_block
 from training.run.trainer import build_trainer, open_rollouts
 from utils.charts import memory_chart
 from utils.cloud.settings import open_cloud
@@ -32,6 +32,7 @@ from utils.memory.guard import keep_freed_memory, peak_rss_mb
 from utils.memory.living import count_living
 from utils.memory_profiler import get_profiler
 from utils.pictures import draw_chart, draw_charts
+from utils.progress import progress
 from utils.runs.checkpoint import generation_name
 from utils.runs.run_log import REPORT, SUMMARY, RunLog
 
@@ -79,9 +80,13 @@ def run_training(
     """
     with open_session(config, explicit, store=store, files=FILES, results=RESULTS) as session:
         config = session.settings
+        logger.info("%s", opening_line(config, session.device, session.run.path))
         keep_freed_memory()
         market, scores = load_market(config)
         market = remember_market(session.run.path, market, splits)
+        logger.info("%s", market_lines(config, market))
+        if config.evaluation.benchmark is not None:
+            read_benchmark(config.evaluation.benchmark, market.dates)  # refused now, not after the training
         if parent is not None:
             inherit(parent, session.run.path, market)
         with open_rollouts(*shards, config, session.run.path, session.device, session.safe_point) as opened:
@@ -90,7 +95,6 @@ def run_training(
             )
             trainer.rollouts = opened or trainer.rollouts
             inherited = Inheritance.of(session.run.path)
-            logger.info("%s", opening_lines(config, market, session.device, session.run.path))
             if not session.restore(trainer) and inherited is not None:
                 logger.info("begins with generation %d of %s", inherited.generation, inherited.run)
                 inherited.give(trainer, session.run.path)
@@ -104,22 +108,18 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
 
     def report(record: Mapping[str, Any], checkpoint_seconds: float) -> None:
         trainer.add_seconds("checkpoint", checkpoint_seconds)
-        seconds = {**record["seconds"], "checkpoint": checkpoint_seconds}
+        total = record["seconds"]["total"] + checkpoint_seconds
+        seconds = {**record["seconds"], "checkpoint": checkpoint_seconds, "total": total}
         shown, memory = {**record, "seconds": seconds}, get_profiler().summary_line()
-        logger.info("%s", status_block(shown, memory, trainer.champion.holds_market))
+        logger.info("%s", status_block(shown, memory, config.env, trainer.champion.holds_market))
         logger.debug("memory by phase\n%s", get_profiler().phase_table(after=GENERATION))
         for leak in get_profiler().leaks():
             logger.warning("%s", leak)
         if trainer.generation % config.plot_every == 0:
             _draw_progress(run, _note(config))
 
-    records = tqdm(
-        trainer.run(config.generations),
-        desc="training",
-        unit="generation",
-        initial=trainer.generation,
-        total=config.generations,
-        disable=None,
+    records = progress(
+        trainer.run(config.generations), "training", "generation", config.generations, done=trainer.generation
     )
     session.train(trainer, records, report)
 

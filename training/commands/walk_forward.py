@@ -34,7 +34,7 @@ from utils.jobs.table import JobTable
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
-from utils.runs.run_lock import RunLock, wait_for_lost_owner
+from utils.runs.run_lock import wait_for_lost_owner
 from utils.runs.run_log import CHECKPOINTS, REPORT, SUMMARY, RunLog
 from utils.runs.seeding import named_generator
 from utils.tables import table
@@ -63,7 +63,7 @@ def run_walk_forward(arguments: WalkForwardArguments, explicit: frozenset[str]) 
         import_ray()  # a missing package is reported before anything begins
     is_reached = store is not None and store.check()
     path, plan, config = _open(arguments, explicit, store if is_reached else None)
-    with RunLock(path):
+    with KIND.hold(path, config, store if is_reached else None):
         setup_logging(path, verbose=config.verbose)
         choose_threads(config.threads)
         splits = _remembered_folds(path, plan, config)

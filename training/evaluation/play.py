@@ -36,6 +36,7 @@ from training.forecasts.skill import agent_scores, known_share, trade_results
 from training.rollout import roll_out
 from utils import metrics
 from utils.config.trader import EnvironmentConfig
+from utils.progress import Progress
 
 Array = npt.NDArray[np.float64]
 COSTS_BPS = (0.0, 5.0, 10.0, 25.0, 50.0)
@@ -293,20 +294,26 @@ def play_all(
 ) -> PlayedPolicies:
     """Play the champion and all baselines, and again under other costs."""
     forecasts = agent.forecasts(setup.market)
-    champion, trades, plan = play_agent(setup, agent, forecasts)
+    fewer, rivals = min(random_selections, _RANDOM_AT_COST), len(score_rules)
+    accounts = 1 + 2 * random_selections + rivals + len(COSTS_BPS) * (1 + fewer + rivals)
+    with Progress("judge", "account", accounts) as shown:
+        champion, trades, plan = play_agent(setup, agent, forecasts)
+        shown.update()
 
-    def baselines(setup: EvaluationSetup, count: int) -> dict[str, EquityCurves]:
-        return {
-            RANDOM: play_random(setup, plan, count, generator),
-            **play_held(setup),
-            **play_rules(setup, score_rules),
-        }
+        def baselines(setup: EvaluationSetup, count: int) -> dict[str, EquityCurves]:
+            played = {RANDOM: play_random(setup, plan, count, generator), **play_held(setup)}
+            shown.update(count)
+            played |= play_rules(setup, score_rules)
+            shown.update(rivals)
+            return played
 
-    curves, at_cost = {CHAMPION: champion, **baselines(setup, random_selections)}, {}
-    for bps in COSTS_BPS:
-        other = setup.under(cost_bps=bps, slippage_bps=0.0)
-        played = baselines(other, min(random_selections, _RANDOM_AT_COST))
-        at_cost[bps] = {CHAMPION: execute_again(other, plan), **played}
+        curves, at_cost = {CHAMPION: champion, **baselines(setup, random_selections)}, {}
+        for bps in COSTS_BPS:
+            other = setup.under(cost_bps=bps, slippage_bps=0.0)
+            at_cost[bps] = {CHAMPION: execute_again(other, plan), **baselines(other, fewer)}
+            shown.update()
+        shifted = play_shifted(setup, plan, random_selections, generator)
+        shown.update(random_selections)
     rules, first = setup.env.rules, int(setup.starts[0])
     judged = slice(first, first + len(setup.starts) * rules.episode_steps)
     return PlayedPolicies(
@@ -314,7 +321,7 @@ def play_all(
         trades,
         setup.days,
         at_cost,
-        play_shifted(setup, plan, random_selections, generator),
+        shifted,
         known_share(plan, rules),
         {
             CHAMPION: agent_scores(forecasts, first, judged.stop - first),

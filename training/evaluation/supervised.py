@@ -23,6 +23,7 @@ from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.forecasts.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
 from training.rollout import play
 from utils.errors import DataError
+from utils.progress import Progress
 from utils.spaces import TARGET_PERCENTS
 
 logger = logging.getLogger(__name__)
@@ -183,9 +184,11 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
     folds = [(row[is_used & learned[:, None]], row[held][is_used[held]]) for learned, held in samples.folds]
     stop = lightgbm.early_stopping(_EARLY_STOPPING, verbose=False)
     try:
-        found: dict[str, Any] = lightgbm.cv(
-            _TREES, data(samples.train_days), _ROUNDS, folds=folds, callbacks=[stop], return_cvbooster=True
-        )
+        with Progress(f"fit {LIGHTGBM}", "round", _ROUNDS) as shown:
+            calls: list[Callable[..., None]] = [stop, lambda _: shown.update()]
+            found: dict[str, Any] = lightgbm.cv(
+                _TREES, data(samples.train_days), _ROUNDS, folds=folds, callbacks=calls, return_cvbooster=True
+            )
     except lightgbm.basic.LightGBMError as error:
         raise DataError(f"expected results that trees can be fitted to, got: {error}") from None
     cross = found["cvbooster"]

@@ -35,9 +35,9 @@ class BestBaseline(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """Return "better than", "level with" or "worse than": the champion compared with the baseline."""
+        """Return "better than", "worse than" or "not significantly different from": the champion and the baseline."""
         low, high = self.test.interval
-        return "better than" if low > 0 else "worse than" if high < 0 else "level with"
+        return "better than" if low > 0 else "worse than" if high < 0 else "not significantly different from"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,9 @@ class Verdict:
         if self.best_baseline is not None:
             name, test, among = self.best_baseline
             which = f"best of {among} baselines" if among > 1 else "its baseline"
-            said.append(f"{self.best_baseline.outcome} {name} ({test.mean:+.1f}), {which}")
+            low, high = test.interval
+            interval = f"{test.mean:+.1f}, interval {low:+.1f} to {high:+.1f}"
+            said.append(f"{self.best_baseline.outcome} {name} ({interval}), {which}")
         allowed = f"; of {self.trials:,} trials" if self.trials > 1 else ""
         return f"{'; '.join(said)} (% a year{allowed})."
 

@@ -24,6 +24,7 @@ from models.trader import Forecasts, Traders, day_mean, relative_to_day
 from training.forecasts.relative import Blend, RelativeOutcomes
 from training.forecasts.samples import Moments, Samples, Sums
 from training.forecasts.skill import information_coefficients, overlapping_mean_test
+from utils.progress import progress
 from utils.spaces import TARGET_PERCENTS
 
 _TOGETHER = 16
@@ -61,7 +62,7 @@ class TrainingDays:
         inputs = TradeInputs.fit(market, learned)
         samples = Samples.of(inputs.of(market), env, train, train.last)
         samples.require_enough()
-        for _, held in samples.folds:
+        for _, held in progress(samples.folds, "prepare", "fold"):
             apart = learned.copy()
             apart[max(0, held.start - samples.longest) : held.stop + samples.longest] = False
             samples.x[held] = inputs.without(samples.x, market, apart, held)

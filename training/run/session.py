@@ -10,12 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from utils.cloud.restore import claim_name, fetch_newer, newest_run, require_new_run
+from utils.cloud.restore import claim_name, fetch_newer, newest_run, release_name, require_new_run
 from utils.cloud.store import ObjectStore
 from utils.cloud.sync import CloudSync
 from utils.config.settings import LATEST, settings_hash, settings_to_resume, to_dict
@@ -26,7 +27,7 @@ from utils.runs.checkpoint import CheckpointWriter, list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.durable import remove_leftovers
-from utils.runs.run_lock import RunLock
+from utils.runs.ending import locked, resumable, undone_if_refused
 from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS, RunLog, latest_run
 from utils.runs.seeding import seed_everything
 from utils.runs.stopping import SafePoint
@@ -165,6 +166,8 @@ def open_session(
 ) -> Iterator[Session[Settings]]:
     """Open the run of the settings for the duration of the block.
 
+    A new run that is refused, there or here, leaves nothing behind. An error that stops one says how it continues.
+
     Args:
         explicit: dotted names of the settings that the user gave, which a resumed run takes over or refuses.
         store: store to which the run is uploaded.
@@ -177,10 +180,15 @@ def open_session(
         StopRequested, MemoryLimitReached: the run stopped at a safe point; its last complete generation is on disk.
         CheckpointError: no checkpoint can be written.
     """
-    run, settings = open_run(settings, explicit, store, files)
+    is_new, is_reached = settings.resume is None, store is not None and store.check()
+    run, settings = open_run(settings, explicit, store, files, is_reached=is_reached)
     with contextlib.ExitStack() as stack:
+        began = run.settings(type(settings))
+        stack.enter_context(resumable(run.name, began, settings, lambda: _saved(run, settings)))
         stack.callback(run.close)
-        stack.enter_context(RunLock(run.path))
+        stack.enter_context(locked(run.path, is_new=is_new))
+        if is_new and store is not None and is_reached and claim_name(store, run.path):
+            stack.enter_context(undone_if_refused(run.path, partial(release_name, store, run.path.name)))
         safe_point = stack.enter_context(SafePoint(MemoryGuard(settings.memory_limit_mb or None)))
         sync = None if store is None else stack.enter_context(CloudSync(store, run.path))
         setup_logging(run.path, verbose=settings.verbose)
@@ -201,24 +209,33 @@ def open_session(
             logger.info("%s", sync.drain(DRAIN_SECONDS, safe_point))
 
 
+def _saved(run: RunLog, settings: Any) -> str:
+    """Return what is saved of a run, as the beginning of a sentence."""
+    generation, last = max(list_checkpoints(run.path / CHECKPOINTS), default=0), getattr(settings, "generations", None)
+    if generation == 0:
+        return "no generation is saved yet, it begins anew"
+    return f"generation {generation}{'' if last is None else f' of {last}'} is saved"
+
+
 def open_run(
     settings: Settings,
     explicit: frozenset[str],
     store: ObjectStore | None = None,
     files: Collection[str] = (),
+    *,
+    is_reached: bool = False,
 ) -> tuple[RunLog, Settings]:
     """Return a new run, or the one to resume, with its effective settings; see `open_session`.
 
     A resumed run that is not on this disk, or has a later generation in the store, is fetched.
+
+    Args:
+        is_reached: the store answers.
     """
-    is_reached = store is not None and store.check()
     if settings.resume is None:
         if store is not None and is_reached and settings.run is not None:
             require_new_run(store, settings.run)
-        run = RunLog.create(settings.runs_dir, settings.run, to_dict(settings))
-        if store is not None and is_reached:
-            claim_name(store, run.path)
-        return run, settings
+        return RunLog.create(settings.runs_dir, settings.run, to_dict(settings)), settings
     name = settings.resume
     if name == LATEST:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,37 +13,51 @@ from data.market import Market
 from models.ddpg_agent import Evidence
 from training.evaluation.export import short_table
 from training.evaluation.judge import Evaluation
-from utils.config.trader import Config
-from utils.tables import cell
+from utils.config.kinds import RUNS
+from utils.config.trader import Config, EnvironmentConfig
 
 _TEXT_WIDTH = 80 - 14
 """Columns of a narrow terminal beside a label."""
 
 
-def opening_lines(config: Config, market: Market, device: object, path: Path) -> str:
-    """Return the line at the start of a run: market, days, stocks, device and results folder."""
-    planted = f"built-in market ({config.synthetic.kind}; it says nothing about real ones)"
-    source = planted if config.data is None else config.data.name
-    days, columns = market.data_array.shape[:2]
+def opening_line(config: Config, device: object, path: Path) -> str:
+    """Return the first line of a run: what it trains, where, and where its results go."""
     return (
-        f"{source}: {days:,} days to {market.dates[-1]}, {len(market.investable_columns):,} of {columns:,} columns "
-        f"investable; {config.profile} profile on {device}; results in {path}"
+        f"Run {path}: {config.generations} generations of {config.evolution.population_size} agents, "
+        f"{config.profile} profile, seed {config.seed}, on {device}"
     )
 
 
-def status_block(record: Mapping[str, Any], memory: str, holds_market: bool = False) -> str:
+def market_lines(config: Config, market: Market) -> str:
+    """Return what was loaded, from where, and the days of both environments."""
+    days, columns, features = market.data_array.shape
+    planted = f"the built-in market ({config.synthetic.kind}; it says nothing about real ones)"
+    source, stocks = planted if config.data is None else config.data, len(market.investable_columns)
+    spans = {"training": market.splits.train, "validation": market.splits.validation}
+    environments = (
+        f"{name} on {span.days} days from {market.dates[span.first]} to {market.dates[span.last]}"
+        for name, span in spans.items()
+    )
+    return (
+        f"Loaded: {days} days, {columns} stocks, {features} features from {source}; {market.dates[0]} to "
+        f"{market.dates[-1]}, {'all' if stocks == columns else stocks} may be bought\n"
+        f"Environments: {', '.join(environments)}; episodes of {config.env.trading_days} trading and "
+        f"{config.env.settlement_days} settlement days"
+    )
+
+
+def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfig, holds_market: bool = False) -> str:
     """Return the state of a run after a generation as several lines.
 
     `record` is that of metrics.jsonl with its `seconds`: results in percent of the initial capital, `win_rate` a share
-    between 0 and 1, costs in currency units; None is shown as -. `memory` is one line. With `holds_market` the champion
-    replaces one whose forecasts are not significant.
+    between 0 and 1, counts and costs summed over all episodes; None is shown as -. `memory` is one line. With
+    `holds_market` the champion replaces one whose forecasts are not significant.
     """
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
     trading, validation, learning = record["trading"], record["validation"], record["learning"]
     total, average, left = (_duration(seconds.get(name)) for name in ("total", "average", "left"))
-    phases = ("fit", "evaluate", "evolve", "train", "validate", "checkpoint")
+    phases = ("fit", "evaluate", "evolve", "train", "validate", "checkpoint", "other")
     spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))
-    win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]
     buffer = f"{replay['size']:,} / {replay['capacity']:,}"
     if (starts := replay.get("training_starts")) is None:
         buffer += " transitions"
@@ -54,15 +69,12 @@ def status_block(record: Mapping[str, Any], memory: str, holds_market: bool = Fa
     holds = "; it holds the market" if holds_market else ""
     lines = {
         "Replay": buffer,
-        "Time": f"{total}, average {average}, left {left} "
+        "Time": f"{total}, average {average}, left {left}, then judging "
         f"({', '.join(f'{name} {_duration(seconds.get(name))}' for name in phases)})",
-        "Fitness": f"{spread}, std {_percent(fitness['std'], signed=False)}, {fitness['above_zero']} of "
-        f"{fitness['agents']} agents above zero",
-        "Trades": f"{trading['trades']:,} trades, {trading['wins']:,} wins, {trading['losses']:,} losses, win rate "
-        f"{_percent(win_rate, signed=False)}, {trading['positions_opened']:,} positions opened",
-        "Days": f"{trading['days_with_positions']:,} with positions, {trading['days_without_positions']:,} without; "
-        f"costs {cell(trading['costs'])}, penalties {cell(trading['penalties'])}",
-        "Validation": f"champion {_percent(validation['champion'])}; {evidence}{holds}",
+        "Fitness": f"an episode's profit: {spread}, std {_percent(fitness['std'], signed=False)}, "
+        f"{fitness['above_zero']} of {fitness['agents']} agents above zero",
+        **_trading(trading, rules),
+        "Validation": f"champion {_percent(validation['champion'])}, mean of single episodes; {evidence}{holds}",
         "Learning": _learning(learning),
         **({"Networks": _networks(learning)} if "network_weight" in learning else {}),
         "Memory": memory,
@@ -73,8 +85,15 @@ def status_block(record: Mapping[str, Any], memory: str, holds_market: bool = Fa
 
 def result_block(evaluation: Evaluation, note: str, path: Path, checkpoint: str) -> str:
     """Return the end of a run: champion against baselines, the verdict, paths, and commands to try next."""
-    run = f"--run {path.name}" + ("" if path.parent == Path("runs") else f" --runs-dir {path.parent}")
+    run = shlex.join(["--run", path.name, *([] if path.parent == RUNS else ["--runs-dir", str(path.parent)])])
+    windows, steps = len(evaluation.played.days), evaluation.config.env.episode_steps
+    returns = (
+        f"of one account that reinvests over {windows} episodes of {steps} sessions in a row, {evaluation.dates[0]} to "
+        f"{evaluation.dates[-1]}; alpha and the verdict per year. 'Validation' above is the mean of single episodes "
+        "that overlap, each from the initial capital."
+    )
     lines = {
+        "Returns": _wrapped(returns),
         "Verdict": _wrapped(evaluation.sentence),
         "Note": _wrapped(note),
         "Report": path / "report.html",
@@ -91,6 +110,20 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, _TEXT_WIDTH, break_long_words=False).replace("\n", "\n" + 14 * " ")
 
 
+def _trading(trading: Mapping[str, Any], rules: EnvironmentConfig) -> dict[str, str]:
+    """Return the trades and the days of the mean episode of all agents."""
+    days = trading["days_with_positions"] + trading["days_without_positions"]
+    episodes = max(1, days // rules.episode_steps)
+    win_rate = None if trading["win_rate"] is None else 100 * trading["win_rate"]
+    costs = _percent(100 * trading["costs"] / rules.initial_capital / episodes, signed=False)
+    return {
+        "Trades": f"{trading['trades'] / episodes:.1f} an episode ({trading['trades']:,} in {episodes:,} episodes): "
+        f"{trading['wins']:,} wins, {trading['losses']:,} losses, win rate {_percent(win_rate, signed=False)}",
+        "Days": f"{100 * trading['days_with_positions'] / max(1, days):.1f} % with positions; an episode costs {costs} "
+        f"of the capital, penalties {_percent(trading['penalties'] / episodes, signed=False)}",
+    }
+
+
 def _learning(learning: Mapping[str, Any]) -> str:
     """Return the out-of-fold accuracy of forecasts, the value of elites, and the survival of lineages."""
     explained, best = (100 * learning[name] for name in ("explained", "explained_best"))
@@ -100,7 +133,7 @@ def _learning(learning: Mapping[str, Any]) -> str:
         f"Q(s0) {value}, elites earned {profit}",
         f"{learning['founders']:.0f} founders left",
     ]
-    if "best_elites" in learning:
+    if learning.get("best_elites", 0) + learning.get("best_children", 0) > 0:
         elites, children = (f"{learning[f'best_{kind}']:.0f}" for kind in ("elites", "children"))
         parts.append(f"the fittest agent was an elite in {elites}, a child in {children} of the generations so far")
     return "; ".join(parts)
@@ -114,6 +147,8 @@ def _networks(learning: Mapping[str, Any]) -> str:
     )
     losses = (
         f"{name} loss {learning[f'{name}_loss']:.3f} (gradient norm {learning[f'{name}_gradient_norm']:.2g})"
+        if learning.get(f"{name}_gradient_norm")
+        else f"{name} not trained yet"
         for name in ("critic", "actor")
     )
     parts = [

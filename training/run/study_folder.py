@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from training.run.market import MARKET
-from utils.cloud.restore import MAX_METRICS_BYTES, MAX_SMALL_BYTES, require_new_run, restore_run
+from utils.cloud.restore import (
+    MAX_METRICS_BYTES,
+    MAX_SMALL_BYTES,
+    claim_name,
+    release_name,
+    require_new_run,
+    restore_run,
+)
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
-from utils.config.settings import LATEST, from_dict, nearest, to_dict
+from utils.config.settings import LATEST, from_dict, hint, to_dict
 from utils.config.trader import Config
-from utils.errors import ConfigError, ConflictError, MissingError, UnavailableError
+from utils.errors import ConfigError, MissingError
 from utils.jobs.executor import open_executor
 from utils.jobs.job import Executor
 from utils.jobs.table import LOGS
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.durable import make_directory
-from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS, SUMMARY, new_folder
+from utils.runs.ending import locked, resumable, undone_if_refused
+from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS, SUMMARY, listed, new_folder
 
 Plan = TypeVar("Plan")
 logger = logging.getLogger(__name__)
@@ -39,27 +49,32 @@ class StudyKind:
     """Pattern of its runs' names."""
 
     def begin(self, config: Config, plan: Any, store: ObjectStore | None) -> Path:
-        """Create the folder of a new study, with its plan. Raises ConfigError if its name is taken, here or there.
-
-        Of two machines that choose one name, the first to store its plan has it. A store out of reach is logged; the
-        study reports at its end what could not be stored.
-        """
+        """Create the folder of a new study, with its plan. Raises ConfigError if its name is taken, here or there."""
         if store is not None and config.run is not None:
             require_new_run(store, config.run)
         contents = {"plan": asdict(plan), "settings": to_dict(config)}
-        path = new_folder(config.runs_dir, config.run, self.plan, contents)
-        if store is None:
-            return path
-        try:
-            require_new_run(store, path.name)
-            store.put(f"{path.name}/{self.plan}", (path / self.plan).read_bytes(), if_absent=True)
-        except ConflictError:
-            raise ConfigError(
-                f"expected a new name, got {path.name!r}, which is in the cloud already; give --run"
-            ) from None
-        except UnavailableError as error:
-            logger.warning("%s; the %s starts nevertheless", error, self.name)
-        return path
+        return new_folder(config.runs_dir, config.run, self.plan, contents)
+
+    @contextlib.contextmanager
+    def hold(self, path: Path, config: Config, store: ObjectStore | None) -> Iterator[None]:
+        """Hold the lock of a study. A new one that is refused leaves nothing; a stopped one says how it continues.
+
+        Of two machines that choose one name, the first to store its plan has it; the other raises ConfigError. A store
+        out of reach is logged; the study reports at its end what could not be stored.
+        """
+        began = from_dict(json.loads((path / self.plan).read_text(encoding="utf-8"))["settings"], Config)
+        is_new = config.resume is None
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(resumable(path.name, began, config, partial(self._saved, path)))
+            stack.enter_context(locked(path, is_new=is_new))
+            if is_new and store is not None and claim_name(store, path, self.plan):
+                stack.enter_context(undone_if_refused(path, partial(release_name, store, path.name)))
+            yield
+
+    def _saved(self, path: Path) -> str:
+        """Return what is saved, as the beginning of a sentence."""
+        count = len(list(path.glob(f"{self.runs}/{SUMMARY}")))
+        return f"{count} of its training runs {'is' if count == 1 else 'are'} complete and others go on where they were"
 
     def find(self, config: Config, store: ObjectStore | None) -> Path:
         """Return the folder of the study to resume, fetched if only the store has it; ConfigError if there is none."""
@@ -75,8 +90,7 @@ class StudyKind:
             path.rmdir()
             raise ConfigError(f"expected a {self.name} to resume, here or in the cloud, got none of {name!r}")
         known = [plan.parent.name for plan in path.parent.glob(f"*/{self.plan}")]
-        advice = f"the nearest is {nearest(name, known)!r}" if known else "there are none"
-        raise ConfigError(f"expected a {self.name} in {path.parent}, got {name!r}; {advice}")
+        raise ConfigError(f"expected a {self.name} in {path.parent}, got {name!r}{hint(name, known, listed(known))}")
 
     def read(self, path: Path, plan: type[Plan]) -> tuple[Plan, Config]:
         """Return the plan of a study, and the settings of its runs. Raises ConfigError for a damaged file."""

@@ -32,6 +32,11 @@ BROKER_NOTES = (
     "quantities refer to the last close, a higher open costs more; sale targets of purchases depend on their fills and "
     "are written once they are held (--positions)",
 )
+FRACTIONS_NOTE = (
+    "%d of %d quantities have fractions of a share (%s), which orders for the open or the close (MOO, OPG, MOC) do not "
+    "take: these are day orders, which at the market fill after the open; --whole-shares rounds down"
+)
+"""Takes the number of such orders, of all, and the tickers."""
 When = Literal["open", "target", "close"]
 _IB_FORMS: dict[When, tuple[str, str]] = {"open": ("OPG", "MKT"), "target": ("DAY", "LMT"), "close": ("DAY", "MOC")}
 """Time in force and type of an order of whole shares."""

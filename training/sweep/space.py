@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.run.study_folder import StudyKind
-from utils.config.settings import Setting, checked, flatten, nearest, read_toml, require, settings_of, typed
+from utils.config.settings import Setting, checked, flatten, hint, read_toml, require, settings_of, typed
 from utils.config.trader import Config
 from utils.errors import ConfigError
 
@@ -83,7 +83,7 @@ def _distribution(name: str, table: Mapping[str, Any], source: str) -> BaseDistr
     if name not in VARIABLE:
         what = "a setting that a sweep may vary (see --help)" if name in known else "a known setting"
         shown = name or next(iter(table))
-        raise ConfigError(f"expected {what} in {source}, got {shown!r}; the nearest is {nearest(shown, VARIABLE)!r}")
+        raise ConfigError(f"expected {what} in {source}, got {shown!r}{hint(shown, VARIABLE, '; see sweep --help')}")
     setting, where = known[name], f"{name} in {source}"
     for key in table:
         require(key in _KEYS, f"low and high (with log or step), or choices, for {where}", key)

@@ -6,8 +6,6 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from tqdm import tqdm
-
 from utils.cloud.store import ObjectStore, safe_name
 from utils.cloud.sync import list_generations
 from utils.errors import (
@@ -19,6 +17,7 @@ from utils.errors import (
     MissingError,
     UnavailableError,
 )
+from utils.progress import Progress
 from utils.runs import checkpoint
 from utils.runs.durable import make_directory, new_directory
 from utils.runs.run_lock import RunLock
@@ -29,16 +28,20 @@ MAX_SMALL_BYTES, MAX_METRICS_BYTES, MAX_TENSORS_BYTES = 1 << 20, 1 << 28, 1 << 3
 
 
 def newest_run(store: ObjectStore) -> str:
-    """Return the run that began or completed a generation last. Raises ConfigError if the store has none."""
-    marked = []
-    for name, stored in store.list("").items():
+    """Return the run that began or completed a generation last; ConfigError if the store has none.
+
+    One with settings alone, whose data were never accepted, counts only if there is no other.
+    """
+    found, marked = store.list(""), []
+    for name, stored in found.items():
         run, *path = name.split("/")
         is_generation = len(path) == 3 and (path[0], path[2]) == (CHECKPOINTS, checkpoint.MANIFEST)
-        if path == [CONFIG] or (is_generation and checkpoint.generation_of(path[1]) is not None):
-            marked.append((stored, run))
+        is_begun = len(path) == 1 and path[0].endswith(".json") and f"{run}/{CONFIG}" in found
+        if is_begun or (is_generation and checkpoint.generation_of(path[1]) is not None):
+            marked.append((path != [CONFIG], stored, run))
     if not marked:
         raise ConfigError("expected a run to resume here or in the cloud, got none; start one without --resume")
-    return max(marked)[1]
+    return max(marked)[2]
 
 
 def require_new_run(store: ObjectStore, run: str) -> None:
@@ -50,17 +53,31 @@ def require_new_run(store: ObjectStore, run: str) -> None:
         )
 
 
-def claim_name(store: ObjectStore, folder: Path) -> None:
-    """Claim a new run's name by storing its settings; ConfigError if another machine was first. Logs outages."""
+def claim_name(store: ObjectStore, folder: Path, file: str = CONFIG) -> bool:
+    """Claim a new run's name by storing this file of it; ConfigError if another machine was first.
+
+    Logs an outage, and returns whether there was none.
+    """
     try:
         require_new_run(store, folder.name)
-        store.put(f"{folder.name}/{CONFIG}", (folder / CONFIG).read_bytes(), if_absent=True)
+        store.put(f"{folder.name}/{file}", (folder / file).read_bytes(), if_absent=True)
     except ConflictError:
         raise ConfigError(
             f"expected a new name, got {folder.name!r}, which is in the cloud already; give --run"
         ) from None
     except UnavailableError as error:
         log.warning("%s; the run starts nevertheless", error)
+        return False
+    return True
+
+
+def release_name(store: ObjectStore, run: str) -> None:
+    """Delete what the store has of a run that was refused; failures are logged."""
+    try:
+        for name in store.list(f"{run}/"):
+            store.delete(name)
+    except CloudError as error:
+        log.warning("%s; the name %r stays taken in the cloud", error, run)
 
 
 def fetch_newer(store: ObjectStore, folder: Path, files: Collection[str], *, is_reached: bool) -> None:
@@ -142,7 +159,7 @@ def _fetch_generation(store: ObjectStore, base: str, target: Path, generation: i
     needed, free = sum(record["size"] for record in manifest.files.values()), shutil.disk_usage(target).free
     if needed > free:
         raise ConfigError(f"expected {needed} bytes of free disk to restore {base}, got {free}; free some")
-    with tqdm(total=needed, desc="Restoring", unit="B", unit_scale=True, leave=False, disable=None, delay=0.5) as bar:
+    with Progress("restore", "byte", needed, scales=True) as bar:
         for name, record in manifest.files.items():
             store.get(f"{base}/{name}", target / name, record["size"])
             bar.update(record["size"])

@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from tqdm import tqdm
-
 from utils.cloud.store import ObjectStore, is_safe
 from utils.errors import CloudError, ConfigError, StopRequested
+from utils.progress import Progress
 from utils.runs.checkpoint import MANIFEST, generation_name, generation_of
 from utils.runs.run_log import CHECKPOINTS, CONFIG
 
@@ -99,13 +98,12 @@ class CloudSync:
             self._waiting = dict.fromkeys(self._failed) | self._waiting
             self._failed.clear()
             self._changed.notify_all()
-        with tqdm(desc="Uploading", leave=False, disable=None, delay=0.5) as bar:
+        with Progress("upload", "file") as bar:
 
             def tick() -> None:
                 safe_point()
                 with self._changed:
-                    bar.total = len(self._unfinished()) + self._done
-                    bar.update(self._done - bar.n)
+                    bar.update(self._done - bar.done, total=len(self._unfinished()) + self._done)
 
             self._wait_idle(time.monotonic() + seconds, tick)
         if missing := self.missing():

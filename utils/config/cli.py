@@ -7,14 +7,14 @@ import dataclasses
 import importlib
 import inspect
 import re
+import shlex
 import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_origin
 
 from utils.config.kinds import Mark
 from utils.config.settings import (
@@ -26,7 +26,8 @@ from utils.config.settings import (
     checked_settings,
     describe,
     flatten,
-    nearest,
+    hint,
+    metavar,
     read_toml,
     setting_help,
     setting_types,
@@ -53,6 +54,10 @@ class Command:
     """Makes the defaults from the given settings; None: the dataclass's own."""
     profiles: Mapping[str, Any] = field(default_factory=dict)
     """Settings by profile, whose differences from the defaults the help shows."""
+    examples: Mapping[str, str] = field(default_factory=dict)
+    """Command lines without the program, and what they do, which the help shows."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables that the program reads, which the help shows."""
 
     @property
     def settings(self) -> type[Any] | None:
@@ -70,10 +75,18 @@ class ParsedCommand:
     explicit: frozenset[str]
     """Dotted names of the settings given by flags or the TOML file, for example `env.cost_bps`."""
 
-    @property
-    def resume(self) -> str | None:
-        """Command line that continues a run of this command; None for a command without runs."""
-        return None if self.command.settings is None else f"{_program(self.name)} --resume"
+    def with_flags(self, program: str, flags: Sequence[str]) -> str:
+        """Return the command line of this command with other flags, and with its own arguments that a run may change.
+
+        Args:
+            program: path of the program.
+        """
+        known, kind = arguments_of(self.command.arguments), self.command.arguments
+        own = [item for item in dataclasses.fields(kind) if item.name in known and Mark.FREE in known[item.name].notes]
+        given = {item.name: getattr(self.arguments, item.name) for item in own}
+        changed = {item.name: given[item.name] for item in own if given[item.name] != item.default}
+        name = [] if self.name == DEFAULT_COMMAND else self.name.split()
+        return shlex.join(["python", program, *name, *flags, *words_of(changed, known)])
 
     def run(self) -> None:
         """Import the command's function and call it."""
@@ -102,7 +115,7 @@ def parse_command(argv: Sequence[str], commands: Mapping[str, Command]) -> Parse
         defaults = command.settings() if command.defaults is None else command.defaults(given)
         own["settings"] = with_settings(defaults, given)
     arguments = command.arguments(**own)
-    check_rules(arguments, of_machine=True)
+    check_rules(arguments, of_machine=True, prefix="--")
     return ParsedCommand(name, command, arguments, frozenset(given))
 
 
@@ -116,8 +129,8 @@ def _split_command(argv: Sequence[str], commands: Mapping[str, Command]) -> tupl
     count = 2 if group else 1
     name = " ".join(argv[:count])
     if name not in commands:
-        known = nearest(name, group or commands)
-        raise ConfigError(f"expected a command ({', '.join(commands)}), got {name!r}; the nearest is {known!r}")
+        known = ", ".join(commands)
+        raise ConfigError(f"expected a command ({known}), got {name!r}{hint(name, group or commands, '; see --help')}")
     return name, list(argv[count:])
 
 
@@ -142,6 +155,18 @@ def flags_of(name: str, setting: Setting) -> list[str]:
     return [f"--{prefix}{stem}{word}" for prefix in prefixes for stem in stems]
 
 
+def words_of(values: Mapping[str, Any], known: Mapping[str, Setting]) -> list[str]:
+    """Return the words of a command line that give settings, by dotted name, these values; None is left out."""
+    words: list[str] = []
+    for name, value in values.items():
+        flag, *others = flags_of(name, known[name])
+        if known[name].kind is bool:
+            words.append(flag if value else others[-1])
+        elif value is not None:
+            words += [flag, str(value)]
+    return words
+
+
 def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]) -> dict[str, Any]:
     """Return the values given on the command line by dotted name; of a repeated flag the last counts."""
     known = arguments_of(commands[name].arguments)
@@ -157,7 +182,7 @@ def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]
         raise ConfigError(f"expected {describe(kind)} after {flag}, got nothing") from None
     if rest and rest[0].startswith("-"):
         flag, flags = rest[0].partition("=")[0], [flag for key, one in known.items() for flag in flags_of(key, one)]
-        raise ConfigError(f"expected a known flag, got {flag!r}; the nearest is {nearest(flag, [*flags, '--help'])!r}")
+        raise ConfigError(f"expected a known flag, got {flag!r}{hint(flag, [*flags, '--help'], '; see --help')}")
     if rest:
         raise ConfigError(f"expected a flag (such as --help), got {rest[0]!r}")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in vars(given).items()}
@@ -188,10 +213,10 @@ def _parser(name: str, commands: Mapping[str, Command], wants_help: bool) -> arg
         if Mark.POSITIONAL in setting.notes:
             word = key.upper() + (f" [{key.upper()} ...]" if get_origin(setting.kind) is tuple else "")
             places.append(word if key in _required(kind) else f"[{word}]")
+    words = [_program(name), *(["[command]"] if name == DEFAULT_COMMAND else []), "[-h]" if places else "[flags]"]
     parser = argparse.ArgumentParser(
-        usage=" ".join([_program(name), "[-h]" if places else "[flags]", *places]),
-        description=_wrapped(str(kind.__doc__)),
-        epilog=_list_of(commands) if name == DEFAULT_COMMAND else None,
+        usage=" ".join([*words, *places]),
+        description=_overview(commands) if name == DEFAULT_COMMAND else _wrapped(str(kind.__doc__)),
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
         exit_on_error=False,
@@ -219,7 +244,7 @@ def _add(group: Any, name: str, setting: Setting, text: str) -> None:
         group.add_argument(name, nargs=nargs, default=None, metavar=name.upper(), type=read, help=text)
         return
     optional: dict[str, Any] = {"nargs": "?", "const": LATEST} if Mark.NEWEST_IF_BARE in setting.notes else {}
-    group.add_argument(flags[0], dest=name, metavar=_metavar(setting.kind), type=read, help=text, **optional)
+    group.add_argument(flags[0], dest=name, metavar=metavar(setting.kind), type=read, help=text, **optional)
     for flag in flags[1:]:
         group.add_argument(flag, dest=name, type=read, help=argparse.SUPPRESS, **optional)
 
@@ -233,12 +258,6 @@ def _read_value(text: str, setting: Setting, name: str) -> Any:
     return text if get_origin(setting.kind) is tuple else checked(value, setting, name)
 
 
-def _metavar(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return "{" + ",".join(get_args(kind)) + "}"
-    return {int: "INT", float: "NUMBER", Path: "PATH"}.get(alternatives(kind)[0], "NAME")
-
-
 def _help_texts(command: Command) -> dict[str, str]:
     """Return the help of every argument and setting: meaning, limits, and defaults by profile."""
     defaults = {item.name: item.default for item in dataclasses.fields(command.arguments)}
@@ -250,8 +269,9 @@ def _help_texts(command: Command) -> dict[str, str]:
     for name, setting in known.items():
         last, default = name.rpartition(".")[2], defaults[name]
         is_number = not {int, float}.isdisjoint(alternatives(setting.kind))
-        facts = [rule.words.format(_metavar(setting.kind)) for rule in setting.rules if is_number]
-        if default not in (None, dataclasses.MISSING):
+        facts = [rule.words.format(metavar(setting.kind)) for rule in setting.rules if is_number]
+        is_said = "default:" in docstrings[setting.owner][last]
+        if default not in (None, dataclasses.MISSING) and not is_said:
             facts.append(f"default: {default}")
             facts += [
                 f"{profile}: {own[name]}" for profile, own in profiles.items() if own.get(name, default) != default
@@ -266,10 +286,24 @@ def _wrapped(text: str, **indents: Any) -> str:
     return "\n\n".join(textwrap.fill(part, width, **indents) for part in inspect.cleandoc(text).split("\n\n"))
 
 
-def _list_of(commands: Mapping[str, Command]) -> str:
-    """Return one entry per command: its name and the first paragraph of its docstring."""
-    lines = ["commands, each with a --help of its own:"]
-    for name, command in commands.items():
-        first = str(command.arguments.__doc__).split("\n\n")[0]
-        lines.append(_wrapped(first, initial_indent=f"  {name:<22}", subsequent_indent=" " * 24))
-    return "\n".join(lines)
+def _overview(commands: Mapping[str, Command]) -> str:
+    """Return what all commands are for, by the first paragraphs of their docstrings, examples, and the environment."""
+    default = commands[DEFAULT_COMMAND]
+    parts = {
+        f"commands, each with a --help of its own ({DEFAULT_COMMAND} may be left out):": {
+            name: str(command.arguments.__doc__).split("\n\n")[0] for name, command in commands.items()
+        },
+        "examples:": {f"{_program(DEFAULT_COMMAND)} {words}".strip(): does for words, does in default.examples.items()},
+        "environment variables:": default.environment,
+    }
+    return "\n\n".join("\n".join([title, *_entries(entries)]) for title, entries in parts.items())
+
+
+def _entries(entries: Mapping[str, str]) -> list[str]:
+    """Return one entry per name: the name, and its text beside or below it."""
+    lines = []
+    for name, text in entries.items():
+        head = f"  {name:<22}" if len(name) <= 20 else f"  {name}\n{' ' * 24}"
+        first, *rest = _wrapped(text, initial_indent=" " * 24, subsequent_indent=" " * 24).split("\n")
+        lines += [head + first[24:], *rest]
+    return lines

@@ -21,7 +21,7 @@ class Rule:
     """A constraint on the values of a setting."""
 
     words: str
-    """The constraint as error messages and help state it; {} stands for the setting's name."""
+    """The constraint as error messages and help state it; {} stands for the value."""
     holds: Callable[[Any], object]
     """Returns something true for a valid value."""
     of_machine: bool = False
@@ -75,13 +75,13 @@ NonNegativeFloat = Annotated[float, limits("{} >= 0")]
 Share = Annotated[float, limits("0 <= {} <= 1")]
 PositiveShare = Annotated[float, limits("0 < {} <= 1")]
 InnerShare = Annotated[float, limits("0 < {} < 1")]
-InputFile = Annotated[Path, Rule("an existing file for --{}", Path.is_file, of_machine=True)]
-FolderName = Annotated[str, Rule("{} to be a plain folder name", re.compile(r"(?!\.{1,2}\Z)[^/\\\0]+").fullmatch)]
+InputFile = Annotated[Path, Rule("an existing file", Path.is_file, of_machine=True)]
+FolderName = Annotated[str, Rule("a plain folder name", re.compile(r"(?!\.{1,2}\Z)[^/\\\0]+").fullmatch)]
 Device = Annotated[
     str,
-    Rule("device to be auto, cpu, cuda or cuda:N", re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch),
+    Rule("auto, cpu, cuda or cuda:N", re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch),
     Rule(
-        "--device cpu or auto on a machine without CUDA",
+        "cpu or auto on a machine without CUDA",
         lambda name: not name.startswith("cuda") or has_cuda(),
         of_machine=True,
     ),
@@ -117,11 +117,13 @@ MemoryLimit = Annotated[
 Jobs = Annotated[
     PositiveInt | None,
     "Parallel jobs, each a process with one thread; default: 1, on a cluster one per processor or GPU.",
+    Mark.FREE,
 ]
 ClusterAddress = Annotated[
     str | None,
     "Ray cluster for the jobs: its address, `auto` for a running one here or else a new one, `local` for a new one on "
     "this machine.",
+    Mark.FREE,
 ]
 SettingsFile = Annotated[
     Path | None,

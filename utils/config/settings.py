@@ -24,6 +24,8 @@ from utils.errors import ConfigError
 Built = TypeVar("Built")
 LATEST = "latest"
 """Value of `resume` that stands for the newest run."""
+_ALIKE = 0.6
+"""Share of matching letters from which a name may be what was meant."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Setting:
     def check(self, value: Any, name: str, *, of_machine: bool = False) -> None:
         """Raise ConfigError, which calls the setting `name`, for a value that breaks a rule."""
         for rule in self.rules:
-            if rule.of_machine == of_machine and value is not None:
-                require(rule.holds(value), rule.words.format(name), value)
+            if rule.of_machine == of_machine and value is not None and not rule.holds(value):
+                raise ConfigError(f"{name}: expected {rule.words.format(metavar(self.kind))}, got {_shown(value)}")
 
 
 @cache
@@ -89,7 +91,11 @@ def setting_help(kind: type) -> dict[str, str]:
 def require(holds: object, rule: str, value: object) -> None:
     """Raise ConfigError unless the rule holds."""
     if not holds:
-        raise ConfigError(f"expected {rule}, got {str(value) if isinstance(value, Path) else value!r}")
+        raise ConfigError(f"expected {rule}, got {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    return repr(str(value) if isinstance(value, Path) else value)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -106,14 +112,14 @@ def checked_dataclass(kind: type[Built]) -> type[Built]:
     return dataclass(frozen=True)(kind)
 
 
-def check_rules(settings: Any, *, of_machine: bool = False) -> None:
-    """Raise ConfigError if a setting of a config dataclass breaks a rule of its type."""
+def check_rules(settings: Any, *, of_machine: bool = False, prefix: str = "") -> None:
+    """Raise ConfigError, naming a setting after `prefix`, if one of a config dataclass breaks a rule of its type."""
     known = settings_of(type(settings))  # type: ignore[arg-type]
     for name, value in vars(settings).items():
         if dataclasses.is_dataclass(value):
-            check_rules(value, of_machine=of_machine)
+            check_rules(value, of_machine=of_machine, prefix=prefix if name == "settings" else f"{prefix}{name}.")
         else:
-            known[name].check(value, name.replace("_", "-"), of_machine=of_machine)
+            known[name].check(value, prefix + name.replace("_", "-"), of_machine=of_machine)
 
 
 def to_dict(settings: Any) -> dict[str, Any]:
@@ -157,8 +163,7 @@ def checked_settings(values: Mapping[str, Any], kind: type, source: str = "") ->
         raise ConfigError(f"expected a table of settings{source}, got {values!r}")
     for name, value in flatten(values).items():
         if name not in known:
-            near = nearest(name, known)
-            raise ConfigError(f"expected a known setting{source}, got {name!r}; the nearest is {near!r}")
+            raise ConfigError(f"expected a known setting{source}, got {name!r}{hint(name, known, '; see --help')}")
         found[name] = checked(value, known[name], name)
     return found
 
@@ -177,7 +182,7 @@ def typed(value: Any, kind: Any, name: str) -> Any:
             return tuple(value) if get_origin(choice) is tuple else choice(value) if choice in (float, Path) else value
     message = f"expected {describe(kind)} for {name}, got {value!r}"
     if get_origin(kind) is Literal and isinstance(value, str):
-        message += f"; the nearest is {nearest(value, get_args(kind))!r}"
+        message += hint(value, get_args(kind))
     raise ConfigError(message)
 
 
@@ -186,6 +191,13 @@ def describe(kind: Any) -> str:
     words = {int: "an integer", float: "a finite number", bool: "true or false", str: "a name", Path: "a path"}
     choices = [choice for choice in alternatives(kind) if choice is not type(None)]
     return " or ".join(" or ".join(get_args(choice)) or words[choice] for choice in choices)
+
+
+def metavar(kind: Any) -> str:
+    """Return the word for a value of this type in help and messages."""
+    if get_origin(kind) is Literal:
+        return "{" + ",".join(get_args(kind)) + "}"
+    return {int: "INT", float: "NUMBER", Path: "PATH"}.get(alternatives(kind)[0], "NAME")
 
 
 def alternatives(kind: Any) -> tuple[Any, ...]:
@@ -264,8 +276,11 @@ def flatten(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -
     return flat
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return the valid name most like `name`, as a whole or by its part after the last dot."""
+def hint(name: str, valid: Iterable[str], otherwise: str = "") -> str:
+    """Return words that offer the valid name most like `name`, as a whole or by its part after the last dot.
+
+    Where none is alike, return `otherwise`.
+    """
 
     def last(text: str) -> str:
         return text.lstrip("-").rsplit(".", 1)[-1]
@@ -274,4 +289,5 @@ def nearest(name: str, valid: Iterable[str]) -> str:
         pairs = ((name, candidate), (last(name), last(candidate)))
         return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
 
-    return max(valid, key=likeness)
+    nearest = max(valid, key=likeness, default="")
+    return f"; the nearest is {nearest!r}" if nearest and likeness(nearest) >= _ALIKE else otherwise

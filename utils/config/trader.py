@@ -79,7 +79,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         total = self.train_fraction + self.validation_fraction
-        require(total <= 1, "train-fraction + validation-fraction <= 1", total)
+        require(total <= 1, "--split.train-fraction + --split.validation-fraction <= 1", total)
 
 
 @checked_dataclass
@@ -211,7 +211,7 @@ class LearningConfig:
 class EvolutionConfig:
     """Selection, crossover and mutation of the population's genes."""
 
-    population_size: Annotated[PositiveInt, Mark.SHORT] = 16
+    population_size: Annotated[int, limits("{} >= 2"), Mark.SHORT] = 16
     """Agents of the population."""
     elite_fraction: Share = 0.25
     """Share of the agents, the fittest, that survive unchanged; their mean is the champion."""

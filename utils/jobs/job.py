@@ -95,7 +95,7 @@ def perform(job: Job) -> Finished:
     except StopRequested:
         raise
     except (ProgramError, OSError) as error:
-        exception = error if isinstance(error, ProgramError) else as_program_error(error)
+        exception = as_program_error(error)
     except Exception as error:  # a bug fails one job, not the others
         logger.exception("%s", job.name)
         exception = error

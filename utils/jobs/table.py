@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from utils.errors import ProgramError
 from utils.jobs.job import Finished
+from utils.progress import Progress
 
 logger = logging.getLogger(__name__)
 LOGS, ENDS = "jobs", "jobs.jsonl"
@@ -41,13 +42,14 @@ class JobTable:
         self.ends: list[Finished] = []
         self._total, self._folder, self._progress = total, folder, progress
         self._hidden = None if is_drawn else True
-        self._all: tqdm[Any] = tqdm(total=total, desc="jobs", unit="job", disable=self._hidden, leave=False)
+        self._all = Progress("jobs", "job", total, detail=self._running)
         self._rows: dict[str, tuple[tqdm[Any], float]] = {}
         """Of running jobs, with their start times (time.monotonic())."""
         self._changing, self._closed = threading.Lock(), threading.Event()
 
     def __enter__(self) -> JobTable:
-        if not self._all.disable:
+        self._all.__enter__()
+        if self._hidden is None and not self._all.bar.disable:
             threading.Thread(target=self._redraw, name="table of jobs", daemon=True).start()
         return self
 
@@ -56,7 +58,7 @@ class JobTable:
         with self._changing:
             for line, _since in self._rows.values():
                 line.close()
-            self._all.close()
+            self._all.__exit__()
 
     def update(self, name: str, state: str) -> None:
         """Show that a job is running, or that its worker was lost and it is queued again."""
@@ -90,9 +92,16 @@ class JobTable:
         while not self._closed.wait(_REDRAW_SECONDS):
             with self._changing:
                 for name, (line, since) in self._rows.items():
-                    progress = ""
                     minutes, seconds = divmod(int(time.monotonic() - since), 60)
-                    with contextlib.suppress(OSError, ProgramError):  # its folder is still being created
-                        progress = self._progress(name)
-                    line.set_description_str(f"{name[:_NAME_WIDTH]:<12} {minutes:3d}:{seconds:02d} {progress}")
-                self._all.refresh()
+                    line.set_description_str(
+                        f"{name[:_NAME_WIDTH]:<12} {minutes:3d}:{seconds:02d} {self._progress_of(name)}"
+                    )
+                self._all.bar.refresh()
+
+    def _running(self) -> str:
+        return ", ".join(f"{name} {self._progress_of(name)}".strip() for name in list(self._rows))
+
+    def _progress_of(self, name: str) -> str:
+        with contextlib.suppress(OSError, ProgramError):  # its folder is still being created
+            return self._progress(name)
+        return ""

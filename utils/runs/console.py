@@ -12,6 +12,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from utils.progress import REPORTER
+
 LOG = "run.log"
 PACKAGES = ("data", "environment", "models", "training", "utils", "main")
 """Loggers whose debug messages go to the run's log; those of libraries do not."""
@@ -47,6 +49,7 @@ class ConsoleHandler(logging.Handler):
         """Write a message."""
         try:
             tqdm.write(self.format(record), file=sys.stderr)
+            REPORTER.quiet()
         except Exception:  # logging must not stop a run; logging's own handlers do the same
             self.handleError(record)
 

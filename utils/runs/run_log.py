@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from utils.config.settings import flatten, from_dict, nearest
+from utils.config.settings import flatten, from_dict, hint
 from utils.errors import ConfigError
 from utils.runs.checkpoint import Checkpoint, list_checkpoints, load_latest
 from utils.runs.durable import new_file
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 CONFIG, METRICS, SUMMARY, REPORT = "config.json", "metrics.jsonl", "summary.json", "report.html"
 CHECKPOINTS, EVENTS = "checkpoints", "tensorboard"
 Settings = TypeVar("Settings")
+_LISTED = 5
+"""Runs that a message names."""
 
 
 class RunLog:
@@ -43,10 +45,8 @@ class RunLog:
         path = runs_dir / (latest_run(runs_dir) if name is None else name)
         if not (path / CONFIG).is_file():
             runs = [folder.name for folder in _run_folders(runs_dir)]
-            advice = (
-                f"the nearest is {nearest(path.name, runs)!r}" if runs else "there are none; start one without --resume"
-            )
-            raise ConfigError(f"expected a run in {runs_dir}, got {name!r}; {advice}")
+            advice = hint(path.name, runs, listed(runs))
+            raise ConfigError(f"expected a run in {runs_dir}, got {name!r}{advice}")
         return cls(path)
 
     @property
@@ -149,18 +149,31 @@ def new_folder(runs_dir: Path, name: str | None, file: str, contents: Mapping[st
     return path
 
 
+def listed(names: Sequence[str]) -> str:
+    """Return words that list the runs that there are, the last few of many."""
+    if not names:
+        return "; there are none: start one without --resume"
+    names = names if len(names) <= _LISTED else ["...", *names[-_LISTED:]]
+    return f"; the names there: {', '.join(names)}"
+
+
 def latest_run(runs_dir: Path, *, to_resume: bool = False) -> str:
-    """Return the last written run with a record or a checkpoint (`to_resume`: or just begun); ConfigError if none."""
-    files = (METRICS, f"{CHECKPOINTS}/*", *([CONFIG] if to_resume else []))
-    written = [
-        (path.stat().st_mtime_ns, run.name)
-        for run in _run_folders(runs_dir)
-        for pattern in files
-        for path in run.glob(pattern)
-    ]
+    """Return the last written run with a record or a checkpoint; ConfigError if there is none.
+
+    Args:
+        to_resume: one in its first generation counts as well, but one with settings alone, whose data were never
+            accepted, only if there is no other.
+    """
+    written = []
+    for run in _run_folders(runs_dir):
+        times = [path.stat().st_mtime_ns for pattern in (METRICS, f"{CHECKPOINTS}/*") for path in run.glob(pattern)]
+        is_accepted = bool(times) or len(list(run.glob("*.json"))) > 1  # with the record of its data
+        if to_resume:
+            times.append((run / CONFIG).stat().st_mtime_ns)
+        written += [(is_accepted, max(times), run.name)] if times else []
     if not written:
         raise ConfigError(f"expected a run to resume in {runs_dir}, got none; start one without --resume")
-    return max(written)[1]
+    return max(written)[2]
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -1,0 +1,245 @@
+"""Runs that end early: what is refused leaves nothing behind, what is stopped names the command that continues it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from main import main
+from tests.fuel_breaks.run_cases import TINY as TINY_FUEL_BREAKS
+from tests.tiny_run import TINY, frame, records, run, unjudged
+from training.erl_trainer import ERLTrainer
+from utils.cloud.restore import newest_run
+from utils.cloud.store import LocalStore
+from utils.errors import ConfigError, MemoryLimitReached
+from utils.memory.guard import MemoryGuard
+from utils.runs.ending import locked
+
+pytestmark = pytest.mark.usefixtures("restore_process")
+
+
+@pytest.fixture(autouse=True)
+def judge_nothing() -> Iterator[None]:
+    with unjudged():
+        yield
+
+
+@pytest.fixture
+def volume(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tiny.parent / "volume"
+    path.mkdir()
+    monkeypatch.setenv("CLOUD_PROVIDER", "local")
+    monkeypatch.setenv("CLOUD_BUCKET", str(path))
+    return path
+
+
+def no_data(folder: Path) -> list[str]:
+    path = folder / "notes.md"
+    path.write_text("# Notes\n")
+    return ["--data", str(path)]
+
+
+def no_list(folder: Path) -> list[str]:
+    frame(300, 3).to_parquet(folder / "data.parquet")
+    (folder / "list.txt").write_text("T1\n\nno ticker\n")
+    return ["--data", str(folder / "data.parquet"), "--investable", str(folder / "list.txt")]
+
+
+def no_benchmark(folder: Path) -> list[str]:
+    (folder / "index.csv").write_text("date,close\n2001-01-01,100\n2001-01-02,dear\n")
+    return ["--benchmark", str(folder / "index.csv")]
+
+
+def too_few_days(_: Path) -> list[str]:
+    return ["--synthetic.days", "100"]
+
+
+def too_many_shards(_: Path) -> list[str]:
+    return ["--shards", "5"]
+
+
+def interrupted_in(generation: int, patch: pytest.MonkeyPatch) -> None:
+    evolve = ERLTrainer.evolve_population
+
+    def interrupted(self: ERLTrainer, fitness: Any) -> None:
+        if self.generation == generation:
+            raise KeyboardInterrupt
+        evolve(self, fitness)
+
+    patch.setattr(ERLTrainer, "evolve_population", interrupted)
+
+
+@pytest.mark.parametrize(
+    ("command", "mistake", "says"),
+    [
+        ("train", no_data, "notes.md (text, whose line 1 is '# Notes')"),
+        ("train", no_list, "got 'no ticker' on line 3 of"),
+        ("train", no_benchmark, "'dear' on line 3"),
+        ("train", too_few_days, "too few days"),
+        ("train", too_many_shards, "--shards of at most 4"),
+        ("walk-forward", no_data, "# Notes"),
+        ("walk-forward", too_few_days, "give more data"),
+        ("sweep", no_data, "# Notes"),
+    ],
+)
+def test_what_is_refused_leaves_nothing_here_or_in_the_cloud(
+    tiny: Path,
+    volume: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    mistake: Callable[[Path], list[str]],
+    says: str,
+) -> None:
+    runs = tiny.parent / "runs"
+    words = [command, "--config", str(tiny), "--profile", "quick", "--runs-dir", str(runs), *mistake(tiny.parent)]
+    if command == "sweep":
+        (tiny.parent / "space.toml").write_text("[learning.policy_iterations]\nchoices = [1, 2]\n")
+        words += ["--space", str(tiny.parent / "space.toml")]
+    for name in ([], ["--run", "taken"]):
+        assert main([*words, *name]) == 2
+        shown = capsys.readouterr().err
+        assert says in shown and "continue with" not in shown and "Traceback" not in shown
+        assert list(runs.iterdir()) == [] and [path for path in volume.rglob("*") if path.is_file()] == []
+    if mistake is no_list:
+        assert run(tiny, "--run", "taken", "--generations", "1") == 0
+
+
+def test_a_typo_does_not_hide_the_run_that_was_killed(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        interrupted_in(2, patch)
+        assert run(tiny, "--run", "good") == 130
+    runs = tiny.parent / "runs"
+    assert main(["--data", "README.md", "--runs-dir", str(runs)]) == 2
+    (runs / "killed while it loaded").mkdir()
+    (runs / "killed while it loaded" / "config.json").write_text("{}")
+    capsys.readouterr()
+    assert main(["--resume", "--runs-dir", str(runs)]) == 0
+    assert "resumed after generation 1" in capsys.readouterr().err
+    assert [record["generation"] for record in records(tiny, "good")] == [1, 2]
+
+
+def test_a_name_that_was_only_claimed_does_not_hide_a_run_in_the_cloud(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    names = [
+        "good/config.json",
+        "good/market.json",
+        "study/walk_forward.json",
+        "study/market.json",
+        "claimed/config.json",
+    ]
+    for age, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+        os.utime(tmp_path / name, (10**9 + age, 10**9 + age))
+    assert newest_run(store) == "good"
+    (tmp_path / "good" / "config.json").unlink()
+    assert newest_run(store) == "claimed"
+
+
+def test_a_run_that_got_somewhere_is_never_removed(tmp_path: Path) -> None:
+    """And neither is one that was there before, or that another process took meanwhile."""
+    for name, file, is_new in (("begun", "fold-1/metrics.jsonl", True), ("old", "config.json", False)):
+        path = tmp_path / name / file
+        path.parent.mkdir(parents=True)
+        path.touch()
+        with pytest.raises(ConfigError, match="refused"), locked(tmp_path / name, is_new=is_new):
+            raise ConfigError("refused")
+        assert path.exists()
+    with locked(tmp_path / "old", is_new=False):
+        with pytest.raises(ConfigError, match="nobody else"), locked(tmp_path / "old", is_new=True):
+            pass
+        assert (tmp_path / "old" / "config.json").exists()
+
+
+def continuation(shown: str) -> tuple[str, list[str]]:
+    """What the last line says is saved, and the words of the command that it names."""
+    found = re.search(r"; ([^;]+): continue with python main\.py (.*)$", shown.strip().splitlines()[-1])
+    assert found is not None, shown
+    return found[1], shlex.split(found[2])
+
+
+def stopped(how: str, generation: int, patch: pytest.MonkeyPatch) -> int:
+    """Let something stop a run in a generation; returns the exit code."""
+    evaluate = ERLTrainer.evaluate_population
+    asked: list[str] = []
+
+    def met(self: ERLTrainer) -> Any:
+        if self.generation == generation:
+            asked.append(how)
+            if how != "memory":
+                os.kill(os.getpid(), signal.Signals[how])
+        return evaluate(self)
+
+    def check(_: MemoryGuard) -> None:
+        if "memory" in asked:
+            raise MemoryLimitReached("too much")
+
+    patch.setattr(ERLTrainer, "evaluate_population", met)
+    patch.setattr(MemoryGuard, "check", check)
+    return 3 if how == "memory" else 128 + signal.Signals[how]
+
+
+@pytest.mark.parametrize(
+    ("how", "generation", "saved"),
+    [
+        ("SIGINT", 1, "no generation is saved yet, it begins anew"),
+        ("SIGTERM", 2, "generation 1 of 2 is saved"),
+        ("memory", 2, "generation 1 of 2 is saved"),
+    ],
+)
+def test_a_stopped_run_says_what_is_saved_and_the_command_that_continues_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    how: str,
+    generation: int,
+    saved: str,
+) -> None:
+    tiny, runs = tmp_path / "tiny.toml", tmp_path / "my runs"
+    tiny.write_text(TINY)
+    first = ["--config", str(tiny), "--profile", "quick", "--runs-dir", str(runs), "--run", "it's"]
+    with monkeypatch.context() as patch:
+        code = stopped(how, generation, patch)
+        assert main(first) == code
+    found, words = continuation(capsys.readouterr().err)
+    assert (found, words) == (saved, ["--resume", "it's", "--runs-dir", str(runs)])
+    with monkeypatch.context() as patch:
+        stopped("SIGTERM", 3, patch)
+        assert main([*words, "--generations", "3"]) == 143
+    found, words = continuation(capsys.readouterr().err)
+    assert found == "generation 2 of 3 is saved"
+    assert words == ["--resume", "it's", "--generations", "3", "--runs-dir", str(runs)]
+    assert main(words) == 0
+    assert len((runs / "it's" / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_stopped_walk_forward_test_and_fuel_breaks_name_their_commands(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame(300, 3).to_parquet(tiny.parent / "data.parquet")
+    runs = tiny.parent / "runs"
+    words = ["walk-forward", "--folds", "2", "--test-windows", "1", "--validation-days", "30", "--run", "w"]
+    words += ["--config", str(tiny), "--data", str(tiny.parent / "data.parquet"), "--profile", "quick"]
+    with monkeypatch.context() as patch:
+        code = stopped("SIGTERM", 2, patch)
+        assert main([*words, "--runs-dir", str(runs)]) == code
+    saved, words = continuation(capsys.readouterr().err)
+    assert saved == "0 of its training runs are complete and others go on where they were"
+    assert words == ["walk-forward", "--resume", "w", "--runs-dir", str(runs)]
+    tiny.write_text(TINY_FUEL_BREAKS)
+    monkeypatch.setattr(
+        "training.fuel_breaks.dqn_trainer.DQNTrainer.learn", lambda *_: os.kill(os.getpid(), signal.SIGINT)
+    )
+    assert main(["fuel-breaks", "train", "--config", str(tiny), "--runs-dir", str(runs), "--run", "f"]) == 130
+    saved, words = continuation(capsys.readouterr().err)
+    assert saved == "no generation is saved yet, it begins anew"
+    assert words == ["fuel-breaks", "train", "--resume", "f", "--runs-dir", str(runs)]

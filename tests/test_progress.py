@@ -1,0 +1,131 @@
+"""What is said about work under way: a line every half minute in a pipe, bars on a terminal, nothing in between."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from utils import progress as module
+from utils.progress import LINE_SECONDS, Progress, Reporter, progress
+from utils.runs.console import ConsoleHandler
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of a reporter that only this test asks."""
+    found = Clock()
+    reporter = Reporter(found)
+    monkeypatch.setattr(Reporter, "_watch", lambda _: None)
+    monkeypatch.setattr(module, "REPORTER", reporter)
+    monkeypatch.setattr("utils.runs.console.REPORTER", reporter)
+    return found
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said since the last question."""
+    module.REPORTER.check()
+    lines = list(caplog.messages)
+    caplog.clear()
+    return lines
+
+
+def test_in_a_pipe_a_line_every_half_minute_says_what_is_being_done(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "utils.progress")
+    for generation in progress(range(3), "training", "generation", done=0):
+        assert said(caplog) == []
+        with Progress("evaluate", "agent", 1000) as shown:
+            clock.now += 20
+            shown.update(250)
+            assert said(caplog) == []
+            clock.now += 10
+            left = ("", ", 00:30 left", ", 00:00 left")[generation]
+            assert said(caplog) == [
+                f"training: {generation} of 3 generations{left}; evaluate: 250 of 1,000 agents, 00:50 left"
+            ]
+            assert said(caplog) == []
+    clock.now += 100
+    assert said(caplog) == [], "nothing is under way"
+
+
+def test_what_was_logged_meanwhile_counts(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "utils.progress")
+    with Progress("prepare", "fold", 5):
+        clock.now += 29
+        ConsoleHandler().handle(logging.LogRecord("main", logging.INFO, "", 0, "Generation 1", (), None))
+        clock.now += 29
+        assert said(caplog) == []
+        clock.now += 1
+        assert said(caplog) == ["prepare: 0 of 5 folds"]
+
+
+def test_a_single_long_step_is_reported_too(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a thread, while no unit is done."""
+    clock = Clock()
+    monkeypatch.setattr(module, "REPORTER", Reporter(clock, poll_seconds=0.01))
+    caplog.set_level(logging.INFO, "utils.progress")
+    with Progress("fit LightGBM", "round", 400):
+        clock.now += LINE_SECONDS
+        deadline = time.monotonic() + 60
+        while not caplog.messages and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert caplog.messages == ["fit LightGBM: 0 of 400 rounds"]
+
+
+def test_work_that_fails_is_no_longer_under_way(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match="no"), Progress("read", "file", 2):
+        raise ValueError("no")
+    clock.now += 100
+    assert said(caplog) == []
+
+
+@pytest.mark.parametrize(("delay", "is_shown"), [(0.0, True), (60.0, False)])
+def test_a_terminal_gets_a_bar_for_what_takes_a_while(
+    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, delay: float, is_shown: bool
+) -> None:
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(module, "DELAY_SECONDS", delay)
+    for _ in progress([1, 2], "train", "update"):
+        clock.now += 100
+        assert said(caplog) == [], "a bar says it"
+    assert ("train" in screen.getvalue() and "/2" in screen.getvalue()) == is_shown
+
+
+def test_sizes_and_details_are_shown(clock: Clock) -> None:
+    with Progress("restore", "byte", 5_000_000, scales=True) as shown:
+        clock.now += 10
+        shown.update(2_500_000)
+        assert str(shown) == "restore: 2.50M of 5.00M bytes, 00:10 left"
+    with Progress("upload", "file") as shown:
+        shown.update(3)
+        assert str(shown) == "upload: 3 files"
+        shown.update(1, total=9)
+        assert str(shown).startswith("upload: 4 of 9 files")
+    with Progress("jobs", "job", 4, detail=lambda: "fold-2 generation 3 of 9") as shown:
+        assert str(shown) == "jobs: 0 of 4 jobs (fold-2 generation 3 of 9)"
+
+
+def test_only_this_module_draws_bars() -> None:
+    """One mechanism, so that no work is silent in a pipe; the table of jobs draws its rows above one."""
+    folders = ("data", "environment", "models", "training", "utils")
+    files = [path for folder in folders for path in (Path(__file__).parents[1] / folder).rglob("*.py")]
+    using = {path.name for path in files if "tqdm" in path.read_text()}
+    assert using == {"progress.py", "console.py", "table.py"}

@@ -1,0 +1,136 @@
+"""Progress of long work: bars on a terminal; elsewhere a line every half minute that says what is being done."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
+LINE_SECONDS = 30.0
+"""Longest silence in a pipe while work is under way."""
+DELAY_SECONDS = 1.0
+"""Work that is over sooner shows no bar."""
+
+
+class Progress:
+    """Work of which so many units are done; use it in a `with` block."""
+
+    def __init__(
+        self,
+        label: str,
+        unit: str,
+        total: int | None = None,
+        *,
+        done: int = 0,
+        scales: bool = False,
+        detail: Callable[[], str] = str,
+    ) -> None:
+        """Begin with `done` units of the `total`, None if it is not known.
+
+        Args:
+            scales: numbers are shown as 1.5M.
+            detail: says more about what is being done, where there is no bar.
+        """
+        self.label, self.unit, self.total, self.done = label, unit, total, done
+        self._scales, self._detail = scales, detail
+
+    def __enter__(self) -> Progress:
+        self._begun = self._updated = REPORTER.clock()
+        self._before = self.done
+        self.bar: tqdm[Any] = tqdm(
+            desc=self.label,
+            unit=self.unit,
+            total=self.total,
+            initial=self.done,
+            unit_scale=self._scales,
+            leave=False,
+            disable=None,
+            delay=DELAY_SECONDS,
+        )
+        if self.bar.disable:  # no terminal
+            REPORTER.begin(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+        REPORTER.end(self)
+
+    def update(self, units: int = 1, total: int | None = None) -> None:
+        """Count finished units; a `total` replaces the one before."""
+        self.done, self._updated = self.done + units, REPORTER.clock()
+        if total is not None:
+            self.bar.total = self.total = total
+        self.bar.update(units)
+
+    def __str__(self) -> str:
+        """Return the work, the units done and an estimate of the time left."""
+        count = tqdm.format_sizeof if self._scales else "{:,}".format
+        text = f"{self.label}: {count(self.done)}"
+        if self.total is None:
+            return f"{text} {self.unit}s"
+        text += f" of {count(self.total)} {self.unit}s"
+        if self._before < self.done < self.total:
+            seconds = (self._updated - self._begun) / (self.done - self._before) * (self.total - self.done)
+            text += f", {tqdm.format_interval(max(0.0, seconds - (REPORTER.clock() - self._updated)))} left"
+        more = self._detail()
+        return f"{text} ({more})" if more else text
+
+
+def progress(
+    items: Iterable[Item], label: str, unit: str, total: int | None = None, *, done: int = 0
+) -> Iterator[Item]:
+    """Yield the items and show how many of them are done, of `total` or of all that a collection has."""
+    total = len(items) if total is None and isinstance(items, Sized) else total
+    with Progress(label, unit, total, done=done) as shown:
+        for item in items:
+            yield item
+            shown.update()
+
+
+class Reporter:
+    """Logs what is being done if nothing was logged for half a minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, poll_seconds: float = 1.0) -> None:
+        self.clock, self._poll_seconds = clock, poll_seconds
+        self._open: list[Progress] = []
+        """The work under way, each part of the one before."""
+        self._last = clock()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, work: Progress) -> None:
+        """Report on this work until it ends."""
+        self._open.append(work)
+        if self._thread is None:
+            # A thread, since a single step may take minutes; a daemon, since it must not keep the program from ending.
+            self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
+            self._thread.start()
+
+    def end(self, work: Progress) -> None:
+        """Report on it no longer."""
+        if work in self._open:
+            self._open.remove(work)
+
+    def quiet(self) -> None:
+        """Note that something was logged."""
+        self._last = self.clock()
+
+    def check(self) -> None:
+        """Log the work under way if it is time to."""
+        if self._open and self.clock() - self._last >= LINE_SECONDS:
+            self.quiet()
+            logger.info("%s", "; ".join(map(str, list(self._open))))
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(self._poll_seconds)
+            self.check()
+
+
+REPORTER = Reporter()
+"""The reporter of this process."""

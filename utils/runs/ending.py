@@ -1,0 +1,81 @@
+"""How runs end early: one that is refused leaves no folder, one that is stopped says how it continues."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from utils.config.cli import words_of
+from utils.config.settings import flatten, settings_of, to_dict
+from utils.errors import ConfigError, DataError, ProgramError, Remains, as_program_error
+from utils.runs.run_lock import LOCK, RunLock
+from utils.runs.run_log import METRICS
+
+
+@contextlib.contextmanager
+def locked(folder: Path, *, is_new: bool) -> Iterator[None]:
+    """Hold the lock of a run or study; a new one that the block refuses is removed, so that its name stays free."""
+    with contextlib.ExitStack() as stack:
+        if is_new:
+            stack.callback(_remove_if_empty, folder)
+        stack.enter_context(RunLock(folder))
+        if is_new:
+            stack.enter_context(undone_if_refused(folder, partial(_clear, folder)))
+        yield
+
+
+@contextlib.contextmanager
+def undone_if_refused(folder: Path, undo: Callable[[], None]) -> Iterator[None]:
+    """Call `undo` if the block refuses a new run: by a ConfigError or DataError before a generation is recorded."""
+    try:
+        yield
+    except (ConfigError, DataError):
+        if not any(folder.rglob(METRICS)):
+            undo()
+        raise
+
+
+def _clear(folder: Path) -> None:
+    """Remove everything but the lock, which its holder removes."""
+    for item in folder.iterdir():
+        if item.is_dir():
+            shutil.rmtree(item, ignore_errors=True)
+        elif item.name != LOCK:
+            item.unlink(missing_ok=True)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # it holds a run
+        folder.rmdir()
+
+
+@contextlib.contextmanager
+def resumable(name: str, began: Any, now: Any, saved: Callable[[], str]) -> Iterator[None]:
+    """Attach to an error that stops the run or study in the block what is saved, and the flags that continue it.
+
+    Args:
+        began, now: the settings in its folder, and those that hold.
+        saved: says what is saved.
+
+    Raises:
+        ProgramError: in place of an OSError or KeyboardInterrupt.
+    """
+    try:
+        yield
+    except (ProgramError, OSError, KeyboardInterrupt) as raised:
+        error = as_program_error(raised)
+        if error.is_resumable:
+            error.remains = Remains(saved(), ("--resume", name, *_changed_flags(began, now)))
+        raise error from raised.__cause__
+
+
+def _changed_flags(began: Any, now: Any) -> list[str]:
+    """Return the flags of the folder of runs, unless it is the default, and of all settings that were changed since."""
+    known = settings_of(type(now))  # type: ignore[arg-type]
+    before = flatten(to_dict(began)) | {"runs_dir": to_dict(type(now)())["runs_dir"]}
+    changed = {name: value for name, value in flatten(to_dict(now)).items() if value != before[name]}
+    return words_of({name: value for name, value in changed.items() if name not in ("run", "resume")}, known)
