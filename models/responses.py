@@ -3,25 +3,21 @@
 The response at each lag is a regression of its own, so that no shape is assumed (Jorda 2005, "Estimation and inference
 of impulse responses by local projections"). Three kinds of impulse are tried: an own move of some size
 (events), a move of a column that may not be bought (leaders), and an own move while a column's short trend was up or
-down (states). A fourth forecast is that of spreads (`models/pairs.py`). A term is kept if it is significant after
-correcting for all candidates of its kind.
+down (states). A fourth forecast is that of spreads (`models/impulses/pairs.py`). A term is kept if it is significant
+after correcting for all candidates of its kind.
 """
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from data.bank import Float32Array, Float64Array, exponential_mean, log_returns
-from models.pairs import after_pairs, pair_terms
+from models.impulses.leaders import after_leaders, leader_terms
+from models.impulses.pairs import after_pairs, pair_terms
+from models.impulses.terms import SESSIONS, BoolArray, Int64Array, bound, last_sum, ratio
 
-Int64Array = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
-
-SESSIONS = 20
-"""Largest lag of a response: the longest that a position is held by default."""
 EVENT_SESSIONS = (1, 3, 20)
 """Horizons over which responses to events are summed: they separate a jump that reverts from a drift that lasts."""
 FORECASTS = (*(f"event {sessions}" for sessions in EVENT_SESSIONS), "leaders", "states", "pairs")
@@ -45,12 +41,8 @@ _LARGEST_ANSWER = 8.0
 """Clip of responses to events, standard deviations."""
 _LARGEST_MOVE = 4.0
 """Clip of moves for leaders and states, standard deviations: a few extreme days must not make a term."""
-_MOST_LEADERS = 4
-"""Most leaders of a stock."""
 _MOST_STATES = 4
 """Most states per lag."""
-_SIGNIFICANCE = 0.05
-"""Family-wise significance level of each kind of impulse (two-sided, Bonferroni)."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,7 @@ class Responses:
     event_t: Float64Array
     """(sessions, bins) t-statistics of the responses before shrinkage."""
     leader_terms: Int64Array
-    """(terms, 3) sessions, place of the stock among the investable ones, column of the leader."""
+    """(terms, 3) sessions, place of the stock among the investable ones, column of the leader; see `leader_terms`."""
     leader_loadings: Float64Array
     """(terms,) standard deviations of the stock for one of the leader."""
     state_terms: Int64Array
@@ -95,7 +87,7 @@ class Responses:
         moves = _standardised(returns, is_move, mean, scale)
         market = _market(moves[:, investable], is_own)
         market_scale = np.sqrt((market**2).sum(axis=0) / np.maximum(is_own.any(axis=1).sum(), 1))
-        leaders = _leader_terms(moves, is_own, investable)
+        leaders = leader_terms(moves, is_own, investable)
         columns = _state_columns(moves, market, market_scale, investable)
         states = _state_terms(moves[:, investable], is_own, columns)
         pairs = pair_terms(moves[:, investable] - is_own * market)
@@ -113,7 +105,7 @@ class Responses:
         forecast[..., : len(EVENT_SESSIONS)] = self._after_events(returns[:, investable], is_move[:, investable])
         scale = self.scale[investable]
         own, is_own = moves[:, investable], is_move[:, investable]
-        forecast[..., -3] = scale * self._after_leaders(moves, len(investable))
+        forecast[..., -3] = scale * after_leaders(moves, len(investable), self.leader_terms, self.leader_loadings)
         market = _market(own, is_own)
         columns = _state_columns(moves, market, self.market_scale, investable)
         forecast[..., -2] = scale * self._after_states(own, columns)
@@ -135,17 +127,6 @@ class Responses:
             total[..., place] = answer * volatility[1:]
         return total
 
-    def _after_leaders(self, moves: Float64Array, stocks: int) -> Float64Array:
-        """Sum the future responses to past moves, (days, columns): (days, stocks) in standard deviations."""
-        total = np.zeros((len(moves), stocks))
-        for sessions in np.unique(self.leader_terms[:, 0]):
-            is_now = self.leader_terms[:, 0] == sessions
-            _, stock, column = self.leader_terms[is_now].T
-            weights = np.zeros((moves.shape[1], stocks))
-            weights[column, stock] = self.leader_loadings[is_now]
-            total += _last_sum(moves @ weights, sessions)
-        return total
-
     def _after_states(self, own: Float64Array, columns: Float64Array) -> Float64Array:
         """Sum the future responses to past own moves, (days, n), given the moves of (days, 1 + context) columns."""
         total = np.zeros(own.shape)
@@ -154,7 +135,7 @@ class Responses:
             for (lag, column, place), loading in zip(self.state_terms, self.state_loadings, strict=True):
                 if lag == sessions:
                     weight += loading * _trend(columns[:, column : column + 1], STATE_HALF_LIVES[place])[:, 0]
-            total += _last_sum(own * weight[:, None], sessions)
+            total += last_sum(own * weight[:, None], sessions)
         return total
 
 
@@ -182,24 +163,6 @@ def _standardised(returns: Float64Array, is_move: BoolArray, mean: Float64Array,
     is_known = is_move & (scale > 0.0)
     moves = np.divide(returns - mean, scale, out=np.zeros(returns.shape), where=is_known)
     return np.clip(moves, -_LARGEST_MOVE, _LARGEST_MOVE, out=moves)
-
-
-def _bound(candidates: int) -> float:
-    """Return the critical t-statistic for so many candidates."""
-    return float(-norm.ppf(_SIGNIFICANCE / 2.0 / max(candidates, 1)))
-
-
-def _ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Float64Array:
-    """Divide; 0 where the denominator is 0."""
-    ratio: Float64Array = np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0.0)
-    return ratio
-
-
-def _last_sum(values: Float64Array, days: int) -> Float64Array:
-    """Sum (days, n) values over the last so many days."""
-    total = np.cumsum(values, axis=0)
-    total[days:] -= total[:-days].copy()
-    return total
 
 
 def _volatility(returns: Float64Array, is_move: BoolArray) -> Float64Array:
@@ -249,8 +212,8 @@ def _event_answers(returns: Float64Array, is_move: BoolArray) -> tuple[Float64Ar
         days = len(bins) - lag
         count = np.bincount(bins[:days].ravel(), is_answer[lag:].ravel(), width)
         daily = np.bincount(cell[:days].ravel(), answer[lag:].ravel(), days * width).reshape(days, width)
-        mean[lag - 1] = _ratio(daily.sum(axis=0), count)
-        t[lag - 1] = _ratio(daily.sum(axis=0), np.sqrt((daily**2).sum(axis=0)))
+        mean[lag - 1] = ratio(daily.sum(axis=0), count)
+        t[lag - 1] = ratio(daily.sum(axis=0), np.sqrt((daily**2).sum(axis=0)))
     mean[:, _NO_EVENT] = t[:, _NO_EVENT] = 0.0
     return mean * _kept(t), t
 
@@ -261,47 +224,9 @@ def _kept(t: Float64Array) -> Float64Array:
     The others are shrunk by James and Stein (1961), "Estimation with quadratic loss", over the sessions of a bin, and
     each by its own t-statistic: responses are often a single session long.
     """
-    whole = np.clip(1.0 - len(t) * _ratio(np.ones(t.shape[1]), (t**2).sum(axis=0)), 0.0, 1.0)
+    whole = np.clip(1.0 - len(t) * ratio(np.ones(t.shape[1]), (t**2).sum(axis=0)), 0.0, 1.0)
     single = 1.0 - 1.0 / np.maximum(t**2, 1.0)
-    return np.where(np.abs(t) > _bound(t.size - len(t)), 1.0, whole * single)
-
-
-def _leader_terms(moves: Float64Array, is_own: BoolArray, investable: Int64Array) -> tuple[Int64Array, Float64Array]:
-    """Select the leaders of each stock among the other columns of (days, columns) moves; return terms and loadings.
-
-    Matching pursuit (Mallat and Zhang 1993): the most significant first, the next on its residual. Columns are
-    correlated, and what they share must be counted once.
-    """
-    context = np.setdiff1d(np.arange(moves.shape[1]), investable)
-    # float32: half the memory and time, and a statistic matters to its first digits only.
-    leaders = moves[:, context].astype(np.float32)
-    bound = _bound(SESSIONS * len(investable) * len(context))
-    left = moves[:, investable].astype(np.float32)
-    terms, loadings, stocks = [], [], np.arange(len(investable) if len(context) else 0)
-    for _ in range(_MOST_LEADERS):
-        t = np.abs(_leader_t(left[:, stocks], leaders))
-        led = np.flatnonzero(t.max(axis=(0, 2), initial=0.0) > bound)
-        for place in led:
-            row, column = np.unravel_index(t[:, place].argmax(), (SESSIONS, len(context)))
-            stock, cause = stocks[place], leaders[: -row - 1, column].astype(np.float64)
-            loading = (left[row + 1 :, stock] @ cause) / (is_own[row + 1 :, stock] @ cause**2)
-            left[row + 1 :, stock] -= is_own[row + 1 :, stock] * loading * cause
-            terms.append((row + 1, stock, context[column]))
-            loadings.append(loading)
-        stocks = stocks[led]
-    return np.array(terms, dtype=np.int64).reshape(-1, 3), np.array(loadings, dtype=np.float64)
-
-
-def _leader_t(answers: NDArray[np.float32], leaders: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the (sessions, n, context) t-statistics of (days, n) responses to earlier (days, context) moves.
-
-    With heteroskedasticity-consistent errors (White 1980).
-    """
-    t = np.zeros((SESSIONS, answers.shape[1], leaders.shape[1]), dtype=np.float32)
-    for lag in range(1, min(SESSIONS + 1, len(leaders))):
-        answer, cause = answers[lag:].T, leaders[:-lag]
-        t[lag - 1] = _ratio(answer @ cause, np.sqrt(answer**2 @ cause**2))
-    return t
+    return np.where(np.abs(t) > bound(t.size - len(t)), 1.0, whole * single)
 
 
 def _market(own: Float64Array, is_own: BoolArray) -> Float64Array:
@@ -335,19 +260,19 @@ def _state_terms(own: Float64Array, is_own: BoolArray, columns: Float64Array) ->
     Returns terms and loadings. The test sums by day, since products of one day are correlated.
     """
     trends = np.concatenate([_trend(columns, half_life) for half_life in STATE_HALF_LIVES], axis=1)
-    squared, bound = trends**2, _bound(SESSIONS * trends.shape[1])
+    squared, least = trends**2, bound(SESSIONS * trends.shape[1])
     terms, loadings = [], []
     for lag in range(1, min(SESSIONS + 1, len(own))):
         before, trend, trend2 = own[:-lag], trends[:-lag], squared[:-lag]
         weight = (is_own[lag:] * before**2).sum(axis=1)
         product = (own[lag:] * before).sum(axis=1)
         # A response that does not depend on the state would make slow trends look significant.
-        product -= weight * _ratio(product.sum(), weight.sum())
+        product -= weight * ratio(product.sum(), weight.sum())
         for _ in range(_MOST_STATES):
             total = product @ trend
-            t = np.abs(_ratio(total, np.sqrt(product**2 @ trend2)))
+            t = np.abs(ratio(total, np.sqrt(product**2 @ trend2)))
             place = int(t.argmax())
-            if t[place] <= bound:
+            if t[place] <= least:
                 break
             loading = total[place] / (weight @ trend2[:, place])
             product -= loading * weight * trend[:, place]

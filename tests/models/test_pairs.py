@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data.synthetic.built_in import synthetic_market
 from data.synthetic.kinds.pairs import partner
-from models.pairs import HALF_LIVES, after_pairs, pair_terms
+from models.impulses.pairs import HALF_LIVES, after_pairs, pair_terms
 from models.responses import Responses
 from tests.data.test_planted_rules import Array
 from utils.config.trader import MarketKind, SyntheticConfig

@@ -98,6 +98,19 @@ def test_the_leader_of_half_of_the_stocks_is_found() -> None:
     assert sorted(found.leader_terms.tolist()) == [[15, stock, 40] for stock in range(20)]
 
 
+@pytest.mark.parametrize(("kind", "age"), [("leak", 0), ("lagged-leak", 60)])
+def test_answers_over_many_sessions_are_found_at_their_age(kind: str, age: int) -> None:
+    close, stocks = planted(kind)
+    found = Responses.fit(close, stocks, always(close))
+    assert set(found.leader_terms[:, 0].tolist()) == {SESSIONS + 1 + age} and len(found.leader_terms) >= 36
+    assert (np.sign(found.leader_loadings) == np.where(found.leader_terms[:, 1] % 2, -1, 1)).all()
+    forecast = found.forecast(close, stocks)[:, :, LEADERS]
+    moves = np.diff(np.log(close[:, 40].astype(np.float64)), prepend=np.nan)
+    first = found.leader_terms[0, 1]
+    told = np.corrcoef(forecast[200:, first], moves[200 - age : len(moves) - age])[0, 1]
+    assert abs(told) > 0.99, "the forecast follows the move of that age alone"
+
+
 def test_the_state_in_which_moves_repeat_is_found() -> None:
     close, stocks = planted("interaction")
     found = Responses.fit(close, stocks, always(close))

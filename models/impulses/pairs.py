@@ -8,12 +8,9 @@ what the other's own past tells, significantly so among all pairs and half-lives
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import norm
 
 from data.bank import Float64Array, exponential_mean
-
-Int64Array = NDArray[np.int64]
+from models.impulses.terms import Int64Array, autocorrelated_t, bound, ratio
 
 HALF_LIVES = (8, 16, 32, 64)
 """Days in which half of a spread decays."""
@@ -21,8 +18,6 @@ _OWN_HALF_LIVES = (1, 2, 4, *HALF_LIVES)
 """Of a stock's own past, whatever the shape of whose forecast."""
 _SIGNIFICANCE = 0.01
 """Family-wise significance level (two-sided, Bonferroni)."""
-_LAGS = 32
-"""Sessions over which errors may be correlated."""
 _TOGETHER = 64
 """Stocks whose own pasts are in memory at a time."""
 
@@ -34,14 +29,14 @@ def pair_terms(moves: Float64Array) -> tuple[Int64Array, Float64Array]:
     (terms,) loadings: the stock's next move for a spread of 1.
     """
     stocks, terms, loadings = moves.shape[1], {}, {}
-    bound = float(-norm.ppf(_SIGNIFICANCE / max(1, stocks * (stocks - 1) * len(HALF_LIVES))))
-    left, strongest = _surprises(moves), np.full(stocks, bound)
+    least = bound(stocks * (stocks - 1) // 2 * len(HALF_LIVES), _SIGNIFICANCE)
+    left, strongest = _surprises(moves), np.full(stocks, least)
     for place, half_life in enumerate(HALF_LIVES):
         past = exponential_mean(moves, half_life)[:-1]
         t = np.abs(_spread_t(left, past))
         for stock in np.flatnonzero(t.max(axis=1, initial=0.0) > strongest).tolist():
             other = int(t[stock].argmax())
-            if abs(_robust_t(moves, left, half_life, stock, other)) > bound:
+            if abs(_robust_t(moves, left, half_life, stock, other)) > least:
                 strongest[stock], terms[stock] = t[stock, other], (stock, other, place)
                 spread = past[:, stock] - past[:, other]
                 loadings[stock] = moves[1:, stock] @ spread / ((moves[1:, stock] != 0.0) @ spread**2)
@@ -89,33 +84,21 @@ def _spread_t(left: Float64Array, past: Float64Array) -> Float64Array:
     Of the other's past only what is orthogonal to a stock's own counts.
     """
     gram, known = past.T @ past, (left != 0.0).astype(np.float64)
-    own, error = np.diag(gram), _ratio(left.T @ left, known.T @ known)
-    square = _ratio(gram**2, own[:, None] * own)
+    own, error = np.diag(gram), ratio(left.T @ left, known.T @ known)
+    square = ratio(gram**2, own[:, None] * own)
     variance = np.diag(error)[:, None] * own * (1.0 - square)
     variance = variance + variance.T - 2.0 * error * gram * (1.0 - square)
     cross = left.T @ past
-    t = -_ratio(cross + cross.T, np.sqrt(np.maximum(variance, 0.0)))
+    t = -ratio(cross + cross.T, np.sqrt(np.maximum(variance, 0.0)))
     np.fill_diagonal(t, 0.0)
     return t
 
 
 def _robust_t(moves: Float64Array, left: Float64Array, half_life: int, first: int, second: int) -> float:
-    """Return a pair's t-statistic with errors that are consistent under heteroskedasticity and autocorrelation.
-
-    Source: Newey and West (1987), "A simple, positive semi-definite, heteroskedasticity and autocorrelation consistent
-    covariance matrix".
-    """
+    """Return a pair's t-statistic, whose errors may be autocorrelated."""
     pair, total = [first, second], np.zeros(len(left))
     pasts = _own_past(moves[:, pair])
     for own, other in ((0, 1), (1, 0)):
         past = pasts[other, :, _OWN_HALF_LIVES.index(half_life)]
         total -= left[:, pair[own]] * _residual(past, pasts[own])
-    variance = total @ total
-    for lag in range(1, min(_LAGS, len(total) - 1) + 1):
-        variance += 2.0 * (1.0 - lag / (_LAGS + 1)) * (total[lag:] @ total[:-lag])
-    return float(total.sum() / np.sqrt(variance)) if variance > 0.0 else 0.0
-
-
-def _ratio(numerator: Float64Array, denominator: Float64Array) -> Float64Array:
-    ratio: Float64Array = np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0.0)
-    return ratio
+    return autocorrelated_t(total)

@@ -1,0 +1,150 @@
+"""Leaders: columns that may not be bought, whose moves tell what stocks will do.
+
+A leader's move is answered on one session, or over 20 sessions together. The second kind is a direct forecast of the
+sum, tested by its regression of daily moves on summed past ones (Hodrick 1992, "Dividend yields and expected stock
+returns: alternative procedures for inference and measurement"), since sums of consecutive days overlap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data.bank import Float64Array
+from models.impulses.terms import SESSIONS, BoolArray, Int64Array, autocorrelated_t, bound, last_sum, ratio
+
+Float32Array = NDArray[np.float32]
+
+_AGES = range(0, 500, SESSIONS)
+"""Ages of moves that are tried for sums; around the best one all are."""
+_MOST_LEADERS = 4
+"""Most leaders of a stock."""
+_SINGLE = 0.5
+"""Least t-statistic of a sum as a share of the best session's own. One session with the whole answer has more than four
+times the t-statistic of the sum; where all have equal parts, the sum's is larger than that of nearly every session."""
+Term = tuple[int, int, int]
+"""Sessions, and the places of the stock and the leader."""
+
+
+def leader_terms(moves: Float64Array, is_own: BoolArray, investable: Int64Array) -> tuple[Int64Array, Float64Array]:
+    """Select the leaders of each stock among the other columns of (days, columns) moves; return terms and loadings.
+
+    A term is (sessions, place of the stock, column): a move is answered so many sessions later; from `SESSIONS` + 1 on,
+    over `SESSIONS` sessions, the first of which comes `sessions - SESSIONS` after the move. Matching pursuit (Mallat
+    and Zhang 1993): the most significant first, the next on its residual. Columns are correlated, and what they share
+    must be counted once.
+    """
+    context = np.setdiff1d(np.arange(moves.shape[1]), investable)
+    # float32: half the memory and time, and a statistic matters to its first digits only.
+    leaders, left = moves[:, context].astype(np.float32), moves[:, investable].astype(np.float32)
+    least = bound(SESSIONS * len(investable) * len(context))
+    stocks = np.arange(len(investable) if len(context) else 0)
+    chosen = _summed_terms(left, leaders) if len(stocks) else []
+    loadings = [_take(left, is_own, leaders, term) for term in chosen]
+    is_taken = np.zeros((len(stocks), len(context)), dtype=bool)
+    for _, stock, column in chosen:
+        is_taken[stock, column] = True
+    for _ in range(_MOST_LEADERS):
+        t = np.where(is_taken[stocks], 0.0, _single_t(left[:, stocks], leaders))
+        led = np.flatnonzero(t.max(axis=(0, 2), initial=0.0) > least)
+        for place in led:
+            row, cause = np.unravel_index(t[:, place].argmax(), t[:, place].shape)
+            term = int(row) + 1, int(stocks[place]), int(cause)
+            loadings.append(_take(left, is_own, leaders, term))
+            chosen.append(term)
+        stocks = stocks[led]
+    terms = [(sessions, stock, context[column]) for sessions, stock, column in chosen]
+    return np.array(terms, dtype=np.int64).reshape(-1, 3), np.array(loadings, dtype=np.float64)
+
+
+def _summed_terms(answers: Float32Array, leaders: Float32Array) -> list[Term]:
+    """Select the terms whose answers are spread over sessions: of columns and ages that are significant for a stock
+    among all of them, those that are significant for a stock among these."""
+    stocks = answers.shape[1]
+    single, summed = (t(answers, leaders).swapaxes(0, 1) for t in (_single_t, _summed_t))
+    least, most = bound(_AGES.stop * stocks * leaders.shape[1]), _SINGLE * single.max(axis=(1, 2))
+    found = set[tuple[int, int]]()
+    for stock in np.flatnonzero(summed.max(axis=(1, 2)) > np.maximum(most, least)).tolist():
+        place, column = np.unravel_index(summed[stock].argmax(), summed.shape[1:])
+        near = _AGES[int(place)]
+        ages = range(max(0, near - SESSIONS // 2), min(near + SESSIONS // 2, len(leaders) - 2) + 1)
+        t = [_robust_t(answers[:, stock], leaders[:, column], age) for age in ages]
+        if max(t) > least:
+            found.add((ages[int(np.argmax(t))], int(column)))
+    least = bound(stocks * len(found))
+    return [
+        (SESSIONS + 1 + age, stock, column)
+        for age, column in sorted(found)
+        for stock in range(stocks)
+        if _robust_t(answers[:, stock], leaders[:, column], age) > max(least, most[stock])
+    ]
+
+
+def after_leaders(moves: Float64Array, stocks: int, terms: Int64Array, loadings: Float64Array) -> Float64Array:
+    """Sum the answers that past (days, columns) moves have over the next sessions: (days, stocks), row t from moves up
+    to t only."""
+    total = np.zeros((len(moves), stocks))
+    for sessions in np.unique(terms[:, 0]):
+        is_now = terms[:, 0] == sessions
+        _, stock, column = terms[is_now].T
+        weights = np.zeros((moves.shape[1], stocks))
+        weights[column, stock] = loadings[is_now]
+        if sessions <= SESSIONS:
+            total += last_sum(moves @ weights, sessions)
+        else:
+            total += _later(moves, sessions - SESSIONS - 1) @ weights
+    return total
+
+
+def _single_t(answers: Float32Array, leaders: Float32Array) -> Float32Array:
+    """Return the (sessions, n, context) absolute t-statistics of (days, n) answers to earlier (days, context) moves.
+
+    With heteroskedasticity-consistent errors (White 1980).
+    """
+    t = np.zeros((SESSIONS, answers.shape[1], leaders.shape[1]), dtype=np.float32)
+    for lag in range(1, min(SESSIONS + 1, len(leaders))):
+        t[lag - 1] = _white_t(answers[lag:], leaders[:-lag])
+    return t
+
+
+def _summed_t(answers: Float32Array, leaders: Float32Array) -> Float32Array:
+    """Return likewise, (ages, n, context), those of answers that are spread over sessions."""
+    summed = last_sum(leaders.astype(np.float64), SESSIONS).astype(np.float32)
+    t = np.zeros((len(_AGES), answers.shape[1], leaders.shape[1]), dtype=np.float32)
+    for place, age in enumerate(_AGES):
+        if age + 1 < len(leaders):
+            t[place] = _white_t(answers[age + 1 :], summed[: -age - 1])
+    return t
+
+
+def _white_t(answers: Float32Array, causes: Float32Array) -> Float32Array:
+    t: Float32Array = ratio(answers.T @ causes, np.sqrt(answers.T**2 @ causes**2)).astype(np.float32)
+    return np.abs(t)
+
+
+def _robust_t(answers: Float32Array, cause: Float32Array, age: int) -> float:
+    """Return the absolute t-statistic of (days,) answers to moves of this age and those of the sessions before it."""
+    summed = last_sum(cause[:, None].astype(np.float64), SESSIONS)[:, 0]
+    return abs(autocorrelated_t(answers[age + 1 :] * summed[: -age - 1]))
+
+
+def _take(left: Float32Array, is_own: BoolArray, leaders: Float32Array, term: Term) -> float:
+    """Take what a term explains off the (days, n) answers that are left; return its loading."""
+    sessions, stock, column = term
+    cause = leaders[:, column : column + 1].astype(np.float64)
+    if sessions <= SESSIONS:
+        past, square = _later(cause, sessions), _later(cause**2, sessions)
+    else:
+        past, square = (_later(last_sum(own, SESSIONS), sessions - SESSIONS) for own in (cause, cause**2))
+        square /= SESSIONS
+    past, square, is_known = past[:, 0], square[:, 0], is_own[:, stock]
+    product = float(left[:, stock] @ past)
+    left[:, stock] -= is_known * past * (product / (is_known @ past**2))
+    return product / float(is_known @ square)
+
+
+def _later(values: Float64Array, days: int) -> Float64Array:
+    """Return values so many days later, 0 before."""
+    later = np.zeros(values.shape)
+    later[days:] = values[: len(values) - days]
+    return later

@@ -1,0 +1,51 @@
+"""What the searches for terms share: bounds on t-statistics that allow for the number of candidates, and sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from data.bank import Float64Array
+
+Int64Array = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+SESSIONS = 20
+"""Sessions that are forecast: the longest that a position is held by default."""
+SIGNIFICANCE = 0.05
+"""Family-wise significance level of each kind of impulse (two-sided, Bonferroni)."""
+_LAGS = 32
+"""Sessions over which errors may be correlated."""
+
+
+def bound(candidates: int, significance: float = SIGNIFICANCE) -> float:
+    """Return the critical t-statistic for so many candidates."""
+    return float(-norm.ppf(significance / 2.0 / max(candidates, 1)))
+
+
+def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Float64Array:
+    """Divide; 0 where the denominator is 0."""
+    found: Float64Array = np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0.0)
+    return found
+
+
+def last_sum(values: Float64Array, days: int) -> Float64Array:
+    """Sum (days, n) values over the last so many days."""
+    total = np.cumsum(values, axis=0)
+    total[days:] -= total[:-days].copy()
+    return total
+
+
+def autocorrelated_t(products: Float64Array) -> float:
+    """Return the t-statistic of a sum of (days,) products, whose errors may be autocorrelated.
+
+    Source: Newey and West (1987), "A simple, positive semi-definite, heteroskedasticity and autocorrelation consistent
+    covariance matrix".
+    """
+    variance = products @ products
+    for lag in range(1, min(_LAGS, len(products) - 1) + 1):
+        variance += 2.0 * (1.0 - lag / (_LAGS + 1)) * (products[lag:] @ products[:-lag])
+    return float(products.sum() / np.sqrt(variance)) if variance > 0.0 else 0.0
