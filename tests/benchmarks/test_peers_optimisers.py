@@ -49,9 +49,8 @@ def test_the_optimum_of_a_known_fitness_is_found(make: Callable[[int], Optimiser
     def fitness(points: np.ndarray) -> np.ndarray:
         return np.asarray(-np.square(points - best).sum(axis=1))
 
-    at_random = searched(
-        lambda points, _, count: np.random.default_rng(0).random((count, points.shape[1])), fitness, 12
-    )
+    rng = np.random.default_rng(0)
+    at_random = searched(lambda points, _, count: rng.random((count, points.shape[1])), fitness, 12)
     points = searched(make(0), fitness, 12)
     assert fitness(points).max() > 0.4 * fitness(at_random).max()
     assert abs(points[fitness(points).argmax(), genome.TARGET] - 0.75) < 0.13
@@ -94,9 +93,8 @@ def test_a_trainer_evaluates_what_was_proposed(make: Callable[[int], Optimiser])
         points, fitness = told[generation]
         genes = low + torch.from_numpy(points) * (high - low)
         if generation:
-            torch.testing.assert_close(
-                genes[2:], genome.within_bounds(low + torch.from_numpy(answers[-2]) * (high - low))
-            )
+            proposed = low + torch.from_numpy(answers[-2]) * (high - low)
+            torch.testing.assert_close(genes[2:], genome.within_bounds(proposed))
             assert {tuple(row) for row in elites.tolist()} <= {tuple(row) for row in played[-1][0].tolist()}
         for row, own in zip(genes, fitness, strict=True):
             match = (played[-1][0] - row).abs().amax(1).argmin()
@@ -110,13 +108,13 @@ def test_a_trainer_evaluates_what_was_proposed(make: Callable[[int], Optimiser])
 def test_every_peer_plays_unseen_paths(name: str) -> None:
     if "CMA" in name:
         pytest.importorskip("cmaes")
-    config = tiny_config("--generations", "2")
+    config = tiny_config("--generations", "2", "--population-size", "8")
     market, _ = training_market(config)
     learned = optimisers()[name](config, market, Budget(60))
     path = next(iter(UnseenPaths(paths=1, windows=3).each(config, market.stats)))
     profits = learned.play(path)
     assert profits.shape == (3,) and np.isfinite(profits).all()
-    assert learned.environment_steps == 2 * 4 * (2 + 1) * config.env.episode_steps
+    assert learned.environment_steps == 2 * 8 * (2 + 1) * config.env.episode_steps
 
 
 def test_seconds_are_an_upper_limit() -> None:
