@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.learning.unseen import UnseenPaths, training_market
 from benchmarks.peers.differentiable import SoftAccount, StockPolicy, rollouts, train
-from benchmarks.peers.networks import best_target, fit_networks, networks, scores_of
+from benchmarks.peers.networks import Learner, best_target, fit_networks, networks, scores_of
 from benchmarks.peers.peer import Budget
 from data.splits import Span
 from environment.portfolio import Portfolio
@@ -42,7 +42,7 @@ def test_networks_learn_a_law_that_is_no_line_and_nothing_from_noise() -> None:
     x = rng.standard_normal((3 * DAYS, STOCKS, INPUTS)).astype(np.float32)
     law = np.where(x[..., 0] * x[..., 1] > 0, 1.0, -1.0)
     scale = np.arange(1, len(TARGET_PERCENTS) + 1)[:, None, None]
-    for signal, least, most in ((1.0, 0.1, 0.51), (0.0, -0.02, 0.02)):
+    for signal, least, most in ((1.0, 0.1, 0.51), (0.0, -0.003, 0.02)):
         noise = rng.standard_normal((len(TARGET_PERCENTS), *law.shape))
         samples = samples_of((scale * (signal * law + noise)).astype(np.float32))
         found, deviation = fit_networks(samples, torch.from_numpy(x), spent_after(5 * 20), seeded())
@@ -51,6 +51,18 @@ def test_networks_learn_a_law_that_is_no_line_and_nothing_from_noise() -> None:
             known[held] = scores_of([network], torch.from_numpy(x[held]), deviation)
         for target in (0, 4):
             assert least < samples.explained(known[..., target], target) < most
+
+
+def test_a_network_is_what_it_was_when_it_was_best() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 128, INPUTS), torch.randn(2, 128, 1)
+    learner = Learner((x[0], y[0]), (x[1], y[1]))
+    at_first = learner.error()
+    for _ in range(60):
+        learner.epoch(seeded())
+    assert learner.bad_epochs > 0 and learner.error() > learner.least_error
+    learner.ready()
+    assert learner.error() == learner.least_error <= at_first
 
 
 def test_a_spent_budget_trains_no_network() -> None:
@@ -137,6 +149,26 @@ def test_training_finds_the_stock_that_rises() -> None:
     score, _ = policy.orders(x[0])
     assert int(score.argmax()) == 0 and max(looks) > 1.0
     assert float(play(env, policy.hard(x, TARGET_PERCENTS[4]), starts)[0].profit_percent.mean()) == max(looks)
+
+
+def test_the_policy_of_the_best_look_is_kept() -> None:
+    torch.manual_seed(0)
+    policy, calls, values = StockPolicy(1), iter(range(41)), iter([0.0, 3.0, 1.0, 2.0, *[1.0] * 9])
+    seen: list[tuple[float, float]] = []
+
+    def look() -> float:
+        seen.append((next(values), float(policy.orders(torch.ones(1))[0].detach())))
+        return seen[-1][0]
+
+    train(
+        policy,
+        lambda days, _: policy.orders(torch.ones(4, 1))[0],
+        look,
+        lambda: torch.zeros(4),
+        lambda: next(calls) / 40,
+    )
+    assert len({score for _, score in seen}) == len(seen) == 9
+    assert float(policy.orders(torch.ones(1))[0].detach()) == max(seen)[1]
 
 
 @pytest.mark.parametrize("name", [*networks(), *rollouts()])
