@@ -1,0 +1,92 @@
+"""Peers on equal terms: `python -m benchmarks.peers [--kinds KIND ...] [--peers PEER ...] [--json FILE]`.
+
+Every peer learns from the training days of the same paths, under the same rules and costs, for the same CPU seconds,
+and is played on the same windows of fresh paths. Further flags are settings of main.py over its quick profile. Results
+are appended to --json one by one; started again, the study goes on from there. `--table` and `--figure` only show
+what the file holds. Needs `pip install -r requirements-peers.txt`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.learning.markets import add_unseen_flags, unseen_of
+from benchmarks.learning.study import (
+    add_study_flags,
+    ending,
+    folder_of,
+    plus_minus,
+    read_results,
+    run_study,
+    seeds_of,
+    study_config,
+    study_executor,
+)
+from benchmarks.peers.course import REAL, Course
+from benchmarks.peers.figure import draw
+from benchmarks.peers.study import Row, experiments, peers, rows_of
+
+KINDS = ("momentum", "reversal", "regime", "spikes", "interaction", "agree", "ring", "pairs", "leak", "mixed", REAL)
+SECONDS = (30.0, 600.0)
+"""Budgets of those who learn as long as they may: that of a training of ours, and twenty times it."""
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Do the study, or show what it found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_study_flags(parser, "--seeds", seeds=5)
+    add_unseen_flags(parser)
+    parser.add_argument("--kinds", nargs="+", default=KINDS[:-1], choices=KINDS)
+    parser.add_argument("--peers", nargs="+", default=[*peers()], choices=[*peers()], metavar="PEER")
+    parser.add_argument("--seconds", nargs="+", type=float, default=SECONDS, help="CPU seconds, a run for each")
+    parser.add_argument("--files", nargs=2, type=Path, metavar=("PRICES", "LIST"), help="for the kind real")
+    parser.add_argument("--table", action="store_true", help="only print the table of --json")
+    parser.add_argument("--figure", type=Path, help="only draw the figure of --json")
+    arguments, rest = parser.parse_known_args(words)
+    with ending(parser):
+        if not (arguments.table or arguments.figure):
+            _study(arguments, rest)
+        rows = rows_of(read_results(arguments.json))
+        if arguments.figure:
+            draw(rows, arguments.figure)
+        else:
+            print("\n".join(markdown(rows)))
+
+
+def _study(arguments: argparse.Namespace, words: Sequence[str]) -> None:
+    with study_executor(arguments, folder_of(arguments.json)) as executor:
+        for kind in arguments.kinds:
+            files = tuple(arguments.files) if kind == REAL else None
+            config = study_config([*words, *([] if kind == REAL else ["--synthetic.kind", kind])])
+            jobs = [
+                job
+                for seed in seeds_of(arguments)
+                for job in experiments(
+                    Course(kind, replace(config, seed=seed, census_every=0), unseen_of(arguments), files),
+                    arguments.peers,
+                    arguments.seconds,
+                )
+            ]
+            for record in run_study(jobs, arguments.json, executor):
+                print(record["kind"], record["seed"], record["peer"], flush=True)
+
+
+def markdown(rows: Sequence[Row]) -> list[str]:
+    """Format the rows as a Markdown table, each kind's best first."""
+    lines = ["| market | policy | budget, CPU s | seeds | profit % | of the rule | ours above it by | CPU s | steps |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for row in sorted(rows, key=lambda row: (row.kind, -row.profit)):
+        budget = "" if row.budget_seconds is None else f"{row.budget_seconds:.0f}"
+        share, below = plus_minus(*row.of_rule), plus_minus(*row.below_ours)
+        lines.append(
+            f"| {row.kind} | {row.peer} | {budget} | {row.seeds} | {row.profit:.1f} | {share} | {below} | "
+            f"{row.cpu_seconds:.0f} | {row.steps:,.0f} |"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The study of peers: each learns from the same training path, and is played on the same unseen windows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.learning.baselines import fit_baselines
+from benchmarks.learning.markets import Budget as Generations
+from benchmarks.learning.markets import fit
+from benchmarks.learning.study import Experiment, Record, mean_interval
+from benchmarks.learning.unseen import tuned
+from benchmarks.peers.agents import deep_agents, tuned_agents
+from benchmarks.peers.course import Course
+from benchmarks.peers.finrl import finrl_ddpg
+from benchmarks.peers.peer import Array, Budget, Learned, Peer
+from data.market import Market
+from training.evaluation.baselines import ORACLE, RULE
+from utils.config.settings import settings_hash
+from utils.config.trader import Config
+from utils.memory.guard import peak_rss_mb
+
+OURS = "ours"
+"""The product's own training at the settings of the course."""
+BASELINES = "baselines"
+"""All of them at once: rules, ridge regression, LightGBM, and where they are known the planted rule and the oracle."""
+
+
+def ours(config: Config, market: Market, budget: Budget) -> Learned:
+    """Train the product's population for the generations of the settings, whatever the budget."""
+    trained = fit(config, market, Generations(generations=config.generations))
+    inputs, champion = trained.trainer.days.inputs, trained.trainer.champion
+
+    def play(path: Any) -> Array:
+        profits: Array = path.play_agent(champion, inputs.of(path.market)).summary.profit_percent.numpy()
+        return profits
+
+    return Learned(play, trained.environment_steps)
+
+
+def peers() -> dict[str, Peer]:
+    """Return all peers by name."""
+    return {OURS: ours, **deep_agents(), **tuned_agents(), "FinRL's DDPG": finrl_ddpg}
+
+
+def peer_job(peer: Peer, course: Course, budget: Budget) -> Record:
+    """Let a peer learn and play; return its profit by path, its CPU seconds, environment steps and peak memory."""
+    market, _ = course.training()
+    started = time.process_time()
+    learned = peer(course.config, market, budget)
+    spent = time.process_time() - started
+    profits = [float(learned.play(path).mean()) for path in course.paths(market)]
+    return {"by_path": profits, "steps": learned.environment_steps, "cpu_seconds": spent, "peak_mb": peak_rss_mb()}
+
+
+def baselines_job(course: Course) -> Record:
+    """Fit and play all baselines; return what `peer_job` does by name."""
+    market, scores = course.training()
+    planted = {} if scores is None else tuned(market, scores, course.config)
+    fitted = fit_baselines(market, course.config)
+    found: dict[str, list[float]] = {name: [] for name in (*planted, *fitted)}
+    for path in course.paths(market):
+        played = path.play_planted(planted) if planted else {}
+        played |= {name: path.play_rule(rule(path.market)) for name, (rule, _) in fitted.items()}
+        for name, profits in played.items():
+            found[name].append(float(profits.mean()))
+    seconds = dict.fromkeys(planted, 0.0) | {name: taken for name, (_, taken) in fitted.items()}
+    return {"policies": {n: {"by_path": p, "cpu_seconds": seconds[n], "steps": 0} for n, p in found.items()}}
+
+
+def experiments(course: Course, names: Sequence[str], budgets: Sequence[float]) -> list[Experiment]:
+    """Make a job of each peer and budget, and one of all baselines; what needs no budget is done once."""
+    key = {"study": "peers", "kind": course.kind, "seed": course.config.seed, **vars(course.unseen)}
+    key["settings"] = settings_hash(course.config)[:16]
+    known, jobs = peers(), [Experiment({**key, "peer": BASELINES}, partial(baselines_job, course))]
+    for name in names:
+        for seconds in budgets[: 1 if name == OURS else None]:
+            own = {**key, "peer": name} | ({} if name == OURS else {"budget_seconds": seconds})
+            jobs.append(Experiment(own, partial(peer_job, known[name], course, Budget(seconds))))
+    return jobs
+
+
+@dataclass(frozen=True)
+class Row:
+    """A peer on a kind of market with a budget: means over seeds, with half the width of their 95% intervals."""
+
+    kind: str
+    peer: str
+    budget_seconds: float | None
+    seeds: int
+    profit: float
+    of_rule: tuple[float, float]
+    below_ours: tuple[float, float]
+    """By how much of the rule's profit ours is above; by seed."""
+    cpu_seconds: float
+    steps: float
+    peak_mb: float | None
+
+
+def rows_of(records: Sequence[Record]) -> list[Row]:
+    """Sum up the records of a study: of shares of the rule where there is one, else of percent of the capital."""
+    flat = [own for record in records for own in _flat(record)]
+    rule = {_place(own): _profit(own) for own in flat if own["peer"] == RULE}
+    best = {_place(own): _profit(own) for own in flat if own["peer"] == OURS}
+    groups: dict[tuple[str, str, float | None], list[Record]] = {}
+    for own in flat:
+        groups.setdefault((own["kind"], own["peer"], own.get("budget_seconds")), []).append(own)
+    found = []
+    for (kind, peer, seconds), some in groups.items():
+        scale = [rule.get(_place(own), 1.0) for own in some]
+        shares = [_profit(own) / unit for own, unit in zip(some, scale, strict=True)]
+        known = [(own, unit) for own, unit in zip(some, scale, strict=True) if _place(own) in best]
+        below = [(best[_place(own)] - _profit(own)) / unit for own, unit in known]
+        found.append(
+            Row(
+                kind=kind,
+                peer=peer,
+                budget_seconds=seconds,
+                seeds=len(some),
+                profit=float(np.mean([_profit(own) for own in some])),
+                of_rule=mean_interval(shares),
+                below_ours=mean_interval(below),
+                cpu_seconds=float(np.mean([own["cpu_seconds"] for own in some])),
+                steps=float(np.mean([own["steps"] for own in some])),
+                peak_mb=max((own["peak_mb"] for own in some if "peak_mb" in own), default=None),
+            )
+        )
+    return found
+
+
+def _flat(record: Record) -> list[Record]:
+    """Return a record for each policy."""
+    if record["peer"] != BASELINES:
+        return [record]
+    policies: Mapping[str, Record] = record["policies"]
+    return [{**record, "peer": name, **found} for name, found in policies.items()]
+
+
+def _place(record: Record) -> tuple[str, int]:
+    return record["kind"], record["seed"]
+
+
+def _profit(record: Record) -> float:
+    return float(np.mean(record["by_path"]))
+
+
+PLANTED_POLICIES = (RULE, ORACLE)

@@ -1,0 +1,85 @@
+"""Peers: the lanes of Stable-Baselines3 trade as the environment does, budgets hold, and the table adds up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed: pip install -r requirements-peers.txt")
+
+from benchmarks.peers.agents import DeepAgent, profits
+from benchmarks.peers.lanes import InputsView, Lanes, raw_view
+from benchmarks.peers.peer import Budget
+from benchmarks.peers.study import rows_of
+from data.market import Market
+from environment.trading_env import TradingEnvironment
+from tests.tiny import learnable_market
+from utils.config.trader import Config, EnvironmentConfig, EvaluationConfig
+
+RULES = EnvironmentConfig(trading_days=12, settlement_days=4, max_holding_days=4)
+
+
+@pytest.fixture(scope="module")
+def market() -> Market:
+    return learnable_market(1)
+
+
+def test_lanes_trade_as_the_environment_does(market: Market) -> None:
+    """Rewards, the last observation and the profit of each lane are those of an environment of its own."""
+    first, rng = market.splits.train.first, np.random.default_rng(0)
+    starts = torch.tensor([first, first + 30])
+    lanes = Lanes(market, RULES, raw_view(market), 2, lambda count: starts)
+    env = TradingEnvironment.on(market, RULES)
+    actions = rng.uniform(-1, 1, (RULES.episode_steps, 2, 2 * lanes.stocks)).astype(np.float32)
+    lanes.reset()
+    steps = [lanes.step(action) for action in actions]
+    for lane, start in enumerate(starts.tolist()):
+        env.reset(start_idx=start, end_idx=start + RULES.episode_steps, trading_end_idx=start + RULES.trading_days)
+        for action, (_, reward, done, _infos) in zip(actions[:, lane], steps, strict=True):
+            pair = np.stack([(action[: lanes.stocks] + 1) * 5, 30 + 20 * action[lanes.stocks :]], axis=1)
+            seen, expected, terminated, _, _ = env.step(pair.astype(np.float32))
+            assert reward[lane] == pytest.approx(expected, abs=1e-5) and done[lane] == terminated
+        last = steps[-1][3][lane]["terminal_observation"]
+        np.testing.assert_array_equal(last[: seen["market"].size], seen["market"].ravel())
+        np.testing.assert_allclose(last[-3:], seen["account"], atol=1e-6)
+    found = lanes.profits(lambda observation: -np.ones((2, 2 * lanes.stocks)))
+    assert found.tolist() == [0.0, 0.0], "who orders nothing earns nothing"
+
+
+def test_inputs_of_a_later_day_change_nothing_before_it(market: Market) -> None:
+    view = InputsView.fit(market, RULES, 0)
+    seen = view(market)
+    assert np.isfinite(seen).all() and len(seen) == len(market.dates)
+    again = InputsView(view.inputs, view.weights, learnable_market(1), seen)(market)
+    after = market.splits.train.last + 1
+    np.testing.assert_allclose(seen[after:], again[after:], atol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["A2C", "CrossQ"])
+def test_a_deep_agent_stops_with_its_budget_and_plays(algorithm: str, market: Market) -> None:
+    config = Config(env=RULES, evaluation=EvaluationConfig(validation_windows=2))
+    learned = DeepAgent(algorithm, True, {"policy_kwargs": {"net_arch": [8]}})(config, market, Budget(0.3))
+    assert 0 < learned.environment_steps < 100_000
+    assert callable(profits)
+
+
+def test_the_table_gives_shares_of_the_rule_and_the_distance_to_ours() -> None:
+    baselines = {"planted rule": {"by_path": [8.0, 12.0], "cpu_seconds": 0.0, "steps": 0}}
+    place = {"kind": "ring", "seed": 0}
+    records = [
+        {**place, "peer": "baselines", "policies": baselines},
+        {**place, "peer": "ours", "by_path": [9.0, 9.0], "cpu_seconds": 20.0, "steps": 7, "peak_mb": 1.0},
+        {
+            **place,
+            "peer": "PPO",
+            "budget_seconds": 30.0,
+            "by_path": [1.0, 4.0],
+            "cpu_seconds": 31.0,
+            "steps": 5,
+            "peak_mb": 2.0,
+        },
+    ]
+    rows = {row.peer: row for row in rows_of(records)}
+    assert rows["ours"].of_rule[0] == pytest.approx(0.9) and rows["ours"].below_ours[0] == 0.0
+    assert rows["PPO"].of_rule[0] == pytest.approx(0.25) and rows["PPO"].below_ours[0] == pytest.approx(0.65)
