@@ -20,20 +20,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmarks.learning.unseen import UnseenPath, tuning_windows
-from benchmarks.peers.networks import best_target, perceptron
-from benchmarks.peers.peer import Array, Budget, Learned, Peer
+from benchmarks.peers.networks import best_target, our_inputs, perceptron
+from benchmarks.peers.peer import Array, Budget, Learned
 from data.market import Market
 from data.splits import random_windows, spaced_windows
 from environment.orders import Orders
 from environment.portfolio import Portfolio
 from training.evaluation.supervised import TUNING_WINDOWS, fit_ridge
-from training.forecasts.ridge import TrainingDays
-from training.forecasts.samples import Float32Array, Samples
+from training.forecasts.samples import Samples
 from training.rollout import Policy, play
 from utils.config.trader import Config, EnvironmentConfig
 from utils.runs.seeding import named_generator
@@ -53,21 +51,14 @@ _DUST = 1e-6
 class StockPolicy(nn.Module):
     """Scores and sizes of orders by the inputs of stocks, and a threshold by the state of the account."""
 
-    def __init__(self, inputs: int, begins_at: bool = False) -> None:
-        """Draw the networks, whose outputs begin at zero.
-
-        Args:
-            begins_at: the last input is a score that the network corrects.
-        """
+    def __init__(self, inputs: int) -> None:
         super().__init__()
-        self.begins_at = begins_at
         self.stocks, self.account = perceptron(inputs, 2), perceptron(2, 1)
 
     def orders(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return (..., n) scores, and sizes as shares of the largest order, of (..., n, inputs)."""
         score, size = self.stocks(x).unbind(-1)
         least = MIN_COEFFICIENT / MAX_COEFFICIENT
-        score = score + x[..., -1] if self.begins_at else score
         return score, least + (1 - least) * torch.sigmoid(size)
 
     def threshold(self, cash: Tensor, left: Tensor) -> Tensor:
@@ -196,52 +187,28 @@ def train(
     return updates
 
 
-@dataclass(frozen=True)
-class DifferentiableRollout:
-    """A policy trained through soft accounts, as a peer."""
+def differentiable_rollout(config: Config, market: Market, budget: Budget) -> Learned:
+    """Maximise profit on training windows until the budget is spent; keep what earned most on validation windows."""
+    begun, env = time.process_time(), Portfolio.on(market, config.env)
+    torch.manual_seed(config.seed)
+    samples, x, inputs_of = our_inputs(market, env)
+    ridge = fit_ridge(samples)
+    known = [ridge.ranker(target).out_of_fold(samples) for target in range(len(TARGET_PERCENTS))]
+    target = best_target(env, known, tuning_windows(market, config))
+    percent, policy = TARGET_PERCENTS[target], StockPolicy(x.shape[-1])
+    starts = spaced_windows(market.splits.validation, config.env.episode_steps, TUNING_WINDOWS)
+    draws = named_generator(config.seed, "windows")
+    updates = train(
+        policy,
+        partial(SoftAccount.of(env, samples, target).profit, policy, x),
+        lambda: float(play(env, policy.hard(x, percent), starts)[0].profit_percent.mean()),
+        partial(random_windows, market.splits.train, config.env.episode_steps, _WINDOWS, draws),
+        lambda: (time.process_time() - begun) / budget.seconds,
+    )
 
-    on_forecasts: bool
-    """Its scores correct the forecasts of a ridge regression."""
+    def play_path(path: UnseenPath) -> Array:
+        summary, _ = play(path.env, policy.hard(inputs_of(path.market), percent), path.starts)
+        profits: Array = summary.profit_percent.numpy()
+        return profits
 
-    def __call__(self, config: Config, market: Market, budget: Budget) -> Learned:
-        """Maximise profit on training windows until the budget is spent; keep what earned most in validation."""
-        begun, env = time.process_time(), Portfolio.on(market, config.env)
-        torch.manual_seed(config.seed)
-        days = TrainingDays.of(market, env)
-        samples, ridge = days.samples, fit_ridge(days.samples)
-        known = [ridge.ranker(target).out_of_fold(samples) for target in range(len(TARGET_PERCENTS))]
-        target = best_target(env, known, tuning_windows(market, config))
-        percent, forecast = TARGET_PERCENTS[target], ridge.ranker(target).fit(samples.train_days)
-        unit = float(np.nanstd(known[target]))
-
-        def seen(raw: Float32Array, scores: Array) -> Tensor:
-            x = days.inputs.for_networks(torch.from_numpy(raw))
-            return torch.cat((x, torch.from_numpy(scores / unit).float()[..., None]), -1) if self.on_forecasts else x
-
-        x = seen(samples.x, np.where(np.isfinite(known[target]), known[target], forecast(samples.x)))
-        starts = spaced_windows(market.splits.validation, config.env.episode_steps, TUNING_WINDOWS)
-        draws = named_generator(config.seed, "windows")
-        policy = StockPolicy(x.shape[-1], self.on_forecasts)
-        updates = train(
-            policy,
-            partial(SoftAccount.of(env, samples, target).profit, policy, x),
-            lambda: float(play(env, policy.hard(x, percent), starts)[0].profit_percent.mean()),
-            partial(random_windows, market.splits.train, config.env.episode_steps, _WINDOWS, draws),
-            lambda: (time.process_time() - begun) / budget.seconds,
-        )
-
-        def play_path(path: UnseenPath) -> Array:
-            raw = days.inputs.of(path.market)
-            summary, _ = play(path.env, policy.hard(seen(raw, forecast(raw)), percent), path.starts)
-            profits: Array = summary.profit_percent.numpy()
-            return profits
-
-        return Learned(play_path, updates * _WINDOWS * config.env.trading_days)
-
-
-def rollouts() -> dict[str, Peer]:
-    """Return the differentiable rollouts, on the product's inputs alone and on forecasts."""
-    return {
-        "differentiable rollout": DifferentiableRollout(on_forecasts=False),
-        "differentiable rollout, on forecasts": DifferentiableRollout(on_forecasts=True),
-    }
+    return Learned(play_path, updates * _WINDOWS * config.env.trading_days)

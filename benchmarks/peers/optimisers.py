@@ -169,9 +169,8 @@ class Population:
 
 
 def optimisers() -> dict[str, Peer]:
-    """Return the product itself and what else could search its genes."""
+    """Return the product without parts of itself, and what else could search its genes."""
     return {
-        "ours": Population(networks=True),
         "ours, no evolution": Population(networks=True, alter=keep_genes),
         "ours, random search": Population(networks=True, alter=search_by_lot),
         "ours, closed form": Population(networks=False),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.learning.unseen import UnseenPaths, training_market
-from benchmarks.peers.differentiable import SoftAccount, StockPolicy, rollouts, train
+from benchmarks.peers.differentiable import SoftAccount, StockPolicy, differentiable_rollout, train
 from benchmarks.peers.networks import Learner, best_target, fit_networks, networks, scores_of
 from benchmarks.peers.peer import Budget
 from data.splits import Span
@@ -22,6 +22,7 @@ from training.rollout import play
 from utils.spaces import TARGET_PERCENTS
 
 DAYS, STOCKS, INPUTS = 300, 5, 3
+PEERS = {**networks(), "differentiable rollout": differentiable_rollout}
 
 
 def samples_of(results: np.ndarray, longest: int = 4) -> Samples:
@@ -171,11 +172,11 @@ def test_the_policy_of_the_best_look_is_kept() -> None:
     assert float(policy.orders(torch.ones(1))[0].detach()) == max(seen)[1]
 
 
-@pytest.mark.parametrize("name", [*networks(), *rollouts()])
+@pytest.mark.parametrize("name", PEERS)
 def test_every_peer_plays_unseen_paths(name: str) -> None:
     config = tiny_config()
     market, _ = training_market(config)
-    learned = ({**networks(), **rollouts()})[name](config, market, Budget(0.5))
+    learned = PEERS[name](config, market, Budget(0.5))
     path = next(iter(UnseenPaths(paths=1, windows=3).each(config, market.stats)))
     profits = learned.play(path)
     assert profits.shape == (3,) and np.isfinite(profits).all()

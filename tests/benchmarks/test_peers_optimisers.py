@@ -104,7 +104,7 @@ def test_a_trainer_evaluates_what_was_proposed(make: Callable[[int], Optimiser])
     assert trainer.examined == 8 + 6 + 6
 
 
-@pytest.mark.parametrize("name", [name for name in optimisers() if name.startswith("closed")] + ["ours"])
+@pytest.mark.parametrize("name", optimisers())
 def test_every_peer_plays_unseen_paths(name: str) -> None:
     if "CMA" in name:
         pytest.importorskip("cmaes")
