@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -20,6 +21,7 @@ from tests.tiny import tiny_trainer
 from training.erl_trainer import ERLTrainer
 from training.rollout_worker import PopulationResults
 from utils.config.trader import EvolutionConfig, LearningConfig
+from utils.errors import ConfigError
 
 PACKAGES = {cma_es: "cmaes", cem: "numpy", tpe: "optuna"}
 MAKERS = pytest.mark.parametrize("make", PACKAGES)
@@ -115,6 +117,12 @@ def test_every_peer_plays_unseen_paths(name: str) -> None:
     profits = learned.play(path)
     assert profits.shape == (3,) and np.isfinite(profits).all()
     assert learned.environment_steps == 2 * 8 * (2 + 1) * config.env.episode_steps
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cmaes", None)
+    with pytest.raises(ConfigError, match=r"pip install -r requirements-peers\.txt"):
+        cma_es(0)
 
 
 def test_seconds_are_an_upper_limit() -> None:
