@@ -22,7 +22,7 @@ _HIGH = (*(2.0 for _ in GROUPS), len(TARGET_PERCENTS) - 1.0, 1.25)
 
 def random_genes(agents: int, generator: torch.Generator) -> Tensor:
     """Draw the genes of so many agents uniformly within their bounds."""
-    low, high = _bounds()
+    low, high = bounds()
     drawn = torch.rand(agents, len(GENES), generator=generator, dtype=torch.float64)
     return within_bounds(low + drawn * (high - low))
 
@@ -35,7 +35,7 @@ def cross(first: Tensor, second: Tensor, generator: torch.Generator) -> Tensor:
 
 def mutate(genes: Tensor, share: float, strength: float, generator: torch.Generator) -> Tensor:
     """Move a share of the genes by Gaussian steps of this deviation, relative to the width of their bounds."""
-    low, high = _bounds()
+    low, high = bounds()
     is_moved = torch.rand(genes.shape, generator=generator) < share
     step = strength * (high - low) * torch.randn(genes.shape, generator=generator, dtype=torch.float64)
     return within_bounds(torch.where(is_moved, genes + step, genes))
@@ -53,12 +53,13 @@ def mutate_feature_groups(feature_groups: Tensor, is_child: Tensor, share: float
 
 def within_bounds(genes: Tensor) -> Tensor:
     """Reflect genes at their bounds, so that they do not accumulate there; round the target."""
-    low, high = _bounds()
+    low, high = bounds()
     genes = low + (genes - low).abs()
     genes = torch.maximum(high - (high - genes).abs(), low)
     genes[:, TARGET] = genes[:, TARGET].round()
     return genes
 
 
-def _bounds() -> tuple[Tensor, Tensor]:
+def bounds() -> tuple[Tensor, Tensor]:
+    """Return the smallest and the largest value of each gene, (genes,) each."""
     return torch.tensor(_LOW, dtype=torch.float64), torch.tensor(_HIGH, dtype=torch.float64)

@@ -58,7 +58,7 @@ def test_a_step_beyond_a_bound_comes_back_from_it(seed: int) -> None:
     generator = seeded(seed)
     genes = random_genes(50, generator)
     assert torch.equal(within_bounds(genes.clone()), genes)
-    low, high = (bound.expand_as(genes) for bound in genome._bounds())
+    low, high = (bound.expand_as(genes) for bound in genome.bounds())
     for far in (-1e9, 1e9):
         assert are_within_bounds(within_bounds(torch.full_like(genes, far)))
     step = 0.4 * (high - low) * torch.rand(genes.shape, generator=generator, dtype=torch.float64)

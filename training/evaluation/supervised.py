@@ -232,7 +232,7 @@ def fit_supervised(market: Market, env: Portfolio, *, refit_days: int = 0) -> di
         last = len(market.dates) - 1 if refit_days else market.splits.train.last
         samples = Samples.of(inputs.of(market), env, market.splits.train, last)
         samples.require_enough()
-        inputs, samples, ridge = _with_context(market, inputs, samples)
+        inputs, samples, ridge = with_context(market, inputs, samples)
     except DataError as error:
         logger.warning("the baselines %s and %s are left out: %s", RIDGE, LIGHTGBM, error)
         return {}
@@ -259,7 +259,7 @@ def fit_supervised(market: Market, env: Portfolio, *, refit_days: int = 0) -> di
     return found
 
 
-def _with_context(market: Market, inputs: BankInputs, samples: Samples) -> tuple[BankInputs, Samples, Ridge]:
+def with_context(market: Market, inputs: BankInputs, samples: Samples) -> tuple[BankInputs, Samples, Ridge]:
     """Add context terms one by one, as long as one is significant and lowers the out-of-fold error.
 
     Orthogonal matching pursuit (Pati et al. 1993) on out-of-fold residuals.

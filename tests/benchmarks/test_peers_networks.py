@@ -1,0 +1,184 @@
+"""Networks as peers: they learn what is planted, stop in time, and soft accounts become real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.learning.unseen import UnseenPaths, training_market
+from benchmarks.peers.differentiable import SoftAccount, StockPolicy, differentiable_rollout, train
+from benchmarks.peers.networks import Learner, best_target, fit_networks, networks, scores_of
+from benchmarks.peers.peer import Budget
+from data.splits import Span
+from environment.portfolio import Portfolio
+from tests.benchmarks.study_cases import tiny_config
+from tests.tiny import random_world, seeded, tiny_rules, trending_panel, world_of
+from training.forecasts.samples import Samples
+from training.rollout import play
+from utils.spaces import TARGET_PERCENTS
+
+DAYS, STOCKS, INPUTS = 300, 5, 3
+PEERS = {**networks(), "differentiable rollout": differentiable_rollout}
+
+
+def samples_of(results: np.ndarray, longest: int = 4) -> Samples:
+    """Results at all targets of days 0 to 299, all known."""
+    days, stocks = results.shape[-2:]
+    return Samples(np.zeros((days, stocks, INPUTS), np.float32), results, Span(0, days - 1), longest)
+
+
+def spent_after(calls: int) -> Callable[[], bool]:
+    """A budget that is spent when it was asked for so often."""
+    left = iter(range(calls))
+    return lambda: next(left, None) is None
+
+
+def test_networks_learn_a_law_that_is_no_line_and_nothing_from_noise() -> None:
+    rng = np.random.default_rng(0)
+    torch.manual_seed(0)
+    x = rng.standard_normal((3 * DAYS, STOCKS, INPUTS)).astype(np.float32)
+    law = np.where(x[..., 0] * x[..., 1] > 0, 1.0, -1.0)
+    scale = np.arange(1, len(TARGET_PERCENTS) + 1)[:, None, None]
+    for signal, least, most in ((1.0, 0.1, 0.51), (0.0, -0.003, 0.02)):
+        noise = rng.standard_normal((len(TARGET_PERCENTS), *law.shape))
+        samples = samples_of((scale * (signal * law + noise)).astype(np.float32))
+        found, deviation = fit_networks(samples, torch.from_numpy(x), spent_after(5 * 20), seeded())
+        known = np.full((*law.shape, len(TARGET_PERCENTS)), np.nan)
+        for network, (_, held) in zip(found, samples.folds, strict=True):
+            known[held] = scores_of([network], torch.from_numpy(x[held]), deviation)
+        for target in (0, 4):
+            assert least < samples.explained(known[..., target], target) < most
+
+
+def test_a_network_is_what_it_was_when_it_was_best() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 128, INPUTS), torch.randn(2, 128, 1)
+    learner = Learner((x[0], y[0]), (x[1], y[1]))
+    at_first = learner.error()
+    for _ in range(60):
+        learner.epoch(seeded())
+    assert learner.bad_epochs > 0 and learner.error() > learner.least_error
+    learner.ready()
+    assert learner.error() == learner.least_error <= at_first
+
+
+def test_a_spent_budget_trains_no_network() -> None:
+    samples = samples_of(np.ones((len(TARGET_PERCENTS), DAYS, STOCKS), np.float32))
+    found, deviation = fit_networks(samples, torch.zeros(DAYS, STOCKS, INPUTS), lambda: True, seeded())
+    assert not scores_of(found, torch.randn(4, STOCKS, INPUTS), deviation).any()
+
+
+def test_the_best_target_is_the_one_that_earns_most() -> None:
+    """Stocks that jump once and come back: only a low target keeps the gain."""
+    returns = np.zeros((60, 2))
+    returns[3::6], returns[4::6] = 0.12, -0.12
+    close = 50 * np.exp(returns.cumsum(axis=0))
+    panel = np.stack((np.roll(close, 1, 0), close, np.minimum(close, np.roll(close, 1, 0)), close), axis=-1)
+    panel[0] = 50
+    world = world_of(panel.astype(np.float32))
+    scores = np.ones((60, 2))
+    assert best_target(world.env, [scores] * len(TARGET_PERCENTS), world.starts(4)) == 0
+
+
+@pytest.mark.parametrize(("orders", "stake"), [(1, 4.0), (1, 8.0), (2, 1.0)])
+def test_a_cold_soft_account_is_the_account(orders: int, stake: float) -> None:
+    """With random policies: where cash runs out, and where two orders a day are placed."""
+    rules = tiny_rules(max_new_positions_per_day=orders, stake_percent=stake)
+    world = world_of(trending_panel(np.zeros(6), 120, noise=0.05), rules=rules)
+    env, train_span = world.env, world.market.splits.train
+    x = torch.randn(world.days, world.stocks, INPUTS, generator=seeded(1))
+    samples = Samples.of(x.numpy(), env, train_span, train_span.last)
+    starts, gaps = world.starts(12).clamp(max=world.days - 12), []
+    for target in (0, 4):
+        account = SoftAccount.of(env, samples, target)
+        for seed in range(3):
+            policy = random_policy(seed)
+            hard = play(env, policy.hard(x, TARGET_PERCENTS[target]), starts)[0].profit_percent
+            with torch.no_grad():
+                soft = {t: account.profit(policy, x, starts, t).double() for t in (1e-4, 1.0)}
+            assert hard.abs().max() > 0.2
+            torch.testing.assert_close(soft[1e-4], hard, rtol=1e-3, atol=1e-3)
+            gaps.append(float((soft[1.0] - hard).abs().mean()))
+    assert max(gaps) > 0.1
+
+
+def random_policy(seed: int) -> StockPolicy:
+    """A policy with random last layers, so that it orders some stocks on some days."""
+    torch.manual_seed(seed)
+    policy = StockPolicy(INPUTS).eval()
+    for part in (policy.stocks, policy.account):
+        torch.nn.init.normal_(part[-1].weight, std=2.0)  # type: ignore[arg-type]
+    return policy
+
+
+def test_a_soft_account_never_spends_more_than_it_has() -> None:
+    world = random_world(rules=tiny_rules(stake_percent=10.0, max_new_positions_per_day=2), days=60)
+    span = world.market.splits.train
+    x = torch.randn(world.days, world.stocks, INPUTS, generator=seeded(1))
+    account = SoftAccount.of(world.env, Samples.of(x.numpy(), world.env, span, span.last), 0)
+    lost = replace(account, result=torch.full_like(account.result, -1.0), paid=torch.zeros_like(account.paid))
+    profit = lost.profit(random_policy(0), x, world.starts(8), 1.0)
+    assert ((profit >= -100.001) & (profit < 0)).all()
+
+
+def test_training_finds_the_stock_that_rises() -> None:
+    """The one input tells which; the best policy of all looks is kept, and the budget ends the training."""
+    world = world_of(trending_panel([0.02, 0.0, -0.02], 100), rules=tiny_rules())
+    span, env = world.market.splits.train, world.env
+    x = torch.tensor([1.0, 0.0, -1.0])[:, None].expand(world.days, 3, 1)
+    account = SoftAccount.of(env, Samples.of(x.numpy(), env, span, span.last), 4)
+    torch.manual_seed(0)
+    policy, starts, calls = StockPolicy(1), world.starts(8), iter(range(41))
+    looks: list[float] = []
+
+    def look() -> float:
+        looks.append(float(play(env, policy.hard(x, TARGET_PERCENTS[4]), starts)[0].profit_percent.mean()))
+        return looks[-1]
+
+    updates = train(
+        policy,
+        lambda days, temperature: account.profit(policy, x, days, temperature),
+        look,
+        lambda: world.starts(4),
+        lambda: next(calls) / 40,
+    )
+    assert updates == 40 and looks[0] == 0.0
+    score, _ = policy.orders(x[0])
+    assert int(score.argmax()) == 0 and max(looks) > 1.0
+    assert float(play(env, policy.hard(x, TARGET_PERCENTS[4]), starts)[0].profit_percent.mean()) == max(looks)
+
+
+def test_the_policy_of_the_best_look_is_kept() -> None:
+    torch.manual_seed(0)
+    policy, calls, values = StockPolicy(1), iter(range(41)), iter([0.0, 3.0, 1.0, 2.0, *[1.0] * 9])
+    seen: list[tuple[float, float]] = []
+
+    def look() -> float:
+        seen.append((next(values), float(policy.orders(torch.ones(1))[0].detach())))
+        return seen[-1][0]
+
+    train(
+        policy,
+        lambda days, _: policy.orders(torch.ones(4, 1))[0],
+        look,
+        lambda: torch.zeros(4),
+        lambda: next(calls) / 40,
+    )
+    assert len({score for _, score in seen}) == len(seen) == 9
+    assert float(policy.orders(torch.ones(1))[0].detach()) == max(seen)[1]
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_every_peer_plays_unseen_paths(name: str) -> None:
+    config = tiny_config()
+    market, _ = training_market(config)
+    learned = PEERS[name](config, market, Budget(0.5))
+    path = next(iter(UnseenPaths(paths=1, windows=3).each(config, market.stats)))
+    profits = learned.play(path)
+    assert profits.shape == (3,) and np.isfinite(profits).all()
+    assert np.array_equal(profits, learned.play(path))
+    assert Portfolio.on(market, config.env).orders_per_day == 1 and learned.environment_steps >= 0
