@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from benchmarks.learning.baselines import fit_baselines
-from benchmarks.learning.markets import Budget as Generations
-from benchmarks.learning.markets import fit
 from benchmarks.learning.study import Experiment, Record, mean_interval
 from benchmarks.learning.unseen import tuned
-from benchmarks.peers.agents import deep_agents, tuned_agents
 from benchmarks.peers.course import Course
-from benchmarks.peers.finrl import finrl_ddpg
-from benchmarks.peers.peer import Array, Budget, Learned, Peer
-from data.market import Market
+from benchmarks.peers.deep.agents import deep_agents, tuned_agents
+from benchmarks.peers.deep.finrl import finrl_ddpg
+from benchmarks.peers.differentiable import differentiable_rollout
+from benchmarks.peers.networks import networks
+from benchmarks.peers.optimisers import Population, optimisers
+from benchmarks.peers.peer import Budget, Peer
 from training.evaluation.baselines import ORACLE, RULE
 from utils.config.settings import settings_hash
-from utils.config.trader import Config
 from utils.memory.guard import peak_rss_mb
 
 OURS = "ours"
@@ -31,21 +30,15 @@ BASELINES = "baselines"
 """All of them at once: rules, ridge regression, LightGBM, and where they are known the planted rule and the oracle."""
 
 
-def ours(config: Config, market: Market, budget: Budget) -> Learned:
-    """Train the product's population for the generations of the settings, whatever the budget."""
-    trained = fit(config, market, Generations(generations=config.generations))
-    inputs, champion = trained.trainer.days.inputs, trained.trainer.champion
-
-    def play(path: Any) -> Array:
-        profits: Array = path.play_agent(champion, inputs.of(path.market)).summary.profit_percent.numpy()
-        return profits
-
-    return Learned(play, trained.environment_steps)
-
-
 def peers() -> dict[str, Peer]:
     """Return all peers by name."""
-    return {OURS: ours, **deep_agents(), **tuned_agents(), "FinRL's DDPG": finrl_ddpg}
+    deep: dict[str, Peer] = {**deep_agents(), **tuned_agents(), "FinRL's DDPG": finrl_ddpg}
+    return {**by_generations(), **networks(), "differentiable rollout": differentiable_rollout, **deep}
+
+
+def by_generations() -> dict[str, Peer]:
+    """Return those that train for the generations of the settings, whatever the budget."""
+    return {OURS: Population(networks=True), **optimisers()}
 
 
 def peer_job(peer: Peer, course: Course, budget: Budget) -> Record:
@@ -77,10 +70,15 @@ def experiments(course: Course, names: Sequence[str], budgets: Sequence[float]) 
     """Make a job of each peer and budget, and one of all baselines; what needs no budget is done once."""
     key = {"study": "peers", "kind": course.kind, "seed": course.config.seed, **vars(course.unseen)}
     key["settings"] = settings_hash(course.config)[:16]
-    known, jobs = peers(), [Experiment({**key, "peer": BASELINES}, partial(baselines_job, course))]
+    known, free = peers(), by_generations()
+    jobs = [Experiment({**key, "peer": BASELINES}, partial(baselines_job, course))]
     for name in names:
-        for seconds in budgets[: 1 if name == OURS else None]:
-            own = {**key, "peer": name} | ({} if name == OURS else {"budget_seconds": seconds})
+        if name in free:
+            task = partial(peer_job, free[name], course, Budget(math.inf))
+            jobs.append(Experiment({**key, "peer": name}, task))
+            continue
+        for seconds in budgets:
+            own = {**key, "peer": name, "budget_seconds": seconds}
             jobs.append(Experiment(own, partial(peer_job, known[name], course, Budget(seconds))))
     return jobs
 

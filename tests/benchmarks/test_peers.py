@@ -8,9 +8,9 @@ import torch
 
 pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed: pip install -r requirements-peers.txt")
 
-from benchmarks.peers.agents import DeepAgent
-from benchmarks.peers.flat import FlatLanes, InputsView, profits, raw_view
-from benchmarks.peers.lanes import Lanes
+from benchmarks.peers.deep.agents import DeepAgent
+from benchmarks.peers.deep.flat import FlatLanes, InputsView, profits, raw_view
+from benchmarks.peers.deep.lanes import Lanes
 from benchmarks.peers.peer import Budget
 from benchmarks.peers.study import rows_of
 from data.market import Market

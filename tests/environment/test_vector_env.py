@@ -124,7 +124,7 @@ def test_what_it_cannot_do_is_refused(market: Market) -> None:
 
 def test_stable_baselines3_trains_on_the_lanes(market: Market) -> None:
     """PPO steps all lanes at once, through ends of episodes, and its buffer holds what the vector environment gave."""
-    sb3, peers = pytest.importorskip("stable_baselines3"), pytest.importorskip("benchmarks.peers.lanes")
+    sb3, peers = pytest.importorskip("stable_baselines3"), pytest.importorskip("benchmarks.peers.deep.lanes")
     lanes = peers.Lanes(environment_of(market), LANES, DAYS)
     lanes.seed(3)
     model = sb3.PPO("MultiInputPolicy", lanes, n_steps=2 * STEPS, batch_size=54, n_epochs=1, seed=3, device="cpu")

@@ -19,8 +19,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import NormalActionNoise
 
 from benchmarks.learning.unseen import UnseenPath
-from benchmarks.peers.flat import Act, FlatLanes, Float32Array, InputsView, View, profits, raw_view
-from benchmarks.peers.lanes import Lanes
+from benchmarks.peers.deep.flat import Act, FlatLanes, Float32Array, InputsView, View, profits, raw_view
+from benchmarks.peers.deep.lanes import Lanes
 from benchmarks.peers.peer import Array, Budget, Learned
 from data.market import Market
 from data.splits import spaced_windows
@@ -46,7 +46,7 @@ NOISE = 0.1
 LOOKS = 4
 """Evenly spaced evaluations on validation windows in a budget; the best agent is kept."""
 TUNED = Path(__file__).with_name("tuned.json")
-"""Settings that `benchmarks.peers.tune` found."""
+"""Settings that `benchmarks.peers.deep.tune` found."""
 
 
 @dataclass(frozen=True)

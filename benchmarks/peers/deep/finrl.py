@@ -18,7 +18,7 @@ import stable_baselines3 as sb3
 import talib
 
 from benchmarks.learning.unseen import UnseenPath
-from benchmarks.peers.agents import Keeper
+from benchmarks.peers.deep.agents import Keeper
 from benchmarks.peers.peer import Array, Budget, Learned
 from data.features import CLOSE, HIGH, LOW
 from data.market import Market

@@ -1,4 +1,4 @@
-"""Settings of the deep agents by search: `python -m benchmarks.peers.tune [--peers PEER ...] [--trials 20]`.
+"""Settings of the deep agents by search: `python -m benchmarks.peers.deep.tune [--peers PEER ...] [--trials 20]`.
 
 Optuna (Akiba et al. 2019) tries settings on a training path of another seed than those of the study; a trial's value is
 what the agent earns on the validation windows. The best ones are written to `tuned.json`, which the study reads.
@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.learning.study import ending, study_config
 from benchmarks.learning.unseen import training_market
-from benchmarks.peers.agents import ON_POLICY, TUNED, DeepAgent, deep_agents
+from benchmarks.peers.deep.agents import ON_POLICY, TUNED, DeepAgent, deep_agents
 from benchmarks.peers.peer import Budget
 from data.market import Market
 from utils.config.trader import Config

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnvWrapper
 from torch import Tensor
 
-from benchmarks.peers.lanes import Lanes
+from benchmarks.peers.deep.lanes import Lanes
 from data.features import NUM_FEATURES, observed_features
 from data.market import Market
 from environment.trading_env import Observation, TradingEnvironment
