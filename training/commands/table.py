@@ -28,8 +28,8 @@ ENVIRONMENT = {
     "CLOUD_PROJECT": "Google Cloud project of the bucket, if the credentials name none.",
     "GOOGLE_APPLICATION_CREDENTIALS": "Path of the key file for the bucket.",
     "GOOGLE_APPLICATION_CREDENTIALS_JSON": "Contents of that file, where a machine is given secrets as variables.",
-    "BOX_VOLUME": "Volume of a rented machine, below which runs and data lie; default: /workspace.",
-    "SERVE_TOKEN": "Token of `serve`; default: a new one each time.",
+    "BOX_VOLUME": "Volume of a rented machine, if it is not /workspace: runs and data lie below it.",
+    "SERVE_TOKEN": "Token of `serve`, which else makes a new one each time.",
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used; empty: none.",
     "NO_COLOR": "If set, messages on a terminal have no colour.",
 }
