@@ -56,7 +56,7 @@ def malformed_files() -> Row:
 
 def _parquet(root: Path) -> list[Ended]:
     words, path = [*flags(root), "--data", str(root / "spoilt.parquet")], root / "spoilt.parquet"
-    good = bars_frame(synthetic_market(SyntheticConfig(days=300, stocks=6), seed=1))
+    good = bars_frame(synthetic_market(SyntheticConfig(kind="momentum", days=300, stocks=6), seed=1))
     ended = []
     for spoil in FRAMES.values():
         spoil(good).to_parquet(path)

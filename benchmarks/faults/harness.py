@@ -30,6 +30,7 @@ plot_every = 100
 [split]
 context_window_days = 16
 [synthetic]
+kind = "momentum"
 days = 300
 stocks = 6
 [env]

@@ -34,14 +34,14 @@ HOLDING, WARM_UP = 20, 250
 spaces = st.one_of(
     st.builds(
         lambda life, drift, noise: momentum_space(
-            SyntheticConfig(drift_half_life_days=life, drift_std=drift, daily_noise=noise)
+            SyntheticConfig(kind="momentum", drift_half_life_days=life, drift_std=drift, daily_noise=noise)
         ),
         st.floats(0.5, 40.0),
         st.floats(0.0005, 0.02),
         st.floats(0.001, 0.05),
     ),
     st.builds(
-        lambda life, share, noise, common: Transient(share, life, common).space(SyntheticConfig(daily_noise=noise)),
+        lambda life, share, noise, common: Transient(share, life, common).space(SyntheticConfig(kind="momentum", daily_noise=noise)),
         st.floats(1.0, 40.0),
         st.floats(0.05, 0.95),
         st.floats(0.001, 0.05),
@@ -66,7 +66,7 @@ def test_the_gain_is_the_limit_of_the_riccati_iteration(space: StateSpace) -> No
 @settings(deadline=None)
 @given(st.floats(1e-3, 1e15), st.floats(1e-6, 1e3))
 def test_the_gain_stays_a_share_at_the_extremes(half_life: float, ratio: float) -> None:
-    config = SyntheticConfig(drift_half_life_days=half_life, drift_std=ratio * 0.014)
+    config = SyntheticConfig(kind="momentum", drift_half_life_days=half_life, drift_std=ratio * 0.014)
     space = momentum_space(config)
     assert 0 <= space.gain < 1
     assert 0 < space.prediction_variance <= config.drift_std**2 * (1 + 1e-12)
@@ -106,7 +106,7 @@ def markets() -> dict[str, SyntheticMarket]:
 @pytest.mark.parametrize(
     ("kind", "space"),
     [
-        ("momentum", momentum_space(SyntheticConfig())),
+        ("momentum", momentum_space(SyntheticConfig(kind="momentum"))),
         ("reversal", REVERSAL.space(SyntheticConfig())),
         ("value", VALUE.space(SyntheticConfig())),
     ],
@@ -199,7 +199,7 @@ def test_the_oracle_sees_no_later_noise(kind: MarketKind, seed: int, last: int) 
 
 @pytest.mark.parametrize("missing", [np.nan, 0.0])
 def test_a_day_without_a_bar_only_predicts(missing: float) -> None:
-    config = SyntheticConfig(days=30, stocks=2)
+    config = SyntheticConfig(kind="momentum", days=30, stocks=2)
     close = synthetic_market(config, 9).close
     whole = rule_scores(config, close, 1)
     close[15, 0] = missing

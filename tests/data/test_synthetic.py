@@ -28,7 +28,7 @@ from utils.config.trader import MarketKind, SyntheticConfig
 Array = npt.NDArray[np.float64]
 
 ARRAYS = [field.name for field in fields(SyntheticMarket) if field.name not in ("tickers", "stocks")]
-CONFIG = SyntheticConfig(days=2400, stocks=60)
+CONFIG = SyntheticConfig(kind="momentum", days=2400, stocks=60)
 
 configs = st.builds(
     SyntheticConfig,
@@ -80,22 +80,22 @@ def test_a_seed_gives_one_market_and_another_seed_another(config: SyntheticConfi
 
 
 def test_seed_0_gives_these_prices_everywhere() -> None:
-    market = synthetic_market(SyntheticConfig(days=3, stocks=2), seed=0)
+    market = synthetic_market(SyntheticConfig(kind="momentum", days=3, stocks=2), seed=0)
     close = [[140.1890869140625, 24.411264419555664], [141.4796905517578, 24.535045623779297]]
     assert market.close[:2] == pytest.approx(np.array(close), rel=1e-6)
     assert market.high[2] == pytest.approx(np.array([142.3153533935547, 24.80287742614746]), rel=1e-6)
 
 
 def test_tickers_and_dates_ascend() -> None:
-    market = synthetic_market(SyntheticConfig(days=8, stocks=1001), seed=0)
+    market = synthetic_market(SyntheticConfig(kind="momentum", days=8, stocks=1001), seed=0)
     assert market.tickers == sorted(set(market.tickers)) and market.tickers[:2] == ["S0000", "S0001"]
-    assert synthetic_market(SyntheticConfig(days=2, stocks=40), 0).tickers[-1] == "S039"
+    assert synthetic_market(SyntheticConfig(kind="momentum", days=2, stocks=40), 0).tickers[-1] == "S039"
     assert np.is_busday(market.dates).all()
     assert np.busday_count(market.dates[:-1], market.dates[1:]).tolist() == [1] * 7
 
 
 def test_the_loader_gets_the_same_prices() -> None:
-    market = synthetic_market(SyntheticConfig(days=90, stocks=3), seed=5)
+    market = synthetic_market(SyntheticConfig(kind="momentum", days=90, stocks=3), seed=5)
     loader = StockDataLoader.from_frame(bars_frame(market))
     loader.load_and_prepare()
     assert loader.tickers == market.tickers
@@ -123,7 +123,7 @@ def test_drift_foretells_the_next_return_and_lasts_as_long_as_said(market: Synth
 
 
 def test_the_first_drift_is_as_large_as_any() -> None:
-    config = SyntheticConfig(days=2, stocks=10_000)
+    config = SyntheticConfig(kind="momentum", days=2, stocks=10_000)
     assert synthetic_market(config, 1).drift[0].std() == pytest.approx(config.drift_std, rel=0.04)
 
 
@@ -142,7 +142,7 @@ def test_drift_does_not_see_the_noise_of_later_days(kind: MarketKind, seed: int,
 
 
 def test_momentum_without_drift_is_the_martingale() -> None:
-    config = SyntheticConfig(days=50, stocks=4, drift_std=0.0)
+    config = SyntheticConfig(kind="momentum", days=50, stocks=4, drift_std=0.0)
     momentum, martingale = (synthetic_market(replace(config, kind=kind), 3) for kind in ("momentum", "martingale"))
     assert all((getattr(momentum, name) == getattr(martingale, name)).all() for name in ARRAYS)
     assert (martingale.drift == 0).all()
@@ -160,7 +160,7 @@ def test_a_martingale_grows_by_nothing_from_close_or_open(sessions: int) -> None
 
 
 def test_momentum_is_fair_over_a_usual_trade() -> None:
-    config = SyntheticConfig(days=600, stocks=2000, drift_std=0.008)
+    config = SyntheticConfig(kind="momentum", days=600, stocks=2000, drift_std=0.008)
     market = synthetic_market(config, 4)
     growth = (market.close[FAIR_SESSIONS:] / market.close[:-FAIR_SESSIONS] - 1).mean(axis=0)
     assert growth.mean() == pytest.approx(0.0, abs=4 * standard_error(growth))

@@ -86,7 +86,7 @@ class DataConfig:
 class SyntheticConfig:
     """The built-in market, used when there is no data file."""
 
-    kind: MarketKind = "momentum"
+    kind: MarketKind = "mixed"
     """Planted structure: `momentum`, `reversal` (short term), `lead-lag` (a column that may not be bought
     leads some stocks), `regime` (all rise or all fall), `value` (stocks return to a slow anchor), `bursts` (rare
     strong drifts after extreme news; brings --env.stake-percent 5, at which two positions fill the account),

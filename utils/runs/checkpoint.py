@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 State = dict[str, dict[str, Any]]
 Encoded = dict[str, tuple[dict[str, Tensor], bytes]]  # by name of a part, its tensors and the JSON of the rest
-SCHEMA = 7  # version of the content of a state; no version reads another's
+SCHEMA = 8  # version of the content of a state; no version reads another's
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 
