@@ -24,7 +24,9 @@ SMALL = ["--profile=quick", "--generations=1", "--population-size=4", "--evaluat
 
 def main() -> None:
     """Train on the first 1,500 sessions, save the champion, load it and print its orders 20 sessions later."""
-    prices = bars_frame(synthetic_market(SyntheticConfig(kind="momentum", days=1520, stocks=12), seed=3))  # or a file of your own
+    prices = bars_frame(
+        synthetic_market(SyntheticConfig(kind="momentum", days=1520, stocks=12), seed=3)
+    )  # or a file of your own
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         known, later = folder / "known.parquet", folder / "later.parquet"

@@ -37,7 +37,9 @@ def momentum_action(market: Market, day: int, candidates: NDArray[np.bool_]) -> 
 def main() -> None:
     """Play one episode on validation days and print its summary."""
     rules = EnvironmentConfig()
-    market, _ = built_in_market(SyntheticConfig(kind="momentum", days=2000, stocks=20), DataConfig(context_window_days=64), rules)
+    market, _ = built_in_market(
+        SyntheticConfig(kind="momentum", days=2000, stocks=20), DataConfig(context_window_days=64), rules
+    )
     first = market.splits.validation.first
     window = (first, first + rules.episode_steps, first + rules.trading_days)
     columns = market.investable_columns

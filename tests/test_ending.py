@@ -225,7 +225,7 @@ def test_a_stopped_run_says_what_is_saved_and_the_command_that_continues_it(
 def test_a_stopped_walk_forward_test_and_fuel_breaks_name_their_commands(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    frame(300, 3).to_parquet(tiny.parent / "data.parquet")
+    frame(340, 3).to_parquet(tiny.parent / "data.parquet")
     runs = tiny.parent / "runs"
     words = ["walk-forward", "--folds", "2", "--test-windows", "1", "--validation-days", "30", "--run", "w"]
     words += ["--config", str(tiny), "--data", str(tiny.parent / "data.parquet"), "--profile", "quick"]

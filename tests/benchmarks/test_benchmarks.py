@@ -40,12 +40,12 @@ def tiny_config(context_days: int = 20) -> Config:
     )
 
 
-def test_evaluating_together_is_compared_with_as_many_single_evaluations() -> None:
+def test_evaluating_together_is_compared_with_as_many_evaluations_of_pairs() -> None:
     config = tiny_config()
     figures = measure_evaluation(config, random_market(config, 800, 5, 3), CPU, repeats=1)
-    assert figures.agents == 3 and min(figures.seconds, figures.single_seconds) > 0
+    assert figures.agents == 3 and min(figures.seconds, figures.pair_seconds) > 0
     rows = evaluation_rows("tiny", EvaluationFigures(16, 2.0, 0.5))
-    assert [row.value for row in rows] == [2.0, 0.5] and rows[0].ratio == 16 * 0.5 / 2.0
+    assert [row.value for row in rows] == [2.0, 0.5] and rows[0].ratio == 8 * 0.5 / 2.0
 
 
 @given(st.floats(-2, 2), st.floats(0.01, 100), st.integers(1, 1000))
@@ -132,5 +132,5 @@ def test_report_holds_every_key_and_leaves_what_was_not_measured_open() -> None:
 def test_the_rivals_cost_is_that_of_the_rivals_that_are_fitted(capsys: pytest.CaptureFixture[str]) -> None:
     rivals_cost.main(["--synthetic.days", "1600", "--synthetic.stocks", "6"])
     shown = capsys.readouterr().out
-    assert "1,056 training days of 6 stocks among 6 columns" in shown
+    assert "1,056 training days of 6 stocks among 7 columns" in shown
     assert {line.split(":")[0] for line in shown.splitlines()[-2:]} == {"ridge", "LightGBM"}

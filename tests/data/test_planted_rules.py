@@ -41,7 +41,9 @@ spaces = st.one_of(
         st.floats(0.001, 0.05),
     ),
     st.builds(
-        lambda life, share, noise, common: Transient(share, life, common).space(SyntheticConfig(kind="momentum", daily_noise=noise)),
+        lambda life, share, noise, common: Transient(share, life, common).space(
+            SyntheticConfig(kind="momentum", daily_noise=noise)
+        ),
         st.floats(1.0, 40.0),
         st.floats(0.05, 0.95),
         st.floats(0.001, 0.05),

@@ -30,8 +30,8 @@ CPU = torch.device("cpu")
 
 
 def chances(kind: str, seed: int) -> Evidence:
-    """Of the champion of a small population after two generations on 3,000 days of 12 stocks."""
-    words = ("--synthetic.kind", kind, "--synthetic.days", "3000", "--synthetic.stocks", "12", "--seed", str(seed))
+    """Of the champion of a small population after two generations on 3,600 days of 12 stocks."""
+    words = ("--synthetic.kind", kind, "--synthetic.days", "3600", "--synthetic.stocks", "12", "--seed", str(seed))
     config = study_config([*words, "--population-size", "4", "--evaluation.fitness-windows", "4"])
     trainer = build_trainer(config, training_market(config)[0], CPU)
     for _ in trainer.run(2):
@@ -52,7 +52,7 @@ def test_luck_is_none(seed: int) -> None:
 
 def test_evidence_by_hand() -> None:
     """A critic that nearly knows the results is sure in both; one that expects a constant knows nothing."""
-    config = study_config(["--synthetic.days", "1200", "--synthetic.stocks", "5"])
+    config = study_config(["--synthetic.kind", "momentum", "--synthetic.days", "1200", "--synthetic.stocks", "5"])
     market, _ = training_market(config)
     days = TrainingDays.of(market, Portfolio.on(market, config.env))
     samples = days.samples

@@ -21,7 +21,7 @@ from utils.errors import ConfigError
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Tensor, Tensor, EvolutionConfig, int]:
     """Genes, fitness with ties and agents without one, settings and a seed."""
-    size, seed = draw(st.integers(1, 40)), draw(st.integers(0, 2**32))
+    size, seed = draw(st.integers(2, 40)), draw(st.integers(0, 2**32))
     config = EvolutionConfig(
         population_size=size,
         elite_fraction=draw(st.floats(0, 1)),
