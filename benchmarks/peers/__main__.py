@@ -9,7 +9,7 @@ what the file holds. Needs `pip install -r requirements-peers.txt`.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,17 +75,22 @@ def _study(arguments: argparse.Namespace, words: Sequence[str]) -> None:
 
 
 def markdown(rows: Sequence[Row]) -> list[str]:
-    """Format the rows as a Markdown table, each kind's best first."""
-    lines = ["| market | policy | budget, CPU s | seeds | profit % | of the rule | ours above it by | CPU s | steps |"]
-    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    for row in sorted(rows, key=lambda row: (row.kind, -row.profit)):
-        budget = "" if row.budget_seconds is None else f"{row.budget_seconds:.0f}"
-        share, below = plus_minus(*row.of_rule), plus_minus(*row.below_ours)
-        lines.append(
-            f"| {row.kind} | {row.peer} | {budget} | {row.seeds} | {row.profit:.1f} | {share} | {below} | "
-            f"{row.cpu_seconds:.0f} | {row.steps:,.0f} |"
-        )
+    """Format the shares of the rule's profit as a Markdown table, a line for each policy and a column for each kind."""
+    kinds = list(dict.fromkeys(row.kind for row in rows))
+    lines = [f"| policy | learns for, CPU s | {' | '.join(kinds)} | steps |", "| --- " * (len(kinds) + 3) + "|"]
+    found: dict[tuple[str, float | None], dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault((row.peer, row.budget_seconds), {})[row.kind] = row
+    for (peer, _), own in sorted(found.items(), key=lambda item: -_mean_share(item[1])):
+        cells = [plus_minus(*own[kind].of_rule) if kind in own else "" for kind in kinds]
+        seconds = sum(row.cpu_seconds for row in own.values()) / len(own)
+        steps = sum(row.steps for row in own.values()) / len(own)
+        lines.append(f"| {peer} | {seconds:.0f} | {' | '.join(cells)} | {f'{steps:,.0f}' if steps else ''} |")
     return lines
+
+
+def _mean_share(rows: Mapping[str, Row]) -> float:
+    return sum(row.of_rule[0] for row in rows.values()) / len(rows)
 
 
 if __name__ == "__main__":

@@ -9,45 +9,47 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
+from benchmarks.peers.deep.agents import ALGORITHMS
 from benchmarks.peers.study import OURS, PLANTED_POLICIES, Row
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 _COLUMNS = 3
+_LEAST_SECONDS = 1.0
+_MARKS = "Dosv^<>Pph*"
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw a panel for each kind of market, with 95% intervals over seeds."""
-    kinds = sorted({row.kind for row in rows})
-    height = math.ceil(len(kinds) / _COLUMNS)
-    figure, panels = plt.subplots(height, _COLUMNS, figsize=(12, 3.4 * height), squeeze=False, sharex=True)
-    families = sorted({_family(row.peer) for row in rows if row.peer not in PLANTED_POLICIES}, key=lambda f: f != OURS)
-    colours = dict(zip(families, plt.get_cmap("tab20").colors, strict=False))  # type: ignore[attr-defined]
+    """Draw a panel for each kind of market, with 95% intervals over seeds; the one-line rules are left out."""
+    shown = [row for row in rows if row.peer not in PLANTED_POLICIES and row.cpu_seconds >= _LEAST_SECONDS]
+    kinds = sorted({row.kind for row in shown})
+    height = math.ceil((len(kinds) + 1) / _COLUMNS)
+    figure, panels = plt.subplots(height, _COLUMNS, figsize=(12, 3.6 * height), squeeze=False, layout="constrained")
+    families = sorted({_family(row.peer) for row in shown}, key=lambda family: (family != OURS, family))
     for panel, kind in zip(panels.flat, kinds, strict=False):
-        panel.axhline(1.0, color="grey", linewidth=0.8)
-        panel.axhline(0.0, color="grey", linewidth=0.8)
-        for row in (row for row in rows if row.kind == kind and row.peer not in PLANTED_POLICIES):
-            share, half = row.of_rule
-            panel.errorbar(
-                max(row.cpu_seconds, 0.1),
-                share,
-                yerr=None if np.isnan(half) else half,
-                fmt="D" if row.peer == OURS else ("o" if "our inputs" in row.peer else "x"),
-                color=colours[_family(row.peer)],
-                label=_family(row.peer),
-            )
-        panel.set(title=kind, xscale="log", ylim=(-1.1, 1.4))
+        for share, name in ((0.0, None), (1.0, "planted rule")):
+            panel.axhline(share, color="grey", linewidth=0.8, label=name)
+        for row in (row for row in shown if row.kind == kind):
+            place, (share, half) = families.index(_family(row.peer)), row.of_rule
+            error = None if np.isnan(half) else half
+            style = {"color": f"C{place}", "fmt": _MARKS[place % len(_MARKS)], "label": _family(row.peer)}
+            panel.errorbar(row.cpu_seconds, share, yerr=error, **style)
+        panel.set(title=kind, xscale="log", xlim=(1.0, 1500.0), ylim=(-0.4, 1.4))
     for panel in panels.flat[len(kinds) :]:
         panel.axis("off")
-    known = {label: handle for panel in panels.flat for handle, label in zip(*panel.get_legend_handles_labels())}  # noqa: B905
-    figure.legend(known.values(), known.keys(), loc="lower center", ncol=6, frameon=False)
-    figure.supxlabel("CPU seconds of learning", y=0.09)
+    found = [item for panel in panels.flat for item in zip(*panel.get_legend_handles_labels(), strict=True)]
+    known = {label: handle for handle, label in found}
+    panels.flat[-1].legend(known.values(), known.keys(), loc="center", frameon=False)
+    figure.supxlabel("CPU seconds of learning")
     figure.supylabel("share of the planted rule's profit")
-    figure.tight_layout(rect=(0.01, 0.12, 1, 1))
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
 def _family(peer: str) -> str:
-    return peer.split(",")[0]
+    """Return the peers that share a mark."""
+    name, _, variant = peer.partition(", ")
+    if name in ALGORITHMS:
+        return f"deep agents, {variant}"
+    return peer if name == "perceptrons" else "our agents otherwise searched" if variant else name

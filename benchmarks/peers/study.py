@@ -102,7 +102,10 @@ class Row:
 
 def rows_of(records: Sequence[Record]) -> list[Row]:
     """Sum up the records of a study: of shares of the rule where there is one, else of percent of the capital."""
-    flat = [own for record in records for own in _flat(record)]
+    # A file that was joined of several may hold the baselines of a path more than once.
+    flat = [
+        *{(*_place(own), own["peer"], own.get("budget_seconds")): own for r in records for own in _flat(r)}.values()
+    ]
     rule = {_place(own): _profit(own) for own in flat if own["peer"] == RULE}
     best = {_place(own): _profit(own) for own in flat if own["peer"] == OURS}
     groups: dict[tuple[str, str, float | None], list[Record]] = {}
