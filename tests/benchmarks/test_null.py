@@ -215,7 +215,7 @@ def parquet(tmp_path: Path) -> Path:
 def test_a_drawn_market_keeps_whole_histories(parquet: Path) -> None:
     config = tiny_config("--data", str(parquet))
     market = drawn_market(config)
-    assert market.tickers == ["S000", "S002", "S003"] and np.isfinite(market.close).all()
+    assert market.tickers == ["S000", "S002", "S003", "X000"] and np.isfinite(market.close).all()
     other = drawn_market(study_config([*TINY, "--data", str(parquet), "--seed", "1"]))
     assert (market.close[1:] != other.close[1:]).any() and (market.close[0] == other.close[0]).all()
 
