@@ -53,6 +53,16 @@ def tiny(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def volume(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep runs in a folder as in a bucket."""
+    path = tiny.parent / "volume"
+    path.mkdir()
+    monkeypatch.setenv("CLOUD_PROVIDER", "local")
+    monkeypatch.setenv("CLOUD_BUCKET", str(path))
+    return path
+
+
+@pytest.fixture
 def restore_process() -> Iterator[None]:
     """Undo what a run sets for its process: threads and log handlers."""
     threads, handlers = torch.get_num_threads(), logging.getLogger().handlers[:]

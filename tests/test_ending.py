@@ -31,15 +31,6 @@ def judge_nothing() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def volume(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tiny.parent / "volume"
-    path.mkdir()
-    monkeypatch.setenv("CLOUD_PROVIDER", "local")
-    monkeypatch.setenv("CLOUD_BUCKET", str(path))
-    return path
-
-
 def no_data(folder: Path) -> list[str]:
     path = folder / "notes.md"
     path.write_text("# Notes\n")

@@ -75,13 +75,13 @@ def draw_fitness(trainer: ERLTrainer, generator: torch.Generator) -> None:
     """Let evolution see noise in place of fitness: the elites, and so the champion, are chosen at random."""
     evolve = trainer.evolve_population
 
-    def evolve_by_lot(fitness: Tensor) -> None:
+    def evolve_at_random(fitness: Tensor) -> None:
         evolve(torch.rand(fitness.shape, generator=generator, dtype=fitness.dtype))
 
-    trainer.evolve_population = evolve_by_lot  # type: ignore[method-assign]
+    trainer.evolve_population = evolve_at_random  # type: ignore[method-assign]
 
 
-def search_by_lot(trainer: ERLTrainer, generator: torch.Generator) -> None:
+def search_at_random(trainer: ERLTrainer, generator: torch.Generator) -> None:
     """Replace all agents but the elites by new founders in place of children."""
 
     def replace_by_founders(fitness: Tensor) -> None:
@@ -220,7 +220,7 @@ LINES: tuple[Line, ...] = (
     Line("no exploration", ("--evaluation.exploration-windows", "0")),
     Line("evolution off", alter=keep_genes),
     Line("random fitness", alter=draw_fitness),
-    Line("random search", alter=search_by_lot),
+    Line("random search", alter=search_at_random),
     Line("single best", ("--evolution.elite-fraction", "0")),
     *(Line(f"no {group}", alter=partial(leave_out, (group,))) for group in _FORECASTS),
     Line("bank only", alter=partial(leave_out, _FORECASTS)),

@@ -89,7 +89,7 @@ class SelectionStudy:
         self.champion = ChampionStudy(trainer)
         self.best = best_elite(trainer)
         drawn = copy.copy(trainer)
-        drawn.genes = genome.random_genes(genomes, named_generator(seed, "genomes by lot"))
+        drawn.genes = genome.random_genes(genomes, named_generator(seed, "random genomes"))
         drawn.population = copy.copy(trainer.population)
         drawn.population.networks, drawn.population.agents = None, []
         self.drawn = Agents.of(drawn, range(genomes)) if genomes else Agents([], torch.zeros(0), [])

@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from benchmarks.learning.markets import add_unseen_flags, unseen_of
 from benchmarks.learning.study import (
@@ -53,7 +54,10 @@ def main(words: Sequence[str] | None = None) -> None:
         if arguments.figure:
             draw(rows, arguments.figure)
         else:
-            print("\n".join(markdown(rows)))
+            print("\n".join(markdown(rows, "of_rule")))
+            if any(row.seeds > 1 for row in rows):
+                print("\nShare of the rule's profit by which ours is above, paired by seed:\n")
+                print("\n".join(markdown(rows, "above")))
 
 
 def _study(arguments: argparse.Namespace, words: Sequence[str]) -> None:
@@ -74,15 +78,16 @@ def _study(arguments: argparse.Namespace, words: Sequence[str]) -> None:
                 print(record["kind"], record["seed"], record["peer"], flush=True)
 
 
-def markdown(rows: Sequence[Row]) -> list[str]:
-    """Format the shares of the rule's profit as a Markdown table, a line for each policy and a column for each kind."""
+def markdown(rows: Sequence[Row], share: Literal["of_rule", "above"]) -> list[str]:
+    """Format shares of the rule's profit as a Markdown table, a line for each policy and a column for each kind."""
     kinds = list(dict.fromkeys(row.kind for row in rows))
-    lines = [f"| policy | learns for, CPU s | {' | '.join(kinds)} | steps |", "| --- " * (len(kinds) + 3) + "|"]
+    heads = ("policy", "learns for, CPU s", *kinds, "steps")
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     found: dict[tuple[str, float | None], dict[str, Row]] = {}
     for row in rows:
         found.setdefault((row.peer, row.budget_seconds), {})[row.kind] = row
     for (peer, _), own in sorted(found.items(), key=lambda item: -_mean_share(item[1])):
-        cells = [plus_minus(*own[kind].of_rule) if kind in own else "" for kind in kinds]
+        cells = [plus_minus(*getattr(own[kind], share)) if kind in own else "" for kind in kinds]
         seconds = sum(row.cpu_seconds for row in own.values()) / len(own)
         steps = sum(row.steps for row in own.values()) / len(own)
         lines.append(f"| {peer} | {seconds:.0f} | {' | '.join(cells)} | {f'{steps:,.0f}' if steps else ''} |")

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.learning.ablations import elites_of, keep_genes, search_by_lot
+from benchmarks.learning.ablations import elites_of, keep_genes, search_at_random
 from benchmarks.learning.markets import Alteration, fit
 from benchmarks.learning.markets import Budget as Limits
 from benchmarks.learning.unseen import UnseenPath
@@ -172,10 +172,10 @@ def optimisers() -> dict[str, Peer]:
     """Return the product without parts of itself, and what else could search its genes."""
     return {
         "ours, no evolution": Population(networks=True, alter=keep_genes),
-        "ours, random search": Population(networks=True, alter=search_by_lot),
+        "ours, random search": Population(networks=True, alter=search_at_random),
         "ours, closed form": Population(networks=False),
         "closed form, no evolution": Population(networks=False, alter=keep_genes),
-        "closed form, random search": Population(networks=False, alter=search_by_lot),
+        "closed form, random search": Population(networks=False, alter=search_at_random),
         "closed form, CMA-ES": Population(networks=False, alter=partial(propose_by, cma_es)),
         "closed form, CEM": Population(networks=False, alter=partial(propose_by, cem)),
         "closed form, TPE": Population(networks=False, alter=partial(propose_by, tpe)),

@@ -22,7 +22,6 @@ from benchmarks.peers.optimisers import Population, optimisers
 from benchmarks.peers.peer import Budget, Peer
 from training.evaluation.baselines import ORACLE, RULE
 from utils.config.settings import settings_hash
-from utils.memory.guard import peak_rss_mb
 
 OURS = "ours"
 """The product's own training at the settings of the course."""
@@ -42,13 +41,13 @@ def by_generations() -> dict[str, Peer]:
 
 
 def peer_job(peer: Peer, course: Course, budget: Budget) -> Record:
-    """Let a peer learn and play; return its profit by path, its CPU seconds, environment steps and peak memory."""
+    """Let a peer learn and play; return its profit by path, its CPU seconds and environment steps."""
     market, _ = course.training()
     started = time.process_time()
     learned = peer(course.config, market, budget)
     spent = time.process_time() - started
     profits = [float(learned.play(path).mean()) for path in course.paths(market)]
-    return {"by_path": profits, "steps": learned.environment_steps, "cpu_seconds": spent, "peak_mb": peak_rss_mb()}
+    return {"by_path": profits, "steps": learned.environment_steps, "cpu_seconds": spent}
 
 
 def baselines_job(course: Course) -> Record:
@@ -91,13 +90,11 @@ class Row:
     peer: str
     budget_seconds: float | None
     seeds: int
-    profit: float
     of_rule: tuple[float, float]
-    below_ours: tuple[float, float]
-    """By how much of the rule's profit ours is above; by seed."""
+    above: tuple[float, float]
+    """Share of the rule's profit by which ours is above, paired by seed."""
     cpu_seconds: float
     steps: float
-    peak_mb: float | None
 
 
 def rows_of(records: Sequence[Record]) -> list[Row]:
@@ -116,19 +113,17 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
         scale = [rule.get(_place(own), 1.0) for own in some]
         shares = [_profit(own) / unit for own, unit in zip(some, scale, strict=True)]
         known = [(own, unit) for own, unit in zip(some, scale, strict=True) if _place(own) in best]
-        below = [(best[_place(own)] - _profit(own)) / unit for own, unit in known]
+        above = [(best[_place(own)] - _profit(own)) / unit for own, unit in known]
         found.append(
             Row(
                 kind=kind,
                 peer=peer,
                 budget_seconds=seconds,
                 seeds=len(some),
-                profit=float(np.mean([_profit(own) for own in some])),
                 of_rule=mean_interval(shares),
-                below_ours=mean_interval(below),
+                above=mean_interval(above),
                 cpu_seconds=float(np.mean([own["cpu_seconds"] for own in some])),
                 steps=float(np.mean([own["steps"] for own in some])),
-                peak_mb=max((own["peak_mb"] for own in some if "peak_mb" in own), default=None),
             )
         )
     return found

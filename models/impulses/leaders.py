@@ -39,36 +39,43 @@ def leader_terms(moves: Float64Array, is_own: BoolArray, investable: Int64Array)
     leaders, left = moves[:, context].astype(np.float32), moves[:, investable].astype(np.float32)
     least = bound(SESSIONS * len(investable) * len(context))
     stocks = np.arange(len(investable) if len(context) else 0)
-    chosen = _summed_terms(left, leaders) if len(stocks) else []
+    single = _single_t(left[:, stocks], leaders)
+    chosen = _summed_terms(left, leaders, single.max(axis=(0, 2), initial=0.0)) if len(stocks) else []
     loadings = [_take(left, is_own, leaders, term) for term in chosen]
     is_taken = np.zeros((len(stocks), len(context)), dtype=bool)
     for _, stock, column in chosen:
         is_taken[stock, column] = True
     for _ in range(_MOST_LEADERS):
-        t = np.where(is_taken[stocks], 0.0, _single_t(left[:, stocks], leaders))
+        if chosen:  # something was taken off since
+            single = _single_t(left[:, stocks], leaders)
+        t = np.where(is_taken[stocks], 0.0, single)
         led = np.flatnonzero(t.max(axis=(0, 2), initial=0.0) > least)
         for place in led:
             row, cause = np.unravel_index(t[:, place].argmax(), t[:, place].shape)
             term = int(row) + 1, int(stocks[place]), int(cause)
             loadings.append(_take(left, is_own, leaders, term))
             chosen.append(term)
-        stocks = stocks[led]
+        stocks, single = stocks[led], single[:, led]
     terms = [(sessions, stock, context[column]) for sessions, stock, column in chosen]
     return np.array(terms, dtype=np.int64).reshape(-1, 3), np.array(loadings, dtype=np.float64)
 
 
-def _summed_terms(answers: Float32Array, leaders: Float32Array) -> list[Term]:
+def _summed_terms(answers: Float32Array, leaders: Float32Array, single: Float32Array) -> list[Term]:
     """Select the terms whose answers are spread over sessions: of columns and ages that are significant for a stock
-    among all of them, those that are significant for a stock among these."""
-    stocks = answers.shape[1]
-    single, summed = (t(answers, leaders).swapaxes(0, 1) for t in (_single_t, _summed_t))
-    least, most = bound(_AGES.stop * stocks * leaders.shape[1]), _SINGLE * single.max(axis=(1, 2))
+    among all of them, those that are significant for a stock among these.
+
+    Args:
+        single: (n,) largest t-statistics of single sessions.
+    """
+    stocks, sums = answers.shape[1], last_sum(leaders.astype(np.float64), SESSIONS)
+    t_summed = _summed_t(answers, sums.astype(np.float32)).swapaxes(0, 1)
+    least, most = bound(_AGES.stop * stocks * leaders.shape[1]), _SINGLE * single
     found = set[tuple[int, int]]()
-    for stock in np.flatnonzero(summed.max(axis=(1, 2)) > np.maximum(most, least)).tolist():
-        place, column = np.unravel_index(summed[stock].argmax(), summed.shape[1:])
+    for stock in np.flatnonzero(t_summed.max(axis=(1, 2)) > np.maximum(most, least)).tolist():
+        place, column = np.unravel_index(t_summed[stock].argmax(), t_summed.shape[1:])
         near = _AGES[int(place)]
         ages = range(max(0, near - SESSIONS // 2), min(near + SESSIONS // 2, len(leaders) - 2) + 1)
-        t = [_robust_t(answers[:, stock], leaders[:, column], age) for age in ages]
+        t = [_robust_t(answers[:, stock], sums[:, column], age) for age in ages]
         if max(t) > least:
             found.add((ages[int(np.argmax(t))], int(column)))
     least = bound(stocks * len(found))
@@ -76,7 +83,7 @@ def _summed_terms(answers: Float32Array, leaders: Float32Array) -> list[Term]:
         (SESSIONS + 1 + age, stock, column)
         for age, column in sorted(found)
         for stock in range(stocks)
-        if _robust_t(answers[:, stock], leaders[:, column], age) > max(least, most[stock])
+        if _robust_t(answers[:, stock], sums[:, column], age) > max(least, most[stock])
     ]
 
 
@@ -107,13 +114,12 @@ def _single_t(answers: Float32Array, leaders: Float32Array) -> Float32Array:
     return t
 
 
-def _summed_t(answers: Float32Array, leaders: Float32Array) -> Float32Array:
-    """Return likewise, (ages, n, context), those of answers that are spread over sessions."""
-    summed = last_sum(leaders.astype(np.float64), SESSIONS).astype(np.float32)
-    t = np.zeros((len(_AGES), answers.shape[1], leaders.shape[1]), dtype=np.float32)
+def _summed_t(answers: Float32Array, sums: Float32Array) -> Float32Array:
+    """Return likewise, (ages, n, context), those of answers to (days, context) sums of moves."""
+    t = np.zeros((len(_AGES), answers.shape[1], sums.shape[1]), dtype=np.float32)
     for place, age in enumerate(_AGES):
-        if age + 1 < len(leaders):
-            t[place] = _white_t(answers[age + 1 :], summed[: -age - 1])
+        if age + 1 < len(sums):
+            t[place] = _white_t(answers[age + 1 :], sums[: -age - 1])
     return t
 
 
@@ -122,10 +128,9 @@ def _white_t(answers: Float32Array, causes: Float32Array) -> Float32Array:
     return np.abs(t)
 
 
-def _robust_t(answers: Float32Array, cause: Float32Array, age: int) -> float:
-    """Return the absolute t-statistic of (days,) answers to moves of this age and those of the sessions before it."""
-    summed = last_sum(cause[:, None].astype(np.float64), SESSIONS)[:, 0]
-    return abs(autocorrelated_t(answers[age + 1 :] * summed[: -age - 1]))
+def _robust_t(answers: Float32Array, sums: Float64Array, age: int) -> float:
+    """Return the absolute t-statistic of (days,) answers to sums of moves of this age; errors may be autocorrelated."""
+    return abs(autocorrelated_t(answers[age + 1 :] * sums[: -age - 1]))
 
 
 def _take(left: Float32Array, is_own: BoolArray, leaders: Float32Array, term: Term) -> float:

@@ -31,9 +31,11 @@ def pair_terms(moves: Float64Array) -> tuple[Int64Array, Float64Array]:
     stocks, terms, loadings = moves.shape[1], {}, {}
     least = bound(stocks * (stocks - 1) // 2 * len(HALF_LIVES), _SIGNIFICANCE)
     left, strongest = _surprises(moves), np.full(stocks, least)
+    known = (left != 0.0).astype(np.float64)
+    error = ratio(left.T @ left, known.T @ known)
     for place, half_life in enumerate(HALF_LIVES):
         past = exponential_mean(moves, half_life)[:-1]
-        t = np.abs(_spread_t(left, past))
+        t = np.abs(_spread_t(left, past, error))
         for stock in np.flatnonzero(t.max(axis=1, initial=0.0) > strongest).tolist():
             other = int(t[stock].argmax())
             if abs(_robust_t(moves, left, half_life, stock, other)) > least:
@@ -78,13 +80,13 @@ def _residual(y: Float64Array, x: Float64Array) -> Float64Array:
     return residual
 
 
-def _spread_t(left: Float64Array, past: Float64Array) -> Float64Array:
+def _spread_t(left: Float64Array, past: Float64Array, error: Float64Array) -> Float64Array:
     """Return the (n, n) t-statistics of spreads, given (days, n) surprises and the decayed moves before them.
 
-    Of the other's past only what is orthogonal to a stock's own counts.
+    Of the other's past only what is orthogonal to a stock's own counts. `error` is the surprises' (n, n) covariance.
     """
-    gram, known = past.T @ past, (left != 0.0).astype(np.float64)
-    own, error = np.diag(gram), ratio(left.T @ left, known.T @ known)
+    gram = past.T @ past
+    own = np.diag(gram)
     square = ratio(gram**2, own[:, None] * own)
     variance = np.diag(error)[:, None] * own * (1.0 - square)
     variance = variance + variance.T - 2.0 * error * gram * (1.0 - square)

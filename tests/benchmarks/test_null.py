@@ -155,7 +155,7 @@ def test_tilts_do_not_see_the_future() -> None:
         assert np.array_equal(rule.scores[:301], tilts(market)[name].scores[:301], equal_nan=True)
 
 
-def test_an_untrained_agent_orders_by_lot() -> None:
+def test_an_untrained_agent_orders_at_random() -> None:
     """It trades, alike for the same seed, and weighs its inputs otherwise for another."""
     market, _ = training_market(tiny_config())
     config = tiny_config()

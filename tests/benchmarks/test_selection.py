@@ -99,7 +99,7 @@ def weights_of(study: SelectionStudy) -> torch.Tensor:
     return torch.cat([agent.traders.weights for agent in study.drawn.agents])
 
 
-def test_genomes_by_lot_are_tested_too() -> None:
+def test_random_genomes_are_tested_too() -> None:
     """Their fitness is out of fold, and what they earn is played with what was fitted to all training days."""
     config = tiny_config("--synthetic.drift-std", "0.03")
     trainer = trainer_of(config)

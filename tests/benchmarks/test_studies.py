@@ -248,7 +248,7 @@ def altered(name: str, *words: str) -> ERLTrainer:
 FITNESS = torch.tensor([1.0, 4.0, 2.0, 3.0], dtype=torch.float64)
 
 
-def test_random_fitness_chooses_by_lot() -> None:
+def test_random_fitness_chooses_at_random() -> None:
     """Whatever the fitness: the elites, and with them the champion, are drawn."""
     drawn: list[list[tuple[int, ...]]] = []
     for fitness in (FITNESS, -FITNESS):

@@ -57,8 +57,8 @@ _BAND = (5, 95)
 _BOOTSTRAP_SEED = 1994
 _LAST_DAYS = 10
 TOO_GOOD = 0.25
-"""Share of the variance of the next session's moves above which forecasts have probably seen them: on built-in markets
-they explain at most 0.06, and 0.3 to 0.8 where features are dated a day early."""
+"""Share of the variance of the next session's moves above which forecasts have probably seen them: more than twice what
+they explain on built-in markets, and less than where closes are dated a day early."""
 _YEAR = 100 * metrics.TRADING_DAYS_PER_YEAR
 """From a daily share to percent per year."""
 

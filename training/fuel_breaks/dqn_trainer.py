@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import logging
 import math
 import time
@@ -12,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -25,7 +23,7 @@ from training.fuel_breaks import policies
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.replay import Replay, ReplaySample, centre_by_group, n_step_returns
 from training.fuel_breaks.validation import Judge, spaced
-from utils.memory.guard import MB, release_free_memory
+from utils.memory.clean_up import clean_up
 from utils.runs.devices import note_other_device
 from utils.runs.seeding import named_generator
 from utils.runs.stopping import PeriodicChecks
@@ -195,13 +193,8 @@ class DQNTrainer:
         return loss.item()
 
     def cleanup_memory(self, generation: int = 2) -> float:
-        """Collect garbage up to a generation, give free memory to system and driver; return the MiB given back."""
-        before = psutil.Process().memory_info().rss
-        gc.collect(generation)
-        release_free_memory()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        return max(0, before - psutil.Process().memory_info().rss) / MB
+        """Clean up memory, see `clean_up`; return the MiB that the process gave back."""
+        return clean_up(generation).freed_mb
 
     def reset_memory(self) -> float:
         """Empty the replay, the histories and the caches of fires, and clean up; return the MiB given back.

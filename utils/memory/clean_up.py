@@ -9,7 +9,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from utils.memory.guard import MB
+from utils.memory.guard import MB, release_free_memory
 
 
 class CleanUp(NamedTuple):
@@ -20,11 +20,12 @@ class CleanUp(NamedTuple):
     gpu_freed_mb: float
 
 
-def clean_up() -> CleanUp:
-    """Collect garbage, and return the cached memory of CUDA devices that is not in use."""
+def clean_up(generation: int = 2) -> CleanUp:
+    """Collect garbage up to a generation; give free memory to the system, and CUDA's unused cache to the driver."""
     process, started = psutil.Process(), time.perf_counter()
     resident, (_, reserved) = process.memory_info().rss, gpu_memory()
-    gc.collect()
+    gc.collect(generation)
+    release_free_memory()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     seconds = time.perf_counter() - started
