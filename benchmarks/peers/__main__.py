@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from benchmarks.learning.markets import add_unseen_flags, unseen_of
 from benchmarks.learning.study import (
     add_study_flags,
@@ -81,7 +83,7 @@ def _study(arguments: argparse.Namespace, words: Sequence[str]) -> None:
 def markdown(rows: Sequence[Row], share: Literal["of_rule", "above"]) -> list[str]:
     """Format shares of the rule's profit as a Markdown table, a line for each policy and a column for each kind."""
     kinds = list(dict.fromkeys(row.kind for row in rows))
-    heads = ("policy", "learns for, CPU s", *kinds, "steps")
+    heads = ("policy", "learns for, CPU s", *kinds, "steps", "MiB")
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     found: dict[tuple[str, float | None], dict[str, Row]] = {}
     for row in rows:
@@ -90,7 +92,9 @@ def markdown(rows: Sequence[Row], share: Literal["of_rule", "above"]) -> list[st
         cells = [plus_minus(*getattr(own[kind], share)) if kind in own else "" for kind in kinds]
         seconds = sum(row.cpu_seconds for row in own.values()) / len(own)
         steps = sum(row.steps for row in own.values()) / len(own)
-        lines.append(f"| {peer} | {seconds:.0f} | {' | '.join(cells)} | {f'{steps:,.0f}' if steps else ''} |")
+        rise_mb = np.fmax.reduce([row.rise_mb for row in own.values()])
+        ends = (f"{steps:,.0f}" if steps else "", "" if np.isnan(rise_mb) else f"{rise_mb:.0f}")
+        lines.append(f"| {peer} | {seconds:.0f} | {' | '.join((*cells, *ends))} |")
     return lines
 
 

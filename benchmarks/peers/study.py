@@ -20,6 +20,7 @@ from benchmarks.peers.differentiable import differentiable_rollout
 from benchmarks.peers.networks import networks
 from benchmarks.peers.optimisers import Population, optimisers
 from benchmarks.peers.peer import Budget, Peer
+from benchmarks.speed.harness import MemoryGauge
 from training.evaluation.baselines import ORACLE, RULE
 from utils.config.settings import settings_hash
 
@@ -41,13 +42,13 @@ def by_generations() -> dict[str, Peer]:
 
 
 def peer_job(peer: Peer, course: Course, budget: Budget) -> Record:
-    """Let a peer learn and play; return its profit by path, its CPU seconds and environment steps."""
+    """Let a peer learn and play; return its profit by path, CPU seconds, environment steps and rise of memory."""
     market, _ = course.training()
-    started = time.process_time()
+    gauge, started = MemoryGauge(), time.process_time()
     learned = peer(course.config, market, budget)
-    spent = time.process_time() - started
+    spent, rise_mb = time.process_time() - started, gauge.rise_mb()
     profits = [float(learned.play(path).mean()) for path in course.paths(market)]
-    return {"by_path": profits, "steps": learned.environment_steps, "cpu_seconds": spent}
+    return {"by_path": profits, "steps": learned.environment_steps, "cpu_seconds": spent, "rise_mb": rise_mb}
 
 
 def baselines_job(course: Course) -> Record:
@@ -95,6 +96,8 @@ class Row:
     """Share of the rule's profit by which ours is above, paired by seed."""
     cpu_seconds: float
     steps: float
+    rise_mb: float
+    """Largest rise of resident memory while learning, MiB; NaN of the baselines, which are fitted together."""
 
 
 def rows_of(records: Sequence[Record]) -> list[Row]:
@@ -124,6 +127,7 @@ def rows_of(records: Sequence[Record]) -> list[Row]:
                 above=mean_interval(above),
                 cpu_seconds=float(np.mean([own["cpu_seconds"] for own in some])),
                 steps=float(np.mean([own["steps"] for own in some])),
+                rise_mb=float(np.fmax.reduce([own.get("rise_mb", math.nan) for own in some])),
             )
         )
     return found

@@ -8,6 +8,7 @@ import torch
 
 pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed: pip install -r requirements-peers.txt")
 
+from benchmarks.peers.__main__ import markdown
 from benchmarks.peers.deep.agents import DeepAgent
 from benchmarks.peers.deep.flat import FlatLanes, InputsView, profits, raw_view
 from benchmarks.peers.deep.lanes import Lanes
@@ -68,7 +69,7 @@ def test_the_table_gives_shares_of_the_rule_and_the_distance_to_ours() -> None:
     place = {"kind": "ring", "seed": 0}
     records = [
         {**place, "peer": "baselines", "policies": baselines},
-        {**place, "peer": "ours", "by_path": [9.0, 9.0], "cpu_seconds": 20.0, "steps": 7},
+        {**place, "peer": "ours", "by_path": [9.0, 9.0], "cpu_seconds": 20.0, "steps": 7, "rise_mb": 90.0},
         {
             **place,
             "peer": "PPO",
@@ -81,3 +82,4 @@ def test_the_table_gives_shares_of_the_rule_and_the_distance_to_ours() -> None:
     rows = {row.peer: row for row in rows_of(records)}
     assert rows["ours"].of_rule[0] == pytest.approx(0.9) and rows["ours"].above[0] == 0.0
     assert rows["PPO"].of_rule[0] == pytest.approx(0.25) and rows["PPO"].above[0] == pytest.approx(0.65)
+    assert "| ours | 20 | 0.90 | 7 | 90 |" in markdown([*rows.values()], "of_rule")
