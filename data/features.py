@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import talib
 
 FloatArray = npt.NDArray[np.floating]
@@ -39,20 +38,30 @@ def compute_features(open: FloatArray, high: FloatArray, low: FloatArray, close:
     prices as they came, RSI(14) in 0..100 (0 where the price never moved), MACD(12, 26, 9) line and signal in price
     units, TRIX(15) in percent a bar, and 100 * (close / SMA(20) - 1). Row t depends on rows up to t only, bit for bit.
     """
-    features = np.full((len(close), NUM_FEATURES), np.nan)
-    if len(close) == 0:
-        return features
+    features = np.empty((len(close), NUM_FEATURES))
     for column, price in zip(PRICES, (open, close, high, low), strict=True):
         features[:, column] = price
-    # TA-Lib compares with absolute thresholds; relative to the first close they mean the same at every price level.
-    unit = features[0, CLOSE]
-    relative = features[:, CLOSE] / unit
-    features[:, RSI] = talib.RSI(relative, timeperiod=14)
-    macd, signal, _ = talib.MACD(relative, fastperiod=12, slowperiod=26, signalperiod=9)
-    features[:, MACD], features[:, MACD_SIGNAL] = macd * unit, signal * unit
-    features[:, TRIX] = talib.TRIX(relative, timeperiod=15)
-    features[:, PERCENT_TO_MA20] = 100.0 * (relative / talib.SMA(relative, timeperiod=20) - 1.0)
+    features[:, len(PRICES) :] = indicators(features[:, CLOSE])
     return features
+
+
+def indicators(close: Float64Array) -> Float64Array:
+    """Compute the features of one ticker's own consecutive closes that are no prices, see `compute_features`.
+
+    Returns (bars, 5).
+    """
+    found = np.full((len(close), NUM_FEATURES - len(PRICES)), np.nan)
+    if len(close) == 0:
+        return found
+    # TA-Lib compares with absolute thresholds; relative to the first close they mean the same at every price level.
+    unit = close[0]
+    relative = close / unit
+    macd, signal, _ = talib.MACD(relative, fastperiod=12, slowperiod=26, signalperiod=9)
+    found[:, 0] = talib.RSI(relative, timeperiod=14)
+    found[:, 1], found[:, 2] = macd * unit, signal * unit
+    found[:, 3] = talib.TRIX(relative, timeperiod=15)
+    found[:, 4] = 100.0 * (relative / talib.SMA(relative, timeperiod=20) - 1.0)
+    return found
 
 
 def stationary_inputs(data_array: Float32Array) -> Float32Array:
@@ -61,16 +70,34 @@ def stationary_inputs(data_array: Float32Array) -> Float32Array:
     Prices become the change since the column's last traded close before the day (0.01 is one percent), MACD and its
     signal are divided by the day's close, the others are scale free already. Causal, bit for bit.
     """
-    inputs = data_array.astype(np.float32, copy=True)
-    close = data_array[:, :, CLOSE].astype(np.float64)
-    previous = pd.DataFrame(close).ffill().shift().to_numpy()
-    with np.errstate(over="ignore"):  # beyond float32 is infinite, and clipped later
-        for column in PRICES:
-            # float64 up to here: in float32 the quotient's rounding would show in small returns
-            inputs[:, :, column] = data_array[:, :, column] / previous - 1.0
-        for column in (MACD, MACD_SIGNAL):
-            inputs[:, :, column] = data_array[:, :, column] / close
+    inputs, previous = np.empty(data_array.shape, dtype=np.float32), _previous_close(data_array)
+    for feature in range(NUM_FEATURES):
+        inputs[:, :, feature] = _stationary(data_array, feature, previous)
     return inputs
+
+
+def _previous_close(data_array: Float32Array) -> Float32Array:
+    """Return each column's last close before the day, (days, columns), NaN where there is none."""
+    close = data_array[:, :, CLOSE]
+    previous = np.full(close.shape, np.nan, dtype=np.float32)
+    for day in range(1, len(close)):
+        previous[day] = np.where(np.isnan(close[day - 1]), previous[day - 1], close[day - 1])
+    return previous
+
+
+def _stationary(data_array: Float32Array, feature: int, previous: Float32Array) -> Float32Array:
+    """Return a feature in scale-free form, (days, columns), given the previous closes."""
+    values = data_array[:, :, feature]
+    if feature not in (*PRICES, MACD, MACD_SIGNAL):
+        return values
+    base = previous if feature in PRICES else data_array[:, :, CLOSE]
+    scaled = np.empty(values.shape, dtype=np.float32)
+    with np.errstate(over="ignore"):  # beyond float32 is infinite, and clipped later
+        for day, (value, unit) in enumerate(zip(values, base, strict=True)):
+            # float64 up to here: in float32 the quotient's rounding would show in small returns
+            ratio = value.astype(np.float64) / unit
+            scaled[day] = ratio - 1.0 if feature in PRICES else ratio
+    return scaled
 
 
 def normalization_stats(data_array: Float32Array, last_day: int) -> NormalizationStats:
@@ -79,16 +106,18 @@ def normalization_stats(data_array: Float32Array, last_day: int) -> Normalizatio
     Values beyond a fixed bound (50% for returns) count as the bound. A feature without values, or one that never
     varies, gets a standard deviation of 1.
     """
-    inputs = stationary_inputs(data_array[: last_day + 1])
+    data_array = data_array[: last_day + 1]
+    previous = _previous_close(data_array)
     mean = np.zeros(NUM_FEATURES, dtype=np.float32)
     std = np.ones(NUM_FEATURES, dtype=np.float32)
-    for column, bound in enumerate(_STATISTICS_BOUND):
-        values = inputs[:, :, column]
-        values = values[~np.isnan(values)].astype(np.float64).clip(-bound, bound)
+    for feature, bound in enumerate(_STATISTICS_BOUND):
+        found = _stationary(data_array, feature, previous)
+        values = found[~np.isnan(found)].astype(np.float64)
+        np.clip(values, -bound, bound, out=values)
         if values.size:
-            mean[column] = values.mean()
+            mean[feature] = values.mean()
             spread = values.std()
-            std[column] = spread if spread > 1e-9 * bound else 1.0
+            std[feature] = spread if spread > 1e-9 * bound else 1.0
     return NormalizationStats(mean=mean, std=std)
 
 

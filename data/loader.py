@@ -2,51 +2,51 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
-import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from data.bars import COLUMNS, VOLUME, LongBars, Part, most_like
 from data.features import (
     CLOSE,
     HIGH,
     LOW,
     NUM_FEATURES,
     OPEN,
+    PRICES,
     Float32Array,
     Float64Array,
     NormalizationStats,
-    compute_features,
+    indicators,
     normalization_stats,
 )
 from utils.config.trader import DEFAULT_DATA, DataConfig
-from utils.errors import DataError, first_line
-from utils.progress import progress
+from utils.errors import DataError
+from utils.progress import Progress
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 logger = logging.getLogger(__name__)
 
 IntArray = npt.NDArray[np.int64]
 
-PRICE_COLUMNS = ("open", "close", "high", "low")  # the first four features
-VOLUME = "volume"
-COLUMNS = ("date", "ticker", *PRICE_COLUMNS)
 LARGE_MOVE = 0.5
 LARGEST_RATIO = 5.0
 """Of two prices of a bar; beyond it a digit is in the wrong place, which is known at that day's close."""
 DEFAULT_CONFIG = DataConfig()
-_HEAD, _SHOWN = 4096, 60
-"""Bytes that are read of a file of another kind, and letters that are shown of a line."""
-_EPOCH = date(1970, 1, 1).toordinal()
+_SHOWN = 60
+"""Letters that are shown of a line."""
+_BLOCK = 64
+"""Columns whose indicators are computed at once."""
+_COUNTED = ("masked", "empty", "widened", "large_moves", "gaps")
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,6 @@ class DataQuality:
             f"{self.empty} empty; {self.widened} with high/low widened to enclose open and close; "
             f"{self.large_moves} daily moves beyond 50% counted and kept; {self.gaps} days missing inside a history"
         )
-
-
-@dataclass(frozen=True)
-class _Bars:
-    """Rows sorted by (column, day): indices (rows,), `prices` (4, rows) in the order of `PRICE_COLUMNS`."""
-
-    column: IntArray
-    day: IntArray
-    prices: Float64Array
-    volume: Float64Array | None
-    """(rows,), if requested."""
 
 
 class StockDataLoader:
@@ -135,27 +124,25 @@ class StockDataLoader:
         `DataError` for an unusable file, column, row or investable list.
         """
         if self._frame is None:
-            table = _read_table(self.path, self._columns)
+            bars = LongBars.of_file(self.path, self._columns)
         else:
-            _check_names(self._columns, [str(name) for name in self._frame.columns], "frame")
-            try:
-                table = pa.Table.from_pandas(self._frame[list(self._columns)], preserve_index=False)
-            except (pa.ArrowException, TypeError, ValueError) as error:
-                raise DataError(f"expected columns of one type each, got {first_line(error)}; convert them") from error
-            _check_schema(self._columns, table.schema, table.num_rows, "frame")
-        bars, self.dates, self.tickers = _sorted_bars(table)
-        del table
+            bars = LongBars.of_frame(self._frame, self._columns)
+        days, self.tickers = bars.axes()
+        self.dates = days.astype("datetime64[D]")
+        self.investable_columns = _investable_columns(self._investable, self.tickers)
+        panel = _Panel.of(bars, days, self.tickers)
+        _check_share(panel.counts["masked"], panel.counts["empty"], bars.rows, self.config.max_bad_row_share)
+        self.data_array, self.volume = panel.complete(), panel.volume
+        self.quality = DataQuality(bars.rows, **{name: panel.counts[name] for name in _COUNTED})
+        del bars, panel
         # The pool would keep the file's memory otherwise: a hundred MiB at full scale.
         pa.default_memory_pool().release_unused()
-        self.investable_columns = _investable_columns(self._investable, self.tickers)
-        bars, self.quality = _repair(bars, self.config.max_bad_row_share)
-        self.data_array = _dense_features(bars, len(self.dates), self.tickers)
-        if bars.volume is not None:
-            self.volume = _dense_volume(bars, bars.volume, self.data_array, self.investable_columns)
+        traded = np.isfinite(self.data_array[:, :, CLOSE])
+        if self.volume is not None:
+            _require_volume(self.volume[:, self.investable_columns], traded[:, self.investable_columns])
         logger.debug("Loaded: %d days, %d stocks, %d features", *self.data_array.shape)
         logger.debug(self.quality.line())
-        last_days = bars.day[np.append(np.diff(bars.column) != 0, True)]
-        if self._frame is None and (last_days == len(self.dates) - 1).all():
+        if self._frame is None and traded[-1, traded.any(axis=0)].all():
             logger.debug("No ticker stops early: probably survivors only, so results are flattered")
         return self.data_array, self.compute_normalization_stats()
 
@@ -173,141 +160,88 @@ class StockDataLoader:
         return normalization_stats(self.data_array, last_day)
 
 
-def _read_table(path: Path, columns: Sequence[str]) -> pa.Table:
-    if not path.exists():
-        raise DataError(
-            f"expected a parquet file of daily bars, but {path} does not exist; check the path, or make one of CSVs "
-            "with `python main.py prepare`"
+@dataclass
+class _Panel:
+    """Arrays that the rows are put into, and what was counted of them."""
+
+    data_array: Float32Array
+    """(days, columns, 9): prices, the indicators still NaN."""
+    close: Float64Array
+    """(columns, days) as read, of which the indicators are computed."""
+    volume: Float32Array | None
+    """(days, columns), if requested."""
+    is_read: npt.NDArray[np.bool_]
+    """(columns, days) whether there was a row, usable or not."""
+    counts: Counter[str]
+    """Of rows: masked, empty, widened."""
+
+    @classmethod
+    def of(cls, bars: LongBars, days: IntArray, tickers: Sequence[str]) -> _Panel:
+        """Read all rows, part by part; raises `DataError` for duplicates."""
+        shape, place = (len(days), len(tickers)), {ticker: column for column, ticker in enumerate(tickers)}
+        panel = cls(
+            data_array=np.full((*shape, NUM_FEATURES), np.nan, dtype=np.float32),
+            close=np.full(shape[::-1], np.nan),
+            volume=np.full(shape, np.nan, dtype=np.float32) if VOLUME in bars.columns else None,
+            is_read=np.zeros(shape[::-1], dtype=np.bool_),
+            counts=Counter(),
         )
-    if path.is_dir():
-        raise DataError(f"expected a parquet file, got the folder {path}; `python main.py prepare` makes one of CSVs")
-    try:
-        with pq.ParquetFile(path) as file:
-            _check_names(columns, file.schema_arrow.names, path.name)
-            _check_schema(columns, file.schema_arrow, file.metadata.num_rows, path.name)
-            strings = [name for name in ("date", "ticker") if _is_string(file.schema_arrow.field(name).type)]
-        with pq.ParquetFile(path, read_dictionary=strings) as file:
-            return file.read(columns=list(columns))
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"expected a readable parquet file, got {path} ({_other_kind(path, error) or first_line(error)}); "
-            f"`python main.py prepare` makes one of CSVs"
-        ) from error
-
-
-def _other_kind(path: Path, error: Exception) -> str:
-    """Describe a file of another kind than parquet; empty for a parquet file, and one that cannot be read."""
-    if not isinstance(error, pa.ArrowInvalid):
-        return ""
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
-    if head.startswith(b"PAR1"):
-        return ""
-    line = head.partition(b"\n")[0].strip()
-    is_text = bool(line) and b"\0" not in head
-    return f"text, whose line 1 is {line.decode(errors='replace')[:_SHOWN]!r}" if is_text else "no parquet file"
-
-
-def _check_names(columns: Sequence[str], found: Sequence[str], source: str) -> None:
-    for name in columns:
-        if found.count(name) != 1:
-            near = most_like(name, [other for other in found if other not in columns])
-            hint = f"the nearest is '{near}'" if near else f"found {', '.join(found[:12]) or 'no columns'}"
-            choice = ", or leave out --env.volume-cap" if name == VOLUME else ""
+        doubled = []
+        with Progress("read", "row", bars.rows, scales=True) as shown:
+            for part in bars.parts():
+                # An unused text of a file's dictionary has no place, and no rows.
+                column = np.array([place.get(text, -1) for text in part.texts])[part.ticker]
+                doubled.append(panel._put(part, np.searchsorted(days, part.day), column))
+                shown.update(len(column))
+        twice = bars.rows - int(panel.is_read.sum())
+        if twice:
+            where, when = divmod(int(np.concatenate(doubled).min()), len(days))
             raise DataError(
-                f"expected one column '{name}' in {source}, got {found.count(name)} ({hint}); rename it in the "
-                f"file{choice}"
+                f"expected one row for each date and ticker, got {twice} duplicate rows (first: {tickers[where]} on "
+                f"{days[when].astype('datetime64[D]')}); drop them, or use `python main.py prepare`"
             )
+        return panel
 
+    def _put(self, part: Part, day: IntArray, column: IntArray) -> IntArray:
+        """Put usable rows in place, high and low widened to enclose open and close; return the places read before."""
+        place = column * self.is_read.shape[1] + day
+        ordered = np.sort(place, kind="stable")  # linear in rows that are sorted, as they mostly are
+        is_read = self.is_read.reshape(-1)
+        doubled = np.append(place[is_read[place]], ordered[1:][ordered[1:] == ordered[:-1]])
+        is_read[place] = True
+        with np.errstate(over="ignore"):  # beyond float32 is infinite, or zero, from here on
+            single = part.prices.astype(np.float32)
+        usable = np.asarray((np.isfinite(single) & (single > 0)).all(axis=0)) & ~has_wrong_digit(single)
+        empty = np.isnan(single).all(axis=0)
+        day, column, prices = day[usable], column[usable], part.prices[:, usable]
+        top, bottom = prices[[OPEN, CLOSE]].max(axis=0), prices[[OPEN, CLOSE]].min(axis=0)
+        widened = (prices[HIGH] < top) | (prices[LOW] > bottom)
+        np.maximum(prices[HIGH], top, out=prices[HIGH])
+        np.minimum(prices[LOW], bottom, out=prices[LOW])
+        self.data_array[day, column, : len(PRICES)] = prices.T
+        self.close[column, day] = prices[CLOSE]
+        if self.volume is not None and part.volume is not None:
+            volume = part.volume[usable]
+            self.volume[day, column] = np.where(np.isfinite(volume) & (volume >= 0), volume, np.nan)
+        self.counts += Counter(masked=int((~usable & ~empty).sum()), empty=int(empty.sum()), widened=int(widened.sum()))
+        return doubled
 
-def _check_schema(columns: Sequence[str], schema: pa.Schema, rows: int, source: str) -> None:
-    if rows == 0:
-        raise DataError(f"expected daily bars, got no rows in {source}; check how it was made")
-    for name in columns:
-        kind = schema.field(name).type
-        if name == "date":
-            is_day = pa.types.is_date(kind) or pa.types.is_timestamp(kind) or _is_string(kind)
-            is_fit, expected = is_day, "dates, timestamps or ISO strings"
-        elif name == "ticker":
-            is_fit, expected = _is_string(kind), "strings"
-        else:
-            is_number = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)
-            is_fit, expected = is_number, "numbers"
-        if not is_fit:
-            raise DataError(f"expected {expected} in column '{name}' of {source}, got {kind}; convert the column")
-
-
-def most_like(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name most like `name`, case aside, or None if none is like it."""
-    folded = {other.casefold(): other for other in known}
-    matches = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.5)
-    return folded[matches[0]] if matches else None
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _sorted_bars(table: pa.Table) -> tuple[_Bars, npt.NDArray[np.datetime64], list[str]]:
-    """Return bars sorted by (column, day), the sorted dates and tickers; raises `DataError` for duplicates."""
-    numbers, day = np.unique(_day_numbers(table["date"]), return_inverse=True)
-    dates = numbers.astype("datetime64[D]")
-    texts, codes = _encoded(table["ticker"])
-    column, tickers = pd.factorize(np.array(texts, dtype=object)[codes], sort=True)
-    if tickers[0] == "":
-        raise DataError(f"expected a ticker in every row, got {(column == 0).sum()} rows without one; drop them")
-    key = column * len(dates) + day
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    doubled = np.flatnonzero(key[1:] == key[:-1])
-    if doubled.size:
-        where, when = divmod(int(key[doubled[0]]), len(dates))
-        raise DataError(
-            f"expected one row for each date and ticker, got {doubled.size} duplicate rows "
-            f"(first: {tickers[where]} on {dates[when]}); drop them, or use `python main.py prepare`"
-        )
-    prices = np.empty((len(PRICE_COLUMNS), len(order)))
-    for row, name in enumerate(PRICE_COLUMNS):
-        prices[row] = table[name].cast(pa.float64(), safe=False).to_numpy()[order]
-    volume = None
-    if VOLUME in table.column_names:
-        volume = table[VOLUME].cast(pa.float64(), safe=False).to_numpy()[order]
-    return _Bars(key // len(dates), key % len(dates), prices, volume), dates, tickers.tolist()
-
-
-def _day_numbers(column: pa.ChunkedArray) -> IntArray:
-    """Return days since 1970-01-01 of a date, timestamp (its day is that of its own zone) or ISO string column."""
-    if column.null_count:
-        raise DataError(f"expected a date in every row, got {column.null_count} rows without one; drop them")
-    if not _is_string(column.type):
-        # The cast drops the time of day, in the timestamp's own zone.
-        return np.asarray(column.cast(pa.date32(), safe=False).cast(pa.int32()), dtype=np.int64)
-    texts, codes = _encoded(column)
-    days = []
-    for text in texts[:-1]:
-        try:
-            days.append(date.fromisoformat(re.split("[ T]", text.strip())[0]).toordinal() - _EPOCH)
-        except ValueError:
-            raise DataError(
-                f"expected dates like 2014-11-10, got '{text}' in column 'date'; convert the column"
-            ) from None
-    return np.array(days, dtype=np.int64)[codes]
-
-
-def _encoded(column: pa.ChunkedArray) -> tuple[list[str], IntArray]:
-    """Return the distinct texts of a column, "" for a missing one at the end, and each row's place among them."""
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    encoded = encoded.unify_dictionaries().combine_chunks()
-    try:
-        texts = [text or "" for text in encoded.dictionary.to_pylist()]
-    except UnicodeDecodeError as error:
-        raise DataError(f"expected dates and tickers as text in UTF-8, got {error.object!r}; mend the file") from None
-    codes = pc.fill_null(encoded.indices, len(texts)).to_numpy()
-    if codes.size and not 0 <= codes.min() <= codes.max() <= len(texts):
-        raise DataError("expected texts that the file's own dictionary holds, got a damaged file; make it again")
-    return [*texts, ""], codes
+    def complete(self) -> Float32Array:
+        """Compute the indicators on each ticker's own bars, and count large moves and gaps; return `data_array`."""
+        columns, days = self.close.shape
+        with Progress("load", "stock", columns) as shown:
+            for first in range(0, columns, _BLOCK):
+                closes = self.close[first : first + _BLOCK]
+                block = np.full((days, len(closes), NUM_FEATURES - len(PRICES)), np.nan, dtype=np.float32)
+                for column, close in enumerate(closes):
+                    own = np.flatnonzero(np.isfinite(close))
+                    close = close[own]
+                    block[own, column] = indicators(close)
+                    self.counts["large_moves"] += int((np.abs(np.diff(close) / close[:-1]) > LARGE_MOVE).sum())
+                    self.counts["gaps"] += int((np.diff(own) - 1).sum())
+                self.data_array[:, first : first + _BLOCK, len(PRICES) :] = block
+                shown.update(len(closes))
+        return self.data_array
 
 
 def has_wrong_digit(prices: Float32Array) -> npt.NDArray[np.bool_]:
@@ -316,62 +250,20 @@ def has_wrong_digit(prices: Float32Array) -> npt.NDArray[np.bool_]:
         return np.asarray(prices.max(axis=0) > LARGEST_RATIO * prices.min(axis=0))
 
 
-def _repair(bars: _Bars, max_bad_share: float) -> tuple[_Bars, DataQuality]:
-    """Drop rows without usable prices, widen high and low, and count; raises `DataError` if too many are bad."""
-    with np.errstate(over="ignore"):  # beyond float32 is infinite, or zero, from here on
-        prices = bars.prices.astype(np.float32)
-    usable = np.asarray((np.isfinite(prices) & (prices > 0)).all(axis=0))
-    usable &= ~has_wrong_digit(prices)
-    empty = np.asarray(np.isnan(prices).all(axis=0))
-    rows, masked = usable.size, int((~usable & ~empty).sum())
+def _check_share(masked: int, empty: int, rows: int, max_bad_share: float) -> None:
+    """Raise `DataError` if too many rows are bad, or none is usable."""
     if masked > max_bad_share * rows:
         raise DataError(
             f"expected finite, positive prices in all but {max_bad_share:.2%} of the rows, "
             f"got {masked} bad rows of {rows} ({masked / rows:.2%}); mend the file or raise --split.max-bad-row-share"
         )
-    if not usable.any():
+    if masked + empty == rows:
         raise DataError(f"expected rows with prices, got {rows} rows without any; check how the file was made")
-    volume = None if bars.volume is None else bars.volume[usable]
-    bars = _Bars(bars.column[usable], bars.day[usable], bars.prices[:, usable], volume)
-    top, bottom = bars.prices[[OPEN, CLOSE]].max(axis=0), bars.prices[[OPEN, CLOSE]].min(axis=0)
-    widened = (bars.prices[HIGH] < top) | (bars.prices[LOW] > bottom)
-    np.maximum(bars.prices[HIGH], top, out=bars.prices[HIGH])
-    np.minimum(bars.prices[LOW], bottom, out=bars.prices[LOW])
-    new_column = np.diff(bars.column) != 0
-    moves = np.abs(np.diff(bars.prices[CLOSE]) / bars.prices[CLOSE, :-1]) > LARGE_MOVE
-    gaps = np.where(new_column, 0, np.diff(bars.day) - 1)
-    return bars, DataQuality(
-        rows=rows,
-        masked=masked,
-        empty=int(empty.sum()),
-        widened=int(widened.sum()),
-        large_moves=int((moves & ~new_column).sum()),
-        gaps=int(gaps.sum()),
-    )
 
 
-def _dense_features(bars: _Bars, days: int, tickers: Sequence[str]) -> Float32Array:
-    """Return features (days, columns, 9) float32, computed on each ticker's own bars and put back on their days."""
-    data_array = np.full((days, len(tickers), NUM_FEATURES), np.nan, dtype=np.float32)
-    edges = np.searchsorted(bars.column, np.arange(len(tickers) + 1))
-    for column in progress(range(len(tickers)), "load", "stock"):
-        own = slice(edges[column], edges[column + 1])
-        prices = bars.prices[:, own]
-        data_array[bars.day[own], column] = compute_features(
-            open=prices[OPEN], high=prices[HIGH], low=prices[LOW], close=prices[CLOSE]
-        )
-    return data_array
-
-
-def _dense_volume(bars: _Bars, volume: Float64Array, data_array: Float32Array, investable: IntArray) -> Float32Array:
-    """Return (days, columns) float32 volume, NaN where it is missing, infinite or negative.
-
-    Raises `DataError` if no investable ticker has a known volume.
-    """
-    dense = np.full(data_array.shape[:2], np.nan, dtype=np.float32)
-    dense[bars.day, bars.column] = np.where(np.isfinite(volume) & (volume >= 0), volume, np.nan)
-    traded = np.isfinite(data_array[:, investable, CLOSE])
-    total, unknown = int(traded.sum()), int((traded & np.isnan(dense[:, investable])).sum())
+def _require_volume(volume: Float32Array, traded: npt.NDArray[np.bool_]) -> None:
+    """Warn of bars without a known volume, both (days, n) of investable tickers; `DataError` if none is known."""
+    total, unknown = int(traded.sum()), int((traded & np.isnan(volume)).sum())
     if unknown == total:
         raise DataError(
             f"expected volume for --env.volume-cap, got none (missing, infinite or negative) in all {total} investable "
@@ -383,7 +275,6 @@ def _dense_volume(bars: _Bars, volume: Float64Array, data_array: Float32Array, i
             unknown,
             total,
         )
-    return dense
 
 
 def _investable_columns(wanted: Path | Sequence[str] | None, tickers: list[str]) -> IntArray:

@@ -17,6 +17,8 @@ from utils.errors import DataError
 
 logger = logging.getLogger(__name__)
 _HASH_CHARACTERS = 16
+_BLOCK = 64
+"""Columns that are copied at once."""
 _FINGERPRINT_BARS = 252
 _FINGERPRINT_TICKERS = 8
 
@@ -166,12 +168,16 @@ def _span(market: Market, first: str, last: str) -> Span:
 def _fingerprints(market: Market, last: int) -> list[str]:
     """Return a hash per ticker of its prices, volume and dates on days 0..`last`."""
     dates = market.dates[: last + 1].astype("datetime64[D]").astype("<i8").tobytes()
-    values = market.data_array[: last + 1, :, list(PRICES)]
-    if market.volume is not None:
-        values = np.concatenate((values, market.volume[: last + 1, :, None]), axis=2)
-    values = np.ascontiguousarray(values.transpose(1, 0, 2), dtype="<f4")
-    values[np.isnan(values)] = np.nan  # one bit pattern for every missing number
-    return [_digest(dates + column.tobytes()) for column in values]
+    found, days = [], slice(last + 1)
+    for first in range(0, len(market.tickers), _BLOCK):  # a copy of all prices would be half of the market
+        columns = slice(first, first + _BLOCK)
+        values = market.data_array[days, columns, list(PRICES)]
+        if market.volume is not None:
+            values = np.concatenate((values, market.volume[days, columns, None]), axis=2)
+        values = np.ascontiguousarray(values.transpose(1, 0, 2), dtype="<f4")
+        values[np.isnan(values)] = np.nan  # one bit pattern for every missing number
+        found += [_digest(dates + column.tobytes()) for column in values]
+    return found
 
 
 def _digest(contents: bytes) -> str:

@@ -21,8 +21,9 @@ from benchmarks.real_prices.accounts import Array, Record, pack, pack_pickers, p
 from benchmarks.real_prices.forms import FORMS, VARIANTS
 from benchmarks.real_prices.plan import LISTED, Plan, Universe
 from benchmarks.speed.harness import MemoryGauge
+from data.bars import VOLUME
 from data.features import normalization_stats
-from data.loader import VOLUME, StockDataLoader
+from data.loader import StockDataLoader
 from data.market import Market
 from data.splits import Splits, consecutive_windows, make_folds
 from environment.portfolio import Portfolio

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data import bars
 from data import features as f
 from data.features import compute_features, observed_features
 from data.loader import StockDataLoader
@@ -216,11 +217,71 @@ def test_volume_that_is_not_there_is_one_clear_error(change: Callable[[pd.DataFr
 
 def test_several_row_groups_read_as_one(tmp_path: Path) -> None:
     frame = bars_frame()
-    frame["ticker"] = frame["ticker"].astype("category")
+    frame["ticker"] = frame["ticker"].astype("category").cat.add_categories("unused")
     pq.write_table(arrow(frame), tmp_path / "bars.parquet", row_group_size=17)
     loader = StockDataLoader(str(tmp_path / "bars.parquet"))
     loader.load_and_prepare()
+    assert loader.tickers == ["AAA", "BBB", "CCC"]
     assert loader.data_array.tobytes() == load(frame).data_array.tobytes()
+
+
+def messy_frame(rng: np.random.Generator) -> pd.DataFrame:
+    """Bars in any order, with gaps, and one in ten of them spoilt."""
+    frame = bars_frame(days=40).sample(frac=rng.uniform(0.3, 1.0), random_state=int(rng.integers(1000)))
+    spoilt = rng.random(len(frame)) < 0.1
+    values = rng.choice([np.nan, 0.0, -1.0, np.inf, 1e39, 1e-50, 7.0], (int(spoilt.sum()), 4))
+    hit = rng.random(values.shape) < 0.5
+    frame.loc[spoilt, PRICES] = np.where(hit, values, frame.loc[spoilt, PRICES])
+    frame.loc[rng.random(len(frame)) < 0.05, PRICES] = np.nan
+    return frame
+
+
+@given(seed=st.integers(0, 10_000), part=st.integers(1, 40), group=st.integers(1, 40))
+@settings(max_examples=25, deadline=None)
+def test_parts_of_a_messy_file_make_what_a_pivot_makes(
+    seed: int, part: int, group: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    frame, path = messy_frame(np.random.default_rng(seed)), tmp_path_factory.mktemp("messy") / "bars.parquet"
+    pq.write_table(arrow(frame), path, row_group_size=group)
+    loader = StockDataLoader(path, config=TOLERANT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bars, "PART_ROWS", part)
+        patch.setattr("data.loader._BLOCK", 2)
+        loader.load_and_prepare()
+
+    with np.errstate(over="ignore"):
+        single = frame[PRICES].astype(np.float32)
+    wrong = single.max(axis=1, skipna=False) > 5 * single.min(axis=1, skipna=False)
+    usable = np.isfinite(single).all(axis=1) & (single > 0).all(axis=1) & ~wrong
+    clean = frame.assign(
+        high=frame[["open", "high", "close"]].max(axis=1), low=frame[["open", "low", "close"]].min(axis=1)
+    ).where(usable)
+    index = {"index": frame["date"], "columns": frame["ticker"]}
+    for place, name in enumerate(f.FEATURES[:4]):
+        wide = pd.crosstab(**index, values=clean[name], aggfunc="first", dropna=False).to_numpy()
+        np.testing.assert_array_equal(loader.data_array[:, :, place], wide.astype(np.float32))
+    for column, ticker in enumerate(loader.tickers):
+        own = clean[(frame["ticker"] == ticker) & usable].sort_values("date")
+        features = compute_features(*(own[name].to_numpy() for name in PRICES)).astype(np.float32)
+        traded = np.isfinite(loader.data_array[:, column, f.CLOSE])
+        np.testing.assert_array_equal(loader.data_array[traded, column], features)
+    empty = frame[PRICES].isna().all(axis=1)
+    changed = (clean[["high", "low"]] != frame[["high", "low"]]).any(axis=1) & usable
+    found = loader.quality
+    assert (found.rows, found.masked, found.empty) == (len(frame), int((~usable & ~empty).sum()), int(empty.sum()))
+    assert found.widened == int(changed.sum())
+
+
+@given(seed=st.integers(0, 10_000), part=st.integers(1, 40))
+@settings(max_examples=25, deadline=None)
+def test_duplicates_are_counted_across_parts(seed: int, part: int) -> None:
+    frame = bars_frame(days=20)
+    frame = pd.concat([frame, frame.sample(5, replace=True, random_state=seed)]).sample(frac=1.0, random_state=seed)
+    first = frame[frame.duplicated(["ticker", "date"])].sort_values(["ticker", "date"]).iloc[0]
+    expected = rf"got 5 duplicate rows \(first: {first['ticker']} on {first['date']:%Y-%m-%d}\)"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(DataError, match=expected):
+        patch.setattr(bars, "PART_ROWS", part)
+        load(frame)
 
 
 def test_dirty_rows_are_repaired_masked_and_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -279,6 +340,8 @@ def test_survivors_only_is_noted(
     frame = bars_frame()
     if ends_early:
         frame = frame[(frame["ticker"] != "BBB") | (frame["date"] < "2010-03-01")]
+    empty = frame[:1].assign(ticker="EMPTY", **dict.fromkeys(PRICES, np.nan))
+    frame = pd.concat([frame, empty], ignore_index=True)
     with caplog.at_level(logging.DEBUG, logger="data.loader"):
         load_table(arrow(frame), tmp_path)
     assert any("survivors only" in line for line in caplog.messages) == noted

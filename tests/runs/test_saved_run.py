@@ -48,6 +48,9 @@ def test_a_file_that_grew_changes_nothing_that_the_run_knew(seed: int, more_days
     bars = panel(seed)
     before = market(bars[:DAYS, :COLUMNS])
     record = read_record(json.loads(json.dumps(dataclasses.asdict(record_market(before)))), "here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data.record._BLOCK", 2)
+        assert record_market(before) == record, "whatever is copied at once"
     after = pin_market(market(bars[: DAYS + more_days, : COLUMNS + more_columns]), record)
     assert after.splits == before.splits and after.tickers == before.tickers
     assert (after.investable_columns == before.investable_columns).all()
