@@ -28,6 +28,9 @@ Float64Array = npt.NDArray[np.float64]
 PRICE_COLUMNS = ("open", "close", "high", "low")  # the first four features
 VOLUME = "volume"
 COLUMNS = ("date", "ticker", *PRICE_COLUMNS)
+LARGE_MOVE = 0.5
+LARGEST_RATIO = 5.0
+"""Of two prices of a bar; beyond it a digit is in the wrong place, which is known at that day's close."""
 PART_ROWS = 1 << 19
 """Rows that are held at once; each takes some hundred bytes."""
 _HEAD, _SHOWN = 4096, 60
@@ -119,6 +122,12 @@ class LongBars:
             texts, codes = _encoded(batch["ticker"])
             volume = _numbers(batch[VOLUME]) if VOLUME in self.columns else None
             yield Part(_day_numbers(batch["date"]), codes, texts, prices, volume)
+
+
+def has_wrong_digit(prices: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """Return which bars of (4, rows) prices have one that is more than five times another one."""
+    with np.errstate(all="ignore"):  # a missing or infinite price is a fault of its own
+        return np.asarray(prices.max(axis=0) > LARGEST_RATIO * prices.min(axis=0))
 
 
 def most_like(name: str, known: Iterable[str]) -> str | None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from data.bars import COLUMNS, VOLUME, LongBars, Part, most_like
+from data.bars import COLUMNS, LARGE_MOVE, LARGEST_RATIO, VOLUME, LongBars, Part, has_wrong_digit, most_like
 from data.features import (
     CLOSE,
     HIGH,
@@ -38,9 +38,6 @@ logger = logging.getLogger(__name__)
 
 IntArray = npt.NDArray[np.int64]
 
-LARGE_MOVE = 0.5
-LARGEST_RATIO = 5.0
-"""Of two prices of a bar; beyond it a digit is in the wrong place, which is known at that day's close."""
 DEFAULT_CONFIG = DataConfig()
 _SHOWN = 60
 """Letters that are shown of a line."""
@@ -242,12 +239,6 @@ class _Panel:
                 self.data_array[:, first : first + _BLOCK, len(PRICES) :] = block
                 shown.update(len(closes))
         return self.data_array
-
-
-def has_wrong_digit(prices: Float32Array) -> npt.NDArray[np.bool_]:
-    """Return which bars of (4, rows) prices have one that is more than five times another one."""
-    with np.errstate(all="ignore"):  # a missing or infinite price is a fault of its own
-        return np.asarray(prices.max(axis=0) > LARGEST_RATIO * prices.min(axis=0))
 
 
 def _check_share(masked: int, empty: int, rows: int, max_bad_share: float) -> None:

@@ -15,7 +15,7 @@ from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, cap_label, cost_la
 from benchmarks.real_prices.report import Report
 from training.evaluation.baselines import EQUAL
 from training.evaluation.page import svg
-from training.evaluation.page.write import document
+from training.evaluation.page.document import document
 from utils.charts import Band, Chart, Line, Tick, date_ticks, even_shares, number, percent, scale_of
 from utils.statistics import EDGES, MeanTest
 

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from data.bars import most_like
-from data.loader import LARGEST_RATIO, has_wrong_digit
+from data.bars import LARGEST_RATIO, has_wrong_digit, most_like
 from data.raw.adjustment import Adjustment, adjust_for_events, scale_to_adjusted, scaled_events
 from data.raw.files import PARQUET_SUFFIXES, BarFile, open_file, read_file
 from data.raw.layout import EVENTS, PRICES, VALUES, UnusableFileError

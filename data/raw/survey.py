@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from data.loader import LARGE_MOVE
+from data.bars import LARGE_MOVE
 from utils.errors import DataError
 
 Dates = npt.NDArray[np.datetime64]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import signal
 import subprocess
@@ -12,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from main import main
-from training.commands.table import COMMANDS
+from training.commands.arguments import TrainArguments
+from training.commands.table import COMMANDS, require_resumed_run
 from utils.config.cli import ParsedCommand
+from utils.config.settings import LATEST
+from utils.config.trader import Config
 from utils.errors import CheckpointError, ConfigError, DataError, MemoryLimitReached, Remains, StopRequested
 
 pytestmark = pytest.mark.usefixtures("restore_process")
@@ -88,9 +92,48 @@ def test_a_stopped_run_names_the_command_that_continues_it(
     assert shown.endswith(f"stopped by SIGTERM; generation 2 of 9 is saved: continue with {command}")
 
 
-def test_help_imports_no_torch() -> None:
-    """Only a command that runs pays for what it needs."""
-    code = (
-        "import sys, main\ntry:\n    main.main(['--help'])\nexcept SystemExit:\n    assert 'torch' not in sys.modules"
+HEAVY = ("torch", "matplotlib", "pandas", "talib", "scipy", "lightgbm", "gymnasium", "google.cloud", "jinja2")
+PROBE = """
+import sys, main
+try:
+    code = main.main(sys.argv[2:])
+except SystemExit as end:
+    code = end.code
+print(code, *(name for name in sys.argv[1].split() if name in sys.modules))
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "loaded"),
+    [
+        ("--help", 0, ""),
+        ("--resume none", 2, ""),
+        ("fuel-breaks train --resume none", 2, ""),
+        ("evaluate --run none", 2, ""),
+        ("signals --run none", 2, ""),
+        ("report none", 2, ""),
+        ("serve --host 999.1.1.1 --runs-dir .", 2, ""),
+        ("prepare none.csv none.parquet", 2, "pandas jinja2"),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(line: str, code: int, loaded: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROBE, " ".join(HEAVY), *line.split()]
+    clear = {name: value for name, value in os.environ.items() if not name.startswith("CLOUD_")}
+    found = subprocess.run(
+        command, cwd=tmp_path, env=clear | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    assert found.stdout.splitlines()[-1].split() == [str(code), *loaded.split()]
+
+
+@pytest.mark.parametrize("name", ["none", LATEST])
+def test_a_run_that_only_the_cloud_may_hold_is_not_refused_early(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CLOUD_PROVIDER", raising=False)
+    monkeypatch.delenv("CLOUD_BUCKET", raising=False)
+    arguments = TrainArguments(Config(resume=name))
+    with pytest.raises(ConfigError, match="start one without --resume"):
+        require_resumed_run(arguments)
+    monkeypatch.setenv("CLOUD_BUCKET", "runs")
+    require_resumed_run(arguments)

@@ -23,7 +23,7 @@ from models.ddpg_agent import Evidence
 from tests.evaluation.page_case import DRIFTS, TICKERS, case, sessions, trade, walk
 from training.evaluation.baselines import CHAMPION
 from training.evaluation.judge import HOLDING_INSTEAD, Evaluation, FoldResult
-from training.evaluation.page import svg
+from training.evaluation.page import document, svg
 from training.evaluation.page import write as html_report
 from utils import charts as chart_axes
 from utils import pictures, statistics
@@ -118,7 +118,7 @@ def named(name: str) -> Evaluation:
 
 def drawn(chart: Chart) -> Page:
     """A chart alone."""
-    template = html_report._template(Path(), "page.html").environment.get_template("chart.html")
+    template = document._template(Path(), "page.html").environment.get_template("chart.html")
     return Page(str(template.module.draw(chart)))  # type: ignore[attr-defined]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data.raw.prepare import PrepareSummary, prepare
 from training.commands.arguments import PrepareArguments
-from training.evaluation.page.write import document, write_document
+from training.evaluation.page.document import document, write_document
 from utils.charts import Chart, day_axis, lines_of, number
 from utils.errors import ConfigError
 from utils.tables import table

@@ -14,7 +14,7 @@ from data.splits import Splits
 from training.commands.arguments import SweepArguments
 from training.commands.train import run_training
 from training.evaluation.export import EQUITY
-from training.evaluation.page.write import write_document
+from training.evaluation.page.document import write_document
 from training.run.market import MARKET, load_market, remember_market
 from training.run.study_folder import fetch_files, is_begun, keep_files, open_study, store_of_folds
 from training.sweep.outcome import Outcome, outcome_of, profit_of, toml_of, values_of

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 from training.commands.arguments import (
     EvaluateArguments,
     PrepareArguments,
@@ -14,7 +17,28 @@ from training.commands.arguments import (
 )
 from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from utils.config.cli import Command
+from utils.config.settings import LATEST
 from utils.config.trader import default_config, profile_config
+from utils.runs.run_log import RunLog, latest_run
+
+
+def require_run(arguments: Any) -> None:
+    """Raise ConfigError if there is no run of the given name, or none at all."""
+    RunLog.open(arguments.runs_dir, arguments.run)
+
+
+def require_runs(arguments: ReportArguments) -> None:
+    """Raise ConfigError if there is no run of one of the given names."""
+    for name in arguments.run:
+        RunLog.open(arguments.runs_dir, name)
+
+
+def require_resumed_run(arguments: Any) -> None:
+    """Raise ConfigError if there is no run to resume; where a cloud may hold it, that is found out later."""
+    name, runs_dir = arguments.settings.resume, arguments.settings.runs_dir
+    if name is not None and not (os.environ.keys() & {"CLOUD_PROVIDER", "CLOUD_BUCKET"}):
+        RunLog.open(runs_dir, latest_run(runs_dir, to_resume=True) if name == LATEST else name)
+
 
 PROFILES = {"quick": profile_config("quick")}
 EXAMPLES = {
@@ -35,18 +59,26 @@ ENVIRONMENT = {
 }
 COMMANDS = {
     "train": Command(
-        TrainArguments, "training.commands.train:run_train", default_config, PROFILES, EXAMPLES, ENVIRONMENT
+        TrainArguments,
+        "training.commands.train:run_train",
+        default_config,
+        PROFILES,
+        EXAMPLES,
+        ENVIRONMENT,
+        require_resumed_run,
     ),
     "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),
-    "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation"),
-    "signals": Command(SignalsArguments, "training.commands.signals:run_signals"),
-    "report": Command(ReportArguments, "training.commands.report:run_report"),
+    "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation", check=require_run),
+    "signals": Command(SignalsArguments, "training.commands.signals:run_signals", check=require_run),
+    "report": Command(ReportArguments, "training.commands.report:run_report", check=require_runs),
     "serve": Command(ServeArguments, "training.commands.serve:run_serve"),
     "walk-forward": Command(
         WalkForwardArguments, "training.commands.walk_forward:run_walk_forward", default_config, PROFILES
     ),
     "sweep": Command(SweepArguments, "training.commands.sweep:run_sweep", default_config, PROFILES),
-    "fuel-breaks train": Command(FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train"),
+    "fuel-breaks train": Command(
+        FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train", check=require_resumed_run
+    ),
     "fuel-breaks evaluate": Command(FuelBreakEvaluateArguments, "training.fuel_breaks.evaluate_command:run_evaluation"),
     "fuel-breaks show": Command(FuelBreakShowArguments, "training.fuel_breaks.show_command:run_show"),
 }

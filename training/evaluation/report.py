@@ -21,7 +21,7 @@ from training.evaluation.charts import runs_equity_chart, runs_learning_charts
 from training.evaluation.export import EQUITY, RESULTS, SHORT
 from training.evaluation.holdout import Look, looks_beside
 from training.evaluation.judge import METRICS, Estimate
-from training.evaluation.page.write import document, shown_settings
+from training.evaluation.page.document import document, shown_settings
 from training.run.market import MARKET
 from utils.charts import DASH, Dates, FloatArray
 from utils.config.settings import to_dict
@@ -204,6 +204,7 @@ def render(runs: Sequence[ReportedRun]) -> str:
     return document(
         "runs.html",
         f"{names[0]}: report" if len(runs) == 1 else f"{len(runs)} runs side by side",
+        metrics=METRICS,
         runs=runs,
         cautions=cautions(runs),
         measures=MEASURES,

@@ -5,7 +5,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from training.evaluation.page.write import document, shown_settings
+from training.evaluation.page.document import document, shown_settings
 from training.sweep.outcome import Outcome
 from training.sweep.study import State, Trial, quiet, valued_study
 from utils.config.settings import to_dict

@@ -58,6 +58,8 @@ class Command:
     """Command lines without the program, and what they do, which the help shows."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables that the program reads, which the help shows."""
+    check: Callable[[Any], object] | None = None
+    """Called with the arguments before the function's module is imported, which takes seconds: refuses what it can."""
 
     @property
     def settings(self) -> type[Any] | None:
@@ -89,7 +91,9 @@ class ParsedCommand:
         return shlex.join(["python", program, *name, *flags, *words_of(changed, known)])
 
     def run(self) -> None:
-        """Import the command's function and call it."""
+        """Check the arguments, import the command's function and call it."""
+        if self.command.check is not None:
+            self.command.check(self.arguments)
         module, _, function = self.command.function.partition(":")
         call = getattr(importlib.import_module(module), function)
         call(*([self.arguments] if self.command.settings is None else [self.arguments, self.explicit]))

@@ -308,7 +308,8 @@ def default_config(stated: Mapping[str, Any]) -> Config:
     data = stated.get("data") or (DEFAULT_DATA if DEFAULT_DATA.exists() else None)
     profile: Profile | None = stated.get("profile")
     if profile is None:
-        profile = "full" if data is not None or has_cuda() else "quick"
+        # A resumed run keeps its own profile, so that nothing waits for torch to look for a GPU.
+        profile = "full" if data is not None or ("resume" not in stated and has_cuda()) else "quick"
     env = rules_of_kind(stated.get("synthetic.kind", ""))
     return dataclasses.replace(profile_config(profile), data=data, env=env)
 

@@ -23,20 +23,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import safetensors
-import safetensors.torch
-from torch import Tensor
 
 from utils.errors import CheckpointError
 from utils.runs.durable import fsync, new_directory, remove_directory
-from utils.runs.state_tree import flatten, unflatten
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Encoded = dict[str, tuple[dict[str, Tensor], bytes]]  # by name of a part, its tensors and the JSON of the rest
 
 log = logging.getLogger(__name__)
 
 State = dict[str, dict[str, Any]]
-Encoded = dict[str, tuple[dict[str, Tensor], bytes]]  # by name of a part, its tensors and the JSON of the rest
 SCHEMA = 8  # version of the content of a state; no version reads another's
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
@@ -92,6 +93,8 @@ def encode_state(state: Mapping[str, Mapping[str, Any]]) -> Encoded:
     The state maps names (a-z, 0-9, _) to nested mappings with string keys, lists, tuples, tensors and JSON scalars with
     inf and nan. Shared memory is not restored as shared. Raises CheckpointError for other types.
     """
+    from utils.runs.state_tree import flatten  # imported here, as torch below: most that read a run need none of it
+
     try:
         split = {key: flatten(part) for key, part in state.items()}
         return {key: (tensors, json.dumps(rest).encode()) for key, (tensors, rest) in split.items()}
@@ -101,6 +104,8 @@ def encode_state(state: Mapping[str, Mapping[str, Any]]) -> Encoded:
 
 def save_checkpoint(root: Path, generation: int, state: Encoded, *, run_id: str, config_hash: str) -> Path:
     """Write or replace a checkpoint durably and atomically; return its directory. Raises CheckpointError."""
+    import safetensors.torch
+
     path = root / generation_name(generation)
     try:
         with new_directory(path) as temporary:
@@ -130,6 +135,10 @@ def save_checkpoint(root: Path, generation: int, state: Encoded, *, run_id: str,
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint onto the CPU; every byte is verified before it is parsed. Raises CheckpointError."""
+    import safetensors.torch
+
+    from utils.runs.state_tree import unflatten
+
     manifest = read_manifest(path)
     files = dict(_verified_files(path, manifest))
     state: State = {}

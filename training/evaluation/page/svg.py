@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from utils.charts import Band, Chart, FloatArray, Line, Scale, even_shares
-from utils.statistics import MeanTest
+
+if TYPE_CHECKING:
+    from utils.statistics import MeanTest
 
 MAX_POINTS = 1000
 TOP, BOTTOM, WIDTH = 12, 26, 1000
