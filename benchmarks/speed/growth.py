@@ -25,7 +25,7 @@ class Workload:
     """The dimensions of a generation, at their smallest; one at a time is doubled."""
 
     days: int = 1000
-    columns: int = 64
+    columns: int = 128
     population: int = 4
     windows: int = 2
     """Training windows of each agent, as many to explore as to be judged on."""
@@ -52,7 +52,15 @@ class Workload:
         )
 
 
-DIMENSIONS = ("days", "columns", "population", "windows", "buffer")
+DIMENSIONS = {
+    "days": "days",
+    "columns": "columns",
+    "investable": "investable stocks",
+    "population": "agents",
+    "windows": "lanes of an agent",
+    "buffer": "transitions in the buffer",
+}
+"""The dimensions and what each counts."""
 
 
 @dataclass(frozen=True)
@@ -97,22 +105,26 @@ def time_of(dimension: str) -> Callable[[Measured], float]:
     return lambda point: point.generation_seconds
 
 
-def growth_rows(device: torch.device, base: Workload | None = None) -> tuple[list[Row], dict[str, float | None]]:
-    """Return two rows for each dimension, time and memory, with the exponents; and the exponents of time."""
+Exponents = dict[str, dict[str, float | None]]
+"""Of `time` and `memory`, by dimension; None where there is none."""
+
+
+def growth_rows(device: torch.device, base: Workload | None = None) -> tuple[list[Row], Exponents]:
+    """Return two rows for each dimension, time and memory, and the exponents of both."""
     base = base or Workload()
     rows: list[Row] = []
-    exponents: dict[str, float | None] = {}
+    exponents: Exponents = {}
     measure_workload(base, device)  # what is loaded or built once in a process is no part of the growth
     for dimension in DIMENSIONS:
         sizes = [getattr(base, dimension) * 2**step for step in range(DOUBLINGS + 1)]
         points = [measure_workload(replace(base, **{dimension: size}), device) for size in sizes]
         seconds = [time_of(dimension)(point) for point in points]
         memory = [point.memory_mb for point in points]
-        exponents[dimension] = exponent(sizes, seconds)
+        exponents[dimension] = {"time": exponent(sizes, seconds), "memory": exponent(sizes, memory)}
         what = "prepare the market and one generation" if dimension == "days" else "one generation"
-        rows.append(_row(f"{dimension}: {what}", sizes, seconds, "s"))
-        rows.append(_row(f"{dimension}: memory", sizes, memory, "MiB"))
-        logger.info("growth with %s: exponent %s", dimension, exponents[dimension])
+        rows.append(_row(f"{DIMENSIONS[dimension]}: {what}", sizes, seconds, "s"))
+        rows.append(_row(f"{DIMENSIONS[dimension]}: memory", sizes, memory, "MiB"))
+        logger.info("growth with %s: %s", DIMENSIONS[dimension], exponents[dimension])
     return rows, exponents
 
 

@@ -1,6 +1,7 @@
 """Time and memory of the main job: `python -m benchmarks.speed.main_job --data FILE [--investable FILE] [--json FILE]`.
 
-Each row is a process of its own. Without --data only the rows of the built-in market are measured.
+Each row is a process of its own. Without --data only the rows of the built-in market are measured. With `--large DAYS
+STOCKS` a file of random walks of this size is loaded, and nothing else is measured.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from utils.memory.trend import theil_sen
@@ -26,10 +30,11 @@ import json, sys, time
 from pathlib import Path
 from data.loader import StockDataLoader
 from utils.memory.guard import peak_rss_mb
-started = time.perf_counter()
+started = time.perf_counter(), time.process_time()
 loader = StockDataLoader(Path(sys.argv[1]))
 loader.load_and_prepare()
-print(json.dumps({"seconds": time.perf_counter() - started, "peak_rss_mb": peak_rss_mb()}))
+seconds = {"seconds": time.perf_counter() - started[0], "cpu_seconds": time.process_time() - started[1]}
+print(json.dumps({**seconds, "peak_rss_mb": peak_rss_mb()}))
 """
 FLAT_FROM = 2
 """Generations after which memory must be flat."""
@@ -50,6 +55,25 @@ def measure_load(data: Path) -> dict[str, Any]:
     command = [sys.executable, "-c", LOAD, str(data.resolve())]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     return dict(json.loads(done.stdout))
+
+
+def measure_large(days: int, stocks: int) -> dict[str, Any]:
+    """Measure loading a made file, of whose stocks two in five are listed late, and as many delisted early."""
+    rng, dates = np.random.default_rng(0), np.busday_offset(np.datetime64("2000-01-03"), np.arange(days))
+    names = ("open", "high", "low", "close")
+    schema = pa.schema([("date", pa.date32()), ("ticker", pa.string()), *((name, pa.float64()) for name in names)])
+    with tempfile.TemporaryDirectory() as folder, pq.ParquetWriter(Path(folder) / "bars.parquet", schema) as writer:
+        for stock in range(stocks):
+            first = rng.integers(days // 2) if rng.random() < 0.4 else 0
+            last = rng.integers(days // 2, days) if rng.random() < 0.4 else days
+            own = dates[first:last]
+            close = 30 * np.exp(np.cumsum(0.02 * rng.standard_normal(len(own))))
+            open_ = close * np.exp(0.01 * rng.standard_normal(len(own)))
+            prices = (open_, np.maximum(open_, close) * 1.01, np.minimum(open_, close) * 0.99, close)
+            columns = [own, np.full(len(own), f"T{stock:05d}"), *prices]
+            writer.write_table(pa.table(columns, schema=schema))
+        writer.close()
+        return measure_load(Path(folder) / "bars.parquet")
 
 
 def measure_run(*flags: str) -> dict[str, Any]:
@@ -119,7 +143,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--investable", type=Path)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--large", type=int, nargs=2, metavar=("DAYS", "STOCKS"))
     arguments = parser.parse_args()
+    if arguments.large:
+        load = measure_large(*arguments.large)
+        print(f"load and prepare: {load['cpu_seconds']:.1f} CPU s, {load['peak_rss_mb']:.0f} MiB at most")
+        return
     results: dict[str, Any] = {
         "machine": machine(),
         "quick": measure_run("--profile", "quick", "--device", "cpu", "--generations", "40"),

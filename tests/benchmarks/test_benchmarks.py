@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 import torch
@@ -10,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.speed import __main__ as speed
-from benchmarks.speed import environment
+from benchmarks.speed import default_run, environment
 from benchmarks.speed import rivals as rivals_cost
 from benchmarks.speed.environment import lane_steps_per_second, portfolio_of
 from benchmarks.speed.evaluation import EvaluationFigures, evaluation_rows, measure_evaluation
@@ -65,7 +69,7 @@ def test_each_dimension_of_the_workload_can_double(dimension: str) -> None:
     config = larger.config()
     assert (config.evolution.population_size, config.learning.replay_capacity) == (larger.population, larger.buffer)
     assert config.evaluation.exploration_windows == config.evaluation.fitness_windows == larger.windows
-    assert config != base.config() or dimension in ("days", "columns")
+    assert config != base.config() or dimension in ("days", "columns", "investable")
 
 
 def test_workload_is_measured() -> None:
@@ -84,6 +88,28 @@ def test_phases_add_up_to_the_generation() -> None:
     assert figures.build_seconds > 0
     shares = [row.ratio for row in generation_rows("tiny", figures) if row.unit == "s"]
     assert sum(share for share in shares if share) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("name", [name for names in default_run.PHASES.values() for name in names])
+def test_a_phase_of_the_program_is_a_function_that_is_there(name: str) -> None:
+    module, _, path = name.partition(":")
+    found = reduce(getattr, path.split("."), importlib.import_module(module))
+    function = inspect.unwrap(found)
+    code = getattr(function, "__func__", function).__code__  # type: ignore[attr-defined]
+    assert f"{function.__module__}:{code.co_qualname}" == name or "importlib" in name
+
+
+def test_the_time_of_a_function_is_that_of_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(default_run, "INTERVAL_SECONDS", 0.001)
+    monkeypatch.setitem(default_run.PHASES, "judge", (f"{__name__}:burn",))
+    with default_run.measured_phases() as seconds:
+        burn(lambda: seconds["judge"][1] > 0.0)
+    assert default_run.phase_of(["main:main", default_run.PHASES["train"][0], f"{__name__}:burn"]) == "train"
+    assert default_run.phase_of(["main:main"]) == default_run.REST
+
+
+def burn(is_enough: Callable[[], bool]) -> None:
+    assert any(is_enough() for _ in range(50_000_000))
 
 
 def test_environment_is_played_to_the_end() -> None:
@@ -124,7 +150,8 @@ def test_report_holds_every_key_and_leaves_what_was_not_measured_open() -> None:
         "growth_exponents",
         "peak_rss_mb",
     }
-    assert set(figures.pop("growth_exponents")) == {"days", "columns", "population", "windows", "buffer"}
+    dimensions = {"days", "columns", "investable", "population", "windows", "buffer"}
+    assert set(figures.pop("growth_exponents")) == dimensions
     assert set(figures.values()) == {None}
     assert set(speed.SECTIONS) == set(speed._SECTIONS)
 

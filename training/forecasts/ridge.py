@@ -24,7 +24,7 @@ from models.trader import Forecasts, Traders, day_mean, relative_to_day
 from training.forecasts.relative import Blend, RelativeOutcomes
 from training.forecasts.samples import Moments, Samples, Sums
 from training.forecasts.skill import information_coefficients, overlapping_mean_test
-from utils.progress import progress
+from utils.progress import Progress
 from utils.spaces import TARGET_PERCENTS
 
 _TOGETHER = 16
@@ -59,13 +59,16 @@ class TrainingDays:
         """
         train = market.splits.train
         learned = np.arange(len(market.dates)) <= train.last
-        inputs = TradeInputs.fit(market, learned)
-        samples = Samples.of(inputs.of(market), env, train, train.last)
-        samples.require_enough()
-        for _, held in progress(samples.folds, "prepare", "fold"):
-            apart = learned.copy()
-            apart[max(0, held.start - samples.longest) : held.stop + samples.longest] = False
-            samples.x[held] = inputs.without(samples.x, market, apart, held)
+        with Progress("prepare", "fit") as shown:
+            inputs = TradeInputs.fit(market, learned)
+            samples = Samples.of(inputs.of(market), env, train, train.last)
+            samples.require_enough()
+            shown.update(total=1 + len(samples.folds))
+            for _, held in samples.folds:
+                apart = learned.copy()
+                apart[max(0, held.start - samples.longest) : held.stop + samples.longest] = False
+                samples.x[held] = inputs.without(samples.x, market, apart, held)
+                shown.update()
         moments = Moments.of(samples)
         without = [moments.over(fold) for fold, _ in samples.folds]
         within = [moments.over(held) for _, held in samples.folds]
