@@ -115,7 +115,8 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
         logger.debug("memory by phase\n%s", get_profiler().phase_table(after=GENERATION))
         for leak in get_profiler().leaks():
             logger.warning("%s", leak)
-        if trainer.generation % config.plot_every == 0:
+        # The pictures of the last one are drawn at the end.
+        if trainer.generation % config.plot_every == 0 and trainer.generation < config.generations:
             _draw_progress(run, _note(config))
 
     records = progress(
