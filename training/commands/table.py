@@ -65,7 +65,7 @@ COMMANDS = {
         PROFILES,
         EXAMPLES,
         ENVIRONMENT,
-        require_resumed_run,
+        check=require_resumed_run,
     ),
     "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),
     "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation", check=require_run),
