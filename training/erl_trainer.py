@@ -16,12 +16,13 @@ from data.splits import random_windows, spaced_windows
 from environment.trading_env import TradingEnvironment
 from models import genome
 from models.cash_value import CashValue, improve
-from models.ddpg_agent import LOSSES, Committee, DDPGAgent
+from models.ddpg_agent import Committee, DDPGAgent
 from models.genome import TARGET
 from models.population import Population
-from models.replay_buffer import Batch, ReplayBuffer
+from models.replay_buffer import ReplayBuffer
 from models.trader import Traders
-from training.ddpg import Losses, learner, update
+from training.cuda_graph import Tensors
+from training.ddpg import learner
 from training.evolution import elite_count, next_generation, ranked
 from training.forecasts.ridge import TrainingDays, traders_of
 from training.generation_log import HISTORY, GenerationLog
@@ -34,6 +35,7 @@ from training.rollout_worker import (
     RolloutWorker,
     network_tensors,
 )
+from training.updates import Updates
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.progress import progress
 from utils.runs.devices import note_other_device
@@ -108,6 +110,8 @@ class ERLTrainer:
         """Agents that were evaluated so far, also in runs that this one extends; elites count once."""
         self.updates = 0
         """Gradient steps of all agents so far."""
+        networks = self.population.networks
+        self.updating = None if networks is None else Updates(networks, self.replay, *self.days.relative.rows, learning)
         self.fittest = dict.fromkeys(ORIGINS, 0)
         """Number of generations by the origin of their fittest agent."""
         self.champion = self.deployed(self.committee(self.elites))
@@ -226,40 +230,27 @@ class ERLTrainer:
     def _train_networks(self) -> dict[str, float]:
         """Take the gradient steps of a generation, once the buffer is ready; random numbers are drawn beforehand."""
         networks, learning, relative = self.population.networks, self.learning, self.days.relative
-        assert networks is not None
+        assert networks is not None and self.updating is not None
         if not self.replay.is_ready:
             logger.info("%s", self.replay)
             return {}
         rows, draws = learning.batch_size * learning.gradient_accumulation, self.generators["batches"]
+        shape = (learning.gradient_steps, rows)
         networks.calibration.fill_(self.replay.calibration())
-        orders = relative.draw(learning.gradient_steps * rows, draws)
-        replayed = torch.randint(self.replay.size, (learning.gradient_steps * rows,), generator=draws).to(self.device)
-        traders, (x, y), losses = self.traders, relative.rows, []
-        steps = zip(orders.split(rows), replayed.split(rows), strict=True)
-        for own, shared in progress(steps, "train", "update", learning.gradient_steps):
+        orders = relative.draw(learning.gradient_steps * rows, draws).unflatten(0, shape)
+        replayed = torch.randint(self.replay.size, shape, generator=draws).to(self.device)
+        self.updating.begin(self.traders, self.cash_value, orders, replayed)
+        for _ in progress(range(learning.gradient_steps), "train", "update"):
             self.safe_point()
-            batch = Batch(self.replay.sample(shared), x[own.T], y[own.T])
-            trains_actor = self.updates >= learning.warm_up
-            losses.append(
-                update(
-                    networks,
-                    traders,
-                    self.cash_value,
-                    batch,
-                    learning.gradient_accumulation,
-                    gamma=learning.gamma,
-                    tau=learning.tau,
-                    trains_actor=trains_actor,
-                )
-            )
+            self.updating.take(trains_actor=self.updates >= learning.warm_up)
             self.updates += 1
-        return self._losses_record(losses)
+        return self._losses_record(self.updating.losses)
 
-    def _losses_record(self, losses: Sequence[Losses]) -> dict[str, float]:
-        """Log the losses of each agent; return the means over agents, with gradient norms."""
+    def _losses_record(self, losses: Tensors) -> dict[str, float]:
+        """Log the (updates, A) losses of each agent; return the means over agents, with gradient norms."""
         networks = self.population.networks
         assert networks is not None
-        found = {name: torch.stack([getattr(loss, name) for loss in losses]).cpu() for name in LOSSES}
+        found = {name: own.cpu() for name, own in losses.items()}
         for row, agent in enumerate(self.population.agents):
             for name, loss in found.items():
                 agent.losses[name].extend(loss[:, row].tolist())

@@ -15,7 +15,8 @@ from environment.portfolio import Portfolio
 from models.cash_value import Accounts, CashValue, Decision, accounts_in, buckets_of
 from models.round_robin import RoundRobinPolicy
 from models.trader import DailyOrders, Forecasts, PolicyNetworks, Traders, daily_orders
-from training.rollout_graph import RolloutGraph, SafePoint, Tensors
+from training.cuda_graph import Tensors
+from training.rollout_graph import RolloutGraph, SafePoint
 from utils.progress import progress
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 

@@ -3,76 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from environment.ledger import Ledger
 from environment.portfolio import Portfolio
 from models.cash_value import CashValue
 from models.round_robin import RoundRobinPolicy
 from models.trader import Forecasts, Traders
-from tests.tiny import World, random_world, seeded, tiny_rules, tiny_trainer
+from tests.tiny import World, random_world, seeded, tiny_rules
+from tests.training.tape import taped
+from training.cuda_graph import Tensors
 from training.rollout import Rollout, roll_out
 from training.rollout_graph import RolloutGraph
 from utils.config.trader import EnvironmentConfig
 
 AGENTS = 3
-READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::equal", "aten::is_nonzero", "aten::masked_select"}
-Tensors = Mapping[str, Tensor]
-
-
-class Tape(TorchDispatchMode):
-    """Every operation with its tensors; what a stream that is captured does not allow is refused."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Any, Any, Any, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.name() in READS:
-            raise RuntimeError(f"{func.name()} is not permitted when stream is capturing")
-        out = func(*args, **(kwargs or {}))
-        self.calls.append((func, args, kwargs or {}, out))
-        return out
-
-
-def taped(work: Callable[[], Tensors]) -> tuple[Tensors, Callable[[], None]]:
-    """As `cuda_graph`: a launch runs the operations again, and writes where they wrote. What they gave is lost."""
-    tape, made = Tape(), list[Tensor]()
-    with tape:
-        outputs = work()
-    given: set[int] = set()
-    for _, args, kwargs, out in tape.calls:
-        given |= {storage_of(tensor) for tensor in tensors_in(args, kwargs)}
-        for tensor in tensors_in(out):
-            if storage_of(tensor) not in given:
-                made.append(tensor)
-                given.add(storage_of(tensor))
-    for tensor in made:
-        tensor.fill_(torch.nan if tensor.is_floating_point() else 1)
-
-    def launch() -> None:
-        for func, args, kwargs, out in tape.calls:
-            for old, new in zip(tensors_in(out), tensors_in(func(*args, **kwargs)), strict=True):
-                if storage_of(old) != storage_of(new):
-                    old.copy_(new)
-
-    return outputs, launch
-
-
-def storage_of(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
-def tensors_in(*values: Any) -> list[Tensor]:
-    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
 
 
 class Played:
@@ -191,14 +142,6 @@ def test_a_graph_of_forecasts_is_not_launched_for_round_robin() -> None:
     for launched, played in zip(found[False], found[True], strict=True):
         assert_same(launched, played)
     assert not torch.equal(found[True][0]["book stock"], found[True][3]["book stock"])
-
-
-def test_generations_that_launch_are_those_that_play() -> None:
-    launching, playing = tiny_trainer(seed=2), tiny_trainer(seed=2)
-    launching.worker.graph, launching.val_graph = RolloutGraph(taped), RolloutGraph(taped)
-    for ours, theirs in zip(launching.run(4), playing.run(4), strict=True):
-        for name in ("fitness", "trading", "validation", "learning"):
-            assert ours[name] == theirs[name], name
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -1,0 +1,160 @@
+"""Updates that are captured once and launched: by a tape of operations in place of a CUDA graph, and by a real one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.speed.updates import Drawn, PlainAgent, Size, draw, plain_generation, stacked_generation
+from models.replay_buffer import Batch
+from tests.tiny import TINY_LEARNING, tiny_trainer
+from tests.training.tape import taped
+from training import ddpg, updates
+from training.cuda_graph import CudaGraph, Tensors
+from training.rollout_graph import RolloutGraph
+
+SIZE = Size(agents=3, hidden=5, batch=8, accumulate=2, updates=3, transitions=60)
+GENERATIONS = (False, True, True, True)
+"""Whether actors learn; in the third generation agents are bred, in the last there are other rows."""
+
+
+class Captures:
+    """Captures by tape, counted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, work: Callable[[], Tensors]) -> tuple[Tensors, Callable[[], None]]:
+        self.count += 1
+        return taped(work)
+
+
+def generations(drawn: Drawn) -> list[dict[str, Tensor]]:
+    """The networks and losses after each generation."""
+    found = []
+    for generation, trains_actor in enumerate(GENERATIONS):
+        drawn.begin()
+        if generation == 2:
+            drawn.updates.networks.assign({n: part.flip(0) for n, part in drawn.updates.networks.tensors().items()})
+            drawn.traders = drawn.traders.rows(slice(None, None, 1)).to("cpu").to(drawn.updates.x.device)
+        for _ in range(drawn.size.updates):
+            drawn.updates.take(trains_actor=trains_actor)
+        tensors = {**drawn.updates.networks.tensors(), **drawn.updates.losses}
+        found.append({name: part.cpu().clone() for name, part in tensors.items()})
+    return found
+
+
+def assert_same(found: list[dict[str, Tensor]], expected: list[dict[str, Tensor]]) -> None:
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.keys() == theirs.keys()
+        for name, value in theirs.items():
+            assert torch.equal(ours[name], value), name
+
+
+def launching(size: Size = SIZE, seed: int = 1) -> tuple[Drawn, Captures]:
+    drawn, captures = draw(size, seed=seed), Captures()
+    drawn.updates.graph = CudaGraph("updates", captures)
+    return drawn, captures
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_launches_give_what_updates_one_by_one_would(accumulate: int, caplog: pytest.LogCaptureFixture) -> None:
+    """One graph for critics alone, one for both, whatever is bred and drawn in between."""
+    caplog.set_level(logging.INFO)
+    drawn, captures = launching(replace(SIZE, accumulate=accumulate))
+    found = generations(drawn)
+    assert_same(found, generations(draw(drawn.size, seed=1)))
+    assert captures.count == 2 and caplog.text.count("updates are captured as a CUDA graph") == 2
+    assert not bool(found[0]["actor"].any()) and bool(found[1]["actor"].all())
+    assert found[-1]["critic_optimizer.24"].tolist() == [len(GENERATIONS) * SIZE.updates] * SIZE.agents
+
+
+def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
+    drawn, other = draw(SIZE), draw(SIZE)
+    orders, replayed = drawn.begin()
+    stacked_generation(drawn)
+    for order, row in zip(orders, replayed, strict=True):
+        own = other.updates
+        batch = Batch(own.replay.sample(row), own.x[order.T], own.y[order.T])
+        parts = own.networks, other.traders, other.cash_value, batch, SIZE.accumulate
+        losses = ddpg.update(*parts, gamma=1.0, tau=0.01, trains_actor=True)
+    assert torch.equal(drawn.updates.losses["critic"][-1], losses.critic)
+    for name, part in other.updates.networks.tensors().items():
+        assert torch.equal(drawn.updates.networks.tensors()[name], part), name
+
+
+def test_another_number_of_updates_is_captured_anew() -> None:
+    drawn, captures = launching()
+    generations(drawn)
+    drawn.size = replace(SIZE, updates=5)
+    drawn.begin()
+    stacked_generation(drawn)
+    assert captures.count == 3 and bool(drawn.updates.losses["critic"].all())
+
+
+def test_an_update_that_reads_a_value_runs_eagerly_and_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was done before the capture failed is done once."""
+
+    def reading(*args: Any, **named: Any) -> ddpg.Losses:
+        losses = ddpg.update(*args, **named)
+        assert float(losses.critic[0]) > 0
+        return losses
+
+    monkeypatch.setattr(updates, "update", reading)
+    drawn, captures = launching()
+    assert_same(generations(drawn), generations(draw(SIZE, seed=1)))
+    assert captures.count == 1 and caplog.text.count("updates run eagerly: capturing a CUDA graph failed") == 1
+
+
+def test_generations_that_launch_are_those_that_play() -> None:
+    """Of a trainer, whose rollouts and updates are launched."""
+    learning = replace(TINY_LEARNING, gradient_steps=4, warm_up=4)
+    one, other = tiny_trainer(seed=2, learning=learning), tiny_trainer(seed=2, learning=learning)
+    assert one.updating is not None
+    captures = Captures()
+    one.worker.graph, one.val_graph = RolloutGraph(taped), RolloutGraph(taped)
+    one.updating.graph = CudaGraph("updates", captures)
+    for ours, theirs in zip(one.run(4), other.run(4), strict=True):
+        for name in ("fitness", "trading", "validation", "learning"):
+            assert ours[name] == theirs[name], name
+    assert captures.count == 2  # with critics alone, then with actors
+
+
+def test_an_agent_of_the_stack_learns_as_one_written_plainly_does() -> None:
+    """With modules and the optimiser of torch."""
+    drawn = draw(SIZE)
+    networks = drawn.updates.networks
+    agents = [PlainAgent(networks, agent, drawn.traders) for agent in range(SIZE.agents)]
+    for _ in range(2):
+        orders, replayed = drawn.begin()
+        stacked_generation(drawn)
+        plain_generation(agents, drawn, orders, replayed)
+    for row, agent in enumerate(agents):
+        pairs = [(agent.actor, networks.actor), (agent.actor_target, networks.actor_target)]
+        pairs += [(agent.critic[-1], networks.critic.continuation)]
+        pairs += [
+            (network, networks.critic_target.reward.map(lambda part, fold=fold: part[:, fold]))
+            for fold, network in enumerate(agent.critic_target[:-1])
+        ]
+        for module, stacked in pairs:
+            weights = [layer.weight.detach().T for layer in module if isinstance(layer, torch.nn.Linear)]
+            for weight, part in zip(weights, stacked.parts[::2], strict=True):
+                torch.testing.assert_close(weight, part.detach()[row], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_cuda_graph_of_updates_gives_what_they_give_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    device = torch.device("cuda")
+    eager = draw(SIZE, device)
+    eager.updates.graph._capture = None
+    assert_same(generations(draw(SIZE, device)), generations(eager))
+    assert caplog.text.count("updates are captured as a CUDA graph") == 2
