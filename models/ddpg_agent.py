@@ -250,7 +250,7 @@ class DDPGAgent:
         """
         assert self.committee is not None
         seen = self.inputs.for_networks(x).flatten(0, 1)
-        total, folds = seen.new_zeros(len(seen)), self.critic_target.reward.parts[0].shape[1]
+        total, folds = seen.new_zeros(len(seen)), self.critic_target.reward.flat.shape[1]
         weights, targets = self.committee.network.cpu().tolist(), self.committee.target.cpu().tolist()
         for member, (weight, target) in enumerate(zip(weights, targets, strict=True)):
             if weight > 0:

@@ -24,11 +24,16 @@ _MAX_NORM = 10.0
 
 @dataclass(frozen=True)
 class Perceptrons:
-    """Perceptrons with two hidden layers of SiLU units, stacked along one or more dimensions."""
+    """Perceptrons with two hidden layers of SiLU units, stacked along one or more dimensions.
 
-    parts: tuple[Tensor, ...]
-    """(*stack, inputs, hidden), (*stack, 1, hidden), (*stack, hidden, hidden), (*stack, 1, hidden), (*stack, hidden,
-    outputs), (*stack, 1, outputs) float32."""
+    All numbers of a perceptron lie side by side, so that a step of the optimiser or of a target is a few operations on
+    a matrix.
+    """
+
+    flat: Tensor
+    """(*stack, numbers) float32."""
+    sizes: tuple[int, int, int]
+    """Inputs, hidden units and outputs."""
 
     @classmethod
     def initialize(cls, stack: Sequence[int], sizes: tuple[int, int, int], generator: torch.Generator) -> Self:
@@ -38,29 +43,48 @@ class Perceptrons:
             torch.randn(*stack, width, hidden, generator=generator) / math.sqrt(width) for width in (inputs, hidden)
         )
         bias, last = torch.zeros(*stack, 1, hidden), torch.zeros(*stack, hidden, outputs)
-        return cls((first, bias, second, bias.clone(), last, last.new_zeros(*stack, 1, outputs)))
+        return cls.of((first, bias, second, bias, last, last.new_zeros(*stack, 1, outputs)))
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], name: str) -> Self:
-        """Build from tensors that are named by their place."""
-        return cls(tuple(tensors[f"{name} {place}"] for place in range(6)))
+    def of(cls, parts: Sequence[Tensor]) -> Self:
+        """Build from copies of what `parts` gives."""
+        sizes = parts[0].shape[-2], parts[0].shape[-1], parts[5].shape[-1]
+        return cls(torch.cat([part.flatten(-2) for part in parts], dim=-1), sizes)
+
+    @classmethod
+    def named(cls, tensors: Mapping[str, Tensor], name: str) -> Self:
+        """Build from parts that are named by their place."""
+        return cls.of([tensors[f"{name} {place}"] for place in range(6)])
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """Return views: (*stack, inputs, hidden), (*stack, 1, hidden), (*stack, hidden, hidden), (*stack, 1, hidden),
+        (*stack, hidden, outputs), (*stack, 1, outputs)."""
+        inputs, hidden, outputs = self.sizes
+        shapes = ((inputs, hidden), (1, hidden), (hidden, hidden), (1, hidden), (hidden, outputs), (1, outputs))
+        split = self.flat.split([rows * columns for rows, columns in shapes], dim=-1)
+        return tuple(part.unflatten(-1, shape) for part, shape in zip(split, shapes, strict=True))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (*stack, rows, inputs) to (*stack, rows, outputs); leading dimensions of `x` broadcast."""
-        stack = self.parts[0].shape[:-2]
+        stack = self.flat.shape[:-1]
         hidden = x.expand(*stack, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
-        w1, b1, w2, b2, w3, b3 = (part.reshape(-1, *part.shape[-2:]) for part in self.parts)
+        w1, b1, w2, b2, w3, b3 = replace(self, flat=self.flat.view(-1, self.flat.shape[-1])).parts
         hidden = functional.silu(torch.baddbmm(b1, hidden, w1))
         hidden = functional.silu(torch.baddbmm(b2, hidden, w2))
         return torch.baddbmm(b3, hidden, w3).view(*stack, x.shape[-2], -1)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return perceptrons of the changed parts."""
-        return replace(self, parts=tuple(change(part) for part in self.parts))
+        """Return perceptrons of changed numbers."""
+        return replace(self, flat=change(self.flat))
 
     def parameters(self) -> list[Tensor]:
-        """Return all tensors."""
-        return [*self.parts]
+        """Return all numbers, in one tensor."""
+        return [self.flat]
+
+    def of_numbers(self, numbers: Sequence[Tensor]) -> Self:
+        """Return perceptrons of this shape with other numbers, such as gradients or moments: views."""
+        return replace(self, flat=numbers[0])
 
     @torch.no_grad()
     def output(self, place: tuple[int, ...], output: int, x: Tensor) -> Tensor:
@@ -94,10 +118,20 @@ class Critic:
 
     def parameters(self) -> list[Tensor]:
         """Return all tensors."""
-        return [*self.reward.parts, *self.continuation.parts]
+        return [self.reward.flat, self.continuation.flat]
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """Return views of both, see `Perceptrons.parts`."""
+        return (*self.reward.parts, *self.continuation.parts)
+
+    def of_numbers(self, numbers: Sequence[Tensor]) -> Self:
+        """Return a critic of this shape with other numbers, see `parameters`: views."""
+        reward, continuation = self.reward.of_numbers(numbers[:1]), self.continuation.of_numbers(numbers[1:])
+        return replace(self, reward=reward, continuation=continuation)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return a critic of the changed parts."""
+        """Return a critic of changed numbers."""
         return replace(self, reward=self.reward.map(change), continuation=self.continuation.map(change))
 
 
@@ -119,7 +153,7 @@ class AdamW:
     """
 
     def __init__(self, parameters: Sequence[Tensor], learning_rate: float) -> None:
-        """Take the stacked parameters."""
+        """Take parameters whose first dimension is the agent."""
         self.parameters = [parameter.requires_grad_() for parameter in parameters]
         self.learning_rate = learning_rate
         self.first, self.second = ([torch.zeros_like(part) for part in parameters] for _ in range(2))
@@ -141,16 +175,17 @@ class AdamW:
         scale = (_MAX_NORM / self.norm.clamp(min=_MAX_NORM)).where(is_fine, torch.zeros_like(self.norm))
         self.steps += is_fine
         self.skipped += ~is_fine
+        rate = self.learning_rate * is_fine
+        shares = [(1 - beta) * is_fine for beta in _BETAS]
         # Bias correction (Kingma and Ba 2015, "Adam", section 3).
         rise = [1 - beta ** self.steps.clamp(min=1) for beta in _BETAS]
-        rate = self.learning_rate * is_fine
+        kept, step = 1 - rate * _WEIGHT_DECAY, rate / rise[0]
         for part, gradient, first, second in zip(self.parameters, gradients, self.first, self.second, strict=True):
-            clipped = torch.where(_by_agent(is_fine, part), gradient * _by_agent(scale, part), 0.0)
-            first.lerp_(clipped, _by_agent((1 - _BETAS[0]) * is_fine, part))
-            second.lerp_(clipped.square_(), _by_agent((1 - _BETAS[1]) * is_fine, part))
+            gradient.mul_(_by_agent(scale, part)).masked_fill_(_by_agent(~is_fine, part), 0.0)
+            first.lerp_(gradient, _by_agent(shares[0], part))
+            second.lerp_(gradient.square_(), _by_agent(shares[1], part))
             spread = (second / _by_agent(rise[1], part)).sqrt_().add_(_EPSILON)
-            part.mul_(1 - _by_agent(rate * _WEIGHT_DECAY, part))
-            part.sub_(_by_agent(rate / rise[0], part) * first / spread)
+            part.mul_(_by_agent(kept, part)).addcdiv_(_by_agent(step, part) * first, spread, value=-1)
             gradient.zero_()
 
     def averaging(self, tau: float) -> Tensor:
@@ -224,7 +259,7 @@ class Networks:
     def of(cls, tensors: Mapping[str, Tensor], learning_rate: float = 0.0) -> Networks:
         """Build from tensors by name, see `tensors`; KeyError or ValueError where they are not those of networks."""
         own, follows, actor = (
-            Perceptrons(tuple(tensors[f"{name}.{place}"].clone() for place in range(first, first + 6)))
+            Perceptrons.of([tensors[f"{name}.{place}"] for place in range(first, first + 6)])
             for name, first in (("critic", 0), ("critic", 6), ("actor", 0))
         )
         networks = cls(actor, Critic(own, follows), tensors["input_mask"].clone(), learning_rate)
@@ -243,38 +278,34 @@ class Networks:
     @torch.no_grad()
     def apply_mask(self) -> None:
         """Zero the weights of masked inputs, so that they start at zero once they are unmasked."""
-        unseen = ~self.input_mask[:, None, :, None]
-        optimizer = self.critic_optimizer
-        for first in (self.critic.reward, self.critic_target.reward):
-            first.parts[0].masked_fill_(unseen, 0.0)
-        for moment in (optimizer.first[0], optimizer.second[0]):
-            moment.masked_fill_(unseen, 0.0)
+        optimizer, critic = self.critic_optimizer, self.critic
+        for numbers in (critic.parameters(), self.critic_target.parameters(), optimizer.first, optimizer.second):
+            critic.of_numbers(numbers).reward.parts[0].masked_fill_(~self.input_mask[:, None, :, None], 0.0)
 
     @torch.no_grad()
     def renew_reward(self, generator: torch.Generator) -> None:
         """Draw the reward networks anew: after the training days have grown the folds have moved."""
-        own, target, optimizer = self.critic.reward.parts, self.critic_target.reward.parts, self.critic_optimizer
-        agents, folds, inputs, hidden = own[0].shape
-        drawn = Perceptrons.initialize((agents, folds), (inputs, hidden, own[4].shape[-1]), generator)
-        for place, new in enumerate(drawn.parts):
-            own[place].copy_(new)
-            target[place].copy_(new)
-            optimizer.first[place].zero_()
-            optimizer.second[place].zero_()
+        own, optimizer = self.critic.reward, self.critic_optimizer
+        own.flat.copy_(Perceptrons.initialize(own.flat.shape[:-1], own.sizes, generator).flat)
+        self.critic_target.reward.flat.copy_(own.flat)
+        optimizer.first[0].zero_()
+        optimizer.second[0].zero_()
         self.apply_mask()
 
     def mask_gradient(self) -> None:
         """Keep the weights of masked inputs at zero."""
-        gradient = self.critic.reward.parts[0].grad
+        gradient = self.critic.reward.flat.grad
         if gradient is not None:
-            gradient.mul_(self.input_mask[:, None, :, None])
+            self.critic.reward.of_numbers([gradient]).parts[0].mul_(self.input_mask[:, None, :, None])
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name; rows are agents."""
-        parts: dict[str, list[Tensor]] = {
-            name: getattr(self, name).parameters() for name in ("actor", "actor_target", "critic", "critic_target")
-        }
-        parts |= {name: getattr(self, name).tensors() for name in ("actor_optimizer", "critic_optimizer")}
+        names = ("actor", "actor_target", "critic", "critic_target")
+        parts: dict[str, Sequence[Tensor]] = {name: getattr(self, name).parts for name in names}
+        for name in ("actor", "critic"):
+            network, optimizer = getattr(self, name), getattr(self, f"{name}_optimizer")
+            first, second = (network.of_numbers(own).parts for own in (optimizer.first, optimizer.second))
+            parts[f"{name}_optimizer"] = [*first, *second, optimizer.steps, optimizer.skipped]
         found = {f"{name}.{place}": part.detach() for name, own in parts.items() for place, part in enumerate(own)}
         return {**found, "input_mask": self.input_mask, "calibration": self.calibration}
 

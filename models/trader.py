@@ -126,7 +126,7 @@ class PolicyNetworks:
     def of(cls, actor: Perceptrons, critic: Critic, calibration: Tensor, gate: Tensor | None = None) -> PolicyNetworks:
         """Return the networks of a population; (A,) gates, default: all residuals are played."""
         own, follows = (part.map(lambda tensor: tensor[:, None]) for part in (actor, critic.continuation))
-        gate = torch.ones_like(own.parts[0][:, 0, 0, 0]) if gate is None else gate
+        gate = torch.ones_like(own.flat[:, 0, 0]) if gate is None else gate
         return cls(own, follows, gate[:, None], calibration[:, None])
 
     @classmethod
@@ -143,7 +143,7 @@ class PolicyNetworks:
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> PolicyNetworks:
         """Build from what `tensors` gave, among others."""
-        actor, continuation = (Perceptrons.of(tensors, name) for name in _NETWORKS)
+        actor, continuation = (Perceptrons.named(tensors, name) for name in _NETWORKS)
         return cls(actor, continuation, tensors["gate"], tensors["calibration"])
 
     def adjusting(self, accounts: Accounts, cash_value: CashValue, noise: Tensor | float = 0.0) -> Adjustment:

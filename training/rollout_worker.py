@@ -190,7 +190,7 @@ class RolloutWorker:
         """Return the out-of-fold forecasts of agents with these networks, and how they are blended."""
         if not networks:
             return self.days.forecasts(inputs.by_fold), Blend.of_ridge(len(inputs.by_fold))
-        reward, targets = Perceptrons.of(networks, "reward"), inputs.genes[:, TARGET].long().tolist()
+        reward, targets = Perceptrons.named(networks, "reward"), inputs.genes[:, TARGET].long().tolist()
         expected, blend = self.days.blended(inputs.by_fold, reward, targets)
         return Forecasts.of(expected, self.days.tradable), blend
 

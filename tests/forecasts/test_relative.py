@@ -128,7 +128,7 @@ def constants(values: Tensor) -> Perceptrons:
     inputs = outcomes().x.shape[2]
     parts = Perceptrons.initialize((agents, folds), (inputs, 3, targets), seeded(1)).parts
     last = torch.randn(parts[4].shape, generator=seeded(2)) * values[:, :, None]
-    return Perceptrons((*parts[:4], last, values[:, :, None]))
+    return Perceptrons.of((*parts[:4], last, values[:, :, None]))
 
 
 def test_each_day_is_judged_by_the_network_of_its_fold() -> None:

@@ -59,6 +59,11 @@ def random_networks(seed: int = 0, agents: int = AGENTS) -> Networks:
     return networks
 
 
+def gradient_of(perceptrons: Perceptrons) -> Perceptrons:
+    assert perceptrons.flat.grad is not None
+    return perceptrons.of_numbers([perceptrons.flat.grad])
+
+
 @given(seeds, st.sampled_from(((1,), (4,), (3, 2), (2, 1, 3))), st.integers(1, 6), st.integers(1, 3))
 @settings(max_examples=15)
 def test_stacked_perceptrons_are_those_of_torch_one_by_one(
@@ -68,21 +73,21 @@ def test_stacked_perceptrons_are_those_of_torch_one_by_one(
     perceptrons = random_perceptrons(stack, (INPUTS, 5, outputs), seed).map(lambda part: part.requires_grad_())
     own = torch.randn(*stack, rows, INPUTS, generator=seeded(seed + 1))
     for x in (own, own[(0,) * len(stack)], own[(slice(0, 1),) * len(stack)]):
-        for part in perceptrons.parts:
-            part.grad = None
+        perceptrons.flat.grad = None
         found = perceptrons(x)
         assert found.shape == (*stack, rows, outputs)
         found.square().sum().backward()
+        slopes = gradient_of(perceptrons)
         for place in torch.ones(stack).nonzero().tolist():
             module = module_of(perceptrons, tuple(place))
             expected = module(x.expand(*stack, rows, INPUTS)[tuple(place)])
             torch.testing.assert_close(found[tuple(place)], expected, rtol=1e-5, atol=1e-5)
             expected.square().sum().backward()
             gradients = [part.grad for part in module.parameters()]
-            for part, gradient in zip(perceptrons.parts, gradients, strict=True):
-                assert part.grad is not None and gradient is not None
+            for part, gradient in zip(slopes.parts, gradients, strict=True):
+                assert gradient is not None
                 shaped = gradient.T if gradient.dim() == 2 else gradient[None]
-                torch.testing.assert_close(part.grad[tuple(place)], shaped, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(part[tuple(place)], shaped, rtol=1e-4, atol=1e-4)
 
 
 def test_drawn_perceptrons_begin_without_effect_and_can_learn() -> None:
@@ -90,8 +95,8 @@ def test_drawn_perceptrons_begin_without_effect_and_can_learn() -> None:
     x = torch.randn(5, INPUTS, generator=seeded(1))
     assert torch.equal(perceptrons(x), torch.zeros(2, 3, 5, 2))
     (perceptrons(x) - 1.0).square().sum().backward()
-    last = perceptrons.parts[4].grad
-    assert last is not None and bool((last.abs().amax((-2, -1)) > 0).all())
+    last = gradient_of(perceptrons).parts[4]
+    assert bool((last.abs().amax((-2, -1)) > 0).all())
     first, second = perceptrons.parts[0], perceptrons.parts[2]
     assert float(first.detach().std()) == pytest.approx(1 / math.sqrt(INPUTS), rel=0.1)
     assert float(second.detach().std()) == pytest.approx(1 / math.sqrt(64), rel=0.1)
@@ -311,18 +316,20 @@ def test_what_is_looked_at_later_begins_at_zero_with_moments_of_zero() -> None:
     networks.critic_optimizer.step()
     networks.input_mask[:, 1] = False
     networks.apply_mask()
-    optimizer = networks.critic_optimizer
-    firsts = [part.reward.parts[0] for part in (networks.critic, networks.critic_target)]
-    for part in (*firsts, optimizer.first[0], optimizer.second[0]):
-        assert not bool(part[:, :, 1].any()) and bool(part.any())
+    optimizer, critic = networks.critic_optimizer, networks.critic
+    moments = [critic.of_numbers(own) for own in (optimizer.first, optimizer.second)]
+    for own in (critic, networks.critic_target, *moments):
+        first = own.reward.parts[0]
+        assert not bool(first[:, :, 1].any()) and bool(first.any())
 
 
 def test_critics_and_actors_name_all_their_parts() -> None:
     networks = random_networks()
     assert isinstance(networks.critic, Critic) and isinstance(networks.actor, Perceptrons)
-    assert [len(part.parameters()) for part in (networks.critic, networks.actor)] == [12, 6]
+    assert [len(part.parts) for part in (networks.critic, networks.actor)] == [12, 6]
     own = {part.data_ptr() for part in networks.tensors().values()}
     for part in (networks.critic, networks.actor, networks.critic_target, networks.actor_target):
-        assert {tensor.data_ptr() for tensor in part.parameters()} <= own
+        assert {tensor.data_ptr() for tensor in part.parts} <= own
+        assert sum(tensor.numel() for tensor in part.parts) == sum(flat.numel() for flat in part.parameters())
     assert {part.data_ptr() for part in networks.critic_optimizer.tensors()} <= own
     assert all(len(part) == AGENTS for part in networks.tensors().values())

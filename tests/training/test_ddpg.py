@@ -284,7 +284,8 @@ def test_the_actors_gradient_is_that_of_q_in_plain_numbers(seed: int, orders: in
     clipped = 10.0 / max(10.0, float(networks.actor_optimizer.norm))
     for place, wide, narrow in found:
         if abs(wide - narrow) < 1e-3:  # else there is a bend in between: an order that begins, or cash that ends
-            gradient = float(networks.actor_optimizer.first[place][0, 0, 0]) / 0.1
+            first = networks.actor.of_numbers(networks.actor_optimizer.first).parts[place]
+            gradient = float(first[0, 0, 0]) / 0.1
             assert gradient == pytest.approx(clipped * narrow, rel=0.02, abs=5e-3)
 
 
@@ -496,7 +497,7 @@ def worth_cash(slope: float) -> Callable[[Perceptrons], Perceptrons]:
         first, bias, second, other, last, level = (torch.zeros_like(part.detach()) for part in continuation.parts)
         first[0, 0, 0], bias[0, 0, 0], second[0, 0, 0], other[0, 0, 0] = 1.0, 20.0, 1.0, 20.0
         last[0, 0, 0], level[0, 0, 0] = slope, -40.0 * slope
-        return Perceptrons((first, bias, second, other, last, level))
+        return Perceptrons.of((first, bias, second, other, last, level))
 
     return change
 
