@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import itemgetter
 
 import torch
@@ -83,7 +84,7 @@ class Decision:
     def reward(self) -> Tensor:
         """Return the (L,) expected results of the orders, percent of the initial capital."""
         # Nothing is ordered where there is no candidate; its minus infinity must not reach a gradient.
-        return (self.size * torch.where(self.best.isfinite(), self.best, 0.0)).sum(-1)
+        return (self.size * torch.where(self.best > -torch.inf, self.best, 0.0)).sum(-1)
 
     @property
     def after(self) -> Accounts:
@@ -145,18 +146,19 @@ class CashValue:
 
     def of(self, accounts: Accounts) -> Tensor:
         """Value (L,) accounts after their decision."""
-        by_cash = self._on_days(self._by_left(), accounts.left, accounts.opportunity)
+        by_cash = self._on_days(self._by_left, accounts.left, accounts.opportunity)
         return (by_cash * hats(accounts.levels, self.cash_knots)).sum((-2, -1))
 
-    @property
+    @cached_property
     def good_order(self) -> Tensor:
         """Return what is expected of the largest order on one of the best days, percent of the initial capital."""
         return self.opportunity_knots[-1].clamp(min=1e-3)
 
     def slopes(self, left: Tensor, opportunity: Tensor) -> Tensor:
         """Return the slopes of the value function in each level of cash: (..., 3, knots - 1)."""
-        return self._on_days(self._by_left().diff(dim=-1), left, opportunity)
+        return self._on_days(self._by_left.diff(dim=-1), left, opportunity)
 
+    @cached_property
     def _by_left(self) -> Tensor:
         """Return the value at the knots of cash by days left: (trading days + 1, knots of opportunity, 3, knots)."""
         weights = self.weights.view(self.by_left.shape[1], -1)
@@ -218,7 +220,7 @@ class CashValue:
             size = (levels[:, 0] / per_order).clamp(max=largest)
             after = levels - size[:, None] * self.spent
             passed = ramps(levels, self.cash_knots) - ramps(after, self.cash_knots)
-            is_candidate = expected.isfinite()
+            is_candidate = expected > -torch.inf
             expected = torch.where(is_candidate, expected, 0.0)  # minus infinity would spoil gradients
             gain = size * (expected - margin) - value_weight * (slopes * passed).sum((-2, -1))
             is_ordered = (gain > 0) & is_candidate

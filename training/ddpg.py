@@ -87,12 +87,14 @@ def learner(gamma: float, tau: float) -> Learner:
 def act(policy: PolicyNetworks, traders: Traders, cash_value: CashValue, accounts: Accounts, best: Tensor) -> Decision:
     """Let each agent decide in N accounts with these (N, k) best candidates: a decision in A * N."""
     agents, count = traders.count, len(best)
+    slopes = _of_each(agents, cash_value.slopes(accounts.left, accounts.opportunity))  # the same for all agents
     accounts = accounts.map(partial(_of_each, agents))
     return cash_value.greedy(
         _of_each(agents, best),
         accounts,
         value_weight=traders.value_weight.repeat_interleave(count),
         largest=traders.size.repeat_interleave(count),
+        slopes=slopes,
         adjustment=policy.adjusting(accounts, cash_value),
     )
 

@@ -1,6 +1,7 @@
 """What operations cost on a card: kernels, bytes and FLOPs of each, and the seconds that follow from them.
 
-Kernels are what torch is known to launch, not measured; bytes are those that must be moved at least.
+Kernels are what torch is known to launch, not measured; bytes are those that must be moved at least. An operation takes
+the longest of its kernels' least time, its bytes and its FLOPs; nothing overlaps, and caches are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ HOST_SECONDS = 8e-6
 """Of a thread of Python, to send one operation to the device."""
 KERNEL_SECONDS = 2e-6
 """Least time of a kernel."""
+GRAPH_SECONDS = 20e-6
+"""Of the host, to launch a CUDA graph of a thousand kernels."""
+FLOPS_SHARE, BYTES_SHARE = 0.7, 0.8
+"""Of what a data sheet says, as large kernels of cuBLAS and of element-wise operations reach."""
 COPY_BYTES_PER_SECOND = 12e9
 """Of a blocking copy from or to memory that is not pinned."""
 _KERNELS = {"sort": 4, "topk": 2, "_linalg_solve_ex": 12, "index_put_": 6, "nonzero": 4, "cat": 1, "cumsum": 1}
@@ -42,6 +47,7 @@ class Card:
 
 
 CARDS = (Card("H200", 4.8e12, 67e12, 34e12), Card("RTX 4090", 1.008e12, 82.6e12, 1.29e12))
+ALL_CARDS = (Card("H100", 3.35e12, 67e12, 34e12), *CARDS)
 
 
 class Cost(NamedTuple):
@@ -68,20 +74,32 @@ class Phase:
     """Largest memory of tensors on the device, bytes."""
     host: float = 0.0
     """Seconds of numpy on this machine."""
-    is_replayed: bool = False
-    """From the third generation on it is one launch, of a CUDA graph."""
+    graphs: int = 0
+    """CUDA graphs that are launched in place of its operations from the third generation on; 0: none."""
 
     def figures(self) -> dict[str, int]:
         """Return what a budget holds; all but the peak add up over phases."""
         totals = {name: sum(getattr(cost, name) * n for cost, n in self.costs.items()) for name in Cost._fields[:3]}
         counts = {"operations": self.costs.total(), "waits": self.waits.total(), "copied": self.copied}
-        return {**counts, **totals, "peak": self.peak}
+        seconds = {f"{card.name} us": round(1e6 * self.card_seconds(card)) for card in ALL_CARDS}
+        return {**counts, **totals, **seconds, "peak": self.peak}
+
+    def card_seconds(self, card: Card) -> float:
+        """Return the predicted seconds of the card, were the host never late."""
+        return sum(n * _seconds(cost, card) for cost, n in self.costs.items())
+
+    def launch_seconds(self) -> float:
+        """Return the predicted seconds of the host to send all operations, or to launch their graphs."""
+        return self.graphs * GRAPH_SECONDS if self.graphs else self.costs.total() * HOST_SECONDS
+
+    def copy_seconds(self) -> float:
+        """Return the predicted seconds of copies between host and device."""
+        return self.copied / COPY_BYTES_PER_SECOND
 
     def seconds(self, card: Card) -> tuple[float, float]:
         """Return the predicted seconds of the card alone, and of both: the host runs ahead until it waits."""
-        own = sum(n * _seconds(cost, card) for cost, n in self.costs.items())
-        launches = 1 if self.is_replayed else self.costs.total()
-        return own, max(own, launches * HOST_SECONDS) + self.copied / COPY_BYTES_PER_SECOND
+        own = self.card_seconds(card)
+        return own, max(own, self.launch_seconds()) + self.copy_seconds()
 
 
 def joined(phases: Sequence[Phase]) -> Phase:
@@ -90,7 +108,8 @@ def joined(phases: Sequence[Phase]) -> Phase:
     for phase in phases:
         for name in ("costs", "lines", "waits"):
             getattr(whole, name).update(getattr(phase, name))
-        whole.copied, whole.host = whole.copied + phase.copied, whole.host + phase.host
+        for name in ("copied", "host", "graphs"):
+            setattr(whole, name, getattr(whole, name) + getattr(phase, name))
         whole.peak = max(whole.peak, phase.peak)
     return whole
 
@@ -133,5 +152,5 @@ def _touched(tensor: Tensor) -> int:
 
 
 def _seconds(cost: Cost, card: Card) -> float:
-    rate = card.double_flops if cost.is_double else card.flops
-    return max(cost.kernels * KERNEL_SECONDS, cost.bytes / card.bytes_per_second, cost.flops / rate)
+    rate = FLOPS_SHARE * (card.double_flops if cost.is_double else card.flops)
+    return max(cost.kernels * KERNEL_SECONDS, cost.bytes / (BYTES_SHARE * card.bytes_per_second), cost.flops / rate)

@@ -6,11 +6,11 @@ It is one as most are: the replay is full, and actors have begun to learn and ar
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import Any
 from unittest import mock
 
@@ -22,15 +22,12 @@ from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, f
 from data.market import Market
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
-from models.cash_value import CashValue
 from models.ddpg_agent import Evidence
-from models.networks import Networks
-from models.replay_buffer import Batch
-from models.trader import Traders
-from training import ddpg, erl_trainer, rollout, rollout_graph
+from training import cuda_graph, rollout
 from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import TrainingDays
 from training.generation_log import GenerationLog
+from training.updates import Updates
 from utils.config.trader import Config, DataConfig, EnvironmentConfig, EvaluationConfig, LearningConfig
 
 SET_UP = "set up"
@@ -43,7 +40,7 @@ UPDATE, PART = "one update", "one more part"
 """Names of what an update by one batch costs, and each further part of a batch over which gradients are accumulated."""
 APART = (SET_UP, UPDATE, PART)
 """Names of what is no phase of a generation."""
-MOST_KERNELS = 1500
+MOST_KERNELS = 800
 """Of an update by one batch."""
 MOST_WAITS = {("fit", "evaluate", "evolve", "train"): 60, ("validate",): 20}
 """Of the host for the device, outside of days and updates, in which there is none.
@@ -191,10 +188,10 @@ def _days_apart(meter: Meter) -> Iterator[None]:
 
     def days(count: range, label: str, _: str) -> Iterator[int]:
         with meter.within(label + DAYS):
-            meter.phase.is_replayed = True
+            meter.phase.graphs += 1
             yield from count
 
-    with mock.patch.object(rollout, "progress", days), mock.patch.object(rollout_graph, "cuda_graph", None):
+    with mock.patch.object(rollout, "progress", days), mock.patch.object(cuda_graph, "cuda_graph", None):
         yield
 
 
@@ -206,26 +203,26 @@ def _updates_apart(meter: Meter) -> Iterator[list[Callable[[int], object]]]:
         For each what takes it again by a batch of so many parts.
     """
     taken: list[Callable[[int], object]] = []
-    found: dict[str, Any] = {}
+    found: dict[str, Phase] = {}
+    take = Updates.take
 
-    def counted(
-        networks: Networks, traders: Traders, cash_value: CashValue, batch: Batch, parts: int, **to: Any
-    ) -> Any:
-        def again(count: int) -> object:
-            rows = slice(count * (batch.x.shape[1] // parts))
-            some = Batch(batch.transitions.map(itemgetter(rows)), batch.x[:, rows], batch.y[:, rows])
-            return ddpg.update(networks, traders, cash_value, some, count, **to)
+    def counted(updates: Updates, *, trains_actor: bool) -> None:
+        def again(count: int) -> None:
+            some, rows = copy.copy(updates), slice(count * updates.learning.batch_size)
+            some.learning = replace(updates.learning, gradient_accumulation=count)
+            some._held = updates._held | {name: updates._held[name][:, rows] for name in ("orders", "replayed")}
+            take(some, trains_actor=trains_actor)
 
         taken.append(again)
         if UPDATES in meter.phases:
-            meter.phases[UPDATES] = joined([meter.phases[UPDATES], found["phase"]])
-            return found["losses"]
+            meter.phases[UPDATES] = joined([meter.phases[UPDATES], found[UPDATES]])
+            return
         with meter.within(UPDATES):
-            found["losses"] = ddpg.update(networks, traders, cash_value, batch, parts, **to)
-        found["phase"] = joined([meter.phases[UPDATES]])
-        return found["losses"]
+            take(updates, trains_actor=trains_actor)
+            meter.phase.graphs = 1
+        found[UPDATES] = joined([meter.phases[UPDATES]])
 
-    with mock.patch.object(erl_trainer, "update", counted):
+    with mock.patch.object(Updates, "take", counted):
         yield taken
 
 
