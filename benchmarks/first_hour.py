@@ -2,7 +2,8 @@
 
 The card and its driver; the tests that need CUDA; microseconds that an operation takes of the host; the same small run
 on the CPU and twice on the card; seconds and memory of generations against what `benchmarks.gpu_budget` predicts, the
-first against later ones, one thread against more; a default run. Every step is a process of its own, so that one that
+first against later ones, one thread against more; the goals of wide networks, with the bits of updates that are
+launched as a graph against eager ones; a default run. Every step is a process of its own, so that one that
 fails leaves the others. Ends with 1 where numbers are wrong, a step fails, or anything is more than 1.5 times its
 prediction. Without a card the CPU is measured, and what needs a card is left out.
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import os
 import signal
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,17 +31,20 @@ import torch
 
 from benchmarks.golden import Case, differences, trace
 from benchmarks.gpu_budget.__main__ import BUDGET, TOTAL
-from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, KERNEL_SECONDS, Card
-from benchmarks.gpu_budget.generation import APART, DAYS, FULL, SMALL, Size
+from benchmarks.gpu_budget.costs import ALL_CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, Card
+from benchmarks.gpu_budget.finding import Finding, line, predicted
+from benchmarks.gpu_budget.generation import APART, DAYS, FULL, SMALL, UPDATES
+from benchmarks.gpu_budget.generation import Size as MarketSize
+from benchmarks.gpu_budget.goals import GENERATION, GOAL_LIST, GOALS, IN_ONE, MEMORY, RUN, UPDATES_OF, WIDE
+from benchmarks.gpu_budget.measure import first_difference, run_seconds, update_milliseconds, wide_generation
 from benchmarks.speed.harness import MemoryGauge, random_market, synchronize
 from benchmarks.speed.main_job import ROOT, machine, measure_run
+from benchmarks.speed.updates import Size
 from training.forecasts.ridge import TrainingDays
 from training.run.trainer import build_trainer
 from utils.memory.guard import MB
 from utils.runs.devices import choose_device, choose_threads
 
-MOST_RATIO = 1.5
-"""Of what is measured to what is predicted."""
 _METRICS = "trace/metrics.jsonl"
 TOLERANCE = 0.01
 """By which numbers of a first generation may differ between devices: rounding turns a few of its orders."""
@@ -53,27 +56,6 @@ _SMALL = (
     "--population-size 4 --split.context-window-days 16 --synthetic.days 300 --synthetic.stocks 6 --env.trading-days 6 "
     "--env.settlement-days 2 --env.max-holding-days 3 --env.max-days-without-bar 2 --evaluation.rivals none"
 )
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One figure."""
-
-    name: str
-    value: float | str | None
-    unit: str = ""
-    expected: float | None = None
-    """What was predicted, in the same unit."""
-    note: str = ""
-    fault: str = ""
-    """What is wrong; empty: nothing."""
-
-
-def predicted(name: str, value: float, unit: str, expected: float | None) -> Finding:
-    """Return a figure with its prediction; it is a fault to be far above."""
-    is_over = expected is not None and value > MOST_RATIO * expected
-    fault = f"{value:.3g} {unit}, predicted {expected:.3g}, at most {MOST_RATIO} times that" if is_over else ""
-    return Finding(name, value, unit, expected, "" if expected is not None else "no prediction", fault)
 
 
 @dataclass(frozen=True)
@@ -89,7 +71,7 @@ class Setup:
         return self.device.type == "cuda"
 
     @property
-    def size(self) -> Size:
+    def size(self) -> MarketSize:
         """Return the market on which generations are measured."""
         return SMALL if self.is_small else FULL
 
@@ -97,7 +79,13 @@ class Setup:
     def card(self) -> Card:
         """Return the card of the predictions whose name the device's holds, else the first."""
         name = torch.cuda.get_device_name(self.device)
-        return next((card for card in CARDS if card.name in name), CARDS[0])
+        return next((card for card in ALL_CARDS if card.name in name), ALL_CARDS[0])
+
+    def goal(self, name: str, way: str = "graphs") -> float | None:
+        """Return what is predicted of a goal on this card; None without one, and at other sizes."""
+        if not self.is_card or self.is_small:
+            return None
+        return float(json.loads(GOALS.read_text())[name][f"{self.card.name}, {way}"])
 
 
 def describe(setup: Setup) -> list[Finding]:
@@ -206,8 +194,8 @@ def generation(setup: Setup, run: Run) -> list[Finding]:
     if run.is_eager:
         torch.backends.cuda.is_built = lambda: False
     size = setup.size
-    evolution = dataclasses.replace(size.config.evolution, population_size=run.agents)
-    config = dataclasses.replace(size.config, evolution=evolution)
+    evolution = replace(size.config.evolution, population_size=run.agents)
+    config = replace(size.config, evolution=evolution)
     market = random_market(config, size.days, size.columns, size.investable)
     gauge, started = MemoryGauge(setup.device), time.perf_counter()
     trainer = build_trainer(config, market, setup.device)
@@ -261,19 +249,47 @@ def timed(owner: type, *names: str) -> Iterator[list[float]]:
 def generation_seconds(figures: Mapping[str, Mapping[str, int]], card: Card, *, is_replayed: bool) -> float:
     """Predict the seconds of a generation from its budget: of each phase the slower of card and host, and copies.
 
-    Days that are replayed as a CUDA graph take the host nothing; numpy is left out.
+    Days and updates that are launched as CUDA graphs take the host nothing; numpy is left out.
     """
     total = 0.0
     for name, phase in figures.items():
         if name not in (*APART, TOTAL):
-            own = max(
-                phase["kernels"] * KERNEL_SECONDS,
-                phase["bytes"] / card.bytes_per_second,
-                phase["flops"] / card.flops,
-            )
-            host = 0.0 if is_replayed and name.endswith(DAYS) else phase["operations"] * HOST_SECONDS
-            total += max(own, host) + phase["copied"] / COPY_BYTES_PER_SECOND
+            is_graph = is_replayed and (name.endswith(DAYS) or name == UPDATES)
+            host = 0.0 if is_graph else phase["operations"] * HOST_SECONDS
+            total += max(phase[f"{card.name} us"] / 1e6, host) + phase["copied"] / COPY_BYTES_PER_SECOND
     return total
+
+
+def wide_updates(setup: Setup, batch: int) -> list[Finding]:
+    """Measure updates of wide networks, as a graph and eagerly, and compare their bits."""
+    size = Size(4, 8, 16, updates=3, transitions=200) if setup.is_small else Size(hidden=WIDE, batch=batch)
+    differs = first_difference(replace(size, updates=3), setup.device)
+    fault = f"first in {differs}" if differs else ""
+    found = [Finding(f"update, batch {batch:,}, graph against eager, tensors apart", int(bool(differs)), fault=fault)]
+    for has_graphs, way in ((True, "graphs"), (False, "eager")):
+        goal = next(goal for goal in GOAL_LIST if goal.name == UPDATES_OF[batch])
+        value = update_milliseconds(size, setup.device, has_graphs=has_graphs)
+        rate = setup.goal(goal.name, way)
+        name = f"update of {size.agents} agents, batch {batch:,}, {way}"
+        found.append(predicted(name, value, "ms", rate and 1e3 / rate, f"goal {1e3 / goal.value:g} ms"))
+    return found
+
+
+def wide_generations(setup: Setup) -> list[Finding]:
+    """Measure generations of wide networks, the memory of 64 agents, and a whole run."""
+    if not setup.is_card or setup.is_small:
+        return [Finding("generations of wide networks", None, note=NEEDS_CARD)]
+    seconds, _ = wide_generation(setup.device, 16)
+    in_one, _ = wide_generation(setup.device, 16, is_in_one=True)
+    _, peak = wide_generation(setup.device, 64)
+    trained, judged = run_seconds(setup.device)
+    values = {GENERATION: seconds, IN_ONE: in_one, RUN: trained + judged, MEMORY: peak}
+    found = [
+        predicted(f"wide: {goal.name}", values[goal.name], goal.unit, setup.goal(goal.name), f"goal {goal.value:g}")
+        for goal in GOAL_LIST
+        if goal.name in values
+    ]
+    return [*found, Finding(f"wide: {RUN}, of it judging", judged, "s")]
 
 
 def default_run(setup: Setup) -> list[Finding]:
@@ -305,7 +321,8 @@ def steps(setup: Setup) -> dict[str, Callable[[Setup], list[Finding]]]:
         f"generation-{run.agents}-{'eager' if run.is_eager else run.threads}": partial(generation, run=run)
         for run in runs_of(setup)
     }
-    return {**known, **measured, "run": default_run}
+    wide = {f"updates-{batch}": partial(wide_updates, batch=batch) for batch in UPDATES_OF}
+    return {**known, **wide, **measured, "wide": wide_generations, "run": default_run}
 
 
 def run_step(name: str, words: list[str]) -> list[Finding]:
@@ -327,17 +344,6 @@ def run_step(name: str, words: list[str]) -> list[Finding]:
         if step.returncode or not path.exists():
             return [Finding(name, None, fault=f"exit code {step.returncode}: {(shown.splitlines() or [''])[-1]}")]
         return [Finding(**finding) for finding in json.loads(path.read_text())]
-
-
-def line(finding: Finding) -> str:
-    """Format a figure beside its prediction."""
-    value = finding.value
-    text = "-" if value is None else value if isinstance(value, str) else f"{value:,.4g} {finding.unit}".rstrip()
-    ratio = ""
-    if finding.expected is not None and isinstance(value, float | int):
-        ratio = f"predicted {finding.expected:,.4g}, ratio {value / finding.expected:.2f}"
-    rest = "; ".join(part for part in (ratio, finding.note, finding.fault and f"FAULT {finding.fault}") if part)
-    return f"{finding.name:<64} {text:>18}  {rest}".rstrip()
 
 
 def choices(setup: Setup, findings: Sequence[Finding]) -> list[str]:

@@ -87,6 +87,21 @@ class CudaGraph:
         self._captured.launch()
         return self._captured.outputs
 
+    def warm_up(self, work: Callable[[], object], device: torch.device) -> None:
+        """Run work that may be captured next time, as PyTorch asks of work with backward passes: on a side stream.
+
+        Gradients are accumulated on the stream on which a parameter was first used, and a captured stream may not wait
+        for the default one.
+        """
+        if self._capture is not cuda_graph or device.type != "cuda":
+            work()
+            return
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            work()
+        torch.cuda.current_stream(device).wait_stream(stream)
+
     def _captured_from(self, work: Work, inputs: Tensors) -> _Captured | None:
         assert self._capture is not None
         own = {name: value.clone() for name, value in inputs.items()}
@@ -98,22 +113,6 @@ class CudaGraph:
             return None
         logger.info("%s are captured as a CUDA graph", self.name)
         return _Captured(own, outputs, launch, work)
-
-
-def on_side_stream(work: Callable[[], object], device: torch.device) -> None:
-    """Run work that is captured next time, as PyTorch asks of work with backward passes: not on the default stream.
-
-    Gradients are accumulated on the stream on which a parameter was first used; a captured one may not wait for
-    the default stream.
-    """
-    if device.type != "cuda" or not torch.backends.cuda.is_built():
-        work()
-        return
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        work()
-    torch.cuda.current_stream(device).wait_stream(stream)
 
 
 def _is(one: object, other: object) -> bool:

@@ -13,7 +13,7 @@ from models.ddpg_agent import LOSSES
 from models.networks import Networks
 from models.replay_buffer import Batch, ReplayBuffer
 from models.trader import Traders
-from training.cuda_graph import CudaGraph, Tensors, on_side_stream
+from training.cuda_graph import CudaGraph, Tensors
 from training.ddpg import update
 from utils.config.trader import LearningConfig
 
@@ -66,7 +66,7 @@ class Updates:
         device, places = self.x.device, [self._held["next"], trains_actor, self.networks.learning_rate]
         work = partial(self._take, trains_actor)
         if not self.graph.is_repeated({}, places, device):
-            on_side_stream(work, device)
+            self.graph.warm_up(work, device)
         elif self.graph.launch(lambda _: work(), {}) is None:
             work()
 

@@ -40,7 +40,6 @@ CALL_SECONDS = 0.005
 WORKER_SECONDS = 0.0005
 """Of the driver, per further worker."""
 _CORE = "one core"
-_CARD_BYTES = {"H200": 141e9, "RTX 4090": 24e9}
 _WITH_GRAPH = 2
 """Factor by which a CUDA graph raises the memory of a rollout."""
 _GAIN = 0.9
@@ -186,7 +185,7 @@ class Model:
     def has_room(self, agents: int, machines: int) -> bool:
         """Return whether a worker fits into its GPU's memory."""
         peak = self._figure("evaluate", "peak", math.ceil(agents / machines))
-        return self.card is None or _WITH_GRAPH * peak <= _CARD_BYTES[self.card.name]
+        return self.card is None or _WITH_GRAPH * peak <= self.card.memory
 
     def _on_card(self, phase: str, agents: int, *, is_replayed: bool = False) -> float:
         """Return an upper bound for the seconds of a phase: kernels and transfers do not overlap."""

@@ -23,7 +23,7 @@ import torch
 from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECONDS, Phase, joined, over_budget
 from benchmarks.gpu_budget.fake_card import MixedDevicesError, install_before_torch
 from benchmarks.gpu_budget.generation import APART, FULL, SMALL, count_generation
-from benchmarks.gpu_budget.goals import GOALS, WIDE, predict
+from benchmarks.gpu_budget.goals import GOALS, WIDE, fills, predict
 from benchmarks.gpu_budget.goals import table as goals_table
 
 BUDGET = Path(__file__).with_name("budget.json")
@@ -70,6 +70,7 @@ def main() -> int:
     if arguments.goals:
         found = predict()
         print(f"{WIDE} hidden units, 16 agents unless said; none of it was measured on a card\n{goals_table(found)}")
+        print(f"settings that fill a card\n{fills()}")
         if arguments.write:
             GOALS.write_text(json.dumps(found, indent=1) + "\n")
         return 0

@@ -44,10 +44,12 @@ class Card:
     flops: float
     """A second, in float32 without tensor cores."""
     double_flops: float
+    memory: float
+    """Bytes."""
 
 
-CARDS = (Card("H200", 4.8e12, 67e12, 34e12), Card("RTX 4090", 1.008e12, 82.6e12, 1.29e12))
-ALL_CARDS = (Card("H100", 3.35e12, 67e12, 34e12), *CARDS)
+CARDS = (Card("H200", 4.8e12, 67e12, 34e12, 141e9), Card("RTX 4090", 1.008e12, 82.6e12, 1.29e12, 24e9))
+ALL_CARDS = (Card("H100", 3.35e12, 67e12, 34e12, 80e9), *CARDS)
 
 
 class Cost(NamedTuple):

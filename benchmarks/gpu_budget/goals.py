@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.gpu_budget.costs import ALL_CARDS, Card, Phase, joined
+from benchmarks.gpu_budget.costs import ALL_CARDS, CARDS, Card, Phase, joined
 from benchmarks.gpu_budget.fake_card import fake_card
 from benchmarks.gpu_budget.generation import APART, FULL, UPDATES, count_generation
 from benchmarks.speed.updates import Size, draw
@@ -27,6 +27,10 @@ GRAPH_MEMORY = 2
 """Factor by which graphs raise the peak memory: their pools hold what is alive within a rollout or an update."""
 
 
+FILLING = {"H200": Size(384, WIDE, 8192), "RTX 4090": Size(64, WIDE, 8192)}
+"""Populations and batches that use most of a card's memory and keep it busy."""
+
+
 class Goal(NamedTuple):
     """A figure that a card is to reach."""
 
@@ -38,11 +42,14 @@ class Goal(NamedTuple):
 
 
 UPDATES_OF = {batch: f"updates a second, batch {batch:,}" for batch in (256, 8192)}
+IN_ONE = "generation, 32 updates of one batch of 1,536"
+"""As many rows an update: `--learning.gradient-accumulation 1 --learning.batch-size 1536`."""
 GENERATION, RUN, MEMORY = "generation, 32 updates of 6 batches", "25 generations, judged", "peak memory, 64 agents"
 GOAL_LIST = (
     Goal(UPDATES_OF[256], "1/s", 1000, True),
     Goal(UPDATES_OF[8192], "1/s", 150, True),
     Goal(GENERATION, "s", 0.5, False),
+    Goal(IN_ONE, "s", 0.5, False),
     Goal(RUN, "s", 30, False),
     Goal(MEMORY, "GB", 4, False),
 )
@@ -74,11 +81,28 @@ def seconds_of(phase: Phase, card: Card, *, has_graphs: bool) -> float:
     return known.seconds(card)[1] + known.host
 
 
+def fills() -> str:
+    """Format settings that fill a card, with what is predicted of them."""
+    lines = ["| card | agents | hidden | batch | memory | updates a second |", "| --- | --- | --- | --- | --- | --- |"]
+    for card in CARDS:
+        size = FILLING[card.name]
+        phase = count_update(size)
+        rate, share = 1 / seconds_of(phase, card, has_graphs=True), phase.peak / card.memory
+        memory = f"{phase.peak / 1e9:.3g} GB ({share:.0%}) predicted"
+        lines.append(
+            f"| {card.name} | {size.agents} | {size.hidden} | {size.batch:,} | {memory} | {rate:.3g} predicted |"
+        )
+    return "\n".join(lines)
+
+
 def predict() -> dict[str, dict[str, float]]:
     """Return the predictions: for each goal by card, eager and with graphs."""
     found: dict[str, dict[str, float]] = {goal.name: {} for goal in GOAL_LIST}
     updates = {batch: count_update(Size(hidden=WIDE, batch=batch)) for batch in UPDATES_OF}
     of_16, of_64 = count_wide_generation(16), joined(list(count_wide_generation(64).values()))
+    learning = FULL.config.learning
+    whole = count_update(Size(hidden=WIDE, batch=learning.batch_size * learning.gradient_accumulation))
+    steps = learning.gradient_steps
     for card in ALL_CARDS:
         for has_graphs, way in ((False, "eager"), (True, "graphs")):
             key = f"{card.name}, {way}"
@@ -86,6 +110,8 @@ def predict() -> dict[str, dict[str, float]]:
                 found[UPDATES_OF[batch]][key] = 1 / seconds_of(phase, card, has_graphs=has_graphs)
             generation = sum(seconds_of(phase, card, has_graphs=has_graphs) for phase in of_16.values())
             found[GENERATION][key] = generation
+            others = sum(seconds_of(phase, card, has_graphs=has_graphs) for n, phase in of_16.items() if n != UPDATES)
+            found[IN_ONE][key] = others + steps * seconds_of(whole, card, has_graphs=has_graphs)
             found[RUN][key] = GENERATIONS * generation + JUDGING_SECONDS
             found[MEMORY][key] = of_64.peak / 1e9 * (GRAPH_MEMORY if has_graphs else 1)
     return found

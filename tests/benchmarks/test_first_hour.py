@@ -13,21 +13,20 @@ import torch
 
 from benchmarks import first_hour
 from benchmarks.first_hour import (
-    MOST_RATIO,
     NEEDS_CARD,
-    Finding,
     Setup,
     choices,
     compare_devices,
     generation_seconds,
-    line,
-    predicted,
     run_step,
     runs_of,
     steps,
+    wide_updates,
 )
 from benchmarks.gpu_budget.__main__ import BUDGET
-from benchmarks.gpu_budget.costs import CARDS
+from benchmarks.gpu_budget.costs import ALL_CARDS, CARDS
+from benchmarks.gpu_budget.finding import MOST_RATIO, Finding, line, predicted
+from benchmarks.gpu_budget.goals import GOAL_LIST, GOALS, UPDATES_OF, table
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU, CARD = Setup(torch.device("cpu"), True), Setup(torch.device("cuda"), True)
@@ -88,14 +87,34 @@ def test_far_above_its_prediction_is_a_fault() -> None:
 
 
 def test_the_prediction_is_the_slower_of_card_and_host_and_the_copies() -> None:
-    host = {"operations": 125_000, "kernels": 1, "bytes": 0, "flops": 0, "copied": 12_000_000_000}
-    card = {"operations": 1, "kernels": 1, "bytes": int(3 * CARDS[0].bytes_per_second), "flops": 0, "copied": 0}
-    figures = {"set up": card, "evaluate, days": host, "train": card, "generation": card}
-    assert generation_seconds(figures, CARDS[0], is_replayed=False) == pytest.approx(1.0 + 1.0 + 3.0)
-    assert generation_seconds(figures, CARDS[0], is_replayed=True) == pytest.approx(1.0 + 3.0, abs=1e-4)
+    us = f"{CARDS[0].name} us"
+    host = {"operations": 125_000, us: 2, "copied": 12_000_000_000}
+    card = {"operations": 1, us: 3_000_000, "copied": 0}
+    figures = {"set up": card, "evaluate, days": host, "train": card, "train, updates": host, "generation": card}
+    assert generation_seconds(figures, CARDS[0], is_replayed=False) == pytest.approx(2 * (1.0 + 1.0) + 3.0)
+    assert generation_seconds(figures, CARDS[0], is_replayed=True) == pytest.approx(2 * 1.0 + 3.0, abs=1e-4)
     budget = json.loads(BUDGET.read_text())
     of_16, of_64 = (generation_seconds(budget[f"full {n}"], CARDS[0], is_replayed=False) for n in (16, 64))
     assert 0 < of_16 < of_64
+
+
+def test_updates_of_both_ways_are_the_same_bits_and_are_timed() -> None:
+    """On the CPU both are eager; without a prediction there is no fault."""
+    same, graphs, eager = wide_updates(CPU, 256)
+    assert same.value == 0 and not any(finding.fault for finding in (same, graphs, eager))
+    assert all(isinstance(one.value, float) and one.value > 0 and "goal 1 ms" in one.note for one in (graphs, eager))
+
+
+def test_every_goal_is_predicted_for_every_card_and_measured_in_the_first_hour() -> None:
+    predictions = json.loads(GOALS.read_text())
+    keys = {f"{card.name}, {way}" for card in ALL_CARDS for way in ("eager", "graphs")}
+    assert predictions.keys() == {goal.name for goal in GOAL_LIST}
+    assert all(row.keys() == keys and min(row.values()) > 0 for row in predictions.values())
+    shown = table(predictions)
+    cells = [cell for row in shown.splitlines()[2:] for cell in row.split("|")[3:-1]]
+    assert len(cells) == len(keys) * len(GOAL_LIST) and all(" predicted" in cell for cell in cells)
+    steps_of = steps(Setup(torch.device("cuda"), False))
+    assert {f"updates-{batch}" for batch in UPDATES_OF} | {"wide"} <= steps_of.keys()
 
 
 def test_the_choices_follow_the_figures() -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from benchmarks.gpu_budget.__main__ import BUDGET
-from benchmarks.gpu_budget.costs import CARDS, Cost, Phase, joined, over_budget
+from benchmarks.gpu_budget.costs import BYTES_SHARE, CARDS, Cost, Phase, joined, over_budget
 from benchmarks.gpu_budget.generation import (
     MOST_KERNELS,
     PART,
@@ -68,6 +68,9 @@ with fake_card() as meter:
     for name in running:
         assert not meter.phases[name].waits, (name, meter.phases[name].waits)
     assert meter.phases["to the host"].copied == 256
+    with meter.within("backward"):
+        torch.ops.aten.silu_backward(x, x)
+    assert meter.phases["backward"].figures()["kernels"] == 1
     product, view = (meter.phases[name].figures() for name in ("product", "view"))
     assert product["flops"] == 2 * 4 * 8 * 4 and product["bytes"] == 8 * (32 + 32 + 16), product
     assert view["kernels"] == 0 and not meter.phases["on the host"].costs
@@ -165,12 +168,16 @@ def test_phases_add_up_and_the_slower_side_decides() -> None:
     large.costs[Cost(1, int(CARDS[0].bytes_per_second), 0, False)] += 1
     many = Phase(copied=12_000_000_000, peak=9)
     many.costs[Cost(0, 0, 0, False)] += 125_000
-    assert large.seconds(CARDS[0]) == pytest.approx((1.0, 1.0))
+    taken = 1 / BYTES_SHARE
+    assert large.seconds(CARDS[0]) == pytest.approx((taken, taken))
     assert many.seconds(CARDS[0]) == pytest.approx((0.0, 2.0))  # one of the host, one of the copies
     # A replay is one launch: what is left is the copies.
-    assert replace(many, is_replayed=True).seconds(CARDS[0]) == pytest.approx((0.0, 1.0), abs=1e-4)
+    assert replace(many, graphs=1).seconds(CARDS[0]) == pytest.approx((0.0, 1.0), abs=1e-4)
     whole = joined([large, many])
-    assert whole.figures() == {
+    figures = whole.figures()
+    assert figures.pop("H200 us") == pytest.approx(1e6 * taken)
+    assert {name for name in figures if name.endswith(" us")} == {"H100 us", "RTX 4090 us"}
+    assert {name: value for name, value in figures.items() if not name.endswith(" us")} == {
         "operations": 125_001,
         "waits": 0,
         "copied": 12_000_000_000,

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.learning.study import study_config
 from benchmarks.speed.updates import Drawn, PlainAgent, Size, draw, plain_generation, stacked_generation
 from models.replay_buffer import Batch
 from tests.tiny import TINY_LEARNING, tiny_trainer
@@ -126,6 +127,21 @@ def test_generations_that_launch_are_those_that_play() -> None:
         for name in ("fitness", "trading", "validation", "learning"):
             assert ours[name] == theirs[name], name
     assert captures.count == 2  # with critics alone, then with actors
+
+
+def test_width_batch_and_population_scale_by_flags() -> None:
+    words = "--learning.hidden 48 --learning.batch-size 40 --learning.gradient-accumulation 3 --population-size 7"
+    config = study_config(words.split())
+    names = ("hidden", "batch_size", "gradient_accumulation")
+    learning = replace(TINY_LEARNING, **{name: getattr(config.learning, name) for name in names})
+    trainer = tiny_trainer(learning=learning, evolution=config.evolution)
+    (_,) = trainer.run(1)
+    assert trainer.updating is not None
+    networks = trainer.updating.networks
+    assert networks.actor.sizes[1] == networks.critic.reward.sizes[1] == 48
+    assert len(networks.input_mask) == 7 and networks.actor_optimizer.steps.shape == (7,)
+    assert trainer.updating._held["replayed"].shape == (TINY_LEARNING.gradient_steps, 3 * 40)
+    assert networks.critic_optimizer.steps.tolist() == [TINY_LEARNING.gradient_steps] * 7
 
 
 def test_an_agent_of_the_stack_learns_as_one_written_plainly_does() -> None:
