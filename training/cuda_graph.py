@@ -93,7 +93,7 @@ class CudaGraph:
         Gradients are accumulated on the stream on which a parameter was first used, and a captured stream may not wait
         for the default one.
         """
-        if self._capture is not cuda_graph or device.type != "cuda":
+        if self._capture is None or self._is_for_all or device.type != "cuda":
             work()
             return
         stream = torch.cuda.Stream(device)
