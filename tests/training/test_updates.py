@@ -36,14 +36,21 @@ class Captures:
         return taped(work)
 
 
+def change(drawn: Drawn) -> None:
+    """Let the agents' closed forms become others, as those of a next generation are."""
+    device, weights = drawn.updates.x.device, drawn.cash_value.weights
+    drawn.traders = drawn.traders.rows(torch.arange(drawn.size.agents, device=device).flip(0))
+    drawn.cash_value = drawn.cash_value.with_values(0.5 * weights.flip(0), 2 * drawn.cash_value.opportunity_knots)
+
+
 def generations(drawn: Drawn) -> list[dict[str, Tensor]]:
     """The networks and losses after each generation."""
     found = []
     for generation, trains_actor in enumerate(GENERATIONS):
-        drawn.begin()
         if generation == 2:
             drawn.updates.networks.assign({n: part.flip(0) for n, part in drawn.updates.networks.tensors().items()})
-            drawn.traders = drawn.traders.rows(slice(None, None, 1)).to("cpu").to(drawn.updates.x.device)
+            change(drawn)
+        drawn.begin()
         for _ in range(drawn.size.updates):
             drawn.updates.take(trains_actor=trains_actor)
         tensors = {**drawn.updates.networks.tensors(), **drawn.updates.losses}
@@ -78,14 +85,16 @@ def test_launches_give_what_updates_one_by_one_would(accumulate: int, caplog: py
 
 def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
     drawn, other = draw(SIZE), draw(SIZE)
-    orders, replayed = drawn.begin()
-    stacked_generation(drawn)
-    for order, row in zip(orders, replayed, strict=True):
-        own = other.updates
-        batch = Batch(own.replay.sample(row), own.x[order.T], own.y[order.T])
-        parts = own.networks, other.traders, other.cash_value, batch, SIZE.accumulate
-        losses = ddpg.update(*parts, gamma=1.0, tau=0.01, trains_actor=True)
-    assert torch.equal(drawn.updates.losses["critic"][-1], losses.critic)
+    for _ in range(2):
+        orders, replayed = drawn.begin()
+        stacked_generation(drawn)
+        for order, row in zip(orders, replayed, strict=True):
+            own = other.updates
+            batch = Batch(own.replay.sample(row), own.x[order.T], own.y[order.T])
+            parts = own.networks, drawn.traders, drawn.cash_value, batch, SIZE.accumulate
+            losses = ddpg.update(*parts, gamma=1.0, tau=0.01, trains_actor=True)
+        assert torch.equal(drawn.updates.losses["critic"][-1], losses.critic)
+        change(drawn)
     for name, part in other.updates.networks.tensors().items():
         assert torch.equal(drawn.updates.networks.tensors()[name], part), name
 
