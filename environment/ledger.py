@@ -22,7 +22,7 @@ class Bars:
     """Prices of the investable stocks, on the device of the accounts."""
 
     quotes: Tensor
-    """(days * stocks, 3) float64: open, high, close; NaN where the stock has no bar."""
+    """(days * stocks, 3): open, high, close; NaN where the stock has no bar."""
     tradable: Tensor
     """(days, stocks) bool: the stock has a bar."""
     volume: Tensor | None = None
@@ -34,7 +34,7 @@ class Bars:
 
         A volume that is NaN or negative counts as unknown.
         """
-        quotes = torch.stack((open_, high, close), dim=-1).double()
+        quotes = torch.stack((open_, high, close), dim=-1)
         tradable = (torch.isfinite(quotes) & (quotes > 0)).all(-1)
         quotes[~tradable] = torch.nan
         if volume is not None:

@@ -215,7 +215,7 @@ class Portfolio:
     def _quotes(self, stock: Tensor) -> Tensor:
         """Look up today's open, high and close of (..., lanes) stocks: (..., lanes, 3) float64."""
         rows = (self.day * self.bars.stocks + stock).reshape(-1)
-        return self.bars.quotes.index_select(0, rows).view(*stock.shape, 3)
+        return self.bars.quotes.index_select(0, rows).double().view(*stock.shape, 3)
 
     def _cut_to_volume(self, value: Tensor, stock: Tensor, price: Tensor) -> Tensor:
         """Cut the values of orders to the cap's share of the shares traded today, at the price of the fill."""

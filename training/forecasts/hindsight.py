@@ -17,7 +17,7 @@ from environment.portfolio import Portfolio
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, TARGET_PERCENTS
 
-_DAYS_AT_ONCE = 256
+_DAYS_AT_ONCE, _STOCKS_AT_ONCE = 256, 512
 _STAKE_PERCENT = 0.001
 """Small enough that no order is ever cut to the available cash or to a share of the day's volume."""
 
@@ -46,21 +46,22 @@ def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day
     rewards = torch.full((len(targets), days, bars.stocks), torch.nan, device=bars.quotes.device)
     for first in range(0, days - longest, _DAYS_AT_ONCE):
         count = min(_DAYS_AT_ONCE, days - longest - first)
-        credited = _credited(portfolio, first_day + first, count, count + longest - 1, targets)
-        rewards[:, first : first + count] = credited * (rules.stake_percent / _STAKE_PERCENT)
+        here, begin = slice(first, first + count), first_day + first
+        listed = bars.tradable[begin : begin + count].any(0).nonzero()[:, 0]
+        for stocks in listed.split(_STOCKS_AT_ONCE):
+            credited = _credited(portfolio, stocks, begin, count, count + longest - 1, targets)
+            rewards[:, here, stocks] = credited * (rules.stake_percent / _STAKE_PERCENT)
     rewards.masked_fill_(~bars.tradable[first_day : last_day + 1], torch.nan)
     return rewards
 
 
-def _credited(portfolio: Portfolio, first_day: int, days: int, steps: int, targets: Tensor) -> Tensor:
+def _credited(portfolio: Portfolio, stocks: Tensor, first_day: int, days: int, steps: int, targets: Tensor) -> Tensor:
     """Place the largest orders every day, one lane per stock and target: (targets, days, stocks) rewards."""
-    stocks = portfolio.bars.stocks
-    lanes = stocks * len(targets)
+    lanes = len(stocks) * len(targets)
     portfolio.reset(torch.full((lanes,), first_day), steps=steps, trading_steps=days)
-    stock = torch.arange(stocks, device=targets.device).repeat(len(targets))
-    target = targets.double().repeat_interleave(stocks)
+    stock, target = stocks.repeat(len(targets)), targets.double().repeat_interleave(len(stocks))
     orders = Orders(stock[None], torch.full_like(target, MAX_COEFFICIENT)[None], target[None])
     for step in range(steps):
         portfolio.step_orders(orders if step < days else None)
     rewards = portfolio.entry_credited_rewards()[:days]
-    return rewards.float().view(days, len(targets), stocks).transpose(0, 1)
+    return rewards.float().view(days, len(targets), len(stocks)).transpose(0, 1)
