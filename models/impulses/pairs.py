@@ -7,9 +7,11 @@ what the other's own past tells, significantly so among all pairs and half-lives
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from data.bank import Float64Array, exponential_mean
+from data.bank import Float32Array, Float64Array, exponential_mean
 from models.impulses.terms import Int64Array, autocorrelated_t, bound, ratio
 
 HALF_LIVES = (8, 16, 32, 64)
@@ -20,6 +22,10 @@ _SIGNIFICANCE = 0.01
 """Family-wise significance level (two-sided, Bonferroni)."""
 _TOGETHER = 64
 """Stocks whose own pasts are in memory at a time."""
+_ROWS = 512
+"""Stocks whose pairs are."""
+_RANK = 1e-13
+"""Share of the largest singular value of own pasts below which others count as none."""
 
 
 def pair_terms(moves: Float64Array) -> tuple[Int64Array, Float64Array]:
@@ -31,16 +37,15 @@ def pair_terms(moves: Float64Array) -> tuple[Int64Array, Float64Array]:
     stocks, terms, loadings = moves.shape[1], {}, {}
     least = bound(stocks * (stocks - 1) // 2 * len(HALF_LIVES), _SIGNIFICANCE)
     left, strongest = _surprises(moves), np.full(stocks, least)
-    known = (left != 0.0).astype(np.float64)
-    error = ratio(left.T @ left, known.T @ known)
+    covariance = _covariance(left)
     for place, half_life in enumerate(HALF_LIVES):
-        past = exponential_mean(moves, half_life)[:-1]
-        t = np.abs(_spread_t(left, past, error))
-        for stock in np.flatnonzero(t.max(axis=1, initial=0.0) > strongest).tolist():
-            other = int(t[stock].argmax())
+        t, partner = _best_partners(moves, left, covariance, half_life)
+        for stock in np.flatnonzero(t > strongest).tolist():
+            other = int(partner[stock])
             if abs(_robust_t(moves, left, half_life, stock, other)) > least:
-                strongest[stock], terms[stock] = t[stock, other], (stock, other, place)
-                spread = past[:, stock] - past[:, other]
+                strongest[stock], terms[stock] = t[stock], (stock, other, place)
+                past = exponential_mean(moves[:, [stock, other]], half_life)[:-1]
+                spread = past[:, 0] - past[:, 1]
                 loadings[stock] = moves[1:, stock] @ spread / ((moves[1:, stock] != 0.0) @ spread**2)
     found = sorted(terms)
     chosen = np.array([terms[stock] for stock in found], dtype=np.int64).reshape(-1, 3)
@@ -59,48 +64,100 @@ def after_pairs(moves: Float64Array, terms: Int64Array, loadings: Float64Array, 
     return total
 
 
-def _surprises(moves: Float64Array) -> Float64Array:
+def _surprises(moves: Float64Array) -> Float32Array:
     """Return the (days - 1, n) moves of the second day on, less what each stock's own past tells of them."""
-    left = moves[1:].copy()
+    # float32: half the memory and time of products over all pairs, and a statistic matters to its first digits only.
+    left = np.empty((len(moves) - 1, moves.shape[1]), dtype=np.float32)
     for first in range(0, moves.shape[1], _TOGETHER):
-        for stock, past in enumerate(_own_past(moves[:, first : first + _TOGETHER]), start=first):
-            left[:, stock] = _residual(left[:, stock], past)
+        some = slice(first, first + _TOGETHER)
+        left[:, some] = _residual(moves[1:, some], _own_past(moves[:, some])).T
     return left
 
 
 def _own_past(moves: Float64Array) -> Float64Array:
     """Return the (n, days - 1, half-lives) decayed moves up to each day but the last, 0 before a day without a move."""
     pasts = [exponential_mean(moves, half_life)[:-1] * (moves[1:] != 0.0) for half_life in _OWN_HALF_LIVES]
-    return np.stack(pasts, axis=2).swapaxes(0, 1)
+    return np.ascontiguousarray(np.stack(pasts, axis=2).swapaxes(0, 1))
 
 
 def _residual(y: Float64Array, x: Float64Array) -> Float64Array:
-    """Return (days,) y less its least-squares fit by (days, inputs) x."""
-    residual: Float64Array = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
+    """Return (days, n) y less the least-squares fits by each stock's (n, days, inputs) x, (n, days)."""
+    y, across = y.T[..., None], x.swapaxes(1, 2)
+    weights = np.linalg.pinv(across @ x, rcond=_RANK, hermitian=True) @ (across @ y)
+    residual: Float64Array = (y - x @ weights)[..., 0]
     return residual
 
 
-def _spread_t(left: Float64Array, past: Float64Array, error: Float64Array) -> Float64Array:
-    """Return the (n, n) t-statistics of spreads, given (days, n) surprises and the decayed moves before them.
+def _blocks(stocks: int) -> list[tuple[slice, slice]]:
+    """Divide all pairs into blocks of stocks, each with these and the stocks after them."""
+    firsts = range(0, stocks, _ROWS)
+    return [(slice(first, min(first + _ROWS, stocks)), slice(first, stocks)) for first in firsts]
 
-    Of the other's past only what is orthogonal to a stock's own counts. `error` is the surprises' (n, n) covariance.
+
+def _covariance(left: Float32Array) -> list[Float32Array]:
+    """Return the covariance of (days, n) surprises by block of pairs."""
+    known = (left != 0.0).astype(np.float32)
+    sums = ((left[:, one].T @ left[:, two], known[:, one].T @ known[:, two]) for one, two in _blocks(left.shape[1]))
+    return [ratio(total, count).astype(np.float32) for total, count in sums]
+
+
+def _best_partners(
+    moves: Float64Array, left: Float32Array, covariance: Sequence[Float32Array], half_life: float
+) -> tuple[Float64Array, Int64Array]:
+    """Return the largest absolute t-statistic of each stock's spreads, (n,), and the partner, given the surprises."""
+    stocks = moves.shape[1]
+    past = np.empty(left.shape, dtype=np.float32)
+    for first in range(0, stocks, _TOGETHER):
+        some = slice(first, first + _TOGETHER)
+        past[:, some] = exponential_mean(moves[:, some], half_life)[:-1]
+    own = (past**2).sum(axis=0, dtype=np.float64).astype(np.float32)
+    variance = np.concatenate([np.diag(part) for part in covariance])
+    best, partner = np.zeros(stocks), np.zeros(stocks, dtype=np.int64)
+    for (one, two), error in zip(_blocks(stocks), covariance, strict=True):
+        t = _spread_t(left, past, own, variance, error, one, two)
+        for here, there, part in ((one, two, t), (two, one, t.T)):
+            place = part.argmax(axis=1)
+            largest = part[np.arange(len(part)), place]
+            is_better = largest > best[here]
+            best[here] = np.where(is_better, largest, best[here])
+            partner[here] = np.where(is_better, there.start + place, partner[here])
+    return best, partner
+
+
+def _spread_t(
+    left: Float32Array,
+    past: Float32Array,
+    own: Float32Array,
+    variance: Float32Array,
+    error: Float32Array,
+    one: slice,
+    two: slice,
+) -> Float32Array:
+    """Return the absolute t-statistics of the spreads between stocks and others, given (days, n) surprises and the
+    decayed moves before them.
+
+    Of the other's past only what is orthogonal to a stock's own counts.
+
+    Args:
+        own: (n,) sums of squares of the pasts.
+        variance: (n,) of the surprises.
+        error: covariance of the surprises of these pairs.
     """
-    gram = past.T @ past
-    own = np.diag(gram)
-    square = ratio(gram**2, own[:, None] * own)
-    variance = np.diag(error)[:, None] * own * (1.0 - square)
-    variance = variance + variance.T - 2.0 * error * gram * (1.0 - square)
-    cross = left.T @ past
-    t = -ratio(cross + cross.T, np.sqrt(np.maximum(variance, 0.0)))
+    gram = past[:, one].T @ past[:, two]
+    unlike = 1.0 - ratio(gram**2, own[one, None] * own[two]).astype(np.float32)
+    noise = variance[one, None] * own[two] + own[one, None] * variance[two]
+    spread = (noise - 2.0 * error * gram) * unlike
+    cross = left[:, one].T @ past[:, two] + past[:, one].T @ left[:, two]
+    t: Float32Array = np.abs(ratio(cross, np.sqrt(np.maximum(spread, 0.0)))).astype(np.float32)
     np.fill_diagonal(t, 0.0)
     return t
 
 
-def _robust_t(moves: Float64Array, left: Float64Array, half_life: int, first: int, second: int) -> float:
+def _robust_t(moves: Float64Array, left: Float32Array, half_life: int, first: int, second: int) -> float:
     """Return a pair's t-statistic, whose errors may be autocorrelated."""
     pair, total = [first, second], np.zeros(len(left))
     pasts = _own_past(moves[:, pair])
     for own, other in ((0, 1), (1, 0)):
         past = pasts[other, :, _OWN_HALF_LIVES.index(half_life)]
-        total -= left[:, pair[own]] * _residual(past, pasts[own])
+        total -= left[:, pair[own]] * _residual(past[:, None], pasts[own][None])[0]
     return autocorrelated_t(total)
