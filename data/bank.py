@@ -5,6 +5,8 @@ value and the state of the market are linear in them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -22,6 +24,14 @@ _VOLATILITY_HALF_LIFE = 32
 _LARGEST_RETURN = 0.5
 """Bound on daily log returns: one error in the data would stay in a slow mean for months."""
 _LEAST_VOLATILITY = 1e-4
+_CELLS = 2**19
+"""Days times stocks of a block: of a large market only a few blocks are in memory at a time."""
+
+
+def stock_blocks(days: int, stocks: int) -> list[slice]:
+    """Divide stocks into blocks, in order. The size is fixed, so that sums over blocks have one order."""
+    size = max(1, _CELLS // max(days, 1))
+    return [slice(first, min(first + size, stocks)) for first in range(0, stocks, size)]
 
 
 def log_returns(close: Float32Array) -> Float64Array:
@@ -35,28 +45,58 @@ def log_returns(close: Float32Array) -> Float64Array:
     return bounded
 
 
-def multi_scale_bank(close: Float32Array) -> Float32Array:
+@dataclass(frozen=True)
+class MarketSeries:
+    """What the banks of all stocks of a market share, (days, 1) each."""
+
+    returns: Float64Array
+    """Mean daily log return of the stocks that trade."""
+    volatility: Float64Array
+    """Mean logarithm of the stocks' volatilities."""
+
+    @classmethod
+    def of(cls, close: Float32Array) -> Self:
+        """Take the means over the stocks of (days, n) closes; row t depends on closes up to t only."""
+        total, moves, volatility, known = np.zeros((4, len(close), 1))
+        for block in stock_blocks(*close.shape):
+            own, is_move = log_returns(close[:, block]), has_return(close[:, block])
+            total += own.sum(axis=1, keepdims=True)
+            moves += is_move.sum(axis=1, keepdims=True)
+            one, is_known = _log_volatility(own, is_move)
+            volatility += (one * is_known).sum(axis=1, keepdims=True)
+            known += is_known.sum(axis=1, keepdims=True)
+        return cls(total / np.maximum(moves, 1), volatility / np.maximum(known, 1))
+
+
+def multi_scale_bank(close: Float32Array, market: MarketSeries | None = None) -> Float32Array:
     """Return features of past returns, (days, n, 17) from (days, n) closes; row t depends on closes up to t only.
 
     Exponentially weighted means of a stock's own daily log returns at half-lives of 1, 2, 4, ... 128 days; the same of
     the mean return of the stocks that trade; the logarithm of the stock's volatility, the mean of the others' on its
     first day.
+
+    Args:
+        market: of all stocks, where these are some of them.
     """
+    market = MarketSeries.of(close) if market is None else market
     own, is_move = log_returns(close), has_return(close)
-    market = own.sum(axis=1, keepdims=True) / np.maximum(is_move.sum(axis=1, keepdims=True), 1)
     bank = np.empty((*own.shape, VOLATILITY + 1), dtype=np.float32)
     for place, half_life in enumerate(HALF_LIVES):
         bank[..., place] = exponential_mean(own, half_life)
-        bank[..., len(HALF_LIVES) + place] = exponential_mean(market, half_life)
+        bank[..., len(HALF_LIVES) + place] = exponential_mean(market.returns, half_life)
+    volatility, is_known = _log_volatility(own, is_move)
+    bank[..., VOLATILITY] = np.where(is_known, volatility, market.volatility)
+    return bank
+
+
+def _log_volatility(own: Float64Array, is_move: NDArray[np.bool_]) -> tuple[Float64Array, NDArray[np.bool_]]:
+    """Return the logarithm of the volatility of (days, n) returns, and where there is one."""
     weight = exponential_mean(is_move.astype(np.float64), _VOLATILITY_HALF_LIFE)
     is_known = weight > 0
     variance = np.divide(
         exponential_mean(own**2, _VOLATILITY_HALF_LIFE), weight, out=np.zeros_like(own), where=is_known
     )
-    volatility = np.log(np.maximum(variance, _LEAST_VOLATILITY**2)) / 2
-    others = (volatility * is_known).sum(axis=1, keepdims=True) / np.maximum(is_known.sum(axis=1, keepdims=True), 1)
-    bank[..., VOLATILITY] = np.where(is_known, volatility, others)
-    return bank
+    return np.log(np.maximum(variance, _LEAST_VOLATILITY**2)) / 2, is_known
 
 
 def has_return(close: Float32Array) -> NDArray[np.bool_]:

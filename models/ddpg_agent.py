@@ -20,6 +20,7 @@ from torch import Tensor
 
 from data.market import Market
 from models.cash_value import CashValue, accounts_of
+from models.input_rows import InputRows
 from models.inputs import INPUTS, Float32Array, TradeInputs
 from models.networks import AdamW, Critic, Networks, Perceptrons
 from models.replay_buffer import Batch
@@ -225,31 +226,46 @@ class DDPGAgent:
                     found[f"{name}_{part}"] = float(getattr(optimizer, part).mean())
         return {**found, "noise_scale": self.noise_scale}
 
-    def forecasts(self, market: Market, x: Float32Array | Tensor | None = None, days: slice = slice(None)) -> Forecasts:
-        """Return its forecasts for all days of a market.
+    def forecasts(
+        self, market: Market, x: InputRows | Float32Array | Tensor | None = None, days: slice = slice(None)
+    ) -> Forecasts:
+        """Return its forecasts for some days of a market, none for the others.
 
         Args:
-            x: (days, n, inputs) of the market; computed if not given.
-            days: on which networks are evaluated.
+            x: inputs of these days, (days, n, inputs); computed if not given. Rows bring their own days.
         """
         tradable = torch.from_numpy(np.isfinite(market.close)).to(self.device)
         if self.holds_market:
             return Forecasts.none(tradable)
-        x = torch.as_tensor(self.inputs.of(market) if x is None else x, device=self.device)
-        expected = x @ self.traders.weights[0].float()
+        level, selection = torch.full((2, *tradable.shape), -torch.inf, device=self.device)
+        if isinstance(x, InputRows):
+            for some in x.blocks():
+                for whole, part in zip((level, selection), self.expected(x.x(some)), strict=True):
+                    whole[some] = x.spread(part, some, -torch.inf)
+        else:
+            blocks = self.inputs.blocks(market, days) if x is None else [(slice(None), x)]
+            for stocks, block in blocks:
+                own = self.expected(torch.as_tensor(block, device=self.device).flatten(0, 1))
+                for whole, part in zip((level, selection), own, strict=True):
+                    whole[days, stocks] = part.view(block.shape[:2])
         if self.committee is not None:
-            selection = x[days] @ self.committee.ridge.float() + self.network_share(x[days])
-            level = day_mean(expected[days], tradable[days])
-            expected[days] = level + relative_to_day(selection, tradable[days])
-        return Forecasts.of(expected[None], tradable)
+            level = day_mean(level, tradable) + relative_to_day(selection, tradable)
+        return Forecasts.of(level[None], tradable)
+
+    def expected(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what orders earn by (rows, inputs): (rows,) levels, and forecasts that select among stocks."""
+        level = x @ self.traders.weights[0].float()
+        if self.committee is None:
+            return level, level
+        return level, x @ self.committee.ridge.float() + self.network_share(x)
 
     def network_share(self, x: Tensor) -> Tensor:
-        """Return the networks' forecasts, (days, n) percent of the initial capital, from (days, n, inputs).
+        """Return the networks' forecasts, (rows,) percent of the initial capital, from (rows, inputs).
 
         The mean over members and folds.
         """
         assert self.committee is not None
-        seen = self.inputs.for_networks(x).flatten(0, 1)
+        seen = self.inputs.for_networks(x)
         total, folds = seen.new_zeros(len(seen)), self.critic_target.reward.flat.shape[1]
         weights, targets = self.committee.network.cpu().tolist(), self.committee.target.cpu().tolist()
         for member, (weight, target) in enumerate(zip(weights, targets, strict=True)):
@@ -257,7 +273,7 @@ class DDPGAgent:
                 for fold in range(folds):
                     share = weight / folds / len(weights)
                     total += share * self.critic_target.reward.output((member, fold), target, seen)
-        return total.view(x.shape[:2])
+        return total
 
     def act(
         self, observation: Mapping[str, NDArray[np.float32]], forecasts: Forecasts, day: int

@@ -1,5 +1,6 @@
 """Inputs of forecasts for a stock at a close: the multi-scale bank and the responses' forecasts, standardised."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -8,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.bank import HALF_LIVES, multi_scale_bank
+from data.bank import HALF_LIVES, MarketSeries, multi_scale_bank, stock_blocks
 from data.features import CLOSE
 from data.market import Market
+from models.input_rows import Blocks
 from models.responses import FORECASTS, Responses
 from utils.errors import DataError
 
@@ -34,7 +36,10 @@ GROUPS = (*_SIZES,)[1:]
 GROUP_OF_INPUT = np.repeat(np.arange(-1, len(GROUPS)), [*_SIZES.values()])
 """(inputs,) place among the groups; -1 for the constant."""
 INPUTS = len(GROUP_OF_INPUT)
-_BANK = 2 * _SCALES + 1
+BANK = 2 * _SCALES + 2
+"""Inputs before the forecasts of responses: the constant and the bank."""
+SHARED = (0, *range(1 + _SCALES, 1 + 2 * _SCALES))
+"""Places of the inputs that all stocks of a day share: the constant, and the market's past returns."""
 BANK_CLIP = 6.0
 """Standard deviations to which the bank is clipped; the responses' forecasts are not: their rare extremes matter."""
 _NETWORK_CLIP = 10.0
@@ -54,14 +59,41 @@ class TradeInputs:
     def fit(cls, market: Market, learned: BoolArray) -> Self:
         """Fit responses and standardisation to the (days,) learned days."""
         responses = _responses(market, learned)
-        raw = _raw(market, responses)[learned[:, None] & np.isfinite(market.close)]
+        is_used = learned[:, None] & np.isfinite(market.close)
+        raw = (raw[is_used[:, stocks]] for stocks, raw in _raw(market, responses))
         return cls(*standardisation(raw), responses)
 
-    def of(self, market: Market) -> Float32Array:
-        """Return the (days, n, inputs) of a market; row t depends on closes up to t only."""
-        x = (_raw(market, self.responses) - self.mean) / self.std
-        x[..., :_BANK] = np.clip(x[..., :_BANK], -BANK_CLIP, BANK_CLIP)
-        return np.concatenate((np.ones_like(x[..., :1]), x), axis=2)
+    def of(self, market: Market, days: slice = slice(None)) -> Float32Array:
+        """Return the (days, n, inputs) of some days of a market; row t depends on closes up to t only."""
+        return np.concatenate([x for _, x in self.blocks(market, days)], axis=1)
+
+    def blocks(self, market: Market, days: slice = slice(None)) -> Blocks:
+        """Return likewise stocks and their inputs, one block of stocks by one."""
+        for stocks, raw in _raw(market, self.responses, days):
+            x = np.ones((*raw.shape[:2], INPUTS), dtype=np.float32)
+            x[..., 1:] = self._standardised(raw, slice(None))
+            yield stocks, x
+
+    def banks(self, market: Market, days: slice) -> Blocks:
+        """Return likewise the first inputs only, without forecasts of responses."""
+        for stocks, bank in bank_blocks(market):
+            x = np.ones((*bank[days].shape[:2], BANK), dtype=np.float32)
+            x[..., 1:] = self._standardised(bank[days], slice(BANK - 1))
+            yield stocks, x
+
+    def forecasts(self, market: Market, learned: BoolArray, days: slice) -> Blocks:
+        """Return likewise the other inputs, by responses that are fitted to other (days,) learned days."""
+        responses = _responses(market, learned)
+        close = market.data_array[:, :, CLOSE]
+        for stocks, forecast in responses.forecasts(close, market.investable_columns, days):
+            yield stocks, self._standardised(forecast, slice(BANK - 1, None))
+
+    def _standardised(self, raw: Float32Array, places: slice) -> Float32Array:
+        """Return (..., inputs) at some places in standard deviations of the training days."""
+        x = (raw - self.mean[places]) / self.std[places]
+        bank = x[..., : max(0, BANK - 1 - (places.start or 0))]
+        np.clip(bank, -BANK_CLIP, BANK_CLIP, out=bank)
+        return x
 
     def for_networks(self, x: Tensor) -> Tensor:
         """Return what networks see, (days, n, inputs - 1): a stock's own past is relative to the market's.
@@ -74,29 +106,39 @@ class TradeInputs:
         relative = own + (mean[:_SCALES] - level) / std[:_SCALES]
         return torch.cat((relative, x[..., 1 + _SCALES :]), dim=-1).clamp(-_NETWORK_CLIP, _NETWORK_CLIP)
 
-    def without(self, x: Float32Array, market: Market, learned: BoolArray, days: slice = slice(None)) -> Float32Array:
-        """Return a market's inputs `x` of some days, with the forecasts of responses fitted to other days in place."""
-        forecast = (_forecast(market, _responses(market, learned))[days] - self.mean[_BANK:]) / self.std[_BANK:]
-        return np.concatenate((x[days, :, : 1 + _BANK], forecast), axis=2)
 
-
-def standardisation(raw: Float32Array) -> tuple[Float32Array, Float32Array]:
-    """Return means and standard deviations, (inputs,) each, of (rows, inputs) that begin with the bank; DataError
-    where no close moves."""
-    std = raw.std(axis=0, dtype=np.float64)
-    if not std[:_SCALES].max(initial=0.0) > 0:
+def standardisation(blocks: Iterable[Float32Array]) -> tuple[Float32Array, Float32Array]:
+    """Return means and standard deviations, (inputs,) each, of blocks of (rows, inputs) that begin with the bank;
+    DataError where no close moves."""
+    rows, mean, variance = 0, *np.zeros((2, 1))
+    for raw in blocks:
+        # Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample variances".
+        share = len(raw) / max(rows + len(raw), 1)
+        if share > 0:
+            change, rows = raw.mean(axis=0, dtype=np.float64) - mean, rows + len(raw)
+            spread = raw.var(axis=0, dtype=np.float64)
+            variance = (1 - share) * variance + share * spread + (1 - share) * share * change**2
+            mean = mean + share * change
+    if not variance[:_SCALES].max(initial=0.0) > 0:
         raise DataError("expected closes that move, got constant ones on all training days")
-    mean = raw.mean(axis=0, dtype=np.float64).astype(np.float32)
-    return mean, np.where(std > 0, std, 1.0).astype(np.float32)
+    return mean.astype(np.float32), np.where(variance > 0, np.sqrt(variance), 1.0).astype(np.float32)
 
 
 def _responses(market: Market, learned: BoolArray) -> Responses:
     return Responses.fit(market.data_array[:, :, CLOSE], market.investable_columns, learned)
 
 
-def _raw(market: Market, responses: Responses) -> Float32Array:
-    return np.concatenate((multi_scale_bank(market.close), _forecast(market, responses)), axis=2)
+def _raw(market: Market, responses: Responses, days: slice = slice(None)) -> Blocks:
+    """Return the inputs before standardisation, one block of stocks by one."""
+    close = market.data_array[:, :, CLOSE]
+    forecasts = responses.forecasts(close, market.investable_columns, days)
+    for (stocks, bank), (_, forecast) in zip(bank_blocks(market), forecasts, strict=True):
+        yield stocks, np.concatenate((bank[days], forecast), axis=2)
 
 
-def _forecast(market: Market, responses: Responses) -> Float32Array:
-    return responses.forecast(market.data_array[:, :, CLOSE], market.investable_columns)
+def bank_blocks(market: Market) -> Blocks:
+    """Return stocks and their multi-scale banks, one block of stocks by one."""
+    close = market.close
+    series = MarketSeries.of(close)
+    for stocks in stock_blocks(*close.shape):
+        yield stocks, multi_scale_bank(close[:, stocks], series)

@@ -7,13 +7,14 @@ down (states). A fourth forecast is that of spreads (`models/impulses/pairs.py`)
 after correcting for all candidates of its kind.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data.bank import Float32Array, Float64Array, exponential_mean, log_returns
+from data.bank import Float32Array, Float64Array, exponential_mean, log_returns, stock_blocks
 from models.impulses.leaders import after_leaders, leader_terms
 from models.impulses.pairs import after_pairs, pair_terms
 from models.impulses.terms import SESSIONS, BoolArray, Int64Array, bound, last_sum, ratio
@@ -79,82 +80,153 @@ class Responses:
         Only returns of (days,) `learned` days are read, for impulses, responses, volatilities and trends. The return of
         day t is from the close of t - 1 to the close of t.
         """
-        returns, is_move = _one_day_moves(close)
-        is_move &= learned[:, None]
-        own, is_own = returns[:, investable], is_move[:, investable]
-        event, event_t = _event_answers(own, is_own)
-        mean, scale = _moments(returns, is_move)
-        moves = _standardised(returns, is_move, mean, scale)
-        market = _market(moves[:, investable], is_own)
+        shape, context = (len(close), len(investable)), np.setdiff1d(np.arange(close.shape[1]), investable)
+        mean, scale = np.zeros((2, close.shape[1]))
+        own, is_own = np.empty(shape, order="F"), np.empty(shape, dtype=bool, order="F")
+        events = list[_Events]()
+        for block in stock_blocks(*shape):
+            columns = investable[block]
+            returns, is_move = _one_day_moves(close[:, columns], learned)
+            events.append(_Events.of(returns, is_move))
+            mean[columns], scale[columns] = _moments(returns, is_move)
+            own[:, block] = _standardised(returns, is_move, mean[columns], scale[columns])
+            is_own[:, block] = is_move
+        event, event_t = _event_answers(events)
+        del events
+        returns, is_move = _one_day_moves(close[:, context], learned)
+        mean[context], scale[context] = _moments(returns, is_move)
+        leaders = _standardised(returns, is_move, mean[context], scale[context])
+        market = _market(own, is_own)
         market_scale = np.sqrt((market**2).sum(axis=0) / np.maximum(is_own.any(axis=1).sum(), 1))
-        leaders = leader_terms(moves, is_own, investable)
-        columns = _state_columns(moves, market, market_scale, investable)
-        states = _state_terms(moves[:, investable], is_own, columns)
-        pairs = pair_terms(moves[:, investable] - is_own * market)
-        return cls(mean, scale, market_scale, event, event_t, *leaders, *states, *pairs)
+        led, led_loadings = leader_terms(leaders, own, is_own)
+        led[:, 2] = context[led[:, 2]]
+        states = _state_terms(own, is_own, _state_columns(leaders, market, market_scale))
+        for block in stock_blocks(*shape):
+            own[:, block] -= is_own[:, block] * market
+        return cls(mean, scale, market_scale, event, event_t, led, led_loadings, *states, *pair_terms(own))
 
     def forecast(self, close: Float32Array, investable: Int64Array) -> Float32Array:
-        """Forecast log returns in percent, (days, n, 6) in the order of `FORECASTS`; row t from closes up to t only.
+        """Return the forecasts of all stocks and days, (days, n, 6), see `forecasts`."""
+        return np.concatenate([found for _, found in self.forecasts(close, investable)], axis=1)
+
+    def forecasts(
+        self, close: Float32Array, investable: Int64Array, days: slice = slice(None)
+    ) -> Iterator[tuple[slice, Float32Array]]:
+        """Forecast log returns in percent, (days, stocks, 6) in the order of `FORECASTS`, one block of stocks by one.
 
         Events: over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t; all others: over the next
-        20, scaled by that of the learned days. The columns of `close` are those of the fit.
-        """
-        returns, is_move = _one_day_moves(close)
-        moves = _standardised(returns, is_move, self.mean, self.scale)
-        forecast = np.empty((len(close), len(investable), len(FORECASTS)), dtype=np.float32)
-        forecast[..., : len(EVENT_SESSIONS)] = self._after_events(returns[:, investable], is_move[:, investable])
-        scale = self.scale[investable]
-        own, is_own = moves[:, investable], is_move[:, investable]
-        forecast[..., -3] = scale * after_leaders(moves, len(investable), self.leader_terms, self.leader_loadings)
-        market = _market(own, is_own)
-        columns = _state_columns(moves, market, self.market_scale, investable)
-        forecast[..., -2] = scale * self._after_states(own, columns)
-        forecast[..., -1] = scale * after_pairs(own - is_own * market, self.pair_terms, self.pair_loadings, SESSIONS)
-        forecast *= 100.0
-        return forecast
+        20, scaled by that of the learned days. Row t depends on closes up to t only. The columns of `close` are those
+        of the fit.
 
-    def _after_events(self, own: Float64Array, is_own: BoolArray) -> Float64Array:
-        """Sum the future responses to past own moves, (days, n): (days, n, 3) log returns."""
+        Args:
+            days: that are forecast.
+        """
+        market = self._market(close, investable)
+        context = np.setdiff1d(np.arange(close.shape[1]), investable)
+        leaders = self._moves(close, context)[0]
+        trends = self._state_trends(_state_columns(leaders, market, self.market_scale))
+        for block in stock_blocks(len(close), len(investable)):
+            columns = investable[block]
+            returns, is_move = _one_day_moves(close[:, columns])
+            own = _standardised(returns, is_move, self.mean[columns], self.scale[columns])
+            events = self._after_events(returns, is_move, days)
+            forecast = np.empty((*events.shape[:2], len(FORECASTS)), dtype=np.float32)
+            forecast[..., : len(EVENT_SESSIONS)] = events
+            forecast[..., -3] = self.scale[columns] * self._after_leaders(leaders, context, block)[days]
+            after_states = np.zeros(own.shape)
+            for sessions, weight in trends:
+                after_states += last_sum(own * weight[:, None], sessions)
+            forecast[..., -2] = self.scale[columns] * after_states[days]
+            forecast[..., -1] = self.scale[columns] * self._after_pairs(close, investable, market, block)[days]
+            forecast *= 100.0
+            yield block, forecast
+
+    def _moves(self, close: Float32Array, columns: Int64Array) -> tuple[Float64Array, BoolArray]:
+        """Return the (days, columns) moves in standard deviations of some columns, and where there is one."""
+        returns, is_move = _one_day_moves(close[:, columns])
+        return _standardised(returns, is_move, self.mean[columns], self.scale[columns]), is_move
+
+    def _market(self, close: Float32Array, investable: Int64Array) -> Float64Array:
+        """Return the (days, 1) mean of the stocks' moves."""
+        total, moves = np.zeros((2, len(close), 1))
+        for block in stock_blocks(len(close), len(investable)):
+            own, is_own = self._moves(close, investable[block])
+            total += own.sum(axis=1, keepdims=True)
+            moves += is_own.sum(axis=1, keepdims=True)
+        return total / np.maximum(moves, 1)
+
+    def _after_events(self, own: Float64Array, is_own: BoolArray, days: slice) -> Float64Array:
+        """Sum the future responses to past own moves, (all days, n): (days, n, 3) log returns."""
         volatility = _volatility(own, is_own)
-        bins = _event_bins(own, is_own, volatility[:-1])
-        total = np.empty((*own.shape, len(EVENT_SESSIONS)))
+        first, last, _ = days.indices(len(own))
+        start = max(0, first - SESSIONS + 1)
+        bins, volatility = _event_bins(own, is_own, volatility[:-1])[start:last], volatility[1 + start : 1 + last]
+        total = np.empty((last - first, own.shape[1], len(EVENT_SESSIONS)))
         for place, sessions in enumerate(EVENT_SESSIONS):
             # Contiguous: strided sums take twice as long.
-            answer = np.zeros(own.shape)
-            for age in range(min(SESSIONS, len(own))):
+            answer = np.zeros(bins.shape)
+            for age in range(min(SESSIONS, len(bins))):
                 pending = self.event[age : age + sessions].sum(axis=0)
                 answer[age:] += pending[bins[: len(bins) - age]]
-            total[..., place] = answer * volatility[1:]
+            total[..., place] = (answer * volatility)[first - start :]
         return total
 
-    def _after_states(self, own: Float64Array, columns: Float64Array) -> Float64Array:
-        """Sum the future responses to past own moves, (days, n), given the moves of (days, 1 + context) columns."""
-        total = np.zeros(own.shape)
-        for sessions in np.unique(self.state_terms[:, 0]):
-            weight = np.zeros(len(own))
+    def _after_leaders(self, leaders: Float64Array, context: Int64Array, block: slice) -> Float64Array:
+        """Sum the future answers of a block of stocks to past moves of (days, context) leaders: (days, stocks)."""
+        sessions, stock, column = self.leader_terms.T
+        is_here = (stock >= block.start) & (stock < block.stop)
+        terms = np.column_stack((sessions, stock - block.start, np.searchsorted(context, column)))[is_here]
+        return after_leaders(leaders, block.stop - block.start, terms, self.leader_loadings[is_here])
+
+    def _after_pairs(
+        self, close: Float32Array, investable: Int64Array, market: Float64Array, block: slice
+    ) -> Float64Array:
+        """Sum the next moves that the spreads of a block of stocks forecast, (days, stocks)."""
+        total, stock = np.zeros((len(close), block.stop - block.start)), self.pair_terms[:, 0]
+        is_here = (stock >= block.start) & (stock < block.stop)
+        places, local = np.unique(self.pair_terms[is_here, :2], return_inverse=True)
+        own, is_own = self._moves(close, investable[places])
+        terms = np.column_stack((local.reshape(-1, 2), self.pair_terms[is_here, 2]))
+        found = after_pairs(own - is_own * market, terms, self.pair_loadings[is_here], SESSIONS)
+        total[:, stock[is_here] - block.start] = found[:, terms[:, 0]]
+        return total
+
+    def _state_trends(self, columns: Float64Array) -> list[tuple[int, Float64Array]]:
+        """Return sessions, and the (days,) answer to an own move over them, from (days, 1 + context) columns' moves."""
+        found = []
+        for sessions in np.unique(self.state_terms[:, 0]).tolist():
+            weight = np.zeros(len(columns))
             for (lag, column, place), loading in zip(self.state_terms, self.state_loadings, strict=True):
                 if lag == sessions:
                     weight += loading * _trend(columns[:, column : column + 1], STATE_HALF_LIVES[place])[:, 0]
-            total += last_sum(own * weight[:, None], sessions)
-        return total
+            found.append((sessions, weight))
+        return found
 
 
-def _one_day_moves(close: Float32Array) -> tuple[Float64Array, BoolArray]:
-    """Return the (days, columns) log returns, and which of them are moves of one day.
+def _one_day_moves(close: Float32Array, learned: BoolArray | None = None) -> tuple[Float64Array, BoolArray]:
+    """Return the (days, columns) log returns, and which of them are moves of one day, on learned days if given.
 
     The first bar after a gap carries the change of many days, and is no move.
     """
     has_bar = np.isfinite(close)
     is_move = np.zeros(close.shape, dtype=bool)
     is_move[1:] = has_bar[1:] & has_bar[:-1]
+    if learned is not None:
+        is_move &= learned[:, None]
     return log_returns(close), is_move
 
 
 def _moments(returns: Float64Array, is_move: BoolArray) -> tuple[Float64Array, Float64Array]:
     """Return the (columns,) mean and standard deviation of the moves."""
+
+    def total(values: Float64Array) -> Float64Array:
+        # Day by day, also of a single column: its bits do not depend on the columns beside it.
+        last: Float64Array = values.cumsum(axis=0)[-1]
+        return last
+
     days = np.maximum(is_move.sum(axis=0), 1)
-    mean = np.where(is_move, returns, 0.0).sum(axis=0) / days
-    scale = np.sqrt((np.where(is_move, returns - mean, 0.0) ** 2).sum(axis=0) / days)
+    mean = total(np.where(is_move, returns, 0.0)) / days
+    scale = np.sqrt(total(np.where(is_move, returns - mean, 0.0) ** 2) / days)
     return mean, np.where(scale > _LEAST_VOLATILITY, scale, 0.0)
 
 
@@ -194,26 +266,51 @@ def _event_bins(returns: Float64Array, is_move: BoolArray, volatility: Float64Ar
     return np.digitize(np.divide(returns, volatility, out=np.zeros(returns.shape), where=is_known), EVENT_EDGES)
 
 
-def _event_answers(returns: Float64Array, is_move: BoolArray) -> tuple[Float64Array, Float64Array]:
-    """Estimate the (sessions, bins) responses to (days, n) moves, shrunk, and their t-statistics.
+@dataclass(frozen=True)
+class _Events:
+    """Own moves of a block of stocks, and what may be the answers to them, (days, stocks) each."""
+
+    bins: NDArray[np.int8]
+    answer: Float64Array
+    """In standard deviations, 0 where there is none."""
+    is_answer: BoolArray
+
+    @classmethod
+    def of(cls, returns: Float64Array, is_move: BoolArray) -> Self:
+        """Scale returns by the volatility before them."""
+        volatility = _volatility(returns, is_move)[:-1]
+        is_answer = is_move & (volatility > 0.0)
+        answer = np.divide(returns, volatility, out=np.zeros(returns.shape), where=is_answer)
+        np.clip(answer, -_LARGEST_ANSWER, _LARGEST_ANSWER, out=answer)
+        return cls(_event_bins(returns, is_move, volatility).astype(np.int8), answer, is_answer)
+
+
+def _event_answers(events: Sequence[_Events]) -> tuple[Float64Array, Float64Array]:
+    """Estimate the (sessions, bins) responses to the moves of all stocks, shrunk, and their t-statistics.
 
     The test sums by day, since returns of one day are correlated.
     """
-    volatility = _volatility(returns, is_move)[:-1]
-    bins = _event_bins(returns, is_move, volatility)
-    is_answer = is_move & (volatility > 0.0)
-    answer = np.divide(returns, volatility, out=np.zeros(returns.shape), where=is_answer)
-    answer = np.clip(answer, -_LARGEST_ANSWER, _LARGEST_ANSWER)
-    answer[is_answer] -= answer[is_answer].sum() / max(is_answer.sum(), 1)
-    width = len(EVENT_EDGES) + 1
+    days, width = len(events[0].bins), len(EVENT_EDGES) + 1
+    level = sum(part.answer[part.is_answer].sum() for part in events) / max(sum(e.is_answer.sum() for e in events), 1)
+    count, daily = np.zeros((SESSIONS, width)), np.zeros((SESSIONS, days, width))
+    for part in events:
+        stocks, bins = part.bins.shape[1], part.bins.ravel()
+        event = np.flatnonzero(bins != _NO_EVENT)
+        bins = bins[event].astype(np.intp)
+        cell = event // stocks * width + bins
+        is_answer = part.is_answer.ravel().astype(np.float64)
+        answer = part.answer.ravel() - level * is_answer
+        for lag in range(1, min(SESSIONS + 1, days)):
+            left, some = days - lag, slice(int(np.searchsorted(event, (days - lag) * stocks)))
+            later = event[some] + lag * stocks
+            count[lag - 1] += np.bincount(bins[some], is_answer[later], width)
+            sums = np.bincount(cell[some], answer[later], left * width)
+            daily[lag - 1, :left] += sums.reshape(left, width)
     mean, t = np.zeros((2, SESSIONS, width))
-    cell = np.arange(len(bins))[:, None] * width + bins
-    for lag in range(1, min(SESSIONS + 1, len(bins))):
-        days = len(bins) - lag
-        count = np.bincount(bins[:days].ravel(), is_answer[lag:].ravel(), width)
-        daily = np.bincount(cell[:days].ravel(), answer[lag:].ravel(), days * width).reshape(days, width)
-        mean[lag - 1] = ratio(daily.sum(axis=0), count)
-        t[lag - 1] = ratio(daily.sum(axis=0), np.sqrt((daily**2).sum(axis=0)))
+    for row in range(min(SESSIONS, days - 1)):
+        of_day = daily[row, : days - 1 - row]
+        total = of_day.sum(axis=0)
+        mean[row], t[row] = ratio(total, count[row]), ratio(total, np.sqrt((of_day**2).sum(axis=0)))
     mean[:, _NO_EVENT] = t[:, _NO_EVENT] = 0.0
     return mean * _kept(t), t
 
@@ -231,16 +328,16 @@ def _kept(t: Float64Array) -> Float64Array:
 
 def _market(own: Float64Array, is_own: BoolArray) -> Float64Array:
     """Return the (days, 1) mean of the stocks' moves."""
-    total: Float64Array = own.sum(axis=1, keepdims=True) / np.maximum(is_own.sum(axis=1, keepdims=True), 1)
-    return total
+    total, moves = np.zeros((2, len(own), 1))
+    for block in stock_blocks(*own.shape):
+        total += own[:, block].sum(axis=1, keepdims=True)
+        moves += is_own[:, block].sum(axis=1, keepdims=True)
+    return total / np.maximum(moves, 1)
 
 
-def _state_columns(
-    moves: Float64Array, market: Float64Array, market_scale: Float64Array, investable: Int64Array
-) -> Float64Array:
+def _state_columns(leaders: Float64Array, market: Float64Array, market_scale: Float64Array) -> Float64Array:
     """Return (days, 1 + context) standardised moves of the mean of the stocks, then of the other columns."""
-    context = np.setdiff1d(np.arange(moves.shape[1]), investable)
-    return np.concatenate((market / np.where(market_scale > 0.0, market_scale, 1.0), moves[:, context]), axis=1)
+    return np.concatenate((market / np.where(market_scale > 0.0, market_scale, 1.0), leaders), axis=1)
 
 
 def _trend(columns: Float64Array, half_life: float) -> Float64Array:
@@ -261,11 +358,16 @@ def _state_terms(own: Float64Array, is_own: BoolArray, columns: Float64Array) ->
     """
     trends = np.concatenate([_trend(columns, half_life) for half_life in STATE_HALF_LIVES], axis=1)
     squared, least = trends**2, bound(SESSIONS * trends.shape[1])
+    weights, products = np.zeros((2, SESSIONS, len(own)))
+    for block in stock_blocks(*own.shape):
+        moves, is_move = np.ascontiguousarray(own[:, block]), np.ascontiguousarray(is_own[:, block])
+        for lag in range(1, min(SESSIONS + 1, len(own))):
+            weights[lag - 1, :-lag] += (is_move[lag:] * moves[:-lag] ** 2).sum(axis=1)
+            products[lag - 1, :-lag] += (moves[lag:] * moves[:-lag]).sum(axis=1)
     terms, loadings = [], []
     for lag in range(1, min(SESSIONS + 1, len(own))):
-        before, trend, trend2 = own[:-lag], trends[:-lag], squared[:-lag]
-        weight = (is_own[lag:] * before**2).sum(axis=1)
-        product = (own[lag:] * before).sum(axis=1)
+        trend, trend2 = trends[:-lag], squared[:-lag]
+        weight, product = weights[lag - 1, :-lag], products[lag - 1, :-lag]
         # A response that does not depend on the state would make slow trends look significant.
         product -= weight * ratio(product.sum(), weight.sum())
         for _ in range(_MOST_STATES):

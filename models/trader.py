@@ -5,7 +5,7 @@ An agent orders the stocks with the best forecasts while they earn more than the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -80,26 +80,69 @@ def relative_to_day(values: Tensor, tradable: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Forecasts:
-    """Forecasts of A agents for the orders of each day."""
+    """Forecasts of A agents for the orders of each day, of all n stocks or of the best k."""
 
     expected: Tensor
-    """(A, days, n) float32 results of the largest orders, percent of the initial capital; minus infinity: none."""
+    """(A, days, k) float32 results of the largest orders, percent of the initial capital; minus infinity: none."""
     opportunity: Tensor
     """(A, days) mean of the largest forecasts of the day."""
+    stock: Tensor | None = None
+    """(A, days, k) int64 of each forecast, in their order; None: of all stocks."""
 
     @classmethod
-    def of(cls, expected: Tensor, tradable: Tensor) -> Forecasts:
-        """Build from (A, days, n) expected results; stocks without a bar, (days, n), get none."""
+    def of(cls, expected: Tensor, tradable: Tensor, most: int | None = None) -> Forecasts:
+        """Build from (A, days, n) expected results; stocks without a bar, (days, n), get none.
+
+        Args:
+            most: number of the best stocks of a day of which forecasts are kept; default: of all.
+        """
         expected = torch.where(tradable & expected.isfinite(), expected, -torch.inf)
+        stock = None if most is None else best_stocks(expected, max(most, _BEST))
+        expected = expected if stock is None else expected.gather(2, stock)
         best = expected.topk(min(_BEST, expected.shape[2]), dim=2).values
         count = best.isfinite().sum(2)
         total = torch.where(best.isfinite(), best, 0.0).sum(2)
-        return cls(expected, torch.where(count > 0, total / count.clamp(min=1), 0.0).double())
+        return cls(expected, torch.where(count > 0, total / count.clamp(min=1), 0.0).double(), stock)
+
+    @classmethod
+    def on_days(cls, parts: Iterable[tuple[slice, Forecasts]], days: int) -> Forecasts:
+        """Join the forecasts of the best stocks on some of so many days; none on the others."""
+        found: dict[str, Tensor] = {}
+        for some, part in parts:
+            own = {name: value for name, value in vars(part).items()}
+            if not found:
+                shapes = {name: (len(value), days, *value.shape[2:]) for name, value in own.items()}
+                found = {name: value.new_zeros(shapes[name]) for name, value in own.items()}
+                found["expected"].fill_(-torch.inf)
+            for name, value in own.items():
+                found[name][:, some] = value
+        return cls(**found)
+
+    def best(self, most: int) -> Forecasts:
+        """Return the forecasts of so many of the best stocks of each day."""
+        if self.stock is not None:
+            return self
+        stock = best_stocks(self.expected, most)
+        return Forecasts(self.expected.gather(2, stock), self.opportunity, stock)
 
     @classmethod
     def none(cls, tradable: Tensor) -> Forecasts:
         """Return the forecasts of an agent that has none: 0 for every stock with a bar, (days, n)."""
         return cls.of(torch.zeros(1, *tradable.shape, device=tradable.device), tradable)
+
+
+def best_stocks(expected: Tensor, most: int) -> Tensor:
+    """Return the stocks of the largest of (A, days, n) forecasts, (A, days, most), in their order; ties go to the lower
+    ones."""
+    stocks = expected.shape[2]
+    if most >= stocks:
+        return torch.arange(stocks, device=expected.device).expand(expected.shape).contiguous()
+    best = expected.topk(most, dim=2)
+    stock, least = best.indices, best.values[..., -1:]
+    is_tied = ((expected >= least).sum(2) > most) & least[..., 0].isfinite()
+    if bool(is_tied.any()):
+        stock[is_tied] = expected[is_tied].sort(dim=1, descending=True, stable=True).indices[:, :most]
+    return stock.sort(dim=2).values
 
 
 _NETWORKS = ("actor", "continuation")

@@ -111,7 +111,7 @@ class ERLTrainer:
         self.updates = 0
         """Gradient steps of all agents so far."""
         networks = self.population.networks
-        self.updating = None if networks is None else Updates(networks, self.replay, *self.days.relative.rows, learning)
+        self.updating = None if networks is None else Updates(networks, self.replay, self.days.relative.at, learning)
         self.fittest = dict.fromkeys(ORIGINS, 0)
         """Number of generations by the origin of their fittest agent."""
         self.champion = self.deployed(self.committee(self.elites))
@@ -278,7 +278,7 @@ class ERLTrainer:
             gate = torch.zeros(len(chosen)) if gates is None else gates[chosen]
             weighed = Committee.of(blend.weights, weights, self.days.relative.deviation, targets, gate, self.device)
         target = int((torch.tensor(TARGET_PERCENTS) - traders.target_percent).abs().argmin())
-        evidence = self.days.evidence(expected.mean(0), target, self.trials)
+        evidence = self.days.evidence(expected, target, self.trials)
         parts = traders.to(self.device), self.cash_value, self.eval_env.rules, evidence, networks, weighed
         return DDPGAgent(self.days.inputs, *parts)
 
@@ -304,12 +304,12 @@ class ERLTrainer:
 
     def validate_best_agent(self) -> dict[str, float]:
         """Play the champion on the validation windows; nothing is selected by the result."""
-        span, champion = self.market.splits.validation, self.champion
+        champion = self.champion
         policy = champion.policy
         rollout = roll_out(
             self.val_env.account,
             champion.traders,
-            champion.forecasts(self.market, self.days.later, slice(span.first, span.last + 1)),
+            champion.forecasts(self.market, self.days.later),
             self.cash_value,
             self.validation_starts,
             safe_point=self.safe_point,

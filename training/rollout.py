@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import torch
@@ -101,7 +101,9 @@ def roll_out(
     judged = windows if exploration_threshold is None else windows - exploration_threshold.shape[1]
     if exploration_threshold is not None:
         least[:, judged:] = exploration_threshold
-    inputs = {"agent": agent, "least": least.flatten(), **vars(forecasts)}
+    # So many are held at most that the best of the others is among these.
+    best = forecasts.best(env.slots + env.orders_per_day)
+    inputs = {"agent": agent, "least": least.flatten(), **vars(best)}
     inputs |= {"value of cash": cash_value.weights, "opportunity_knots": cash_value.opportunity_knots}
     inputs |= vars(traders.rows(agent))
     round_robin = policy if isinstance(policy, RoundRobinPolicy) else None
@@ -166,7 +168,8 @@ def _play_days(
         if policy is not None:
             adjustment = policy.adjusting(accounts, cash_value, inputs["noise"][..., step].flatten())
         # A stock without a bar has no forecast.
-        expected = forecasts.expected[agent, env.day].masked_fill_(env.held(), -torch.inf)
+        stock = inputs["stock"][agent, env.day]
+        expected = forecasts.expected[agent, env.day].masked_fill_(env.held().gather(1, stock), -torch.inf)
         orders = env.orders_per_day
         choice = daily_orders(
             traders, cash_value, expected, accounts, inputs["least"], orders, slopes[step], adjustment
@@ -176,7 +179,7 @@ def _play_days(
         if records:
             decision = choice.decision
             days.append({**vars(accounts), "day": env.day.clone(), "size": decision.size, "best": decision.best})
-        env.step_orders(_orders(choice))
+        env.step_orders(_orders(replace(choice, stock=stock.gather(1, choice.stock))))
     return {"initial": initial, **{name: torch.stack([day[name] for day in days]) for name in (days or [{}])[0]}}
 
 

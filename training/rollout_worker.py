@@ -188,11 +188,12 @@ class RolloutWorker:
 
     def _forecasts(self, inputs: RolloutInputs, networks: Mapping[str, Tensor]) -> tuple[Forecasts, Blend]:
         """Return the out-of-fold forecasts of agents with these networks, and how they are blended."""
+        most = self.env.slots + self.env.orders_per_day
         if not networks:
-            return self.days.forecasts(inputs.by_fold), Blend.of_ridge(len(inputs.by_fold))
+            return self.days.forecasts(inputs.by_fold, most), Blend.of_ridge(len(inputs.by_fold))
         reward, targets = Perceptrons.named(networks, "reward"), inputs.genes[:, TARGET].long().tolist()
-        expected, blend = self.days.blended(inputs.by_fold, reward, targets)
-        return Forecasts.of(expected, self.days.tradable), blend
+        blocks, blend = self.days.blended(inputs.by_fold, reward, targets)
+        return self.days.joined(blocks, most), blend
 
     def _candidates(self, rollout: Rollout, inputs: RolloutInputs, agents: Tensor) -> dict[str, Tensor]:
         """Return the transitions of some agents, thinned to each one's share."""

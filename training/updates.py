@@ -3,6 +3,7 @@
 So an update reads nothing of the host, and is launched as a CUDA graph from its third time on.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -17,6 +18,8 @@ from training.cuda_graph import CudaGraph, Tensors
 from training.ddpg import update
 from utils.config.trader import LearningConfig
 
+Outcomes = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From (...) rows to the (..., inputs) of orders on training days, and the (..., targets) that they earned."""
 _TRADERS = ("weights", "target_percent", "value_weight", "size")
 _CASH_VALUE = ("weights", "opportunity_knots")
 
@@ -25,15 +28,10 @@ class Updates:
     """Updates the networks of a population; owns what an update reads beside networks, replay and outcomes."""
 
     def __init__(
-        self, networks: Networks, replay: ReplayBuffer, x: Tensor, y: Tensor, learning: LearningConfig
+        self, networks: Networks, replay: ReplayBuffer, outcomes: Outcomes, learning: LearningConfig
     ) -> None:
-        """Take what lies on the device for the whole run.
-
-        Args:
-            x: (rows, inputs) of orders on training days.
-            y: (rows, targets) what they earned, see `Batch`.
-        """
-        self.networks, self.replay, self.x, self.y, self.learning = networks, replay, x, y, learning
+        """Take what lies on the device for the whole run; `outcomes` reads nothing of the host."""
+        self.networks, self.replay, self.outcomes, self.learning = networks, replay, outcomes, learning
         self.graph = CudaGraph("updates")
         self._held: dict[str, Tensor] = {}
         self._cash_value: CashValue | None = None
@@ -42,10 +40,10 @@ class Updates:
         """Begin a generation of updates of A agents.
 
         Args:
-            orders: (updates, rows of a batch, folds) rows of `x`.
+            orders: (updates, rows of a batch, folds) rows of the outcomes.
             replayed: (updates, rows of a batch) rows of the replay buffer.
         """
-        device = self.x.device
+        device = orders.device
         given = {f"traders {name}": getattr(traders, name) for name in _TRADERS}
         given |= {f"cash value {name}": getattr(cash_value, name) for name in _CASH_VALUE}
         given |= {"orders": orders, "replayed": replayed, "next": orders.new_zeros(1)}
@@ -63,7 +61,7 @@ class Updates:
 
     def take(self, *, trains_actor: bool) -> None:
         """Take the next update of the generation, see `training.ddpg.update`."""
-        device, places = self.x.device, [self._held["next"], trains_actor, self.networks.learning_rate]
+        device, places = self._held["next"].device, [self._held["next"], trains_actor, self.networks.learning_rate]
         work = partial(self._take, trains_actor)
         if not self.graph.is_repeated({}, places, device):
             self.graph.warm_up(work, device)
@@ -80,7 +78,7 @@ class Updates:
             self.networks,
             traders,
             cash_value,
-            Batch(self.replay.sample(replayed), self.x[orders.T], self.y[orders.T]),
+            Batch(self.replay.sample(replayed), *self.outcomes(orders.T)),
             learning.gradient_accumulation,
             gamma=learning.gamma,
             tau=learning.tau,

@@ -104,7 +104,7 @@ def measure() -> dict[str, float]:
     many, drawn = AGENTS[-1], torch.Generator().manual_seed(0)
     genes = genome.random_genes(many, drawn)
     seconds["fit an agent"] = _least(lambda: trainer.days.fit(genes[:1024])) / 1024
-    expected = trainer.days.out_of_fold(trainer.days.fit(genes[:4]).by_fold.mean(0)[None])[0]
+    expected = list(trainer.days.out_of_fold(trainer.days.fit(genes[:4]).by_fold.mean(0)[None]))
     seconds["evidence"] = _least(lambda: trainer.days.evidence(expected, 2))
     seconds["gather an agent"] = _least(lambda: _gather(trainer, config, genes)) / many
     return seconds

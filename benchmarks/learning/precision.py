@@ -16,16 +16,12 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-import torch
 from torch import Tensor
 
 from benchmarks.learning.markets import KINDS, Budget, key_of, market_job, of_each_seed
 from benchmarks.learning.study import Experiment, Record, mean_interval, plus_minus, run_study, seeds_of, study_config
 from benchmarks.learning.unseen import UnseenPaths
-from data.market import Market
 from models.ddpg_agent import DDPGAgent
-from models.inputs import Float32Array
-from models.trader import Forecasts
 from training.evaluation.baselines import CHAMPION
 from training.forecasts import ridge
 from utils.config.trader import Config
@@ -43,17 +39,16 @@ ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
 @contextlib.contextmanager
 def rounded_expectations(precision: str) -> Iterator[None]:
     """Let all expectations be products of rounded inputs and weights."""
-    rounded, expect, forecasts = ROUNDINGS[precision], ridge.expectations, DDPGAgent.forecasts
+    rounded, expect, of_rows = ROUNDINGS[precision], ridge.expectations, DDPGAgent.expected
 
     def expectations(x: Tensor, weights: Tensor) -> Tensor:
         return expect(rounded(x), rounded(weights.float()))
 
-    def of_agent(agent: DDPGAgent, market: Market, x: Float32Array | Tensor | None = None) -> Forecasts:
-        x = torch.as_tensor(agent.inputs.of(market) if x is None else x, device=agent.device)
+    def of_agent(agent: DDPGAgent, x: Tensor) -> tuple[Tensor, Tensor]:
         traders = replace(agent.traders, weights=rounded(agent.traders.weights.float()).double())
-        return forecasts(replace(agent, traders=traders), market, rounded(x))
+        return of_rows(replace(agent, traders=traders), rounded(x))
 
-    with mock.patch.object(ridge, "expectations", expectations), mock.patch.object(DDPGAgent, "forecasts", of_agent):
+    with mock.patch.object(ridge, "expectations", expectations), mock.patch.object(DDPGAgent, "expected", of_agent):
         yield
 
 

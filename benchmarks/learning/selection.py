@@ -124,10 +124,10 @@ class SelectionStudy:
 
 def best_elite(trainer: ERLTrainer) -> int:
     """Return the row of the elite with the largest profit on the validation windows."""
-    span, profits = trainer.market.splits.validation, []
+    profits = []
     for row in trainer.elites:
         agent = trainer.committee([row])
-        forecasts = agent.forecasts(trainer.market, trainer.days.later, slice(span.first, span.last + 1))
+        forecasts = agent.forecasts(trainer.market, trainer.days.later)
         parts = trainer.val_env.account, agent.traders, forecasts, agent.cash_value, trainer.validation_starts
         profits.append(float(roll_out(*parts, policy=agent.policy).profit_percent))
     return trainer.elites[int(np.argmax(profits))]

@@ -20,10 +20,11 @@ from benchmarks.learning.unseen import CPU, UnseenPath, tuning_windows
 from benchmarks.peers.peer import Array, Budget, Learned, Peer
 from data.market import Market
 from environment.portfolio import Portfolio
+from models.input_rows import InputRows
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.evaluation.supervised import BankInputs, with_context
 from training.forecasts.ridge import TrainingDays
-from training.forecasts.samples import Float32Array, Samples
+from training.forecasts.samples import Samples
 from training.rollout import play
 from utils.config.trader import Config
 from utils.runs.seeding import named_generator
@@ -45,10 +46,12 @@ Inputs = Callable[[Market, Portfolio], tuple[Samples, Tensor, InputsOf]]
 def our_inputs(market: Market, env: Portfolio) -> tuple[Samples, Tensor, InputsOf]:
     """Return the product's inputs as its own networks see them, cross-fitted on the training days."""
     days = TrainingDays.of(market, env)
-    inputs = days.inputs
+    inputs, own = days.inputs, days.samples.x
+    x = inputs.of(market)
+    x[own.days] = own.dense(own.days)
     return (
         days.samples,
-        inputs.for_networks(days.x),
+        inputs.for_networks(torch.from_numpy(x)),
         lambda other: inputs.for_networks(torch.from_numpy(inputs.of(other))),
     )
 
@@ -56,13 +59,17 @@ def our_inputs(market: Market, env: Portfolio) -> tuple[Samples, Tensor, InputsO
 def bank_inputs(market: Market, env: Portfolio) -> tuple[Samples, Tensor, InputsOf]:
     """Return the inputs of the supervised baselines: past returns, and context terms that help a ridge regression."""
     inputs, train = BankInputs.fit(market), market.splits.train
-    samples = Samples.of(inputs.of(market), env, train, train.last)
+    samples = Samples.of(inputs.of(market, np.isfinite(market.close)), env, train, train.last)
     inputs, samples, _ = with_context(market, inputs, samples)
-    return samples, _but_constant(samples.x), lambda other: _but_constant(inputs.of(other))
+
+    def of(other: Market) -> Tensor:
+        return _but_constant(inputs.of(other, np.isfinite(other.close)))
+
+    return samples, _but_constant(samples.x), of
 
 
-def _but_constant(x: Float32Array) -> Tensor:
-    return torch.from_numpy(x[..., 1:])
+def _but_constant(x: InputRows) -> Tensor:
+    return torch.from_numpy(x.dense(x.days)[..., 1:])
 
 
 def perceptron(inputs: int, outputs: int) -> nn.Sequential:

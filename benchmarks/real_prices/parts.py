@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch import Tensor
 
 from benchmarks.learning.markets import Budget, fit
 from benchmarks.learning.study import Experiment
@@ -120,18 +119,18 @@ def trained_part(source: Source, universe: Universe, fold: int, seed: int, varia
             # The same draws for all: agents that give the same orders are compared with the same random selections.
             generator = named_generator(seed, f"real prices {universe.name} {fold}")
             agent = FORMS[name](trained.trainer)
-            x = trained.trainer.days.later
-            forms[name] = _play_form(setup, agent, x, results, source.plan, generator)
+            forms[name] = _play_form(setup, agent, results, source.plan, generator)
     kept = {name: value for name, value in trained.record().items() if "seconds" not in name}
     holds = trained.trainer.champion.holds_market
     return {"policies": forms, **kept, "holds_market": holds, "training_seconds": trained.cpu_seconds, **cost.record}
 
 
 def _play_form(
-    setup: EvaluationSetup, agent: DDPGAgent, x: Tensor, results: Array, plan: Plan, generator: torch.Generator
+    setup: EvaluationSetup, agent: DDPGAgent, results: Array, plan: Plan, generator: torch.Generator
 ) -> Record:
-    """Play an agent with the inputs `x`, random selections with its orders, and its orders again under other rules."""
-    forecasts = agent.forecasts(setup.market, x)
+    """Play an agent, random selections with its orders, and its orders again under other rules."""
+    first, days = _judged(setup)
+    forecasts = agent.forecasts(setup.market, days=slice(first, first + days))
     track, _, orders = play_agent(setup, agent, forecasts)
     pickers, shifted = (play(setup, orders, plan.pickers, generator) for play in (play_random, play_shifted))
     replays = {label: execute_again(other, orders) for label, other in _other_setups(setup, plan.replays)}

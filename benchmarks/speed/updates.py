@@ -70,8 +70,8 @@ class Drawn:
 
     def begin(self) -> tuple[Tensor, Tensor]:
         """Begin a generation; return its rows of outcomes and of the replay buffer, see `Updates.begin`."""
-        shape, device = (self.size.updates, self.size.batch * self.size.accumulate), self.updates.x.device
-        orders = torch.randint(len(self.updates.x), (*shape, FOLDS), generator=self.draws).to(device)
+        shape, device = (self.size.updates, self.size.batch * self.size.accumulate), self.traders.weights.device
+        orders = torch.randint(_OUTCOMES, (*shape, FOLDS), generator=self.draws).to(device)
         replayed = torch.randint(self.size.transitions, shape, generator=self.draws).to(device)
         self.updates.begin(self.traders, self.cash_value, orders, replayed)
         return orders, replayed
@@ -97,7 +97,7 @@ def draw(size: Size, device: torch.device = CPU, seed: int = 0) -> Drawn:
     replay.add(_transitions(size.transitions, draws))
     x = torch.randn(_OUTCOMES, INPUTS, generator=draws).to(device)
     y = torch.randn(_OUTCOMES, len(TARGET_PERCENTS), generator=draws).to(device)
-    updates = Updates(networks.to(device), replay, x, y, size.learning)
+    updates = Updates(networks.to(device), replay, lambda rows: (x[rows], y[rows]), size.learning)
     return Drawn(updates, traders, zero.with_values(values.to(device), knots.to(device)), size, draws)
 
 

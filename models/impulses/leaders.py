@@ -26,23 +26,23 @@ Term = tuple[int, int, int]
 """Sessions, and the places of the stock and the leader."""
 
 
-def leader_terms(moves: Float64Array, is_own: BoolArray, investable: Int64Array) -> tuple[Int64Array, Float64Array]:
-    """Select the leaders of each stock among the other columns of (days, columns) moves; return terms and loadings.
+def leader_terms(causes: Float64Array, own: Float64Array, is_own: BoolArray) -> tuple[Int64Array, Float64Array]:
+    """Select the leaders of (days, n) own moves among (days, context) moves of others; return terms and loadings.
 
-    A term is (sessions, place of the stock, column): a move is answered so many sessions later; from `SESSIONS` + 1 on,
-    over `SESSIONS` sessions, the first of which comes `sessions - SESSIONS` after the move. Matching pursuit (Mallat
-    and Zhang 1993): the most significant first, the next on its residual. Columns are correlated, and what they share
-    must be counted once.
+    A term is (sessions, place of the stock, place of the leader): a move is answered so many sessions later; from
+    `SESSIONS` + 1 on, over `SESSIONS` sessions, the first of which comes `sessions - SESSIONS` after the move. Matching
+    pursuit (Mallat and Zhang 1993): the most significant first, the next on its residual. Leaders are correlated, and
+    what they share must be counted once.
     """
-    context = np.setdiff1d(np.arange(moves.shape[1]), investable)
+    if not causes.shape[1]:
+        return np.zeros((0, 3), dtype=np.int64), np.zeros(0)
     # float32: half the memory and time, and a statistic matters to its first digits only.
-    leaders, left = moves[:, context].astype(np.float32), moves[:, investable].astype(np.float32)
-    least = bound(SESSIONS * len(investable) * len(context))
-    stocks = np.arange(len(investable) if len(context) else 0)
+    leaders, left = causes.astype(np.float32), own.astype(np.float32)
+    least, stocks = bound(SESSIONS * own.shape[1] * causes.shape[1]), np.arange(own.shape[1])
     single = _single_t(left[:, stocks], leaders)
-    chosen = _summed_terms(left, leaders, single.max(axis=(0, 2), initial=0.0)) if len(stocks) else []
+    chosen = _summed_terms(left, leaders, single.max(axis=(0, 2), initial=0.0))
     loadings = [_take(left, is_own, leaders, term) for term in chosen]
-    is_taken = np.zeros((len(stocks), len(context)), dtype=bool)
+    is_taken = np.zeros((len(stocks), causes.shape[1]), dtype=bool)
     for _, stock, column in chosen:
         is_taken[stock, column] = True
     for _ in range(_MOST_LEADERS):
@@ -56,8 +56,7 @@ def leader_terms(moves: Float64Array, is_own: BoolArray, investable: Int64Array)
             loadings.append(_take(left, is_own, leaders, term))
             chosen.append(term)
         stocks, single = stocks[led], single[:, led]
-    terms = [(sessions, stock, context[column]) for sessions, stock, column in chosen]
-    return np.array(terms, dtype=np.int64).reshape(-1, 3), np.array(loadings, dtype=np.float64)
+    return np.array(chosen, dtype=np.int64).reshape(-1, 3), np.array(loadings, dtype=np.float64)
 
 
 def _summed_terms(answers: Float32Array, leaders: Float32Array, single: Float32Array) -> list[Term]:

@@ -18,11 +18,20 @@ from data.market import Market, build_market
 from data.splits import Span, spaced_windows
 from data.synthetic.built_in import bars_frame, built_in_market, synthetic_market
 from environment.portfolio import Portfolio
+from models.input_rows import InputRows
 from tests.evaluation.page_case import case
 from training.evaluation.baselines import CHAMPION, ORACLE, ScoreRule, score_policy
 from training.evaluation.judge import TOO_GOOD, Evaluation
 from training.evaluation.page.write import render
-from training.evaluation.supervised import LIGHTGBM, RIDGE, BankInputs, SupervisedBaseline, fit_ridge, fit_supervised
+from training.evaluation.supervised import (
+    LIGHTGBM,
+    RIDGE,
+    BankInputs,
+    SupervisedBaseline,
+    fit_ridge,
+    fit_supervised,
+    scores_of,
+)
 from training.forecasts.samples import Samples
 from training.rollout import play
 from utils.config.trader import DataConfig, EnvironmentConfig, MarketKind, SyntheticConfig
@@ -73,7 +82,7 @@ def test_ridge_is_least_squares_on_augmented_rows() -> None:
     results = (2 + x[..., 1] - 0.5 * x[..., 2] + generator.standard_normal((days, n))).astype(np.float32)[None]
     results[:, generator.random((days, n)) < 0.1] = np.nan
     results[:, 175:] = np.nan
-    samples = Samples(x, results, Span(20, 179), longest=5)
+    samples = Samples(InputRows.of_dense(x), results, Span(20, 179), longest=5)
     ridge = fit_ridge(samples)
     weights = ridge.moments.over(samples.train_days).solve(ridge.penalty)[:, 0]
 
@@ -88,7 +97,8 @@ def test_ridge_is_least_squares_on_augmented_rows() -> None:
 
 
 def test_no_trade_that_is_learned_from_overlaps_one_that_is_judged() -> None:
-    samples = Samples(np.ones((300, 2, 1), np.float32), np.zeros((1, 300, 2), np.float32), Span(30, 280), longest=24)
+    x = InputRows.of_dense(np.ones((300, 2, 1), np.float32))
+    samples = Samples(x, np.zeros((1, 300, 2), np.float32), Span(30, 280), longest=24)
     judged = np.zeros(300, dtype=int)
     for learned, held in samples.folds:
         judged[held] += 1
@@ -199,8 +209,9 @@ def dated_a_day_early(kind: MarketKind) -> Market:
 def judged(market: Market) -> Evaluation:
     """An evaluation in which ridge regression, fitted to the training days, scores the validation days."""
     inputs, train = BankInputs.fit(market), market.splits.train
-    samples = Samples.of(inputs.of(market), Portfolio.on(market, RULES), train, train.last)
-    scores = fit_ridge(samples).ranker(2).fit(samples.train_days)(samples.x)
+    x = inputs.of(market, np.isfinite(market.close))
+    samples = Samples.of(x, Portfolio.on(market, RULES), train, train.last)
+    scores = scores_of(fit_ridge(samples).ranker(2).fit(samples.train_days), x)
     days = np.arange(market.splits.validation.first, market.splits.validation.last + 1)
     base = case()
     played = replace(base.played, days=days[None], scores={RIDGE: scores[days[:-1]]})

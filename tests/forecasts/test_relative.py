@@ -40,7 +40,7 @@ def outcomes_of(results: NDArray[np.float32] | None = None) -> RelativeOutcomes:
     samples = days().samples
     if results is not None:
         samples = replace(samples, results=results)
-    return RelativeOutcomes.of(samples, days().inputs, days().tradable)
+    return RelativeOutcomes.of(samples, days().inputs)
 
 
 @cache
@@ -48,23 +48,35 @@ def outcomes() -> RelativeOutcomes:
     return outcomes_of()
 
 
+def dense_y(found: RelativeOutcomes) -> Tensor:
+    """The (training days, n, targets) results in standard deviations."""
+    first, last = market().splits.train.first, market().splits.train.last
+    return torch.stack([found.standardised(slice(first, last + 1), t) for t in range(len(found.results))], dim=2)
+
+
+def day_and_stock(found: RelativeOutcomes, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Where rows are among the training days and the stocks, by counting bars."""
+    day, stock = found.x.has_bar.nonzero()[rows].unbind(-1)
+    return day, stock
+
+
 def test_outcomes_are_those_of_each_day_less_their_mean() -> None:
     samples, found = days().samples, outcomes()
-    first = samples.train.first
-    assert found.first_day == first and len(found.y) == samples.train.days
+    first, y = samples.train.first, dense_y(outcomes())
+    assert found.first_day == first and len(y) == samples.train.days
     days_with_results = 0
     for day in range(samples.train.days):
         known = np.isfinite(samples.results[0, first + day]) & samples.train_days[first + day]
         assert found.is_known[day].tolist() == known.tolist()
-        assert not bool(found.y[day, ~found.is_known[day]].any())
+        assert not bool(y[day, ~found.is_known[day]].any())
         if known.any():
             results = samples.results[:, first + day, known].astype(np.float64)
             relative = (results - results.mean(axis=1, keepdims=True)).T / found.deviation.numpy()
-            np.testing.assert_allclose(found.y[day, found.is_known[day]], relative, rtol=1e-3, atol=1e-4)
-            assert float(found.y[day].sum(0).abs().max()) < 1e-3
+            np.testing.assert_allclose(y[day, found.is_known[day]], relative, rtol=1e-3, atol=1e-4)
+            assert float(y[day].sum(0).abs().max()) < 1e-3
             days_with_results += 1
     assert days_with_results > 100
-    np.testing.assert_allclose(found.y[found.is_known].square().mean(0), 1.0, rtol=1e-3)
+    np.testing.assert_allclose(y[found.is_known].square().mean(0), 1.0, rtol=1e-3)
 
 
 def test_rows_of_a_fold_overlap_neither_it_nor_what_surrounds_it() -> None:
@@ -72,11 +84,10 @@ def test_rows_of_a_fold_overlap_neither_it_nor_what_surrounds_it() -> None:
     samples, found = days().samples, outcomes()
     drawn = found.draw(20_000, seeded())
     assert drawn.shape == (20_000, len(samples.folds)) and len(found.held) == len(samples.folds) > 2
-    stocks = found.x.shape[1]
     covered = np.zeros(samples.train.days, dtype=np.bool_)
-    for fold, held in enumerate(found.held):
-        rows = drawn[:, fold]
-        day, stock = rows // stocks, rows % stocks
+    for fold, own in enumerate(found.held):
+        rows, held = drawn[:, fold], slice(own.start - found.first_day, own.stop - found.first_day)
+        day, stock = day_and_stock(found, rows)
         assert bool(found.is_known[day, stock].all())
         before, after = day < held.start, day >= held.stop
         assert bool((before | after).all())
@@ -93,13 +104,14 @@ def test_rows_of_a_fold_overlap_neither_it_nor_what_surrounds_it() -> None:
     assert covered.all()
 
 
-def test_rows_are_flat_over_days_and_stocks() -> None:
+def test_a_row_has_the_inputs_and_results_of_its_day_and_stock() -> None:
     found = outcomes()
-    x, y = found.rows
-    assert torch.equal(x[7 * found.x.shape[1] + 2], found.x[7, 2]) and torch.equal(
-        y[7 * found.x.shape[1] + 2], found.y[7, 2]
-    )
-    assert x.shape[-1] == days().samples.x.shape[2] - 1
+    rows = found.draw(200, seeded(4)).T
+    x, y = found.at(rows)
+    day, stock = day_and_stock(found, rows)
+    seen = days().inputs.for_networks(torch.from_numpy(found.x.dense(found.x.days)))
+    assert torch.equal(x, seen[day, stock]) and torch.equal(y, dense_y(found)[day, stock])
+    assert x.shape[-1] == found.x.inputs - 1
 
 
 @pytest.mark.parametrize("fold", [0, 2, 4])
@@ -113,19 +125,19 @@ def test_results_of_a_fold_change_nothing_that_is_learned_for_it(fold: int) -> N
     drawn = found.draw(500, seeded(2))
     assert torch.equal(other.draw(500, seeded(2)), drawn)
     own = drawn[:, fold]
-    assert torch.equal(found.rows[0][own], other.rows[0][own])
-    one, two = (part.rows[1][own] * part.deviation for part in (found, other))
+    assert torch.equal(found.at(own)[0], other.at(own)[0])
+    one, two = (part.at(own)[1] * part.deviation for part in (found, other))
     torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
     scale = found.deviation / other.deviation
     assert bool((scale < 0.95).all())
     rest = drawn[:, (fold + 1) % 5]
-    assert not torch.allclose(found.rows[1][rest] * scale, other.rows[1][rest], atol=1e-2)
+    assert not torch.allclose(found.at(rest)[1] * scale, other.at(rest)[1], atol=1e-2)
 
 
 def constants(values: Tensor) -> Perceptrons:
     """Networks of (A, folds, targets) that always expect the same, but for a share of the first input."""
     agents, folds, targets = values.shape
-    inputs = outcomes().x.shape[2]
+    inputs = outcomes().x.inputs - 1
     parts = Perceptrons.initialize((agents, folds), (inputs, 3, targets), seeded(1)).parts
     last = torch.randn(parts[4].shape, generator=seeded(2)) * values[:, :, None]
     return Perceptrons.of((*parts[:4], last, values[:, :, None]))
@@ -134,24 +146,26 @@ def constants(values: Tensor) -> Perceptrons:
 def test_each_day_is_judged_by_the_network_of_its_fold() -> None:
     """What the others expect does not matter: with theirs at no number, a network alone is heard on its days."""
     found, targets = outcomes(), [2, 0]
-    values = 1.0 + torch.rand(2, 5, found.y.shape[2], generator=seeded(3))
+    values = 1.0 + torch.rand(2, 5, len(found.results), generator=seeded(3))
     networks = constants(values)
-    expected = found.out_of_fold(networks, targets)
-    assert expected.shape == (2, *found.x.shape[:2])
-    for fold, held in enumerate(found.held):
+    expected, tradable = found.out_of_fold(found.x.days, networks, targets), found.x.has_bar
+    seen = days().inputs.for_networks(torch.from_numpy(found.x.dense(found.x.days)))
+    assert expected.shape == (2, *tradable.shape)
+    for fold, own in enumerate(found.held):
+        held = found.x.here(own)
         alone = networks.map(
             lambda part, fold=fold: torch.full_like(part, torch.nan).index_copy(  # type: ignore[misc]
                 1, torch.tensor([fold]), part[:, fold : fold + 1]
             )
         )
-        assert torch.equal(found.out_of_fold(alone, targets)[:, held], expected[:, held])
+        assert torch.equal(found.out_of_fold(own, alone, targets), expected[:, held])
         for agent, target in enumerate(targets):
-            by_hand = networks(found.x[held].flatten(0, 1))[agent, fold][:, target].view(-1, found.x.shape[1])
+            by_hand = networks(seen[held].flatten(0, 1))[agent, fold][:, target].view(-1, seen.shape[1])
             by_hand = by_hand * found.deviation[target]
-            relative = relative_to_day(by_hand, found.tradable[held])
-            torch.testing.assert_close(expected[agent, held], relative, rtol=1e-4, atol=1e-4)
-    tradable = torch.where(found.tradable, expected, 0.0).sum(-1)
-    assert float(tradable.abs().max()) < 1e-2 < float(expected.abs().max())
+            relative = relative_to_day(by_hand, tradable[held])[tradable[held]]
+            torch.testing.assert_close(expected[agent, held][tradable[held]], relative, rtol=1e-4, atol=1e-4)
+    total = torch.where(tradable, expected, 0.0).sum(-1)
+    assert float(total.abs().max()) < 1e-2 < float(expected.abs().max())
 
 
 def planted(
@@ -274,26 +288,42 @@ def test_without_networks_ridge_regression_is_all() -> None:
 def test_what_networks_foresee_of_known_orders_gets_its_weight() -> None:
     """A forecast of a third of each result relative to its day, at the target of the agent, has a weight of 3."""
     found, targets = outcomes(), [1, 2]
-    network = (found.y * found.deviation)[:, :, targets].permute(2, 0, 1) / 3
+    network = (dense_y(found) * found.deviation)[:, :, targets].permute(2, 0, 1) / 3
     # What is expected of orders of which nothing is known is not looked at, nor is the level of a day.
-    network = torch.where(found.is_known, network, 50.0) + torch.randn(2, len(found.x), 1, generator=seeded(1))
+    network = torch.where(found.is_known, network, 50.0) + torch.randn(2, network.shape[1], 1, generator=seeded(1))
     ridge = torch.randn(network.shape, generator=seeded(2))
-    blend = found.blend(ridge, network, targets)
+    blend = found.blend(found.products(found.x.days, ridge, network, targets))
     torch.testing.assert_close(blend.network, torch.full((2,), 3.0, dtype=torch.float64), rtol=1e-3, atol=0)
     torch.testing.assert_close(blend.ridge, torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-3)
     torch.testing.assert_close(blend.explained[:, 1], torch.ones(2, dtype=torch.float64), rtol=0, atol=1e-3)
-    swapped = found.blend(ridge, network, targets[::-1])
+    swapped = found.blend(found.products(found.x.days, ridge, network, targets[::-1]))
     assert bool((swapped.explained[:, 1] < 0.999).all())
 
 
 def test_a_day_keeps_the_mean_that_ridge_regression_expects() -> None:
     """Whatever networks expect: they choose among the stocks of a day."""
-    by_fold = torch.randn(2, 5, days().samples.x.shape[2], generator=seeded(5), dtype=torch.float64)
-    networks, targets = constants(torch.randn(2, 5, outcomes().y.shape[2], generator=seeded(6))), [0, 1]
-    expected, _ = days().blended(by_fold, networks, targets)
-    ridge, found = days().out_of_fold(by_fold), outcomes()
-    training = slice(found.first_day, found.first_day + len(found.x))
-    assert not bool(expected[:, : found.first_day].isfinite().any())
-    assert not bool(expected[:, training.stop :].isfinite().any())
-    pairs = (torch.where(found.tradable, part[:, training], 0.0).sum(-1) for part in (expected, ridge))
+    by_fold = torch.randn(2, 5, outcomes().x.inputs, generator=seeded(5), dtype=torch.float64)
+    networks, targets = constants(torch.randn(2, 5, len(outcomes().results), generator=seeded(6))), [0, 1]
+    blocks, _ = days().blended(by_fold, networks, targets)
+    forecasts = [days().joined(found).expected for found in (blocks, days().out_of_fold(by_fold))]
+    train = slice(market().splits.train.first, market().splits.train.last + 1)
+    is_known = forecasts[0].isfinite()
+    assert torch.equal(is_known[:, train], days().tradable[train].expand(2, -1, -1))
+    assert int(is_known.sum()) == int(is_known[:, train].sum())
+    pairs = (torch.where(is_known, part, 0.0).sum(-1) for part in forecasts)
     torch.testing.assert_close(*pairs, rtol=1e-4, atol=1e-3)
+
+
+def test_blocks_of_days_change_forecasts_by_rounding_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of ridge regression and networks, and their blend; a large market has many blocks."""
+    by_fold = torch.randn(2, 5, outcomes().x.inputs, generator=seeded(5), dtype=torch.float64)
+    networks, targets = constants(torch.randn(2, 5, len(outcomes().results), generator=seeded(6))), [0, 1]
+    found = []
+    for cells in (2**18, 50):
+        monkeypatch.setattr("models.input_rows._CELLS", cells)
+        blocks, blend = days().blended(by_fold, networks, targets)
+        found.append((days().joined(blocks, 2), blend))
+    (one, blend), (other, in_blocks) = found
+    torch.testing.assert_close(in_blocks.weights, blend.weights, rtol=1e-6, atol=1e-6)
+    assert torch.equal(one.stock, other.stock)
+    torch.testing.assert_close(other.expected, one.expected, rtol=1e-4, atol=1e-4)

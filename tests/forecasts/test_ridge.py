@@ -55,11 +55,19 @@ def with_prices(market: Market, factor: NDArray[Any]) -> Market:
     return replace(market, data_array=data)
 
 
+def dense(days: TrainingDays) -> NDArray[np.float32]:
+    """The inputs of all days, (days, n, inputs): 0 outside the training days, and without a bar."""
+    rows = days.samples.x
+    x = np.zeros((*days.tradable.shape, rows.inputs), dtype=np.float32)
+    x[rows.days] = rows.dense(rows.days)
+    return x
+
+
 def ridge_by_hand(days: TrainingDays, learned: NDArray[np.bool_], gene: Tensor) -> NDArray[np.float64]:
     """The weights of one agent from the rows themselves: least squares with further rows for the penalties."""
     samples = days.samples
     known = np.isfinite(samples.results[0]) & learned[:, None]
-    x, y = samples.x[known].astype(np.float64), samples.results[int(gene[TARGET])][known].astype(np.float64)
+    x, y = dense(days)[known].astype(np.float64), samples.results[int(gene[TARGET])][known].astype(np.float64)
     penalty = [0.0 if group < 0 else 10.0 ** float(gene[group]) for group in GROUP_OF_INPUT]
     rows = np.vstack((x, np.diag(np.sqrt(np.array(penalty) * len(x)))))
     weights: NDArray[np.float64] = np.linalg.lstsq(rows, np.concatenate((y, np.zeros(len(penalty)))))[0]
@@ -67,7 +75,7 @@ def ridge_by_hand(days: TrainingDays, learned: NDArray[np.bool_], gene: Tensor) 
 
 
 def test_each_agent_has_the_ridge_regression_of_its_genes(days: TrainingDays, genes: Tensor) -> None:
-    ridge, x = days.fit(genes), days.samples.x
+    ridge, x = days.fit(genes), dense(days)
     for agent, gene in enumerate(genes):
         expected = ridge_by_hand(days, days.samples.train_days, gene)
         np.testing.assert_allclose(x @ ridge.weights[agent].numpy(), x @ expected, rtol=1e-3, atol=2e-3)
@@ -89,7 +97,7 @@ def test_agents_differ_in_what_they_look_at(days: TrainingDays, genes: Tensor) -
 
 
 def test_what_is_expected_on_a_day_is_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
-    ridge, samples = days.fit(genes), days.samples
+    ridge, samples, x = days.fit(genes), days.samples, dense(days)
     forecasts = days.forecasts(ridge.by_fold)
     train = samples.train
     assert bool((forecasts.expected[:, : train.first] == -torch.inf).all())
@@ -97,18 +105,18 @@ def test_what_is_expected_on_a_day_is_out_of_fold(days: TrainingDays, genes: Ten
     for fold, (_, held) in enumerate(samples.folds):
         tradable = days.tradable[held].numpy()
         for agent in range(AGENTS):
-            expected = np.where(tradable, samples.x[held] @ ridge.by_fold[agent, fold].numpy(), -np.inf)
+            expected = np.where(tradable, x[held] @ ridge.by_fold[agent, fold].numpy(), -np.inf)
             np.testing.assert_allclose(forecasts.expected[agent, held], expected, rtol=1e-3, atol=1e-4)
 
 
 def test_explained_counts_the_errors_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
-    ridge, samples = days.fit(genes), days.samples
+    ridge, samples, x = days.fit(genes), days.samples, dense(days)
     for agent, gene in enumerate(genes):
         errors, results = [], []
         for fold, (_, held) in enumerate(samples.folds):
             known = np.isfinite(samples.results[0, held])
             result = samples.results[int(gene[TARGET]), held][known].astype(np.float64)
-            errors.append((result - (samples.x[held] @ ridge.by_fold[agent, fold].numpy())[known]) ** 2)
+            errors.append((result - (x[held] @ ridge.by_fold[agent, fold].numpy())[known]) ** 2)
             results.append(result)
         expected = 1 - np.concatenate(errors).mean() / np.concatenate(results).var()
         assert float(ridge.explained[agent]) == pytest.approx(expected, rel=1e-3, abs=1e-4)
@@ -133,9 +141,9 @@ def test_prices_of_a_fold_do_not_reach_what_is_learned_without_it(market: Market
     fitted = [Responses.fit(close, market.investable_columns, apart) for close in closes]
     for name, value in vars(fitted[0]).items():
         np.testing.assert_array_equal(getattr(fitted[1], name), value, err_msg=name)
-    np.testing.assert_array_equal(
-        days.samples.x[held], days.inputs.without(days.inputs.of(market), market, apart)[held]
-    )
+    inputs = replace(days.inputs, responses=fitted[0]).of(market, held)
+    has_bar = days.tradable.numpy()[held]
+    np.testing.assert_array_equal(dense(days)[held][has_bar], inputs[has_bar])
 
 
 def test_results_of_a_fold_do_not_reach_what_is_expected_on_it(
@@ -160,14 +168,15 @@ def test_results_of_a_fold_do_not_reach_what_is_expected_on_it(
 
 
 def test_days_after_training_are_as_in_use(market: Market, days: TrainingDays) -> None:
-    last = market.splits.train.last
-    assert torch.equal(days.x, torch.from_numpy(days.samples.x)) and not days.later[: last + 1].any()
-    np.testing.assert_array_equal(days.later[last + 1 :], days.inputs.of(market)[last + 1 :])
+    last, span = market.splits.train.last, market.splits.validation
+    rows, has_bar = days.later, days.tradable.numpy()[span.first : span.last + 1]
+    assert rows.days == slice(span.first, span.last + 1)
+    np.testing.assert_array_equal(rows.dense(rows.days)[has_bar], days.inputs.of(market, rows.days)[has_bar])
     later = np.ones(market.data_array.shape[:2])
     later[last + 1 :] = np.random.default_rng(1).uniform(0.5, 2.0, later[last + 1 :].shape)
     other = days_of(with_prices(market, later))
     np.testing.assert_array_equal(other.samples.results, days.samples.results)
-    np.testing.assert_array_equal(other.samples.x[: last + 1], days.samples.x[: last + 1])
+    np.testing.assert_array_equal(dense(other), dense(days))
 
 
 @pytest.mark.parametrize("column", [0, 1])
@@ -190,7 +199,7 @@ def test_agents_are_made_of_genes_and_weights(genes: Tensor) -> None:
     assert traders.target_percent.tolist() == [TARGET_PERCENTS[int(place)] for place in genes[:, TARGET]]
     assert torch.equal(traders.value_weight, genes[:, VALUE_WEIGHT])
     x = np.random.default_rng(1).standard_normal((7, 3, len(GROUP_OF_INPUT))).astype(np.float32)
-    found = expectations(torch.from_numpy(x), weights)
+    found = expectations(torch.from_numpy(x).flatten(0, 1), weights).view(AGENTS, 7, 3)
     np.testing.assert_allclose(found, (x @ weights.numpy().T).transpose(2, 0, 1), rtol=1e-3, atol=1e-4)
 
 

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from data.splits import Span
+from models.input_rows import InputRows
 from training.forecasts.samples import Moments, Samples
 from utils.errors import DataError
 
@@ -26,13 +27,14 @@ def samples_of(seed: int = 0, days: int = 90, stocks: int = 4, longest: int = 3,
     train = Span(10, days - 11 if last is None else last)
     results[:, : train.first], results[:, train.last - longest + 1 :] = np.nan, np.nan
     results[:, rng.random((days, stocks)) < 0.15] = np.nan
-    return Samples(x, results.astype(np.float32), train, longest)
+    return Samples(InputRows.of_dense(x), results.astype(np.float32), train, longest)
 
 
 def rows_of(samples: Samples, days: npt.NDArray[np.bool_] | slice) -> tuple[FloatArray, FloatArray]:
     """The (rows, inputs) and (rows, targets) that are known on some days."""
     known = np.isfinite(samples.results[0, days])
-    return samples.x[days][known].astype(np.float64), samples.results[:, days][:, known].T.astype(np.float64)
+    x = samples.x.dense(samples.x.days)
+    return x[days][known].astype(np.float64), samples.results[:, days][:, known].T.astype(np.float64)
 
 
 def ridge(x: FloatArray, y: FloatArray, penalty: FloatArray) -> FloatArray:
@@ -47,7 +49,8 @@ def ridge(x: FloatArray, y: FloatArray, penalty: FloatArray) -> FloatArray:
 def test_folds_part_the_training_days_and_trades_do_not_overlap(days: int, longest: int, after: int) -> None:
     train = Span(7, 6 + days)
     total = 7 + days + after
-    samples = Samples(np.zeros((total, 1, 1), np.float32), np.zeros((1, total, 1), np.float32), train, longest)
+    x = InputRows.of_dense(np.zeros((total, 1, 1), np.float32))
+    samples = Samples(x, np.zeros((1, total, 1), np.float32), train, longest)
     judged = [day for _, held in samples.folds for day in range(held.start, held.stop)]
     assert judged == list(range(train.first, train.last + 1))
     for learned, held in samples.folds:
@@ -100,7 +103,7 @@ def test_explained_is_the_share_of_the_variance(seed: int, target: int) -> None:
     scores = np.nan_to_num(samples.results[target]) + rng.standard_normal(samples.results[target].shape)
     errors, results = [], []
     for day in range(samples.train.first, samples.train.last - samples.longest + 1):
-        for stock in range(samples.x.shape[1]):
+        for stock in range(samples.results.shape[2]):
             if np.isfinite(result := float(samples.results[target, day, stock])):
                 errors.append((result - scores[day, stock]) ** 2)
                 results.append(result)

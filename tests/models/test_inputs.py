@@ -71,7 +71,7 @@ def test_no_row_depends_on_a_later_close(seed: int, day: int, noise: int) -> Non
     np.testing.assert_array_equal(inputs.of(other)[: day + 1], inputs.of(market)[: day + 1])
     apart = LEARNED & (np.arange(DAYS) > 100)
     if day >= 180:
-        found, expected = (inputs.without(inputs.of(prices), prices, apart)[: day + 1] for prices in (other, market))
+        found, expected = (forecasts_of(inputs, prices, apart)[: day + 1] for prices in (other, market))
         np.testing.assert_array_equal(found, expected)
 
 
@@ -86,12 +86,18 @@ def test_days_that_are_not_learned_from_are_not_read(seed: int, noise: int) -> N
         np.testing.assert_array_equal(getattr(other.responses, name), value, err_msg=name)
 
 
+def forecasts_of(inputs: TradeInputs, market: Market, learned: np.ndarray) -> np.ndarray:
+    return np.concatenate([x for _, x in inputs.forecasts(market, learned, slice(0, DAYS))], axis=1)
+
+
 def test_responses_can_be_those_of_other_days() -> None:
     market = market_of(1)
     inputs, apart = TradeInputs.fit(market, LEARNED), LEARNED & ((np.arange(DAYS) < 60) | (np.arange(DAYS) > 120))
     responses = Responses.fit(market.data_array[:, :, CLOSE], market.investable_columns, apart)
     expected = replace(inputs, responses=responses).of(market)
-    np.testing.assert_array_equal(inputs.without(inputs.of(market), market, apart), expected)
+    banks = np.concatenate([x for _, x in inputs.banks(market, slice(0, DAYS))], axis=1)
+    found = np.concatenate((banks, forecasts_of(inputs, market, apart)), axis=2)
+    np.testing.assert_array_equal(found, expected)
     assert not np.array_equal(expected, inputs.of(market))
 
 

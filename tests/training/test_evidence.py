@@ -16,6 +16,7 @@ from benchmarks.learning.unseen import training_market
 from data.market import Market
 from environment.portfolio import Portfolio
 from models.ddpg_agent import SIGNIFICANCE_LEVEL, DDPGAgent, Evidence
+from models.input_rows import InputRows
 from models.round_robin import RoundRobinPolicy
 from models.trader import Traders
 from tests.tiny import SURE, random_world, tiny_agent, tiny_rules
@@ -56,19 +57,21 @@ def test_evidence_by_hand() -> None:
     market, _ = training_market(config)
     days = TrainingDays.of(market, Portfolio.on(market, config.env))
     samples = days.samples
-    x = torch.zeros_like(days.x)
-    knowing = replace(days, x=x)
+    inputs, span = samples.x.inputs, samples.train
     noise = 0.5 * np.random.default_rng(0).standard_normal(samples.results[2].shape)
-    x[..., 1] = torch.from_numpy(np.nan_to_num(samples.results[2] + noise))
-    weights = torch.zeros(5, x.shape[2], dtype=torch.float64)
+    x = np.zeros((*noise.shape, inputs), dtype=np.float32)
+    x[..., 1] = np.nan_to_num(samples.results[2] + noise)
+    rows = InputRows.of_dense(x[span.first : span.last + 1], span.first)
+    knowing = replace(days, samples=replace(samples, x=rows))
+    weights = torch.zeros(5, inputs, dtype=torch.float64)
 
     def chances_of(weights: Tensor) -> Evidence:
-        return knowing.evidence(knowing.out_of_fold(weights[None])[0], 2)
+        return knowing.evidence(knowing.out_of_fold(weights[None]), 2)
 
     weights[:, 0] = 1.0
 
     def found() -> Evidence:
-        return knowing.evidence(knowing.out_of_fold(weights[None])[0], 2)
+        return knowing.evidence(knowing.out_of_fold(weights[None]), 2)
 
     assert found() == Evidence(selection=1.0, timing=1.0)
     weights[:, 1] = 1.0

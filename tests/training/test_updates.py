@@ -38,7 +38,7 @@ class Captures:
 
 def change(drawn: Drawn) -> None:
     """Let the agents' closed forms become others, as those of a next generation are."""
-    device, weights = drawn.updates.x.device, drawn.cash_value.weights
+    device, weights = drawn.traders.weights.device, drawn.cash_value.weights
     drawn.traders = drawn.traders.rows(torch.arange(drawn.size.agents, device=device).flip(0))
     drawn.cash_value = drawn.cash_value.with_values(0.5 * weights.flip(0), 2 * drawn.cash_value.opportunity_knots)
 
@@ -90,7 +90,7 @@ def test_an_update_is_that_of_the_rows_whose_turn_it_is() -> None:
         stacked_generation(drawn)
         for order, row in zip(orders, replayed, strict=True):
             own = other.updates
-            batch = Batch(own.replay.sample(row), own.x[order.T], own.y[order.T])
+            batch = Batch(own.replay.sample(row), *own.outcomes(order.T))
             parts = own.networks, drawn.traders, drawn.cash_value, batch, SIZE.accumulate
             losses = ddpg.update(*parts, gamma=1.0, tau=0.01, trains_actor=True)
         assert torch.equal(drawn.updates.losses["critic"][-1], losses.critic)

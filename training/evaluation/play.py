@@ -293,7 +293,9 @@ def play_all(
     generator: torch.Generator,
 ) -> PlayedPolicies:
     """Play the champion and all baselines, and again under other costs."""
-    forecasts = agent.forecasts(setup.market)
+    first, rules = int(setup.starts[0]), setup.env.rules
+    judged = slice(first, first + len(setup.starts) * rules.episode_steps)
+    forecasts = agent.forecasts(setup.market, days=judged)
     fewer, rivals = min(random_selections, _RANDOM_AT_COST), len(score_rules)
     accounts = 1 + 2 * random_selections + rivals + len(COSTS_BPS) * (1 + fewer + rivals)
     with Progress("judge", "account", accounts) as shown:
@@ -314,8 +316,6 @@ def play_all(
             shown.update()
         shifted = play_shifted(setup, plan, random_selections, generator)
         shown.update(random_selections)
-    rules, first = setup.env.rules, int(setup.starts[0])
-    judged = slice(first, first + len(setup.starts) * rules.episode_steps)
     return PlayedPolicies(
         curves,
         trades,

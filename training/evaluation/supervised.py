@@ -13,12 +13,13 @@ import lightgbm
 import numpy as np
 from scipy.special import stdtr
 
-from data.bank import VOLATILITY, box_sums, multi_scale_bank
+from data.bank import VOLATILITY, box_sums
 from data.features import CLOSE
 from data.market import Market
 from data.splits import spaced_windows
 from environment.portfolio import Portfolio
-from models.inputs import BANK_CLIP, standardisation
+from models.input_rows import Blocks, InputRows
+from models.inputs import BANK_CLIP, SHARED, bank_blocks, standardisation
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.forecasts.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
 from training.rollout import play
@@ -76,29 +77,41 @@ class BankInputs:
     def fit(cls, market: Market) -> Self:
         """Standardise the bank, without context terms, on a market's training days."""
         days = slice(market.splits.train.first, market.splits.train.last + 1)
-        bank = multi_scale_bank(market.close)[days][np.isfinite(market.close[days])]
+        raw = (bank[days][np.isfinite(market.close[days, stocks])] for stocks, bank in bank_blocks(market))
         box_std = _context_boxes(market)[days].std(axis=0, dtype=np.float64)
-        return cls(*standardisation(bank), np.where(box_std > 0, box_std, 1.0).astype(np.float32))
+        return cls(*standardisation(raw), np.where(box_std > 0, box_std, 1.0).astype(np.float32))
 
-    def of(self, market: Market) -> Float32Array:
-        """Return the (days, n, inputs) of a market."""
-        bank = np.clip((multi_scale_bank(market.close) - self.mean) / self.std, -BANK_CLIP, BANK_CLIP)
-        x = np.concatenate((np.ones_like(bank[..., :1]), bank), axis=2)
-        return self.with_terms(x, self.boxes(market)) if self.terms else x
+    def of(self, market: Market, has_bar: BoolArray) -> InputRows:
+        """Return the inputs of a market's stocks that have a bar, (days, n)."""
+        rows = InputRows(slice(0, len(has_bar)), has_bar, 2 + VOLATILITY, SHARED)
+        rows.fill(rows.days, self._blocks(market))
+        return self.with_terms(rows, self.boxes(market)) if self.terms else rows
+
+    def _blocks(self, market: Market) -> Blocks:
+        for stocks, bank in bank_blocks(market):
+            bank = np.clip((bank - self.mean) / self.std, -BANK_CLIP, BANK_CLIP)
+            yield stocks, np.concatenate((np.ones_like(bank[..., :1]), bank), axis=2)
 
     def boxes(self, market: Market) -> Float32Array:
         """Return the (days, context columns, boxes) standardised sums of returns."""
         boxes: Float32Array = np.clip(_context_boxes(market) / self.box_std, -BANK_CLIP, BANK_CLIP)
         return boxes
 
-    def with_terms(self, x: Float32Array, boxes: Float32Array) -> Float32Array:
-        """Append the context terms to the (days, n, inputs) constant and bank."""
-        volatility = x[..., 1 + VOLATILITY]
-        values = [
-            boxes[:, term.column, term.box, None] * (volatility if term.times_volatility else np.ones_like(volatility))
-            for term in self.terms
-        ]
-        return np.concatenate((x, np.stack(values, axis=2)), axis=2)
+    def with_terms(self, rows: InputRows, boxes: Float32Array) -> InputRows:
+        """Append the context terms to the constant and bank."""
+        inputs = rows.inputs + len(self.terms)
+        wider = InputRows(rows.days, rows.has_bar.numpy(), inputs, SHARED)
+        for days in rows.blocks():
+            x = rows.dense(days)
+            volatility = x[..., 1 + VOLATILITY]
+            values = [
+                boxes[days, term.column, term.box, None]
+                * (volatility if term.times_volatility else np.ones_like(volatility))
+                for term in self.terms
+            ]
+            x = np.concatenate((x, np.stack(values, axis=2)), axis=2)
+            wider.fill(days, iter([(slice(0, x.shape[1]), x)]))
+        return wider
 
 
 def _context_boxes(market: Market) -> Float32Array:
@@ -116,18 +129,24 @@ class Ranker:
 
     def out_of_fold(self, samples: Samples) -> Float64Array:
         """Return (days, n) scores of the training days, each by the model that has not seen its fold; NaN elsewhere."""
-        scores = np.full(samples.x.shape[:2], np.nan)
+        scores = np.full(samples.is_known.shape, np.nan)
         for model, (_, held) in zip(self.by_fold, samples.folds, strict=True):
-            scores[held] = model(samples.x[held])
+            scores[held] = scores_of(model, samples.x, held)
         return scores
 
     def rolling(self, samples: Samples, every: int) -> Float64Array:
         """Return (days, n) scores by models that are refitted every so many days, to all results known by then."""
-        x, begin = samples.x, samples.train.last + 1
-        parts = [self.fit(samples.train_days)(x[:begin])]
-        for first in range(begin, len(x), every):
-            parts.append(self.fit(samples.known_by(first))(x[first : first + every]))
+        begin, last = samples.train.last + 1, samples.x.days.stop
+        parts = [scores_of(self.fit(samples.train_days), samples.x, slice(0, begin))]
+        for first in range(begin, last, every):
+            model = self.fit(samples.known_by(first))
+            parts.append(scores_of(model, samples.x, slice(first, min(first + every, last))))
         return np.concatenate(parts)
+
+
+def scores_of(model: Model, x: InputRows, days: slice | None = None) -> Float64Array:
+    """Return a model's (days, n) scores on some days, default all."""
+    return np.concatenate([model(x.dense(block)) for block in x.blocks(days)])
 
 
 @dataclass(frozen=True)
@@ -166,11 +185,16 @@ def fit_ridge(samples: Samples) -> Ridge:
 
 def fit_trees(samples: Samples, target: int) -> Ranker:
     """Boost trees, as many as have the least out-of-fold error; raise DataError where they cannot be fitted."""
-    inputs = samples.x[..., 1:]
 
     def data(days: BoolArray) -> lightgbm.Dataset:
-        rows = samples.is_known & days[:, None]
-        return lightgbm.Dataset(inputs[rows], samples.results[target][rows])
+        known, some = samples.is_known & days[:, None], np.flatnonzero(days)
+        blocks = samples.x.blocks(slice(int(some[0]), int(some[-1]) + 1))
+        rows = np.empty((known.sum(), samples.x.inputs - 1), dtype=np.float32)
+        end = 0
+        for block in blocks:
+            start, end = end, end + known[block].sum()
+            rows[start:end] = samples.x.dense(block)[known[block]][:, 1:]
+        return lightgbm.Dataset(rows, samples.results[target][known])
 
     def model(booster: lightgbm.Booster, rounds: int) -> Model:
         def predict(x: Float32Array) -> Float64Array:
@@ -214,7 +238,7 @@ class SupervisedBaseline:
 
     def rule_on(self, market: Market) -> ScoreRule:
         """Return the rule with its scores of all days of another market."""
-        return replace(self.rule, scores=self.model(self.inputs.of(market)))
+        return replace(self.rule, scores=scores_of(self.model, self.inputs.of(market, np.isfinite(market.close))))
 
 
 def fit_supervised(market: Market, env: Portfolio, *, refit_days: int = 0) -> dict[str, SupervisedBaseline]:
@@ -230,7 +254,8 @@ def fit_supervised(market: Market, env: Portfolio, *, refit_days: int = 0) -> di
     try:
         inputs = BankInputs.fit(market)
         last = len(market.dates) - 1 if refit_days else market.splits.train.last
-        samples = Samples.of(inputs.of(market), env, market.splits.train, last)
+        bars = env.bars.tradable.cpu().numpy()
+        samples = Samples.of(inputs.of(market, bars), env, market.splits.train, last)
         samples.require_enough()
         inputs, samples, ridge = with_context(market, inputs, samples)
     except DataError as error:
@@ -252,7 +277,7 @@ def fit_supervised(market: Market, env: Portfolio, *, refit_days: int = 0) -> di
     for name, ranker in rankers.items():
         known = ranker.out_of_fold(samples)
         tuned, model = tune_rule(env, known, 0.0, starts), ranker.fit(samples.train_days)
-        scores = ranker.rolling(samples, refit_days) if refit_days else model(samples.x)
+        scores = ranker.rolling(samples, refit_days) if refit_days else scores_of(model, samples.x)
         explained = samples.explained(known, target)
         found[name] = SupervisedBaseline(replace(tuned, scores=scores), inputs, model, explained)
         logger.info("baseline %s: explains %.2f%% of the variance of results out of fold", name, 100 * explained)
@@ -294,7 +319,10 @@ def _significant_term(
         return None
     residual = samples.results[-1] - ridge.ranker(-1).out_of_fold(samples)
     residual = np.where(samples.is_known & samples.train_days[:, None], residual, 0.0)
-    of_day = np.stack((residual.sum(axis=1), (residual * samples.x[..., 1 + VOLATILITY]).sum(axis=1)))
+    by_volatility = [
+        (residual[block] * samples.x.dense(block)[..., 1 + VOLATILITY]).sum(axis=1) for block in samples.x.blocks()
+    ]
+    of_day = np.stack((residual.sum(axis=1), np.concatenate(by_volatility)))
     z = boxes.reshape(days, columns * widths)
     sums = np.stack([of_day[:, start : start + length] @ z[start : start + length] for start in blocks])
     error = sums.std(axis=0, ddof=1) / np.sqrt(len(blocks))

@@ -7,16 +7,17 @@ regression.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from models.input_rows import InputRows
 from models.inputs import TradeInputs
 from models.networks import Perceptrons
-from models.trader import relative_to_day
-from training.forecasts.samples import Samples
+from models.trader import day_mean, relative_to_day
+from training.forecasts.samples import BoolArray, Samples
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,19 @@ class Blend:
     @classmethod
     def of(cls, ridge: Tensor, network: Tensor, results: Tensor) -> Self:
         """Fit the weights by least squares to (A, rows) out-of-fold forecasts and results, all relative to the day."""
-        (a, b, y), dot = (part.double() for part in (ridge, network, results)), lambda u, v: (u * v).sum(1)
-        aa, ab, bb, ay, by = dot(a, a), dot(a, b), dot(b, b), dot(a, y), dot(b, y)
-        tiny = 1e-12 * dot(y, y) + 1e-30
+        return cls.of_products(products(ridge, network, results))
+
+    @classmethod
+    def of_products(cls, sums: Tensor) -> Self:
+        """Fit the weights to the sums of (6, A) products over all rows."""
+        aa, ab, bb, ay, by, yy = sums
+        tiny = 1e-12 * yy + 1e-30
         weight = ((ay * bb - by * ab) / (aa * bb - ab**2 + tiny * aa + tiny**2)).clamp(0.0, 1.0)
         slope = ((by - weight * ab) / (bb + tiny)).clamp(min=0.0)
         # Where the slope is at its bound the other weight is solved again; without a network ridge keeps its weight 1.
         weight = torch.where(slope > 0, ((ay - slope * ab) / (aa + tiny)).clamp(0.0, 1.0), 1.0)
-        error = dot(y, y) - 2 * (weight * ay + slope * by) + weight**2 * aa + 2 * weight * slope * ab + slope**2 * bb
-        explained = torch.stack(((2 * ay - aa), dot(y, y) - error), dim=1) / (dot(y, y) + tiny)[:, None]
+        error = yy - 2 * (weight * ay + slope * by) + weight**2 * aa + 2 * weight * slope * ab + slope**2 * bb
+        explained = torch.stack(((2 * ay - aa), yy - error), dim=1) / (yy + tiny)[:, None]
         return cls(weight, slope, explained)
 
     @property
@@ -61,67 +66,108 @@ class Blend:
         return self.ridge.float().view(shape) * ridge + self.network.float().view(shape) * network
 
 
+def products(ridge: Tensor, network: Tensor, results: Tensor) -> Tensor:
+    """Return the sums of products of (A, rows) forecasts and results, (6, A), see `Blend.of_products`."""
+    a, b, y = (part.double() for part in (ridge, network, results))
+    return torch.stack([(one * other).sum(1) for one, other in ((a, a), (a, b), (b, b), (a, y), (b, y), (y, y))])
+
+
 @dataclass(frozen=True)
 class RelativeOutcomes:
     """Results of every possible order of the training days, relative to their day's mean, as a regression."""
 
-    x: Tensor
-    """(training days, n, inputs) float32, see `TradeInputs.for_networks`."""
-    y: Tensor
-    """(training days, n, targets) float32, in standard deviations; 0 where not known."""
+    x: InputRows
+    inputs: TradeInputs
+    results: Tensor
+    """(targets, training days, n) float32 percent of the initial capital."""
+    mean: Tensor
+    """(targets, training days, 1) of the known results of a day."""
     deviation: Tensor
-    """(targets,) standard deviations, percent of the initial capital."""
+    """(targets,) standard deviations of results less their mean."""
     is_known: Tensor
     """(training days, n) bool"""
-    tradable: Tensor
-    """(training days, n) bool: the stock has a bar."""
     first_day: int
     held: list[slice]
-    """Training days of each fold."""
-    folds: list[Tensor]
-    """For each fold the places among days and stocks to learn from: no trade there overlaps one of the fold."""
+    """Days of each fold."""
+    folds: list[tuple[range, range]]
+    """For each fold the rows before and after it to learn from: no trade there overlaps one of the fold."""
 
     @classmethod
-    def of(cls, samples: Samples, inputs: TradeInputs, tradable: Tensor) -> Self:
-        """Put the results of the training days on the device of `tradable`, (days, n)."""
-        first, last, device = samples.train.first, samples.train.last, tradable.device
-        days = slice(first, last + 1)
+    def of(cls, samples: Samples, inputs: TradeInputs, device: torch.device | str = "cpu") -> Self:
+        """Put the results of the training days on a device; where the inputs are, too."""
+        days, x = slice(samples.train.first, samples.train.last + 1), samples.x
         known = torch.from_numpy(samples.is_known & samples.train_days[:, None])[days].to(device)
         results = torch.from_numpy(samples.results[:, days]).to(device)
-        y = torch.where(known, relative_to_day(torch.where(known, results, 0.0), known), 0.0)
-        deviation = (y.square().sum((1, 2)) / known.sum()).sqrt().clamp(min=1e-6)
-        held = [slice(own.start - first, own.stop - first) for _, own in samples.folds]
-        learned = [torch.from_numpy(own[days]).to(device)[:, None] & known for own, _ in samples.folds]
-        x = inputs.for_networks(torch.from_numpy(samples.x[days]).to(device))
-        y = (y / deviation[:, None, None]).permute(1, 2, 0).contiguous()
-        folds = [own.flatten().nonzero()[:, 0] for own in learned]
-        return cls(x, y, deviation, known, tradable[days], first, held, folds)
-
-    @cached_property
-    def rows(self) -> tuple[Tensor, Tensor]:
-        """Return inputs and results as (rows, ...), flat over days and stocks."""
-        return self.x.flatten(0, 1), self.y.flatten(0, 1)
+        mean = torch.stack([day_mean(torch.where(known, own, 0.0), known) for own in results])
+        square = [torch.where(known, own - level, 0.0).square().sum() for own, level in zip(results, mean, strict=True)]
+        deviation = (torch.stack(square) / known.sum()).sqrt().clamp(min=1e-6)
+        bars = x.has_bar[x.here(days)][torch.from_numpy(samples.train_days[days]).to(device)]
+        assert torch.equal(known[torch.from_numpy(samples.train_days[days]).to(device)], bars)
+        folds = [_rows_around(x, learned, held) for learned, held in samples.folds]
+        return cls(x, inputs, results, mean, deviation, known, days.start, [own for _, own in samples.folds], folds)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw training rows for each fold: (count, folds)."""
-        drawn = torch.rand(len(self.folds), count, generator=generator, dtype=torch.float64).to(self.x.device)
-        return torch.stack([own[(part * len(own)).long()] for own, part in zip(self.folds, drawn, strict=True)], dim=1)
+        drawn = torch.rand(len(self.folds), count, generator=generator, dtype=torch.float64).to(self.x.own.device)
+        rows = []
+        for (before, after), share in zip(self.folds, drawn, strict=True):
+            place, many = (share * (len(before) + len(after))).long(), len(before)
+            rows.append(place + torch.where(place < many, before.start, after.start - many))
+        return torch.stack(rows, dim=1)
 
-    def out_of_fold(self, reward: Perceptrons, targets: Sequence[int]) -> Tensor:
-        """Return the out-of-fold forecasts of (A, folds) networks: (A, training days, n).
+    def at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what networks see of (...) rows, (..., inputs), and (..., targets) results in standard deviations."""
+        x, day, stock = self.x.take(rows)
+        relative = self.results[:, day, stock] - self.mean[:, day, 0]
+        y = relative / self.deviation.view(-1, *[1] * rows.dim())
+        return self.inputs.for_networks(x), y.movedim(0, -1).contiguous()
+
+    def standardised(self, days: slice, target: int) -> Tensor:
+        """Return the results of some days at a target in standard deviations, (days, n), 0 where not known."""
+        here = slice(days.start - self.first_day, days.stop - self.first_day)
+        relative = self.results[target, here] - self.mean[target, here]
+        return torch.where(self.is_known[here], relative, 0.0) / self.deviation[target]
+
+    def out_of_fold(self, days: slice, reward: Perceptrons, targets: Sequence[int]) -> Tensor:
+        """Return the out-of-fold forecasts of (A, folds) networks for some training days: (A, days, n).
 
         Percent of the initial capital, relative to the day's mean, of orders at the agents' targets.
         """
-        expected = self.x.new_zeros(len(targets), *self.x.shape[:2])
-        for agent, target in enumerate(targets):
-            for fold, held in enumerate(self.held):
-                own = reward.output((agent, fold), target, self.x[held].flatten(0, 1))
-                expected[agent, held] = own.view(-1, self.x.shape[1])
-            expected[agent] *= self.deviation[target]
-        return relative_to_day(expected, self.tradable)
+        rows = self.x.rows(days)
+        expected = self.results.new_empty(len(targets), rows.stop - rows.start)
+        for fold, held in enumerate(self.held):
+            own = overlap(held, days)
+            here = self.x.rows(own)
+            seen = self.inputs.for_networks(self.x.x(own))
+            for agent, target in enumerate(targets):
+                expected[agent, here.start - rows.start : here.stop - rows.start] = reward.output(
+                    (agent, fold), target, seen
+                )
+        expected *= self.deviation[list(targets), None]
+        return relative_to_day(self.x.spread(expected, days), self.x.has_bar[self.x.here(days)])
 
-    def blend(self, ridge: Tensor, network: Tensor, targets: Sequence[int]) -> Blend:
-        """Blend (A, training days, n) out-of-fold forecasts at the agents' targets by least squares."""
-        results = (self.y * self.deviation)[:, :, list(targets)].permute(2, 0, 1)
-        own, other = (relative_to_day(part, self.is_known)[:, self.is_known] for part in (ridge, network))
-        return Blend.of(own, other, results[:, self.is_known])
+    def products(self, days: slice, ridge: Tensor, network: Tensor, targets: Sequence[int]) -> Tensor:
+        """Return the sums of products of (A, days, n) forecasts of some days and the results at the agents' targets."""
+        known = self.is_known[days.start - self.first_day : days.stop - self.first_day]
+        own, other = (relative_to_day(part, known)[:, known] for part in (ridge, network))
+        results = [(self.standardised(days, target) * self.deviation[target])[known] for target in targets]
+        return products(own, other, torch.stack(results))
+
+    def blend(self, sums: Tensor) -> Blend:
+        """Blend ridge regressions and networks by the sums of `products` over all training days."""
+        return Blend.of_products(sums)
+
+
+def overlap(one: slice, other: slice) -> slice:
+    """Return the days of both slices."""
+    first = max(one.start, other.start)
+    return slice(first, max(first, min(one.stop, other.stop)))
+
+
+def _rows_around(x: InputRows, learned: BoolArray, held: slice) -> tuple[range, range]:
+    """Return the rows of the (days,) learned days before and after those that are held out."""
+    days = np.flatnonzero(learned)
+    parts = days[days < held.start], days[days >= held.stop]
+    ends = [x.rows(slice(int(part[0]), int(part[-1]) + 1)) if len(part) else slice(0, 0) for part in parts]
+    before, after = (range(rows.start, rows.stop) for rows in ends)
+    return before, after

@@ -6,7 +6,7 @@ so that every training day has an out-of-fold forecast.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,15 +18,18 @@ from data.market import Market
 from environment.portfolio import Portfolio
 from models.ddpg_agent import Evidence
 from models.genome import TARGET, VALUE_WEIGHT
-from models.inputs import GROUP_OF_INPUT, GROUPS, TradeInputs
+from models.input_rows import InputRows
+from models.inputs import BANK, GROUP_OF_INPUT, GROUPS, INPUTS, SHARED, TradeInputs
 from models.networks import Perceptrons
 from models.trader import Forecasts, Traders, day_mean, relative_to_day
-from training.forecasts.relative import Blend, RelativeOutcomes
-from training.forecasts.samples import Moments, Samples, Sums
+from training.forecasts.relative import Blend, RelativeOutcomes, overlap
+from training.forecasts.samples import Float64Array, Moments, Samples, Sums
 from training.forecasts.skill import information_coefficients, overlapping_mean_test
 from utils.progress import Progress
 from utils.spaces import TARGET_PERCENTS
 
+ExpectedBlocks = Iterable[tuple[slice, Tensor]]
+"""Days, and the (A, days, n) results that agents expect of orders on them."""
 _TOGETHER = 16
 """Agents whose forecasts are one matrix product; a fixed number, since its shape decides the last bits."""
 
@@ -45,10 +48,8 @@ class TrainingDays:
     """Of each fold."""
     tradable: Tensor
     """(days, n) bool: the stock has a bar."""
-    x: Tensor
-    """(days, n, inputs) of the samples, on the device of the environment."""
-    later: Tensor
-    """As deployed, fitted to all training days; 0 on the training days themselves."""
+    later: InputRows
+    """Of the validation days, as deployed: fitted to all training days."""
 
     @classmethod
     def of(cls, market: Market, env: Portfolio) -> TrainingDays:
@@ -57,48 +58,72 @@ class TrainingDays:
         Raises:
             DataError: there are too few results to fit to.
         """
-        train = market.splits.train
+        train, bars = market.splits.train, env.bars.tradable.cpu().numpy()
         learned = np.arange(len(market.dates)) <= train.last
         with Progress("prepare", "fit") as shown:
             inputs = TradeInputs.fit(market, learned)
-            samples = Samples.of(inputs.of(market), env, train, train.last)
+            training, validation = (
+                InputRows(slice(span.first, span.last + 1), bars, INPUTS, SHARED)
+                for span in (train, market.splits.validation)
+            )
+            validation.fill(validation.days, inputs.blocks(market, validation.days))
+            samples = Samples.of(training, env, train, train.last)
             samples.require_enough()
+            training.fill(training.days, inputs.banks(market, training.days))
             shown.update(total=1 + len(samples.folds))
             for _, held in samples.folds:
                 apart = learned.copy()
                 apart[max(0, held.start - samples.longest) : held.stop + samples.longest] = False
-                samples.x[held] = inputs.without(samples.x, market, apart, held)
+                training.fill(held, inputs.forecasts(market, apart, held), BANK)
                 shown.update()
         moments = Moments.of(samples)
         without = [moments.over(fold) for fold, _ in samples.folds]
         within = [moments.over(held) for _, held in samples.folds]
-        x = torch.from_numpy(samples.x).to(env.device)
-        later = x.clone()
-        later[: train.last + 1] = 0.0
-        return cls(inputs, samples, moments.over(samples.train_days), without, within, env.bars.tradable, x, later)
+        for rows in (training, validation):
+            rows.to(env.device)
+        return cls(inputs, samples, moments.over(samples.train_days), without, within, env.bars.tradable, validation)
 
-    def forecasts(self, by_fold: Tensor) -> Forecasts:
-        """Return the ridge forecasts of training days, out of fold; none on other days."""
-        return Forecasts.of(self.out_of_fold(by_fold), self.tradable)
+    def forecasts(self, by_fold: Tensor, most: int | None = None) -> Forecasts:
+        """Return the ridge forecasts of training days, out of fold; none on other days.
+
+        Args:
+            most: number of the best stocks of a day of which forecasts are kept; default: of all.
+        """
+        return self.joined(self.out_of_fold(by_fold), most)
+
+    def joined(self, blocks: ExpectedBlocks, most: int | None = None) -> Forecasts:
+        """Join expected results, (A, days, n) each, of blocks of days."""
+        most = self.tradable.shape[1] if most is None else most
+        parts = ((days, Forecasts.of(expected, self.tradable[days], most)) for days, expected in blocks)
+        return Forecasts.on_days(parts, len(self.tradable))
 
     @cached_property
     def relative(self) -> RelativeOutcomes:
         """Return the regression that networks learn."""
-        return RelativeOutcomes.of(self.samples, self.inputs, self.tradable)
+        return RelativeOutcomes.of(self.samples, self.inputs, self.tradable.device)
 
-    def blended(self, by_fold: Tensor, reward: Perceptrons, targets: Sequence[int]) -> tuple[Tensor, Blend]:
-        """Return the out-of-fold forecasts of ridge regression and network, (A, days, n), and their blend.
+    def blended(self, by_fold: Tensor, reward: Perceptrons, targets: Sequence[int]) -> tuple[ExpectedBlocks, Blend]:
+        """Return the out-of-fold forecasts of ridge regression and network, (A, days, n) by block of training days, and
+        their blend.
 
-        Minus infinity outside the training days. The mean over a day's stocks is the ridge regression's.
+        The mean over a day's stocks is the ridge regression's.
         """
-        relative = self.relative
-        days = slice(relative.first_day, relative.first_day + len(relative.x))
-        expected = self.out_of_fold(by_fold)
-        ridge, network = expected[:, days], relative.out_of_fold(reward, targets)
-        blend = relative.blend(ridge, network, targets)
-        selection = blend.selection(ridge, network)
-        expected[:, days] = day_mean(ridge, relative.tradable) + relative_to_day(selection, relative.tradable)
-        return expected, blend
+        relative, rows = self.relative, self.samples.x
+        network = relative.results.new_empty(len(targets), rows.first[-1])
+        sums = torch.zeros(())
+        for days in rows.blocks():
+            own = relative.out_of_fold(days, reward, targets)
+            network[:, rows.rows(days)] = rows.compact(own, days)
+            sums = sums.to(own.device) + relative.products(days, self.ridge(days, by_fold), own, targets)
+        blend = relative.blend(sums)
+
+        def blocks() -> ExpectedBlocks:
+            for days in rows.blocks():
+                ridge, tradable = self.ridge(days, by_fold), self.tradable[days]
+                selection = blend.selection(ridge, rows.spread(network[:, rows.rows(days)], days))
+                yield days, day_mean(ridge, tradable) + relative_to_day(selection, tradable)
+
+        return blocks(), blend
 
     def fit(self, genes: Tensor) -> RidgeRegressions:
         """Fit the ridge regressions of agents with these (A, genes)."""
@@ -113,20 +138,24 @@ class TrainingDays:
         parts = whole, np.stack(folds, axis=1), 1.0 - error / variance
         return RidgeRegressions(*(torch.from_numpy(part) for part in parts))
 
-    def evidence(self, expected: Tensor, target: int, trials: int = 1) -> Evidence:
-        """Test whether out-of-fold forecasts, (days, n), correlate with results at a target.
+    def evidence(self, blocks: ExpectedBlocks, target: int, trials: int = 1) -> Evidence:
+        """Test whether out-of-fold forecasts correlate with results at a target.
 
         Selection: the mean over days of the rank correlation over stocks. Timing: the covariance over time of the days'
         means. Both p-values allow for two tests and for `trials` agents.
+
+        Args:
+            blocks: (A, days, n) by block of days; the mean over agents is tested.
         """
-        samples = self.samples
-        is_known = samples.is_known & samples.train_days[:, None]
-        scores = expected.cpu().numpy().astype(np.float64)
-        days = is_known.any(axis=1)
-        pair = [np.where(is_known, values, np.nan)[days] for values in (scores, samples.results[target])]
-        _, choice = information_coefficients(*pair)
-        means = [np.nanmean(values, axis=1) for values in pair]
-        timing = np.prod([mean - mean.mean() for mean in means], axis=0)
+        samples, choices, means = self.samples, list[Float64Array](), list[list[Float64Array]]()
+        for days, expected in blocks:
+            is_known = samples.is_known[days] & samples.train_days[days, None]
+            scores, some = expected.mean(0).cpu().numpy().astype(np.float64), is_known.any(axis=1)
+            pair = [np.where(is_known, v, np.nan)[some] for v in (scores, samples.results[target, days])]
+            choices.append(information_coefficients(*pair)[1])
+            means.append([np.nanmean(values, axis=1) for values in pair])
+        choice, joined = np.concatenate(choices), [np.concatenate(parts) for parts in zip(*means, strict=True)]
+        timing = np.prod([mean - mean.mean() for mean in joined], axis=0)
         tests = (overlapping_mean_test(daily, samples.longest, trials=2 * trials) for daily in (choice, timing))
         return Evidence(*(test.p_value for test in tests))
 
@@ -136,13 +165,18 @@ class TrainingDays:
         total = sum(sums.product[0, target] for sums in self.within)
         return float(sum(sums.square[target] for sums in self.within) - total**2 / rows)
 
-    def out_of_fold(self, by_fold: Tensor) -> Tensor:
-        """Return the out-of-fold forecasts of (A, folds, inputs) weights: (A, days, n), minus infinity elsewhere."""
-        weights = by_fold.to(self.x.device)
-        expected = self.x.new_full((len(by_fold), *self.x.shape[:2]), -torch.inf)
+    def out_of_fold(self, by_fold: Tensor) -> ExpectedBlocks:
+        """Return the out-of-fold forecasts of (A, folds, inputs) weights, (A, days, n) by block of training days."""
+        return ((days, self.ridge(days, by_fold)) for days in self.samples.x.blocks())
+
+    def ridge(self, days: slice, by_fold: Tensor) -> Tensor:
+        """Return likewise those of some training days, (A, days, n)."""
+        rows = self.samples.x
+        weights, parts = by_fold.to(rows.own.device), list[Tensor]()
         for fold, (_, held) in enumerate(self.samples.folds):
-            expected[:, held] = expectations(self.x[held], weights[:, fold])
-        return expected
+            own = overlap(held, days)
+            parts.append(expectations(rows.x(own), weights[:, fold]))
+        return rows.spread(torch.cat(parts, dim=1), days)
 
 
 @dataclass(frozen=True)
@@ -158,17 +192,17 @@ class RidgeRegressions:
 
 
 def expectations(x: Tensor, weights: Tensor) -> Tensor:
-    """Return the (A, days, n) float32 forecasts of (days, n, inputs) by (A, inputs) weights.
+    """Return the (A, rows) float32 forecasts of (rows, inputs) by (A, inputs) weights.
 
     An agent's bits do not depend on the other agents.
     """
-    rows, agents = x.flatten(0, 1), len(weights)
+    agents = len(weights)
     padded = weights.new_zeros(-agents % _TOGETHER + agents, weights.shape[1], dtype=x.dtype)
     padded[:agents] = weights
-    expected = x.new_empty(len(padded), len(rows))
+    expected = x.new_empty(len(padded), len(x))
     for some, theirs in zip(padded.split(_TOGETHER), expected.split(_TOGETHER), strict=True):
-        torch.mm(some, rows.T, out=theirs)
-    return expected[:agents].view(agents, *x.shape[:2])
+        torch.mm(some, x.T, out=theirs)
+    return expected[:agents]
 
 
 def traders_of(genes: Tensor, weights: Tensor, device: torch.device | str) -> Traders:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from data.splits import Span
 from environment.portfolio import Portfolio
+from models.input_rows import InputRows
 from training.forecasts.hindsight import order_results
 from utils.errors import DataError
 
@@ -24,10 +25,10 @@ _ROWS_PER_INPUT = 20
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs of all days of a market, and the known results of its orders."""
+    """Inputs of days of a market, and the known results of its orders."""
 
-    x: Float32Array
-    """(days, n, inputs)"""
+    x: InputRows
+    """Of all days that are learned from."""
     results: Float32Array
     """(targets, days, n) in percent of the initial capital, of orders of the largest size; NaN where not known."""
     train: Span
@@ -35,10 +36,10 @@ class Samples:
     """Sessions until the result of every order is known."""
 
     @classmethod
-    def of(cls, x: Float32Array, env: Portfolio, train: Span, last: int) -> Self:
+    def of(cls, x: InputRows, env: Portfolio, train: Span, last: int) -> Self:
         """Take the results of all orders of the days from the first training day to `last`, as an environment gives."""
         known = order_results(env.bars, env.rules, train.first, last).cpu().numpy()
-        results = np.full((len(known), *x.shape[:2]), np.nan, dtype=np.float32)
+        results = np.full((len(known), *env.bars.tradable.shape), np.nan, dtype=np.float32)
         results[:, train.first : last + 1] = known
         return cls(x, results, train, env.slots // env.orders_per_day)
 
@@ -55,7 +56,7 @@ class Samples:
 
     def known_by(self, day: int) -> BoolArray:
         """Tell which (days,), from the first training day on, have results that are known by this day's close."""
-        days = np.arange(len(self.x))
+        days = np.arange(self.results.shape[1])
         is_known: BoolArray = (days >= self.train.first) & (days <= day - self.longest)
         return is_known
 
@@ -65,7 +66,7 @@ class Samples:
 
         Purged: no trade of a fitting day overlaps a trade of a test day.
         """
-        days, first, count = np.arange(len(self.x)), self.train.first, self.train.days
+        days, first, count = np.arange(self.results.shape[1]), self.train.first, self.train.days
         folds = []
         for start, stop in pairwise(first + count * fold // _FOLDS for fold in range(_FOLDS + 1)):
             is_apart = (days < start - self.longest) | (days >= stop + self.longest)
@@ -75,7 +76,7 @@ class Samples:
     def require_enough(self) -> None:
         """Raise DataError where too few results lie outside a fold."""
         fewest = min(int(self.is_known[days].sum()) for days, _ in self.folds)
-        least = _ROWS_PER_INPUT * self.x.shape[2]
+        least = _ROWS_PER_INPUT * self.x.inputs
         if fewest < least:
             raise DataError(
                 f"expected the results of {least} orders outside each fifth of the training days, got {fewest}; "
@@ -129,11 +130,15 @@ class Moments:
     @classmethod
     def of(cls, samples: Samples) -> Self:
         """Sum up the known results."""
-        x = samples.x * samples.is_known[..., None]
-        y = np.nan_to_num(samples.results).transpose(1, 2, 0)
-        across = x.transpose(0, 2, 1)
-        parts = across @ x, across @ y, np.square(y, dtype=np.float64).sum(axis=1)
-        return cls(*(part.astype(np.float64) for part in parts))
+        days, inputs, targets = len(samples.is_known), samples.x.inputs, len(samples.results)
+        found = cls(np.zeros((days, inputs, inputs)), np.zeros((days, inputs, targets)), np.zeros((targets, days)).T)
+        for block in samples.x.blocks():
+            x = samples.x.dense(block) * samples.is_known[block][..., None]
+            y = np.nan_to_num(samples.results[:, block]).transpose(1, 2, 0)
+            across = x.transpose(0, 2, 1)
+            found.gram[block], found.product[block] = across @ x, across @ y
+            found.square[block] = np.square(y, dtype=np.float64).sum(axis=1)
+        return found
 
     def over(self, days: BoolArray | slice) -> Sums:
         """Add up some days."""

@@ -136,7 +136,7 @@ def parts_of(agent: DDPGAgent, x: Tensor, tradable: Tensor) -> Parts:
     if agent.committee is None:
         return Parts(_by_group(numbers * weights), float(weights[0]), None)
     own, mean = agent.committee.ridge.double(), day_mean(numbers.T, tradable).T
-    added = agent.network_share(x[None])[0].double()
+    added = agent.network_share(x).double()
     relative = (added - day_mean(added, tradable)).cpu().numpy()
     return Parts(_by_group(numbers * own + mean * (weights - own)), float(weights[0]), relative)
 
@@ -199,9 +199,10 @@ def make_signals(
     portfolio.reset(torch.tensor([0]), steps=1, trading_steps=1)
     portfolio.cash.fill_(cash)
     portfolio.equity.fill_(cash + exposure)
-    x = torch.from_numpy(agent.inputs.of(market)).to(agent.device)
-    forecasts = agent.forecasts(market, x, slice(day, day + 1))
-    parts = parts_of(agent, x[day], torch.isfinite(close).to(agent.device))
+    days = slice(day, day + 1)
+    x = torch.from_numpy(agent.inputs.of(market, days)).to(agent.device)
+    forecasts = agent.forecasts(market, x, days)
+    parts = parts_of(agent, x[0], torch.isfinite(close).to(agent.device))
     # A position that is due, or whose target is reached, is still held at this close.
     positions = torch.zeros(portfolio.bars.stocks, POSITION_FEATURES)
     place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}

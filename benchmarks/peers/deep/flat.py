@@ -55,16 +55,23 @@ class InputsView:
         ridge = days.fit(random_genes(16, named_generator(seed, "peers")))
         best = int(ridge.explained.argmax())
         weights = ridge.weights[best : best + 1]
-        forecast = days.out_of_fold(ridge.by_fold[best : best + 1])[0]
-        forecast = torch.where(forecast.isfinite(), forecast, expectations(days.x, weights)[0])
-        return cls(days.inputs, weights, market, _joined(days.x, forecast))
+        forecast = days.forecasts(ridge.by_fold[best : best + 1]).expected[0]
+        x, own = torch.from_numpy(days.inputs.of(market)), days.samples.x
+        x[own.days] = torch.from_numpy(own.dense(own.days))
+        forecast = torch.where(forecast.isfinite(), forecast, _in_sample(x, weights))
+        return cls(days.inputs, weights, market, _joined(x, forecast))
 
     def __call__(self, market: Market) -> Float32Array:
         """Show the inputs without the constant, and the forecast in percent of an order's largest size."""
         if market is self.trained_on:
             return self.seen
         x = torch.from_numpy(self.inputs.of(market))
-        return _joined(x, expectations(x, self.weights)[0])
+        return _joined(x, _in_sample(x, self.weights))
+
+
+def _in_sample(x: Tensor, weights: Tensor) -> Tensor:
+    """Return the (days, n) forecasts of (days, n, inputs) by one agent's weights."""
+    return expectations(x.flatten(0, 1), weights)[0].view(x.shape[:2])
 
 
 def _joined(x: Tensor, forecast: Tensor) -> Float32Array:

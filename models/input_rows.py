@@ -1,0 +1,132 @@
+"""Inputs of a large market: a row for each stock that has a bar on a day."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Float32Array = NDArray[np.float32]
+Blocks = Iterator[tuple[slice, Float32Array]]
+"""Stocks, and their (days, stocks, inputs)."""
+_CELLS = 2**18
+"""Days times stocks of a block."""
+
+
+def day_blocks(days: slice, stocks: int) -> list[slice]:
+    """Divide days into blocks, in order. The size is fixed, so that sums over blocks have one order."""
+    size = max(1, _CELLS // max(stocks, 1))
+    return [slice(first, min(first + size, days.stop)) for first in range(days.start, days.stop, size)]
+
+
+class InputRows:
+    """Inputs of the stocks that have a bar on some days, by day, then by stock.
+
+    Inputs that all stocks of a day share are kept once a day. Days are those of the market.
+    """
+
+    own: Tensor
+    """(rows, inputs that are not shared) float32."""
+    shared: Tensor
+    """(days, shared inputs) float32."""
+    stock: Tensor
+    """(rows,) int32."""
+    has_bar: Tensor
+    """(days, n) bool."""
+
+    def __init__(self, days: slice, has_bar: NDArray[np.bool_], inputs: int, shared: Sequence[int] = ()) -> None:
+        """Allocate the rows of (all days, n) bars on these days; `shared` are the places of inputs."""
+        self.days, self.inputs = days, inputs
+        bars = has_bar[days]
+        self.first = [0, *np.cumsum(bars.sum(axis=1)).tolist()]
+        """First row of each day, and the number of rows."""
+        self.has_bar = torch.from_numpy(bars)
+        self.stock = torch.from_numpy(np.nonzero(bars)[1].astype(np.int32))
+        self._is_shared = np.isin(np.arange(inputs), shared)
+        self.own = torch.empty(self.first[-1], int((~self._is_shared).sum()))
+        self.shared = torch.zeros(len(bars), int(self._is_shared.sum()))
+        place = np.where(self._is_shared, self._is_shared.cumsum(), (~self._is_shared).cumsum()) - 1
+        runs = (list(run) for _, run in groupby(range(inputs), key=lambda column: self._is_shared[column]))
+        self._first_rows = torch.tensor(self.first)
+        self._pieces = [(bool(self._is_shared[run[0]]), slice(place[run[0]], place[run[-1]] + 1)) for run in runs]
+
+    @classmethod
+    def of_dense(cls, x: Float32Array, first_day: int = 0) -> InputRows:
+        """Return the rows of (days, n, inputs) from this day on, all of which have a bar."""
+        days = slice(first_day, first_day + len(x))
+        rows = cls(days, np.ones((days.stop, x.shape[1]), dtype=np.bool_), x.shape[2])
+        rows.fill(rows.days, iter([(slice(0, x.shape[1]), x)]))
+        return rows
+
+    def fill(self, days: slice, blocks: Blocks, first: int = 0) -> None:
+        """Write inputs of some days, from the `first` one on as many as there are in the blocks."""
+        here = self.here(days)
+        bars, own, shared = self.has_bar[here].numpy(), self.own.numpy(), self.shared.numpy()
+        row = np.array(self.first[here.start : here.stop])[:, None]
+        for stocks, x in blocks:
+            is_known, is_shared = bars[:, stocks], self._is_shared[first : first + x.shape[2]]
+            places = row + is_known.cumsum(axis=1) - 1
+            begin, count = (~self._is_shared[:first]).sum(), (~is_shared).sum()
+            own[places[is_known], begin : begin + count] = x[is_known][:, ~is_shared]
+            begin = self._is_shared[:first].sum()
+            shared[here, begin : begin + is_shared.sum()] = x[:, 0, is_shared]
+            row = row + is_known.sum(axis=1, keepdims=True)
+
+    def to(self, device: torch.device | str) -> InputRows:
+        """Move to a device."""
+        for name in ("own", "shared", "stock", "has_bar", "_first_rows"):
+            setattr(self, name, getattr(self, name).to(device))
+        return self
+
+    def rows(self, days: slice) -> slice:
+        """Return the rows of some days."""
+        here = self.here(days)
+        return slice(self.first[here.start], self.first[here.stop])
+
+    def x(self, days: slice) -> Tensor:
+        """Return the (rows, inputs) of some days."""
+        here = self.here(days)
+        rows, counts = self.rows(days), self.has_bar[here].sum(1)
+        shared = self.shared[here].repeat_interleave(counts, dim=0, output_size=rows.stop - rows.start)
+        return self._joined(self.own[rows], shared)
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the (..., inputs) of (...) rows, with their days, counted from the first of these, and stocks."""
+        day = torch.searchsorted(self._first_rows, rows.contiguous(), right=True) - 1
+        return self._joined(self.own[rows], self.shared[day]), day, self.stock[rows].long()
+
+    def dense(self, days: slice) -> Float32Array:
+        """Return the (days, n, inputs) of some days, 0 without a bar, on the CPU."""
+        bars = self.has_bar[self.here(days)]
+        dense = torch.zeros(*bars.shape, self.inputs)
+        dense[bars] = self.x(days)
+        found: Float32Array = dense.numpy()
+        return found
+
+    def spread(self, values: Tensor, days: slice, fill: float = 0.0) -> Tensor:
+        """Return (..., rows) values of some days as (..., days, n), `fill` without a bar."""
+        bars = self.has_bar[self.here(days)]
+        shape = (*values.shape[:-1], *bars.shape)
+        return values.new_full(shape, fill).masked_scatter_(bars, values)
+
+    def compact(self, values: Tensor, days: slice) -> Tensor:
+        """Return (A, days, n) values of some days as (A, rows)."""
+        return values.masked_select(self.has_bar[self.here(days)]).view(len(values), -1)
+
+    def blocks(self, days: slice | None = None) -> list[slice]:
+        """Divide days, default all, into blocks."""
+        return day_blocks(self.days if days is None else days, self.has_bar.shape[1])
+
+    def here(self, days: slice) -> slice:
+        """Return the places of some days among these."""
+        assert self.days.start <= days.start <= days.stop <= self.days.stop
+        return slice(days.start - self.days.start, days.stop - self.days.start)
+
+    def _joined(self, own: Tensor, shared: Tensor) -> Tensor:
+        pieces: list[Any] = [(shared if is_shared else own)[..., columns] for is_shared, columns in self._pieces]
+        return torch.cat(pieces, dim=-1)
