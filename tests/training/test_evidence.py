@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from numpy.typing import NDArray
 
 from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import training_market
@@ -59,15 +59,17 @@ def test_evidence_by_hand() -> None:
     samples = days.samples
     inputs, span = samples.x.inputs, samples.train
     noise = 0.5 * np.random.default_rng(0).standard_normal(samples.results[2].shape)
-    x = np.zeros((*noise.shape, inputs), dtype=np.float32)
-    x[..., 1] = np.nan_to_num(samples.results[2] + noise)
-    rows = InputRows.of_dense(x[span.first : span.last + 1], span.first)
+    days_of_training = slice(span.first, span.last + 1)
+    x = np.zeros((span.days, noise.shape[1], inputs), dtype=np.float32)
+    x[..., 0] = 1.0
+    rows = InputRows.of_dense(x, span.first)
     knowing = replace(days, samples=replace(samples, x=rows))
     weights = torch.zeros(5, inputs, dtype=torch.float64)
 
-    def chances_of(weights: Tensor) -> Evidence:
-        return knowing.evidence(knowing.out_of_fold(weights[None]), 2)
+    def tell(values: NDArray[np.floating]) -> None:
+        rows.own[:, 1] = torch.from_numpy(np.nan_to_num(values + noise)[days_of_training].ravel())
 
+    tell(samples.results[2])
     weights[:, 0] = 1.0
 
     def found() -> Evidence:
@@ -77,7 +79,7 @@ def test_evidence_by_hand() -> None:
     weights[:, 1] = 1.0
     assert max(vars(found()).values()) < 1e-4
     relative = samples.results[2] - samples.results[2].mean(axis=1, keepdims=True)
-    x[..., 1] = torch.from_numpy(np.nan_to_num(relative + noise))
+    tell(relative)
     assert found().selection < 1e-4 and found().timing > 0.1, (
         "expectations relative to the day's mean say nothing of the day"
     )
