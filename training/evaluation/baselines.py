@@ -100,7 +100,7 @@ def score_policy(rules: ScoreRule | Sequence[ScoreRule], device: torch.device) -
     """
     rules = [rules] if isinstance(rules, ScoreRule) else rules
     scores = {id(rule.scores): rule.scores for rule in rules}
-    tables = torch.from_numpy(np.nan_to_num(np.stack([*scores.values()]), nan=-np.inf)).to(device)
+    tables = torch.from_numpy(np.nan_to_num(np.stack([*scores.values()]), copy=False, nan=-np.inf)).to(device)
     place = torch.tensor([[*scores].index(id(rule.scores)) for rule in rules], device=device)
     numbers = [[getattr(rule, name) for name in _NUMBERS] for rule in rules]
     columns = torch.tensor(numbers, dtype=torch.float64, device=device)
