@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -45,6 +46,7 @@ class InputRows:
         bars = has_bar[days]
         self.first = [0, *np.cumsum(bars.sum(axis=1)).tolist()]
         """First row of each day, and the number of rows."""
+        self._first_rows = torch.tensor(self.first)
         self.has_bar = torch.from_numpy(bars)
         self.stock = torch.from_numpy(np.nonzero(bars)[1].astype(np.int32))
         self._is_shared = np.isin(np.arange(inputs), shared)
@@ -52,7 +54,6 @@ class InputRows:
         self.shared = torch.zeros(len(bars), int(self._is_shared.sum()))
         place = np.where(self._is_shared, self._is_shared.cumsum(), (~self._is_shared).cumsum()) - 1
         runs = (list(run) for _, run in groupby(range(inputs), key=lambda column: self._is_shared[column]))
-        self._first_rows = torch.tensor(self.first)
         self._pieces = [(bool(self._is_shared[run[0]]), slice(place[run[0]], place[run[-1]] + 1)) for run in runs]
 
     @classmethod
@@ -78,10 +79,11 @@ class InputRows:
             row = row + is_known.sum(axis=1, keepdims=True)
 
     def to(self, device: torch.device | str) -> InputRows:
-        """Move to a device."""
+        """Return the same rows on a device."""
+        other = copy.copy(self)
         for name in ("own", "shared", "stock", "has_bar", "_first_rows"):
-            setattr(self, name, getattr(self, name).to(device))
-        return self
+            setattr(other, name, getattr(self, name).to(device))
+        return other
 
     def rows(self, days: slice) -> slice:
         """Return the rows of some days."""
@@ -91,9 +93,9 @@ class InputRows:
     def x(self, days: slice) -> Tensor:
         """Return the (rows, inputs) of some days."""
         here = self.here(days)
-        rows, counts = self.rows(days), self.has_bar[here].sum(1)
-        shared = self.shared[here].repeat_interleave(counts, dim=0, output_size=rows.stop - rows.start)
-        return self._joined(self.own[rows], shared)
+        own = self.own[self.rows(days)]
+        counts = self.has_bar[here].sum(1)
+        return self._joined(own, self.shared[here].repeat_interleave(counts, dim=0, output_size=len(own)))
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the (..., inputs) of (...) rows, with their days, counted from the first of these, and stocks."""
@@ -116,7 +118,10 @@ class InputRows:
 
     def compact(self, values: Tensor, days: slice) -> Tensor:
         """Return (A, days, n) values of some days as (A, rows)."""
-        return values.masked_select(self.has_bar[self.here(days)]).view(len(values), -1)
+        rows, counts = self.rows(days), self.has_bar[self.here(days)].sum(1)
+        day = torch.arange(len(counts), device=counts.device)
+        day = day.repeat_interleave(counts, output_size=rows.stop - rows.start)
+        return values.flatten(1).index_select(1, day * values.shape[2] + self.stock[rows])
 
     def blocks(self, days: slice | None = None) -> list[slice]:
         """Divide days, default all, into blocks."""

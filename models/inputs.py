@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -101,10 +102,21 @@ class TradeInputs:
         Groups stay the same. Relative to the market, a stock's past is at most a third as noisy.
         """
         own, market = x[..., 1 : 1 + _SCALES], x[..., 1 + _SCALES : 1 + 2 * _SCALES]
-        mean, std = (torch.from_numpy(part).to(x.device) for part in (self.mean, self.std))
+        mean, std = self._standardisation_on(x.device)
         level = market * std[_SCALES : 2 * _SCALES] + mean[_SCALES : 2 * _SCALES]
         relative = own + (mean[:_SCALES] - level) / std[:_SCALES]
         return torch.cat((relative, x[..., 1 + _SCALES :]), dim=-1).clamp(-_NETWORK_CLIP, _NETWORK_CLIP)
+
+    @cached_property
+    def _on_devices(self) -> dict[torch.device, tuple[Tensor, Tensor]]:
+        return {}
+
+    def _standardisation_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return `mean` and `std` on a device; copied once, since nothing may be copied within a CUDA graph."""
+        if device not in self._on_devices:
+            parts = torch.from_numpy(self.mean).to(device), torch.from_numpy(self.std).to(device)
+            self._on_devices[device] = parts
+        return self._on_devices[device]
 
 
 def standardisation(blocks: Iterable[Float32Array]) -> tuple[Float32Array, Float32Array]:

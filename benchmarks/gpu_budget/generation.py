@@ -109,8 +109,8 @@ def count_generation(
     with fake_card() as meter, contextlib.ExitStack() as stack:
         meter.name = SET_UP
         env = TradingEnvironment.on(market, config.env, "cuda")
-        on_card = {name: getattr(days, name).to("cuda") for name in ("x", "later")}
-        known = replace(days, tradable=env.account.bars.tradable, **on_card)
+        samples, later = replace(days.samples, x=days.samples.x.to("cuda")), days.later.to("cuda")
+        known = replace(days, tradable=env.account.bars.tradable, samples=samples, later=later)
         for name in ("fit", "evidence"):
             stack.enter_context(_timed(meter, name))
         stack.enter_context(mock.patch.object(TrainingDays, "of", lambda *_: known))
@@ -124,14 +124,14 @@ def count_generation(
         meter.name = "record"
         trainer.run_generation()
         phases = dict(meter.phases) | (_parts_of_update(meter, updates[0]) if updates else {})
-        later = [_lines_of_next(trainer, meter) for _ in range(generations - 1)]
+        following = [_lines_of_next(trainer, meter) for _ in range(generations - 1)]
     faults = [
         f"{name}: the host waits {count} times: {what}"
         for name, phase in phases.items()
         for what, count in phase.waits.items()
         if name.endswith(DAYS) or name == UPDATES
     ]
-    return phases, faults + too_many_kernels(phases) + too_many_waits(phases) + changed_lines(later) + meter.faults
+    return phases, faults + too_many_kernels(phases) + too_many_waits(phases) + changed_lines(following) + meter.faults
 
 
 def too_many_kernels(phases: Mapping[str, Phase]) -> list[str]:

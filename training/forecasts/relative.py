@@ -149,9 +149,11 @@ class RelativeOutcomes:
     def products(self, days: slice, ridge: Tensor, network: Tensor, targets: Sequence[int]) -> Tensor:
         """Return the sums of products of (A, days, n) forecasts of some days and the results at the agents' targets."""
         known = self.is_known[days.start - self.first_day : days.stop - self.first_day]
-        own, other = (relative_to_day(part, known)[:, known] for part in (ridge, network))
-        results = [(self.standardised(days, target) * self.deviation[target])[known] for target in targets]
-        return products(own, other, torch.stack(results))
+        results = torch.stack([self.standardised(days, target) * self.deviation[target] for target in targets])
+        # One wait of the host for all places, instead of one for each mask.
+        places = known.flatten().nonzero()[:, 0]
+        parts = relative_to_day(ridge, known), relative_to_day(network, known), results
+        return products(*(part.flatten(1).index_select(1, places) for part in parts))
 
     def blend(self, sums: Tensor) -> Blend:
         """Blend ridge regressions and networks by the sums of `products` over all training days."""

@@ -7,7 +7,7 @@ so that every training day has an out-of-fold forecast.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -79,9 +79,8 @@ class TrainingDays:
         moments = Moments.of(samples)
         without = [moments.over(fold) for fold, _ in samples.folds]
         within = [moments.over(held) for _, held in samples.folds]
-        for rows in (training, validation):
-            rows.to(env.device)
-        return cls(inputs, samples, moments.over(samples.train_days), without, within, env.bars.tradable, validation)
+        total, samples = moments.over(samples.train_days), replace(samples, x=training.to(env.device))
+        return cls(inputs, samples, total, without, within, env.bars.tradable, validation.to(env.device))
 
     def forecasts(self, by_fold: Tensor, most: int | None = None) -> Forecasts:
         """Return the ridge forecasts of training days, out of fold; none on other days.
