@@ -27,9 +27,7 @@ _CASH_VALUE = ("weights", "opportunity_knots")
 class Updates:
     """Updates the networks of a population; owns what an update reads beside networks, replay and outcomes."""
 
-    def __init__(
-        self, networks: Networks, replay: ReplayBuffer, outcomes: Outcomes, learning: LearningConfig
-    ) -> None:
+    def __init__(self, networks: Networks, replay: ReplayBuffer, outcomes: Outcomes, learning: LearningConfig) -> None:
         """Take what lies on the device for the whole run; `outcomes` reads nothing of the host."""
         self.networks, self.replay, self.outcomes, self.learning = networks, replay, outcomes, learning
         self.graph = CudaGraph("updates")

@@ -203,7 +203,7 @@ def plain_generation(agents: Sequence[PlainAgent], drawn: Drawn, orders: Tensor,
     """Take the updates of a generation, one agent after the other."""
     own, learning = drawn.updates, drawn.size.learning
     for order, row in zip(orders, replayed, strict=True):
-        batch = Batch(own.replay.sample(row), own.x[order.T], own.y[order.T])
+        batch = Batch(own.replay.sample(row), *own.outcomes(order.T))
         for agent in agents:
             agent.update(drawn.cash_value, batch, learning.gradient_accumulation, learning.gamma, learning.tau)
 
