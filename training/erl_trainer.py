@@ -344,6 +344,10 @@ class ERLTrainer:
             }
         return found
 
+    def end_training(self) -> None:
+        """Free what only further generations need: inputs and outcomes of the training days."""
+        del self.days, self.worker, self.rollouts, self.updating
+
     @property
     def seconds(self) -> Sequence[dict[str, float]]:
         """Seconds of the last generations by phase."""

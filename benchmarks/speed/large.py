@@ -81,6 +81,8 @@ def measure(stocks: int, days: int, generations: int) -> Phases:
             record = trainer.run_generation()
             release_free_memory()
         logger.info("          %s", {name: round(value, 1) for name, value in record["seconds"].items()})
+    trainer.end_training()
+    release_free_memory()
     with phases.of("judge"), tempfile.TemporaryDirectory() as folder:
         judge_training(trainer, config, Path(folder), None)
     return phases

@@ -20,6 +20,7 @@ from data.synthetic.built_in import bars_frame, built_in_market, synthetic_marke
 from environment.portfolio import Portfolio
 from models.input_rows import InputRows
 from tests.evaluation.page_case import case
+from training.evaluation import supervised
 from training.evaluation.baselines import CHAMPION, ORACLE, ScoreRule, score_policy
 from training.evaluation.judge import TOO_GOOD, Evaluation
 from training.evaluation.page.write import render
@@ -138,6 +139,27 @@ def test_only_a_column_that_leads_is_taken_for_context() -> None:
 
 
 SMALL = {"days": 1600, "stocks": 6}
+
+
+def test_trees_learn_from_results_drawn_at_random_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    market = built_in_market(SyntheticConfig(kind="momentum", **SMALL), SPLIT, RULES, seed=1)[0]
+    env, train, rows = Portfolio.on(market, RULES), market.splits.train, list[int]()
+    x = BankInputs.fit(market).of(market, np.isfinite(market.close))
+    samples = Samples.of(x, env, train, train.last)
+    count = int((samples.is_known & samples.train_days[:, None]).sum())
+    whole = lightgbm.Dataset
+
+    def counted(data: np.ndarray, label: np.ndarray) -> lightgbm.Dataset:
+        rows.append(len(data))
+        return whole(data, label)
+
+    monkeypatch.setattr(lightgbm, "Dataset", counted)
+    all_rows = supervised.fit_trees(samples, 2).out_of_fold(samples)
+    monkeypatch.setattr(supervised, "_MOST_ROWS", count // 2)
+    half = supervised.fit_trees(samples, 2).out_of_fold(samples)
+    assert rows[0] == count and abs(rows[1] - count / 2) < 0.05 * count
+    some = slice(train.first, train.last + 1)
+    assert np.isfinite(half[some]).all() and not np.array_equal(half[some], all_rows[some])
 
 
 def test_days_that_are_judged_change_nothing() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import math
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -323,3 +325,12 @@ def test_too_little_to_learn_from_is_refused(market: Market) -> None:
     train = replace(market.splits.train, last=market.splits.train.first + 60)
     with pytest.raises(DataError, match="give more training days"):
         tiny_trainer(replace(market, splits=replace(market.splits, train=train)))
+
+
+def test_what_training_days_take_is_free_once_training_has_ended() -> None:
+    trainer = tiny_trainer()
+    (_,) = trainer.run(1)
+    held = [weakref.ref(trainer.days.samples.x.own), weakref.ref(trainer.days.relative.results)]
+    trainer.end_training()
+    gc.collect()
+    assert [own() for own in held] == [None, None]

@@ -140,6 +140,7 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     """Judge the champion, draw the pictures, write the summary and the page."""
     _draw_progress(run, _note(config))  # before judging, which would look like growth
     logger.info("judging the champion against its baselines")
+    trainer.end_training()
     evaluations = judge_training(trainer, config, run.path, scores)
     for split, evaluation in evaluations.items():
         logger.debug("%s\n%s", split, short_table(evaluation))

@@ -38,6 +38,8 @@ _SIGNIFICANCE = 0.05
 _PENALTIES = tuple(10.0**power for power in range(-5, 3))
 """In multiples of the number of rows, for standardised inputs."""
 _ROUNDS, _EARLY_STOPPING = 300, 15
+_MOST_ROWS = 2**21
+"""Results that trees learn from, drawn at random where there are more: LightGBM's folds take some 200 bytes each."""
 _TREES = {
     "objective": "regression",
     "learning_rate": 0.1,
@@ -185,9 +187,12 @@ def fit_ridge(samples: Samples) -> Ridge:
 
 def fit_trees(samples: Samples, target: int) -> Ranker:
     """Boost trees, as many as have the least out-of-fold error; raise DataError where they cannot be fitted."""
+    is_used = samples.is_known & samples.train_days[:, None]
+    drawn = np.random.default_rng(0).random(is_used.shape, dtype=np.float32) < _MOST_ROWS / max(is_used.sum(), 1)
+    is_used &= drawn
 
     def data(days: BoolArray) -> lightgbm.Dataset:
-        known, some = samples.is_known & days[:, None], np.flatnonzero(days)
+        known, some = samples.is_known & drawn & days[:, None], np.flatnonzero(days)
         blocks = samples.x.blocks(slice(int(some[0]), int(some[-1]) + 1))
         rows = np.empty((known.sum(), samples.x.inputs - 1), dtype=np.float32)
         end = 0
@@ -203,8 +208,7 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
 
         return predict
 
-    is_used = samples.is_known & samples.train_days[:, None]
-    row = np.cumsum(is_used).reshape(is_used.shape) - 1
+    row = np.cumsum(is_used, dtype=np.int32).reshape(is_used.shape) - 1
     folds = [(row[is_used & learned[:, None]], row[held][is_used[held]]) for learned, held in samples.folds]
     stop = lightgbm.early_stopping(_EARLY_STOPPING, verbose=False)
     try:
