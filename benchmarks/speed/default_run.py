@@ -37,7 +37,7 @@ PHASES = {
         "utils.memory.clean_up:clean_up",
         "training.run.session:Session.train",
     ),
-    "inputs": tuple(f"models.inputs:TradeInputs.{name}" for name in ("fit", "of", "without")),
+    "inputs": tuple(f"models.inputs:TradeInputs.{name}" for name in ("fit", "blocks", "banks", "forecasts")),
     "forecasts": ("training.forecasts.ridge:TrainingDays.of", f"{TRAINER}.fit_forecasts"),
 }
 """Functions of a phase. Where several are under way, the first phase of the table counts."""

@@ -131,7 +131,8 @@ def test_the_table_of_policies_fits_a_laptop_and_shows_below_that_it_scrolls(
     assert browser.evaluate(f"{POLICIES}.scrollWidth <= {POLICIES}.clientWidth")
     assert browser.evaluate(FADES) == [False, False, "none"]
     browser.open(pages["plain"], 800)
-    before, after, mask = browser.evaluate(FADES)
+    frames = "new Promise(requestAnimationFrame).then(() => new Promise(requestAnimationFrame))"
+    before, after, mask = browser.evaluate(f"{frames}.then(() => {FADES})")
     assert (before, after) == (False, True) and "gradient" in mask
     assert browser.evaluate(f"{POLICIES}.scrollLeft = 1e6; new Promise(requestAnimationFrame).then(() => {FADES})")[
         :2
