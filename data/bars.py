@@ -32,7 +32,7 @@ LARGE_MOVE = 0.5
 LARGEST_RATIO = 5.0
 """Of two prices of a bar; beyond it a digit is in the wrong place, which is known at that day's close."""
 PART_ROWS = 1 << 19
-"""Rows that are held at once; each takes some hundred bytes."""
+"""Rows that are held at once."""
 _HEAD, _SHOWN = 4096, 60
 """Bytes that are read of a file of another kind, and letters that are shown of a line."""
 _EPOCH = date(1970, 1, 1).toordinal()

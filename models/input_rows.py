@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import torch
@@ -133,5 +132,5 @@ class InputRows:
         return slice(days.start - self.days.start, days.stop - self.days.start)
 
     def _joined(self, own: Tensor, shared: Tensor) -> Tensor:
-        pieces: list[Any] = [(shared if is_shared else own)[..., columns] for is_shared, columns in self._pieces]
+        pieces = [(shared if is_shared else own)[..., columns] for is_shared, columns in self._pieces]
         return torch.cat(pieces, dim=-1)

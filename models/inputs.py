@@ -97,7 +97,7 @@ class TradeInputs:
         return x
 
     def for_networks(self, x: Tensor) -> Tensor:
-        """Return what networks see, (days, n, inputs - 1): a stock's own past is relative to the market's.
+        """Return what networks see of (..., inputs), (..., inputs - 1): a stock's own past is relative to the market's.
 
         Groups stay the same. Relative to the market, a stock's past is at most a third as noisy.
         """

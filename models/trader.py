@@ -109,7 +109,7 @@ class Forecasts:
         """Join the forecasts of the best stocks on some of so many days; none on the others."""
         found: dict[str, Tensor] = {}
         for some, part in parts:
-            own = {name: value for name, value in vars(part).items()}
+            own = vars(part)
             if not found:
                 shapes = {name: (len(value), days, *value.shape[2:]) for name, value in own.items()}
                 found = {name: value.new_zeros(shapes[name]) for name, value in own.items()}

@@ -305,7 +305,6 @@ class ERLTrainer:
     def validate_best_agent(self) -> dict[str, float]:
         """Play the champion on the validation windows; nothing is selected by the result."""
         champion = self.champion
-        policy = champion.policy
         rollout = roll_out(
             self.val_env.account,
             champion.traders,
@@ -315,7 +314,7 @@ class ERLTrainer:
             safe_point=self.safe_point,
             label="validate",
             graph=self.val_graph,
-            policy=policy,
+            policy=champion.policy,
         )
         self.champion_score = float(rollout.profit_percent)
         return {"champion": self.champion_score}

@@ -16,7 +16,7 @@ class RolloutGraph:
     """The rollouts of one account, which differ in their inputs only.
 
     The first of a shape is played eagerly, the second captured, see `CudaGraph`. The largest inputs are the forecasts
-    (4 bytes per agent, day and stock).
+    of the best stocks of each day.
     """
 
     def __init__(self, capture: Capture | None = None) -> None:

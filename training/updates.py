@@ -1,6 +1,6 @@
 """The updates of a generation: random rows are drawn beforehand, and a counter on the device finds those of the next.
 
-So an update reads nothing of the host, and is launched as a CUDA graph from its third time on.
+So an update reads nothing of the host, and is launched as a CUDA graph from its second time on.
 """
 
 from collections.abc import Callable

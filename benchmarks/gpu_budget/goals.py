@@ -22,7 +22,7 @@ WIDE = 256
 """Units of a hidden layer."""
 GENERATIONS = 25
 JUDGING_SECONDS = 8.1
-"""Of one core, to judge at full scale; measured on a CPU, which fits rivals, draws intervals and plays."""
+"""Of one core, to judge a run: about what `benchmarks.speed.default_run` shows for judging."""
 GRAPH_MEMORY = 2
 """Factor by which graphs raise the peak memory: their pools hold what is alive within a rollout or an update."""
 

@@ -11,25 +11,22 @@ import argparse
 import json
 import logging
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import torch
 
-from benchmarks.speed.harness import listed_market
+from benchmarks.speed.harness import MemoryGauge, listed_market
 from benchmarks.speed.main_job import machine
 from training.commands.evaluate import judge_training
 from training.run.trainer import build_trainer
 from utils.config.trader import profile_config
-from utils.memory.guard import MB, keep_freed_memory, peak_rss_mb, release_free_memory
+from utils.memory.guard import keep_freed_memory
 
 logger = logging.getLogger("benchmarks.speed.large")
-_POLL_SECONDS = 0.05
 
 
 class Phases:
@@ -39,32 +36,20 @@ class Phases:
         self.wall: dict[str, float] = {}
         self.cpu: dict[str, float] = {}
         self.peak: dict[str, float] = {}
-        self._process = psutil.Process()
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
         """Measure what runs in the block, added to what ran under the name before."""
-        done = threading.Event()
-        watch = threading.Thread(target=self._watch, args=(name, done), daemon=True)
-        watch.start()
-        wall, cpu = time.perf_counter(), time.process_time()
-        try:
-            yield
-        finally:
-            self.wall[name] = self.wall.get(name, 0.0) + time.perf_counter() - wall
-            self.cpu[name] = self.cpu.get(name, 0.0) + time.process_time() - cpu
-            done.set()
-            watch.join()
-            logger.info("%-9s %s", name, self.line(name))
-
-    def _watch(self, name: str, done: threading.Event) -> None:
-        while not done.wait(_POLL_SECONDS):
-            self.peak[name] = max(self.peak.get(name, 0.0), self._process.memory_info().rss / MB)
+        gauge, wall, cpu = MemoryGauge(), time.perf_counter(), time.process_time()
+        yield
+        self.wall[name] = self.wall.get(name, 0.0) + time.perf_counter() - wall
+        self.cpu[name] = self.cpu.get(name, 0.0) + time.process_time() - cpu
+        self.peak[name] = max(self.peak.get(name, 0.0), gauge.peak_mb())
+        logger.info("%-9s %s", name, self.line(name))
 
     def line(self, name: str) -> str:
         """Return the figures of a phase."""
-        peak = self.peak.get(name, 0.0)
-        return f"{self.wall[name]:8.1f} s, {self.cpu[name]:8.1f} CPU s, at most {peak:6,.0f} MiB"
+        return f"{self.wall[name]:8.1f} s, {self.cpu[name]:8.1f} CPU s, at most {self.peak[name]:6,.0f} MiB"
 
 
 def measure(stocks: int, days: int, generations: int) -> Phases:
@@ -79,10 +64,8 @@ def measure(stocks: int, days: int, generations: int) -> Phases:
     for _ in range(generations):
         with phases.of("train"):
             record = trainer.run_generation()
-            release_free_memory()
         logger.info("          %s", {name: round(value, 1) for name, value in record["seconds"].items()})
     trainer.end_training()
-    release_free_memory()
     with phases.of("judge"), tempfile.TemporaryDirectory() as folder:
         judge_training(trainer, config, Path(folder), None)
     return phases
@@ -102,13 +85,13 @@ def main() -> None:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     phases = measure(arguments.stocks, arguments.days, arguments.generations)
-    peak = peak_rss_mb()
+    peak = max(phases.peak.values())
     size = f"{arguments.stocks:,} stocks x {arguments.days:,} days, {arguments.generations} generations"
     seconds = ", ".join(f"{name} {cpu:,.0f}" for name, cpu in phases.cpu.items())
     print(f"{size}: peak {peak:,.0f} MiB, {sum(phases.wall.values()):,.0f} s; CPU seconds {seconds}; {machine()}")
     if arguments.json:
         figures = {"size": size, "machine": machine(), "peak_rss_mb": peak, **vars(phases)}
-        arguments.json.write_text(json.dumps({k: v for k, v in figures.items() if k[0] != "_"}, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ _PENALTIES = tuple(10.0**power for power in range(-5, 3))
 """In multiples of the number of rows, for standardised inputs."""
 _ROUNDS, _EARLY_STOPPING = 300, 15
 _MOST_ROWS = 2**21
-"""Results that trees learn from, drawn at random where there are more: LightGBM's folds take some 200 bytes each."""
+"""Results that trees learn from, drawn at random where there are more: each of LightGBM's folds holds a copy."""
 _TREES = {
     "objective": "regression",
     "learning_rate": 0.1,

@@ -156,7 +156,7 @@ class RelativeOutcomes:
         return products(*(part.flatten(1).index_select(1, places) for part in parts))
 
     def blend(self, sums: Tensor) -> Blend:
-        """Blend ridge regressions and networks by the sums of `products` over all training days."""
+        """Blend ridge regressions and networks by sums of `products` over all training days; ablations replace it."""
         return Blend.of_products(sums)
 
 
