@@ -55,10 +55,14 @@ class MarketSeries:
     """Mean logarithm of the stocks' volatilities."""
 
     @classmethod
-    def of(cls, close: Float32Array) -> Self:
-        """Take the means over the stocks of (days, n) closes; row t depends on closes up to t only."""
+    def of(cls, close: Float32Array, blocks: Sequence[slice] | None = None) -> Self:
+        """Take the means over the stocks of (days, n) closes; row t depends on closes up to t only.
+
+        Args:
+            blocks: of stocks, the order of the sums; default: by the size of `close`.
+        """
         total, moves, volatility, known = np.zeros((4, len(close), 1))
-        for block in stock_blocks(*close.shape):
+        for block in stock_blocks(*close.shape) if blocks is None else blocks:
             own, is_move = log_returns(close[:, block]), has_return(close[:, block])
             total += own.sum(axis=1, keepdims=True)
             moves += is_move.sum(axis=1, keepdims=True)

@@ -60,8 +60,9 @@ class TradeInputs:
     def fit(cls, market: Market, learned: BoolArray) -> Self:
         """Fit responses and standardisation to the (days,) learned days."""
         responses = _responses(market, learned)
-        is_used = learned[:, None] & np.isfinite(market.close)
-        raw = (raw[is_used[:, stocks]] for stocks, raw in _raw(market, responses))
+        days = slice(0, np.flatnonzero(learned)[-1:].sum() + 1)
+        is_used = learned[days, None] & np.isfinite(market.close[days])
+        raw = (raw[is_used[:, stocks]] for stocks, raw in _raw(market, responses, days))
         return cls(*standardisation(raw), responses)
 
     def of(self, market: Market, days: slice = slice(None)) -> Float32Array:
@@ -77,9 +78,9 @@ class TradeInputs:
 
     def banks(self, market: Market, days: slice) -> Blocks:
         """Return likewise the first inputs only, without forecasts of responses."""
-        for stocks, bank in bank_blocks(market):
-            x = np.ones((*bank[days].shape[:2], BANK), dtype=np.float32)
-            x[..., 1:] = self._standardised(bank[days], slice(BANK - 1))
+        for stocks, bank in bank_blocks(market, days):
+            x = np.ones((*bank.shape[:2], BANK), dtype=np.float32)
+            x[..., 1:] = self._standardised(bank, slice(BANK - 1))
             yield stocks, x
 
     def forecasts(self, market: Market, learned: BoolArray, days: slice) -> Blocks:
@@ -144,13 +145,14 @@ def _raw(market: Market, responses: Responses, days: slice = slice(None)) -> Blo
     """Return the inputs before standardisation, one block of stocks by one."""
     close = market.data_array[:, :, CLOSE]
     forecasts = responses.forecasts(close, market.investable_columns, days)
-    for (stocks, bank), (_, forecast) in zip(bank_blocks(market), forecasts, strict=True):
-        yield stocks, np.concatenate((bank[days], forecast), axis=2)
+    for (stocks, bank), (_, forecast) in zip(bank_blocks(market, days), forecasts, strict=True):
+        yield stocks, np.concatenate((bank, forecast), axis=2)
 
 
-def bank_blocks(market: Market) -> Blocks:
-    """Return stocks and their multi-scale banks, one block of stocks by one."""
+def bank_blocks(market: Market, days: slice = slice(None)) -> Blocks:
+    """Return stocks and their multi-scale banks on some days, one block of stocks by one."""
     close = market.close
-    series = MarketSeries.of(close)
-    for stocks in stock_blocks(*close.shape):
-        yield stocks, multi_scale_bank(close[:, stocks], series)
+    blocks, close = stock_blocks(*close.shape), close[: days.stop]
+    series = MarketSeries.of(close, blocks)
+    for stocks in blocks:
+        yield stocks, multi_scale_bank(close[:, stocks], series)[days]

@@ -80,6 +80,8 @@ class Responses:
         Only returns of (days,) `learned` days are read, for impulses, responses, volatilities and trends. The return of
         day t is from the close of t - 1 to the close of t.
         """
+        last = np.flatnonzero(learned)[-1:].sum() + 1
+        close, learned = close[:last], learned[:last]
         shape, context = (len(close), len(investable)), np.setdiff1d(np.arange(close.shape[1]), investable)
         mean, scale = np.zeros((2, close.shape[1]))
         own, is_own = np.empty(shape, order="F"), np.empty(shape, dtype=bool, order="F")
@@ -121,11 +123,14 @@ class Responses:
         Args:
             days: that are forecast.
         """
-        market = self._market(close, investable)
+        blocks = stock_blocks(len(close), len(investable))
+        days = slice(*days.indices(len(close)))
+        close = close[: days.stop]
+        market = self._market(close, investable, blocks)
         context = np.setdiff1d(np.arange(close.shape[1]), investable)
         leaders = self._moves(close, context)[0]
         trends = self._state_trends(_state_columns(leaders, market, self.market_scale))
-        for block in stock_blocks(len(close), len(investable)):
+        for block in blocks:
             columns = investable[block]
             returns, is_move = _one_day_moves(close[:, columns])
             own = _standardised(returns, is_move, self.mean[columns], self.scale[columns])
@@ -146,10 +151,10 @@ class Responses:
         returns, is_move = _one_day_moves(close[:, columns])
         return _standardised(returns, is_move, self.mean[columns], self.scale[columns]), is_move
 
-    def _market(self, close: Float32Array, investable: Int64Array) -> Float64Array:
+    def _market(self, close: Float32Array, investable: Int64Array, blocks: Sequence[slice]) -> Float64Array:
         """Return the (days, 1) mean of the stocks' moves."""
         total, moves = np.zeros((2, len(close), 1))
-        for block in stock_blocks(len(close), len(investable)):
+        for block in blocks:
             own, is_own = self._moves(close, investable[block])
             total += own.sum(axis=1, keepdims=True)
             moves += is_own.sum(axis=1, keepdims=True)
@@ -158,17 +163,16 @@ class Responses:
     def _after_events(self, own: Float64Array, is_own: BoolArray, days: slice) -> Float64Array:
         """Sum the future responses to past own moves, (all days, n): (days, n, 3) log returns."""
         volatility = _volatility(own, is_own)
-        first, last, _ = days.indices(len(own))
-        start = max(0, first - SESSIONS + 1)
-        bins, volatility = _event_bins(own, is_own, volatility[:-1])[start:last], volatility[1 + start : 1 + last]
-        total = np.empty((last - first, own.shape[1], len(EVENT_SESSIONS)))
+        start = max(0, days.start - SESSIONS + 1)
+        bins, volatility = _event_bins(own, is_own, volatility[:-1])[start:], volatility[1 + start :]
+        total = np.empty((days.stop - days.start, own.shape[1], len(EVENT_SESSIONS)))
         for place, sessions in enumerate(EVENT_SESSIONS):
             # Contiguous: strided sums take twice as long.
             answer = np.zeros(bins.shape)
             for age in range(min(SESSIONS, len(bins))):
                 pending = self.event[age : age + sessions].sum(axis=0)
                 answer[age:] += pending[bins[: len(bins) - age]]
-            total[..., place] = (answer * volatility)[first - start :]
+            total[..., place] = (answer * volatility)[days.start - start :]
         return total
 
     def _after_leaders(self, leaders: Float64Array, context: Int64Array, block: slice) -> Float64Array:

@@ -78,6 +78,8 @@ class ERLTrainer:
         self.learning, self.evolution, self.evaluation = learning, evolution, evaluation
         self.log, self.safe_point = log, safe_point
         self.days = TrainingDays.of(market, account)
+        self.results = self.days.samples.results
+        """Of all orders of the training days, see `Samples`."""
         self.worker = RolloutWorker(self.days, account, market.splits.train)
         self.rollouts = PopulationRollouts(partial(self.worker.play, safe_point=safe_point))
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
@@ -344,7 +346,7 @@ class ERLTrainer:
         return found
 
     def end_training(self) -> None:
-        """Free what only further generations need: inputs and outcomes of the training days."""
+        """Free what only further generations need: inputs of the training days; their results stay, to be judged by."""
         del self.days, self.worker, self.rollouts, self.updating
 
     @property

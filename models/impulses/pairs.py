@@ -8,11 +8,12 @@ what the other's own past tells, significantly so among all pairs and half-lives
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from data.bank import Float32Array, Float64Array, exponential_mean
-from models.impulses.terms import Int64Array, autocorrelated_t, bound, ratio
+from models.impulses.terms import BoolArray, Int64Array, autocorrelated_t, bound
 
 HALF_LIVES = (8, 16, 32, 64)
 """Days in which half of a spread decays."""
@@ -37,9 +38,11 @@ def pair_terms(moves: Float64Array) -> tuple[Int64Array, Float64Array]:
     stocks, terms, loadings = moves.shape[1], {}, {}
     least = bound(stocks * (stocks - 1) // 2 * len(HALF_LIVES), _SIGNIFICANCE)
     left, strongest = _surprises(moves), np.full(stocks, least)
-    covariance = _covariance(left)
+    is_learned = (left != 0.0).any(axis=1)
+    known = left[is_learned]
+    products = _products(known)
     for place, half_life in enumerate(HALF_LIVES):
-        t, partner = _best_partners(moves, left, covariance, half_life)
+        t, partner = _best_partners(known, _pasts(moves, half_life, is_learned), products)
         for stock in np.flatnonzero(t > strongest).tolist():
             other = int(partner[stock])
             if abs(_robust_t(moves, left, half_life, stock, other)) > least:
@@ -94,27 +97,55 @@ def _blocks(stocks: int) -> list[tuple[slice, slice]]:
     return [(slice(first, min(first + _ROWS, stocks)), slice(first, stocks)) for first in firsts]
 
 
-def _covariance(left: Float32Array) -> list[Float32Array]:
-    """Return the covariance of (days, n) surprises by block of pairs."""
-    known = (left != 0.0).astype(np.float32)
-    sums = ((left[:, one].T @ left[:, two], known[:, one].T @ known[:, two]) for one, two in _blocks(left.shape[1]))
-    return [ratio(total, count).astype(np.float32) for total, count in sums]
+def _pasts(moves: Float64Array, half_life: float, is_learned: BoolArray) -> Float32Array:
+    """Return the decayed moves of (days, n) before each learned one of (days - 1,) days, as many rows."""
+    past = np.empty((is_learned.sum(), moves.shape[1]), dtype=np.float32)
+    for first in range(0, moves.shape[1], _TOGETHER):
+        some = slice(first, first + _TOGETHER)
+        past[:, some] = exponential_mean(moves[:, some], half_life)[:-1][is_learned]
+    return past
+
+
+@dataclass(frozen=True)
+class _Products:
+    """Of the surprises of a block of pairs."""
+
+    total: Float32Array
+    """Sums of products."""
+    covariance: Float32Array
+
+
+def _products(left: Float32Array) -> list[_Products]:
+    """Return the products of (days, n) surprises by block of pairs."""
+    known, found = (left != 0.0).astype(np.float32), []
+    for one, two in _blocks(left.shape[1]):
+        total = left[:, one].T @ left[:, two]
+        found.append(_Products(total, _ratio(total, known[:, one].T @ known[:, two])))
+    return found
 
 
 def _best_partners(
-    moves: Float64Array, left: Float32Array, covariance: Sequence[Float32Array], half_life: float
+    left: Float32Array, past: Float32Array, products: Sequence[_Products]
 ) -> tuple[Float64Array, Int64Array]:
-    """Return the largest absolute t-statistic of each stock's spreads, (n,), and the partner, given the surprises."""
-    stocks = moves.shape[1]
-    past = np.empty(left.shape, dtype=np.float32)
-    for first in range(0, stocks, _TOGETHER):
-        some = slice(first, first + _TOGETHER)
-        past[:, some] = exponential_mean(moves[:, some], half_life)[:-1]
+    """Return the largest absolute t-statistic of each stock's spreads, (n,), and the partner.
+
+    Args:
+        left: (days, n) surprises.
+        past: (days, n) decayed moves before them.
+    """
+    stocks = left.shape[1]
     own = (past**2).sum(axis=0, dtype=np.float64).astype(np.float32)
-    variance = np.concatenate([np.diag(part) for part in covariance])
+    variance = np.concatenate([np.diag(part.covariance) for part in products])
+    scale = np.float32(np.sqrt((left**2).sum(dtype=np.float64) / max(own.sum(dtype=np.float64), 1e-30)))
+    past = past * scale
+    both, own = left + past, own * scale**2
     best, partner = np.zeros(stocks), np.zeros(stocks, dtype=np.int64)
-    for (one, two), error in zip(_blocks(stocks), covariance, strict=True):
-        t = _spread_t(left, past, own, variance, error, one, two)
+    for (one, two), of_left in zip(_blocks(stocks), products, strict=True):
+        gram = past[:, one].T @ past[:, two]
+        # Products of the sums hold those of each with the other, both ways: one product of matrices instead of two.
+        cross = both[:, one].T @ both[:, two] - of_left.total - gram
+        errors = variance[one, None], variance[two], of_left.covariance
+        t = _spread_t(cross, gram, (own[one, None], own[two]), errors)
         for here, there, part in ((one, two, t), (two, one, t.T)):
             place = part.argmax(axis=1)
             largest = part[np.arange(len(part)), place]
@@ -125,32 +156,28 @@ def _best_partners(
 
 
 def _spread_t(
-    left: Float32Array,
-    past: Float32Array,
-    own: Float32Array,
-    variance: Float32Array,
-    error: Float32Array,
-    one: slice,
-    two: slice,
+    cross: Float32Array, gram: Float32Array, own: Sequence[Float32Array], error: Sequence[Float32Array]
 ) -> Float32Array:
-    """Return the absolute t-statistics of the spreads between stocks and others, given (days, n) surprises and the
-    decayed moves before them.
+    """Return the absolute t-statistics of the spreads between m stocks and k others, (m, k).
 
     Of the other's past only what is orthogonal to a stock's own counts.
 
     Args:
-        own: (n,) sums of squares of the pasts.
-        variance: (n,) of the surprises.
-        error: covariance of the surprises of these pairs.
+        cross: sums of products of each one's surprises and the other's past, both together.
+        gram: sums of products of their pasts.
+        own: (m, 1) and (k,) sums of squares of the pasts.
+        error: (m, 1) and (k,) variances of the surprises, and their covariances.
     """
-    gram = past[:, one].T @ past[:, two]
-    unlike = 1.0 - ratio(gram**2, own[one, None] * own[two]).astype(np.float32)
-    noise = variance[one, None] * own[two] + own[one, None] * variance[two]
-    spread = (noise - 2.0 * error * gram) * unlike
-    cross = left[:, one].T @ past[:, two] + past[:, one].T @ left[:, two]
-    t: Float32Array = np.abs(ratio(cross, np.sqrt(np.maximum(spread, 0.0)))).astype(np.float32)
+    unlike = 1.0 - _ratio(gram**2, own[0] * own[1])
+    noise = error[0] * own[1] + own[0] * error[1]
+    spread = (noise - 2.0 * error[2] * gram) * unlike
+    t = np.abs(_ratio(cross, np.sqrt(np.maximum(spread, 0.0))))
     np.fill_diagonal(t, 0.0)
     return t
+
+
+def _ratio(numerator: Float32Array, denominator: Float32Array) -> Float32Array:
+    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0.0)
 
 
 def _robust_t(moves: Float64Array, left: Float32Array, half_life: int, first: int, second: int) -> float:

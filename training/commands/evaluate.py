@@ -20,6 +20,7 @@ from training.evaluation.holdout import Look, add_look, champions_looked_at, loc
 from training.evaluation.judge import Evaluation, Split
 from training.evaluation.play import EvaluationSetup, play_all
 from training.evaluation.supervised import TUNING_WINDOWS, fit_supervised
+from training.forecasts.samples import Float32Array
 from training.run.saved import SavedRun, open_saved_run
 from training.sweep.space import trials_beside
 from utils.config.trader import Config, EvaluationConfig
@@ -118,7 +119,7 @@ def judge_training(
     The built-in market can be generated anew, so a look at its holdout costs nothing.
     """
     run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, trainer.champion)
-    rules = baseline_rules(run, trainer.val_env.account, config.evaluation)
+    rules = baseline_rules(run, trainer.val_env.account, config.evaluation, trainer.results)
     command = _command(EvaluateArguments(run=path.name, runs_dir=path.parent))
     splits: tuple[Split, ...] = ("validation",) if scores is None else ("validation", "holdout")
     evaluations: dict[Split, Evaluation] = {}
@@ -128,12 +129,19 @@ def judge_training(
     return evaluations
 
 
-def baseline_rules(run: SavedRun, env: Portfolio, judging: EvaluationConfig) -> dict[str, ScoreRule]:
+def baseline_rules(
+    run: SavedRun, env: Portfolio, judging: EvaluationConfig, results: Float32Array | None = None
+) -> dict[str, ScoreRule]:
     """Return the rules that a run's champion is compared with: supervised, simple, and on the built-in market planted.
 
     Supervised baselines are fitted to the training days, unless they are left out.
+
+    Args:
+        results: of orders of the training days, see `Samples`, where they were computed before.
     """
-    learned = fit_supervised(run.market, env, refit_days=judging.rival_refit) if judging.rivals == "learned" else {}
+    learned = {}
+    if judging.rivals == "learned":
+        learned = fit_supervised(run.market, env, refit_days=judging.rival_refit, results=results)
     rules = {**{name: one.rule for name, one in learned.items()}, **simple_rules(run.market)}
     if run.planted_scores is None:
         return rules

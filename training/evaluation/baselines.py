@@ -39,7 +39,7 @@ _YEAR, _MONTH = 252, 21
 _NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score")
 _TINY = 1e-6
 """Share by which each order of a day is smaller than the next better one."""
-_VOLATILITY_DAYS = 60
+VOLATILITY_DAYS = 60
 _MARGIN = 2.0
 """Standard errors by which a setting must be better: windows overlap, and the best of many is biased upwards."""
 _COEFFICIENTS = (MAX_COEFFICIENT, 7.0, 5.0)
@@ -93,14 +93,18 @@ def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[
     }
 
 
-def score_policy(rules: ScoreRule | Sequence[ScoreRule], device: torch.device) -> Policy:
+def score_policy(rules: ScoreRule | Sequence[ScoreRule], device: torch.device, days: slice = slice(None)) -> Policy:
     """Return the policy that every day orders by a rule, as many of the candidates as may be bought.
 
     Several rules play as many lanes each, rule by rule.
+
+    Args:
+        days: on which it may be asked; scores of others take no memory.
     """
     rules = [rules] if isinstance(rules, ScoreRule) else rules
-    scores = {id(rule.scores): rule.scores for rule in rules}
+    scores = {id(rule.scores): rule.scores[days] for rule in rules}
     tables = torch.from_numpy(np.nan_to_num(np.stack([*scores.values()]), copy=False, nan=-np.inf)).to(device)
+    first = days.start or 0
     place = torch.tensor([[*scores].index(id(rule.scores)) for rule in rules], device=device)
     numbers = [[getattr(rule, name) for name in _NUMBERS] for rule in rules]
     columns = torch.tensor(numbers, dtype=torch.float64, device=device)
@@ -108,7 +112,7 @@ def score_policy(rules: ScoreRule | Sequence[ScoreRule], device: torch.device) -
 
     def act(env: Portfolio, step: int) -> Tensor:
         of_rule = len(env.day) // len(rules)
-        score = tables[place.repeat_interleave(of_rule), env.day]
+        score = tables[place.repeat_interleave(of_rule), env.day - first]
         lanes = columns.repeat_interleave(of_rule, dim=0)
         threshold, largest, target, price, full = lanes[..., None].unbind(1)
         if has_price:
@@ -152,7 +156,8 @@ def tune_rule(env: Portfolio, scores: Array, threshold: float, starts: Tensor) -
     ]
     for settings in steps:
         rules = [rule, *(replace(rule, **values) for values in settings)]
-        summary, _ = play(env, score_policy(rules, starts.device), starts.repeat(len(rules)))
+        policy = score_policy(rules, starts.device, slice(first, last))
+        summary, _ = play(env, policy, starts.repeat(len(rules)))
         fitness = summary.fitness.view(len(rules), -1)
         best = int(fitness.mean(1).argmax())
         gain = fitness[best] - fitness[0]
@@ -203,7 +208,7 @@ def held_equity(
 def inverse_volatility(close: NDArray[np.float32]) -> Array:
     """Return one over the deviation of the last 60 daily log returns of (days, n) closes; NaN where it is not known."""
     returns = pd.DataFrame(np.log(close.astype(np.float64))).diff()
-    spread = returns.rolling(_VOLATILITY_DAYS, min_periods=_VOLATILITY_DAYS // 2).std().to_numpy()
+    spread = returns.rolling(VOLATILITY_DAYS, min_periods=VOLATILITY_DAYS // 2).std().to_numpy()
     inverse: Array = np.divide(1.0, spread, out=np.full(spread.shape, np.nan), where=spread > 0)
     return inverse
 

@@ -27,6 +27,7 @@ from training.evaluation.baselines import (
     EQUAL_RISK,
     HOLD,
     RANDOM,
+    VOLATILITY_DAYS,
     ScoreRule,
     held_equity,
     inverse_volatility,
@@ -105,6 +106,12 @@ class EvaluationSetup:
     """(days,) closes of the user's benchmark, known on all days of the windows."""
 
     @property
+    def judged(self) -> slice:
+        """Return the days from the first to the last on which a window is played."""
+        first, last = torch.stack(self.starts.aminmax()).tolist()
+        return slice(first, last + self.env.rules.episode_steps)
+
+    @property
     def days(self) -> npt.NDArray[np.int64]:
         """Return the (W, D + 1) day indices of the windows."""
         return np.asarray(self.starts.cpu().numpy()[:, None] + np.arange(self.env.rules.episode_steps + 1))
@@ -154,7 +161,7 @@ def play_rules(setup: EvaluationSetup, rules: Mapping[str, ScoreRule]) -> dict[s
     """Play rules, side by side, under the agents' limits and costs."""
     if not rules:
         return {}
-    policy = score_policy([*rules.values()], setup.starts.device)
+    policy = score_policy([*rules.values()], setup.starts.device, setup.judged)
     curves = _play_days(setup, len(rules), lambda step: setup.env.step(policy(setup.env, step)))
     return {name: curves.each(itemgetter(slice(place, place + 1))) for place, name in enumerate(rules)}
 
@@ -238,21 +245,29 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
     benchmark is held from close to close without costs: an index itself is not traded.
     """
     market, rules, starts, days = setup.market, setup.env.rules, setup.starts.tolist(), setup.days
-    hold = partial(held_equity, market.close, market.data_array[:, market.investable_columns, OPEN], rules=rules)
+    close = market.close
+    hold = partial(held_equity, close, market.data_array[:, market.investable_columns, OPEN], rules=rules)
     steps, capital, each = rules.episode_steps, rules.initial_capital, np.ones((2, len(starts)))
-    weights = np.nan_to_num(inverse_volatility(market.close))
     parts = hold(starts[0], len(starts) * steps)[days - starts[0]]
     once = np.zeros_like(each)
     once[0, 0] = once[1, -1] = 1
     found = {
         EQUAL: _held(rules, np.stack([hold(start, steps) for start in starts]), each),
         HOLD: _held(rules, capital * parts / parts[:, :1], once),
-        EQUAL_RISK: _held(rules, np.stack([hold(start, steps, weights=weights[start]) for start in starts]), each),
+        EQUAL_RISK: _held(
+            rules, np.stack([hold(start, steps, weights=_equal_risk(close, start)) for start in starts]), each
+        ),
     }
     if setup.benchmark is not None:
-        close = setup.benchmark[days]
-        found[BENCHMARK] = _held(rules, capital * close / close[:, :1], 0 * each)
+        level = setup.benchmark[days]
+        found[BENCHMARK] = _held(rules, capital * level / level[:, :1], 0 * each)
     return found
+
+
+def _equal_risk(close: npt.NDArray[np.float32], day: int) -> Array:
+    """Return the (n,) shares of equal risk at a day's close, up to a factor; 0 where the volatility is not known."""
+    shares: Array = np.nan_to_num(inverse_volatility(close[max(0, day - VOLATILITY_DAYS) : day + 1])[-1])
+    return shares
 
 
 def _held(rules: EnvironmentConfig, equity: Array, legs: Array) -> EquityCurves:
@@ -293,8 +308,8 @@ def play_all(
     generator: torch.Generator,
 ) -> PlayedPolicies:
     """Play the champion and all baselines, and again under other costs."""
-    first, rules = int(setup.starts[0]), setup.env.rules
-    judged = slice(first, first + len(setup.starts) * rules.episode_steps)
+    judged, rules = setup.judged, setup.env.rules
+    first, days = judged.start, judged.stop - judged.start
     forecasts = agent.forecasts(setup.market, days=judged)
     fewer, rivals = min(random_selections, _RANDOM_AT_COST), len(score_rules)
     accounts = 1 + 2 * random_selections + rivals + len(COSTS_BPS) * (1 + fewer + rivals)
@@ -324,10 +339,10 @@ def play_all(
         shifted,
         known_share(plan, rules),
         {
-            CHAMPION: agent_scores(forecasts, first, judged.stop - first),
+            CHAMPION: agent_scores(forecasts, first, days),
             **{name: rule.scores[judged] for name, rule in score_rules.items()},
         },
-        trade_results(setup.env.bars, rules, first, judged.stop - first),
+        trade_results(setup.env.bars, rules, first, days),
     )
 
 

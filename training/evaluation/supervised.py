@@ -79,7 +79,8 @@ class BankInputs:
     def fit(cls, market: Market) -> Self:
         """Standardise the bank, without context terms, on a market's training days."""
         days = slice(market.splits.train.first, market.splits.train.last + 1)
-        raw = (bank[days][np.isfinite(market.close[days, stocks])] for stocks, bank in bank_blocks(market))
+        has_bar = np.isfinite(market.close[days])
+        raw = (bank[has_bar[:, stocks]] for stocks, bank in bank_blocks(market, days))
         box_std = _context_boxes(market)[days].std(axis=0, dtype=np.float64)
         return cls(*standardisation(raw), np.where(box_std > 0, box_std, 1.0).astype(np.float32))
 
@@ -245,10 +246,13 @@ class SupervisedBaseline:
         return replace(self.rule, scores=scores_of(self.model, self.inputs.of(market, np.isfinite(market.close))))
 
 
-def fit_supervised(market: Market, env: Portfolio, *, refit_days: int = 0) -> dict[str, SupervisedBaseline]:
+def fit_supervised(
+    market: Market, env: Portfolio, *, refit_days: int = 0, results: Float32Array | None = None
+) -> dict[str, SupervisedBaseline]:
     """Fit ridge regression and LightGBM to the training days of an environment's market.
 
     Args:
+        results: of orders of the training days, see `Samples`, where they were computed before.
         refit_days: sessions after which the models behind a baseline's own scores are refitted beyond the training
             days, to all results known by then; 0 fits once.
 
@@ -259,7 +263,8 @@ def fit_supervised(market: Market, env: Portfolio, *, refit_days: int = 0) -> di
         inputs = BankInputs.fit(market)
         last = len(market.dates) - 1 if refit_days else market.splits.train.last
         bars = env.bars.tradable.cpu().numpy()
-        samples = Samples.of(inputs.of(market, bars), env, market.splits.train, last)
+        results = None if refit_days else results
+        samples = Samples.of(inputs.of(market, bars), env, market.splits.train, last, results)
         samples.require_enough()
         inputs, samples, ridge = with_context(market, inputs, samples)
     except DataError as error:

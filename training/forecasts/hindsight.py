@@ -6,6 +6,7 @@ with far less noise than from the few orders of one account. The environment its
 days only.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -22,7 +23,13 @@ _STAKE_PERCENT = 0.001
 """Small enough that no order is ever cut to the available cash or to a share of the day's volume."""
 
 
-def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day: int) -> Tensor:
+def order_results(
+    bars: Bars,
+    rules: EnvironmentConfig,
+    first_day: int,
+    last_day: int,
+    target_percents: Sequence[float] = TARGET_PERCENTS,
+) -> Tensor:
     """Place every possible order of days first_day..last_day in an account that can pay for all of them.
 
     A result is known where the longest possible trade ends by `last_day`. Orders for stocks without a bar that day
@@ -30,10 +37,10 @@ def order_results(bars: Bars, rules: EnvironmentConfig, first_day: int, last_day
     volume cap. No cap cuts these orders: results are proportional to size, and so hold for any size.
 
     Returns:
-        (targets, days, stocks) float32 results of the largest orders at each of `TARGET_PERCENTS`, percent of the
-        initial capital; NaN where not known.
+        (targets, days, stocks) float32 results of the largest orders at each target, percent of the initial capital;
+        NaN where not known.
     """
-    targets = torch.tensor(TARGET_PERCENTS, device=bars.quotes.device)
+    targets = torch.tensor(target_percents, device=bars.quotes.device)
     affordable = replace(
         rules,
         stake_percent=_STAKE_PERCENT,

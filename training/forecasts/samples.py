@@ -36,11 +36,16 @@ class Samples:
     """Sessions until the result of every order is known."""
 
     @classmethod
-    def of(cls, x: InputRows, env: Portfolio, train: Span, last: int) -> Self:
-        """Take the results of all orders of the days from the first training day to `last`, as an environment gives."""
-        known = order_results(env.bars, env.rules, train.first, last).cpu().numpy()
-        results = np.full((len(known), *env.bars.tradable.shape), np.nan, dtype=np.float32)
-        results[:, train.first : last + 1] = known
+    def of(cls, x: InputRows, env: Portfolio, train: Span, last: int, results: Float32Array | None = None) -> Self:
+        """Take the results of all orders of the days from the first training day to `last`, as an environment gives.
+
+        Args:
+            results: where they were computed before.
+        """
+        if results is None:
+            known = order_results(env.bars, env.rules, train.first, last).cpu().numpy()
+            results = np.full((len(known), *env.bars.tradable.shape), np.nan, dtype=np.float32)
+            results[:, train.first : last + 1] = known
         return cls(x, results, train, env.slots // env.orders_per_day)
 
     @cached_property

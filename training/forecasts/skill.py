@@ -12,6 +12,7 @@ from environment.orders import Orders
 from models.trader import Forecasts
 from training.forecasts.hindsight import order_results
 from utils.config.trader import EnvironmentConfig
+from utils.spaces import MAX_TARGET_PERCENT
 from utils.statistics import MeanTest, mean_test
 
 Array = npt.NDArray[np.float64]
@@ -47,7 +48,7 @@ def trade_results(bars: Bars, rules: EnvironmentConfig, first_day: int, days: in
 
     A result is known where the longest possible trade ends by the day after the last of them.
     """
-    results = order_results(bars, rules, first_day, first_day + days)[-1, :days]
+    results = order_results(bars, rules, first_day, first_day + days, [MAX_TARGET_PERCENT])[0, :days]
     return np.asarray(results.double().cpu().numpy())
 
 
