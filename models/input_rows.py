@@ -115,12 +115,18 @@ class InputRows:
         shape = (*values.shape[:-1], *bars.shape)
         return values.new_full(shape, fill).masked_scatter_(bars, values)
 
-    def compact(self, values: Tensor, days: slice) -> Tensor:
-        """Return (A, days, n) values of some days as (A, rows)."""
+    def mean(self, values: Tensor, days: slice) -> Tensor:
+        """Return the means over the stocks of each day of (A, rows) values, (A, days)."""
+        return self.spread(values, days).sum(-1) / self.has_bar[self.here(days)].sum(1).clamp(min=1)
+
+    def of_day(self, values: Tensor, days: slice) -> Tensor:
+        """Return the (A, rows) values of the day of each row, from (A, days)."""
         rows, counts = self.rows(days), self.has_bar[self.here(days)].sum(1)
-        day = torch.arange(len(counts), device=counts.device)
-        day = day.repeat_interleave(counts, output_size=rows.stop - rows.start)
-        return values.flatten(1).index_select(1, day * values.shape[2] + self.stock[rows])
+        return values.repeat_interleave(counts, dim=1, output_size=rows.stop - rows.start)
+
+    def relative(self, values: Tensor, days: slice) -> Tensor:
+        """Return (A, rows) values less their mean over the stocks of the day."""
+        return values - self.of_day(self.mean(values, days), days)
 
     def blocks(self, days: slice | None = None) -> list[slice]:
         """Divide days, default all, into blocks."""

@@ -70,8 +70,8 @@ class Perceptrons:
         stack = self.flat.shape[:-1]
         hidden = x.expand(*stack, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
         w1, b1, w2, b2, w3, b3 = replace(self, flat=self.flat.view(-1, self.flat.shape[-1])).parts
-        hidden = functional.silu(torch.baddbmm(b1, hidden, w1))
-        hidden = functional.silu(torch.baddbmm(b2, hidden, w2))
+        hidden = _silu(torch.baddbmm(b1, hidden, w1))
+        hidden = _silu(torch.baddbmm(b2, hidden, w2))
         return torch.baddbmm(b3, hidden, w3).view(*stack, x.shape[-2], -1)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
@@ -100,6 +100,15 @@ class Perceptrons:
             hidden = functional.silu(torch.addmm(b2, hidden, w2), inplace=True)
             out.copy_(torch.addmm(b3, hidden, w3)[:, 0])
         return found
+
+
+def _silu(x: Tensor) -> Tensor:
+    """Return x * sigmoid(x), where no gradient is taken with the same bits however many agents there are.
+
+    On a CPU the last bits of torch's own depend on the place in memory: vectors of numbers and those that are left over
+    take different paths.
+    """
+    return functional.silu(x) if x.requires_grad or x.is_cuda else x / (1.0 + torch.exp(-x))
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,15 @@ def outcomes() -> RelativeOutcomes:
 
 def dense_y(found: RelativeOutcomes) -> Tensor:
     """The (training days, n, targets) results in standard deviations."""
-    first, last = market().splits.train.first, market().splits.train.last
-    return torch.stack([found.standardised(slice(first, last + 1), t) for t in range(len(found.results))], dim=2)
+    parts = [found.relative(found.learned, t) / found.deviation[t] for t in range(len(found.results))]
+    y = torch.zeros(*found.x.has_bar.shape, len(parts))
+    y[is_known(found)] = torch.stack(parts, dim=1)
+    return y
+
+
+def is_known(found: RelativeOutcomes) -> Tensor:
+    """Which (training days, n) orders have a known result."""
+    return found.x.has_bar & (torch.arange(len(found.x.has_bar)) < found.learned.stop - found.learned.start)[:, None]
 
 
 def day_and_stock(found: RelativeOutcomes, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,20 +70,20 @@ def day_and_stock(found: RelativeOutcomes, rows: Tensor) -> tuple[Tensor, Tensor
 def test_outcomes_are_those_of_each_day_less_their_mean() -> None:
     samples, found = days().samples, outcomes()
     first, y = samples.train.first, dense_y(outcomes())
-    assert found.first_day == first and len(y) == samples.train.days
+    assert found.learned.start == found.x.days.start == first and len(y) == samples.train.days
     days_with_results = 0
     for day in range(samples.train.days):
         known = np.isfinite(samples.results[0, first + day]) & samples.train_days[first + day]
-        assert found.is_known[day].tolist() == known.tolist()
-        assert not bool(y[day, ~found.is_known[day]].any())
+        assert is_known(found)[day].tolist() == known.tolist()
+        assert not bool(y[day, ~is_known(found)[day]].any())
         if known.any():
             results = samples.results[:, first + day, known].astype(np.float64)
             relative = (results - results.mean(axis=1, keepdims=True)).T / found.deviation.numpy()
-            np.testing.assert_allclose(y[day, found.is_known[day]], relative, rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(y[day, is_known(found)[day]], relative, rtol=1e-3, atol=1e-4)
             assert float(y[day].sum(0).abs().max()) < 1e-3
             days_with_results += 1
     assert days_with_results > 100
-    np.testing.assert_allclose(y[found.is_known].square().mean(0), 1.0, rtol=1e-3)
+    np.testing.assert_allclose(y[is_known(found)].square().mean(0), 1.0, rtol=1e-3)
 
 
 def test_rows_of_a_fold_overlap_neither_it_nor_what_surrounds_it() -> None:
@@ -86,16 +93,16 @@ def test_rows_of_a_fold_overlap_neither_it_nor_what_surrounds_it() -> None:
     assert drawn.shape == (20_000, len(samples.folds)) and len(found.held) == len(samples.folds) > 2
     covered = np.zeros(samples.train.days, dtype=np.bool_)
     for fold, own in enumerate(found.held):
-        rows, held = drawn[:, fold], slice(own.start - found.first_day, own.stop - found.first_day)
+        rows, held = drawn[:, fold], slice(own.start - found.x.days.start, own.stop - found.x.days.start)
         day, stock = day_and_stock(found, rows)
-        assert bool(found.is_known[day, stock].all())
+        assert bool(is_known(found)[day, stock].all())
         before, after = day < held.start, day >= held.stop
         assert bool((before | after).all())
         assert bool((day[before] + samples.longest < held.start).all())
         assert bool((day[after] >= held.stop + samples.longest).all())
         allowed = {
             (d, s)
-            for d, s in found.is_known.nonzero().tolist()
+            for d, s in is_known(found).nonzero().tolist()
             if d + samples.longest < held.start or d >= held.stop + samples.longest
         }
         assert len(set(rows.tolist())) > 0.99 * len(allowed)  # all that may be are drawn
@@ -148,7 +155,12 @@ def test_each_day_is_judged_by_the_network_of_its_fold() -> None:
     found, targets = outcomes(), [2, 0]
     values = 1.0 + torch.rand(2, 5, len(found.results), generator=seeded(3))
     networks = constants(values)
-    expected, tradable = found.out_of_fold(found.x.days, networks, targets), found.x.has_bar
+    tradable = found.x.has_bar
+
+    def expectations(own: slice, networks: Perceptrons) -> Tensor:
+        return found.x.spread(found.out_of_fold(own, networks, targets), own)
+
+    expected = expectations(found.x.days, networks)
     seen = days().inputs.for_networks(torch.from_numpy(found.x.dense(found.x.days)))
     assert expected.shape == (2, *tradable.shape)
     for fold, own in enumerate(found.held):
@@ -158,7 +170,7 @@ def test_each_day_is_judged_by_the_network_of_its_fold() -> None:
                 1, torch.tensor([fold]), part[:, fold : fold + 1]
             )
         )
-        assert torch.equal(found.out_of_fold(own, alone, targets), expected[:, held])
+        assert torch.equal(expectations(own, alone), expected[:, held])
         for agent, target in enumerate(targets):
             by_hand = networks(seen[held].flatten(0, 1))[agent, fold][:, target].view(-1, seen.shape[1])
             by_hand = by_hand * found.deviation[target]
@@ -281,7 +293,7 @@ def test_blends_of_agents_do_not_mix() -> None:
 
 def test_without_networks_ridge_regression_is_all() -> None:
     blend = Blend.of_ridge(3)
-    own, other = torch.randn(2, 3, 4, 5, generator=seeded())
+    own, other = torch.randn(2, 3, 20, generator=seeded())
     assert torch.equal(blend.selection(own, other), own)
 
 
@@ -290,13 +302,18 @@ def test_what_networks_foresee_of_known_orders_gets_its_weight() -> None:
     found, targets = outcomes(), [1, 2]
     network = (dense_y(found) * found.deviation)[:, :, targets].permute(2, 0, 1) / 3
     # What is expected of orders of which nothing is known is not looked at, nor is the level of a day.
-    network = torch.where(found.is_known, network, 50.0) + torch.randn(2, network.shape[1], 1, generator=seeded(1))
+    network = torch.where(is_known(found), network, 50.0) + torch.randn(2, network.shape[1], 1, generator=seeded(1))
     ridge = torch.randn(network.shape, generator=seeded(2))
-    blend = found.blend(found.products(found.x.days, ridge, network, targets))
+
+    def blended(targets: list[int]) -> Blend:
+        parts = (found.x.relative(part[:, found.x.has_bar], found.x.days) for part in (ridge, network))
+        return found.blend(found.products(found.x.days, *parts, targets))
+
+    blend = blended(targets)
     torch.testing.assert_close(blend.network, torch.full((2,), 3.0, dtype=torch.float64), rtol=1e-3, atol=0)
     torch.testing.assert_close(blend.ridge, torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-3)
     torch.testing.assert_close(blend.explained[:, 1], torch.ones(2, dtype=torch.float64), rtol=0, atol=1e-3)
-    swapped = found.blend(found.products(found.x.days, ridge, network, targets[::-1]))
+    swapped = blended(targets[::-1])
     assert bool((swapped.explained[:, 1] < 0.999).all())
 
 
@@ -307,10 +324,10 @@ def test_a_day_keeps_the_mean_that_ridge_regression_expects() -> None:
     blocks, _ = days().blended(by_fold, networks, targets)
     forecasts = [days().joined(found).expected for found in (blocks, days().out_of_fold(by_fold))]
     train = slice(market().splits.train.first, market().splits.train.last + 1)
-    is_known = forecasts[0].isfinite()
-    assert torch.equal(is_known[:, train], days().tradable[train].expand(2, -1, -1))
-    assert int(is_known.sum()) == int(is_known[:, train].sum())
-    pairs = (torch.where(is_known, part, 0.0).sum(-1) for part in forecasts)
+    has_forecast = forecasts[0].isfinite()
+    assert torch.equal(has_forecast[:, train], days().tradable[train].expand(2, -1, -1))
+    assert int(has_forecast.sum()) == int(has_forecast[:, train].sum())
+    pairs = (torch.where(has_forecast, part, 0.0).sum(-1) for part in forecasts)
     torch.testing.assert_close(*pairs, rtol=1e-4, atol=1e-3)
 
 

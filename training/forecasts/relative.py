@@ -16,7 +16,7 @@ from torch import Tensor
 from models.input_rows import InputRows
 from models.inputs import TradeInputs
 from models.networks import Perceptrons
-from models.trader import day_mean, relative_to_day
+from models.trader import day_mean
 from training.forecasts.samples import BoolArray, Samples
 
 
@@ -61,9 +61,8 @@ class Blend:
         return cls(one, 0 * one, torch.zeros(agents, 2, dtype=torch.float64))
 
     def selection(self, ridge: Tensor, network: Tensor) -> Tensor:
-        """Blend (A, ...) forecasts of ridge regressions and networks, float32."""
-        shape = (-1, *[1] * (ridge.dim() - 1))
-        return self.ridge.float().view(shape) * ridge + self.network.float().view(shape) * network
+        """Blend (A, rows) forecasts of ridge regressions and networks, float32."""
+        return self.ridge.float()[:, None] * ridge + self.network.float()[:, None] * network
 
 
 def products(ridge: Tensor, network: Tensor, results: Tensor) -> Tensor:
@@ -84,9 +83,8 @@ class RelativeOutcomes:
     """(targets, training days, 1) of the known results of a day."""
     deviation: Tensor
     """(targets,) standard deviations of results less their mean."""
-    is_known: Tensor
-    """(training days, n) bool"""
-    first_day: int
+    learned: slice
+    """Days whose results are known: all but the last of the training days."""
     held: list[slice]
     """Days of each fold."""
     folds: list[tuple[range, range]]
@@ -99,12 +97,12 @@ class RelativeOutcomes:
         known = torch.from_numpy(samples.is_known & samples.train_days[:, None])[days].to(device)
         results = torch.from_numpy(samples.results[:, days]).to(device)
         mean = torch.stack([day_mean(torch.where(known, own, 0.0), known) for own in results])
+        learned = slice(days.start, days.start + int(samples.train_days[days].sum()))
         square = [torch.where(known, own - level, 0.0).square().sum() for own, level in zip(results, mean, strict=True)]
         deviation = (torch.stack(square) / known.sum()).sqrt().clamp(min=1e-6)
-        bars = x.has_bar[x.here(days)][torch.from_numpy(samples.train_days[days]).to(device)]
-        assert torch.equal(known[torch.from_numpy(samples.train_days[days]).to(device)], bars)
-        folds = [_rows_around(x, learned, held) for learned, held in samples.folds]
-        return cls(x, inputs, results, mean, deviation, known, days.start, [own for _, own in samples.folds], folds)
+        assert torch.equal(known[x.here(learned)], x.has_bar[x.here(learned)])
+        folds = [_rows_around(x, fitted, held) for fitted, held in samples.folds]
+        return cls(x, inputs, results, mean, deviation, learned, [own for _, own in samples.folds], folds)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw training rows for each fold: (count, folds)."""
@@ -122,14 +120,13 @@ class RelativeOutcomes:
         y = relative / self.deviation.view(-1, *[1] * rows.dim())
         return self.inputs.for_networks(x), y.movedim(0, -1).contiguous()
 
-    def standardised(self, days: slice, target: int) -> Tensor:
-        """Return the results of some days at a target in standard deviations, (days, n), 0 where not known."""
-        here = slice(days.start - self.first_day, days.stop - self.first_day)
-        relative = self.results[target, here] - self.mean[target, here]
-        return torch.where(self.is_known[here], relative, 0.0) / self.deviation[target]
+    def relative(self, days: slice, target: int) -> Tensor:
+        """Return the results of some learned days at a target, (rows,) percent of the initial capital."""
+        here = self.x.here(days)
+        return (self.results[target, here] - self.mean[target, here])[self.x.has_bar[here]]
 
     def out_of_fold(self, days: slice, reward: Perceptrons, targets: Sequence[int]) -> Tensor:
-        """Return the out-of-fold forecasts of (A, folds) networks for some training days: (A, days, n).
+        """Return the out-of-fold forecasts of (A, folds) networks for some training days: (A, rows).
 
         Percent of the initial capital, relative to the day's mean, of orders at the agents' targets.
         """
@@ -144,16 +141,14 @@ class RelativeOutcomes:
                     (agent, fold), target, seen
                 )
         expected *= self.deviation[list(targets), None]
-        return relative_to_day(self.x.spread(expected, days), self.x.has_bar[self.x.here(days)])
+        return self.x.relative(expected, days)
 
     def products(self, days: slice, ridge: Tensor, network: Tensor, targets: Sequence[int]) -> Tensor:
-        """Return the sums of products of (A, days, n) forecasts of some days and the results at the agents' targets."""
-        known = self.is_known[days.start - self.first_day : days.stop - self.first_day]
-        results = torch.stack([self.standardised(days, target) * self.deviation[target] for target in targets])
-        # One wait of the host for all places, instead of one for each mask.
-        places = known.flatten().nonzero()[:, 0]
-        parts = relative_to_day(ridge, known), relative_to_day(network, known), results
-        return products(*(part.flatten(1).index_select(1, places) for part in parts))
+        """Return the sums of products of (A, rows) relative forecasts of some days and the results at the targets."""
+        known = overlap(self.learned, days)
+        results = {target: self.relative(known, target) for target in sorted({*targets})}
+        y = torch.stack([results[target] for target in targets])
+        return products(ridge[:, : y.shape[1]], network[:, : y.shape[1]], y)
 
     def blend(self, sums: Tensor) -> Blend:
         """Blend ridge regressions and networks by sums of `products` over all training days; ablations replace it."""

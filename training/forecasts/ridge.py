@@ -21,7 +21,7 @@ from models.genome import TARGET, VALUE_WEIGHT
 from models.input_rows import InputRows
 from models.inputs import BANK, GROUP_OF_INPUT, GROUPS, INPUTS, SHARED, TradeInputs
 from models.networks import Perceptrons
-from models.trader import Forecasts, Traders, day_mean, relative_to_day
+from models.trader import Forecasts, Traders
 from training.forecasts.relative import Blend, RelativeOutcomes, overlap
 from training.forecasts.samples import Float64Array, Moments, Samples, Sums
 from training.forecasts.skill import information_coefficients, overlapping_mean_test
@@ -109,18 +109,23 @@ class TrainingDays:
         """
         relative, rows = self.relative, self.samples.x
         network = relative.results.new_empty(len(targets), rows.first[-1])
+        level = network.new_empty(len(targets), len(rows.has_bar))
         sums = torch.zeros(())
         for days in rows.blocks():
-            own = relative.out_of_fold(days, reward, targets)
-            network[:, rows.rows(days)] = rows.compact(own, days)
-            sums = sums.to(own.device) + relative.products(days, self.ridge(days, by_fold), own, targets)
+            own, ridge = relative.out_of_fold(days, reward, targets), self.ridge(days, by_fold)
+            network[:, rows.rows(days)] = own
+            level[:, rows.here(days)] = rows.mean(ridge, days)
+            ridge -= rows.of_day(level[:, rows.here(days)], days)
+            sums = sums.to(own.device) + relative.products(days, ridge, own, targets)
         blend = relative.blend(sums)
+        kept = level * (1.0 - blend.ridge.float())[:, None]
 
         def blocks() -> ExpectedBlocks:
             for days in rows.blocks():
-                ridge, tradable = self.ridge(days, by_fold), self.tradable[days]
-                selection = blend.selection(ridge, rows.spread(network[:, rows.rows(days)], days))
-                yield days, day_mean(ridge, tradable) + relative_to_day(selection, tradable)
+                selection = blend.selection(self.ridge(days, by_fold), network[:, rows.rows(days)])
+                # Its mean over the day's stocks is the ridge regression's, for the network's is 0.
+                selection += rows.of_day(kept[:, rows.here(days)], days)
+                yield days, rows.spread(selection, days, -torch.inf)
 
         return blocks(), blend
 
@@ -166,16 +171,17 @@ class TrainingDays:
 
     def out_of_fold(self, by_fold: Tensor) -> ExpectedBlocks:
         """Return the out-of-fold forecasts of (A, folds, inputs) weights, (A, days, n) by block of training days."""
-        return ((days, self.ridge(days, by_fold)) for days in self.samples.x.blocks())
+        rows = self.samples.x
+        return ((days, rows.spread(self.ridge(days, by_fold), days, -torch.inf)) for days in rows.blocks())
 
     def ridge(self, days: slice, by_fold: Tensor) -> Tensor:
-        """Return likewise those of some training days, (A, days, n)."""
+        """Return likewise those of some training days, (A, rows)."""
         rows = self.samples.x
         weights, parts = by_fold.to(rows.own.device), list[Tensor]()
         for fold, (_, held) in enumerate(self.samples.folds):
             own = overlap(held, days)
             parts.append(expectations(rows.x(own), weights[:, fold]))
-        return rows.spread(torch.cat(parts, dim=1), days)
+        return torch.cat(parts, dim=1)
 
 
 @dataclass(frozen=True)
