@@ -20,10 +20,11 @@ from models.ddpg_agent import Committee, DDPGAgent
 from models.genome import TARGET
 from models.population import Population
 from models.replay_buffer import ReplayBuffer
-from models.trader import Traders
+from models.trader import Forecasts, Traders
 from training.cuda_graph import Tensors
 from training.ddpg import learner
 from training.evolution import elite_count, next_generation, ranked
+from training.forecasts.known import KnownForecasts
 from training.forecasts.ridge import TrainingDays, traders_of
 from training.generation_log import HISTORY, GenerationLog
 from training.rollout import roll_out
@@ -116,6 +117,8 @@ class ERLTrainer:
         self.updating = None if networks is None else Updates(networks, self.replay, self.days.relative.at, learning)
         self.fittest = dict.fromkeys(ORIGINS, 0)
         """Number of generations by the origin of their fittest agent."""
+        self.known: KnownForecasts | None = None
+        """Forecasts of the elites by which the champion was tested; they hold until these are trained again."""
         self.champion = self.deployed(self.committee(self.elites))
         """The elites of the last generation in one agent."""
         self.champion_score = float("nan")
@@ -123,7 +126,7 @@ class ERLTrainer:
 
     def begin_with(self, genes: Tensor, elites: Sequence[int], weights: Tensor, opportunity_knots: Tensor) -> None:
         """Start from the (P, genes), elites and value of cash of another run."""
-        self.genes, self.elites = genes, list(elites)
+        self.genes, self.elites, self.known = genes, list(elites), None
         self.ridge = self.days.fit(genes)
         self.cash_value = self.cash_value.with_values(weights.to(self.device), opportunity_knots.to(self.device))
         self.champion = self.deployed(self.committee(self.elites))
@@ -203,6 +206,7 @@ class ERLTrainer:
             is_acting=torch.tensor(self.updates > self.learning.warm_up),
             elites=elite_count(self.evolution),
             most_transitions=self.replay.capacity,
+            known=self.known,
         )
 
     def evolve_population(self, fitness: Tensor) -> None:
@@ -226,7 +230,8 @@ class ERLTrainer:
             self.cash_value = improve(self.cash_value, *transitions, learning.gamma, learning.policy_iterations)
         self.safe_point()
         learned = self._train_networks() if self.population.networks is not None else {}
-        self.champion = self.deployed(self.committee(self.elites, played.gate))
+        champion, self.known = self._committee(self.elites, played.gate)
+        self.champion = self.deployed(champion)
         return learned
 
     def _train_networks(self) -> dict[str, float]:
@@ -269,20 +274,28 @@ class ERLTrainer:
         Args:
             gates: (P,) of all actors; default: no residual is kept.
         """
+        return self._committee(rows, gates)[0]
+
+    def _committee(self, rows: Sequence[int], gates: Tensor | None) -> tuple[DDPGAgent, KnownForecasts | None]:
+        """Return likewise the committee, and the forecasts of its members, if they have networks."""
         chosen, networks, weighed = torch.tensor(list(rows)), self.population.networks, None
         genes, by_fold, weights = self.genes[chosen], self.ridge.by_fold[chosen], self.ridge.weights[chosen]
-        traders = traders_of(genes, weights, "cpu").mean()
+        traders, best = traders_of(genes, weights, "cpu").mean(), list[tuple[slice, Forecasts]]()
         if networks is None:
             expected = self.days.out_of_fold(by_fold.mean(0)[None])
         else:
             networks, targets = networks.rows(chosen.to(self.device)), genes[:, TARGET].long()
             expected, blend = self.days.blended(by_fold, networks.critic_target.reward, targets.tolist())
+            expected = self.days.joining(expected, self.eval_env.account.ranked, best)
             gate = torch.zeros(len(chosen)) if gates is None else gates[chosen]
             weighed = Committee.of(blend.weights, weights, self.days.relative.deviation, targets, gate, self.device)
         target = int((torch.tensor(TARGET_PERCENTS) - traders.target_percent).abs().argmin())
         evidence = self.days.evidence(expected, target, self.trials)
         parts = traders.to(self.device), self.cash_value, self.eval_env.rules, evidence, networks, weighed
-        return DDPGAgent(self.days.inputs, *parts)
+        known = None
+        if networks is not None:
+            known = KnownForecasts(list(rows), Forecasts.on_days(best, len(self.days.tradable)), blend)
+        return DDPGAgent(self.days.inputs, *parts), known
 
     def deployed(self, agent: DDPGAgent) -> DDPGAgent:
         """Return what is deployed of an agent: where evidence is required and it has none, it holds the market."""
@@ -392,7 +405,7 @@ class ERLTrainer:
         self.generation, self.updates, self.examined = (progress[n] for n in ("generation", "updates", "examined"))
         self.champion_score, self.fittest = progress["champion_score"], dict(progress["fittest"])
         self.elites, self.founders = list(progress["elites"]), list(progress["founders"])
-        self.genes = state["population"]["genes"].cpu()
+        self.genes, self.known = state["population"]["genes"].cpu(), None
         self.population.load_state_dict(state["population"])
         self.champion = DDPGAgent.from_state(state["champion"], self.device)
         self.cash_value = CashValue.from_state(state["cash_value"], self.eval_env.rules, self.device)

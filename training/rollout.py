@@ -101,8 +101,7 @@ def roll_out(
     judged = windows if exploration_threshold is None else windows - exploration_threshold.shape[1]
     if exploration_threshold is not None:
         least[:, judged:] = exploration_threshold
-    # So many are held at most that the best of the others is among these.
-    best = forecasts.best(env.slots + env.orders_per_day)
+    best = forecasts.best(env.ranked)
     inputs = {"agent": agent, "least": least.flatten(), **vars(best)}
     inputs |= {"value of cash": cash_value.weights, "opportunity_knots": cash_value.opportunity_knots}
     inputs |= vars(traders.rows(agent))

@@ -21,6 +21,7 @@ from models.genome import TARGET
 from models.networks import Networks, Perceptrons
 from models.trader import Forecasts, PolicyNetworks
 from training.evolution import ranked
+from training.forecasts.known import KnownForecasts
 from training.forecasts.relative import Blend
 from training.forecasts.ridge import TrainingDays, traders_of
 from training.rollout import Rollout, roll_out
@@ -65,14 +66,14 @@ class RolloutInputs:
     """Number of agents, the fittest of the population, whose transitions are kept."""
     most_transitions: int
     """Upper limit for all elites together."""
+    known: KnownForecasts | None = None
 
     def rows(self, rows: slice) -> Self:
         """Return the inputs of some of the agents, copied because a view is pickled with all that is behind it."""
-        if rows.stop - rows.start == len(self.genes):
-            return self
         by_agent = ("genes", "weights", "by_fold", "drawn", "noise")
         own: dict[str, Any] = {name: getattr(self, name)[rows].clone() for name in by_agent}
-        return replace(self, **own, networks={name: part[rows].clone() for name, part in self.networks.items()})
+        networks = {name: part[rows].clone() for name, part in self.networks.items()}
+        return replace(self, **own, networks=networks, known=None if self.known is None else self.known.rows(rows))
 
 
 @dataclass(frozen=True)
@@ -188,12 +189,17 @@ class RolloutWorker:
 
     def _forecasts(self, inputs: RolloutInputs, networks: Mapping[str, Tensor]) -> tuple[Forecasts, Blend]:
         """Return the out-of-fold forecasts of agents with these networks, and how they are blended."""
-        most = self.env.slots + self.env.orders_per_day
+        most, known = self.env.ranked, inputs.known
         if not networks:
             return self.days.forecasts(inputs.by_fold, most), Blend.of_ridge(len(inputs.by_fold))
-        reward, targets = Perceptrons.named(networks, "reward"), inputs.genes[:, TARGET].long().tolist()
-        blocks, blend = self.days.blended(inputs.by_fold, reward, targets)
-        return self.days.joined(blocks, most), blend
+        others = [agent for agent in range(len(inputs.genes)) if known is None or agent not in known.agents]
+        found = list[tuple[Forecasts, Blend]]()
+        if others:
+            reward = Perceptrons.named({name: part[others] for name, part in networks.items()}, "reward")
+            targets = inputs.genes[others, TARGET].long().tolist()
+            blocks, blend = self.days.blended(inputs.by_fold[others], reward, targets)
+            found.append((self.days.joined(blocks, most), blend))
+        return found[0] if known is None else known.among(others, found, self.env.device)
 
     def _candidates(self, rollout: Rollout, inputs: RolloutInputs, agents: Tensor) -> dict[str, Tensor]:
         """Return the transitions of some agents, thinned to each one's share."""
@@ -230,7 +236,9 @@ class PopulationRollouts:
         groups = split_rows(len(inputs.genes), self.groups)
         limit = _FIRST_SECONDS if self.longest is None else max(LEAST_SECONDS, LATE * self.longest)
         rows_of = {f"agents {rows.start} to {rows.stop - 1}": rows for rows in groups}
-        jobs = (Job(name, partial(self.play, inputs.rows(rows)), limit) for name, rows in rows_of.items())
+        is_whole = self.groups == 1 and not self.executor.is_apart
+        parts = ((name, inputs if is_whole else inputs.rows(rows)) for name, rows in rows_of.items())
+        jobs = (Job(name, partial(self.play, part), limit) for name, part in parts)
         ends = dict[str, Finished]()
         with Progress("evaluate", "agent", len(inputs.genes)) as shown:
             for end in self.executor.run(jobs):
@@ -240,9 +248,9 @@ class PopulationRollouts:
             if end.exception is not None:
                 raise end.exception
         self.longest = max(self.longest or 0.0, *(end.seconds for end in ends.values()))
-        parts: list[GroupResults] = [ends[name].result for name in rows_of]
-        results = PopulationResults.join([own for own, _ in parts])
-        return results, _elite_transitions(groups, parts, ranked(results.fitness)[: inputs.elites])
+        played: list[GroupResults] = [ends[name].result for name in rows_of]
+        results = PopulationResults.join([own for own, _ in played])
+        return results, _elite_transitions(groups, played, ranked(results.fitness)[: inputs.elites])
 
 
 def _elite_transitions(groups: Sequence[slice], parts: Sequence[GroupResults], elites: Tensor) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from models.networks import Perceptrons
 from models.trader import Forecasts, Traders
 from training.forecasts.relative import Blend, RelativeOutcomes, overlap
 from training.forecasts.samples import Float64Array, Moments, Samples, Sums
-from training.forecasts.skill import information_coefficients, overlapping_mean_test
+from training.forecasts.skill import overlapping_mean_test, rank_correlation
 from utils.progress import Progress
 from utils.spaces import TARGET_PERCENTS
 
@@ -96,6 +96,12 @@ class TrainingDays:
         parts = ((days, Forecasts.of(expected, self.tradable[days], most)) for days, expected in blocks)
         return Forecasts.on_days(parts, len(self.tradable))
 
+    def joining(self, blocks: ExpectedBlocks, most: int, parts: list[tuple[slice, Forecasts]]) -> ExpectedBlocks:
+        """Yield the blocks, and append to `parts` what `joined` joins."""
+        for days, expected in blocks:
+            parts.append((days, Forecasts.of(expected, self.tradable[days], most)))
+            yield days, expected
+
     @cached_property
     def relative(self) -> RelativeOutcomes:
         """Return the regression that networks learn."""
@@ -156,7 +162,7 @@ class TrainingDays:
             is_known = samples.is_known[days] & samples.train_days[days, None]
             scores, some = expected.mean(0).cpu().numpy().astype(np.float64), is_known.any(axis=1)
             pair = [np.where(is_known, v, np.nan)[some] for v in (scores, samples.results[target, days])]
-            choices.append(information_coefficients(*pair)[1])
+            choices.append(rank_correlation(*pair))
             means.append([np.nanmean(values, axis=1) for values in pair])
         choice, joined = np.concatenate(choices), [np.concatenate(parts) for parts in zip(*means, strict=True)]
         timing = np.prod([mean - mean.mean() for mean in joined], axis=0)
