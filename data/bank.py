@@ -13,6 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
+from utils.threads import in_order
+
 Float32Array = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
 
@@ -61,14 +63,15 @@ class MarketSeries:
         Args:
             blocks: of stocks, the order of the sums; default: by the size of `close`.
         """
-        total, moves, volatility, known = np.zeros((4, len(close), 1))
-        for block in stock_blocks(*close.shape) if blocks is None else blocks:
+        total, moves, volatility, known = sums = np.zeros((4, len(close), 1))
+
+        def sums_of(block: slice) -> list[Float64Array]:
             own, is_move = log_returns(close[:, block]), has_return(close[:, block])
-            total += own.sum(axis=1, keepdims=True)
-            moves += is_move.sum(axis=1, keepdims=True)
             one, is_known = _log_volatility(own, is_move)
-            volatility += (one * is_known).sum(axis=1, keepdims=True)
-            known += is_known.sum(axis=1, keepdims=True)
+            return [part.sum(axis=1, keepdims=True) for part in (own, is_move, one * is_known, is_known)]
+
+        for parts in in_order(sums_of, stock_blocks(*close.shape) if blocks is None else blocks):
+            sums += parts
         return cls(total / np.maximum(moves, 1), volatility / np.maximum(known, 1))
 
 

@@ -1,9 +1,9 @@
 """Inputs of forecasts for a stock at a close: the multi-scale bank and the responses' forecasts, standardised."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,9 +16,13 @@ from data.market import Market
 from models.input_rows import Blocks
 from models.responses import FORECASTS, Responses
 from utils.errors import DataError
+from utils.threads import in_order
 
 BoolArray = NDArray[np.bool_]
 Float32Array = NDArray[np.float32]
+Float64Array = NDArray[np.float64]
+OfBlock = Callable[[slice], Float32Array]
+"""From a block of stocks to their (days, stocks, inputs)."""
 
 _SCALES = len(HALF_LIVES)
 _SIZES = {
@@ -62,8 +66,9 @@ class TradeInputs:
         responses = _responses(market, learned)
         days = slice(0, np.flatnonzero(learned)[-1:].sum() + 1)
         is_used = learned[days, None] & np.isfinite(market.close[days])
-        raw = (raw[is_used[:, stocks]] for stocks, raw in _raw(market, responses, days))
-        return cls(*standardisation(raw), responses)
+        raw = _raw(market, responses, days)
+        moments = in_order(lambda block: moments_of(raw(block)[is_used[:, block]]), blocks_of(market))
+        return cls(*standardisation(moments), responses)
 
     def of(self, market: Market, days: slice = slice(None)) -> Float32Array:
         """Return the (days, n, inputs) of some days of a market; row t depends on closes up to t only."""
@@ -71,24 +76,24 @@ class TradeInputs:
 
     def blocks(self, market: Market, days: slice = slice(None)) -> Blocks:
         """Return likewise stocks and their inputs, one block of stocks by one."""
-        for stocks, raw in _raw(market, self.responses, days):
-            x = np.ones((*raw.shape[:2], INPUTS), dtype=np.float32)
-            x[..., 1:] = self._standardised(raw, slice(None))
-            yield stocks, x
+        raw = _raw(market, self.responses, days)
+        return blocks(market, lambda block: self._with_constant(raw(block)))
 
     def banks(self, market: Market, days: slice) -> Blocks:
         """Return likewise the first inputs only, without forecasts of responses."""
-        for stocks, bank in bank_blocks(market, days):
-            x = np.ones((*bank.shape[:2], BANK), dtype=np.float32)
-            x[..., 1:] = self._standardised(bank, slice(BANK - 1))
-            yield stocks, x
+        bank = bank_of(market, days)
+        return blocks(market, lambda block: self._with_constant(bank(block)))
 
     def forecasts(self, market: Market, learned: BoolArray, days: slice) -> Blocks:
         """Return likewise the other inputs, by responses that are fitted to other (days,) learned days."""
-        responses = _responses(market, learned)
-        close = market.data_array[:, :, CLOSE]
-        for stocks, forecast in responses.forecasts(close, market.investable_columns, days):
-            yield stocks, self._standardised(forecast, slice(BANK - 1, None))
+        forecast = _forecaster(market, _responses(market, learned), days)
+        return blocks(market, lambda block: self._standardised(forecast(block), slice(BANK - 1, None)))
+
+    def _with_constant(self, raw: Float32Array) -> Float32Array:
+        """Return a 1, and as many of the first inputs as are given, standardised."""
+        x = np.ones((*raw.shape[:2], 1 + raw.shape[2]), dtype=np.float32)
+        x[..., 1:] = self._standardised(raw, slice(raw.shape[2]))
+        return x
 
     def _standardised(self, raw: Float32Array, places: slice) -> Float32Array:
         """Return (..., inputs) at some places in standard deviations of the training days."""
@@ -120,17 +125,32 @@ class TradeInputs:
         return self._on_devices[device]
 
 
-def standardisation(blocks: Iterable[Float32Array]) -> tuple[Float32Array, Float32Array]:
-    """Return means and standard deviations, (inputs,) each, of blocks of (rows, inputs) that begin with the bank;
-    DataError where no close moves."""
+class Moments(NamedTuple):
+    """Of a block of inputs."""
+
+    rows: int
+    mean: Float64Array
+    """(inputs,)"""
+    variance: Float64Array
+
+
+def moments_of(raw: Float32Array) -> Moments:
+    """Return the moments of (rows, inputs)."""
+    if not len(raw):
+        return Moments(0, *np.zeros((2, raw.shape[1])))
+    return Moments(len(raw), raw.mean(axis=0, dtype=np.float64), raw.var(axis=0, dtype=np.float64))
+
+
+def standardisation(blocks: Iterable[Moments]) -> tuple[Float32Array, Float32Array]:
+    """Return means and standard deviations, (inputs,) each, from the moments of blocks of inputs that begin with the
+    bank; DataError where no close moves."""
     rows, mean, variance = 0, *np.zeros((2, 1))
-    for raw in blocks:
+    for block in blocks:
         # Chan, Golub and LeVeque (1979), "Updating formulae and a pairwise algorithm for computing sample variances".
-        share = len(raw) / max(rows + len(raw), 1)
+        share = block.rows / max(rows + block.rows, 1)
         if share > 0:
-            change, rows = raw.mean(axis=0, dtype=np.float64) - mean, rows + len(raw)
-            spread = raw.var(axis=0, dtype=np.float64)
-            variance = (1 - share) * variance + share * spread + (1 - share) * share * change**2
+            change, rows = block.mean - mean, rows + block.rows
+            variance = (1 - share) * variance + share * block.variance + (1 - share) * share * change**2
             mean = mean + share * change
     if not variance[:_SCALES].max(initial=0.0) > 0:
         raise DataError("expected closes that move, got constant ones on all training days")
@@ -141,18 +161,28 @@ def _responses(market: Market, learned: BoolArray) -> Responses:
     return Responses.fit(market.data_array[:, :, CLOSE], market.investable_columns, learned)
 
 
-def _raw(market: Market, responses: Responses, days: slice = slice(None)) -> Blocks:
-    """Return the inputs before standardisation, one block of stocks by one."""
-    close = market.data_array[:, :, CLOSE]
-    forecasts = responses.forecasts(close, market.investable_columns, days)
-    for (stocks, bank), (_, forecast) in zip(bank_blocks(market, days), forecasts, strict=True):
-        yield stocks, np.concatenate((bank, forecast), axis=2)
+def _forecaster(market: Market, responses: Responses, days: slice) -> OfBlock:
+    return responses.forecaster(market.data_array[:, :, CLOSE], market.investable_columns, days)
 
 
-def bank_blocks(market: Market, days: slice = slice(None)) -> Blocks:
-    """Return stocks and their multi-scale banks on some days, one block of stocks by one."""
-    close = market.close
-    blocks, close = stock_blocks(*close.shape), close[: days.stop]
-    series = MarketSeries.of(close, blocks)
-    for stocks in blocks:
-        yield stocks, multi_scale_bank(close[:, stocks], series)[days]
+def _raw(market: Market, responses: Responses, days: slice) -> OfBlock:
+    """Return what computes the inputs of stocks before standardisation."""
+    bank, forecast = bank_of(market, days), _forecaster(market, responses, days)
+    return lambda block: np.concatenate((bank(block), forecast(block)), axis=2)
+
+
+def bank_of(market: Market, days: slice = slice(None)) -> OfBlock:
+    """Return what computes the multi-scale banks of stocks on some days."""
+    close = market.close[: days.stop]
+    series = MarketSeries.of(close, blocks_of(market))
+    return lambda block: multi_scale_bank(close[:, block], series)[days]
+
+
+def blocks_of(market: Market) -> list[slice]:
+    """Divide the stocks of a market into blocks."""
+    return stock_blocks(len(market.dates), len(market.investable_columns))
+
+
+def blocks(market: Market, of_block: OfBlock) -> Blocks:
+    """Return blocks of stocks, and what is computed of each."""
+    return in_order(lambda block: (block, of_block(block)), blocks_of(market))

@@ -7,7 +7,7 @@ down (states). A fourth forecast is that of spreads (`models/impulses/pairs.py`)
 after correcting for all candidates of its kind.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -18,6 +18,7 @@ from data.bank import Float32Array, Float64Array, exponential_mean, log_returns,
 from models.impulses.leaders import after_leaders, leader_terms
 from models.impulses.pairs import after_pairs, pair_terms
 from models.impulses.terms import SESSIONS, BoolArray, Int64Array, bound, last_sum, ratio
+from utils.threads import in_order
 
 EVENT_SESSIONS = (1, 3, 20)
 """Horizons over which responses to events are summed: they separate a jump that reverts from a drift that lasts."""
@@ -85,16 +86,16 @@ class Responses:
         shape, context = (len(close), len(investable)), np.setdiff1d(np.arange(close.shape[1]), investable)
         mean, scale = np.zeros((2, close.shape[1]))
         own, is_own = np.empty(shape, order="F"), np.empty(shape, dtype=bool, order="F")
-        events = list[_Events]()
-        for block in stock_blocks(*shape):
+
+        def events_of(block: slice) -> _Events:
             columns = investable[block]
             returns, is_move = _one_day_moves(close[:, columns], learned)
-            events.append(_Events.of(returns, is_move))
             mean[columns], scale[columns] = _moments(returns, is_move)
             own[:, block] = _standardised(returns, is_move, mean[columns], scale[columns])
             is_own[:, block] = is_move
-        event, event_t = _event_answers(events)
-        del events
+            return _Events.of(returns, is_move)
+
+        event, event_t = _event_answers([*in_order(events_of, stock_blocks(*shape))])
         returns, is_move = _one_day_moves(close[:, context], learned)
         mean[context], scale[context] = _moments(returns, is_move)
         leaders = _standardised(returns, is_move, mean[context], scale[context])
@@ -108,13 +109,14 @@ class Responses:
         return cls(mean, scale, market_scale, event, event_t, led, led_loadings, *states, *pair_terms(own))
 
     def forecast(self, close: Float32Array, investable: Int64Array) -> Float32Array:
-        """Return the forecasts of all stocks and days, (days, n, 6), see `forecasts`."""
-        return np.concatenate([found for _, found in self.forecasts(close, investable)], axis=1)
+        """Return the forecasts of all stocks and days, (days, n, 6), see `forecaster`."""
+        forecast_of = self.forecaster(close, investable)
+        return np.concatenate([*in_order(forecast_of, stock_blocks(len(close), len(investable)))], axis=1)
 
-    def forecasts(
+    def forecaster(
         self, close: Float32Array, investable: Int64Array, days: slice = slice(None)
-    ) -> Iterator[tuple[slice, Float32Array]]:
-        """Forecast log returns in percent, (days, stocks, 6) in the order of `FORECASTS`, one block of stocks by one.
+    ) -> Callable[[slice], Float32Array]:
+        """Return what forecasts a block of stocks: log returns in percent, (days, stocks, 6) as `FORECASTS` says.
 
         Events: over the next 1, 3 and 20 sessions, scaled by the stock's volatility at t; all others: over the next
         20, scaled by that of the learned days. Row t depends on closes up to t only. The columns of `close` are those
@@ -130,7 +132,8 @@ class Responses:
         context = np.setdiff1d(np.arange(close.shape[1]), investable)
         leaders = self._moves(close, context)[0]
         trends = self._state_trends(_state_columns(leaders, market, self.market_scale))
-        for block in blocks:
+
+        def forecast_of(block: slice) -> Float32Array:
             columns = investable[block]
             returns, is_move = _one_day_moves(close[:, columns])
             own = _standardised(returns, is_move, self.mean[columns], self.scale[columns])
@@ -144,7 +147,9 @@ class Responses:
             forecast[..., -2] = self.scale[columns] * after_states[days]
             forecast[..., -1] = self.scale[columns] * self._after_pairs(close, investable, market, block)[days]
             forecast *= 100.0
-            yield block, forecast
+            return forecast
+
+        return forecast_of
 
     def _moves(self, close: Float32Array, columns: Int64Array) -> tuple[Float64Array, BoolArray]:
         """Return the (days, columns) moves in standard deviations of some columns, and where there is one."""
@@ -154,8 +159,7 @@ class Responses:
     def _market(self, close: Float32Array, investable: Int64Array, blocks: Sequence[slice]) -> Float64Array:
         """Return the (days, 1) mean of the stocks' moves."""
         total, moves = np.zeros((2, len(close), 1))
-        for block in blocks:
-            own, is_own = self._moves(close, investable[block])
+        for own, is_own in in_order(lambda block: self._moves(close, investable[block]), blocks):
             total += own.sum(axis=1, keepdims=True)
             moves += is_own.sum(axis=1, keepdims=True)
         return total / np.maximum(moves, 1)

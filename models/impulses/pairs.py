@@ -7,13 +7,14 @@ what the other's own past tells, significantly so among all pairs and half-lives
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from data.bank import Float32Array, Float64Array, exponential_mean
 from models.impulses.terms import BoolArray, Int64Array, autocorrelated_t, bound
+from utils.threads import in_order
 
 HALF_LIVES = (8, 16, 32, 64)
 """Days in which half of a spread decays."""
@@ -71,10 +72,18 @@ def _surprises(moves: Float64Array) -> Float32Array:
     """Return the (days - 1, n) moves of the second day on, less what each stock's own past tells of them."""
     # float32: half the memory and time of products over all pairs, and a statistic matters to its first digits only.
     left = np.empty((len(moves) - 1, moves.shape[1]), dtype=np.float32)
-    for first in range(0, moves.shape[1], _TOGETHER):
-        some = slice(first, first + _TOGETHER)
+
+    def fill(some: slice) -> None:
         left[:, some] = _residual(moves[1:, some], _own_past(moves[:, some])).T
+
+    _in_threads(fill, moves.shape[1])
     return left
+
+
+def _in_threads(fill: Callable[[slice], None], stocks: int) -> None:
+    """Fill the columns of an array, a few stocks at a time."""
+    for _ in in_order(fill, [slice(first, first + _TOGETHER) for first in range(0, stocks, _TOGETHER)]):
+        pass
 
 
 def _own_past(moves: Float64Array) -> Float64Array:
@@ -100,9 +109,11 @@ def _blocks(stocks: int) -> list[tuple[slice, slice]]:
 def _pasts(moves: Float64Array, half_life: float, is_learned: BoolArray) -> Float32Array:
     """Return the decayed moves of (days, n) before each learned one of (days - 1,) days, as many rows."""
     past = np.empty((is_learned.sum(), moves.shape[1]), dtype=np.float32)
-    for first in range(0, moves.shape[1], _TOGETHER):
-        some = slice(first, first + _TOGETHER)
+
+    def fill(some: slice) -> None:
         past[:, some] = exponential_mean(moves[:, some], half_life)[:-1][is_learned]
+
+    _in_threads(fill, moves.shape[1])
     return past
 
 

@@ -19,13 +19,14 @@ from data.market import Market
 from data.splits import spaced_windows
 from environment.portfolio import Portfolio
 from models.input_rows import Blocks, InputRows
-from models.inputs import BANK_CLIP, SHARED, bank_blocks, standardisation
+from models.inputs import BANK_CLIP, SHARED, bank_of, blocks, blocks_of, moments_of, standardisation
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.forecasts.samples import BoolArray, Float32Array, Float64Array, Moments, Samples
 from training.rollout import play
 from utils.errors import DataError
 from utils.progress import Progress
 from utils.spaces import TARGET_PERCENTS
+from utils.threads import in_order
 
 logger = logging.getLogger(__name__)
 Model = Callable[[Float32Array], Float64Array]
@@ -79,10 +80,10 @@ class BankInputs:
     def fit(cls, market: Market) -> Self:
         """Standardise the bank, without context terms, on a market's training days."""
         days = slice(market.splits.train.first, market.splits.train.last + 1)
-        has_bar = np.isfinite(market.close[days])
-        raw = (bank[has_bar[:, stocks]] for stocks, bank in bank_blocks(market, days))
+        has_bar, bank = np.isfinite(market.close[days]), bank_of(market, days)
+        moments = in_order(lambda block: moments_of(bank(block)[has_bar[:, block]]), blocks_of(market))
         box_std = _context_boxes(market)[days].std(axis=0, dtype=np.float64)
-        return cls(*standardisation(raw), np.where(box_std > 0, box_std, 1.0).astype(np.float32))
+        return cls(*standardisation(moments), np.where(box_std > 0, box_std, 1.0).astype(np.float32))
 
     def of(self, market: Market, has_bar: BoolArray) -> InputRows:
         """Return the inputs of a market's stocks that have a bar, (days, n)."""
@@ -91,9 +92,13 @@ class BankInputs:
         return self.with_terms(rows, self.boxes(market)) if self.terms else rows
 
     def _blocks(self, market: Market) -> Blocks:
-        for stocks, bank in bank_blocks(market):
-            bank = np.clip((bank - self.mean) / self.std, -BANK_CLIP, BANK_CLIP)
-            yield stocks, np.concatenate((np.ones_like(bank[..., :1]), bank), axis=2)
+        bank_of_block = bank_of(market)
+
+        def inputs_of(block: slice) -> Float32Array:
+            bank = np.clip((bank_of_block(block) - self.mean) / self.std, -BANK_CLIP, BANK_CLIP)
+            return np.concatenate((np.ones_like(bank[..., :1]), bank), axis=2)
+
+        return blocks(market, inputs_of)
 
     def boxes(self, market: Market) -> Float32Array:
         """Return the (days, context columns, boxes) standardised sums of returns."""

@@ -66,9 +66,10 @@ class Blend:
 
 
 def products(ridge: Tensor, network: Tensor, results: Tensor) -> Tensor:
-    """Return the sums of products of (A, rows) forecasts and results, (6, A), see `Blend.of_products`."""
-    a, b, y = (part.double() for part in (ridge, network, results))
-    return torch.stack([(one * other).sum(1) for one, other in ((a, a), (a, b), (b, b), (a, y), (b, y), (y, y))])
+    """Return the sums of products of (A, rows) forecasts and results, (6, A) float64, see `Blend.of_products`."""
+    a, b, y = ridge, network, results
+    pairs = (a, a), (a, b), (b, b), (a, y), (b, y), (y, y)
+    return torch.stack([(one * other).sum(1, dtype=torch.float64) for one, other in pairs])
 
 
 @dataclass(frozen=True)

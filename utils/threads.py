@@ -1,0 +1,34 @@
+"""Work on the parts of an array in several threads: NumPy and SciPy let others run while they compute."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_MOST = 4
+"""Threads: each holds the temporary arrays of a part."""
+
+
+def in_order(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Yield what `work` makes of the items, in their order; some are worked on at the same time.
+
+    As many as there are CPU threads for tensors, up to four.
+    """
+    threads = min(torch.get_num_threads(), _MOST)
+    if threads == 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        waiting = deque[Future[Result]]()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
