@@ -20,8 +20,8 @@ from training.rollout_graph import RolloutGraph, SafePoint
 from utils.progress import progress
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
-Policy = Callable[[Portfolio, int], Tensor]
-"""From the environment and the step to (lanes, stocks, 2) actions."""
+Policy = Callable[[Portfolio, int], Orders]
+"""From the environment and the step to orders."""
 
 
 @dataclass(frozen=True)
@@ -206,11 +206,16 @@ def _transitions(recorded: Tensors, env: Portfolio, cash_value: CashValue, agent
     return {name: value.unflatten(1, (agents, -1)) for name, value in columns.items()}
 
 
+def step_by(env: Portfolio, policy: Policy, step: int) -> None:
+    """Live through a day by a policy, which is asked only while orders are accepted."""
+    env.step_orders(policy(env, step) if env.is_trading else None)
+
+
 @torch.no_grad()
 def play(env: Portfolio, policy: Policy, starts: Tensor) -> tuple[EpisodeSummary, Tensor]:
     """Play any policy, one lane per start; return the summary and the (steps + 1, lanes) equity in currency units."""
     env.reset(starts)
     steps = env.rules.episode_steps
     for step in range(steps):
-        env.step(policy(env, step))
+        step_by(env, policy, step)
     return env.summary(), env.equity_curve[: steps + 1].clone()

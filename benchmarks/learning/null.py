@@ -39,7 +39,7 @@ from benchmarks.learning.study import (
     study_config,
     study_executor,
 )
-from benchmarks.learning.unseen import CPU, training_market
+from benchmarks.learning.unseen import training_market
 from data.features import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
@@ -190,7 +190,7 @@ def untrained_run(kind: str, config: Config) -> Record:
     judge = Judge.on(setup, simple_rules(market), config.evaluation.random_pickers, config.seed)
     praise = {UNTRAINED: judge.praise(_played(setup, untrained_agent(market, config)))}
     for name, rule in tilts(market).items():
-        praise[name] = judge.praise(play_policy(setup, score_policy(rule, CPU)))
+        praise[name] = judge.praise(play_policy(setup, score_policy(setup.env, rule)))
     return {"praise": praise}
 
 

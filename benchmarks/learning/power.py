@@ -29,7 +29,7 @@ from benchmarks.learning.study import (
     study_config,
     study_executor,
 )
-from benchmarks.learning.unseen import CPU, training_market, tuned, tuning_windows
+from benchmarks.learning.unseen import training_market, tuned, tuning_windows
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import RULE, ScoreRule, score_policy, simple_rules
 from training.rollout import play
@@ -72,7 +72,7 @@ def tuned_rule(config: Config) -> TunedRule:
 
     def profit(share: float) -> float:
         half = replace(rule, scores=mixed(scores.rule, foreign, share))
-        return float(play(env, score_policy(half, CPU), starts)[0].profit_percent.mean())
+        return float(play(env, score_policy(env, half), starts)[0].profit_percent.mean())
 
     low, high, whole = 0.0, 1.0, profit(1.0)
     for _ in range(_BISECTIONS):
@@ -89,7 +89,7 @@ def power_run(config: Config) -> Record:
     judge = Judge.on(setup, simple_rules(market), config.evaluation.random_pickers, config.seed)
     known = {RULE: scores.rule, HALF: mixed(scores.rule, foreign_scores(config), best.share)}
     played = {
-        name: play_policy(setup, score_policy(replace(best.rule, scores=own), CPU)) for name, own in known.items()
+        name: play_policy(setup, score_policy(setup.env, replace(best.rule, scores=own))) for name, own in known.items()
     }
     return {
         "praise": {name: judge.praise(each) for name, each in played.items()},

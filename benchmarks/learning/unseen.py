@@ -48,7 +48,7 @@ class UnseenPath:
 
     def play_rule(self, rule: ScoreRule) -> NDArray[np.float64]:
         """Return the (windows,) profits of a rule whose scores are of this path, in percent."""
-        return play(self.env, score_policy(rule, CPU), self.starts)[0].profit_percent.numpy()
+        return play(self.env, score_policy(self.env, rule), self.starts)[0].profit_percent.numpy()
 
     def play_planted(self, planted: Mapping[str, ScoreRule]) -> dict[str, NDArray[np.float64]]:
         """Return the (windows,) profits of rule and oracle as `tuned` left them."""

@@ -35,7 +35,7 @@ from training.forecasts.samples import Samples
 from training.rollout import Policy, play
 from utils.config.trader import Config, EnvironmentConfig
 from utils.runs.seeding import named_generator
-from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MIN_COEFFICIENT, TARGET_PERCENTS, rank_stocks
+from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT, TARGET_PERCENTS, rank_stocks
 
 _WINDOWS = 16
 """Random training windows of an update."""
@@ -71,14 +71,12 @@ class StockPolicy(nn.Module):
         """Return the policy that orders the best stocks above the threshold, by (days, n, inputs)."""
         score, size = self.orders(x)
 
-        def act(env: Portfolio, step: int) -> Tensor:
+        def act(env: Portfolio, step: int) -> Orders:
             cash, _, left = env.account().unbind(-1)
             best, stock = rank_stocks(torch.where(env.candidates(), score[env.day], -torch.inf), env.orders_per_day)
             wanted = MAX_COEFFICIENT * size[env.day].gather(1, stock) * (best > self.threshold(cash, left))
-            action = torch.zeros(*score[env.day].shape, ACTION_FEATURES)
-            action[..., 0].scatter_(1, stock, wanted)
-            action[..., 1] = target_percent
-            return action
+            wanted = wanted * (wanted >= MIN_COEFFICIENT)
+            return Orders(stock.T, wanted.T.double(), torch.full_like(wanted.T, target_percent, dtype=torch.float64))
 
         return torch.no_grad()(act)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.learning.unseen import CPU, UnseenPath, tuning_windows
+from benchmarks.learning.unseen import UnseenPath, tuning_windows
 from benchmarks.peers.peer import Array, Budget, Learned, Peer
 from data.market import Market
 from environment.portfolio import Portfolio
@@ -164,7 +164,7 @@ def scores_of(networks: Sequence[nn.Sequential], x: Tensor, deviation: Tensor) -
 def best_target(env: Portfolio, by_target: Sequence[Array], starts: Tensor) -> int:
     """Return the sale target at which ordering by (days, n) out-of-fold scores earns most on training windows."""
     rules = [ScoreRule(own, target_percent=target) for own, target in zip(by_target, TARGET_PERCENTS, strict=True)]
-    summary, _ = play(env, score_policy(rules, CPU), starts.repeat(len(rules)))
+    summary, _ = play(env, score_policy(env, rules), starts.repeat(len(rules)))
     return int(summary.profit_percent.view(len(rules), -1).mean(1).argmax())
 
 

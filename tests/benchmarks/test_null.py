@@ -29,7 +29,7 @@ from benchmarks.learning.null import (
 )
 from benchmarks.learning.praise import Judge, play_policy, praise_rows, setup_on
 from benchmarks.learning.study import study_config
-from benchmarks.learning.unseen import CPU, training_market, tuning_windows
+from benchmarks.learning.unseen import training_market, tuning_windows
 from data.synthetic.built_in import bars_frame, synthetic_market
 from environment.portfolio import Portfolio
 from tests.benchmarks.study_cases import TINY, lines_of, tiny_config
@@ -54,7 +54,7 @@ def some_rule(setup: EvaluationSetup, seed: int = 0) -> ScoreRule:
 def test_a_policy_is_played_as_a_rule_is() -> None:
     setup = tiny_setup()
     rule = some_rule(setup)
-    profit, orders = play_policy(setup, score_policy(rule, CPU))
+    profit, orders = play_policy(setup, score_policy(setup.env, rule))
     assert profit == pytest.approx(play_rules(setup, {"rule": rule})["rule"].daily_profit[0])
     assert orders.stock.shape == (16, 1, len(setup.starts)) and (orders.coefficient > 0).any()
 
@@ -73,14 +73,14 @@ def test_every_claim_of_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(praise, "verdict", lambda *_, **__: Verdict())
     setup = tiny_setup()
     judge = Judge.on(setup, {}, 5, seed=0)
-    played = play_policy(setup, score_policy(some_rule(setup), CPU))
+    played = play_policy(setup, score_policy(setup.env, some_rule(setup)))
     assert judge.praise(played) == {"is_lucky": True, "is_worth_it": False}
 
 
 def test_claims_are_those_of_the_report() -> None:
     setup = tiny_setup()
     rule, baseline = some_rule(setup), some_rule(setup, seed=1)
-    played = play_policy(setup, score_policy(rule, CPU))
+    played = play_policy(setup, score_policy(setup.env, rule))
     claims = Judge.on(setup, {"other": baseline}, 20, seed=0).praise(played)
     judgement = verdict(played[0], np.zeros((2, len(played[0]))), played[0])
     of_verdict = {name for name in dir(judgement) if name.startswith(("is_", "has_"))}
@@ -89,7 +89,7 @@ def test_claims_are_those_of_the_report() -> None:
 
 def test_baselines_are_those_of_the_verdict() -> None:
     setup = tiny_setup()
-    profit, orders = play_policy(setup, score_policy(some_rule(setup), CPU))
+    profit, orders = play_policy(setup, score_policy(setup.env, some_rule(setup)))
     judge = Judge.on(setup, {}, 5, seed=0)
     noise = 0.1 * np.random.default_rng(0).normal(size=len(profit))
     for baseline, better, worse in ((profit - 1 + noise, True, False), (profit + 1 + noise, False, True)):
@@ -234,7 +234,7 @@ def test_half_of_a_rule_earns_half() -> None:
     market, scores = training_market(config)
     env, starts = Portfolio.on(market, config.env), tuning_windows(market, config)
     half = power.mixed(scores.rule, power.foreign_scores(config), known.share)
-    policies = [score_policy(replace(known.rule, scores=own), CPU) for own in (scores.rule, half)]
+    policies = [score_policy(env, replace(known.rule, scores=own)) for own in (scores.rule, half)]
     earned = [float(play(env, policy, starts)[0].profit_percent.mean()) for policy in policies]
     assert earned[0] > 1 and earned[1] == pytest.approx(earned[0] / 2, rel=0.2) and 0 < known.share < 1
     assert np.std(half) == pytest.approx(np.std(scores.rule), rel=0.2)

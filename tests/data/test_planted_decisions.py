@@ -34,7 +34,7 @@ class Path:
     starts: torch.Tensor
 
     def profit(self, rule: ScoreRule) -> float:
-        summary, _ = play(self.env, score_policy(rule, torch.device("cpu")), self.starts)
+        summary, _ = play(self.env, score_policy(self.env, rule), self.starts)
         return float(summary.profit_percent.mean())
 
 

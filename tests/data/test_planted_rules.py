@@ -288,7 +288,7 @@ def test_rule_and_oracle_earn_under_the_agents_rules(kind: MarketKind) -> None:
     starts = torch.arange(market.splits.train.first, len(market.dates) - rules.episode_steps, 60)
     cost = 2 * (rules.cost_bps + rules.slippage_bps) / 10_000
     rule, oracle = (
-        play(env, score_policy(ScoreRule(known, cost, 10.0, 30.0), starts.device), starts)[0].profit_percent
+        play(env, score_policy(env, ScoreRule(known, cost, 10.0, 30.0)), starts)[0].profit_percent
         for known in (scores.rule, scores.oracle)
     )
     assert 8 < float(rule.mean()) < 35

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from data.features import OPEN
 from environment.ledger import EpisodeSummary
+from environment.orders import Orders
 from environment.portfolio import Portfolio
 from tests.market_cases import random_panel
 from tests.tiny import FIRST_DAY, World, seeded, tiny_rules, trending_panel, world_of
@@ -83,7 +84,9 @@ def test_equal_weight_bears_the_account_s_loss_on_a_delisted_stock() -> None:
     panel[10:, 0] = np.nan
     rules = tiny_rules(trading_days=10, settlement_days=4, delisting_loss=30.0, stake_percent=10.0, max_holding_days=9)
     world = world_of(panel, rules=rules)
-    summary, equity = play(world.env, lambda env, step: torch.tensor([[[10.0, 50.0]]]), torch.tensor([3]))
+    summary, equity = play(
+        world.env, lambda env, step: env.select_orders(torch.tensor([[[10.0, 50.0]]])), torch.tensor([3])
+    )
     held = held_equity(panel[..., 3], panel[..., 0], 3, rules.episode_steps, rules)
     assert int(summary.trades) == 1
     assert held[-1] == pytest.approx(float(equity[-1, 0]))
@@ -99,15 +102,21 @@ def test_equal_weight_of_two_stocks() -> None:
 
 
 def watch(policy: Policy, log: list[tuple[Tensor, Tensor]]) -> Policy:
-    """The policy, with the candidates it had and the actions it took noted."""
+    """The policy, with the candidates it had and the sizes of its orders, (lanes, stocks) each, noted."""
 
-    def act(env: Portfolio, step: int) -> Tensor:
+    def act(env: Portfolio, step: int) -> Orders:
         candidates = env.candidates().clone()
-        action = policy(env, step)
-        log.append((candidates, action.clone()))
-        return action
+        orders = policy(env, step)
+        log.append((candidates, sizes_of(orders, candidates.shape[1])))
+        return orders
 
     return act
+
+
+def sizes_of(orders: Orders, stocks: int) -> Tensor:
+    """The (lanes, stocks) sizes of orders."""
+    found = torch.zeros(orders.stock.shape[1], stocks, dtype=torch.float64)
+    return found.scatter_(1, orders.stock.T, orders.coefficient.T)
 
 
 @settings(max_examples=60, deadline=None)
@@ -116,17 +125,31 @@ def test_the_best_scores_are_ordered(lanes: int, stocks: int, orders: int, seed:
     """The largest scores above 0 among the candidates, not more than may be bought."""
     g = seeded(seed)
     score, candidates = torch.randn(lanes, stocks, generator=g), torch.rand(lanes, stocks, generator=g) < 0.7
-    namespace = SimpleNamespace(candidates=lambda: candidates, orders_per_day=orders, day=torch.arange(lanes))
-    env = cast(Portfolio, namespace)
-    action = score_policy(ScoreRule(score.numpy(), 0.0, 6.0, 30.0), CPU)(env, 0)
+    held = ~candidates & (torch.rand(lanes, stocks, generator=g) < 0.5)
+    env = account_like(orders, torch.arange(lanes), candidates | held, held)
+    found = score_policy(env, ScoreRule(score.double().numpy(), 0.0, 6.0, 30.0))(env, 0)
+    action = sizes_of(found, stocks)
     for lane in range(lanes):
         allowed = [s for s in range(stocks) if candidates[lane, s] and score[lane, s] > 0]
         best = sorted(allowed, key=lambda s: -float(score[lane, s]))[:orders]
-        assert action[lane, :, 0].nonzero().flatten().tolist() == sorted(best)
-        sizes = action[lane, best, 0].tolist()
-        # The better one is a trace larger, and so bought first.
-        assert sizes == sorted(sizes, reverse=True) and sizes == pytest.approx([6.0] * len(best), rel=1e-5)
-    assert bool((action[..., 1] == 30.0).all())
+        assert action[lane].nonzero().flatten().tolist() == sorted(best)
+        # The better one is bought first.
+        assert found.stock[: len(best), lane].tolist() == best
+        assert found.coefficient[:, lane].tolist() == [6.0] * len(best) + [0.0] * (len(found.stock) - len(best))
+    assert bool((found.target_percent == 30.0).all())
+
+
+def account_like(orders: int, day: Tensor, tradable: Tensor, held: Tensor) -> Portfolio:
+    """What a rule asks an account for; `tradable` (days, stocks), `held` (lanes, stocks)."""
+    namespace = SimpleNamespace(
+        bars=SimpleNamespace(days=len(tradable), tradable=tradable),
+        ranked=orders + int(held.sum(1).max()),
+        orders_per_day=min(orders, held.shape[1]),
+        device=CPU,
+        day=day,
+        held=lambda: held,
+    )
+    return cast(Portfolio, namespace)
 
 
 def test_a_score_rule_reads_its_own_day_and_its_threshold() -> None:
@@ -136,8 +159,8 @@ def test_a_score_rule_reads_its_own_day_and_its_threshold() -> None:
     scores[FIRST_DAY, 1], scores[FIRST_DAY + 4, 2], scores[FIRST_DAY + 5] = 0.02, 0.03, np.nan
     log: list[tuple[Tensor, Tensor]] = []
     starts = torch.tensor([FIRST_DAY, FIRST_DAY + 4, FIRST_DAY + 5, FIRST_DAY + 6])
-    play(world.env, watch(score_policy(ScoreRule(scores, 0.01), CPU), log), starts)
-    assert log[0][1][..., 0].tolist() == [[0, 10, 0], [0, 0, 10], [0, 0, 0], [0, 0, 0]]
+    play(world.env, watch(score_policy(world.env, ScoreRule(scores, 0.01)), log), starts)
+    assert log[0][1].tolist() == [[0, 10, 0], [0, 0, 10], [0, 0, 0], [0, 0, 0]]
 
 
 def foresight(world: World) -> FloatArray:
@@ -156,10 +179,10 @@ def noisy_world() -> World:
 def test_foresight_beats_what_knows_nothing() -> None:
     world = noisy_world()
     starts = world.starts(6)
-    known, _ = play(world.env, score_policy(ScoreRule(foresight(world), 0.002), CPU), starts)
+    known, _ = play(world.env, score_policy(world.env, ScoreRule(foresight(world), 0.002)), starts)
     for seed in range(30):
         guess = np.random.default_rng(seed).random(world.market.close.shape)
-        guessed, _ = play(world.env, score_policy(ScoreRule(guess), CPU), starts)
+        guessed, _ = play(world.env, score_policy(world.env, ScoreRule(guess)), starts)
         assert float(known.profit_percent.min()) > float(guessed.profit_percent.max())
 
 
@@ -169,13 +192,11 @@ def test_cash_has_a_price_that_falls_as_it_is_free_and_as_time_runs_out() -> Non
     rule = ScoreRule(scores, 0.01, cash_price=0.04)
 
     def ordered(free: float, left: float) -> list[float]:
-        env = SimpleNamespace(
-            candidates=lambda: torch.ones(1, 3, dtype=torch.bool),
-            account=lambda: torch.tensor([[free, 1 - free, left]]),
-            orders_per_day=3,
-            day=torch.tensor([0]),
+        env = account_like(
+            3, torch.tensor([0]), torch.ones(1, 3, dtype=torch.bool), torch.zeros(1, 3, dtype=torch.bool)
         )
-        return score_policy(rule, CPU)(cast(Portfolio, env), 0)[0, :, 0].sign().tolist()
+        env.account = lambda: torch.tensor([[free, 1 - free, left]])  # type: ignore[method-assign]
+        return sizes_of(score_policy(env, rule)(env, 0), 3)[0].sign().tolist()
 
     assert ordered(1.0, 1.0) == ordered(0.0, 0.0) == ordered(0.0, -0.1) == ordered(1.2, 1.0) == [1, 1, 0]
     assert ordered(0.5, 1.0) == ordered(0.0, 0.5) == [0, 1, 0]  # 0.01 + 0.02
@@ -187,12 +208,15 @@ def test_sizes_grow_with_scores_up_to_the_largest() -> None:
     rule = ScoreRule(np.tile([0.08, 0.04, 0.012, 0.002], (30, 1)), coefficient=8.0, full_score=0.05)
     world.env.reset(torch.tensor([FIRST_DAY]))
     # 8 x 0.012 / 0.05 is an order yet, 8 x 0.002 / 0.05 is less than the smallest.
-    assert score_policy(rule, CPU)(world.env, 0)[0, :, 0].tolist() == pytest.approx([8.0, 6.4, 1.92, 0.0], rel=1e-5)
+    sizes = sizes_of(score_policy(world.env, rule)(world.env, 0), 4)[0].tolist()
+    assert sizes == pytest.approx([8.0, 6.4, 1.92, 0.0], rel=1e-5)
 
 
 def test_the_smallest_orders_of_a_day_are_orders() -> None:
     world = world_of(trending_panel([0.0] * 4, 30), rules=tiny_rules(max_new_positions_per_day=4))
-    summary, _ = play(world.env, score_policy(ScoreRule(np.ones((30, 4)), coefficient=1.0), CPU), torch.tensor([10]))
+    summary, _ = play(
+        world.env, score_policy(world.env, ScoreRule(np.ones((30, 4)), coefficient=1.0)), torch.tensor([10])
+    )
     assert int(summary.positions_opened) >= 4
 
 
@@ -203,7 +227,7 @@ def test_a_rule_is_tuned_to_what_earns_most() -> None:
     rule = tune_rule(rising.env, scores, 0.0, rising.starts(3))
     assert (rule.threshold, rule.coefficient, rule.target_percent) == (0.0, 10.0, 50.0)
     rule = tune_rule(falling.env, scores, 0.0, falling.starts(3))
-    summary, _ = play(falling.env, score_policy(rule, CPU), falling.starts(3))
+    summary, _ = play(falling.env, score_policy(falling.env, rule), falling.starts(3))
     assert summary.positions_opened.tolist() == [0, 0, 0]
 
 
@@ -218,9 +242,9 @@ def test_choices_played_side_by_side_earn_what_each_earns_alone(monkeypatch: pyt
 
     monkeypatch.setattr(baselines, "play", watched)
     rule = tune_rule(world.env, scores, 0.0, starts)
-    alone = play(world.env, score_policy(rule, CPU), starts)[0].fitness
+    alone = play(world.env, score_policy(world.env, rule), starts)[0].fitness
     assert alone.tolist() in shown[-1]
-    eager = play(world.env, score_policy(ScoreRule(scores), CPU), starts)[0].fitness
+    eager = play(world.env, score_policy(world.env, ScoreRule(scores)), starts)[0].fitness
     assert eager.tolist() == shown[0][0] and float(alone.mean()) >= float(eager.mean())
 
 

@@ -364,7 +364,7 @@ def test_simple_rules_look_back_sixty_and_five_days() -> None:
     assert np.isnan(rules[MOMENTUM].scores[59]).all() and np.isnan(rules[REVERSAL].scores[4]).all()
     setup = setup_of(world, windows=1, first=65)
     curves = play_rules(setup, rules)[MOMENTUM]
-    policy = score_policy(ScoreRule(rules[MOMENTUM].scores), torch.device("cpu"))
+    policy = score_policy(world.env, ScoreRule(rules[MOMENTUM].scores))
     np.testing.assert_array_equal(curves.equity[0, 0], play(world.env, policy, setup.starts)[1][:, 0].numpy())
     assert curves.equity[0, 0, -1] > curves.capital
 

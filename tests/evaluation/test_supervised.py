@@ -72,7 +72,7 @@ def corrupted(market: Market, first_day: int) -> Market:
 def profit(market: Market, rule: ScoreRule) -> float:
     env = Portfolio.on(market, RULES)
     starts = spaced_windows(Span(64, len(market.dates) - 1), RULES.episode_steps, 40)
-    return float(play(env, score_policy(rule, env.device), starts)[0].profit_percent.mean())
+    return float(play(env, score_policy(env, rule), starts)[0].profit_percent.mean())
 
 
 def test_ridge_is_least_squares_on_augmented_rows() -> None:

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from environment.orders import Orders
+from environment.portfolio import Portfolio
 from models.cash_value import CashValue, accounts_of
 from models.replay_buffer import transition_fields
 from models.trader import Forecasts, Traders, daily_orders
@@ -284,13 +286,13 @@ def test_any_policy_can_be_played() -> None:
     action[:, 0] = torch.tensor([5.0, 20.0])
     seen: list[int] = []
 
-    def policy(env: object, step: int) -> Tensor:
+    def policy(env: Portfolio, step: int) -> Orders:
         assert env is world.env
         seen.append(step)
-        return action
+        return env.select_orders(action)
 
     summary, equity = play(world.env, policy, starts)
-    assert seen == list(range(steps)) and equity.shape == (steps + 1, 3)
+    assert seen == list(range(world.env.rules.trading_days)) and equity.shape == (steps + 1, 3)
     world.env.reset(starts)
     for _ in range(steps):
         world.env.step(action)

@@ -15,12 +15,13 @@ from torch import Tensor
 from data.benchmark import LONGEST_GAP_DAYS, read_benchmark
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
+from environment.orders import Orders
 from environment.portfolio import Portfolio
+from models.trader import best_stocks
 from training.rollout import Policy, play
 from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
 from utils.spaces import (
-    ACTION_FEATURES,
     MAX_COEFFICIENT,
     MAX_TARGET_PERCENT,
     MIN_COEFFICIENT,
@@ -37,9 +38,7 @@ MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"
 YEAR_MOMENTUM, LOW_VOLATILITY = "12-1 momentum", "low volatility"
 _YEAR, _MONTH = 252, 21
 _NUMBERS = ("threshold", "coefficient", "target_percent", "cash_price", "full_score")
-_TINY = 1e-6
-"""Share by which each order of a day is smaller than the next better one."""
-VOLATILITY_DAYS = 60
+_VOLATILITY_DAYS = 60
 _MARGIN = 2.0
 """Standard errors by which a setting must be better: windows overlap, and the best of many is biased upwards."""
 _COEFFICIENTS = (MAX_COEFFICIENT, 7.0, 5.0)
@@ -93,44 +92,49 @@ def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[
     }
 
 
-def score_policy(rules: ScoreRule | Sequence[ScoreRule], device: torch.device, days: slice = slice(None)) -> Policy:
+def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: slice | None = None) -> Policy:
     """Return the policy that every day orders by a rule, as many of the candidates as may be bought.
 
     Several rules play as many lanes each, rule by rule.
 
     Args:
-        days: on which it may be asked; scores of others take no memory.
+        days: on which it may be asked, default: all; scores of others take no memory.
     """
     rules = [rules] if isinstance(rules, ScoreRule) else rules
-    scores = {id(rule.scores): rule.scores[days] for rule in rules}
-    tables = torch.from_numpy(np.nan_to_num(np.stack([*scores.values()]), copy=False, nan=-np.inf)).to(device)
-    first = days.start or 0
-    place = torch.tensor([[*scores].index(id(rule.scores)) for rule in rules], device=device)
+    days = slice(0, env.bars.days) if days is None else days
+    tables = {id(rule.scores): rule.scores for rule in rules}
+    best = [_best(env, scores, days) for scores in tables.values()]
+    known, stocks = (torch.stack(parts) for parts in zip(*best, strict=True))
+    place = torch.tensor([[*tables].index(id(rule.scores)) for rule in rules], device=env.device)
     numbers = [[getattr(rule, name) for name in _NUMBERS] for rule in rules]
-    columns = torch.tensor(numbers, dtype=torch.float64, device=device)
+    columns = torch.tensor(numbers, dtype=torch.float64, device=env.device)
     has_price = any(rule.cash_price > 0 for rule in rules)
 
-    def act(env: Portfolio, step: int) -> Tensor:
+    def act(env: Portfolio, step: int) -> Orders:
         of_rule = len(env.day) // len(rules)
-        score = tables[place.repeat_interleave(of_rule), env.day - first]
+        here = place.repeat_interleave(of_rule), env.day - days.start
+        score, stock = known[here], stocks[here]
         lanes = columns.repeat_interleave(of_rule, dim=0)
         threshold, largest, target, price, full = lanes[..., None].unbind(1)
         if has_price:
             free, _, left = env.account().double().unbind(-1)
             threshold = threshold + price * ((1 - free).clamp(min=0) * left.clamp(min=0))[:, None]
-        above = torch.where(env.candidates() & (score > threshold), score - threshold, 0.0)
-        best, stock = rank_stocks(above, env.orders_per_day)
-        share = torch.where(full > 0, (best + threshold) / full, 1.0).clamp(max=1.0)
-        size = torch.where((best > 0) & (largest * share >= MIN_COEFFICIENT), largest * share, 0.0)
-        # The account breaks ties by stock: slightly less for each next order fills the best first if cash is short.
-        less = 1 - _TINY * torch.arange(size.shape[1], device=device)
-        size = torch.maximum(size * less, size.clamp(max=MIN_COEFFICIENT))
-        action = torch.zeros(*score.shape, ACTION_FEATURES, device=device)
-        action[..., 0].scatter_(1, stock, size.float())
-        action[..., 1] = target
-        return action
+        is_candidate = ~env.held().gather(1, stock) & (score > threshold)
+        above, rank = rank_stocks(torch.where(is_candidate, score - threshold, 0.0), env.orders_per_day)
+        share = torch.where(full > 0, (above + threshold) / full, 1.0).clamp(max=1.0)
+        size = torch.where((above > 0) & (largest * share >= MIN_COEFFICIENT), largest * share, 0.0)
+        size = size.float().double()  # as an action gives it
+        return Orders(stock.gather(1, rank).T, size.T, target.float().double().expand_as(size).T)
 
     return act
+
+
+def _best(env: Portfolio, scores: Array, days: slice) -> tuple[Tensor, Tensor]:
+    """Return the largest of (all days, n) scores on some days, (days, k), and their stocks; minus infinity: none."""
+    known = torch.from_numpy(np.nan_to_num(scores[days], nan=-np.inf)).to(env.device)
+    known.masked_fill_(~env.bars.tradable[days], -torch.inf)
+    stocks = best_stocks(known[None], env.ranked)[0]
+    return known.gather(1, stocks), stocks
 
 
 def tune_rule(env: Portfolio, scores: Array, threshold: float, starts: Tensor) -> ScoreRule:
@@ -156,7 +160,7 @@ def tune_rule(env: Portfolio, scores: Array, threshold: float, starts: Tensor) -
     ]
     for settings in steps:
         rules = [rule, *(replace(rule, **values) for values in settings)]
-        policy = score_policy(rules, starts.device, slice(first, last))
+        policy = score_policy(env, rules, slice(first, last))
         summary, _ = play(env, policy, starts.repeat(len(rules)))
         fitness = summary.fitness.view(len(rules), -1)
         best = int(fitness.mean(1).argmax())
@@ -208,9 +212,17 @@ def held_equity(
 def inverse_volatility(close: NDArray[np.float32]) -> Array:
     """Return one over the deviation of the last 60 daily log returns of (days, n) closes; NaN where it is not known."""
     returns = pd.DataFrame(np.log(close.astype(np.float64))).diff()
-    spread = returns.rolling(VOLATILITY_DAYS, min_periods=VOLATILITY_DAYS // 2).std().to_numpy()
+    spread = returns.rolling(_VOLATILITY_DAYS, min_periods=_VOLATILITY_DAYS // 2).std().to_numpy()
     inverse: Array = np.divide(1.0, spread, out=np.full(spread.shape, np.nan), where=spread > 0)
     return inverse
+
+
+def equal_risk(close: NDArray[np.float32], day: int) -> Array:
+    """Return the same at the close of one day, (n,); 0 where it is not known."""
+    returns = pd.DataFrame(np.log(close[max(0, day - _VOLATILITY_DAYS) : day + 1].astype(np.float64))).diff()
+    spread = returns.std().where(returns.count() >= _VOLATILITY_DAYS // 2).to_numpy()
+    shares: Array = np.divide(1.0, spread, out=np.zeros(close.shape[1]), where=spread > 0)
+    return shares
 
 
 def benchmark_close(path: Path | None, market: Market, env: Portfolio, starts: Tensor) -> Array | None:

@@ -27,14 +27,13 @@ from training.evaluation.baselines import (
     EQUAL_RISK,
     HOLD,
     RANDOM,
-    VOLATILITY_DAYS,
     ScoreRule,
+    equal_risk,
     held_equity,
-    inverse_volatility,
     score_policy,
 )
 from training.forecasts.skill import agent_scores, known_share, trade_results
-from training.rollout import roll_out
+from training.rollout import roll_out, step_by
 from utils import metrics
 from utils.config.trader import EnvironmentConfig
 from utils.progress import Progress
@@ -161,8 +160,8 @@ def play_rules(setup: EvaluationSetup, rules: Mapping[str, ScoreRule]) -> dict[s
     """Play rules, side by side, under the agents' limits and costs."""
     if not rules:
         return {}
-    policy = score_policy([*rules.values()], setup.starts.device, setup.judged)
-    curves = _play_days(setup, len(rules), lambda step: setup.env.step(policy(setup.env, step)))
+    policy = score_policy(setup.env, [*rules.values()], setup.judged)
+    curves = _play_days(setup, len(rules), lambda step: step_by(setup.env, policy, step))
     return {name: curves.each(itemgetter(slice(place, place + 1))) for place, name in enumerate(rules)}
 
 
@@ -255,19 +254,13 @@ def play_held(setup: EvaluationSetup) -> dict[str, EquityCurves]:
         EQUAL: _held(rules, np.stack([hold(start, steps) for start in starts]), each),
         HOLD: _held(rules, capital * parts / parts[:, :1], once),
         EQUAL_RISK: _held(
-            rules, np.stack([hold(start, steps, weights=_equal_risk(close, start)) for start in starts]), each
+            rules, np.stack([hold(start, steps, weights=equal_risk(close, start)) for start in starts]), each
         ),
     }
     if setup.benchmark is not None:
         level = setup.benchmark[days]
         found[BENCHMARK] = _held(rules, capital * level / level[:, :1], 0 * each)
     return found
-
-
-def _equal_risk(close: npt.NDArray[np.float32], day: int) -> Array:
-    """Return the (n,) shares of equal risk at a day's close, up to a factor; 0 where the volatility is not known."""
-    shares: Array = np.nan_to_num(inverse_volatility(close[max(0, day - VOLATILITY_DAYS) : day + 1])[-1])
-    return shares
 
 
 def _held(rules: EnvironmentConfig, equity: Array, legs: Array) -> EquityCurves:

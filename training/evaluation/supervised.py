@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import lightgbm
 import numpy as np
+import torch
 from scipy.special import stdtr
 
 from data.bank import VOLATILITY, box_sums
@@ -47,8 +48,7 @@ _TREES = {
     "num_leaves": 15,
     "min_data_in_leaf": 500,
     "max_bin": 63,
-    "num_threads": 1,
-    "deterministic": True,
+    "deterministic": True,  # whatever the number of threads
     "force_row_wise": True,
     "seed": 0,
     "verbose": -1,
@@ -210,10 +210,12 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
     def model(booster: lightgbm.Booster, rounds: int) -> Model:
         def predict(x: Float32Array) -> Float64Array:
             rows = x[..., 1:].reshape(-1, x.shape[-1] - 1)
-            return np.asarray(booster.predict(rows, num_iteration=rounds, num_threads=1)).reshape(x.shape[:-1])
+            return np.asarray(booster.predict(rows, num_iteration=rounds, num_threads=threads)).reshape(x.shape[:-1])
 
         return predict
 
+    threads = torch.get_num_threads()
+    settings = {**_TREES, "num_threads": threads}
     row = np.cumsum(is_used, dtype=np.int32).reshape(is_used.shape) - 1
     folds = [(row[is_used & learned[:, None]], row[held][is_used[held]]) for learned, held in samples.folds]
     stop = lightgbm.early_stopping(_EARLY_STOPPING, verbose=False)
@@ -221,7 +223,7 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
         with Progress(f"fit {LIGHTGBM}", "round", _ROUNDS) as shown:
             calls: list[Callable[..., None]] = [stop, lambda _: shown.update()]
             found: dict[str, Any] = lightgbm.cv(
-                _TREES, data(samples.train_days), _ROUNDS, folds=folds, callbacks=calls, return_cvbooster=True
+                settings, data(samples.train_days), _ROUNDS, folds=folds, callbacks=calls, return_cvbooster=True
             )
     except lightgbm.basic.LightGBMError as error:
         raise DataError(f"expected results that trees can be fitted to, got: {error}") from None
@@ -231,7 +233,7 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
         booster.model_from_string(booster.model_to_string()).free_dataset()
     return Ranker(
         [model(booster, cross.best_iteration) for booster in cross.boosters],
-        lambda days: model(lightgbm.train(_TREES, data(days), cross.best_iteration), cross.best_iteration),
+        lambda days: model(lightgbm.train(settings, data(days), cross.best_iteration), cross.best_iteration),
     )
 
 
@@ -279,7 +281,7 @@ def fit_supervised(
     profits = []
     for place, percent in enumerate(TARGET_PERCENTS):  # one by one: scores of a large market are large
         rule = ScoreRule(ridge.ranker(place).out_of_fold(samples), target_percent=percent)
-        profits.append(float(play(env, score_policy(rule, env.device), starts)[0].profit_percent.mean()))
+        profits.append(float(play(env, score_policy(env, rule), starts)[0].profit_percent.mean()))
     target = int(np.argmax(profits))
     rankers = {RIDGE: ridge.ranker(target)}
     try:
