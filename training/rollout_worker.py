@@ -195,8 +195,8 @@ class RolloutWorker:
         others = [agent for agent in range(len(inputs.genes)) if known is None or agent not in known.agents]
         found = list[tuple[Forecasts, Blend]]()
         if others:
-            reward = Perceptrons.named({name: part[others] for name, part in networks.items()}, "reward")
-            targets = inputs.genes[others, TARGET].long().tolist()
+            rows, targets = torch.tensor(others, device=self.env.device), inputs.genes[others, TARGET].long().tolist()
+            reward = Perceptrons.named(networks, "reward").map(lambda flat: flat.index_select(0, rows))
             blocks, blend = self.days.blended(inputs.by_fold[others], reward, targets)
             found.append((self.days.joined(blocks, most), blend))
         return found[0] if known is None else known.among(others, found, self.env.device)

@@ -21,7 +21,7 @@ from benchmarks.peers.peer import Array, Budget, Learned, Peer
 from data.market import Market
 from environment.portfolio import Portfolio
 from models.input_rows import InputRows
-from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
+from training.evaluation.baselines import ScoreRule, Scores, score_policy, tune_rule
 from training.evaluation.supervised import BankInputs, with_context
 from training.forecasts.ridge import TrainingDays
 from training.forecasts.samples import Samples
@@ -161,7 +161,7 @@ def scores_of(networks: Sequence[nn.Sequential], x: Tensor, deviation: Tensor) -
     return found.double().numpy()
 
 
-def best_target(env: Portfolio, by_target: Sequence[Array], starts: Tensor) -> int:
+def best_target(env: Portfolio, by_target: Sequence[Scores], starts: Tensor) -> int:
     """Return the sale target at which ordering by (days, n) out-of-fold scores earns most on training windows."""
     rules = [ScoreRule(own, target_percent=target) for own, target in zip(by_target, TARGET_PERCENTS, strict=True)]
     summary, _ = play(env, score_policy(env, rules), starts.repeat(len(rules)))

@@ -157,7 +157,7 @@ def rivals_part(source: Source, universe: Universe, fold: int) -> Record:
         first, days = _judged(setup)
         results, played = trade_results(setup.env.bars, setup.env.rules, first, days), {}
         for name, track in _baselines(setup, rules).items():
-            scores = rules[name].scores[first : first + days] if name in rules else None
+            scores = rules[name].scores[first : first + days].astype(np.float64) if name in rules else None
             again = {label: tracks[name] for label, tracks in replays.items()}
             played[name] = _packed(track, again, scores, results)
         dates = market.dates[first + 1 : first + days + 1].astype("datetime64[D]")

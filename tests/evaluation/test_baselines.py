@@ -23,7 +23,9 @@ from tests.tiny import FIRST_DAY, World, seeded, tiny_rules, trending_panel, wor
 from training.evaluation import baselines
 from training.evaluation.baselines import (
     ScoreRule,
+    equal_risk,
     held_equity,
+    inverse_volatility,
     score_policy,
     tune_rule,
 )
@@ -150,6 +152,18 @@ def account_like(orders: int, day: Tensor, tradable: Tensor, held: Tensor) -> Po
         held=lambda: held,
     )
     return cast(Portfolio, namespace)
+
+
+@given(st.integers(0, 1000), st.integers(0, 119), st.sampled_from((0.0, 0.3, 0.7)))
+@settings(max_examples=40, deadline=None)
+def test_equal_risk_is_one_over_the_volatility_of_its_day(seed: int, day: int, missing: float) -> None:
+    """Where bars are missing, too, and where too few are known."""
+    rng = np.random.default_rng(seed)
+    close = np.exp(np.cumsum(0.02 * rng.standard_normal((120, 4)), axis=0)).astype(np.float32)
+    close[rng.random(close.shape) < missing] = np.nan
+    close[:, 3] = 7.0
+    expected = np.nan_to_num(inverse_volatility(close)[day])
+    np.testing.assert_allclose(equal_risk(close, day), expected, rtol=1e-6)
 
 
 def test_a_score_rule_reads_its_own_day_and_its_threshold() -> None:

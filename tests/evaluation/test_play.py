@@ -46,6 +46,7 @@ from training.evaluation.baselines import (
     RULE,
     YEAR_MOMENTUM,
     ScoreRule,
+    equal_risk,
     held_equity,
     inverse_volatility,
     score_policy,
@@ -334,6 +335,7 @@ def test_equal_risk_holds_more_of_what_moves_less() -> None:
     world = world_of(trending_panel([0.01, 0.0, -0.01], 120, noise=0.02))
     setup = setup_of(world, windows=1, first=80)
     weights = inverse_volatility(world.market.close)[80]
+    np.testing.assert_allclose(equal_risk(world.market.close, 80), np.nan_to_num(weights), rtol=1e-9)
     alone = []
     for stock in range(3):
         one = replace(setup, market=replace(world.market, investable_columns=np.array([stock])))

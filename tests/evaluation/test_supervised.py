@@ -33,6 +33,7 @@ from training.evaluation.supervised import (
     fit_supervised,
     scores_of,
 )
+from training.forecasts.ridge import TrainingDays
 from training.forecasts.samples import Samples
 from training.rollout import play
 from utils.config.trader import DataConfig, EnvironmentConfig, MarketKind, SyntheticConfig
@@ -173,6 +174,21 @@ def test_days_that_are_judged_change_nothing() -> None:
         np.testing.assert_array_equal(baseline.rule.scores[: day + 1], known.rule.scores[: day + 1])
         assert (baseline.rule.scores[day + 1 :] != known.rule.scores[day + 1 :]).any()
         assert (baseline.rule.target_percent, baseline.explained) == (known.rule.target_percent, known.explained)
+
+
+def test_results_that_are_known_need_not_be_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run gives those that it was trained on."""
+    market = market_of("momentum", **SMALL)
+    env, train = Portfolio.on(market, RULES), market.splits.train
+    expected = fit_supervised(market, env)
+    known = TrainingDays.of(market, env).samples.results
+    monkeypatch.setattr("training.forecasts.samples.order_results", None)
+    found = fit_supervised(market, env, results=known)
+    assert list(found) == list(expected)
+    for name, baseline in found.items():
+        np.testing.assert_array_equal(baseline.rule.scores, expected[name].rule.scores)
+        assert baseline.explained == expected[name].explained
+    assert np.isfinite(known[:, train.first]).any() and not np.isfinite(known[:, train.last]).any()
 
 
 def test_rolling_fits_learn_only_what_is_known() -> None:

@@ -86,6 +86,16 @@ def test_days_that_are_not_learned_from_are_not_read(seed: int, noise: int) -> N
         np.testing.assert_array_equal(getattr(other.responses, name), value, err_msg=name)
 
 
+@given(st.integers(0, 3), st.integers(0, DAYS - 1), st.integers(1, DAYS))
+@settings(max_examples=15)
+def test_inputs_of_some_days_are_those_of_all(seed: int, first: int, days: int) -> None:
+    market, some = market_of(seed), slice(first, min(first + days, DAYS))
+    inputs = TradeInputs.fit(market, LEARNED)
+    np.testing.assert_array_equal(inputs.of(market, some), inputs.of(market)[some])
+    banks = (np.concatenate([x for _, x in inputs.banks(market, days)], axis=1) for days in (some, slice(0, DAYS)))
+    np.testing.assert_array_equal(next(banks), next(banks)[some])
+
+
 def forecasts_of(inputs: TradeInputs, market: Market, learned: np.ndarray) -> np.ndarray:
     return np.concatenate([x for _, x in inputs.forecasts(market, learned, slice(0, DAYS))], axis=1)
 

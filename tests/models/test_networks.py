@@ -90,6 +90,17 @@ def test_stacked_perceptrons_are_those_of_torch_one_by_one(
                 torch.testing.assert_close(part[tuple(place)], shaped, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("hidden", [3, 4, 32])
+def test_without_gradients_outputs_are_the_same_bits_in_any_company(hidden: int) -> None:
+    """Where the numbers of the hidden units fill whole vectors of the processor, and where some are left over."""
+    perceptrons = random_perceptrons((9,), (INPUTS, hidden, 2), 1)
+    x = torch.randn(9, 7, INPUTS, generator=seeded(2))
+    with torch.no_grad():
+        whole = perceptrons(x)
+        for rows in (slice(0, 1), slice(1, 4), slice(8, 9)):
+            assert torch.equal(perceptrons.map(lambda part, rows=rows: part[rows])(x[rows]), whole[rows])  # type: ignore[misc]
+
+
 def test_drawn_perceptrons_begin_without_effect_and_can_learn() -> None:
     perceptrons = Perceptrons.initialize((2, 3), (INPUTS, 64, 2), seeded()).map(lambda part: part.requires_grad_())
     x = torch.randn(5, INPUTS, generator=seeded(1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from data.synthetic.built_in import synthetic_market
 from data.synthetic.kinds.pairs import partner
+from models.impulses import pairs
 from models.impulses.pairs import HALF_LIVES, after_pairs, pair_terms
 from models.responses import Responses
 from tests.data.test_planted_rules import Array
@@ -54,6 +57,38 @@ def test_slow_own_drifts_are_no_pairs() -> None:
             drift[day] = 0.97 * drift[day - 1] + shocks[day]
         found += len(pair_terms(generator.standard_normal(drift.shape) + np.sin(3.0 * drift))[0]) > 0
     assert found <= 1
+
+
+def t_by_hand(left: Array, past: Array, one: int, two: int) -> float:
+    """The absolute t-statistic of a spread, from the sums over days one by one."""
+    known = (left[:, one] != 0) & (left[:, two] != 0)
+    variance = [(left[:, stock] ** 2).sum() / (left[:, stock] != 0).sum() for stock in (one, two)]
+    covariance = (left[:, one] * left[:, two]).sum() / known.sum()
+    own, gram = [(past[:, stock] ** 2).sum() for stock in (one, two)], past[:, one] @ past[:, two]
+    cross = left[:, one] @ past[:, two] + past[:, one] @ left[:, two]
+    noise = variance[0] * own[1] + own[0] * variance[1] - 2 * covariance * gram
+    return abs(cross) / math.sqrt(noise * (1 - gram**2 / (own[0] * own[1])))
+
+
+@given(st.integers(0, 10**6), st.sampled_from(HALF_LIVES), st.floats(0.0, 0.9), st.sampled_from((1, 3, 8, 512)))
+@settings(max_examples=30)
+def test_partners_are_the_best_of_all_one_by_one(seed: int, half_life: int, common: float, together: int) -> None:
+    """Whatever stocks have in common, where some are listed late, and in blocks of any size."""
+    rng = np.random.default_rng(seed)
+    moves = rng.standard_normal((900, 8)) + common / (1 - common) * rng.standard_normal((900, 1))
+    moves[:300, :3] = moves[500:560] = 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairs, "_ROWS", together)
+        left = pairs._surprises(moves)
+        learned = (left != 0.0).any(axis=1)
+        assert 800 < learned.sum() < 850
+        past = pairs._pasts(moves, half_life, learned)
+        found, partners = pairs._best_partners(left[learned], past, pairs._products(left[learned]))
+    exact = left[learned].astype(np.float64), past.astype(np.float64)
+    for stock in range(8):
+        t = [t_by_hand(*exact, stock, other) if other != stock else 0.0 for other in range(8)]
+        assert found[stock] == pytest.approx(max(t), rel=1e-3, abs=2e-3)
+        assert t[partners[stock]] == pytest.approx(max(t), rel=1e-3, abs=2e-3)
 
 
 @given(st.integers(0, 10**6), st.sampled_from(range(len(HALF_LIVES))), st.integers(1, 30))

@@ -83,6 +83,21 @@ def test_a_resumed_run_continues_bit_for_bit(market: Market, finished: int) -> N
     assert_equal(second, whole)
 
 
+def test_elites_are_played_by_forecasts_that_hold(market: Market) -> None:
+    """What is known of them from the generation before is what is found anew, for all agents or by group."""
+    trainer = tiny_trainer(market)
+    list(trainer.run(2))
+    starts = torch.tensor([market.splits.train.first])
+    inputs = trainer.rollout_inputs(starts, torch.zeros(len(trainer.genes), 0))
+    assert inputs.known is not None and inputs.known.agents == trainer.elites
+    for rows in (slice(0, len(trainer.genes)), slice(trainer.elites[0], trainer.elites[0] + 1), slice(1, 3)):
+        own = inputs.rows(rows)
+        found, anew = (trainer.worker._forecasts(some, some.networks) for some in (own, replace(own, known=None)))
+        for one, other in zip(found, anew, strict=True):
+            for name, part in vars(other).items():
+                assert torch.equal(getattr(one, name), part), name
+
+
 def test_what_is_restored_plays_the_same(market: Market) -> None:
     trainer, other = tiny_trainer(market), tiny_trainer(market, seed=5)
     list(trainer.run(2))

@@ -31,6 +31,7 @@ from utils.spaces import (
 
 logger = logging.getLogger(__name__)
 Array = NDArray[np.float64]
+Scores = NDArray[np.float32] | Array
 CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random selection", "equal weight", "buy and hold"
 EQUAL_RISK, BENCHMARK = "equal risk", "benchmark"
 RULE, ORACLE = "planted rule", "oracle"
@@ -51,7 +52,7 @@ _LEVELS = (0.25, 0.5, 0.75, 0.9, 0.97)
 class ScoreRule:
     """A rule that every day orders the stocks with the largest scores above a threshold."""
 
-    scores: Array
+    scores: Scores
     """(days, n), known at each day's close; NaN: no order."""
     threshold: float = 0.0
     coefficient: float = MAX_COEFFICIENT
@@ -71,13 +72,18 @@ def simple_rules(market: Market) -> dict[str, ScoreRule]:
     returns".
     """
     close = pd.DataFrame(np.log(market.close.astype(np.float64)))
+
+    def rise(days: int, before: int = 0) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = close.shift(before).diff(days - before).to_numpy(dtype=np.float32)
+        return found
+
     scores = {
-        MOMENTUM: close.diff(60),
-        REVERSAL: -close.diff(5),
-        YEAR_MOMENTUM: close.shift(_MONTH).diff(_YEAR - _MONTH),
+        MOMENTUM: rise(60),
+        REVERSAL: -rise(5),
+        YEAR_MOMENTUM: rise(_YEAR, _MONTH),
+        LOW_VOLATILITY: inverse_volatility(market.close).astype(np.float32),
     }
-    rules = {name: ScoreRule(score.to_numpy()) for name, score in scores.items()}
-    return {**rules, LOW_VOLATILITY: ScoreRule(inverse_volatility(market.close))}
+    return {name: ScoreRule(score) for name, score in scores.items()}
 
 
 def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[str, ScoreRule]:
@@ -129,15 +135,15 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
     return act
 
 
-def _best(env: Portfolio, scores: Array, days: slice) -> tuple[Tensor, Tensor]:
+def _best(env: Portfolio, scores: Scores, days: slice) -> tuple[Tensor, Tensor]:
     """Return the largest of (all days, n) scores on some days, (days, k), and their stocks; minus infinity: none."""
     known = torch.from_numpy(np.nan_to_num(scores[days], nan=-np.inf)).to(env.device)
     known.masked_fill_(~env.bars.tradable[days], -torch.inf)
     stocks = best_stocks(known[None], env.ranked)[0]
-    return known.gather(1, stocks), stocks
+    return known.gather(1, stocks).double(), stocks
 
 
-def tune_rule(env: Portfolio, scores: Array, threshold: float, starts: Tensor) -> ScoreRule:
+def tune_rule(env: Portfolio, scores: Scores, threshold: float, starts: Tensor) -> ScoreRule:
     """Tune threshold and price of cash, then size and target, then the full score, by mean fitness on windows.
 
     A setting replaces the one before it only if it is better by more than two standard errors of the paired difference.
@@ -151,7 +157,7 @@ def tune_rule(env: Portfolio, scores: Array, threshold: float, starts: Tensor) -
     ordered = np.sort(np.nan_to_num(scores[first:last], nan=-np.inf), axis=1)[:, -env.orders_per_day :]
     if not (ordered > threshold).any():
         return rule
-    rises = np.quantile(ordered[ordered > threshold] - threshold, _LEVELS).tolist()
+    rises = np.quantile(ordered[ordered > threshold].astype(np.float64) - threshold, _LEVELS).tolist()
     # Thresholds first: the best target depends on how selective the rule is.
     steps: list[list[dict[str, Any]]] = [
         [{"threshold": threshold + rise, "cash_price": price} for rise in (0.0, *rises) for price in (0.0, *rises)],

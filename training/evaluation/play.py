@@ -333,7 +333,7 @@ def play_all(
         known_share(plan, rules),
         {
             CHAMPION: agent_scores(forecasts, first, days),
-            **{name: rule.scores[judged] for name, rule in score_rules.items()},
+            **{name: rule.scores[judged].astype(np.float64) for name, rule in score_rules.items()},
         },
         trade_results(setup.env.bars, rules, first, days),
     )

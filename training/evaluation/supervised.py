@@ -30,7 +30,7 @@ from utils.spaces import TARGET_PERCENTS
 from utils.threads import in_order
 
 logger = logging.getLogger(__name__)
-Model = Callable[[Float32Array], Float64Array]
+Model = Callable[[Float32Array], Float32Array]
 """From (days, n, inputs) to (days, n) expected results, in percent of the initial capital at the largest size."""
 RIDGE, LIGHTGBM = "ridge", "LightGBM"
 TUNING_WINDOWS = 32
@@ -135,14 +135,14 @@ class Ranker:
     fit: Callable[[BoolArray], Model]
     """Learns from (days,)."""
 
-    def out_of_fold(self, samples: Samples) -> Float64Array:
+    def out_of_fold(self, samples: Samples) -> Float32Array:
         """Return (days, n) scores of the training days, each by the model that has not seen its fold; NaN elsewhere."""
-        scores = np.full(samples.is_known.shape, np.nan)
+        scores = np.full(samples.is_known.shape, np.nan, dtype=np.float32)
         for model, (_, held) in zip(self.by_fold, samples.folds, strict=True):
             scores[held] = scores_of(model, samples.x, held)
         return scores
 
-    def rolling(self, samples: Samples, every: int) -> Float64Array:
+    def rolling(self, samples: Samples, every: int) -> Float32Array:
         """Return (days, n) scores by models that are refitted every so many days, to all results known by then."""
         begin, last = samples.train.last + 1, samples.x.days.stop
         parts = [scores_of(self.fit(samples.train_days), samples.x, slice(0, begin))]
@@ -152,7 +152,7 @@ class Ranker:
         return np.concatenate(parts)
 
 
-def scores_of(model: Model, x: InputRows, days: slice | None = None) -> Float64Array:
+def scores_of(model: Model, x: InputRows, days: slice | None = None) -> Float32Array:
     """Return a model's (days, n) scores on some days, default all."""
     return np.concatenate([model(x.dense(block)) for block in x.blocks(days)])
 
@@ -175,7 +175,7 @@ class Ridge:
 
 
 def _linear(weights: Float64Array) -> Model:
-    return lambda x: np.asarray(x @ weights.astype(np.float32), dtype=np.float64)
+    return lambda x: np.asarray(x @ weights.astype(np.float32))
 
 
 def fit_ridge(samples: Samples) -> Ridge:
@@ -208,9 +208,10 @@ def fit_trees(samples: Samples, target: int) -> Ranker:
         return lightgbm.Dataset(rows, samples.results[target][known])
 
     def model(booster: lightgbm.Booster, rounds: int) -> Model:
-        def predict(x: Float32Array) -> Float64Array:
+        def predict(x: Float32Array) -> Float32Array:
             rows = x[..., 1:].reshape(-1, x.shape[-1] - 1)
-            return np.asarray(booster.predict(rows, num_iteration=rounds, num_threads=threads)).reshape(x.shape[:-1])
+            found = np.asarray(booster.predict(rows, num_iteration=rounds, num_threads=threads), dtype=np.float32)
+            return found.reshape(x.shape[:-1])
 
         return predict
 
@@ -335,9 +336,10 @@ def _significant_term(
     residual = samples.results[-1] - ridge.ranker(-1).out_of_fold(samples)
     residual = np.where(samples.is_known & samples.train_days[:, None], residual, 0.0)
     by_volatility = [
-        (residual[block] * samples.x.dense(block)[..., 1 + VOLATILITY]).sum(axis=1) for block in samples.x.blocks()
+        (residual[block] * samples.x.dense(block)[..., 1 + VOLATILITY]).sum(axis=1, dtype=np.float64)
+        for block in samples.x.blocks()
     ]
-    of_day = np.stack((residual.sum(axis=1), np.concatenate(by_volatility)))
+    of_day = np.stack((residual.sum(axis=1, dtype=np.float64), np.concatenate(by_volatility)))
     z = boxes.reshape(days, columns * widths)
     sums = np.stack([of_day[:, start : start + length] @ z[start : start + length] for start in blocks])
     error = sums.std(axis=0, ddof=1) / np.sqrt(len(blocks))

@@ -27,6 +27,7 @@ from training.forecasts.samples import Float64Array, Moments, Samples, Sums
 from training.forecasts.skill import overlapping_mean_test, rank_correlation
 from utils.progress import Progress
 from utils.spaces import TARGET_PERCENTS
+from utils.threads import in_order
 
 ExpectedBlocks = Iterable[tuple[slice, Tensor]]
 """Days, and the (A, days, n) results that agents expect of orders on them."""
@@ -157,15 +158,19 @@ class TrainingDays:
         Args:
             blocks: (A, days, n) by block of days; the mean over agents is tested.
         """
-        samples, choices, means = self.samples, list[Float64Array](), list[list[Float64Array]]()
-        for days, expected in blocks:
+        samples = self.samples
+
+        def of_days(part: tuple[slice, Float64Array]) -> tuple[Float64Array, ...]:
+            """Return (days,) rank correlations, and means of forecasts and results."""
+            days, scores = part
             is_known = samples.is_known[days] & samples.train_days[days, None]
-            scores, some = expected.mean(0).cpu().numpy().astype(np.float64), is_known.any(axis=1)
+            some = is_known.any(axis=1)
             pair = [np.where(is_known, v, np.nan)[some] for v in (scores, samples.results[target, days])]
-            choices.append(rank_correlation(*pair))
-            means.append([np.nanmean(values, axis=1) for values in pair])
-        choice, joined = np.concatenate(choices), [np.concatenate(parts) for parts in zip(*means, strict=True)]
-        timing = np.prod([mean - mean.mean() for mean in joined], axis=0)
+            return rank_correlation(*pair), *(np.nanmean(values, axis=1) for values in pair)
+
+        scores = ((days, expected.mean(0).double().cpu().numpy()) for days, expected in blocks)
+        choice, *means = (np.concatenate(parts) for parts in zip(*in_order(of_days, scores), strict=True))
+        timing = np.prod([mean - mean.mean() for mean in means], axis=0)
         tests = (overlapping_mean_test(daily, samples.longest, trials=2 * trials) for daily in (choice, timing))
         return Evidence(*(test.p_value for test in tests))
 

@@ -13,6 +13,7 @@ from environment.portfolio import Portfolio
 from models.input_rows import InputRows
 from training.forecasts.hindsight import order_results
 from utils.errors import DataError
+from utils.threads import in_order
 
 BoolArray = NDArray[np.bool_]
 Float32Array = NDArray[np.float32]
@@ -88,11 +89,11 @@ class Samples:
                 "give more training days"
             )
 
-    def explained(self, scores: Float64Array, target: int) -> float:
+    def explained(self, scores: Float32Array | Float64Array, target: int) -> float:
         """Return the share of the variance of the results at a target that (days, n) scores explain."""
         is_scored = self.is_known & self.train_days[:, None]
         result = self.results[target][is_scored].astype(np.float64)
-        return 1.0 - float(((result - scores[is_scored]) ** 2).mean() / max(result.var(), 1e-30))
+        return 1.0 - float(((result - scores[is_scored].astype(np.float64)) ** 2).mean() / max(result.var(), 1e-30))
 
 
 @dataclass(frozen=True)
@@ -137,12 +138,16 @@ class Moments:
         """Sum up the known results."""
         days, inputs, targets = len(samples.is_known), samples.x.inputs, len(samples.results)
         found = cls(np.zeros((days, inputs, inputs)), np.zeros((days, inputs, targets)), np.zeros((targets, days)).T)
-        for block in samples.x.blocks():
+
+        def add(block: slice) -> None:
             x = samples.x.dense(block) * samples.is_known[block][..., None]
             y = np.nan_to_num(samples.results[:, block]).transpose(1, 2, 0)
             across = x.transpose(0, 2, 1)
             found.gram[block], found.product[block] = across @ x, across @ y
             found.square[block] = np.square(y, dtype=np.float64).sum(axis=1)
+
+        for _ in in_order(add, samples.x.blocks()):
+            pass
         return found
 
     def over(self, days: BoolArray | slice) -> Sums:

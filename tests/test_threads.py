@@ -1,0 +1,60 @@
+"""Work in several threads comes back in its order, and its errors come back too."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from utils.threads import in_order
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_results_keep_their_order_though_the_first_is_done_last() -> None:
+    done: list[int] = []
+    second_is_done = threading.Event()
+
+    def work(item: int) -> int:
+        if item == 0:
+            assert second_is_done.wait(60)
+        done.append(item)
+        if item == 1:
+            second_is_done.set()
+        return item * item
+
+    assert list(in_order(work, range(20))) == [item * item for item in range(20)]
+    assert done[:2] == [1, 0]
+
+
+def test_only_a_few_are_begun_before_they_are_asked_for() -> None:
+    begun: list[int] = []
+    found = in_order(begun.append, range(100))
+    next(found)
+    assert len(begun) <= 4
+    found.close()  # type: ignore[attr-defined]
+
+
+def test_one_thread_works_as_it_is_asked() -> None:
+    torch.set_num_threads(1)
+    caller = threading.get_ident()
+    found = in_order(lambda item: (item, threading.get_ident()), range(3))
+    assert list(found) == [(item, caller) for item in range(3)]
+
+
+def test_an_error_is_raised_where_the_result_is_asked_for() -> None:
+    def work(item: int) -> int:
+        return 1 // (item - 3)
+
+    found = in_order(work, range(10))
+    assert [next(found) for _ in range(3)] == [-1, -1, -1]
+    with pytest.raises(ZeroDivisionError):
+        next(found)
