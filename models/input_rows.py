@@ -115,6 +115,12 @@ class InputRows:
         shape = (*values.shape[:-1], *bars.shape)
         return values.new_full(shape, fill).masked_scatter_(bars, values)
 
+    def compact(self, values: Tensor, days: slice) -> Tensor:
+        """Return (A, days, n) values of some days as (A, rows)."""
+        day = torch.arange(values.shape[1], device=values.device)
+        place = self.of_day(day[None], days)[0] * values.shape[2] + self.stock[self.rows(days)]
+        return values.flatten(1).index_select(1, place)
+
     def mean(self, values: Tensor, days: slice) -> Tensor:
         """Return the means over the stocks of each day of (A, rows) values, (A, days)."""
         return self.spread(values, days).sum(-1) / self.has_bar[self.here(days)].sum(1).clamp(min=1)

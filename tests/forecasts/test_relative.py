@@ -50,9 +50,8 @@ def outcomes() -> RelativeOutcomes:
 
 def dense_y(found: RelativeOutcomes) -> Tensor:
     """The (training days, n, targets) results in standard deviations."""
-    parts = [found.relative(found.learned, t) / found.deviation[t] for t in range(len(found.results))]
-    y = torch.zeros(*found.x.has_bar.shape, len(parts))
-    y[is_known(found)] = torch.stack(parts, dim=1)
+    y = torch.zeros(*found.x.has_bar.shape, len(found.results))
+    y[is_known(found)] = (found.relative(found.learned) / found.deviation[:, None]).T
     return y
 
 

@@ -121,10 +121,10 @@ class RelativeOutcomes:
         y = relative / self.deviation.view(-1, *[1] * rows.dim())
         return self.inputs.for_networks(x), y.movedim(0, -1).contiguous()
 
-    def relative(self, days: slice, target: int) -> Tensor:
-        """Return the results of some learned days at a target, (rows,) percent of the initial capital."""
+    def relative(self, days: slice) -> Tensor:
+        """Return the results of some learned days, (targets, rows) percent of the initial capital."""
         here = self.x.here(days)
-        return (self.results[target, here] - self.mean[target, here])[self.x.has_bar[here]]
+        return self.x.compact(self.results[:, here] - self.mean[:, here], days)
 
     def out_of_fold(self, days: slice, reward: Perceptrons, targets: Sequence[int]) -> Tensor:
         """Return the out-of-fold forecasts of (A, folds) networks for some training days: (A, rows).
@@ -146,8 +146,7 @@ class RelativeOutcomes:
 
     def products(self, days: slice, ridge: Tensor, network: Tensor, targets: Sequence[int]) -> Tensor:
         """Return the sums of products of (A, rows) relative forecasts of some days and the results at the targets."""
-        known = overlap(self.learned, days)
-        results = {target: self.relative(known, target) for target in sorted({*targets})}
+        results = self.relative(overlap(self.learned, days))
         y = torch.stack([results[target] for target in targets])
         return products(ridge[:, : y.shape[1]], network[:, : y.shape[1]], y)
 

@@ -168,7 +168,7 @@ class TrainingDays:
             pair = [np.where(is_known, v, np.nan)[some] for v in (scores, samples.results[target, days])]
             return rank_correlation(*pair), *(np.nanmean(values, axis=1) for values in pair)
 
-        scores = ((days, expected.mean(0).double().cpu().numpy()) for days, expected in blocks)
+        scores = ((days, expected.mean(0).cpu().numpy().astype(np.float64)) for days, expected in blocks)
         choice, *means = (np.concatenate(parts) for parts in zip(*in_order(of_days, scores), strict=True))
         timing = np.prod([mean - mean.mean() for mean in means], axis=0)
         tests = (overlapping_mean_test(daily, samples.longest, trials=2 * trials) for daily in (choice, timing))
