@@ -14,7 +14,7 @@ from data.bank import HALF_LIVES, MarketSeries, multi_scale_bank, stock_blocks
 from data.features import CLOSE
 from data.market import Market
 from models.input_rows import Blocks
-from models.responses import FORECASTS, Responses
+from models.responses import FORECASTS, Responses, up_to_the_last
 from utils.errors import DataError
 from utils.threads import in_order
 
@@ -64,7 +64,7 @@ class TradeInputs:
     def fit(cls, market: Market, learned: BoolArray) -> Self:
         """Fit responses and standardisation to the (days,) learned days."""
         responses = _responses(market, learned)
-        days = slice(0, np.flatnonzero(learned)[-1:].sum() + 1)
+        days = up_to_the_last(learned)
         is_used = learned[days, None] & np.isfinite(market.close[days])
         raw = _raw(market, responses, days)
         moments = in_order(lambda block: moments_of(raw(block)[is_used[:, block]]), blocks_of(market))

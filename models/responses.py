@@ -81,8 +81,8 @@ class Responses:
         Only returns of (days,) `learned` days are read, for impulses, responses, volatilities and trends. The return of
         day t is from the close of t - 1 to the close of t.
         """
-        last = np.flatnonzero(learned)[-1:].sum() + 1
-        close, learned = close[:last], learned[:last]
+        days = up_to_the_last(learned)
+        close, learned = close[days], learned[days]
         shape, context = (len(close), len(investable)), np.setdiff1d(np.arange(close.shape[1]), investable)
         mean, scale = np.zeros((2, close.shape[1]))
         own, is_own = np.empty(shape, order="F"), np.empty(shape, dtype=bool, order="F")
@@ -209,6 +209,11 @@ class Responses:
                     weight += loading * _trend(columns[:, column : column + 1], STATE_HALF_LIVES[place])[:, 0]
             found.append((sessions, weight))
         return found
+
+
+def up_to_the_last(learned: BoolArray) -> slice:
+    """Return the days up to the last of the (days,) learned ones: later ones teach nothing."""
+    return slice(0, int(np.flatnonzero(learned)[-1]) + 1 if learned.any() else 0)
 
 
 def _one_day_moves(close: Float32Array, learned: BoolArray | None = None) -> tuple[Float64Array, BoolArray]:

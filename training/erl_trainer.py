@@ -117,8 +117,8 @@ class ERLTrainer:
         self.updating = None if networks is None else Updates(networks, self.replay, self.days.relative.at, learning)
         self.fittest = dict.fromkeys(ORIGINS, 0)
         """Number of generations by the origin of their fittest agent."""
-        self.known: KnownForecasts | None = None
-        """Forecasts of the elites by which the champion was tested; they hold until these are trained again."""
+        self.elite_forecasts: KnownForecasts | None = None
+        """Those by which the champion was tested; they hold until the elites are trained again."""
         self.champion = self.deployed(self.committee(self.elites))
         """The elites of the last generation in one agent."""
         self.champion_score = float("nan")
@@ -126,7 +126,7 @@ class ERLTrainer:
 
     def begin_with(self, genes: Tensor, elites: Sequence[int], weights: Tensor, opportunity_knots: Tensor) -> None:
         """Start from the (P, genes), elites and value of cash of another run."""
-        self.genes, self.elites, self.known = genes, list(elites), None
+        self.genes, self.elites, self.elite_forecasts = genes, list(elites), None
         self.ridge = self.days.fit(genes)
         self.cash_value = self.cash_value.with_values(weights.to(self.device), opportunity_knots.to(self.device))
         self.champion = self.deployed(self.committee(self.elites))
@@ -206,7 +206,7 @@ class ERLTrainer:
             is_acting=torch.tensor(self.updates > self.learning.warm_up),
             elites=elite_count(self.evolution),
             most_transitions=self.replay.capacity,
-            known=self.known,
+            known=self.elite_forecasts,
         )
 
     def evolve_population(self, fitness: Tensor) -> None:
@@ -230,7 +230,7 @@ class ERLTrainer:
             self.cash_value = improve(self.cash_value, *transitions, learning.gamma, learning.policy_iterations)
         self.safe_point()
         learned = self._train_networks() if self.population.networks is not None else {}
-        champion, self.known = self._committee(self.elites, played.gate)
+        champion, self.elite_forecasts = self._committee(self.elites, played.gate)
         self.champion = self.deployed(champion)
         return learned
 
@@ -345,13 +345,7 @@ class ERLTrainer:
             "founders": len(set(self.founders)),
         }
         if self.population.networks is not None:
-            ridge, both = played.explained[best].mean(0).tolist()
-            found |= {
-                "explained_by_ridge": ridge,
-                "explained_by_both": both,
-                "network_weight": float(played.blend[best, 1].mean()),
-                "ridge_weight": float(played.blend[best, 0].mean()),
-                "actors_kept": float(played.gate.mean()),
+            found |= played.learned(best) | {
                 "noise_scale": self.learning.exploration_noise,
                 "best_elites": self.fittest["elites"],
                 "best_children": self.fittest["children"],
@@ -405,7 +399,7 @@ class ERLTrainer:
         self.generation, self.updates, self.examined = (progress[n] for n in ("generation", "updates", "examined"))
         self.champion_score, self.fittest = progress["champion_score"], dict(progress["fittest"])
         self.elites, self.founders = list(progress["elites"]), list(progress["founders"])
-        self.genes, self.known = state["population"]["genes"].cpu(), None
+        self.genes, self.elite_forecasts = state["population"]["genes"].cpu(), None
         self.population.load_state_dict(state["population"])
         self.champion = DDPGAgent.from_state(state["champion"], self.device)
         self.cash_value = CashValue.from_state(state["cash_value"], self.eval_env.rules, self.device)

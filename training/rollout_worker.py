@@ -111,6 +111,18 @@ class PopulationResults:
         shown = weights, blend.explained.cpu(), gate.cpu()
         return cls(fitness, profit, value, *shown, parts[3].long(), *parts[4:])
 
+    def learned(self, best: Tensor) -> dict[str, float]:
+        """Return what the networks of these agents add, and the share of actors that are kept, for the record."""
+        ridge, both = self.explained[best].mean(0).tolist()
+        ridge_weight, network_weight = self.blend[best].mean(0).tolist()
+        return {
+            "explained_by_ridge": ridge,
+            "explained_by_both": both,
+            "network_weight": network_weight,
+            "ridge_weight": ridge_weight,
+            "actors_kept": float(self.gate.mean()),
+        }
+
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
         """Concatenate the agents of several groups."""
