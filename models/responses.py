@@ -212,8 +212,8 @@ class Responses:
 
 
 def up_to_the_last(learned: BoolArray) -> slice:
-    """Return the days up to the last of the (days,) learned ones: later ones teach nothing."""
-    return slice(0, int(np.flatnonzero(learned)[-1]) + 1 if learned.any() else 0)
+    """Return the days up to the last of the (days,) learned ones, the first if there is none: later teach nothing."""
+    return slice(0, 1 + max(np.flatnonzero(learned).tolist(), default=0))
 
 
 def _one_day_moves(close: Float32Array, learned: BoolArray | None = None) -> tuple[Float64Array, BoolArray]:
