@@ -7,14 +7,14 @@ what the other's own past tells, significantly so among all pairs and half-lives
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from data.bank import Float32Array, Float64Array, exponential_mean
 from models.impulses.terms import BoolArray, Int64Array, autocorrelated_t, bound
-from utils.threads import in_order
+from utils.threads import in_threads
 
 HALF_LIVES = (8, 16, 32, 64)
 """Days in which half of a spread decays."""
@@ -76,14 +76,13 @@ def _surprises(moves: Float64Array) -> Float32Array:
     def fill(some: slice) -> None:
         left[:, some] = _residual(moves[1:, some], _own_past(moves[:, some])).T
 
-    _in_threads(fill, moves.shape[1])
+    in_threads(fill, _columns(moves.shape[1]))
     return left
 
 
-def _in_threads(fill: Callable[[slice], None], stocks: int) -> None:
-    """Fill the columns of an array, a few stocks at a time."""
-    for _ in in_order(fill, [slice(first, first + _TOGETHER) for first in range(0, stocks, _TOGETHER)]):
-        pass
+def _columns(stocks: int) -> list[slice]:
+    """Divide stocks into blocks whose pasts are in memory at a time."""
+    return [slice(first, first + _TOGETHER) for first in range(0, stocks, _TOGETHER)]
 
 
 def _own_past(moves: Float64Array) -> Float64Array:
@@ -113,7 +112,7 @@ def _pasts(moves: Float64Array, half_life: float, is_learned: BoolArray) -> Floa
     def fill(some: slice) -> None:
         past[:, some] = exponential_mean(moves[:, some], half_life)[:-1][is_learned]
 
-    _in_threads(fill, moves.shape[1])
+    in_threads(fill, _columns(moves.shape[1]))
     return past
 
 

@@ -13,7 +13,7 @@ from environment.portfolio import Portfolio
 from models.input_rows import InputRows
 from training.forecasts.hindsight import order_results
 from utils.errors import DataError
-from utils.threads import in_order
+from utils.threads import in_threads
 
 BoolArray = NDArray[np.bool_]
 Float32Array = NDArray[np.float32]
@@ -146,8 +146,7 @@ class Moments:
             found.gram[block], found.product[block] = across @ x, across @ y
             found.square[block] = np.square(y, dtype=np.float64).sum(axis=1)
 
-        for _ in in_order(add, samples.x.blocks()):
-            pass
+        in_threads(add, samples.x.blocks())
         return found
 
     def over(self, days: BoolArray | slice) -> Sums:
