@@ -40,7 +40,7 @@ from benchmarks.gpu_budget.measure import first_difference, run_seconds, update_
 from benchmarks.speed.harness import MemoryGauge, random_market, synchronize
 from benchmarks.speed.main_job import ROOT, machine, measure_run
 from benchmarks.speed.updates import Size
-from training.forecasts.ridge import TrainingDays
+from training.forecasts.ridge import SkillTest, TrainingDays
 from training.run.trainer import build_trainer
 from utils.memory.guard import MB
 from utils.runs.devices import choose_device, choose_threads
@@ -202,7 +202,7 @@ def generation(setup: Setup, run: Run) -> list[Finding]:
     trainer.replay.size = trainer.replay.capacity
     synchronize(setup.device)
     taken = [time.perf_counter() - started]
-    with timed(TrainingDays, "fit", "evidence") as in_numpy:
+    with timed((TrainingDays, "fit"), (SkillTest, "__call__"), (SkillTest, "evidence")) as in_numpy:
         for _ in range(_GENERATIONS):
             started = time.perf_counter()
             trainer.run_generation()
@@ -227,7 +227,7 @@ def generation(setup: Setup, run: Run) -> list[Finding]:
 
 
 @contextlib.contextmanager
-def timed(owner: type, *names: str) -> Iterator[list[float]]:
+def timed(*methods: tuple[type, str]) -> Iterator[list[float]]:
     """Yield a list to which each call of these methods adds its seconds while the block runs."""
     seconds: list[float] = []
 
@@ -241,7 +241,7 @@ def timed(owner: type, *names: str) -> Iterator[list[float]]:
         return measured
 
     with contextlib.ExitStack() as stack:
-        for name in names:
+        for owner, name in methods:
             stack.enter_context(mock.patch.object(owner, name, watched(getattr(owner, name))))
         yield seconds
 

@@ -37,8 +37,8 @@ _TINY = "--population-size 4 --split.context-window-days 32 --evaluation.random-
 _PICKERS = "--random-pickers 50"
 _CLOSED_FORM = "--learning.gradient-steps 0 --learning.replay-capacity 80000 --evaluation.evidence require"
 """Agents without networks, as they were before there were any."""
-_NETWORKS = "--learning.training-starts 4000 --learning.gradient-steps 8 --learning.warm-up 8 --learning.batch-size 64"
-"""Actors act from the third generation on."""
+_NETWORKS = "--learning.training-starts 4000 --learning.gradient-steps 8 --learning.batch-size 64"
+"""Networks learn from the first generation on."""
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ class Portfolio:
             (lanes,) float64 reward: change of equity in percent of the initial capital, less penalties.
         """
         self.step_orders(self.select_orders(action) if self.is_trading else None)
-        return self._rewards(self.step_index - 1)[0]
+        return self.reward
 
     def step_orders(self, orders: Orders | None) -> None:
         """Like `step`, with the orders already selected; None orders nothing."""
@@ -284,6 +284,11 @@ class Portfolio:
     def _net(self, value: Tensor, worth: Tensor) -> Tensor:
         """Return each trade's profit after both legs' costs."""
         return worth - value - self._rate * (worth + value)
+
+    @property
+    def reward(self) -> Tensor:
+        """Return the (lanes,) float64 reward of the last step, see `step`."""
+        return self._rewards(self.step_index - 1)[0]
 
     @property
     def rewards(self) -> Tensor:

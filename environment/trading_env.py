@@ -17,13 +17,14 @@ from torch import Tensor
 from data.features import NUM_FEATURES, NormalizationStats, observed_features
 from data.market import Market
 from environment.ledger import EXIT_REASONS, Bars
+from environment.orders import Orders
 from environment.portfolio import Portfolio
 from utils.config.trader import EnvironmentConfig
 from utils.memory.living import counted
 from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, spread_positions
 
 Observation = dict[str, NDArray[np.float32]]
-Days = int | NDArray[np.int64]
+Days = int | NDArray[np.int64] | Tensor
 """A day, or one for each lane."""
 _PORTFOLIO_COLUMNS = 4
 """The first position features: held, days held / maximum, unrealised return, size / maximum."""
@@ -47,8 +48,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
 
     The agents of this program decide by the account, the open positions and forecasts of every order. Forecasts depend
     on the day only: they are computed once for all days from the same market data, and looked up by the info's
-    `day_index` (see `models.ddpg_agent.DDPGAgent.act`). Rollouts of a population step `account` itself, without
-    observations.
+    `day_index` (see `models.ddpg_agent.DDPGAgent.act`). Populations are played without leaving the device: `reset` with
+    `observe=False`, then steps by `Orders`; what they read is in `account`.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it so
@@ -67,6 +68,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         input_clip: float = 8.0,
         volume: NDArray[np.float32] | None = None,
         device: torch.device | str = "cpu",
+        account: Portfolio | None = None,
     ) -> None:
         """Trade `investable_columns` (default: all) of the data; `volume` (days, columns) is for a volume cap only."""
         super().__init__()
@@ -82,7 +84,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self.dates = dates
         self._data_array, self._stats, self._input_clip = data_array, normalization_stats, input_clip
         self._is_history_cleared = False
-        self.account = Portfolio(Bars.of(data_array, columns, device, volume), self.rules)
+        self.account = account or Portfolio(Bars.of(data_array, columns, device, volume), self.rules)
         """The batched account, which knows the trading rules."""
         self._tradable, self._date_words = self.account.bars.tradable.cpu().numpy(), dates.astype(str)
         self._set_window(start_idx, end_idx, trading_end_idx)
@@ -103,8 +105,18 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         )
 
     @classmethod
-    def on(cls, market: Market, rules: EnvironmentConfig, device: torch.device | str = "cpu") -> Self:
-        """Trade the investable stocks of a market, from its first training day until it is reset to other windows."""
+    def on(
+        cls,
+        market: Market,
+        rules: EnvironmentConfig,
+        device: torch.device | str = "cpu",
+        account: Portfolio | None = None,
+    ) -> Self:
+        """Trade the investable stocks of a market, from its first training day until it is reset to other windows.
+
+        Args:
+            account: to trade with, if there is one already.
+        """
         first = market.splits.train.first
         return cls(
             market.data_array,
@@ -118,6 +130,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             input_clip=market.input_clip,
             volume=market.volume,
             device=device,
+            account=account,
         )
 
     def twin(self) -> Self:
@@ -133,7 +146,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
 
     def _set_window(self, start_idx: Days, end_idx: Days, trading_end_idx: Days) -> None:
         days, given = len(self.dates), (start_idx, trading_end_idx, end_idx)
-        start, trading_end, end = (np.asarray(day) for day in given)
+        start, trading_end, end = (day.cpu().numpy() if isinstance(day, Tensor) else np.asarray(day) for day in given)
         are_days = all(np.issubdtype(part.dtype, np.integer) and part.ndim <= 1 for part in (start, trading_end, end))
         if not are_days or not (start.size and (start >= 0).all() and (end < days).all()):
             raise ValueError(_window_error(days, given))
@@ -159,6 +172,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         start_idx: Days | None = None,
         end_idx: Days | None = None,
         trading_end_idx: Days | None = None,
+        observe: bool = True,
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode with cash only, on the given window or on the last one.
 
@@ -167,6 +181,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
             start_idx: first day observed; one number, or an array of equally long windows, traded as lanes.
             end_idx: last day of the episode, on which every position is closed.
             trading_end_idx: orders are accepted before this day.
+            observe: without it observation and info are empty, for policies that read `account`.
         """
         super().reset(seed=seed)
         given = {"start_idx": start_idx, "end_idx": end_idx, "trading_end_idx": trading_end_idx}
@@ -174,18 +189,26 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self._set_window(**{name: chosen.get(name, getattr(self, name)) for name in given})
         self.account.reset(self._start, steps=self._steps, trading_steps=self._trading_steps)
         self._is_history_cleared = False
-        return self._observe()
+        return self._observe() if observe else ({}, {})
 
-    def step(self, action: NDArray[np.float32]) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
+    def step(self, action: NDArray[np.float32] | Orders | None) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
         """Decide at today's close, live through tomorrow, observe its close.
 
+        Args:
+            action: as the action space says; or the orders that such actions come to, or None, which orders nothing:
+                then nothing leaves the device, and observation and info are empty.
+
         Returns:
-            Observation, reward (float), terminated, truncated (bool), info; of lanes (lanes,) arrays each.
+            Observation, reward (float), terminated, truncated (bool), info; of lanes (lanes,) arrays each, and the
+            reward a tensor where nothing leaves the device.
 
         Raises:
             ValueError: the action has the wrong shape or is not finite.
         """
         self._require_reset()
+        if action is None or isinstance(action, Orders):
+            self.account.step_orders(action)
+            return {}, self.account.reward, self.account.is_done, False, {}
         action = np.array(action, dtype=np.float32)
         assert self.action_space.shape is not None
         shape = (self.account.lanes, *self.action_space.shape) if self._is_batched else self.action_space.shape
@@ -256,6 +279,12 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
     def _require_reset(self) -> None:
         if not self.account.lanes:
             raise RuntimeError("the episode has not begun; call reset first")
+
+
+def windows_from(starts: Tensor, rules: EnvironmentConfig) -> dict[str, Any]:
+    """Return what `reset` takes for windows of the rules' length from these (lanes,) first days."""
+    ends = starts + rules.episode_steps, starts + rules.trading_days
+    return {"start_idx": starts, "end_idx": ends[0], "trading_end_idx": ends[1]}
 
 
 def _window_error(days: int, given: Sequence[Days]) -> str:

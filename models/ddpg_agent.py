@@ -8,8 +8,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -22,20 +23,29 @@ from data.market import Market
 from models.cash_value import CashValue, accounts_of
 from models.input_rows import InputRows
 from models.inputs import INPUTS, Float32Array, TradeInputs
-from models.networks import AdamW, Critic, Networks, Perceptrons
+from models.networks import Actor, AdamW, Critic, Networks
 from models.replay_buffer import Batch
 from models.responses import Responses
 from models.round_robin import RoundRobinPolicy
-from models.trader import Forecasts, PolicyNetworks, Traders, daily_orders, day_mean, relative_to_day
+from models.trader import (
+    AccountPolicy,
+    Candidates,
+    Forecasts,
+    Traders,
+    beyond_start,
+    daily_orders,
+    day_mean,
+    relative_to_day,
+)
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 from utils.memory.living import counted
 
 HISTORY = 1000
-LOSSES = ("critic", "actor")
-Learner = Callable[["DDPGAgent", Batch, int], Mapping[str, Tensor]]
-"""Updates an agent by a batch, see `training.ddpg`; returns its losses."""
+LOSSES = ("reward", "temporal", "actor")
+Learner = Callable[[Batch, int], Mapping[str, Tensor]]
+"""Updates an agent by a batch, accumulating gradients over so many parts; returns its losses, see `training.ddpg`."""
 SIGNIFICANCE_LEVEL = 0.001
 """Forecasts with a p-value of at most this are significant."""
 
@@ -77,38 +87,38 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Committee:
-    """How E agents forecast together: relative to the day's mean, by ridge regression and networks, averaged."""
+class Members:
+    """How E agents forecast together: their outputs are averaged."""
 
+    weights: Tensor
+    """(E, inputs) of the ridge regressions."""
     ridge: Tensor
-    """(inputs,) weights of the ridge regressions, each times its weight in its agent's blend; their mean."""
+    """(E,) weight of the ridge regression in what an agent expects, see `models.trader.Blend`."""
     network: Tensor
-    """(E,) weight of the network, percent of the initial capital per standard deviation."""
+    """(E,) weight of the critic's reward."""
+    start: Tensor
+    """(E,) sale targets that they start from, in percent."""
+    deviation: Tensor
+    """(targets,) percent of the initial capital in a standard deviation of results."""
+    typical: Tensor
+    """(targets,) mean results of orders, percent of the initial capital."""
+
+
+class Judgement(NamedTuple):
+    """What an agent makes of stocks: (...) each, results of largest orders in percent of the initial capital."""
+
+    level: Tensor
+    """Ridge forecast; its mean over the stocks of a day is the day's level."""
+    ridge: Tensor
+    """What the ridge regression contributes to what is expected of a stock relative to its day."""
+    reward: Tensor
+    """What the critic contributes, at the agent's own sale target."""
+    at_start: Tensor
+    """The critic's, at the sale target that the agent starts from: its mean over the day's stocks is taken off."""
+    score: Tensor
+    """What the actor adds to the ridge forecast; the mean over the day's stocks is taken off."""
     target: Tensor
-    """(E,) int64 index of the agent's sale target."""
-    gate: Tensor
-    """(E,) 1 where the actor's residual is kept, else 0."""
-
-    @classmethod
-    def of(
-        cls, blend: Tensor, weights: Tensor, deviation: Tensor, target: Tensor, gate: Tensor, device: torch.device | str
-    ) -> Self:
-        """Make a committee of E agents.
-
-        Args:
-            blend: (E, 2) weights of ridge regression and network, see `training.forecasts.relative.Blend`.
-            weights: (E, inputs) of the ridge regressions.
-            deviation: (targets,) percent of the initial capital in a standard deviation.
-            target: (E,) places of the sale targets.
-        """
-        ridge, network = blend.cpu().unbind(1)
-        parts = (
-            (ridge[:, None] * weights).mean(0),
-            network.float() * deviation.cpu()[target],
-            target,
-            gate.float().cpu(),
-        )
-        return cls(*(part.to(device) for part in parts))
+    """Sale target in percent."""
 
 
 @counted("agents")
@@ -116,9 +126,10 @@ class Committee:
 class DDPGAgent:
     """A deep deterministic policy gradient agent on a closed form, or a committee of such agents.
 
-    Critic: Q(s, a) = sum of size times forecast + (value of cash + continuation)(account after the orders). Ridge
-    regression and value of cash are closed forms; the networks' part is learned. Actor: the greedy rule on the closed
-    form, plus a bounded residual. Target networks are played. Without networks it is the closed form alone.
+    Critic: Q(s, a) = sum of size times reward(inputs, sale target) + (value of cash + continuation)(account after the
+    orders). Actor: scores the stocks, shifts their sale targets and sizes the orders of the best; while last layers are
+    zero, its orders are those of the greedy rule on the closed form. Target networks are played. Without networks it is
+    the closed form alone.
     """
 
     inputs: TradeInputs
@@ -131,8 +142,8 @@ class DDPGAgent:
     """Of its forecasts, on training days out of fold."""
     networks: Networks | None = None
     """Of one agent, or of a committee."""
-    committee: Committee | None = None
-    """Weights of the networks, once they were blended."""
+    members: Members | None = None
+    """Where there are networks."""
     noise_scale: float = 0.0
     """Standard deviation of its exploration noise, as a share of the largest order."""
     learner: Learner | None = None
@@ -140,12 +151,12 @@ class DDPGAgent:
     """Of its last updates."""
 
     @property
-    def actor(self) -> Perceptrons:
-        """Network of the residual on the greedy rule."""
+    def actor(self) -> Actor:
+        """Networks of the policy."""
         return self._learned.actor
 
     @property
-    def actor_target(self) -> Perceptrons:
+    def actor_target(self) -> Actor:
         """Target network of the actor, which is played."""
         return self._learned.actor_target
 
@@ -183,18 +194,18 @@ class DDPGAgent:
     def holding_market(self) -> DDPGAgent:
         """Return an agent with its evidence that holds the market instead."""
         traders = Traders.of_market(self.rules, self.traders.weights.shape[1]).to(self.device)
-        return replace(self, traders=traders, networks=None, committee=None)
+        return replace(self, traders=traders, networks=None, members=None)
+
+    def closed_form(self) -> DDPGAgent:
+        """Return the closed form on which its networks stand."""
+        return replace(self, networks=None, members=None)
 
     @property
-    def policy(self) -> PolicyNetworks | RoundRobinPolicy | None:
-        """Residual policy of its networks, or round robin if it holds the market; None for the closed form."""
+    def policy(self) -> AccountPolicy | RoundRobinPolicy | None:
+        """Networks by which it sizes orders, or round robin if it holds the market; None for the closed form."""
         if self.holds_market:
             return RoundRobinPolicy.of(self.traders, self.rules)
-        if self.networks is None or self.committee is None:
-            return None
-        return PolicyNetworks.of_committee(
-            self.actor_target, self.critic_target, self._learned.calibration, self.committee.gate
-        )
+        return None if self.networks is None else AccountPolicy.of(self.networks.targets, is_committee=True)
 
     @property
     def device(self) -> torch.device:
@@ -204,23 +215,22 @@ class DDPGAgent:
     def update(self, batch: Batch, accumulate: int = 1) -> dict[str, float]:
         """Take one DDPG step on a batch, accumulating gradients over so many micro-batches; return the losses."""
         if self.learner is None:
-            raise ConfigError("expected an agent of a trainer, got one without a learner; see training.ddpg.update")
-        found = {name: float(loss.mean()) for name, loss in self.learner(self, batch, accumulate).items()}
+            raise ConfigError("expected an agent of a trainer, got one without a learner; see models.population")
+        found = {name: float(loss.mean()) for name, loss in self.learner(batch, accumulate).items()}
         for name, loss in found.items():
             self.losses[name].append(loss)
         return found
 
     def clone(self) -> DDPGAgent:
         """Return a copy that shares no network."""
-        rows = None if self.networks is None else torch.arange(len(self.networks.input_mask))
-        networks = None if self.networks is None or rows is None else self.networks.rows(rows)
-        return replace(self, networks=networks, losses=copy.deepcopy(self.losses))
+        networks = None if self.networks is None else self.networks.map(torch.clone)
+        return replace(self, networks=networks, learner=None, losses=copy.deepcopy(self.losses))
 
     def get_stats(self) -> dict[str, float]:
         """Return the last losses, gradient norms, steps taken and skipped, and the noise scale."""
         found = {f"{name}_loss": losses[-1] if losses else math.nan for name, losses in self.losses.items()}
         if self.networks is not None:
-            for name in LOSSES:
+            for name in ("actor", "critic"):
                 optimizer: AdamW = getattr(self.networks, f"{name}_optimizer")
                 for part in ("norm", "steps", "skipped"):
                     found[f"{name}_{part}"] = float(getattr(optimizer, part).mean())
@@ -237,43 +247,41 @@ class DDPGAgent:
         tradable = torch.from_numpy(np.isfinite(market.close)).to(self.device)
         if self.holds_market:
             return Forecasts.none(tradable)
-        level, selection = torch.full((2, *tradable.shape), -torch.inf, device=self.device)
+        found = torch.full((1 if self.members is None else len(Judgement._fields), *tradable.shape), -torch.inf)
+        found = found.to(self.device)
         if isinstance(x, InputRows):
             for some in x.blocks():
-                for whole, part in zip((level, selection), self.expected(x.x(some)), strict=True):
-                    whole[some] = x.spread(part, some, -torch.inf)
+                found[:, some] = x.spread(torch.stack(self.judge(x.x(some))), some, -torch.inf)
         else:
             blocks = self.inputs.blocks(market, days) if x is None else [(slice(None), x)]
             for stocks, block in blocks:
-                own = self.expected(torch.as_tensor(block, device=self.device).flatten(0, 1))
-                for whole, part in zip((level, selection), own, strict=True):
-                    whole[days, stocks] = part.view(block.shape[:2])
-        if self.committee is not None:
-            level = day_mean(level, tradable) + relative_to_day(selection, tradable)
-        return Forecasts.of(level[None], tradable)
+                judged = self.judge(torch.as_tensor(block, device=self.device).flatten(0, 1))
+                found[:, days, stocks] = torch.stack(judged).view(-1, *block.shape[:2])
+        if self.members is None:
+            return Forecasts.of(found, tradable, self.traders.target_percent)
+        judged, relative = Judgement(*found), partial(relative_to_day, tradable=tradable)
+        level = day_mean(judged.level, tradable)
+        expected = level + relative(judged.ridge) + (judged.reward - day_mean(judged.at_start, tradable))
+        score = judged.level + relative(judged.score)
+        return Forecasts.of(expected[None], tradable, judged.target[None], score[None])
 
-    def expected(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what orders earn by (rows, inputs): (rows,) levels, and forecasts that select among stocks."""
+    def judge(self, x: Tensor) -> Judgement | tuple[Tensor]:
+        """Return what it makes of stocks by (rows, inputs), (rows,) each; without networks the level alone."""
         level = x @ self.traders.weights[0].float()
-        if self.committee is None:
-            return level, level
-        return level, x @ self.committee.ridge.float() + self.network_share(x)
-
-    def network_share(self, x: Tensor) -> Tensor:
-        """Return the networks' forecasts, (rows,) percent of the initial capital, from (rows, inputs).
-
-        The mean over members and folds.
-        """
-        assert self.committee is not None
-        seen = self.inputs.for_networks(x)
-        total, folds = seen.new_zeros(len(seen)), self.critic_target.reward.flat.shape[1]
-        weights, targets = self.committee.network.cpu().tolist(), self.committee.target.cpu().tolist()
-        for member, (weight, target) in enumerate(zip(weights, targets, strict=True)):
-            if weight > 0:
-                for fold in range(folds):
-                    share = weight / folds / len(weights)
-                    total += share * self.critic_target.reward.output((member, fold), target, seen)
-        return total
+        if self.members is None:
+            return (level,)
+        own, networks, seen = self.members, self._learned.targets, self.inputs.for_networks(x)
+        total, folds = torch.zeros(4, len(x), device=x.device), networks.actor.choice.shape[1]
+        for member, (network, start) in enumerate(zip(own.network.float(), own.start.float(), strict=True)):
+            for fold in range(folds):
+                judged = networks.judge(member, fold, seen, start, own.deviation)
+                judged[2:] *= network
+                judged[3] += beyond_start(own.typical, judged[1:2], own.start[member : member + 1])[0]
+                total += judged / (folds * len(own.start))
+        score, target, at_start, reward = total
+        factors = own.ridge, networks.weights[..., 0].mean(1).double() - 1.0
+        ridge, more = (x @ (factor[:, None] * own.weights).mean(0).float() for factor in factors)
+        return Judgement(level, ridge, reward, at_start, score + more, target)
 
     def act(
         self, observation: Mapping[str, NDArray[np.float32]], forecasts: Forecasts, day: int
@@ -297,17 +305,17 @@ class DDPGAgent:
         account, positions = account.to(self.device)[None], positions.to(self.device)[None]
         is_held = positions[..., 0] > 0
         accounts = accounts_of(positions, account, forecasts.opportunity[:, day], self.rules)
-        expected = torch.where(is_held, -torch.inf, forecasts.expected[:, day])
-        orders = min(self.rules.max_new_positions_per_day, expected.shape[1])
+        score = torch.where(is_held, -torch.inf, forecasts.score[:, day])
+        target, orders = forecasts.target[:, day], min(self.rules.max_new_positions_per_day, score.shape[1])
         policy = self.policy
         if isinstance(policy, RoundRobinPolicy):
             turns = policy.turns(forecasts.expected[0].isfinite())[day, None]
-            placed = policy.daily_orders(turns, expected.isfinite(), accounts.cash)
-            return placed.action(expected.shape[1])[0].cpu()
+            placed = policy.daily_orders(turns, score.isfinite(), accounts.cash)
+            return placed.action(target)[0].cpu()
         adjustment = None if policy is None else policy.adjusting(accounts, self.cash_value)
-        none = torch.zeros_like(accounts.cash)
-        choice = daily_orders(self.traders, self.cash_value, expected, accounts, none, orders, adjustment=adjustment)
-        return choice.action(expected.shape[1])[0].cpu()
+        none, candidates = torch.zeros_like(accounts.cash), Candidates(forecasts.expected[:, day], score, target)
+        choice = daily_orders(self.traders, self.cash_value, candidates, accounts, none, orders, adjustment=adjustment)
+        return choice.action(target)[0].cpu()
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state as nested dicts of tensors and JSON values."""
@@ -319,8 +327,8 @@ class DDPGAgent:
                 name: torch.tensor(chance, dtype=torch.float64) for name, chance in vars(self.evidence).items()
             },
             "rules": asdict(self.rules),
-            **({} if self.committee is None else {"committee": dict(vars(self.committee))}),
-            **({} if self.networks is None else {"networks": self.networks.tensors()}),
+            **({} if self.members is None else {"members": dict(vars(self.members))}),
+            **({} if self.networks is None else {"networks": self.networks.tensors}),
         }
 
     @classmethod
@@ -338,7 +346,7 @@ class DDPGAgent:
         agent = cls(TradeInputs(arrays["mean"], arrays["std"], responses), traders, cash_value, rules, evidence)
         if "networks" in state:
             agent.networks = Networks.of({name: value.to(device) for name, value in state["networks"].items()})
-            agent.committee = Committee(**{name: value.to(device) for name, value in state["committee"].items()})
+            agent.members = Members(**{name: value.to(device) for name, value in state["members"].items()})
         return agent
 
     def save(self, path: Path | str) -> None:

@@ -45,7 +45,7 @@ class InputRows:
         bars = has_bar[days]
         self.first = [0, *np.cumsum(bars.sum(axis=1)).tolist()]
         """First row of each day, and the number of rows."""
-        self._first_rows = torch.tensor(self.first)
+        self.first_rows = torch.tensor(self.first)
         self.has_bar = torch.from_numpy(bars)
         self.stock = torch.from_numpy(np.nonzero(bars)[1].astype(np.int32))
         self._is_shared = np.isin(np.arange(inputs), shared)
@@ -80,9 +80,14 @@ class InputRows:
     def to(self, device: torch.device | str) -> InputRows:
         """Return the same rows on a device."""
         other = copy.copy(self)
-        for name in ("own", "shared", "stock", "has_bar", "_first_rows"):
+        for name in ("own", "shared", "stock", "has_bar", "first_rows"):
             setattr(other, name, getattr(self, name).to(device))
         return other
+
+    @property
+    def counts(self) -> Tensor:
+        """Return the (days,) number of rows of each day."""
+        return self.first_rows.diff()
 
     def rows(self, days: slice) -> slice:
         """Return the rows of some days."""
@@ -98,7 +103,7 @@ class InputRows:
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the (..., inputs) of (...) rows, with their days, counted from the first of these, and stocks."""
-        day = torch.searchsorted(self._first_rows, rows.contiguous(), right=True) - 1
+        day = torch.searchsorted(self.first_rows, rows.contiguous(), right=True) - 1
         return self._joined(self.own[rows], self.shared[day]), day, self.stock[rows].long()
 
     def dense(self, days: slice) -> Float32Array:

@@ -1,7 +1,7 @@
 """The networks of a population, stacked: the first dimension of every tensor is the agent.
 
-One agent or a thousand take the same few batched products. A network is a tuple of tensors, so that parameters, targets
-and moments are sliced, gathered and saved alike.
+One agent or a thousand take the same few batched products. All tensors of a population lie in one dict by name, so that
+parameters, targets, moments and counts are sliced, gathered, moved and saved alike.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, TARGET_PERCENTS
 
 _ROWS_AT_ONCE = 8192
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 _WEIGHT_DECAY = 0.05
 _MAX_NORM = 10.0
 """Largest norm of the gradient of an agent's network; longer ones are scaled to it."""
+_TARGET_STEP = TARGET_PERCENTS[1] - TARGET_PERCENTS[0]
 
 
 @dataclass(frozen=True)
@@ -36,25 +38,14 @@ class Perceptrons:
     """Inputs, hidden units and outputs."""
 
     @classmethod
-    def initialize(cls, stack: Sequence[int], sizes: tuple[int, int, int], generator: torch.Generator) -> Self:
+    def initialize(cls, stack: Sequence[int], sizes: tuple[int, int, int], generator: torch.Generator) -> Perceptrons:
         """Draw perceptrons of (inputs, hidden, outputs); the last layer is zero, so that outputs start at zero."""
         inputs, hidden, outputs = sizes
         first, second = (
-            torch.randn(*stack, width, hidden, generator=generator) / math.sqrt(width) for width in (inputs, hidden)
+            torch.randn(*stack, width * hidden, generator=generator) / math.sqrt(width) for width in (inputs, hidden)
         )
-        bias, last = torch.zeros(*stack, 1, hidden), torch.zeros(*stack, hidden, outputs)
-        return cls.of((first, bias, second, bias, last, last.new_zeros(*stack, 1, outputs)))
-
-    @classmethod
-    def of(cls, parts: Sequence[Tensor]) -> Self:
-        """Build from copies of what `parts` gives."""
-        sizes = parts[0].shape[-2], parts[0].shape[-1], parts[5].shape[-1]
-        return cls(torch.cat([part.flatten(-2) for part in parts], dim=-1), sizes)
-
-    @classmethod
-    def named(cls, tensors: Mapping[str, Tensor], name: str) -> Self:
-        """Build from parts that are named by their place."""
-        return cls.of([tensors[f"{name} {place}"] for place in range(6)])
+        bias, last = torch.zeros(*stack, hidden), torch.zeros(*stack, (hidden + 1) * outputs)
+        return cls(torch.cat((first, bias, second, bias, last), dim=-1), sizes)
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
@@ -65,41 +56,23 @@ class Perceptrons:
         split = self.flat.split([rows * columns for rows, columns in shapes], dim=-1)
         return tuple(part.unflatten(-1, shape) for part, shape in zip(split, shapes, strict=True))
 
+    def layers(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map (*stack, rows, inputs), leading dimensions of which broadcast, to the (*stack, rows, hidden) units of the
+        second hidden layer and the (*stack, rows, outputs)."""
+        stack = self.flat.shape[:-1]
+        rows = x.expand(*stack, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
+        w1, b1, w2, b2, w3, b3 = replace(self, flat=self.flat.reshape(-1, self.flat.shape[-1])).parts
+        hidden = _silu(torch.baddbmm(b2, _silu(torch.baddbmm(b1, rows, w1)), w2))
+        outputs = torch.baddbmm(b3, hidden, w3)
+        return hidden.view(*stack, *hidden.shape[-2:]), outputs.view(*stack, *outputs.shape[-2:])
+
     def __call__(self, x: Tensor) -> Tensor:
         """Map (*stack, rows, inputs) to (*stack, rows, outputs); leading dimensions of `x` broadcast."""
-        stack = self.flat.shape[:-1]
-        hidden = x.expand(*stack, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
-        w1, b1, w2, b2, w3, b3 = replace(self, flat=self.flat.view(-1, self.flat.shape[-1])).parts
-        hidden = _silu(torch.baddbmm(b1, hidden, w1))
-        hidden = _silu(torch.baddbmm(b2, hidden, w2))
-        return torch.baddbmm(b3, hidden, w3).view(*stack, x.shape[-2], -1)
+        return self.layers(x)[1]
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map(self, change: Callable[[Tensor], Tensor]) -> Perceptrons:
         """Return perceptrons of changed numbers."""
         return replace(self, flat=change(self.flat))
-
-    def parameters(self) -> list[Tensor]:
-        """Return all numbers, in one tensor."""
-        return [self.flat]
-
-    def of_numbers(self, numbers: Sequence[Tensor]) -> Self:
-        """Return perceptrons of this shape with other numbers, such as gradients or moments: views."""
-        return replace(self, flat=numbers[0])
-
-    @torch.no_grad()
-    def output(self, place: tuple[int, ...], output: int, x: Tensor) -> Tensor:
-        """Return one output of the perceptron at a place of the stack: (rows,) from (rows, inputs).
-
-        Its bits do not depend on the other agents: the products have the same shapes however large the stack is.
-        """
-        w1, b1, w2, b2, w3, b3 = (part.detach()[place] for part in self.parts)
-        w3, b3 = w3[:, output : output + 1], b3[:, output : output + 1]
-        found = x.new_empty(len(x))
-        for rows, out in zip(x.split(_ROWS_AT_ONCE), found.split(_ROWS_AT_ONCE), strict=True):
-            hidden = functional.silu(torch.addmm(b1, rows, w1), inplace=True)
-            hidden = functional.silu(torch.addmm(b2, hidden, w2), inplace=True)
-            out.copy_(torch.addmm(b3, hidden, w3)[:, 0])
-        return found
 
 
 def _silu(x: Tensor) -> Tensor:
@@ -113,15 +86,12 @@ def _silu(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Critic:
-    """The learned part of Q(s, a): a correction to what orders earn, and to the value of the account after them.
-
-    Q(s, a) = sum of size times (forecast + weight * reward(inputs)) over the orders + (value of cash + continuation)
-    (account after them): see `models.ddpg_agent`.
-    """
+    """Q(s, a) = sum of size times reward(inputs, sale target) over the orders + (value of cash + continuation)
+    (account after them): its learned parts. See `models.ddpg_agent`."""
 
     reward: Perceptrons
     """(A, folds): from the inputs of a stock to what its orders earn beyond the day's mean, in standard deviations, for
-    each sale target; each trained without one fold of the training days."""
+    each of `TARGET_PERCENTS`; each trained without one fold of the training days."""
     continuation: Perceptrons
     """(A,): from the account after the orders to its value beyond the value of cash, in units of `good_order`."""
 
@@ -129,26 +99,118 @@ class Critic:
         """Return all tensors."""
         return [self.reward.flat, self.continuation.flat]
 
-    @property
-    def parts(self) -> tuple[Tensor, ...]:
-        """Return views of both, see `Perceptrons.parts`."""
-        return (*self.reward.parts, *self.continuation.parts)
-
-    def of_numbers(self, numbers: Sequence[Tensor]) -> Self:
-        """Return a critic of this shape with other numbers, see `parameters`: views."""
-        reward, continuation = self.reward.of_numbers(numbers[:1]), self.continuation.of_numbers(numbers[1:])
-        return replace(self, reward=reward, continuation=continuation)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map(self, change: Callable[[Tensor], Tensor]) -> Critic:
         """Return a critic of changed numbers."""
-        return replace(self, reward=self.reward.map(change), continuation=self.continuation.map(change))
+        return Critic(self.reward.map(change), self.continuation.map(change))
 
 
-Network = Critic | Perceptrons
+@dataclass(frozen=True)
+class Actor:
+    """mu(s): which stock is bought, at which sale target, and how much of it.
+
+    A stock's score is what the critic expects of it, with weights of its parts that are learned, plus what `choice`
+    makes of it. The sale target is the agent's own, shifted. While these networks and the critic's are zero, as at the
+    start, stocks are ranked by the closed form.
+    """
+
+    choice: Tensor
+    """(A, folds, hidden + 1, 2): the last layer of a network whose hidden layers are those of the critic's reward
+    network, which the actor reads but does not train (Yarats et al. 2021, "Improving sample efficiency in model-free
+    reinforcement learning from images"). From the hidden units of a stock, and a constant, to its score and the shift
+    of its sale target."""
+    slope: Tensor
+    """(A, folds, 2): how much more the ridge forecast and the critic's reward count in the score."""
+    size: Perceptrons
+    """(A,): from the account and a candidate to the share of the largest order by which it departs from the greedy
+    rule."""
+
+    def parameters(self) -> list[Tensor]:
+        """Return all tensors."""
+        return [self.choice, self.slope, self.size.flat]
+
+    @property
+    def layers(self) -> list[Tensor]:
+        """Return views of what mutates by noise of its own scale: (A, ...) each."""
+        return [self.choice, self.slope, *self.size.parts]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Actor:
+        """Return an actor of changed numbers."""
+        return Actor(change(self.choice), change(self.slope), self.size.map(change))
+
+
+@dataclass(frozen=True)
+class ActorCritic:
+    """Actors and critics of A agents, online ones or targets, and the scales that go with them."""
+
+    actor: Actor
+    critic: Critic
+    calibration: Tensor
+    """(A,) realised over expected results: the scale of the closed-form part of Q."""
+    base: Tensor
+    """(A, 3) of what scores are made: weights of the ridge forecast and of the critic's reward, as they were blended
+    when the agent was evaluated last, and the unit of `Actor.choice` in percent of the initial capital."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> ActorCritic:
+        """Return those of some agents, or on another device."""
+        parts = self.actor.map(change), self.critic.map(change), change(self.calibration), change(self.base)
+        return ActorCritic(*parts)
+
+    @property
+    def weights(self) -> Tensor:
+        """Return the (A, folds, 2) weights of ridge forecast and critic's reward in the score."""
+        return self.base[:, None, :2] * (1.0 + self.actor.slope.detach())
+
+    @torch.no_grad()
+    def judge(self, agent: int, fold: int, x: Tensor, start: Tensor, deviation: Tensor) -> Tensor:
+        """Return what an agent's networks of a fold make of stocks, (4, rows): their part of the score; the sale target
+        in percent; the reward at the target that the agent starts from, and at its own, percent of the initial capital.
+
+        The bits do not depend on the other agents: products have the same shapes however large the stack is.
+
+        Args:
+            x: (rows, inputs) of the critic.
+            start: () sale target in percent, float32.
+            deviation: (targets,) percent of the initial capital in a standard deviation of results.
+        """
+        w1, b1, w2, b2, w3, b3 = (part.detach()[agent, fold] for part in self.critic.reward.parts)
+        choice, found = self.actor.choice.detach()[agent, fold], x.new_empty(4, len(x))
+        w3, b3 = torch.cat((choice[:-1], w3), dim=1), torch.cat((choice[-1:], b3), dim=1)
+        for rows, out in zip(x.split(_ROWS_AT_ONCE), found.split(_ROWS_AT_ONCE, dim=1), strict=True):
+            hidden = functional.silu(torch.addmm(b1, rows, w1), inplace=True)
+            hidden = functional.silu(torch.addmm(b2, hidden, w2), inplace=True)
+            outputs = torch.addmm(b3, hidden, w3)
+            rewards = deviation * outputs[:, 2:]
+            out[1] = sale_target(start, outputs[:, 1])
+            out[2], out[3] = at_target(rewards, torch.as_tensor(start).expand(len(rows))), at_target(rewards, out[1])
+            out[0] = self.base[agent, 2] * outputs[:, 0] + self.weights[agent, fold, 1] * out[2]
+        return found
+
+
+def choose(choice: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the (..., rows) scores of stocks beyond their ridge forecast, and shifts of the sale target, in steps.
+
+    Args:
+        choice: (..., hidden + 1, 2), see `Actor.choice`.
+        hidden: (..., rows, hidden) units of the critic's reward network.
+    """
+    score, shift = (hidden @ choice[..., :-1, :] + choice[..., -1:, :]).unbind(-1)
+    return score, shift
+
+
+def sale_target(start: Tensor, shift: Tensor) -> Tensor:
+    """Return sale targets in percent: those an agent starts from, shifted by steps between `TARGET_PERCENTS`."""
+    return (start + _TARGET_STEP * shift).clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
+
+
+def at_target(values: Tensor, percent: Tensor) -> Tensor:
+    """Interpolate (..., targets) values at `TARGET_PERCENTS` linearly to (...) sale targets in percent."""
+    knots = torch.arange(values.shape[-1] - 1, dtype=percent.dtype, device=percent.device)
+    passed = ((percent - MIN_TARGET_PERCENT)[..., None] / _TARGET_STEP - knots).clamp(0.0, 1.0)
+    return values[..., 0] + (passed * values.diff(dim=-1)).sum(-1)
 
 
 @torch.no_grad()
-def soft_update(target: Network, online: Network, share: Tensor) -> None:
+def soft_update(target: Actor | Critic, online: Actor | Critic, share: Tensor) -> None:
     """Move a target network towards the online one by an (A,) share: target += share * (online - target)."""
     for slow, fast in zip(target.parameters(), online.parameters(), strict=True):
         slow.lerp_(fast.detach(), _by_agent(share, slow))
@@ -161,19 +223,20 @@ class AdamW:
     independent of one another. Nothing is read by the host.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], learning_rate: float) -> None:
-        """Take parameters whose first dimension is the agent."""
+    def __init__(
+        self, parameters: Sequence[Tensor], moments: Sequence[Sequence[Tensor]], counts: Tensor, learning_rate: float
+    ) -> None:
+        """Take parameters whose first dimension is the agent.
+
+        Args:
+            moments: first and second moments of their gradients, which steps change in place.
+            counts: (A, 3) steps taken, steps skipped because the gradient was not finite, and the norm of the last
+                gradient before clipping; likewise.
+        """
         self.parameters = [parameter.requires_grad_() for parameter in parameters]
+        self.first, self.second = moments
+        self.steps, self.skipped, self.norm = counts.unbind(1)
         self.learning_rate = learning_rate
-        self.first, self.second = ([torch.zeros_like(part) for part in parameters] for _ in range(2))
-        """Moments of the gradients."""
-        like = parameters[0].detach()
-        self.steps = like.new_zeros(len(like))
-        """(A,) steps taken."""
-        self.skipped = like.new_zeros(len(like))
-        """(A,) steps skipped because the gradient was not finite."""
-        self.norm = like.new_zeros(len(like))
-        """(A,) norms of the last gradients, before clipping."""
 
     @torch.no_grad()
     def step(self) -> None:
@@ -201,151 +264,143 @@ class AdamW:
         """Return the (A,) step of target networks: `tau`, or 1 / steps while that is larger."""
         return (1.0 / self.steps.clamp(min=1)).clamp(min=tau)
 
-    def tensors(self) -> list[Tensor]:
-        """Return moments and counts; rows are agents."""
-        return [*self.first, *self.second, self.steps, self.skipped]
-
-    def rows(self, rows: slice | Tensor, parameters: Sequence[Tensor]) -> AdamW:
-        """Return the optimiser of some agents with these parameters: of views for a slice, of copies for rows."""
-        other = AdamW(parameters, self.learning_rate)
-        count = len(self.first)
-        found = [part[rows] for part in self.tensors()]
-        other.first, other.second = found[:count], found[count : 2 * count]
-        other.steps, other.skipped = found[-2:]
-        other.norm = self.norm[rows]
-        return other
-
 
 def _by_agent(values: Tensor, part: Tensor) -> Tensor:
     """Shape (A,) values so that they multiply the (A, ...) part of a network."""
     return values.view(-1, *[1] * (part.dim() - 1))
 
 
+@dataclass(frozen=True)
+class NetworkSizes:
+    """Sizes of the networks of an agent."""
+
+    inputs: int
+    """Numbers that describe a stock."""
+    hidden: int
+    folds: int
+    account: int
+    """Numbers that describe an account."""
+
+    @property
+    def reward(self) -> tuple[int, int, int]:
+        """Sizes of a critic's reward network."""
+        return self.inputs, self.hidden, len(TARGET_PERCENTS)
+
+    @property
+    def of_account(self) -> tuple[int, int, int]:
+        """Sizes of the continuation and of the size network."""
+        return self.account, self.hidden, 1
+
+
+_OWNERS = {"critic": ("reward", "continuation"), "actor": ("choice", "slope", "size")}
+_KINDS = ("", "_target", "_first", "_second")
+
+
 class Networks:
     """Actors and critics of A agents with their target networks, which are played, and optimisers."""
 
-    actor: Perceptrons
-    """(A,): the policy's residual on the greedy rule, from the account and a candidate to a share of the largest order
-    to buy more, or less, before its bound."""
-    actor_target: Perceptrons
+    actor: Actor
+    actor_target: Actor
     critic: Critic
     critic_target: Critic
     actor_optimizer: AdamW
     critic_optimizer: AdamW
     input_mask: Tensor
-    """(A, inputs) bool"""
+    """(A, inputs) bool: the inputs that each critic's reward network looks at."""
     calibration: Tensor
-    """(A,) realised over expected results: the scale of the closed-form part of Q."""
+    base: Tensor
+    """(A,) and (A, 3), see `ActorCritic`."""
 
-    def __init__(self, actor: Perceptrons, critic: Critic, input_mask: Tensor, learning_rate: float) -> None:
-        """Take the networks; targets begin as they are.
-
-        Args:
-            input_mask: (A, inputs) bool: the inputs that each critic's reward part looks at.
-        """
-        self.actor, self.critic, self.input_mask = actor, critic, input_mask
-        self.calibration = torch.ones(len(input_mask), device=input_mask.device)
-        self.actor_target = actor.map(lambda part: part.detach().clone())
-        self.critic_target = critic.map(lambda part: part.detach().clone())
-        self.actor_optimizer = AdamW(actor.parameters(), learning_rate)
-        self.critic_optimizer = AdamW(critic.parameters(), learning_rate)
+    def __init__(self, tensors: Mapping[str, Tensor], sizes: NetworkSizes, learning_rate: float = 0.0) -> None:
+        """Build around tensors by name, as `tensors` holds them: they are shared, not copied."""
+        self.tensors = held = {name: part.detach() for name, part in tensors.items()}
+        self.sizes, self.learning_rate = sizes, learning_rate
+        for kind in _KINDS[:2]:
+            reward = Perceptrons(held[f"critic{kind}.reward"], sizes.reward)
+            continuation = Perceptrons(held[f"critic{kind}.continuation"], sizes.of_account)
+            size = Perceptrons(held[f"actor{kind}.size"], sizes.of_account)
+            setattr(self, f"critic{kind}", Critic(reward, continuation))
+            setattr(self, f"actor{kind}", Actor(held[f"actor{kind}.choice"], held[f"actor{kind}.slope"], size))
+        for owner, names in _OWNERS.items():
+            moments = [[held[f"{owner}{kind}.{name}"] for name in names] for kind in _KINDS[2:]]
+            parameters = getattr(self, owner).parameters()
+            setattr(self, f"{owner}_optimizer", AdamW(parameters, moments, held[f"{owner}.counts"], learning_rate))
+        self.input_mask, self.calibration, self.base = (held[name] for name in ("input_mask", "calibration", "base"))
 
     @classmethod
     def initialize(
         cls, input_mask: Tensor, sizes: NetworkSizes, learning_rate: float, generator: torch.Generator
     ) -> Networks:
-        """Draw the networks of agents with these (A, inputs) input masks."""
-        agents, inputs = input_mask.shape
-        reward = Perceptrons.initialize((agents, sizes.folds), (inputs, sizes.hidden, sizes.outputs), generator)
-        account = sizes.account, sizes.hidden, 1
-        critic = Critic(reward, Perceptrons.initialize((agents,), account, generator))
-        actor = Perceptrons.initialize((agents,), account, generator)
-        networks = cls(actor, critic, input_mask, learning_rate)
-        networks.apply_mask()
-        return networks
+        """Draw the networks of agents with these (A, inputs) input masks; last layers are zero, targets equal."""
+        agents = len(input_mask)
+        reward = Perceptrons.initialize((agents, sizes.folds), sizes.reward, generator)
+        reward.parts[0].masked_fill_(~input_mask[:, None, :, None], 0.0)
+        continuation, size = (Perceptrons.initialize((agents,), sizes.of_account, generator) for _ in range(2))
+        choice, slope = (torch.zeros(agents, sizes.folds, *shape) for shape in ((sizes.hidden + 1, 2), (2,)))
+        drawn = {"critic": (reward.flat, continuation.flat), "actor": (choice, slope, size.flat)}
+        tensors: dict[str, Tensor] = {}
+        for owner, names in _OWNERS.items():
+            for kind in _KINDS:
+                for name, part in zip(names, drawn[owner], strict=True):
+                    is_moment = kind in _KINDS[2:]
+                    tensors[f"{owner}{kind}.{name}"] = torch.zeros_like(part) if is_moment else part.clone()
+            tensors[f"{owner}.counts"] = torch.zeros(agents, 3)
+        tensors["input_mask"], tensors["calibration"] = input_mask.clone(), torch.ones(agents)
+        tensors["base"] = torch.tensor([1.0, 0.0, 1.0]).repeat(agents, 1)
+        return cls(tensors, sizes, learning_rate)
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], learning_rate: float = 0.0) -> Networks:
-        """Build from tensors by name, see `tensors`; KeyError or ValueError where they are not those of networks."""
-        own, follows, actor = (
-            Perceptrons.of([tensors[f"{name}.{place}"] for place in range(first, first + 6)])
-            for name, first in (("critic", 0), ("critic", 6), ("actor", 0))
-        )
-        networks = cls(actor, Critic(own, follows), tensors["input_mask"].clone(), learning_rate)
-        networks.assign(tensors)
-        return networks
-
-    def to(self, device: torch.device | str) -> Networks:
-        """Return the networks on a device."""
-        return Networks.of({name: part.to(device) for name, part in self.tensors().items()}, self.learning_rate)
+    def of(cls, tensors: Mapping[str, Tensor]) -> Networks:
+        """Build around tensors by name, of networks that are not to learn; KeyError where one is missing."""
+        (_, folds, rows, _), inputs = tensors["actor.choice"].shape, tensors["input_mask"].shape[1]
+        hidden = rows - 1
+        account = (tensors["actor.size"].shape[1] - 1) // hidden - 3 - hidden
+        return cls(tensors, NetworkSizes(inputs, hidden, folds, account))
 
     @property
-    def learning_rate(self) -> float:
-        """Step size of the optimisers."""
-        return self.critic_optimizer.learning_rate
+    def online(self) -> ActorCritic:
+        """The networks that learn."""
+        return ActorCritic(self.actor, self.critic, self.calibration, self.base)
 
-    @torch.no_grad()
-    def apply_mask(self) -> None:
-        """Zero the weights of masked inputs, so that they start at zero once they are unmasked."""
-        optimizer, critic = self.critic_optimizer, self.critic
-        for numbers in (critic.parameters(), self.critic_target.parameters(), optimizer.first, optimizer.second):
-            critic.of_numbers(numbers).reward.parts[0].masked_fill_(~self.input_mask[:, None, :, None], 0.0)
+    @property
+    def targets(self) -> ActorCritic:
+        """The target networks, which are played."""
+        return ActorCritic(self.actor_target, self.critic_target, self.calibration, self.base)
 
-    @torch.no_grad()
-    def renew_reward(self, generator: torch.Generator) -> None:
-        """Draw the reward networks anew: after the training days have grown the folds have moved."""
-        own, optimizer = self.critic.reward, self.critic_optimizer
-        own.flat.copy_(Perceptrons.initialize(own.flat.shape[:-1], own.sizes, generator).flat)
-        self.critic_target.reward.flat.copy_(own.flat)
-        optimizer.first[0].zero_()
-        optimizer.second[0].zero_()
-        self.apply_mask()
-
-    def mask_gradient(self) -> None:
-        """Keep the weights of masked inputs at zero."""
-        gradient = self.critic.reward.flat.grad
-        if gradient is not None:
-            self.critic.reward.of_numbers([gradient]).parts[0].mul_(self.input_mask[:, None, :, None])
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors by name; rows are agents."""
-        names = ("actor", "actor_target", "critic", "critic_target")
-        parts: dict[str, Sequence[Tensor]] = {name: getattr(self, name).parts for name in names}
-        for name in ("actor", "critic"):
-            network, optimizer = getattr(self, name), getattr(self, f"{name}_optimizer")
-            first, second = (network.of_numbers(own).parts for own in (optimizer.first, optimizer.second))
-            parts[f"{name}_optimizer"] = [*first, *second, optimizer.steps, optimizer.skipped]
-        found = {f"{name}.{place}": part.detach() for name, own in parts.items() for place, part in enumerate(own)}
-        return {**found, "input_mask": self.input_mask, "calibration": self.calibration}
+    def map(self, change: Callable[[Tensor], Tensor]) -> Networks:
+        """Return networks of the changed tensors: some rows of them, or all on another device."""
+        return Networks({name: change(part) for name, part in self.tensors.items()}, self.sizes, self.learning_rate)
 
     def rows(self, rows: slice | Tensor) -> Networks:
         """Return the networks of some agents: views for a slice, copies for a tensor of rows."""
-        other = object.__new__(Networks)
-        other.input_mask, other.calibration = self.input_mask[rows], self.calibration[rows]
-        for name in ("actor", "actor_target", "critic", "critic_target"):
-            setattr(other, name, getattr(self, name).map(lambda part: part.detach()[rows]))
-        for name in ("actor", "critic"):
-            optimizer: AdamW = getattr(self, f"{name}_optimizer")
-            setattr(other, f"{name}_optimizer", optimizer.rows(rows, getattr(other, name).parameters()))
-        return other
+        return self.map(lambda part: part[rows])
 
     @torch.no_grad()
     def assign(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over tensors by name, see `tensors`; ValueError where shapes differ."""
-        own = self.tensors()
-        for name, part in own.items():
+        """Take over tensors by name; KeyError where one is missing, ValueError where shapes differ."""
+        for name, part in self.tensors.items():
             if part.shape != tensors[name].shape:
                 raise ValueError(f"expected {name} of {tuple(part.shape)}, got {tuple(tensors[name].shape)}")
             part.copy_(tensors[name])
 
+    @torch.no_grad()
+    def apply_mask(self) -> None:
+        """Zero the weights of masked inputs, so that they start at zero once they are unmasked."""
+        for kind in _KINDS:
+            self._mask(self.tensors[f"critic{kind}.reward"])
 
-@dataclass(frozen=True)
-class NetworkSizes:
-    """Sizes of the networks of an agent."""
+    def mask_gradient(self) -> None:
+        """Keep the weights of masked inputs at zero."""
+        if self.critic.reward.flat.grad is not None:
+            self._mask(self.critic.reward.flat.grad)
 
-    hidden: int
-    folds: int
-    outputs: int
-    """Sale targets."""
-    account: int
-    """Numbers that describe an account."""
+    def _mask(self, reward: Tensor) -> None:
+        Perceptrons(reward, self.sizes.reward).parts[0].masked_fill_(~self.input_mask[:, None, :, None], 0.0)
+
+    @torch.no_grad()
+    def renew_folds(self, generator: torch.Generator) -> None:
+        """Draw what is trained by fold anew: after the training days have grown the folds have moved."""
+        drawn = Networks.initialize(self.input_mask.cpu(), self.sizes, self.learning_rate, generator)
+        for name, part in self.tensors.items():
+            if name.endswith((".reward", ".choice", ".slope")):
+                part.copy_(drawn.tensors[name])

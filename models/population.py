@@ -1,8 +1,10 @@
-"""A population of DDPG agents: parameters, targets and moments stacked, and each agent as a view of its row."""
+"""A population of DDPG agents: genes, closed forms and stacked networks, and each agent as a view of its row."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,116 +12,307 @@ from torch import Tensor
 
 from models import genome
 from models.cash_value import FEATURES, CashValue
-from models.ddpg_agent import Committee, DDPGAgent, Evidence, Learner
+from models.ddpg_agent import HISTORY, DDPGAgent, Evidence, Members
+from models.genome import TARGET, VALUE_WEIGHT
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.networks import Networks, NetworkSizes
-from models.trader import Traders
-from utils.config.trader import EnvironmentConfig, LearningConfig
+from models.replay_buffer import Batch
+from models.trader import Blend, Traders
+from utils.config.trader import EnvironmentConfig, EvolutionConfig, LearningConfig
 from utils.spaces import TARGET_PERCENTS
 
+NETWORK_STATE = ("feature_groups", "networks", "losses")
+"""Parts of a population's state that belong to networks."""
 UNKNOWN = Evidence(selection=1.0, timing=1.0)
 """Of an untested agent."""
+ORIGINS = ("founders", "elites", "children")
+"""Origin of an agent: drawn for the first generation, kept from the one before, or bred from it."""
 _GROUP_MUTATION = 0.1
 """Share of a child's feature groups that are toggled."""
 
 
+@dataclass(frozen=True)
+class RidgeRegressions:
+    """The ridge regressions of A agents, on the CPU."""
+
+    weights: Tensor
+    """(A, inputs) fitted to all training days."""
+    by_fold: Tensor
+    """(A, folds, inputs) without each fold."""
+    explained: Tensor
+    """(A,) share of the variance of results at the agent's target that its forecast explains out of fold."""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Statistics of what orders of the training days earned, at each of `TARGET_PERCENTS`: percent of the initial
+    capital, (targets,) each."""
+
+    deviation: Tensor
+    """Of results less their day's mean."""
+    typical: Tensor
+    """Mean results."""
+
+
+@dataclass(frozen=True)
+class Learners:
+    """A agents as an update sees them."""
+
+    networks: Networks
+    traders: Traders
+    by_fold: Tensor
+    """(A, folds, inputs) float32 weights of the ridge regressions."""
+    cash_value: CashValue
+    inputs: TradeInputs
+    outcomes: Outcomes
+
+    def ridge(self, x: Tensor) -> Tensor:
+        """Return the ridge forecasts of (folds, D, S, inputs), (A, folds, D, S), less their mean over the S stocks."""
+        by_row = torch.matmul(x.flatten(1, 2), self.by_fold.movedim(0, -1))  # (folds, D * S, A)
+        forecast: Tensor = by_row.movedim(-1, 0).unflatten(2, x.shape[1:3])
+        return forecast - forecast.mean(-1, keepdim=True)
+
+
+Learn = Callable[[Learners, Batch, int], Mapping[str, Tensor]]
+"""Updates agents by a batch, accumulating gradients over so many parts, see `training.ddpg`; returns (A,) losses."""
+
+
 class Population:
-    """The agents of a run, and their stacked networks; None where agents are closed forms only.
+    """All state of the agents of a run. `population[i]` is a view of one of them."""
 
-    The feature groups of a network are inherited with it: its weights belong to its inputs.
-    """
-
-    def __init__(self, agents: list[DDPGAgent], networks: Networks | None, feature_groups: Tensor) -> None:
-        """Take agents whose networks are views of rows.
-
-        Args:
-            feature_groups: (P, groups) bool: the groups of inputs that each agent's network sees.
-        """
-        self.agents, self.networks, self.feature_groups = agents, networks, feature_groups
-
-    @classmethod
-    def initialize(
-        cls,
-        size: int,
+    def __init__(
+        self,
+        evolution: EvolutionConfig,
         learning: LearningConfig,
         inputs: TradeInputs,
         rules: EnvironmentConfig,
+        outcomes: Callable[[], Outcomes],
         folds: int,
         device: torch.device,
-        generator: torch.Generator,
-        learner: Learner | None = None,
-    ) -> Population:
-        """Draw the networks of so many agents, and their feature groups."""
-        feature_groups, networks = genome.random_feature_groups(size, generator), None
-        if learning.gradient_steps > 0:
-            sizes = NetworkSizes(learning.hidden, folds, len(TARGET_PERCENTS), FEATURES)
-            networks = Networks.initialize(input_mask_of(feature_groups), sizes, learning.learning_rate, generator).to(
-                device
-            )
-        nothing, cash_value = Traders.of_market(rules, len(GROUP_OF_INPUT)).to(device), CashValue.zero(rules, device)
-        agents = [
-            DDPGAgent(
-                inputs,
-                nothing,
-                cash_value,
-                rules,
-                UNKNOWN,
-                None if networks is None else networks.rows(slice(row, row + 1)),
-                noise_scale=learning.exploration_noise,
-                learner=learner,
-            )
-            for row in range(size)
-        ]
-        return cls(agents, networks, feature_groups)
-
-    def inform(self, traders: Traders, cash_value: CashValue) -> None:
-        """Give the agents the closed forms on which their networks stand: (P,) ridge regressions, one value of cash."""
+        generators: Mapping[str, torch.Generator],
+        learn: Learn,
+    ) -> None:
+        """Draw genes and networks; agents without gradient steps are closed forms only."""
+        size = evolution.population_size
+        self.evolution, self.inputs, self.learn = evolution, inputs, learn
+        self.genes = genome.random_genes(size, generators["evolution"])
+        """(P, genes)"""
+        self.feature_groups = genome.random_feature_groups(size, generators["networks"])
+        """(P, groups) bool: the groups of inputs that each agent's networks see; inherited with the networks."""
+        self.networks, self.outcomes = None, None
+        if learning.has_networks:
+            sizes = NetworkSizes(len(GROUP_OF_INPUT) - 1, learning.hidden, folds, FEATURES)
+            drawn = input_mask_of(self.feature_groups), sizes, learning.learning_rate, generators["networks"]
+            self.networks = Networks.initialize(*drawn).map(lambda part: part.to(device))
+            self.outcomes = outcomes()
+        self.cash_value = CashValue.zero(rules, device)
+        self.ridge = RidgeRegressions(*(torch.zeros(size, *own) for own in ((len(GROUP_OF_INPUT),), (folds, 1), ())))
+        self.elites = list(range(elite_count(evolution)))
+        """Rows of the fittest agents of the last evaluation, the fittest first."""
+        self.founders = list(range(size))
+        """For each agent its ancestor in the first generation, by first parents."""
+        self.examined = 0
+        """Agents that were evaluated so far, also in runs that this one extends; elites count once."""
+        self.updates = 0
+        """Gradient steps of all agents so far."""
+        self.fittest = dict.fromkeys(ORIGINS, 0)
+        """Number of generations by the origin of their fittest agent."""
+        nothing = Traders.of_market(rules, len(GROUP_OF_INPUT)).to(device)
+        self.agents = [DDPGAgent(inputs, nothing, self.cash_value, rules, UNKNOWN) for _ in range(size)]
         for row, agent in enumerate(self.agents):
-            agent.traders, agent.cash_value = traders.rows(slice(row, row + 1)), cash_value
+            agent.noise_scale = learning.exploration_noise
+            if self.networks is not None:
+                agent.networks = self.networks.rows(slice(row, row + 1))
+                agent.learner = self._learner(row)
 
-    def weigh(self, blend: Tensor, weights: Tensor, deviation: Tensor, target: Tensor, gate: Tensor) -> None:
-        """Give each agent the blend of its forecasts: (P, ...) each, see `Committee.of`."""
-        device = self.agents[0].device
-        ridge = (blend[:, :1] * weights).to(device)
-        # One copy to the device for all agents: the host would wait for each otherwise.
-        whole = vars(Committee.of(blend, weights, deviation, target, gate, device))
+    def _learner(self, row: int) -> Callable[[Batch, int], Mapping[str, Tensor]]:
+        return lambda batch, accumulate: self.learn(self.learners(slice(row, row + 1)), batch, accumulate)
+
+    def __len__(self) -> int:
+        return len(self.genes)
+
+    def __getitem__(self, row: int) -> DDPGAgent:
+        return self.agents[row]
+
+    def stand_on(self, ridge: RidgeRegressions, cash_value: CashValue) -> None:
+        """Give the agents the closed forms on which their networks stand: ridge regressions of their own, and one value
+        of cash."""
+        self.ridge, self.cash_value = ridge, cash_value
+        self._refresh()
+
+    @property
+    def trials(self) -> int:
+        """Agents among which the elites were selected out of fold, for which p-values are adjusted.
+
+        Agents without networks are not counted.
+        """
+        return 1 if self.networks is None else max(self.examined, len(self))
+
+    def _refresh(self) -> None:
+        traders = self.traders
         for row, agent in enumerate(self.agents):
-            own = {name: part[row : row + 1] for name, part in whole.items()}
-            agent.committee = Committee(**(own | {"ridge": ridge[row]}))
+            rows = slice(row, row + 1)
+            agent.traders, agent.cash_value = traders.rows(rows), self.cash_value
+            agent.members = None if self.networks is None else self.members(rows)
+
+    @property
+    def traders(self) -> Traders:
+        """The closed-form parts of the agents."""
+        return traders_of(self.genes, self.ridge.weights, self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of networks and of the value of cash."""
+        return self.cash_value.weights.device
+
+    @property
+    def start(self) -> Tensor:
+        """(P,) sale targets that the agents start from, in percent."""
+        return target_percents(self.genes)
+
+    def members(self, rows: slice | Tensor, blend: Blend | None = None) -> Members:
+        """Return how some agents forecast together, by this blend or by that of their last evaluation."""
+        assert self.networks is not None and self.outcomes is not None
+        base = self.networks.base.cpu()[rows].double()
+        ridge, network = (base[:, 0], base[:, 1]) if blend is None else (blend.ridge, blend.network)
+        parts = self.ridge.weights[rows], ridge, network, self.start[rows]
+        return Members(*(part.to(self.device) for part in parts), *vars(self.outcomes).values())
+
+    def learners(self, rows: slice = slice(None)) -> Learners:
+        """Return some agents as an update sees them."""
+        assert self.networks is not None and self.outcomes is not None
+        networks = self.networks if rows == slice(None) else self.agents[rows.start].networks
+        assert networks is not None
+        by_fold = self.ridge.by_fold[rows].float().to(self.device)
+        return Learners(networks, self.traders.rows(rows), by_fold, self.cash_value, self.inputs, self.outcomes)
+
+    def evaluated(self, fitness: Tensor, blend: Blend) -> None:
+        """Take the (P,) fitness of an evaluation and how agents blended their forecasts in it; choose the elites."""
+        is_first = not self.examined
+        self.examined += len(self) if is_first else len(self) - len(self.elites)
+        best = self.best(len(self.elites), fitness)
+        self.fittest["founders" if is_first else "elites" if best[0] in self.elites else "children"] += 1
+        self.elites = best
+        if self.networks is not None:
+            self.networks.base.copy_(torch.stack((blend.ridge, blend.network, blend.unit), dim=1))
+            self._refresh()
+
+    def best(self, count: int, fitness: Tensor) -> list[int]:
+        """Return the rows of the fittest agents by (P,) fitness, the fittest first."""
+        return ranked(fitness)[:count].tolist()
+
+    def note_losses(self, losses: Mapping[str, Tensor]) -> dict[str, float]:
+        """Append the (updates, A) losses of a generation to those of the agents; return means, with gradient norms."""
+        assert self.networks is not None
+        found = {name: own.cpu() for name, own in losses.items()}
+        for row, agent in enumerate(self.agents):
+            for name, loss in found.items():
+                agent.losses[name].extend(loss[:, row].tolist())
+        optimizers = {"critic": self.networks.critic_optimizer, "actor": self.networks.actor_optimizer}
+        return {
+            **{f"{name}_loss": float(loss.mean()) for name, loss in found.items()},
+            **{f"{name}_gradient_norm": float(own.norm.mean()) for name, own in optimizers.items()},
+            "skipped_updates": float(sum(own.skipped.sum() for own in optimizers.values())),
+        }
+
+    @property
+    def best_agent(self) -> DDPGAgent:
+        """A clone of the fittest agent of the last evaluation."""
+        return self.agents[self.elites[0]].clone()
+
+    def committee(self, rows: Sequence[int]) -> DDPGAgent:
+        """Return some agents as one, untested: the mean of their closed forms and of their actors' outputs."""
+        chosen, first = torch.tensor(list(rows)), self.agents[0]
+        traders = traders_of(self.genes[chosen], self.ridge.weights[chosen], "cpu").mean().to(self.device)
+        found = DDPGAgent(self.inputs, traders, self.cash_value, first.rules, UNKNOWN)
+        if self.networks is not None:
+            found = replace(found, networks=self.networks.rows(chosen.to(self.device)), members=self.members(chosen))
+        return found
 
     @torch.no_grad()
-    def inherit(self, parents: Tensor, generator: torch.Generator) -> None:
-        """Give each (P,) row the networks, targets and moments of its parent; elites are their own parents.
+    def inherit(
+        self, genes: Tensor, parents: Tensor, others: Tensor, generators: Mapping[str, torch.Generator]
+    ) -> None:
+        """Replace genes, and give each row the networks, targets and moments of its (P,) parents; elites are their own.
 
-        Some of a child's feature groups are toggled.
+        The networks that read stocks come from the first parent, those that read the account from the other one:
+        networks of one origin fit together, which single weights of two networks do not. A child's actor mutates by
+        noise in proportion to each layer, and some of its feature groups are toggled.
         """
+        self.genes = genes
+        self.founders = [self.founders[parent] for parent in parents.tolist()]
         is_child = parents != torch.arange(len(parents))
         self.feature_groups = genome.mutate_feature_groups(
-            self.feature_groups[parents], is_child, _GROUP_MUTATION, generator
+            self.feature_groups[parents], is_child, _GROUP_MUTATION, generators["sight"]
         )
-        if self.networks is not None:
-            rows = parents.to(self.networks.input_mask.device)
-            self.networks.assign({name: part[rows] for name, part in self.networks.tensors().items()})
-            self.networks.input_mask.copy_(input_mask_of(self.feature_groups))
-            self.networks.apply_mask()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return networks, feature groups and the last losses; nothing without networks."""
-        if self.networks is None:
-            return {}
-        losses = [{name: list(own) for name, own in agent.losses.items()} for agent in self.agents]
-        return {"feature_groups": self.feature_groups, "networks": self.networks.tensors(), "losses": losses}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
         if self.networks is None:
             return
+        networks, rows = self.networks, {True: others.to(self.device), False: parents.to(self.device)}
+        networks.assign({n: part[rows[n.endswith(_OF_ACCOUNT)]] for n, part in networks.tensors.items()})
+        networks.input_mask.copy_(input_mask_of(self.feature_groups))
+        networks.apply_mask()
+        self._mutate(is_child.to(self.device), generators["networks"])
+
+    def _mutate(self, is_child: Tensor, generator: torch.Generator) -> None:
+        """Add noise to the layers of children's actors and of their targets, in proportion to each layer's size."""
+        assert self.networks is not None
+        pairs = zip(self.networks.actor.layers, self.networks.actor_target.layers, strict=True)
+        for online, target in pairs:
+            flat = online.detach().flatten(1)
+            scale = self.evolution.mutation_strength * is_child * flat.square().mean(1).sqrt()
+            noise = torch.randn(flat.shape, generator=generator).to(flat.device) * scale[:, None]
+            for part in (online.detach(), target.detach()):
+                part += noise.view(part.shape)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything but the closed forms, which are fitted to the genes anew."""
+        names = ("elites", "founders", "examined", "updates", "fittest")
+        found = {"genes": self.genes, **{name: getattr(self, name) for name in names}}
+        if self.networks is not None:
+            losses = [{name: list(own) for name, own in agent.losses.items()} for agent in self.agents]
+            found |= {"feature_groups": self.feature_groups, "networks": self.networks.tensors, "losses": losses}
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave; the closed forms are given by `stand_on`."""
+        self.genes = state["genes"].cpu()
+        self.examined, self.updates, self.fittest = state["examined"], state["updates"], dict(state["fittest"])
+        self.elites, self.founders = list(state["elites"]), list(state["founders"])
+        if self.networks is not None:
+            self.load_networks(state)
+
+    def load_networks(self, state: Mapping[str, Any]) -> None:
+        """Restore the part of `state_dict` that belongs to networks."""
+        assert self.networks is not None
         self.feature_groups = state["feature_groups"].cpu()
         self.networks.assign(state["networks"])
         for agent, losses in zip(self.agents, state["losses"], strict=True):
-            for name, own in losses.items():
-                agent.losses[name].clear()
-                agent.losses[name].extend(own)
+            agent.losses = {name: deque(own, maxlen=HISTORY) for name, own in losses.items()}
+
+
+_OF_ACCOUNT = (".continuation", ".size")
+
+
+def ranked(fitness: Tensor) -> Tensor:
+    """Rank the agents by (P,) fitness, the fittest first; those without a finite fitness come last."""
+    known = torch.where(fitness.isfinite(), fitness, -torch.inf)
+    return known.argsort(descending=True, stable=True)
+
+
+def elite_count(config: EvolutionConfig) -> int:
+    """Return the number of elites, at least one."""
+    return min(config.population_size, max(1, round(config.elite_fraction * config.population_size)))
+
+
+def traders_of(genes: Tensor, weights: Tensor, device: torch.device | str) -> Traders:
+    """Return the agents with these (A, genes) and ridge weights."""
+    largest = torch.ones(len(genes), dtype=torch.float64)
+    return Traders(weights, target_percents(genes), genes[:, VALUE_WEIGHT], largest).to(device)
+
+
+def target_percents(genes: Tensor) -> Tensor:
+    """Return the (A,) sale targets that agents with these (A, genes) start from, in percent."""
+    return torch.tensor(TARGET_PERCENTS, dtype=torch.float64)[genes[:, TARGET].long()]
 
 
 def input_mask_of(feature_groups: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The replay buffer: the population's shared experience, preallocated and overwritten in place.
 
-A transition holds accounts and the index of the day; the market is looked up by that index, never copied.
+A transition holds accounts, and what was expected of the candidates of its days; nothing of the market is copied.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Transitions:
     state: Accounts
     """Before the decision, (N,) each, float64."""
     best: Tensor
-    """(N, k) expected results of the largest orders for the best candidates, percent of the initial capital."""
+    """(N, k) results that were expected of the largest orders for the chosen stocks, percent of the initial capital."""
     action: Tensor
     """(N, k) order sizes, shares of the largest order."""
     reward: Tensor
@@ -41,7 +41,7 @@ class Transitions:
     next_best: Tensor
     """(N, k)"""
     terminated: Tensor
-    """(N,) bool: the next decision is the last of the episode."""
+    """(N,) bool: the next decision is the last of the episode, after which nothing follows."""
 
     @classmethod
     def of(cls, rows: dict[str, Tensor]) -> Self:
@@ -64,19 +64,18 @@ class Batch:
     transitions: Transitions
     """(N,)"""
     x: Tensor
-    """(folds, N, inputs) of orders outside the fold."""
+    """(folds, D, S, inputs) of the orders of S stocks on each of D days outside the fold."""
     y: Tensor
-    """(folds, N, targets) what they earned beyond the mean of their day, in standard deviations."""
+    """(folds, D, S, targets) what they earned beyond the mean of their day, in standard deviations."""
 
-    def __len__(self) -> int:
-        return self.x.shape[1]
-
-    def split(self, parts: int) -> Iterator[Batch]:
-        """Split it into at most so many micro-batches, to accumulate gradients over; the last may be smaller."""
-        size = -(-len(self) // parts)
-        for first in range(0, len(self), size):
-            rows = slice(first, first + size)
-            yield Batch(self.transitions.map(itemgetter(rows)), self.x[:, rows], self.y[:, rows])
+    def split(self, parts: int) -> Iterator[tuple[Batch, float]]:
+        """Split it into at most so many micro-batches, to accumulate gradients over; with each one's share of it."""
+        rows, days = len(self.transitions.reward), self.x.shape[1]
+        parts = min(parts, rows, days)
+        for part in range(parts):
+            own, those = (slice(count * part // parts, count * (part + 1) // parts) for count in (rows, days))
+            share = (those.stop - those.start) / days
+            yield Batch(self.transitions.map(itemgetter(own)), self.x[:, those], self.y[:, those]), share
 
 
 def transition_fields(orders_per_day: int) -> Fields:
@@ -85,7 +84,7 @@ def transition_fields(orders_per_day: int) -> Fields:
     orders = (orders_per_day,)
     shapes |= {"best": orders, "action": orders, "reward": (), "next_best": orders}
     fields: Fields = {name: (shape, torch.float32) for name, shape in shapes.items()}
-    return {**fields, "day": ((), torch.int32), "terminated": ((), torch.bool)}
+    return {**fields, "terminated": ((), torch.bool)}
 
 
 @counted("replay_buffers")

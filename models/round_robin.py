@@ -57,5 +57,5 @@ class RoundRobinPolicy:
             size = torch.minimum(left / self.payment, self.size)
             sizes.append(size * ((size >= smallest) & place.isfinite()))
             left = left - sizes[-1] * self.payment
-        target = self.target_percent.float().expand(len(stock))
+        target = self.target_percent.float().expand(stock.shape)
         return DailyOrders(stock, coefficients(torch.stack(sizes, dim=1)), target)

@@ -1,25 +1,26 @@
 """Decisions of a population, the agents stacked along the first dimension.
 
-An agent orders the stocks with the best forecasts while they earn more than the value of the cash that they take.
+An actor scores the stocks of a day and buys the best, each as far as it earns more than the value of the cash that it
+takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from models.cash_value import Accounts, Adjustment, CashValue, Decision, account_features, candidate_features
-from models.networks import Critic, Perceptrons
+from models.networks import ActorCritic, Perceptrons, at_target
 from utils.config.trader import EnvironmentConfig
-from utils.spaces import ACTION_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, rank_stocks
+from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, TARGET_PERCENTS, rank_stocks
 
 _BEST = 5
 """Stocks whose mean forecast is the opportunity of a day."""
-ACTOR_BOUND = 0.5
-"""Bound of the actor's residual on the greedy rule, as a share of the largest order."""
+_LEAST_UNIT = 0.02
+"""Least deviation of forecasts that actors' scores are measured by, in deviations of results."""
 _STEP_DOWN = 1e-6
 """Share by which each order of a day is smaller than the one before, so that the best is bought first."""
 
@@ -80,29 +81,44 @@ def relative_to_day(values: Tensor, tradable: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Forecasts:
-    """Forecasts of A agents for the orders of each day, of all n stocks or of the best k."""
+    """What A agents think of the orders of each day, of all n stocks or of the best k: the part of Q and of the actor
+    that depends on the day alone."""
 
     expected: Tensor
     """(A, days, k) float32 results of the largest orders, percent of the initial capital; minus infinity: none."""
+    score: Tensor
+    """(A, days, k) float32: the actor buys the stocks with the largest; minus infinity: none."""
+    target: Tensor
+    """(A, days, k) float32 sale targets in percent."""
     opportunity: Tensor
-    """(A, days) mean of the largest forecasts of the day."""
+    """(A, days) mean of the results that are expected of the best stocks of the day."""
     stock: Tensor | None = None
     """(A, days, k) int64 of each forecast, in their order; None: of all stocks."""
 
     @classmethod
-    def of(cls, expected: Tensor, tradable: Tensor, most: int | None = None) -> Forecasts:
+    def of(
+        cls,
+        expected: Tensor,
+        tradable: Tensor,
+        target: Tensor,
+        score: Tensor | None = None,
+        most: int | None = None,
+    ) -> Forecasts:
         """Build from (A, days, n) expected results; stocks without a bar, (days, n), get none.
 
         Args:
+            target: (A, days, n) sale targets, or (A,) of all orders.
+            score: of an actor; default: the expected results.
             most: number of the best stocks of a day of which forecasts are kept; default: of all.
         """
         expected = torch.where(tradable & expected.isfinite(), expected, -torch.inf)
-        stock = None if most is None else best_stocks(expected, max(most, _BEST))
-        expected = expected if stock is None else expected.gather(2, stock)
-        best = expected.topk(min(_BEST, expected.shape[2]), dim=2).values
-        count = best.isfinite().sum(2)
-        total = torch.where(best.isfinite(), best, 0.0).sum(2)
-        return cls(expected, torch.where(count > 0, total / count.clamp(min=1), 0.0).double(), stock)
+        score = expected if score is None else torch.where(expected.isfinite(), score, -torch.inf)
+        target = target.to(expected.dtype)
+        target = target[:, None, None].expand(expected.shape) if target.dim() == 1 else target
+        stock = None if most is None else best_stocks(score, max(most, _BEST))
+        if stock is not None:
+            expected, score, target = (part.gather(2, stock) for part in (expected, score, target))
+        return cls(expected, score, target, opportunity_of(expected, score), stock)
 
     @classmethod
     def on_days(cls, parts: Iterable[tuple[slice, Forecasts]], days: int) -> Forecasts:
@@ -114,6 +130,7 @@ class Forecasts:
                 shapes = {name: (len(value), days, *value.shape[2:]) for name, value in own.items()}
                 found = {name: value.new_zeros(shapes[name]) for name, value in own.items()}
                 found["expected"].fill_(-torch.inf)
+                found["score"].fill_(-torch.inf)
             for name, value in own.items():
                 found[name][:, some] = value
         return cls(**found)
@@ -122,13 +139,98 @@ class Forecasts:
         """Return the forecasts of so many of the best stocks of each day."""
         if self.stock is not None:
             return self
-        stock = best_stocks(self.expected, most)
-        return Forecasts(self.expected.gather(2, stock), self.opportunity, stock)
+        stock = best_stocks(self.score, most)
+        expected, score, target = (part.gather(2, stock) for part in (self.expected, self.score, self.target))
+        return Forecasts(expected, score, target, self.opportunity, stock)
 
     @classmethod
     def none(cls, tradable: Tensor) -> Forecasts:
         """Return the forecasts of an agent that has none: 0 for every stock with a bar, (days, n)."""
-        return cls.of(torch.zeros(1, *tradable.shape, device=tradable.device), tradable)
+        nothing = torch.zeros(1, *tradable.shape, device=tradable.device)
+        return cls.of(nothing, tradable, nothing + MAX_TARGET_PERCENT)
+
+
+def opportunity_of(expected: Tensor, score: Tensor) -> Tensor:
+    """Return the (A, days) mean of the results that are expected of the stocks with the largest (A, days, k) scores."""
+    best = expected.gather(2, score.topk(min(_BEST, score.shape[2]), dim=2).indices)
+    count = best.isfinite().sum(2)
+    total = torch.where(best.isfinite(), best, 0.0).sum(2)
+    return torch.where(count > 0, total / count.clamp(min=1), 0.0).double()
+
+
+@dataclass(frozen=True)
+class Blend:
+    """What A agents expect of orders, made of ridge regression and critic, both relative to the day's mean."""
+
+    ridge: Tensor
+    """(A,) weight of the ridge regression, 0 to 1."""
+    network: Tensor
+    """(A,) weight of the critic's reward, at least 0: the slope of results on what it expects."""
+    explained: Tensor
+    """(A, 2) share of the variance of relative results that is explained out of fold: by ridge regression, by both."""
+    unit: Tensor
+    """(A,) deviation of the blended forecasts, percent of the initial capital."""
+
+    @classmethod
+    def of_products(cls, sums: Tensor) -> Blend:
+        """Fit the weights by least squares to out-of-fold forecasts and results, by their `products` over all rows."""
+        aa, ab, bb, ay, by, yy, count = sums
+        tiny = 1e-12 * yy + 1e-30
+        weight = ((ay * bb - by * ab) / (aa * bb - ab**2 + tiny * aa + tiny**2)).clamp(0.0, 1.0)
+        slope = ((by - weight * ab) / (bb + tiny)).clamp(min=0.0)
+        # Where the slope is at its bound the other weight is solved again; without a network ridge keeps its weight 1.
+        weight = torch.where(slope > 0, ((ay - slope * ab) / (aa + tiny)).clamp(0.0, 1.0), 1.0)
+        square = weight**2 * aa + 2 * weight * slope * ab + slope**2 * bb
+        error = yy - 2 * (weight * ay + slope * by) + square
+        explained = torch.stack(((2 * ay - aa), yy - error), dim=1) / (yy + tiny)[:, None]
+        least = _LEAST_UNIT * (yy / count.clamp(min=1)).sqrt()
+        return cls(weight, slope, explained, torch.maximum((square / count.clamp(min=1)).sqrt(), least).clamp(min=1e-6))
+
+    @classmethod
+    def of_ridge(cls, agents: int) -> Blend:
+        """Return the blend of agents without networks."""
+        one = torch.ones(agents, dtype=torch.float64)
+        return cls(one, 0 * one, torch.zeros(agents, 2, dtype=torch.float64), one)
+
+    @classmethod
+    def join(cls, parts: Sequence[Blend]) -> Blend:
+        """Concatenate those of several groups of agents."""
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+
+    def to(self, device: torch.device | str) -> Blend:
+        """Return it on a device."""
+        return Blend(**{name: part.to(device) for name, part in vars(self).items()})
+
+
+def products(ridge: Tensor, network: Tensor, results: Tensor) -> Tensor:
+    """Return the sums of products of (A, rows) forecasts and results, and their number, (7, A) float64."""
+    a, b, y = ridge, network, results
+    pairs = (a, a), (a, b), (b, b), (a, y), (b, y), (y, y)
+    sums = [(one * other).sum(1, dtype=torch.float64) for one, other in pairs]
+    return torch.stack([*sums, torch.full_like(sums[0], y.shape[1])])
+
+
+def blended(blend: Blend, ridge: Tensor, reward: Tensor, level: Tensor) -> Tensor:
+    """Return (A, ...) float32 expected results: the mean over a day's stocks is the ridge regression's, `level`."""
+    weight, network = (part.float().view(-1, *[1] * (ridge.dim() - 1)) for part in (blend.ridge, blend.network))
+    return weight * ridge + network * reward + (1.0 - weight) * level
+
+
+def beyond_start(typical: Tensor, target: Tensor, start: Tensor) -> Tensor:
+    """Return what an order earns on average beyond one at the sale target that its agent starts from.
+
+    Args:
+        typical: (targets,) mean results at `TARGET_PERCENTS`.
+        target: (A, ...) sale targets, in percent.
+        start: (A,) likewise.
+    """
+    first = start.to(target.dtype).view(-1, *[1] * (target.dim() - 1))
+    return at_target(typical, target) - at_target(typical, first)
+
+
+def target_places(percent: Tensor) -> list[int]:
+    """Return the places among `TARGET_PERCENTS` of sale targets in percent."""
+    return [TARGET_PERCENTS.index(value) for value in percent.tolist()]
 
 
 def best_stocks(expected: Tensor, most: int) -> Tensor:
@@ -145,71 +247,64 @@ def best_stocks(expected: Tensor, most: int) -> Tensor:
     return stock.sort(dim=2).values
 
 
-_NETWORKS = ("actor", "continuation")
-
-
 @dataclass(frozen=True)
-class PolicyNetworks:
-    """Residual policies (Silver et al. 2018, "Residual policy learning") and the learned part of their value.
+class AccountPolicy:
+    """The part of actors and critics that depends on the account: the size of orders, and what follows them.
 
     L accounts belong to G groups, one after the other; the networks of a group are averaged. Agents of a population are
     groups of one member each, a committee is one group.
     """
 
-    actor: Perceptrons
-    """(G, members)"""
+    size: Perceptrons
+    """(G, members), see `models.networks.Actor`."""
     continuation: Perceptrons
     """(G, members), see `models.networks.Critic`."""
-    gate: Tensor
-    """(G, members) 1 where the actor's residual is played, else 0."""
     calibration: Tensor
     """(G, members) scale of the closed-form part of Q, see `models.networks.Networks`."""
 
     @classmethod
-    def of(cls, actor: Perceptrons, critic: Critic, calibration: Tensor, gate: Tensor | None = None) -> PolicyNetworks:
-        """Return the networks of a population; (A,) gates, default: all residuals are played."""
-        own, follows = (part.map(lambda tensor: tensor[:, None]) for part in (actor, critic.continuation))
-        gate = torch.ones_like(own.flat[:, 0, 0]) if gate is None else gate
-        return cls(own, follows, gate[:, None], calibration[:, None])
-
-    @classmethod
-    def of_committee(cls, actor: Perceptrons, critic: Critic, calibration: Tensor, gate: Tensor) -> PolicyNetworks:
-        """Return the networks of a committee of all these agents."""
-        own, follows = (part.map(lambda tensor: tensor[None]) for part in (actor, critic.continuation))
-        return cls(own, follows, gate[None], calibration[None])
+    def of(cls, agents: ActorCritic, *, is_committee: bool = False) -> AccountPolicy:
+        """Return the networks of a population, or of a committee of all its agents."""
+        dim, networks = 0 if is_committee else 1, (agents.actor.size, agents.critic.continuation)
+        size, continuation = (part.map(lambda flat: flat.unsqueeze(dim)) for part in networks)
+        return cls(size, continuation, agents.calibration.unsqueeze(dim))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name."""
-        parts = {f"{name} {n}": part for name in _NETWORKS for n, part in enumerate(getattr(self, name).parts)}
-        return {**parts, "gate": self.gate, "calibration": self.calibration}
+        flats = {f"network {name}": getattr(self, name).flat for name in ("size", "continuation")}
+        return {**flats, "calibration": self.calibration}
 
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> PolicyNetworks:
-        """Build from what `tensors` gave, among others."""
-        actor, continuation = (Perceptrons.named(tensors, name) for name in _NETWORKS)
-        return cls(actor, continuation, tensors["gate"], tensors["calibration"])
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> AccountPolicy:
+        """Return it with what `tensors` gave, among others."""
+        size, continuation = (replace(getattr(self, n), flat=tensors[f"network {n}"]) for n in ("size", "continuation"))
+        return AccountPolicy(size, continuation, tensors["calibration"])
 
     def adjusting(self, accounts: Accounts, cash_value: CashValue, noise: Tensor | float = 0.0) -> Adjustment:
-        """Return the actors' residual on the orders of these accounts, plus (L,) exploration noise."""
+        """Return the share of the largest order by which the actors depart from the greedy rule in these accounts, plus
+        (L,) exploration noise."""
 
         def adjustment(levels: Tensor, expected: Tensor, gain: Tensor) -> Tensor:
             features = candidate_features(accounts, cash_value, levels, expected, gain)
-            residual = torch.tanh(self._of_groups(self.actor, features))
-            return ACTOR_BOUND * (self.gate[..., None] * residual).mean(1).flatten() + noise
+            return self._of_groups(self.size, features).mean(1).flatten() + noise
 
         return adjustment
 
     def value(self, decision: Decision, cash_value: CashValue) -> Tensor:
         """Return Q(s, a) of decisions, (L,) percent of the initial capital."""
-        after = decision.after
+        known, follows = decision.reward, self.following(decision.after, cash_value)
+        calibrated = (self.calibration.mean(1, keepdim=True) * known.view(len(self.calibration), -1)).flatten()
+        return calibrated + follows
+
+    def following(self, after: Accounts, cash_value: CashValue) -> Tensor:
+        """Return the value of accounts after the orders of a day that is not the last, (L,) percent."""
         learned = self._of_groups(self.continuation, account_features(after, cash_value)).mean(1).flatten()
-        known = (decision.reward + cash_value.of(after)).view(len(self.gate), -1)
+        known = cash_value.of(after).view(len(self.calibration), -1)
         calibrated = (self.calibration.mean(1, keepdim=True) * known).flatten()
-        return calibrated + cash_value.good_order * learned * (after.left > 0)
+        return calibrated + cash_value.good_order * learned
 
     def _of_groups(self, networks: Perceptrons, features: Tensor) -> Tensor:
         """Map (L, features) to (G, members, L / G)."""
-        return networks(features.view(len(self.gate), 1, -1, features.shape[-1]))[..., 0]
+        return networks(features.view(len(self.calibration), 1, -1, features.shape[-1]))[..., 0]
 
 
 @dataclass(frozen=True)
@@ -221,14 +316,22 @@ class DailyOrders:
     coefficient: Tensor
     """(L, k) float32; 0: none."""
     target_percent: Tensor
-    """(L,) float32"""
+    """(L, k) float32"""
 
-    def action(self, stocks: int) -> Tensor:
-        """Return the (L, n, 2) actions of an environment."""
-        action = self.coefficient.new_zeros(len(self.stock), stocks, ACTION_FEATURES)
-        action[..., 0].scatter_(1, self.stock, self.coefficient)
-        action[..., 1] = self.target_percent[:, None]
-        return action
+    def action(self, target: Tensor) -> Tensor:
+        """Return the (L, n, 2) actions of an environment, with these (L, n) sale targets."""
+        coefficient = target.new_zeros(target.shape).scatter_(1, self.stock, self.coefficient)
+        return torch.stack((coefficient, target), dim=-1)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What agents think of the stocks of today in L accounts, see `Forecasts`: (L, n) each, minus infinity for those
+    that may not be bought."""
+
+    expected: Tensor
+    score: Tensor
+    target: Tensor
 
 
 @dataclass(frozen=True)
@@ -241,7 +344,7 @@ class GreedyOrders(DailyOrders):
 def daily_orders(
     traders: Traders,
     cash_value: CashValue,
-    expected: Tensor,
+    candidates: Candidates,
     accounts: Accounts,
     exploration_threshold: Tensor,
     orders: int,
@@ -251,14 +354,14 @@ def daily_orders(
     """Choose the orders of L accounts, one row of traders each.
 
     Args:
-        expected: (L, n) expected results of the candidates, minus infinity for all others.
         exploration_threshold: (L,) percent of an order's value that it must earn beyond the value of the cash it
             takes; 0 except to explore.
         orders: k, largest number of orders of a day.
         slopes: of the value of cash, where they are known.
         adjustment: of an actor; default: none.
     """
-    best, stock = rank_stocks(expected, orders)
+    score, stock = rank_stocks(candidates.score, orders)
+    best = candidates.expected.gather(1, stock).masked_fill(score == -torch.inf, -torch.inf)
     decision = cash_value.greedy(
         best.double(),
         accounts,
@@ -268,7 +371,7 @@ def daily_orders(
         slopes=slopes,
         adjustment=adjustment,
     )
-    return GreedyOrders(stock, coefficients(decision.size), traders.target_percent.float(), decision)
+    return GreedyOrders(stock, coefficients(decision.size), candidates.target.gather(1, stock), decision)
 
 
 def coefficients(size: Tensor) -> Tensor:

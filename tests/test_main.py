@@ -19,7 +19,7 @@ from training.erl_trainer import ERLTrainer
 
 pytestmark = pytest.mark.usefixtures("restore_process")
 POLICIES = {
-    *("champion", "random picker", "equal weight", "buy and hold", "equal risk"),
+    *("champion", "best agent", "closed form", "random picker", "equal weight", "buy and hold", "equal risk"),
     *("60-day momentum", "5-day reversal", "12-1 momentum", "low volatility"),
 }
 

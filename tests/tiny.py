@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from data.market import Market
 from data.splits import Span, Splits
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
-from models.cash_value import FEATURES, CashValue
-from models.ddpg_agent import Committee, DDPGAgent, Evidence
+from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue
+from models.ddpg_agent import DDPGAgent, Evidence, Members
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.networks import Networks, NetworkSizes
+from models.replay_buffer import Batch, Transitions
 from models.trader import Traders
 from tests.market_cases import FloatArray, random_panel, random_volume
 from tests.small_market import TINY_RULES, small_market
@@ -44,19 +46,22 @@ TINY_LEARNING = LearningConfig(
     gradient_accumulation=2,
     batch_size=8,
     hidden=4,
-    warm_up=2,
 )
-"""Actors begin to learn in the second generation."""
 TINY_EVOLUTION = EvolutionConfig(population_size=4)
 TINY_EVALUATION = EvaluationConfig(fitness_windows=2, exploration_windows=1, validation_windows=2)
 
 
 @dataclass(frozen=True)
 class World:
-    """A market with an environment on it."""
+    """A market with accounts on it."""
 
     market: Market
     env: Portfolio
+
+    @cached_property
+    def trading(self) -> TradingEnvironment:
+        """The environment that trades with `env`."""
+        return TradingEnvironment.on(self.market, self.env.rules, account=self.env)
 
     @property
     def stocks(self) -> int:
@@ -169,14 +174,73 @@ def tiny_agent(
 
 def networked(agent: DDPGAgent, seed: int = 0) -> DDPGAgent:
     """The same agent with a committee of two random networks in place of half of what ridge regression selects by."""
-    draws, sizes = seeded(seed), NetworkSizes(hidden=4, folds=2, outputs=len(TARGET_PERCENTS), account=FEATURES)
+    draws, sizes = seeded(seed), NetworkSizes(INPUTS - 1, hidden=4, folds=2, account=FEATURES)
     networks = Networks.initialize(torch.ones(2, INPUTS - 1, dtype=torch.bool), sizes, 0.0, draws)
-    for name in ("actor_target", "critic_target"):
-        for part in getattr(networks, name).parameters():
-            part.data.copy_(torch.randn(part.shape, generator=draws))
-    weights = torch.tensor([0.5, 2.0])
-    committee = Committee(0.5 * agent.traders.weights[0], weights, torch.tensor([0, 2]), torch.ones(2))
-    return replace(agent, networks=networks, committee=committee)
+    for name, part in networks.tensors.items():
+        if "_target." in name:
+            part.copy_((0.2 if name.endswith("size") else 1.0) * torch.randn(part.shape, generator=draws))
+    networks.base.copy_(torch.tensor([[0.5, 0.5, 0.3], [0.5, 2.0, 0.3]]))
+    targets = len(TARGET_PERCENTS)
+    members = Members(
+        weights=agent.traders.weights.repeat(2, 1),
+        ridge=networks.base[:, 0].double(),
+        network=networks.base[:, 1].double(),
+        start=torch.tensor([10.0, 30.0], dtype=torch.float64),
+        deviation=torch.linspace(0.5, 1.5, targets),
+        typical=torch.linspace(-0.1, 0.1, targets),
+    )
+    return replace(agent, networks=networks, members=members)
+
+
+@torch.no_grad()
+def shake(networks: Networks, scale: float, draws: torch.Generator) -> Networks:
+    """Add noise to all parameters and targets, so that none is zero but for masked inputs; draw calibrations."""
+    for name, part in networks.tensors.items():
+        if "." in name and not name.endswith(".counts") and "_first." not in name and "_second." not in name:
+            part += scale * torch.randn(part.shape, generator=draws)
+    networks.calibration.uniform_(0.5, 2.0, generator=draws)
+    networks.apply_mask()
+    return networks
+
+
+def random_batch(
+    rules: EnvironmentConfig,
+    rows: int,
+    folds: int = 2,
+    *,
+    orders: int = 1,
+    days: int = 4,
+    stocks: int = 3,
+    seed: int = 0,
+    missing: float = 0.0,
+) -> Batch:
+    """Transitions, a quarter of them to the last decision, and outcomes of all orders of a few days.
+
+    Args:
+        missing: share of the replayed days with fewer candidates than orders.
+    """
+    draws = seeded(seed)
+
+    def account(left: Tensor) -> Accounts:
+        cash, opportunity = torch.rand(2, rows, generator=draws, dtype=torch.float64)
+        pending = 0.2 * torch.rand(rows, BUCKETS, generator=draws, dtype=torch.float64)
+        return Accounts(cash, pending, left, 2 * opportunity)
+
+    def candidates() -> Tensor:
+        best = torch.randn(rows, orders, generator=draws, dtype=torch.float64).sort(1, descending=True).values
+        best[torch.rand(rows, generator=draws) < missing, -1] = -torch.inf
+        return best
+
+    left = torch.randint(1, rules.trading_days, (rows,), generator=draws).double()
+    left[::4] = 1.0
+    state, following, best = account(left), account(left - 1), candidates()
+    action = torch.rand(rows, orders, generator=draws, dtype=torch.float64) * best.isfinite()
+    invested = action.sum(1) * rules.largest_order
+    after = state.after(invested * (1 + rules.cost_rate), invested)
+    reward = torch.randn(rows, generator=draws, dtype=torch.float64)
+    transitions = Transitions(state, best, action, reward, after, following, candidates(), left <= 1)
+    x = torch.randn(folds, days, stocks, INPUTS, generator=draws)
+    return Batch(transitions, x, torch.randn(folds, days, stocks, len(TARGET_PERCENTS), generator=draws))
 
 
 def learnable_market(seed: int = 0) -> Market:

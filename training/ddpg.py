@@ -1,109 +1,144 @@
 """The update of deep deterministic policy gradient (Lillicrap et al. 2016, algorithm 1), for all agents at once.
 
-The critic learns the residual of a closed form: Q(s, a) = sum of size times forecast + (value of
-cash + continuation)(account after a). Since prices do not react to orders, the forecast of a stock is learned from the
-outcomes of all orders, not only of those in the replay (Sinclair et al. 2023, "Hindsight learning for MDPs with
-exogenous inputs"); the continuation from replayed transitions.
+Q(s, a) = sum of size times reward(inputs, sale target) + (value of cash + continuation)(account after a). Prices do
+not react to orders, so rewards are learned from the outcomes of all orders, not only of those in the replay (Sinclair
+et al. 2023, "Hindsight learning for MDPs with exogenous inputs"); the continuation is learned by temporal differences.
+Actors climb Q: on training days by a choice of a stock that is relaxed to a softmax, in replayed accounts by the size.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from models.cash_value import Accounts, CashValue, Decision
-from models.ddpg_agent import DDPGAgent, Learner
-from models.networks import Networks, soft_update
+from models.ddpg_agent import LOSSES
+from models.networks import at_target, choose, sale_target, soft_update
+from models.population import Learners
 from models.replay_buffer import Batch, Transitions
-from models.trader import PolicyNetworks, Traders
-from utils.errors import ConfigError
+from models.trader import AccountPolicy, Traders
+
+TEMPERATURE = 0.25
+"""Of the softmax over the scores of a day's stocks, in deviations of an agent's forecasts."""
+OUTCOMES = 0.5
+"""Weight of counterfactual outcomes in what the choice climbs; the rest is the critic's reward. Outcomes are noisy, the
+critic is biased."""
+CHOICE_TRUST, TARGET_TRUST, SIZE_TRUST = 0.1, 0.01, 1.0
+"""Weights of squared departures in actors' losses (Fujimoto and Gu 2021, "A minimalist approach to offline
+reinforcement learning"): of scores from what the critic expects, of sale targets from the agent's own, of sizes from
+the greedy rule's."""
 
 
-@dataclass(frozen=True)
-class Losses:
-    """Losses of an update, (A,) each; zero where a network was not trained."""
+def update(learners: Learners, batch: Batch, accumulate: int, *, gamma: float, tau: float) -> dict[str, Tensor]:
+    """Take one step of A critics, of their actors and of the targets; return the (A,) losses by name:
 
-    critic: Tensor
-    actor: Tensor
+    `reward`: mean squared error of what critics expect of orders beyond their day's mean, percent of the initial
+    capital, squared; `temporal`: mean squared temporal difference of replayed transitions, in the same unit; `actor`:
+    negative mean result of the stocks that actors choose, in deviations of results, and of sizes, in good orders.
+    """
+    networks, agents = learners.networks, learners.traders.count
+    totals = torch.zeros(len(LOSSES), agents, dtype=torch.float64, device=batch.x.device)
+    for part, share in batch.split(accumulate):
+        hidden, rewards = networks.critic.reward.layers(learners.inputs.for_networks(part.x).flatten(1, 2))
+        error = rewards - part.y.flatten(1, 2)  # of every order, not only of those replayed
+        temporal = temporal_difference(learners, part.transitions, gamma)
+        loss = error.square().mean((2, 3)).sum(1) + (temporal / learners.cash_value.good_order).square().mean(1)
+        (share * loss).sum().backward()
+        loss = choice_loss(learners, part, hidden.detach(), rewards.detach()) + size_loss(learners, part.transitions)
+        (share * loss).sum().backward(inputs=networks.actor.parameters())
+        error = (error.detach() * learners.outcomes.deviation).square().mean((1, 2, 3))
+        totals += share * torch.stack((error, temporal.detach().square().mean(1), loss.detach()))
+    networks.mask_gradient()
+    for name in ("critic", "actor"):
+        optimizer = getattr(networks, f"{name}_optimizer")
+        optimizer.step()
+        soft_update(getattr(networks, f"{name}_target"), getattr(networks, name), optimizer.averaging(tau))
+    return dict(zip(LOSSES, totals, strict=True))
 
 
-def update(
-    networks: Networks,
+def temporal_difference(learners: Learners, replayed: Transitions, gamma: float) -> Tensor:
+    """Return Q(s, a) - r - gamma Q'(s', mu'(s')), (A, N) percent of the initial capital.
+
+    The reward r is what was expected of the same orders, with which Q(s, a) begins, so that both cancel: realised
+    results would only add noise. How far those are from what was expected is in the calibration.
+    """
+    agents, cash_value = learners.traders.count, learners.cash_value
+    online, target = (AccountPolicy.of(own) for own in (learners.networks.online, learners.networks.targets))
+    with torch.no_grad():
+        following = act(target, learners.traders, cash_value, replayed.next, replayed.next_best)
+        reward = (target.calibration * following.reward.view(agents, -1)).flatten()
+        # The next decision of a terminated transition is the last one: nothing follows it.
+        later = target.following(following.after, cash_value) * ~replayed.terminated.repeat(agents)
+    q = online.following(replayed.after.map(partial(_of_each, agents)), cash_value)
+    return (q - gamma * (reward + later)).view(agents, -1)
+
+
+def choice_loss(learners: Learners, batch: Batch, hidden: Tensor, rewards: Tensor) -> Tensor:
+    """Return the (A,) negative expected result of a relaxed choice of a stock a day, in deviations of results.
+
+    Args:
+        hidden: (A, folds, D * S, hidden) units of the critics' reward networks.
+        rewards: (A, folds, D * S, targets) what they expect.
+    """
+    networks, traders, days = learners.networks, learners.traders, batch.x.shape[1:3]
+    start, deviation = traders.target_percent.float()[:, None, None], learners.outcomes.deviation
+    parts = torch.stack((learners.ridge(batch.x).flatten(2), at_target(rewards * deviation, start)))
+    base = (networks.base[:, None, :2] * (1.0 + networks.actor.slope)).movedim(-1, 0)[..., None]  # (2, A, folds, 1)
+    departure, shift = choose(networks.actor.choice, hidden)
+    score = (departure + (base * parts).sum(0) / networks.base[:, 2, None, None]).unflatten(2, days)
+    target = sale_target(start, shift)
+    judged = torch.lerp(rewards, batch.y.flatten(1, 2), OUTCOMES) * deviation + learners.outcomes.typical
+    result = at_target(judged, target) / at_target(deviation.expand(len(start), 1, 1, -1), start)
+    chosen = torch.softmax(score / TEMPERATURE, dim=-1)
+    earned: Tensor = (chosen * result.unflatten(2, days)).sum(-1).mean(-1)
+    trust = CHOICE_TRUST * departure.square().mean(-1) + TARGET_TRUST * shift.square().mean(-1)
+    return (trust - earned).sum(1)
+
+
+def size_loss(learners: Learners, replayed: Transitions) -> Tensor:
+    """Return the (A,) negative Q of the sizes that actors order in replayed accounts, in units of a good order."""
+    policy, cash_value = AccountPolicy.of(learners.networks.online), learners.cash_value
+    departures: list[Tensor] = []
+    chosen = act(policy, learners.traders, cash_value, replayed.state, replayed.best, departures)
+    q = policy.value(chosen, cash_value) / cash_value.good_order
+    departure = torch.stack(departures).square().mean(0)
+    return (SIZE_TRUST * departure - q).view(learners.traders.count, -1).mean(1)
+
+
+def act(
+    policy: AccountPolicy,
     traders: Traders,
     cash_value: CashValue,
-    batch: Batch,
-    accumulate: int,
-    *,
-    gamma: float,
-    tau: float,
-    trains_actor: bool,
-) -> Losses:
-    """Take one step of A critics, of their actors with `trains_actor`, and of the targets."""
-    critic_loss, actor_loss = torch.zeros(2, traders.count, device=batch.x.device)
-    online = PolicyNetworks.of(networks.actor, networks.critic, networks.calibration)
-    target = PolicyNetworks.of(networks.actor_target, networks.critic_target, networks.calibration)
-    for part in batch.split(accumulate):
-        replayed = part.transitions
-        with torch.no_grad():  # y = r + gamma Q'(s', mu'(s')); nothing follows the last decision of an episode
-            following = act(target, traders, cash_value, replayed.next, replayed.next_best)
-            y = replayed.reward + gamma * target.value(following, cash_value).view(traders.count, -1)
-        q = online.value(given(replayed, traders.count, cash_value), cash_value).view(traders.count, -1)
-        temporal = (q - y) / cash_value.good_order
-        counterfactual = networks.critic.reward(part.x) - part.y  # of every order, not only of those replayed
-        loss = temporal.square().mean(1) + counterfactual.square().mean((2, 3)).sum(1)
-        loss = loss * (len(part) / len(batch))
-        loss.sum().backward()
-        critic_loss = critic_loss + loss.detach()
-    networks.mask_gradient()
-    networks.critic_optimizer.step()
-    if trains_actor:
-        for part in batch.split(accumulate):  # the deterministic policy gradient
-            chosen = act(online, traders, cash_value, part.transitions.state, part.transitions.best)
-            q = online.value(chosen, cash_value).view(traders.count, -1)
-            loss = -(q / cash_value.good_order).mean(1) * (len(part) / len(batch))
-            loss.sum().backward(inputs=networks.actor.parameters())
-            actor_loss = actor_loss + loss.detach()
-        networks.actor_optimizer.step()
-    soft_update(networks.critic_target, networks.critic, networks.critic_optimizer.averaging(tau))
-    soft_update(networks.actor_target, networks.actor, networks.actor_optimizer.averaging(tau))
-    return Losses(critic_loss, actor_loss)
+    accounts: Accounts,
+    best: Tensor,
+    departures: list[Tensor] | None = None,
+) -> Decision:
+    """Let each agent decide in N accounts with these (N, k) best candidates: a decision in A * N.
 
-
-def learner(gamma: float, tau: float) -> Learner:
-    """Return the function by which a single agent updates itself."""
-
-    def learn(agent: DDPGAgent, batch: Batch, accumulate: int) -> dict[str, Tensor]:
-        if agent.networks is None:
-            raise ConfigError("expected an agent with networks, got a closed form; see --learning.gradient-steps")
-        parts = agent.networks, agent.traders, agent.cash_value, batch, accumulate
-        return vars(update(*parts, gamma=gamma, tau=tau, trains_actor=True))
-
-    return learn
-
-
-def act(policy: PolicyNetworks, traders: Traders, cash_value: CashValue, accounts: Accounts, best: Tensor) -> Decision:
-    """Let each agent decide in N accounts with these (N, k) best candidates: a decision in A * N."""
+    Args:
+        departures: takes the (A * N,) departures from the greedy rule, of each candidate.
+    """
     agents, count = traders.count, len(best)
     slopes = _of_each(agents, cash_value.slopes(accounts.left, accounts.opportunity))  # the same for all agents
     accounts = accounts.map(partial(_of_each, agents))
+    adjustment = policy.adjusting(accounts, cash_value)
+
+    def noted(*seen: Tensor) -> Tensor:
+        departure = adjustment(*seen)
+        if departures is not None:
+            departures.append(departure)
+        return departure
+
     return cash_value.greedy(
         _of_each(agents, best),
         accounts,
         value_weight=traders.value_weight.repeat_interleave(count),
         largest=traders.size.repeat_interleave(count),
         slopes=slopes,
-        adjustment=policy.adjusting(accounts, cash_value),
+        adjustment=noted,
     )
-
-
-def given(replayed: Transitions, agents: int, cash_value: CashValue) -> Decision:
-    """Return the replayed decisions of N accounts, the same for each agent: a decision in A * N."""
-    size, best = (_of_each(agents, part) for part in (replayed.action, replayed.best))
-    accounts = replayed.state.map(partial(_of_each, agents))
-    return Decision(size, best, accounts, cash_value.largest_order, cash_value.purchase_factor)
 
 
 def _of_each(agents: int, values: Tensor) -> Tensor:

@@ -4,18 +4,8 @@ import torch
 from torch import Tensor
 
 from models import genome
+from models.population import elite_count, ranked
 from utils.config.trader import EvolutionConfig
-
-
-def ranked(fitness: Tensor) -> Tensor:
-    """Rank the agents by (P,) fitness, the fittest first; those without a finite fitness come last."""
-    known = torch.where(fitness.isfinite(), fitness, -torch.inf)
-    return known.argsort(descending=True, stable=True)
-
-
-def elite_count(config: EvolutionConfig) -> int:
-    """Return the number of elites, at least one."""
-    return min(config.population_size, max(1, round(config.elite_fraction * config.population_size)))
 
 
 def tournament(fitness: Tensor, winners: int, size: int, generator: torch.Generator) -> Tensor:
@@ -28,20 +18,20 @@ def tournament(fitness: Tensor, winners: int, size: int, generator: torch.Genera
 
 def next_generation(
     genes: Tensor, fitness: Tensor, config: EvolutionConfig, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Breed the next generation from (P, genes) by (P,) fitness, larger is better.
 
     Elites keep their rows; every other row is filled by a child of two tournament winners, mutated.
 
     Returns:
-        The genes and the (P,) parent of each row: an elite's is itself, a child's the first of its two.
+        The genes, and both (P,) parents of each row; an elite's are itself.
     """
     elites = elite_count(config)
     replaced = ranked(fitness)[elites:]
-    parents = torch.arange(len(genes))
+    parents = torch.arange(len(genes)).repeat(2, 1)
     first, second = (tournament(fitness, len(replaced), config.tournament_size, generator) for _ in range(2))
     children = genome.cross(genes[first], genes[second], generator)
     bred = genes.clone()
     bred[replaced] = genome.mutate(children, config.mutation_share, config.mutation_strength, generator)
-    parents[replaced] = first
-    return bred, parents
+    parents[:, replaced] = torch.stack((first, second))
+    return bred, *parents

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.population import Population
+from models.replay_buffer import ReplayBuffer
 from training.rollout_worker import COUNTS, PopulationResults
 from utils.memory.clean_up import clean_up
 from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
-from utils.tensor_ring import TensorRing
 
 HISTORY = 1000
 
@@ -90,20 +91,46 @@ class GenerationLog:
         is_regular = self.generation <= 2 or self.generation % max(self.census_every, 1) == 0
         return self.census_every > 0 and (is_regular or profiler.is_growing())
 
+    def learning(self, played: PopulationResults, population: Population, noise: float) -> dict[str, float]:
+        """Return the out-of-fold quality of forecasts and value, and the diversity of the population."""
+        best = torch.tensor(population.elites)
+        found = {
+            "explained": float(population.ridge.explained.numpy().mean()),
+            "explained_best": float(population.ridge.explained.max()),
+            "initial_value": float(played.initial_value[best].mean()),
+            "elite_profit_percent": float(played.profit_percent[best].mean()),
+            "founders": len(set(population.founders)),
+        }
+        if population.networks is None:
+            return found
+        ridge, both = played.blend.explained[best].mean(0).tolist()
+        added = (played.by_window - played.plain)[best].mean(0)
+        actors = {
+            "departed": float(played.departed[best].mean()),
+            "added": float(added.mean()),
+            "added_error": float(added.std() / len(added) ** 0.5) if len(added) > 1 else 0.0,
+        }
+        survivors = {f"best_{name}": population.fittest[name] for name in ("elites", "children")}
+        return {
+            **found,
+            "explained_by_ridge": ridge,
+            "explained_by_both": both,
+            "noise_scale": noise,
+            **actors,
+            **survivors,
+        }
+
     def record(
         self,
         played: PopulationResults,
         learning: dict[str, float],
         validation: dict[str, float],
-        replay: TensorRing,
-        training_starts: int | None = None,
+        replay: ReplayBuffer,
+        *,
+        has_networks: bool = False,
     ) -> dict[str, Any]:
-        """Put the generation in plain numbers; only `seconds` and `memory` may differ between equal runs.
-
-        Args:
-            training_starts: transitions from which on networks learn; None where there are none.
-        """
-        fitness, starts = played.fitness, {} if training_starts is None else {"training_starts": training_starts}
+        """Put the generation in plain numbers; only `seconds` and `memory` may differ between equal runs."""
+        fitness, starts = played.fitness, {"training_starts": replay.training_starts} if has_networks else {}
         return {
             "generation": self.generation,
             "generations": self.generations,

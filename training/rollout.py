@@ -12,9 +12,10 @@ from torch import Tensor
 from environment.ledger import EpisodeSummary
 from environment.orders import Orders
 from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
 from models.cash_value import Accounts, CashValue, Decision, accounts_in, buckets_of
 from models.round_robin import RoundRobinPolicy
-from models.trader import DailyOrders, Forecasts, PolicyNetworks, Traders, daily_orders
+from models.trader import AccountPolicy, Candidates, DailyOrders, Forecasts, Traders, daily_orders
 from training.cuda_graph import Tensors
 from training.rollout_graph import RolloutGraph, SafePoint
 from utils.progress import progress
@@ -43,32 +44,21 @@ class Rollout:
 
     by_window: Tensor
     """(A, W) profit in percent, without the exploration windows."""
+    bought: Tensor
+    """(steps, orders per day, A, W) stocks that were bought on these windows; -1: none."""
+    size: Tensor
+    """Of these purchases, in stakes."""
 
-    def where(self, is_other: Tensor, other: Rollout) -> Rollout:
-        """Return this rollout with the episodes of another one for the (A,) marked agents."""
-        agents = len(is_other)
-
-        def chosen(one: Tensor, two: Tensor, dim: int) -> Tensor:
-            shape = [1] * dim + [agents] + [1] * (one.dim() - dim - 1)
-            return torch.where(is_other.view(shape), two, one)
-
-        def by_lane(one: Tensor, two: Tensor) -> Tensor:
-            return chosen(one.view(agents, -1), two.view(agents, -1), 0).flatten()
-
-        summary = EpisodeSummary(**{n: by_lane(v, getattr(other.summary, n)) for n, v in vars(self.summary).items()})
-        means = {n: chosen(getattr(self, n), getattr(other, n), 0) for n in ("fitness", "profit_percent", "by_window")}
-        return Rollout(
-            summary=summary,
-            equity=chosen(self.equity, other.equity, 1),
-            initial_value=chosen(self.initial_value, other.initial_value, 0),
-            transitions={n: chosen(v, other.transitions[n], 1) for n, v in self.transitions.items()},
-            **means,
-        )
+    def departed(self, other: Rollout) -> Tensor:
+        """Return the (A,) share of orders that differ in stock or size from those of another rollout."""
+        is_order = (self.bought >= 0) | (other.bought >= 0)
+        differs = is_order & ((self.bought != other.bought) | (self.size != other.size))
+        return differs.sum((0, 1, 3)) / is_order.sum((0, 1, 3)).clamp(min=1)
 
 
 @torch.no_grad()
 def roll_out(
-    env: Portfolio,
+    env: TradingEnvironment,
     traders: Traders,
     forecasts: Forecasts,
     cash_value: CashValue,
@@ -79,7 +69,7 @@ def roll_out(
     safe_point: Callable[[], None] | None = None,
     label: str = "evaluate",
     graph: RolloutGraph | None = None,
-    policy: PolicyNetworks | RoundRobinPolicy | None = None,
+    policy: AccountPolicy | RoundRobinPolicy | None = None,
     noise: Tensor | None = None,
 ) -> Rollout:
     """Play all agents on all windows, the same for every agent.
@@ -93,43 +83,46 @@ def roll_out(
         safe_point: is called before every day, and may raise to stop; once before a CUDA graph is launched.
         graph: of the rollouts of this environment, if they all have the same shapes.
         policy: the agents' networks; or round robin, by an agent without forecasts.
-        noise: (A, E, trading days) exploration noise on the last E windows, see `PolicyNetworks.adjusting`.
+        noise: (A, E, trading days) exploration noise on the last E windows, see `AccountPolicy.adjusting`.
     """
-    agents, windows = traders.count, len(starts)
-    agent = torch.arange(agents, device=env.device).repeat_interleave(windows)
-    least = torch.zeros(agents, windows, dtype=torch.float64, device=env.device)
+    account, rules = env.account, env.rules
+    agents, windows, device = traders.count, len(starts), account.device
+    agent = torch.arange(agents, device=device).repeat_interleave(windows)
+    least = torch.zeros(agents, windows, dtype=torch.float64, device=device)
     judged = windows if exploration_threshold is None else windows - exploration_threshold.shape[1]
     if exploration_threshold is not None:
         least[:, judged:] = exploration_threshold
-    best = forecasts.best(env.ranked)
-    inputs = {"agent": agent, "least": least.flatten(), **vars(best)}
+    inputs = {"agent": agent, "least": least.flatten(), **vars(forecasts.best(account.ranked))}
     inputs |= {"value of cash": cash_value.weights, "opportunity_knots": cash_value.opportunity_knots}
     inputs |= vars(traders.rows(agent))
-    round_robin = policy if isinstance(policy, RoundRobinPolicy) else None
-    if isinstance(policy, PolicyNetworks):
+    if isinstance(policy, AccountPolicy):
         inputs |= policy.tensors()
-        inputs["noise"] = torch.zeros(agents, windows, env.rules.trading_days, dtype=torch.float64, device=env.device)
+        inputs["noise"] = torch.zeros(agents, windows, rules.trading_days, dtype=torch.float64, device=device)
         if noise is not None:
             inputs["noise"][:, judged:] = noise
-    if round_robin is not None:
+    if isinstance(policy, RoundRobinPolicy):
         # An input, so that a captured graph of another kind of policy is not launched for it.
-        inputs["turns"] = round_robin.turns(forecasts.expected[0].isfinite())
-    days = partial(_play_days, env, cash_value, round_robin, records, label)
+        inputs["turns"] = policy.turns(forecasts.expected[0].isfinite())
+    days = partial(_play_days, env, cash_value, policy, records, label)
     recorded = (graph or RolloutGraph()).play(env, starts.repeat(agents), days, inputs, safe_point)
-    summary, equity = env.summary(), env.equity_curve[: env.steps + 1].unflatten(1, (agents, windows)).clone()
+    summary = account.summary()
+    equity = account.equity_curve[: account.steps + 1].unflatten(1, (agents, windows)).clone()
     fitness, profit, value = (
         total.view(agents, windows)[:, :judged].mean(1)
         for total in (summary.fitness, summary.profit_percent, recorded["initial"])
     )
-    transitions = _transitions(recorded, env, cash_value, agents)
+    transitions = _transitions(recorded, account, cash_value, agents)
     by_window = summary.profit_percent.view(agents, windows)[:, :judged]
-    return Rollout(summary, equity, fitness, profit, value, transitions, by_window)
+    orders = purchases(account)
+    stock, size = (part.unflatten(2, (agents, windows))[..., :judged] for part in (orders.stock, orders.coefficient))
+    bought = torch.where(size > 0, stock, -1)
+    return Rollout(summary, equity, fitness, profit, value, transitions, by_window, bought, size)
 
 
 def _play_days(
-    env: Portfolio,
+    env: TradingEnvironment,
     cash_value: CashValue,
-    round_robin: RoundRobinPolicy | None,
+    policy: AccountPolicy | RoundRobinPolicy | None,
     records: bool,
     label: str,
     inputs: Tensors,
@@ -141,52 +134,52 @@ def _play_days(
         `initial`, the (lanes,) value of cash on the first day; with records the parts of `Accounts` before the
         decisions of each day, the `size` of orders and the `best` results, (days, lanes, ...) each.
     """
-    rules, agent = env.rules, inputs["agent"]
+    account, rules, agent = env.account, env.rules, inputs["agent"]
     traders = Traders(**{f.name: inputs[f.name] for f in fields(Traders)})
     forecasts = Forecasts(**{f.name: inputs[f.name] for f in fields(Forecasts)})
     cash_value = cash_value.with_values(inputs["value of cash"], inputs["opportunity_knots"])
     # What does not depend on accounts is computed for all days at once.
-    later = torch.arange(rules.trading_days, device=env.device)[:, None]
-    opportunity, left = forecasts.opportunity[agent, env.day + later], rules.trading_days - 1.0 - later.double()
-    policy = PolicyNetworks.from_tensors(inputs) if "noise" in inputs else None
+    later = torch.arange(rules.trading_days, device=account.device)[:, None]
+    opportunity, left = forecasts.opportunity[agent, account.day + later], rules.trading_days - 1.0 - later.double()
+    networks = policy.with_tensors(inputs) if isinstance(policy, AccountPolicy) else None
     slopes, left = cash_value.slopes(left, opportunity), left.expand_as(opportunity)
-    buckets, days = buckets_of(env.sessions_held, rules), list[dict[str, Tensor]]()
-    initial = torch.zeros_like(env.cash)
+    buckets, days = buckets_of(account.sessions_held, rules), list[dict[str, Tensor]]()
+    initial = torch.zeros_like(account.cash)
     for step in progress(range(rules.episode_steps), label, "day"):
         if safe_point is not None:
             safe_point()
-        if not env.is_trading:
-            env.step_orders(None)
+        if not account.is_trading:
+            env.step(None)
             continue
-        cash = (env.cash / rules.initial_capital).float()
-        if round_robin is not None:
-            env.step_orders(_orders(round_robin.daily_orders(inputs["turns"][env.day], env.candidates(), cash)))
+        cash = (account.cash / rules.initial_capital).float()
+        if isinstance(policy, RoundRobinPolicy):
+            turns = inputs["turns"][account.day]
+            env.step(_orders(policy.daily_orders(turns, account.candidates(), cash)))
             continue
-        accounts = accounts_in(cash, env.sizes(), buckets, left[step], opportunity[step], rules)
+        accounts = accounts_in(cash, account.sizes(), buckets, left[step], opportunity[step], rules)
         adjustment = None
-        if policy is not None:
-            adjustment = policy.adjusting(accounts, cash_value, inputs["noise"][..., step].flatten())
+        if networks is not None:
+            adjustment = networks.adjusting(accounts, cash_value, inputs["noise"][..., step].flatten())
         # A stock without a bar has no forecast.
-        stock = inputs["stock"][agent, env.day]
-        expected = forecasts.expected[agent, env.day].masked_fill_(env.held().gather(1, stock), -torch.inf)
-        orders = env.orders_per_day
+        stock = inputs["stock"][agent, account.day]
+        expected, score, target = (inputs[name][agent, account.day] for name in ("expected", "score", "target"))
+        score = score.masked_fill(account.held().gather(1, stock), -torch.inf)
+        candidates, orders = Candidates(expected, score, target), account.orders_per_day
         choice = daily_orders(
-            traders, cash_value, expected, accounts, inputs["least"], orders, slopes[step], adjustment
+            traders, cash_value, candidates, accounts, inputs["least"], orders, slopes[step], adjustment
         )
         if step == 0:
-            initial = cash_value.of(accounts) if policy is None else policy.value(choice.decision, cash_value)
+            initial = cash_value.of(accounts) if networks is None else networks.value(choice.decision, cash_value)
         if records:
-            decision = choice.decision
-            days.append({**vars(accounts), "day": env.day.clone(), "size": decision.size, "best": decision.best})
-        env.step_orders(_orders(replace(choice, stock=stock.gather(1, choice.stock))))
+            days.append({**vars(accounts), "size": choice.decision.size, "best": choice.decision.best})
+        env.step(_orders(replace(choice, stock=stock.gather(1, choice.stock))))
     return {"initial": initial, **{name: torch.stack([day[name] for day in days]) for name in (days or [{}])[0]}}
 
 
 def _orders(choice: DailyOrders) -> Orders:
     """Return the orders that an environment would place for the action."""
     target = choice.target_percent.clamp(MIN_TARGET_PERCENT, MAX_TARGET_PERCENT)
-    coefficient = choice.coefficient.T.double()
-    return Orders(choice.stock.T, coefficient, target.double().expand_as(coefficient))
+    return Orders(choice.stock.T, choice.coefficient.T.double(), target.T.double())
 
 
 def _transitions(recorded: Tensors, env: Portfolio, cash_value: CashValue, agents: int) -> dict[str, Tensor]:
@@ -202,8 +195,15 @@ def _transitions(recorded: Tensors, env: Portfolio, cash_value: CashValue, agent
     columns |= {"action": recorded["size"][:-1], "best": recorded["best"][:-1]}
     columns |= {"reward": env.entry_credited_rewards()[:days]}
     columns = {name: value.float() for name, value in columns.items()}
-    columns |= {"day": recorded["day"][:-1].int(), "terminated": before.left[1:] <= 0}
+    columns |= {"terminated": before.left[1:] <= 0}
     return {name: value.unflatten(1, (agents, -1)) for name, value in columns.items()}
+
+
+def purchases(env: Portfolio) -> Orders:
+    """Return what the finished episodes bought, (steps, orders per day, lanes) each; size 0 where nothing."""
+    book, shape = env.ledger(), (env.step_index, env.orders_per_day, -1)
+    bought = (book.stock, book.value / env.rules.stake, book.target_percent)
+    return Orders(*(part.reshape(shape).clone() for part in bought))
 
 
 def step_by(env: Portfolio, policy: Policy, step: int) -> None:

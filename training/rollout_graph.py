@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment, windows_from
 from training.cuda_graph import Capture, CudaGraph, Tensors
 
 SafePoint = Callable[[], None] | None
@@ -23,19 +23,22 @@ class RolloutGraph:
         """Start with nothing captured; `capture` replaces CUDA's in tests."""
         self._graph = CudaGraph("rollouts", capture)
 
-    def play(self, env: Portfolio, starts: Tensor, days: Days, inputs: Tensors, safe_point: SafePoint) -> Tensors:
+    def play(
+        self, env: TradingEnvironment, starts: Tensor, days: Days, inputs: Tensors, safe_point: SafePoint
+    ) -> Tensors:
         """Play an account from these (lanes,) first days to its end; return the outputs of `days`.
 
         The next rollout overwrites them. The safe point is called once before a launch.
         """
-        env.reset(starts)
+        account, windows = env.account, windows_from(starts, env.rules)
+        env.reset(**windows, observe=False)
         # An account that was allocated anew since the last rollout has another tensor of days.
-        if self._graph.is_repeated(inputs, [env.day], env.device):
+        if self._graph.is_repeated(inputs, [account.day], account.device):
             if safe_point is not None:
                 safe_point()
             outputs = self._graph.launch(lambda own: days(own, None), inputs)
             if outputs is not None:
-                env.step_index = env.steps
+                account.step_index = account.steps
                 return outputs
-            env.reset(starts)
+            env.reset(**windows, observe=False)
         return days(inputs, safe_point)

@@ -5,7 +5,7 @@ groups and of workers changes no result.
 """
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -15,15 +15,13 @@ import torch
 from torch import Tensor
 
 from data.splits import Span
-from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
 from models.cash_value import CashValue
-from models.genome import TARGET
-from models.networks import Networks, Perceptrons
-from models.trader import Forecasts, PolicyNetworks
-from training.evolution import ranked
+from models.networks import ActorCritic
+from models.population import Population, ranked, target_percents, traders_of
+from models.trader import AccountPolicy, Blend, Forecasts
 from training.forecasts.known import KnownForecasts
-from training.forecasts.relative import Blend
-from training.forecasts.ridge import TrainingDays, traders_of
+from training.forecasts.ridge import TrainingDays
 from training.rollout import Rollout, roll_out
 from training.rollout_graph import RolloutGraph
 from utils.jobs.job import Executor, Finished, InProcess, Job
@@ -53,27 +51,42 @@ class RolloutInputs:
     """(P, E) uniform numbers that set the exploration thresholds on the last E windows."""
     noise: Tensor
     """(P, E, trading days) exploration noise on them, as a share of the largest order."""
-    networks: dict[str, Tensor]
-    """(P, ...) target networks, see `network_tensors`; empty without networks."""
+    agents: ActorCritic | None
+    """Their target networks."""
     cash_value: Tensor
     """Weights of the value of cash."""
     opportunity_knots: Tensor
     starts: Tensor
     """(W,) first days of the windows, those of exploration last."""
-    is_acting: Tensor
-    """() bool: actors have begun to learn, so their residuals are tested for profit."""
     elites: int
     """Number of agents, the fittest of the population, whose transitions are kept."""
     most_transitions: int
     """Upper limit for all elites together."""
     known: KnownForecasts | None = None
 
+    @classmethod
+    def of(
+        cls,
+        population: Population,
+        starts: Tensor,
+        drawn: Tensor,
+        noise: Tensor,
+        most_transitions: int,
+        known: KnownForecasts | None,
+    ) -> Self:
+        """Take what belongs to the agents from a population."""
+        agents = None if population.networks is None else population.networks.targets
+        ridge, cash_value = population.ridge, population.cash_value
+        own = population.genes, ridge.weights, ridge.by_fold, drawn, noise, agents
+        worth = cash_value.weights, cash_value.opportunity_knots
+        return cls(*own, *worth, starts, len(population.elites), most_transitions, known)
+
     def rows(self, rows: slice) -> Self:
         """Return the inputs of some of the agents, copied because a view is pickled with all that is behind it."""
         by_agent = ("genes", "weights", "by_fold", "drawn", "noise")
         own: dict[str, Any] = {name: getattr(self, name)[rows].clone() for name in by_agent}
-        networks = {name: part[rows].clone() for name, part in self.networks.items()}
-        return replace(self, **own, networks=networks, known=None if self.known is None else self.known.rows(rows))
+        own["agents"] = None if self.agents is None else self.agents.map(lambda part: part.detach()[rows].cpu().clone())
+        return replace(self, **own, known=None if self.known is None else self.known.rows(rows))
 
 
 @dataclass(frozen=True)
@@ -84,12 +97,14 @@ class PopulationResults:
     """(A,)"""
     profit_percent: Tensor
     initial_value: Tensor
-    blend: Tensor
-    """(A, 2) weights of ridge regression and network, see `training.forecasts.relative.Blend`."""
-    explained: Tensor
-    """(A, 2) share of the variance of relative results explained by the first, and by both; 0 without networks."""
-    gate: Tensor
-    """(A,) 1 where an actor's residual is kept: on the same windows it earned more, by two standard errors."""
+    by_window: Tensor
+    """(A, W) profit on the windows that count towards fitness."""
+    plain: Tensor
+    """(A, W) that of the agents' closed forms; its own without networks."""
+    departed: Tensor
+    """(A,) share of orders on these windows that differ from those of the closed form in stock or size."""
+    blend: Blend
+    """How ridge regression and critic are blended; of ridge regressions alone without networks."""
     counts: Tensor
     """(A, COUNTS) int64 sums over all windows."""
     penalties: Tensor
@@ -97,36 +112,35 @@ class PopulationResults:
     costs: Tensor
 
     @classmethod
-    def of(cls, rollout: Rollout, blend: Blend, gate: Tensor) -> Self:
-        """Copy the results of a rollout to the CPU, in one transfer."""
+    def of(cls, rollout: Rollout, plain: Rollout, blend: Blend) -> Self:
+        """Copy the results of a rollout to the CPU, in one transfer; `plain` is that of the closed forms."""
         agents, summary = len(rollout.fitness), rollout.summary
         counts = [getattr(summary, name).view(agents, -1).sum(1, keepdim=True) for name in COUNTS]
         means = [mean[:, None] for mean in (rollout.fitness, rollout.profit_percent, rollout.initial_value)]
         lanes = [money.view(agents, -1) for money in (summary.penalties, summary.costs)]
-        windows = lanes[0].shape[1]
-        numbers = torch.cat([part.double() for part in (*means, *counts, *lanes)], dim=1).cpu()
-        parts = numbers.split((1, 1, 1, len(COUNTS), windows, windows), dim=1)
-        fitness, profit, value = (part.squeeze(1) for part in parts[:3])
-        weights = torch.stack((blend.ridge, blend.network), dim=1).cpu()
-        shown = weights, blend.explained.cpu(), gate.cpu()
-        return cls(fitness, profit, value, *shown, parts[3].long(), *parts[4:])
-
-    def learned(self, best: Tensor) -> dict[str, float]:
-        """Return what the networks of these agents add, and the share of actors that are kept, for the record."""
-        ridge, both = self.explained[best].mean(0).tolist()
-        ridge_weight, network_weight = self.blend[best].mean(0).tolist()
-        return {
-            "explained_by_ridge": ridge,
-            "explained_by_both": both,
-            "network_weight": network_weight,
-            "ridge_weight": ridge_weight,
-            "actors_kept": float(self.gate.mean()),
-        }
+        departed = rollout.departed(plain)[:, None]
+        parts = (*means, departed, torch.cat(counts, dim=1), rollout.by_window, plain.by_window, *lanes)
+        together, sizes = torch.cat([part.double() for part in parts], dim=1).cpu(), [part.shape[1] for part in parts]
+        *means, departed, counted, by_window, closed, penalties, costs = together.split(sizes, dim=1)
+        fitness, profit, value = (mean.squeeze(1) for mean in means)
+        return cls(
+            fitness=fitness,
+            profit_percent=profit,
+            initial_value=value,
+            by_window=by_window,
+            plain=closed,
+            departed=departed.squeeze(1),
+            blend=blend.to("cpu"),
+            counts=counted.long(),
+            penalties=penalties,
+            costs=costs,
+        )
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
         """Concatenate the agents of several groups."""
-        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+        found = {n: torch.cat([getattr(part, n) for part in parts]) for n in vars(parts[0]) if n != "blend"}
+        return cls(**found, blend=Blend.join([part.blend for part in parts]))
 
 
 GroupResults = tuple[PopulationResults, dict[str, Tensor]]
@@ -150,10 +164,11 @@ def kept_windows(days: int, windows: int, most: int) -> tuple[Tensor, Tensor]:
 class RolloutWorker:
     """Plays agents on the training days of a market."""
 
-    def __init__(self, days: TrainingDays, env: Portfolio, train: Span) -> None:
+    def __init__(self, days: TrainingDays, env: TradingEnvironment, train: Span) -> None:
         self.days, self.env, self.train = days, env, train
-        self.graph = RolloutGraph()
-        self._cash_value = CashValue.zero(env.rules, env.device)
+        self.graphs = RolloutGraph(), RolloutGraph()
+        """Of actors, and of closed forms."""
+        self._cash_value = CashValue.zero(env.rules, env.account.device)
 
     def play(self, inputs: RolloutInputs, safe_point: Callable[[], None] | None = None) -> GroupResults:
         """Play all agents by their out-of-fold forecasts.
@@ -161,67 +176,64 @@ class RolloutWorker:
         Args:
             safe_point: called before every day; may raise to stop.
         """
-        rollout, blend, gate = self._rollout(inputs, safe_point)
-        results = PopulationResults.of(rollout, blend, gate)
+        agents = None if inputs.agents is None else inputs.agents.map(lambda part: part.to(self.env.account.device))
+        forecasts, blend = self._forecasts(inputs, agents)
+        rollout = plain = self._rollout(inputs, forecasts, agents, safe_point)
+        if agents is not None:
+            start, most = target_percents(inputs.genes), self.env.account.ranked
+            closed, _ = self.days.forecasts(inputs.by_fold, start, most=most)
+            plain = self._rollout(inputs, closed, None, safe_point)
+        results = PopulationResults.of(rollout, plain, blend)
         return results, self._candidates(rollout, inputs, ranked(results.fitness)[: inputs.elites])
 
-    def _rollout(self, inputs: RolloutInputs, safe_point: Callable[[], None] | None) -> tuple[Rollout, Blend, Tensor]:
-        """Return the rollout with the blend of forecasts and the gates of the actors."""
-        env = self.env
-        tensors = _together(inputs.networks, env.device) if inputs.networks else {}
-        forecasts, blend = self._forecasts(inputs, tensors)
+    def _rollout(
+        self,
+        inputs: RolloutInputs,
+        forecasts: Forecasts,
+        agents: ActorCritic | None,
+        safe_point: Callable[[], None] | None,
+    ) -> Rollout:
+        device = self.env.account.device
         # The average of what the best orders of each day are expected to earn sets the scale of the thresholds.
         best = forecasts.opportunity[:, self.train.first : self.train.last].clamp(min=0).mean(1)
-        typical = best / env.rules.largest_order
-        play = partial(
-            roll_out,
-            env,
-            traders_of(inputs.genes, inputs.weights, env.device),
+        typical = best / self.env.rules.largest_order
+        return roll_out(
+            self.env,
+            traders_of(inputs.genes, inputs.weights, device),
             forecasts,
-            self._cash_value.with_values(inputs.cash_value.to(env.device), inputs.opportunity_knots.to(env.device)),
+            self._cash_value.with_values(inputs.cash_value.to(device), inputs.opportunity_knots.to(device)),
             inputs.starts,
-            exploration_threshold=-typical[:, None] * torch.log1p(-inputs.drawn.to(env.device)),
-            records=True,
+            exploration_threshold=-typical[:, None] * torch.log1p(-inputs.drawn.to(device)),
+            records=agents is not None or inputs.agents is None,
             safe_point=safe_point,
-            graph=self.graph,
+            graph=self.graphs[agents is None],
+            policy=None if agents is None else AccountPolicy.of(agents),
+            noise=None if agents is None else inputs.noise.to(device),
         )
-        gate = forecasts.opportunity.new_zeros(len(inputs.genes))
-        if not tensors:
-            return play(), blend, gate
-        without_actors, with_actors = (
-            PolicyNetworks.from_tensors({**tensors, "gate": own.float()[:, None]}) for own in (gate, gate + 1)
-        )
-        noise = inputs.noise.to(env.device)
-        rollout = play(policy=without_actors, noise=noise)
-        if bool(inputs.is_acting):
-            acting = play(policy=with_actors, noise=noise)
-            gate = earns_more(acting.by_window, rollout.by_window)
-            rollout = rollout.where(gate > 0, acting)
-        return rollout, blend, gate
 
-    def _forecasts(self, inputs: RolloutInputs, networks: Mapping[str, Tensor]) -> tuple[Forecasts, Blend]:
-        """Return the out-of-fold forecasts of agents with these networks, and how they are blended."""
-        most, known = self.env.ranked, inputs.known
-        if not networks:
-            return self.days.forecasts(inputs.by_fold, most), Blend.of_ridge(len(inputs.by_fold))
+    def _forecasts(self, inputs: RolloutInputs, agents: ActorCritic | None) -> tuple[Forecasts, Blend]:
+        """Return the out-of-fold forecasts of agents, and how they are blended."""
+        most, known, device = self.env.account.ranked, inputs.known, self.env.account.device
+        start = target_percents(inputs.genes)
+        if agents is None:
+            return self.days.forecasts(inputs.by_fold, start, most=most)
         others = [agent for agent in range(len(inputs.genes)) if known is None or agent not in known.agents]
         found = list[tuple[Forecasts, Blend]]()
         if others:
-            rows, targets = torch.tensor(others, device=self.env.device), inputs.genes[others, TARGET].long().tolist()
-            reward = Perceptrons.named(networks, "reward").map(lambda flat: flat.index_select(0, rows))
-            blocks, blend = self.days.blended(inputs.by_fold[others], reward, targets)
-            found.append((self.days.joined(blocks, most), blend))
-        return found[0] if known is None else known.among(others, found, self.env.device)
+            rows = torch.tensor(others, device=device)
+            own = agents.map(lambda part: part.index_select(0, rows))
+            found.append(self.days.forecasts(inputs.by_fold[others], start[others], own, most))
+        return found[0] if known is None else known.among(others, found, device)
 
     def _candidates(self, rollout: Rollout, inputs: RolloutInputs, agents: Tensor) -> dict[str, Tensor]:
         """Return the transitions of some agents, thinned to each one's share."""
         if not rollout.transitions:
             return {}
         days, _, windows = next(iter(rollout.transitions.values())).shape[:3]
-        share, agents = inputs.most_transitions // inputs.elites, agents.to(self.env.device)
+        share, agents = inputs.most_transitions // inputs.elites, agents.to(self.env.account.device)
         if share >= days * windows:
             return {name: part[:, agents] for name, part in rollout.transitions.items()}
-        day, window = (index[:, None].to(self.env.device) for index in kept_windows(days, windows, share))
+        day, window = (index[:, None].to(self.env.account.device) for index in kept_windows(days, windows, share))
         return {name: part[day, agents[:, None], window] for name, part in rollout.transitions.items()}
 
 
@@ -293,26 +305,3 @@ def _cached_worker(build: bytes) -> RolloutWorker:
 def split_rows(agents: int, groups: int) -> list[slice]:
     """Divide the rows of a population into groups whose sizes differ by at most one agent."""
     return [slice(*ends) for ends in pairwise(agents * group // groups for group in range(groups + 1))]
-
-
-def network_tensors(networks: Networks) -> dict[str, Tensor]:
-    """Return the target networks, see `PolicyNetworks.tensors`, with the critic's rewards, on the CPU."""
-    policy = PolicyNetworks.of(networks.actor_target, networks.critic_target, networks.calibration)
-    rewards = {f"reward {place}": part for place, part in enumerate(networks.critic_target.reward.parts)}
-    return _together({**policy.tensors(), **rewards}, torch.device("cpu"))
-
-
-def _together(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Copy (A, ...) float32 tensors to a device in one transfer, so that the host waits only once."""
-    rows = torch.cat([part.detach().flatten(1) for part in tensors.values()], dim=1)
-    parts = rows.to(device).split([part[0].numel() for part in tensors.values()], dim=1)
-    return {
-        name: part.reshape(like.shape).contiguous() for (name, like), part in zip(tensors.items(), parts, strict=True)
-    }
-
-
-def earns_more(one: Tensor, other: Tensor) -> Tensor:
-    """Return (A,) 1 where (A, W) profits are larger than others, paired, by two standard errors, else 0."""
-    difference = (one - other).double()
-    error = difference.std(1) / difference.shape[1] ** 0.5 if difference.shape[1] > 1 else torch.inf
-    return (difference.mean(1) > 2 * error).double()

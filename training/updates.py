@@ -4,18 +4,16 @@ So an update reads nothing of the host, and is launched as a CUDA graph from its
 """
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from models.cash_value import CashValue
 from models.ddpg_agent import LOSSES
-from models.networks import Networks
+from models.population import Learn, Learners
 from models.replay_buffer import Batch, ReplayBuffer
 from models.trader import Traders
 from training.cuda_graph import CudaGraph, Tensors
-from training.ddpg import update
 from utils.config.trader import LearningConfig
 
 Outcomes = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -27,63 +25,65 @@ _CASH_VALUE = ("weights", "opportunity_knots")
 class Updates:
     """Updates the networks of a population; owns what an update reads beside networks, replay and outcomes."""
 
-    def __init__(self, networks: Networks, replay: ReplayBuffer, outcomes: Outcomes, learning: LearningConfig) -> None:
-        """Take what lies on the device for the whole run; `outcomes` reads nothing of the host."""
-        self.networks, self.replay, self.outcomes, self.learning = networks, replay, outcomes, learning
+    def __init__(self, learn: Learn, replay: ReplayBuffer, learning: LearningConfig) -> None:
+        """Take what lies on the device for the whole run."""
+        self.learn, self.replay, self.learning = learn, replay, learning
         self.graph = CudaGraph("updates")
         self._held: dict[str, Tensor] = {}
-        self._cash_value: CashValue | None = None
+        self._learners: Learners | None = None
 
-    def begin(self, traders: Traders, cash_value: CashValue, orders: Tensor, replayed: Tensor) -> None:
+    def begin(self, learners: Learners, outcomes: Outcomes, orders: Tensor, replayed: Tensor) -> None:
         """Begin a generation of updates of A agents.
 
         Args:
-            orders: (updates, rows of a batch, folds) rows of the outcomes.
+            outcomes: the same in all generations; it reads nothing of the host.
+            orders: (updates, folds, D, S) rows of the outcomes.
             replayed: (updates, rows of a batch) rows of the replay buffer.
         """
-        device = orders.device
-        given = {f"traders {name}": getattr(traders, name) for name in _TRADERS}
-        given |= {f"cash value {name}": getattr(cash_value, name) for name in _CASH_VALUE}
-        given |= {"orders": orders, "replayed": replayed, "next": orders.new_zeros(1)}
-        given |= {name: torch.zeros(len(orders), traders.count, dtype=torch.float64, device=device) for name in LOSSES}
-        if self._cash_value is None or any(self._held[name].shape != value.shape for name, value in given.items()):
-            self._held, self._cash_value = {name: value.clone() for name, value in given.items()}, cash_value
+        self.outcomes = outcomes
+        given = {f"traders {name}": getattr(learners.traders, name) for name in _TRADERS}
+        given |= {f"cash value {name}": getattr(learners.cash_value, name) for name in _CASH_VALUE}
+        given |= {"by fold": learners.by_fold, "orders": orders, "replayed": replayed, "next": orders.new_zeros(1)}
+        shape, device = (len(orders), learners.traders.count), orders.device
+        given |= {name: torch.zeros(shape, dtype=torch.float64, device=device) for name in LOSSES}
+        if self._learners is None or any(self._held[name].shape != value.shape for name, value in given.items()):
+            self._held = {name: value.clone() for name, value in given.items()}
+            self._learners = self._on_held(learners)
             return
         for name, value in given.items():
             self._held[name].copy_(value)
 
+    def _on_held(self, learners: Learners) -> Learners:
+        """Return the agents with the tensors that are held, which stay where they are in memory."""
+        held = self._held
+        traders = Traders(**{name: held[f"traders {name}"] for name in _TRADERS})
+        cash_value = learners.cash_value.with_values(**{name: held[f"cash value {name}"] for name in _CASH_VALUE})
+        return replace(learners, traders=traders, by_fold=held["by fold"], cash_value=cash_value)
+
     @property
     def losses(self) -> Tensors:
-        """Return the (updates, A) losses of critics and actors of this generation."""
+        """Return the (updates, A) losses of this generation by name."""
         return {name: self._held[name] for name in LOSSES}
 
-    def take(self, *, trains_actor: bool) -> None:
+    def take(self) -> None:
         """Take the next update of the generation, see `training.ddpg.update`."""
-        device, places = self._held["next"].device, [self._held["next"], trains_actor, self.networks.learning_rate]
-        work = partial(self._take, trains_actor)
+        assert self._learners is not None
+        places, device = [self._held["next"], self._learners.networks.learning_rate], self._held["next"].device
         if not self.graph.is_repeated({}, places, device):
-            self.graph.warm_up(work, device)
-        elif self.graph.launch(lambda _: work(), {}) is None:
-            work()
+            self.graph.warm_up(self._take, device)
+        elif self.graph.launch(lambda _: self._take(), {}) is None:
+            self._take()
 
-    def _take(self, trains_actor: bool) -> Tensors:
-        held, learning, now = self._held, self.learning, self._held["next"]
-        assert self._cash_value is not None
-        traders = Traders(**{name: held[f"traders {name}"] for name in _TRADERS})
-        cash_value = self._cash_value.with_values(**{name: held[f"cash value {name}"] for name in _CASH_VALUE})
+    def _take(self) -> Tensors:
+        held, now = self._held, self._held["next"]
+        assert self._learners is not None
+        # What is computed of the value of cash once must be computed within each launch.
+        learners = self._on_held(self._learners)
         orders, replayed = (held[name].index_select(0, now)[0] for name in ("orders", "replayed"))
-        losses = update(
-            self.networks,
-            traders,
-            cash_value,
-            Batch(self.replay.sample(replayed), *self.outcomes(orders.T)),
-            learning.gradient_accumulation,
-            gamma=learning.gamma,
-            tau=learning.tau,
-            trains_actor=trains_actor,
-        )
+        batch = Batch(self.replay.sample(replayed), *self.outcomes(orders))
+        losses = self.learn(learners, batch, self.learning.gradient_accumulation)
         is_now = torch.arange(len(held["orders"]), device=now.device)[:, None] == now
-        for name, loss in vars(losses).items():
+        for name, loss in losses.items():
             held[name].copy_(torch.where(is_now, loss, held[name]))
         now += 1
         return {}

@@ -12,7 +12,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from benchmarks.gpu_budget.costs import CARDS, COPY_BYTES_PER_SECOND, HOST_SECON
 from benchmarks.gpu_budget.generation import UPDATES
 from benchmarks.speed.harness import full_scale
 from models import genome
+from models.trader import Blend
 from training.erl_trainer import ERLTrainer
 from training.evolution import next_generation
 from training.rollout_worker import COUNTS, PopulationResults, PopulationRollouts, RolloutInputs
@@ -69,14 +70,19 @@ class _Counting(PopulationRollouts):
         results, transitions = super().evaluate(inputs)
         agents, kept = len(inputs.genes), len(next(iter(transitions.values())))
         self.bytes = {"transition": _bytes(transitions) / kept}
-        for name, part in (("inputs", inputs), ("results", results)):
-            self.bytes[name] = _bytes(vars(part)) / agents
+        # Forecasts of elites that are known already grow with the market: they are left out.
+        for name, part in (("inputs", replace(inputs, known=None)), ("results", results)):
+            self.bytes[name] = _bytes(part) / agents
         return results, transitions
 
 
-def _bytes(fields: Mapping[str, Any]) -> int:
-    """Return the bytes of nested tensors."""
-    return sum(_bytes(value) if isinstance(value, dict) else getattr(value, "nbytes", 8) for value in fields.values())
+def _bytes(part: object) -> int:
+    """Return the bytes of nested tensors; anything else counts as one number."""
+    if isinstance(part, Tensor):
+        return part.nbytes
+    if isinstance(part, dict) or is_dataclass(part):
+        return sum(map(_bytes, (part if isinstance(part, dict) else vars(part)).values()))
+    return 8
 
 
 def count_bytes() -> Sizes:
@@ -104,8 +110,7 @@ def measure() -> dict[str, float]:
     many, drawn = AGENTS[-1], torch.Generator().manual_seed(0)
     genes = genome.random_genes(many, drawn)
     seconds["fit an agent"] = _least(lambda: trainer.days.fit(genes[:1024])) / 1024
-    expected = list(trainer.days.out_of_fold(trainer.days.fit(genes[:4]).by_fold.mean(0)[None]))
-    seconds["evidence"] = _least(lambda: trainer.days.evidence(expected, 2))
+    seconds["evidence"] = _least(trainer.tested_champion)
     seconds["gather an agent"] = _least(lambda: _gather(trainer, config, genes)) / many
     return seconds
 
@@ -116,11 +121,12 @@ def _gather(trainer: ERLTrainer, config: Config, genes: Tensor) -> None:
     parts = 64
     rows = agents // parts
     mean, money = torch.rand(rows, dtype=torch.float64), torch.rand(rows, windows, dtype=torch.float64)
-    pair, counts = torch.rand(rows, 2, dtype=torch.float64), torch.ones(rows, len(COUNTS), dtype=torch.int64)
-    one = PopulationResults(mean, mean, mean, pair, pair, mean, counts, money, money)
+    counts, blend = torch.ones(rows, len(COUNTS), dtype=torch.int64), Blend.of_ridge(rows)
+    one = PopulationResults(mean, mean, mean, money, money, mean, blend, counts, money, money)
     played = PopulationResults.join([one] * parts)
     trainer.log.begin(0)
-    trainer.log.record(played, trainer.learning_record(played), {}, trainer.replay)
+    learning = trainer.log.learning(played, trainer.population, trainer.learning.exploration_noise)
+    trainer.log.record(played, learning, {}, trainer.replay)
     evolution = replace(config.evolution, population_size=len(played.fitness))
     next_generation(genes[: len(played.fitness)], played.fitness, evolution, torch.Generator())
 
@@ -159,7 +165,7 @@ class Model:
         else:
             # All agents are fitted and trained here.
             fixed = self.seconds["evidence"] + self._on_card("validate", 16)
-            fixed += sum(self._on_card(name, agents) for name in ("fit", "train", UPDATES))
+            fixed += sum(self._on_card(name, agents) for name in ("evolve", "train", UPDATES))
             fixed += self._on_card("validate, days", 16, is_replayed=True)
         return fixed + self.seconds["fit an agent"] * agents + self.seconds["gather an agent"] * agents
 

@@ -20,7 +20,7 @@ from benchmarks.faults.harness import SMALL_RUN, VOLATILE
 from benchmarks.speed.harness import FULL_COLUMNS, FULL_DAYS, FULL_INVESTABLE, full_scale, random_market
 from data.market import Market
 from data.record import record_market
-from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
 from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import TrainingDays
 from training.rollout_worker import PopulationRollouts, RolloutWorker, play_on_worker
@@ -58,16 +58,16 @@ def full_worker() -> RolloutWorker:
     """Build a rollout worker of full scale."""
     torch.set_num_threads(1)
     market = full_market()
-    env = Portfolio.on(market, full_scale().env)
-    return RolloutWorker(TrainingDays.of(market, env), env, market.splits.train)
+    env = TradingEnvironment.on(market, full_scale().env)
+    return RolloutWorker(TrainingDays.of(market, env.account), env, market.splits.train)
 
 
 def outcome(trainer: ERLTrainer) -> str:
     """Return the SHA-256 (hex) of the tensors that a checkpoint of a trainer would hold."""
     found = hashlib.sha256()
     networks = trainer.population.networks
-    learned = [] if networks is None else networks.tensors().values()
-    own = trainer.genes, trainer.cash_value.weights, trainer.champion.traders.weights
+    learned = [] if networks is None else networks.tensors.values()
+    own = trainer.population.genes, trainer.population.cash_value.weights, trainer.champion.traders.weights
     for tensor in (*own, *learned, *_filled(trainer)):
         found.update(tensor.numpy().tobytes())
     return found.hexdigest()

@@ -17,7 +17,7 @@ def train(seed: int, generations: int) -> str:
     config = replace(study_config([]), seed=seed)
     trained = fit(config, training_market(config)[0], Budget(generations=generations))
     champion, found = trained.trainer.champion, hashlib.sha256()
-    networks = {} if champion.networks is None else champion.networks.tensors()
+    networks = {} if champion.networks is None else champion.networks.tensors
     for tensor in (champion.traders.weights, *networks.values()):
         found.update(np.ascontiguousarray(tensor).tobytes())
     return found.hexdigest()

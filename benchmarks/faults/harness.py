@@ -44,7 +44,6 @@ gradient_steps = 2
 gradient_accumulation = 2
 batch_size = 8
 hidden = 4
-warm_up = 2
 [evolution]
 population_size = 4
 [evaluation]

@@ -1,6 +1,6 @@
 """One generation of the trainer on a fake card, phase by phase; days of rollouts and updates of networks are apart.
 
-It is one as most are: the replay is full, and actors have begun to learn and are tried out.
+It is one as most are: the replay is full.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import Evidence
 from training import cuda_graph, rollout
 from training.erl_trainer import ERLTrainer
-from training.forecasts.ridge import TrainingDays
+from training.forecasts.ridge import SkillTest, TrainingDays
 from training.generation_log import GenerationLog
 from training.updates import Updates
 from utils.config.trader import Config, DataConfig, EnvironmentConfig, EvaluationConfig, LearningConfig
@@ -40,14 +40,15 @@ UPDATE, PART = "one update", "one more part"
 """Names of what an update by one batch costs, and each further part of a batch over which gradients are accumulated."""
 APART = (SET_UP, UPDATE, PART)
 """Names of what is no phase of a generation."""
-MOST_KERNELS = 800
+MOST_KERNELS = 850
 """Of an update by one batch."""
-MOST_WAITS = {("fit", "evaluate", "evolve", "train"): 60, ("validate",): 20}
+MOST_WAITS = {("evaluate", "evolve", "train"): 160, ("validate",): 60}
 """Of the host for the device, outside of days and updates, in which there is none.
 
-Closed forms alone wait 13 times. With networks rows and batches are drawn by the host and go to the device, networks to
-the shards and back, blends and losses to the driver, and places of known results are listed wherever results are
-weighed: as often whatever the population is, and whatever the number of updates.
+Rows and batches are drawn by the host and go to the device, what belongs to agents goes there with each change of
+them, networks to the shards and back, blends and losses to the driver: as often whatever the population is, and
+whatever the number of updates. The validation windows are played by the champion and its closed form, each of which
+reads an episode's summary.
 """
 
 
@@ -73,9 +74,7 @@ _SMALL_CONFIG = replace(
     full_scale(),
     env=_SMALL_RULES,
     split=DataConfig(context_window_days=32),
-    learning=LearningConfig(
-        replay_capacity=1000, gradient_steps=2, gradient_accumulation=2, batch_size=64, hidden=8, warm_up=0
-    ),
+    learning=LearningConfig(replay_capacity=1000, gradient_steps=2, gradient_accumulation=2, batch_size=64, hidden=8),
     evaluation=EvaluationConfig(fitness_windows=4, exploration_windows=2, validation_windows=2),
 )
 SMALL = Size("small", _SMALL_CONFIG, 700, 8, 5)
@@ -111,8 +110,8 @@ def count_generation(
         env = TradingEnvironment.on(market, config.env, "cuda")
         samples, later = replace(days.samples, x=days.samples.x.to("cuda")), days.later.to("cuda")
         known = replace(days, tradable=env.account.bars.tradable, samples=samples, later=later)
-        for name in ("fit", "evidence"):
-            stack.enter_context(_timed(meter, name))
+        for owner, name in ((TrainingDays, "fit"), (SkillTest, "__call__"), (SkillTest, "evidence")):
+            stack.enter_context(_timed(meter, owner, name))
         stack.enter_context(mock.patch.object(TrainingDays, "of", lambda *_: known))
         stack.enter_context(_days_apart(meter))
         updates = stack.enter_context(_updates_apart(meter))
@@ -120,7 +119,7 @@ def count_generation(
         log.meter = meter
         parts = config.learning, config.evolution, config.evaluation
         trainer = ERLTrainer(market, env, *parts, seed=config.seed, log=log)
-        trainer.replay.size, trainer.updates = trainer.replay.capacity, config.learning.warm_up + 1
+        trainer.replay.size = trainer.replay.capacity
         meter.name = "record"
         trainer.run_generation()
         phases = dict(meter.phases) | (_parts_of_update(meter, updates[0]) if updates else {})
@@ -168,9 +167,9 @@ def changed_lines(generations: Sequence[Counter[str]]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _timed(meter: Meter, name: str) -> Iterator[None]:
+def _timed(meter: Meter, owner: type, name: str) -> Iterator[None]:
     """Add the seconds of a method that computes in numpy to its phase; the champion's evidence counts as found."""
-    work: Callable[..., Any] = getattr(TrainingDays, name)
+    work: Callable[..., Any] = getattr(owner, name)
 
     def measured(*args: Any) -> Any:
         started = time.perf_counter()
@@ -178,7 +177,7 @@ def _timed(meter: Meter, name: str) -> Iterator[None]:
         meter.phase.host += time.perf_counter() - started
         return Evidence(0.0, 0.0) if name == "evidence" else result
 
-    with mock.patch.object(TrainingDays, name, measured):
+    with mock.patch.object(owner, name, measured):
         yield
 
 
@@ -206,19 +205,21 @@ def _updates_apart(meter: Meter) -> Iterator[list[Callable[[int], object]]]:
     found: dict[str, Phase] = {}
     take = Updates.take
 
-    def counted(updates: Updates, *, trains_actor: bool) -> None:
+    def counted(updates: Updates) -> None:
         def again(count: int) -> None:
-            some, rows = copy.copy(updates), slice(count * updates.learning.batch_size)
+            some, parts = copy.copy(updates), updates.learning.gradient_accumulation
             some.learning = replace(updates.learning, gradient_accumulation=count)
-            some._held = updates._held | {name: updates._held[name][:, rows] for name in ("orders", "replayed")}
-            take(some, trains_actor=trains_actor)
+            orders, replayed = (updates._held[name] for name in ("orders", "replayed"))
+            days, rows = (count * whole // parts for whole in (orders.shape[2], replayed.shape[1]))
+            some._held = updates._held | {"orders": orders[:, :, :days], "replayed": replayed[:, :rows]}
+            take(some)
 
         taken.append(again)
         if UPDATES in meter.phases:
             meter.phases[UPDATES] = joined([meter.phases[UPDATES], found[UPDATES]])
             return
         with meter.within(UPDATES):
-            take(updates, trains_actor=trains_actor)
+            take(updates)
             meter.phase.graphs = 1
         found[UPDATES] = joined([meter.phases[UPDATES]])
 

@@ -60,9 +60,9 @@ def count_update(size: Size) -> Phase:
     with fake_card() as meter:
         drawn = draw(size, torch.device("cuda"))
         drawn.begin()
-        drawn.updates.take(trains_actor=True)
+        drawn.updates.take()
         with meter.within(UPDATES):
-            drawn.updates.take(trains_actor=True)
+            drawn.updates.take()
             meter.phase.graphs = 1
         return meter.phases[UPDATES]
 

@@ -46,7 +46,7 @@ def first_difference(size: Size, device: torch.device) -> str:
         for _ in range(3):
             drawn.begin()
             stacked_generation(drawn)
-        tensors = {**drawn.updates.networks.tensors(), **drawn.updates.losses}
+        tensors = {**drawn.learners.networks.tensors, **drawn.updates.losses}
         found.append({name: part.cpu() for name, part in tensors.items()})
     ours, theirs = found
     return next((name for name, part in theirs.items() if not torch.equal(ours[name], part)), "")
@@ -75,7 +75,7 @@ def wide_generation(device: torch.device, agents: int, *, is_in_one: bool = Fals
     Args:
         is_in_one: the gradient is not accumulated over batches but is that of one large batch.
     """
-    learning = replace(FULL.config.learning, hidden=WIDE, warm_up=0)
+    learning = replace(FULL.config.learning, hidden=WIDE)
     if is_in_one:
         rows = learning.batch_size * learning.gradient_accumulation
         learning = replace(learning, batch_size=rows, gradient_accumulation=1)

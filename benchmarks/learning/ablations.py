@@ -1,9 +1,10 @@
 """The worth of each part: `python -m benchmarks.learning.ablations [--kinds KIND ...] [--minutes M] [--json FILE]`.
 
-A table for each kind of market: each line changes one thing of the quick profile, trains for as long, and
-plays the champion on unseen paths as `benchmarks.learning.markets` does. Its share of the simple rule's profit stands
-beside the difference from the first line, seed by seed; then the rank correlation of fitness with unseen profit. At
-the end the p-values of all differences (paired t test) are corrected for their number (Holm).
+A table for each kind of market: each line puts noise, or nothing, in the place of one part of the agent or of its
+learning, trains the quick profile for as long, and plays the champion on unseen paths as `benchmarks.learning.markets`
+does. Its share of the simple rule's profit stands beside the difference from the first line, seed by seed; then Q(s0)
+and the profit that followed. At the end the p-values of all differences (paired t test) are corrected for their number
+(Holm), and each part whose absence changes nothing on any kind is named.
 Further flags are settings of main.py, for all lines. Results are appended to --json one by one; started again, the
 study goes on from there.
 """
@@ -12,14 +13,27 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from benchmarks.learning.alterations import (
+    do_not_mutate,
+    draw_children,
+    draw_fitness,
+    draw_last_layers,
+    inherit_from_one,
+    keep_genes,
+    learn_with,
+    leave_out,
+    no_sale_targets,
+    order_at_random,
+    search_at_random,
+    see_all,
+    shuffle_replay,
+    weigh_no_ridge,
+)
 from benchmarks.learning.markets import (
     KINDS,
     PLANTED,
@@ -45,152 +59,14 @@ from benchmarks.learning.study import (
     study_config,
     study_executor,
 )
-from models import genome, trader
-from models.inputs import GROUPS
-from models.population import input_mask_of
-from training import rollout_worker
-from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import CHAMPION
-from training.evolution import elite_count, ranked
-from training.forecasts.relative import Blend
 from utils.jobs.job import Executor
 
 BASE = "as the profile"
+LEAST = 0.01
+"""Difference in shares of the rule's profit below which a part does nothing measurable."""
 _SEEDS, _GENERATIONS = 5, 10
 _FORECASTS = ("events", "leaders", "states")
-_OFF = 9.0
-"""Logarithm of a penalty under which an input counts for nothing."""
-
-
-def keep_genes(trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Let fitness choose the elites only: nobody is replaced."""
-
-    def choose(fitness: Tensor) -> None:
-        trainer.elites = elites_of(trainer, fitness)
-
-    trainer.evolve_population = choose  # type: ignore[method-assign]
-
-
-def draw_fitness(trainer: ERLTrainer, generator: torch.Generator) -> None:
-    """Let evolution see noise in place of fitness: the elites, and so the champion, are chosen at random."""
-    evolve = trainer.evolve_population
-
-    def evolve_at_random(fitness: Tensor) -> None:
-        evolve(torch.rand(fitness.shape, generator=generator, dtype=fitness.dtype))
-
-    trainer.evolve_population = evolve_at_random  # type: ignore[method-assign]
-
-
-def search_at_random(trainer: ERLTrainer, generator: torch.Generator) -> None:
-    """Replace all agents but the elites by new founders in place of children."""
-
-    def replace_by_founders(fitness: Tensor) -> None:
-        trainer.elites = elites_of(trainer, fitness)
-        founders = genome.random_genes(len(fitness), generator)
-        founders[trainer.elites] = trainer.genes[trainer.elites]
-        first = 1 + max(trainer.founders)
-        kept = {row: trainer.founders[row] for row in trainer.elites}
-        trainer.founders = [kept.get(row, first + row) for row in range(len(fitness))]
-        trainer.genes = founders
-
-    trainer.evolve_population = replace_by_founders  # type: ignore[method-assign]
-
-
-def elites_of(trainer: ERLTrainer, fitness: Tensor) -> list[int]:
-    """Return the rows of the fittest agents, the fittest first."""
-    rows: list[int] = ranked(fitness.cpu())[: elite_count(trainer.evolution)].tolist()
-    return rows
-
-
-def leave_out(groups: Sequence[str], trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Take groups of inputs from all forecasts, whatever evolution makes of the genes."""
-    evolve, places = trainer.evolve_population, [genome.GENES.index(group) for group in groups]
-
-    def evolve_without(fitness: Tensor) -> None:
-        evolve(fitness)
-        trainer.genes[:, places] = _OFF
-
-    trainer.genes[:, places] = _OFF
-    trainer.evolve_population = evolve_without  # type: ignore[method-assign]
-
-
-def weigh(change: Callable[[Blend], Blend], trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Change how ridge regression and network are blended."""
-    relative = trainer.days.relative
-    blend = relative.blend
-    object.__setattr__(relative, "blend", lambda *given: change(blend(*given)))
-
-
-def without_ridge(blend: Blend) -> Blend:
-    """Leave the choice among stocks to the networks."""
-    return replace(blend, ridge=0 * blend.ridge)
-
-
-def without_reward(blend: Blend) -> Blend:
-    """Take no notice of what critics expect of orders."""
-    return replace(blend, ridge=torch.ones_like(blend.ridge), network=0 * blend.network)
-
-
-def keep_actors(bound: float, _: ERLTrainer, __: torch.Generator) -> None:
-    """Play every actor's residual up to a bound, whether or not it earns anything; for the rest of the process."""
-    rollout_worker.earns_more = lambda one, other: torch.ones(len(one), dtype=torch.float64)
-    trader.ACTOR_BOUND = bound
-
-
-def see_all(trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Let every network look at all inputs."""
-    see(torch.ones(len(GROUPS), dtype=torch.bool), trainer)
-
-
-def see_forecasts(trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Let every network look at the forecasts of responses only."""
-    see(torch.tensor([group in _FORECASTS for group in GROUPS]), trainer)
-
-
-def see(groups: Tensor, trainer: ERLTrainer) -> None:
-    """Let every network look at these (groups,) groups of inputs, whatever evolution makes of it."""
-    population, networks = trainer.population, trainer.population.networks
-    assert networks is not None
-    inherit = population.inherit
-
-    def look() -> None:
-        population.feature_groups = groups.expand(len(trainer.genes), -1).clone()
-        networks.input_mask.copy_(input_mask_of(population.feature_groups))
-        networks.apply_mask()
-
-    def inherit_and_look(parents: Tensor, generator: torch.Generator) -> None:
-        inherit(parents, generator)
-        look()
-
-    population.inherit = inherit_and_look  # type: ignore[method-assign]
-    first, drawn = networks.critic.reward.parts[0], torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        first.copy_(torch.randn(first.shape, generator=drawn) / first.shape[-2] ** 0.5)
-        networks.critic_target.reward.parts[0].copy_(first)
-    look()
-
-
-def keep_networks(trainer: ERLTrainer, _: torch.Generator) -> None:
-    """Let children inherit genes, but no networks: each row goes on with its own."""
-    trainer.population.inherit = lambda *_: None  # type: ignore[method-assign]
-
-
-def mutate_networks(trainer: ERLTrainer, drawn: torch.Generator) -> None:
-    """Mutate the last layers of children's reward networks by Gaussian noise, a tenth of their deviation."""
-    population, networks = trainer.population, trainer.population.networks
-    assert networks is not None
-    inherit = population.inherit
-
-    def inherit_and_mutate(parents: Tensor, generator: torch.Generator) -> None:
-        inherit(parents, generator)
-        children = (parents != torch.arange(len(parents))).nonzero()[:, 0]
-        with torch.no_grad():
-            for network in (networks.critic, networks.critic_target):
-                last = network.reward.parts[4]
-                own = last[children]
-                last[children] = own + 0.1 * own.std() * torch.randn(own.shape, generator=drawn)
-
-    population.inherit = inherit_and_mutate  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -206,18 +82,25 @@ class Line:
 
 LINES: tuple[Line, ...] = (
     Line(BASE),
-    Line("no networks", ("--learning.gradient-steps", "0")),
-    Line("networks without ridge", alter=partial(weigh, without_ridge)),
-    Line("reward part alone", ("--learning.warm-up", "1000000")),
-    Line("continuation and actor alone", alter=partial(weigh, without_reward)),
-    Line("actor free", alter=partial(keep_actors, 1.0)),
-    Line("actor bounded", alter=partial(keep_actors, 0.5)),
-    Line("all inputs", alter=see_all),
-    Line("forecasts as inputs", alter=see_forecasts),
-    Line("networks not inherited", alter=keep_networks),
-    Line("networks mutated", alter=mutate_networks),
-    Line("gamma 0", ("--learning.gamma", "0")),
+    Line("closed form", ("--agent", "closed-form")),
+    Line("random actor", alter=order_at_random),
+    Line("random rewards", alter=partial(draw_last_layers, "critic.reward")),
+    Line("random continuation", alter=partial(draw_last_layers, "critic.continuation")),
+    Line("random sizes", alter=partial(draw_last_layers, "actor.size")),
+    Line("no sale targets by actors", alter=no_sale_targets),
+    Line("targets are the online", ("--learning.tau", "1")),
+    Line("random replay", alter=shuffle_replay),
+    Line("no noise", ("--learning.exploration-noise", "0")),
     Line("no exploration", ("--evaluation.exploration-windows", "0")),
+    Line("outcomes alone", alter=partial(learn_with, "OUTCOMES", 1.0)),
+    Line("critic alone", alter=partial(learn_with, "OUTCOMES", 0.0)),
+    Line("networks without ridge", alter=weigh_no_ridge),
+    Line("all inputs", alter=see_all),
+    Line("gamma 0", ("--learning.gamma", "0")),
+    Line("no crossover", alter=inherit_from_one),
+    Line("no mutation of actors", alter=do_not_mutate),
+    Line("actors not inherited", alter=partial(draw_children, "actor")),
+    Line("networks not inherited", alter=partial(draw_children, "")),
     Line("evolution off", alter=keep_genes),
     Line("random fitness", alter=draw_fitness),
     Line("random search", alter=search_at_random),
@@ -292,6 +175,15 @@ def corrected(differences: Sequence[Difference]) -> Iterator[str]:
         yield f"{found.variant:<26} {found.kind:<12} {found!s:>15} {found.p_value:8.4f} {p_value:8.4f}"
 
 
+def verdicts(differences: Sequence[Difference]) -> Iterator[str]:
+    """Tell of each part the largest mean difference over kinds, and whether that is next to nothing."""
+    for variant in dict.fromkeys(found.variant for found in differences):
+        means = [mean_interval(found.by_seed)[0] for found in differences if found.variant == variant and found.by_seed]
+        if means:
+            largest = max(means, key=abs)
+            yield f"{variant:<26} {largest:+.3f} at most{': does nothing measurable' if abs(largest) < LEAST else ''}"
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the jobs of the chosen lines that have no result yet, and print the lines."""
     parser = argparse.ArgumentParser(
@@ -325,7 +217,7 @@ def _run(arguments: argparse.Namespace, words: Sequence[str], executor: Executor
             base = base or records
             print(row(variant, records, found), flush=True)
             differences += [found] if found else []
-    print("\n".join(corrected(differences)), flush=True)
+    print("\n".join([*corrected(differences), *verdicts(differences)]), flush=True)
 
 
 if __name__ == "__main__":

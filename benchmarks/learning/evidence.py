@@ -31,7 +31,7 @@ def evidence_job(config: Config, budget: Budget) -> Record:
     """Train one seed; return the p-values of its champion on training days, and what training cost."""
     trained = fit(config, training_market(config)[0], budget)
     trainer = trained.trainer
-    return {**vars(trainer.champion.evidence), "trials": trainer.trials, **trained.record()}
+    return {**vars(trainer.champion.evidence), "trials": trainer.population.trials, **trained.record()}
 
 
 def add_command(commands: Any) -> None:

@@ -1,12 +1,12 @@
 """Profit on unseen paths of planted markets: `python -m benchmarks.learning markets [--seeds N] [--json FILE]`.
 
 Each seed trains on a path of its own. The champion is fixed on that path's training days; it, the rivals, the rule and
-the oracle are then played on the same windows of fresh paths of the same law, with what was fitted on the
-training path. Beside the champion stand the one of its elites that earned most on the validation windows, and the mean
-of all agents of the last generation. Below stands how well selection works: rank correlations of fitness with unseen
-profit, over the agents of the last generation and over genomes drawn at random; the founders left; the value of cash on
-the first day beside the profit that followed; the profit of the champions of some generations on the way. The default
-of `--unseen-seed` served development; published tables are printed once on another one, which they name.
+the oracle are then played on the same windows of fresh paths of the same law, with what was fitted on the training
+path. Beside the champion stand the fittest agent alone, the elites' closed form, and the mean of all agents of the
+last generation. Below stands how well selection works: rank correlations of fitness with unseen profit, over the
+agents of the last generation and over genomes drawn at random; the founders left; the value of cash on the first day
+beside the profit that followed; the profit of the champions of some generations on the way. The default of `--unseen-
+seed` served development; published tables are printed once on another one, which they name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.learning.baselines import baselines_job
-from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT, ChampionStudy, SelectionStudy
+from benchmarks.learning.selection import MEAN_AGENT, ChampionStudy, SelectionStudy
 from benchmarks.learning.study import (
     Experiment,
     Record,
@@ -52,7 +52,7 @@ from benchmarks.learning.unseen import (
 from data.market import Market
 from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
-from training.evaluation.baselines import CHAMPION, ORACLE, RULE
+from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM, ORACLE, RULE
 from training.run.trainer import build_trainer
 from utils.config.settings import settings_hash
 from utils.config.trader import Config, MarketKind
@@ -83,6 +83,8 @@ class Trained:
     """A finished training and the time it took."""
 
     trainer: ERLTrainer
+    record_of_last: Mapping[str, Any]
+    """The record of its last generation."""
     early: Mapping[int, DDPGAgent]
     """Champions after 1, 2, 4, 8 generations and so on, by generation."""
     wall_seconds: float
@@ -93,7 +95,7 @@ class Trained:
         """Return the steps that agents played to learn from, exploration included, validation not."""
         trainer = self.trainer
         windows = trainer.evaluation.fitness_windows + trainer.evaluation.exploration_windows
-        return trainer.generation * len(trainer.genes) * windows * trainer.eval_env.rules.episode_steps
+        return trainer.generation * len(trainer.population) * windows * trainer.eval_env.rules.episode_steps
 
     def record(self) -> Record:
         """Return the cost of the training in plain numbers."""
@@ -102,7 +104,7 @@ class Trained:
             "cpu_seconds": self.cpu_seconds,
             "environment_steps": self.environment_steps,
             "generations_run": self.trainer.generation,
-            "validation_percent": self.trainer.champion_score,
+            "validation_percent": self.record_of_last["validation"]["champion"],
             "luck": self.trainer.champion.evidence.smallest,
         }
 
@@ -122,11 +124,11 @@ def fit(config: Config, market: Market, budget: Budget, alter: Alteration | None
             config.seed,
             trainer.generation,
             record["fitness"]["max"] or 0.0,
-            trainer.champion_score,
+            record["validation"]["champion"],
         )
         if trainer.generation.bit_count() == 1:
             early[trainer.generation] = trainer.champion
-    return Trained(trainer, early, time.perf_counter() - wall, time.process_time() - cpu)
+    return Trained(trainer, record, early, time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def _is_spent(budget: Budget, generations: int, cpu_seconds: float) -> bool:
@@ -204,7 +206,8 @@ def table_rows(kind: str, trained: Sequence[Record], rivals: Sequence[Record]) -
         spent = [{"cpu_seconds": record["cpu_seconds"], "steps": record["environment_steps"]} for record in trained]
         own = {
             name: [record["policies"][name] | cost for record, cost in zip(trained, spent, strict=True)]
-            for name in (CHAMPION, BEST_SINGLE, MEAN_AGENT)
+            for name in (CHAMPION, BEST_AGENT, CLOSED_FORM, MEAN_AGENT)
+            if name in trained[0]["policies"]
         }
         found = own | found
     for name in sorted(found, key=lambda name: (name == ORACLE, name == RULE)):

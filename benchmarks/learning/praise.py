@@ -21,11 +21,10 @@ from training.evaluation.play import (
     play_random,
     play_rules,
     play_shifted,
-    purchases,
 )
 from training.evaluation.verdict import Shifted, verdict
 from training.forecasts.skill import known_share
-from training.rollout import Policy, play
+from training.rollout import Policy, play, purchases
 from utils.config.trader import Config
 from utils.runs.seeding import named_generator
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks.learning.markets import KINDS, Budget, key_of, market_job, of_each_seed
 from benchmarks.learning.study import Experiment, Record, mean_interval, plus_minus, run_study, seeds_of, study_config
 from benchmarks.learning.unseen import UnseenPaths
-from models.ddpg_agent import DDPGAgent
+from models.ddpg_agent import DDPGAgent, Judgement
 from training.evaluation.baselines import CHAMPION
 from training.forecasts import ridge
 from utils.config.trader import Config
@@ -39,16 +39,17 @@ ROUNDINGS: dict[str, Callable[[Tensor], Tensor]] = {
 @contextlib.contextmanager
 def rounded_expectations(precision: str) -> Iterator[None]:
     """Let all expectations be products of rounded inputs and weights."""
-    rounded, expect, of_rows = ROUNDINGS[precision], ridge.expectations, DDPGAgent.expected
+    rounded, expect, of_rows = ROUNDINGS[precision], ridge.expectations, DDPGAgent.judge
 
     def expectations(x: Tensor, weights: Tensor) -> Tensor:
         return expect(rounded(x), rounded(weights.float()))
 
-    def of_agent(agent: DDPGAgent, x: Tensor) -> tuple[Tensor, Tensor]:
+    def of_agent(agent: DDPGAgent, x: Tensor) -> Judgement | tuple[Tensor]:
+        members = agent.members and replace(agent.members, weights=rounded(agent.members.weights.float()).double())
         traders = replace(agent.traders, weights=rounded(agent.traders.weights.float()).double())
-        return of_rows(replace(agent, traders=traders), rounded(x))
+        return of_rows(replace(agent, traders=traders, members=members), rounded(x))
 
-    with mock.patch.object(ridge, "expectations", expectations), mock.patch.object(DDPGAgent, "expected", of_agent):
+    with mock.patch.object(ridge, "expectations", expectations), mock.patch.object(DDPGAgent, "judge", of_agent):
         yield
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,15 +17,15 @@ from data.splits import spaced_windows
 from models import genome
 from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
+from models.population import Population
 from training.erl_trainer import ERLTrainer
-from training.evaluation.baselines import CHAMPION
-from training.rollout import roll_out
-from training.rollout_worker import RolloutWorker
+from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM
+from training.rollout_worker import RolloutInputs, RolloutWorker
 from utils.runs.seeding import named_generator
 
 Array = NDArray[np.float64]
-BEST_SINGLE, MEAN_AGENT = "best single elite", "mean agent"
-"""The elite that earned most on the validation windows, alone; the mean profit of the last generation's agents."""
+MEAN_AGENT = "mean agent"
+"""The mean profit of the last generation's agents."""
 _FITNESS_WINDOWS = 32
 
 
@@ -40,13 +39,14 @@ class Agents:
     unseen: list[Tensor]
 
     @classmethod
-    def of(cls, trainer: ERLTrainer, rows: Sequence[int]) -> Agents:
-        """Take rows of a trainer's population as they are now."""
-        trainer.fit_forecasts()
-        starts = spaced_windows(trainer.market.splits.train, trainer.eval_env.rules.episode_steps, _FITNESS_WINDOWS)
-        worker = RolloutWorker(trainer.days, trainer.eval_env.account, trainer.market.splits.train)
-        played, _ = worker.play(trainer.rollout_inputs(starts, torch.zeros(len(trainer.genes), 0)))
-        return cls([trainer.committee([row], played.gate) for row in rows], played.fitness[list(rows)], [])
+    def of(cls, trainer: ERLTrainer, population: Population) -> Agents:
+        """Take a population on the market of a trainer, as it is now."""
+        train, count = trainer.market.splits.train, len(population)
+        starts = spaced_windows(train, trainer.eval_env.rules.episode_steps, _FITNESS_WINDOWS)
+        worker = RolloutWorker(trainer.days, trainer.eval_env, train)
+        nothing = torch.zeros(count, 0, dtype=torch.float64), torch.zeros(count, 0, trainer.eval_env.rules.trading_days)
+        played, _ = worker.play(RolloutInputs.of(population, starts, *nothing, 1, None))
+        return cls([population.committee([row]) for row in range(count)], played.fitness, [])
 
     def play(self, path: UnseenPath, x: Float32Array) -> Array:
         """Play all of them on an unseen path with these (days, n, inputs); return (A, windows) profits."""
@@ -60,17 +60,20 @@ class Agents:
 
 
 class ChampionStudy:
-    """A champion on unseen paths, path by path."""
+    """A champion on unseen paths, path by path; beside it, with networks, the fittest agent and the closed form."""
 
     def __init__(self, trainer: ERLTrainer) -> None:
-        self.champion = trainer.champion
+        self.agents = {CHAMPION: trainer.champion}
+        if trainer.champion.networks is not None:
+            self.agents |= {BEST_AGENT: trainer.best_agent, CLOSED_FORM: trainer.champion.closed_form()}
         self._episodes: list[tuple[float, float]] = []
 
     def play(self, path: UnseenPath, x: Float32Array) -> dict[str, Array]:
-        """Play it on an unseen path; return its (windows,) profits."""
-        rollout = path.play_agent(self.champion, x)
-        self._episodes.append((float(rollout.initial_value), float(rollout.profit_percent)))
-        return {CHAMPION: rollout.summary.profit_percent.numpy()}
+        """Play them on an unseen path; return (windows,) profits."""
+        rollouts = {name: path.play_agent(agent, x) for name, agent in self.agents.items()}
+        champion = rollouts[CHAMPION]
+        self._episodes.append((float(champion.initial_value), float(champion.profit_percent)))
+        return {name: rollout.summary.profit_percent.numpy() for name, rollout in rollouts.items()}
 
     def record(self) -> Record:
         """Return Q(s0) on the first day of an episode, and the profit that followed: percent, means over windows."""
@@ -87,21 +90,19 @@ class SelectionStudy:
     def __init__(self, trainer: ERLTrainer, seed: int, genomes: int = 0) -> None:
         self.trainer = trainer
         self.champion = ChampionStudy(trainer)
-        self.best = best_elite(trainer)
-        drawn = copy.copy(trainer)
-        drawn.genes = genome.random_genes(genomes, named_generator(seed, "random genomes"))
-        drawn.population = copy.copy(trainer.population)
-        drawn.population.networks, drawn.population.agents = None, []
-        self.drawn = Agents.of(drawn, range(genomes)) if genomes else Agents([], torch.zeros(0), [])
-        self.agents = Agents.of(trainer, range(len(trainer.genes)))
+        drawn = copy.copy(trainer.population)
+        drawn.genes, drawn.networks = genome.random_genes(genomes, named_generator(seed, "random genomes")), None
+        drawn.ridge = trainer.days.fit(drawn.genes) if genomes else drawn.ridge
+        self.drawn = Agents.of(trainer, drawn) if genomes else Agents([], torch.zeros(0), [])
+        self.agents = Agents.of(trainer, trainer.population)
 
     def play(self, path: UnseenPath, x: Float32Array) -> dict[str, Array]:
-        """Play all on an unseen path; return (windows,) profits of the champion, of one elite, and of the mean."""
+        """Play all on an unseen path; return (windows,) profits of the champion, those beside it, and of the mean."""
         champion = self.champion.play(path, x)
         each = self.agents.play(path, x)
         if self.drawn.agents:
             self.drawn.play(path, x)
-        return {**champion, BEST_SINGLE: each[self.best], MEAN_AGENT: each.mean(axis=0)}
+        return {**champion, MEAN_AGENT: each.mean(axis=0)}
 
     def record(self) -> Record:
         """Return plain numbers.
@@ -117,20 +118,9 @@ class SelectionStudy:
             "random_rank_correlation": self.drawn.rank_correlation(),
             "unseen_mean": float(unseen.mean()),
             "unseen_deviation": float(unseen.std(correction=0)),
-            "founders": len(set(self.trainer.founders)),
+            "founders": len(set(self.trainer.population.founders)),
             "agents": len(unseen),
         }
-
-
-def best_elite(trainer: ERLTrainer) -> int:
-    """Return the row of the elite with the largest profit on the validation windows."""
-    profits = []
-    for row in trainer.elites:
-        agent = trainer.committee([row])
-        forecasts = agent.forecasts(trainer.market, trainer.days.later)
-        parts = trainer.val_env.account, agent.traders, forecasts, agent.cash_value, trainer.validation_starts
-        profits.append(float(roll_out(*parts, policy=agent.policy).profit_percent))
-    return trainer.elites[int(np.argmax(profits))]
 
 
 def rank_correlation(first: Tensor, second: Tensor) -> float | None:

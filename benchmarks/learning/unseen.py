@@ -16,6 +16,7 @@ from data.market import Market
 from data.splits import Span, spaced_windows
 from data.synthetic.built_in import MARKET_SEED, PlantedScores, built_in_market
 from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
 from models.ddpg_agent import DDPGAgent
 from models.inputs import Float32Array
 from training.evaluation.baselines import ORACLE, RULE, ScoreRule, score_policy, tune_planted
@@ -38,7 +39,7 @@ class UnseenPath:
 
     market: Market
     scores: PlantedScores
-    env: Portfolio
+    env: TradingEnvironment
     starts: Tensor
 
     def play_agent(self, agent: DDPGAgent, x: Float32Array) -> Rollout:
@@ -48,7 +49,7 @@ class UnseenPath:
 
     def play_rule(self, rule: ScoreRule) -> NDArray[np.float64]:
         """Return the (windows,) profits of a rule whose scores are of this path, in percent."""
-        return play(self.env, score_policy(self.env, rule), self.starts)[0].profit_percent.numpy()
+        return play(self.env.account, score_policy(self.env.account, rule), self.starts)[0].profit_percent.numpy()
 
     def play_planted(self, planted: Mapping[str, ScoreRule]) -> dict[str, NDArray[np.float64]]:
         """Return the (windows,) profits of rule and oracle as `tuned` left them."""
@@ -74,7 +75,7 @@ class UnseenPaths:
             market, scores = built_in_market(config.synthetic, config.split, config.env, seed=seed, stats=stats)
             days = Span(config.split.context_window_days, len(market.dates) - 1)
             starts = spaced_windows(days, config.env.episode_steps, self.windows)
-            yield UnseenPath(market, scores, Portfolio.on(market, config.env), starts)
+            yield UnseenPath(market, scores, TradingEnvironment.on(market, config.env), starts)
 
     def require_unseen(self, seeds: Sequence[int]) -> None:
         """Raise ConfigError where an unseen path might be one that a seed trains on."""

@@ -14,7 +14,7 @@ from benchmarks.real_prices.plan import read_plan
 from data.market import Market
 from data.splits import consecutive_windows
 from data.synthetic.built_in import PlantedScores
-from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
 from utils.config.trader import Config
 
 REAL = "real"
@@ -46,5 +46,5 @@ class Course:
             return
         nothing = np.zeros((len(market.dates), len(market.investable_columns)))
         starts = consecutive_windows(market.splits.holdout, self.config.env.episode_steps)
-        env = Portfolio.on(market, self.config.env)
+        env = TradingEnvironment.on(market, self.config.env)
         yield UnseenPath(market, PlantedScores(nothing, nothing), env, starts)

@@ -205,7 +205,7 @@ def differentiable_rollout(config: Config, market: Market, budget: Budget) -> Le
     )
 
     def play_path(path: UnseenPath) -> Array:
-        summary, _ = play(path.env, policy.hard(inputs_of(path.market), percent), path.starts)
+        summary, _ = play(path.env.account, policy.hard(inputs_of(path.market), percent), path.starts)
         profits: Array = summary.profit_percent.numpy()
         return profits
 

@@ -18,15 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.learning.ablations import elites_of, keep_genes, search_at_random
+from benchmarks.learning.alterations import keep_genes, search_at_random
 from benchmarks.learning.markets import Alteration, fit
 from benchmarks.learning.markets import Budget as Limits
 from benchmarks.learning.unseen import UnseenPath
 from benchmarks.peers.peer import Array, Budget, Learned, Peer
 from data.market import Market
 from models import genome
+from models.population import ranked
 from training.erl_trainer import ERLTrainer
-from training.evolution import ranked
 from training.sweep.study import require_optuna
 from utils.config.trader import Config
 from utils.errors import ConfigError
@@ -134,14 +134,15 @@ def propose_by(make: Callable[[int], Optimiser], trainer: ERLTrainer, generator:
 
     def replace_by_proposals(fitness: Tensor) -> None:
         nonlocal proposed
-        trainer.elites = elites_of(trainer, fitness)
+        population = trainer.population
         rows = [row for row in range(len(fitness)) if row not in proposed] + proposed
-        replaced = [row for row in range(len(fitness)) if row not in trainer.elites]
-        points = (trainer.genes[rows].numpy() - low) / (high - low)
+        replaced = [row for row in range(len(fitness)) if row not in population.elites]
+        points = (population.genes[rows].numpy() - low) / (high - low)
         found = low + optimiser(points, fitness[rows].double().numpy(), len(replaced)) * (high - low)
-        trainer.genes = trainer.genes.clone()
-        trainer.genes[replaced] = genome.within_bounds(torch.from_numpy(found))
+        population.genes = population.genes.clone()
+        population.genes[replaced] = genome.within_bounds(torch.from_numpy(found))
         proposed = replaced
+        trainer.stand_on(population.cash_value)
 
     trainer.evolve_population = replace_by_proposals  # type: ignore[method-assign]
 
@@ -157,7 +158,7 @@ class Population:
     def __call__(self, config: Config, market: Market, budget: Budget) -> Learned:
         """Train for the generations of the settings; the seconds of the budget are an upper limit."""
         if not self.networks:
-            config = replace(config, learning=replace(config.learning, gradient_steps=0))
+            config = replace(config, learning=replace(config.learning, agent="closed-form"))
         trained = fit(config, market, Limits(budget.seconds / 60, config.generations), self.alter)
         champion, inputs = trained.trainer.champion, trained.trainer.days.inputs
 

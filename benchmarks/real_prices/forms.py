@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.learning.ablations import keep_genes
+from benchmarks.learning.alterations import keep_genes
 from benchmarks.learning.markets import Alteration
 from models.ddpg_agent import DDPGAgent, Evidence
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import CHAMPION
-from training.forecasts.ridge import traders_of
 
 PRODUCT = "product"
 ENSEMBLE, SINGLE_BEST = "untested ensemble", "untested single elite"
@@ -44,18 +43,18 @@ def champion(trainer: ERLTrainer) -> DDPGAgent:
 
 def ensemble(trainer: ERLTrainer) -> DDPGAgent:
     """Return the mean of the elites' closed forms, which trades whether or not training days show evidence."""
-    return _untested(trainer, trainer.elites)
+    return _untested(trainer, trainer.population.elites)
 
 
 def single_best_elite(trainer: ERLTrainer) -> DDPGAgent:
     """Return the fittest agent alone, in place of the mean of the elites, without a test of evidence either."""
-    return _untested(trainer, trainer.elites[:1])
+    return _untested(trainer, trainer.population.elites[:1])
 
 
 def _untested(trainer: ERLTrainer, rows: Sequence[int]) -> DDPGAgent:
-    traders = traders_of(trainer.genes[rows], trainer.ridge.weights[rows], trainer.device).mean()
-    certain = Evidence(selection=0.0, timing=0.0)
-    return DDPGAgent(trainer.days.inputs, traders, trainer.cash_value, trainer.eval_env.rules, certain)
+    agent = trainer.population.committee(rows).closed_form()
+    agent.evidence = Evidence(selection=0.0, timing=0.0)
+    return agent
 
 
 FORMS: Mapping[str, Callable[[ERLTrainer], DDPGAgent]] = {

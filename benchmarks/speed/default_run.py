@@ -38,7 +38,7 @@ PHASES = {
         "training.run.session:Session.train",
     ),
     "inputs": tuple(f"models.inputs:TradeInputs.{name}" for name in ("fit", "blocks", "banks", "forecasts")),
-    "forecasts": ("training.forecasts.ridge:TrainingDays.of", f"{TRAINER}.fit_forecasts"),
+    "forecasts": ("training.forecasts.ridge:TrainingDays.of", f"{TRAINER}.stand_on"),
 }
 """Functions of a phase. Where several are under way, the first phase of the table counts."""
 REST = "rest"

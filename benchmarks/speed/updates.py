@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from benchmarks.speed.harness import CPU, seconds_of
 from benchmarks.speed.main_job import machine
 from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue, Decision, account_features, candidate_features
-from models.inputs import INPUTS
-from models.networks import Networks, NetworkSizes, Perceptrons
-from models.replay_buffer import Batch, ReplayBuffer, transition_fields
-from models.trader import ACTOR_BOUND, Traders
+from models.inputs import INPUTS, TradeInputs
+from models.networks import Networks, NetworkSizes, Perceptrons, at_target, sale_target
+from models.population import Learners, Outcomes
+from models.replay_buffer import Batch, ReplayBuffer, Transitions, transition_fields
+from models.responses import Responses
+from models.trader import Traders
+from training import ddpg
 from training.updates import Updates
 from utils.config.trader import EnvironmentConfig, LearningConfig
 from utils.memory.guard import keep_freed_memory
 from utils.spaces import TARGET_PERCENTS
 
 RULES = EnvironmentConfig()
-FOLDS = 5
+FOLDS, STOCKS = 5, 64
+"""Of a batch; so many of a day."""
 _OUTCOMES = 100_000
 _MAX_NORM = 10.0
 _WEIGHT_DECAY = 0.05
@@ -63,42 +69,63 @@ class Drawn:
     """A population on random experience, and what its generations draw."""
 
     updates: Updates
-    traders: Traders
-    cash_value: CashValue
+    learners: Learners
+    outcomes: Callable[[Tensor], tuple[Tensor, Tensor]]
     size: Size
     draws: torch.Generator
 
     def begin(self) -> tuple[Tensor, Tensor]:
         """Begin a generation; return its rows of outcomes and of the replay buffer, see `Updates.begin`."""
-        shape, device = (self.size.updates, self.size.batch * self.size.accumulate), self.traders.weights.device
-        orders = torch.randint(_OUTCOMES, (*shape, FOLDS), generator=self.draws).to(device)
-        replayed = torch.randint(self.size.transitions, shape, generator=self.draws).to(device)
-        self.updates.begin(self.traders, self.cash_value, orders, replayed)
+        size, device = self.size, self.learners.by_fold.device
+        days = max(1, size.batch * size.accumulate // STOCKS)
+        orders = torch.randint(_OUTCOMES, (size.updates, FOLDS, days, STOCKS), generator=self.draws).to(device)
+        replayed = torch.randint(size.transitions, (size.updates, size.batch), generator=self.draws).to(device)
+        self.updates.begin(self.learners, self.outcomes, orders, replayed)
         return orders, replayed
 
 
 def draw(size: Size, device: torch.device = CPU, seed: int = 0) -> Drawn:
     """Draw networks that have left their start, and experience of the shape and scale that a run has."""
-    draws = torch.Generator().manual_seed(seed)
-    mask = torch.rand(size.agents, INPUTS, generator=draws) < 0.7
-    sizes = NetworkSizes(size.hidden, FOLDS, len(TARGET_PERCENTS), FEATURES)
-    networks = Networks.initialize(mask, sizes, size.learning.learning_rate, draws)
-    for name, part in networks.tensors().items():
-        if name in ("actor.4", "critic.4", "critic.10"):  # last layers, which begin at zero
-            part.normal_(0.0, size.hidden**-0.5, generator=draws)
-            networks.tensors()[name.replace(".", "_target.")].copy_(part)
-    value_weight, order_size = torch.rand(2, size.agents, generator=draws, dtype=torch.float64)
-    weights = torch.zeros(size.agents, INPUTS, dtype=torch.float64)
-    traders = Traders(weights, 30 + 0 * value_weight, value_weight, 0.5 + order_size / 2).to(device)
+    draws, learning, agents = torch.Generator().manual_seed(seed), size.learning, size.agents
+    replay = ReplayBuffer(size.transitions, RULES.max_new_positions_per_day, device=device)
+    replay.add(_transitions(size.transitions, draws))
+    value_weight, order_size = torch.rand(2, agents, generator=draws, dtype=torch.float64)
+    percent = torch.tensor(TARGET_PERCENTS, dtype=torch.float64)
+    target = percent[torch.randint(len(percent), (agents,), generator=draws)]
+    weights = torch.zeros(agents, INPUTS, dtype=torch.float64)
     zero = CashValue.zero(RULES, device)
     values = torch.rand(len(zero.weights), generator=draws, dtype=torch.float64)
     knots = torch.tensor([0.1, 0.4, 1.0], dtype=torch.float64)
-    replay = ReplayBuffer(size.transitions, RULES.max_new_positions_per_day, device=device)
-    replay.add(_transitions(size.transitions, draws))
+    nothing = np.zeros(INPUTS - 1, dtype=np.float32)
+    none: dict[str, Any] = {field.name: np.zeros(0) for field in fields(Responses)}
+    learners = Learners(
+        networks=_networks(size, draws).map(lambda part: part.to(device)),
+        traders=Traders(weights, target, value_weight, 0.5 + order_size / 2).to(device),
+        by_fold=(torch.randn(agents, FOLDS, INPUTS, generator=draws) / INPUTS**0.5).to(device),
+        cash_value=zero.with_values(values.to(device), knots.to(device)),
+        inputs=TradeInputs(nothing, nothing + 1, Responses(**none)),
+        outcomes=Outcomes(*(torch.linspace(*ends, len(percent)).to(device) for ends in ((1.0, 2.0), (0.1, 0.3)))),
+    )
     x = torch.randn(_OUTCOMES, INPUTS, generator=draws).to(device)
-    y = torch.randn(_OUTCOMES, len(TARGET_PERCENTS), generator=draws).to(device)
-    updates = Updates(networks.to(device), replay, lambda rows: (x[rows], y[rows]), size.learning)
-    return Drawn(updates, traders, zero.with_values(values.to(device), knots.to(device)), size, draws)
+    y = torch.randn(_OUTCOMES, len(percent), generator=draws).to(device)
+    learn = partial(ddpg.update, gamma=learning.gamma, tau=learning.tau)
+    return Drawn(Updates(learn, replay, learning), learners, lambda rows: (x[rows], y[rows]), size, draws)
+
+
+@torch.no_grad()
+def _networks(size: Size, draws: torch.Generator) -> Networks:
+    """Draw networks whose last layers are no longer zero; targets are equal."""
+    mask = torch.rand(size.agents, INPUTS - 1, generator=draws) < 0.7
+    sizes = NetworkSizes(INPUTS - 1, size.hidden, FOLDS, FEATURES)
+    networks = Networks.initialize(mask, sizes, size.learning.learning_rate, draws)
+    layers = [stack.parts[4] for stack in (networks.critic.reward, networks.critic.continuation, networks.actor.size)]
+    for part in (*layers, networks.actor.choice, networks.actor.slope):
+        part.normal_(0.0, size.hidden**-0.5, generator=draws)
+    networks.base.copy_(torch.tensor([0.7, 0.6, 0.5]))
+    for slow, fast in ((networks.critic_target, networks.critic), (networks.actor_target, networks.actor)):
+        for target, online in zip(slow.parameters(), fast.parameters(), strict=True):
+            target.copy_(online)
+    return networks
 
 
 def _transitions(count: int, draws: torch.Generator) -> dict[str, Tensor]:
@@ -118,14 +145,22 @@ def _transitions(count: int, draws: torch.Generator) -> dict[str, Tensor]:
 class PlainAgent:
     """One agent of a population, with modules and optimisers of its own."""
 
-    def __init__(self, networks: Networks, agent: int, traders: Traders) -> None:
+    def __init__(self, learners: Learners, agent: int) -> None:
         """Copy an agent of a stack that has taken no update."""
+        networks, traders = learners.networks, learners.traders
+        self.learners, self.by_fold = learners, learners.by_fold[agent]
         self.value_weight, self.largest = traders.value_weight[agent], traders.size[agent]
-        self.input_mask, self.calibration = networks.input_mask[agent], networks.calibration[agent]
+        self.start = traders.target_percent[agent].float()
+        self.input_mask, self.calibration, self.base = (
+            part[agent] for part in (networks.input_mask, networks.calibration, networks.base)
+        )
         reward, continuation = networks.critic.reward, networks.critic.continuation
-        self.actor = _module_of(networks.actor, (agent,))
-        self.critic = nn.ModuleList([_module_of(reward, (agent, fold)) for fold in range(reward.parts[0].shape[1])])
+        self.critic = nn.ModuleList([_module_of(reward, (agent, fold)) for fold in range(FOLDS)])
         self.critic.append(_module_of(continuation, (agent,)))
+        choice = networks.actor.choice.detach()[agent]
+        self.choice = nn.ModuleList([_linear(own[:-1], own[-1]) for own in choice])
+        self.slope = nn.ParameterList([own.clone() for own in networks.actor.slope.detach()[agent]])
+        self.actor = nn.ModuleList([_module_of(networks.actor.size, (agent,)), self.choice, self.slope])
         self.actor_target, self.critic_target = copy.deepcopy(self.actor), copy.deepcopy(self.critic)
         self.optimizers = [
             torch.optim.AdamW(part.parameters(), lr=networks.learning_rate, weight_decay=_WEIGHT_DECAY)
@@ -133,29 +168,28 @@ class PlainAgent:
         ]
         self.steps = 0
 
-    def update(self, cash_value: CashValue, batch: Batch, accumulate: int, gamma: float, tau: float) -> None:
+    def update(self, batch: Batch, accumulate: int, gamma: float, tau: float) -> None:
         """Take one step of critic, actor and targets: the same losses as `training.ddpg.update`."""
-        for part in batch.split(accumulate):
-            replayed, share = part.transitions, len(part) / len(batch)
-            with torch.no_grad():
-                following = self.act(self.actor_target, cash_value, replayed.next, replayed.next_best)
-                y = replayed.reward + gamma * self.q(self.critic_target, cash_value, following)
-            orders = cash_value.largest_order, cash_value.purchase_factor
-            given = Decision(replayed.action, replayed.best, replayed.state, *orders)
-            loss = ((self.q(self.critic, cash_value, given) - y) / cash_value.good_order).square().mean()
-            for fold, network in enumerate(self.critic[:-1]):
-                loss = loss + (network(part.x[fold]) - part.y[fold]).square().mean()
+        good_order = self.learners.cash_value.good_order
+        for part, share in batch.split(accumulate):
+            loss = (self.temporal_difference(part.transitions, gamma) / good_order).square().mean()
+            choice: Tensor | float = 0.0
+            for fold, x in enumerate(self.learners.inputs.for_networks(part.x)):
+                hidden = self.critic[fold][:-1](x)  # type: ignore[index]
+                rewards = self.critic[fold][-1](hidden)  # type: ignore[index]
+                loss = loss + (rewards - part.y[fold]).square().mean()
+                choice = choice + self.choice_loss(fold, part, hidden.detach(), rewards.detach())
             (share * loss).backward()
+            loss = choice + self.size_loss(part.transitions)
+            (share * loss).backward(inputs=list(self.actor.parameters()))
         for network in self.critic[:-1]:
             gradient = network.get_parameter("0.weight").grad
             assert gradient is not None
             gradient.mul_(self.input_mask)
-        self._step(self.optimizers[0], self.critic)
-        for part in batch.split(accumulate):
-            chosen = self.act(self.actor, cash_value, part.transitions.state, part.transitions.best)
-            loss = -(self.q(self.critic, cash_value, chosen) / cash_value.good_order).mean()
-            (len(part) / len(batch) * loss).backward(inputs=list(self.actor.parameters()))
-        self._step(self.optimizers[1], self.actor)
+        for optimizer, own in zip(self.optimizers, (self.critic, self.actor), strict=True):
+            nn.utils.clip_grad_norm_(own.parameters(), _MAX_NORM)
+            optimizer.step()
+            optimizer.zero_grad()
         self.steps += 1
         tau = max(tau, 1 / self.steps)
         with torch.no_grad():
@@ -163,27 +197,53 @@ class PlainAgent:
                 for slow, fast in zip(target.parameters(), online.parameters(), strict=True):
                     slow.lerp_(fast, tau)
 
-    def _step(self, optimizer: torch.optim.Optimizer, network: nn.Module) -> None:
-        nn.utils.clip_grad_norm_(network.parameters(), _MAX_NORM)
-        optimizer.step()
-        optimizer.zero_grad()
+    def temporal_difference(self, replayed: Transitions, gamma: float) -> Tensor:
+        """Return the (N,) temporal differences of transitions."""
+        with torch.no_grad():
+            following, _ = self.act(self.actor_target[0], replayed.next, replayed.next_best)
+            later = self.following(self.critic_target[-1], following.after) * ~replayed.terminated
+            y = gamma * (self.calibration * following.reward + later)
+        return self.following(self.critic[-1], replayed.after) - y
 
-    def act(self, actor: nn.Module, cash_value: CashValue, accounts: Accounts, best: Tensor) -> Decision:
-        """Decide in N accounts with these (N, k) best candidates."""
+    def choice_loss(self, fold: int, batch: Batch, hidden: Tensor, rewards: Tensor) -> Tensor:
+        """Return the negative expected result of the relaxed choice of a stock a day: of (D, S) stocks each."""
+        outcomes = self.learners.outcomes
+        departure, shift = self.choice[fold](hidden).unbind(-1)
+        ridge = batch.x[fold] @ self.by_fold[fold]
+        parts = ridge - ridge.mean(-1, keepdim=True), at_target(rewards * outcomes.deviation, self.start)
+        weights = self.base[:2] * (1.0 + self.slope[fold])
+        score = departure + (weights[0] * parts[0] + weights[1] * parts[1]) / self.base[2]
+        judged = torch.lerp(rewards, batch.y[fold], ddpg.OUTCOMES) * outcomes.deviation + outcomes.typical
+        result = at_target(judged, sale_target(self.start, shift)) / at_target(outcomes.deviation, self.start)
+        earned = (torch.softmax(score / ddpg.TEMPERATURE, dim=-1) * result).sum(-1).mean()
+        trust = ddpg.CHOICE_TRUST * departure.square().mean() + ddpg.TARGET_TRUST * shift.square().mean()
+        loss: Tensor = trust - earned
+        return loss
+
+    def size_loss(self, replayed: Transitions) -> Tensor:
+        """Return the negative Q of the sizes that the actor orders."""
+        chosen, departures = self.act(self.actor[0], replayed.state, replayed.best)
+        q = self.calibration * chosen.reward + self.following(self.critic[-1], chosen.after)
+        departure = torch.stack(departures).square().mean()
+        return ddpg.SIZE_TRUST * departure - q.mean() / self.learners.cash_value.good_order
+
+    def act(self, size: nn.Module, accounts: Accounts, best: Tensor) -> tuple[Decision, list[Tensor]]:
+        """Decide in N accounts with these (N, k) best candidates; return the departures from the greedy rule, too."""
+        departures, cash_value = list[Tensor](), self.learners.cash_value
 
         def adjustment(levels: Tensor, expected: Tensor, gain: Tensor) -> Tensor:
             features = candidate_features(accounts, cash_value, levels, expected, gain)
-            return ACTOR_BOUND * torch.tanh(actor(features))[:, 0]
+            departures.append(size(features)[:, 0])
+            return departures[-1]
 
         weights = {"value_weight": self.value_weight, "largest": self.largest}
-        return cash_value.greedy(best, accounts, **weights, adjustment=adjustment)
+        return cash_value.greedy(best, accounts, **weights, adjustment=adjustment), departures
 
-    def q(self, critic: nn.ModuleList, cash_value: CashValue, decision: Decision) -> Tensor:
-        """Return the (N,) Q(s, a) of decisions."""
-        after = decision.after
-        learned: Tensor = critic[-1](account_features(after, cash_value))[:, 0] * (after.left > 0)
-        known: Tensor = decision.reward + cash_value.of(after)
-        return self.calibration * known + cash_value.good_order * learned
+    def following(self, continuation: nn.Module, after: Accounts) -> Tensor:
+        """Return the (N,) value of accounts after their orders."""
+        cash_value = self.learners.cash_value
+        learned: Tensor = continuation(account_features(after, cash_value))[:, 0]
+        return self.calibration * cash_value.of(after) + cash_value.good_order * learned
 
 
 def _module_of(perceptrons: Perceptrons, place: tuple[int, ...]) -> nn.Sequential:
@@ -191,33 +251,37 @@ def _module_of(perceptrons: Perceptrons, place: tuple[int, ...]) -> nn.Sequentia
     parts = [part.detach()[place] for part in perceptrons.parts]
     layers: list[nn.Module] = []
     for weight, bias in zip(parts[::2], parts[1::2], strict=True):
-        layer = nn.Linear(len(weight), weight.shape[1], device=weight.device)
-        with torch.no_grad():
-            layer.weight.copy_(weight.T)
-            layer.bias.copy_(bias[0])
-        layers += [layer, nn.SiLU()]
+        layers += [_linear(weight, bias[0]), nn.SiLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    layer = nn.Linear(len(weight), weight.shape[1], device=weight.device)
+    with torch.no_grad():
+        layer.weight.copy_(weight.T)
+        layer.bias.copy_(bias)
+    return layer
 
 
 def plain_generation(agents: Sequence[PlainAgent], drawn: Drawn, orders: Tensor, replayed: Tensor) -> None:
     """Take the updates of a generation, one agent after the other."""
     own, learning = drawn.updates, drawn.size.learning
     for order, row in zip(orders, replayed, strict=True):
-        batch = Batch(own.replay.sample(row), *own.outcomes(order.T))
+        batch = Batch(own.replay.sample(row), *own.outcomes(order))
         for agent in agents:
-            agent.update(drawn.cash_value, batch, learning.gradient_accumulation, learning.gamma, learning.tau)
+            agent.update(batch, learning.gradient_accumulation, learning.gamma, learning.tau)
 
 
 def stacked_generation(drawn: Drawn) -> None:
     """Take the updates of a generation that has begun."""
     for _ in range(drawn.size.updates):
-        drawn.updates.take(trains_actor=True)
+        drawn.updates.take()
 
 
 def seconds_of_both(size: Size, device: torch.device, rounds: int) -> tuple[float, float]:
     """Return the least seconds of an update: all agents at once, and one after the other; measured in turn."""
     drawn = draw(size, device)
-    agents = [PlainAgent(drawn.updates.networks, agent, drawn.traders) for agent in range(size.agents)]
+    agents = [PlainAgent(drawn.learners, agent) for agent in range(size.agents)]
     taken: list[tuple[float, float]] = []
     for _ in range(rounds + 1):
         rows = drawn.begin()

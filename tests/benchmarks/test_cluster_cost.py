@@ -24,9 +24,10 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 
 def test_bytes_are_those_of_the_arrays() -> None:
-    """Of 40 windows: means, blend and gate, counts, penalties and costs a window; a transition."""
+    """Means, share of orders that differ, blend, counts; profits of 32 windows, also of the closed form; penalties and
+    costs of 40; a transition."""
     sizes, config = count_bytes(), small_config()
-    assert sizes.results == 8 * (3 + 2 + 2 + 1 + 6 + 2 * 40)
+    assert sizes.results == 8 * (3 + 1 + 5 + 6 + 2 * 32 + 2 * 40)
     fields = transition_fields(config.env.max_new_positions_per_day).values()
     assert sizes.transition == sum(math.prod(shape) * kind.itemsize for shape, kind in fields)
     hidden, noise = config.learning.hidden, 8 * 8 * config.env.trading_days

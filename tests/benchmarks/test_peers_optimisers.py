@@ -85,12 +85,12 @@ def test_a_trainer_evaluates_what_was_proposed(make: Callable[[int], Optimiser])
 
     def note() -> PopulationResults:
         results = evaluate()
-        played.append((trainer.genes.clone(), results.fitness.clone()))
+        played.append((trainer.population.genes.clone(), results.fitness.clone()))
         return results
 
     trainer.evaluate_population = note  # type: ignore[method-assign]
     for generation in range(3):
-        elites = trainer.genes[trainer.elites].clone()
+        elites = trainer.population.genes[trainer.population.elites].clone()
         trainer.run_generation()
         points, fitness = told[generation]
         genes = low + torch.from_numpy(points) * (high - low)
@@ -102,8 +102,8 @@ def test_a_trainer_evaluates_what_was_proposed(make: Callable[[int], Optimiser])
             match = (played[-1][0] - row).abs().amax(1).argmin()
             assert float((played[-1][0][match] - row).abs().max()) < 1e-9 and float(played[-1][1][match]) == own
         best = played[-1][1].argsort(descending=True)[:2]
-        torch.testing.assert_close(trainer.genes[trainer.elites], played[-1][0][best])
-    assert trainer.examined == 8 + 6 + 6
+        torch.testing.assert_close(trainer.population.genes[trainer.population.elites], played[-1][0][best])
+    assert trainer.population.examined == 8 + 6 + 6
 
 
 @pytest.mark.parametrize("name", optimisers())

@@ -228,9 +228,9 @@ def test_untested_agents_trade_by_the_fittest() -> None:
     trainer = tiny_trainer()
     trainer.run_generation()
     best, all_elites = single_best_elite(trainer), ensemble(trainer)
-    weights = trainer.days.fit(trainer.genes).weights
-    assert best.traders.weights[0].tolist() == weights[trainer.elites[0]].tolist()
-    assert all_elites.traders.weights[0].tolist() == weights[trainer.elites].mean(0).tolist()
+    weights = trainer.days.fit(trainer.population.genes).weights
+    assert best.traders.weights[0].tolist() == weights[trainer.population.elites[0]].tolist()
+    assert all_elites.traders.weights[0].tolist() == weights[trainer.population.elites].mean(0).tolist()
     assert best.evidence.is_significant and all_elites.evidence.is_significant
 
 

@@ -1,4 +1,4 @@
-"""Diagnostics of selection: what fitness foretells, which elite is best alone."""
+"""Diagnostics of selection: what fitness foretells, and what is played beside the champion."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT, SelectionStudy, best_elite, rank_correlation
+from benchmarks.learning.selection import MEAN_AGENT, SelectionStudy, rank_correlation
 from benchmarks.learning.unseen import UnseenPath, UnseenPaths, training_market
 from data.splits import spaced_windows
-from models.ddpg_agent import DDPGAgent
 from tests.benchmarks.study_cases import tiny_config
-from tests.tiny import SURE
 from training.erl_trainer import ERLTrainer
-from training.evaluation.baselines import CHAMPION
-from training.forecasts.ridge import traders_of
-from training.rollout import roll_out
+from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM
 from training.run.trainer import build_trainer
 from utils.config.trader import Config
 
@@ -48,50 +44,39 @@ def unseen_path(config: Config) -> UnseenPath:
     return next(iter(UnseenPaths(paths=1, windows=5).each(config, training_market(config)[0].stats)))
 
 
-def test_selection_is_measured_on_the_last_generation() -> None:
-    """What is played at once is what each agent plays alone; the single elite is the best on the validation windows."""
-    trainer = trainer_of(tiny_config())
+LEARNING = (
+    *("--learning.training-starts", "10", "--learning.gradient-steps", "4", "--learning.hidden", "4"),
+    *("--learning.batch-size", "16", "--evolution.elite-fraction", "0.5"),
+)
+
+
+@pytest.mark.parametrize("has_networks", [True, False])
+def test_selection_is_measured_on_the_last_generation(has_networks: bool) -> None:
+    """What is played at once is what each agent plays alone: the champion, those beside it and the whole population."""
+    config = tiny_config(*LEARNING, *([] if has_networks else ["--agent", "closed-form"]))
+    trainer = trainer_of(config)
     trainer.run_generation()
-    study, profits, champion, single = SelectionStudy(trainer, seed=0), [], [], []
-    for path in UnseenPaths(paths=2, windows=4).each(tiny_config(), trainer.market.stats):
+    study, profits, champion = SelectionStudy(trainer, seed=0), [], []
+    known = {CHAMPION: trainer.champion}
+    if has_networks:
+        known |= {BEST_AGENT: trainer.best_agent, CLOSED_FORM: trainer.champion.closed_form()}
+    for path in UnseenPaths(paths=2, windows=4).each(config, trainer.market.stats):
         x = trainer.days.inputs.of(path.market)
         played = study.play(path, x)
-        alone = [path.play_agent(agent, x) for agent in agents_of(trainer)]
+        alone = [path.play_agent(trainer.population.committee([row]), x) for row in range(4)]
         champion.append(path.play_agent(trainer.champion, x))
         profits.append([float(each.profit_percent) for each in alone])
-        single.append(alone[study.best].profit_percent)
-        assert played[CHAMPION] == pytest.approx(champion[-1].summary.profit_percent.numpy())
-        assert played[BEST_SINGLE] == pytest.approx(alone[study.best].summary.profit_percent.numpy())
+        assert played.keys() == {*known, MEAN_AGENT}
+        for name, agent in known.items():
+            assert played[name] == pytest.approx(path.play_agent(agent, x).summary.profit_percent.numpy())
         assert played[MEAN_AGENT].mean() == pytest.approx(np.mean(profits[-1]))
     found, unseen = study.record(), torch.tensor(profits).mean(0)
-    assert found["agents"] == 4 and found["founders"] == len(set(trainer.founders))
+    assert found["agents"] == 4 and found["founders"] == len(set(trainer.population.founders))
     assert found["unseen_mean"] == pytest.approx(float(unseen.mean()))
     assert found["unseen_deviation"] == pytest.approx(float(unseen.std(correction=0)))
     assert found["profit"] == pytest.approx(np.mean([float(each.profit_percent) for each in champion]))
     assert found["initial_value"] == pytest.approx(np.mean([float(each.initial_value) for each in champion]))
     assert found["random_rank_correlation"] is None
-
-
-def agents_of(trainer: ERLTrainer) -> list[DDPGAgent]:
-    traders = traders_of(trainer.genes, trainer.days.fit(trainer.genes).weights, "cpu")
-    rows = [traders.rows(slice(row, row + 1)) for row in range(traders.count)]
-    return [DDPGAgent(trainer.days.inputs, row, trainer.cash_value, trainer.eval_env.rules, SURE) for row in rows]
-
-
-def test_the_single_elite_is_chosen_by_validation() -> None:
-    config = tiny_config("--evolution.elite-fraction", "1")
-    trainer = trainer_of(config)
-    trainer.run_generation()
-    assert sorted(trainer.elites) == [0, 1, 2, 3]
-    profit = []
-    each = agents_of(trainer)
-    for agent in (each[row] for row in trainer.elites):
-        forecasts = agent.forecasts(trainer.market, trainer.days.later)
-        played = roll_out(
-            trainer.val_env.account, agent.traders, forecasts, agent.cash_value, trainer.validation_starts
-        )
-        profit.append(float(played.profit_percent))
-    assert best_elite(trainer) == trainer.elites[int(np.argmax(profit))]
 
 
 def weights_of(study: SelectionStudy) -> torch.Tensor:
@@ -106,7 +91,9 @@ def test_random_genomes_are_tested_too() -> None:
     study = SelectionStudy(trainer, seed=0, genomes=6)
     drawn, again = weights_of(study), weights_of(SelectionStudy(trainer, seed=0, genomes=6))
     assert len(drawn) == 6 and torch.equal(drawn, again)
-    assert not torch.isin(drawn[:, 1], trainer.ridge.weights[:, 1]).any(), "no agent of the population is drawn"
+    assert not torch.isin(drawn[:, 1], trainer.population.ridge.weights[:, 1]).any(), (
+        "no agent of the population is drawn"
+    )
     path = unseen_path(config)
     study.play(path, trainer.days.inputs.of(path.market))
     known = study.record()["random_rank_correlation"]

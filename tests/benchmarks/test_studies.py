@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.learning import __main__ as learning
-from benchmarks.learning import ablations
+from benchmarks.learning import ablations, alterations
 from benchmarks.learning import markets as learning_markets
 from benchmarks.learning.ablations import BASE, LINES, Difference, Line
 from benchmarks.learning.baselines import baselines_job
 from benchmarks.learning.markets import Budget, fit, market_job
-from benchmarks.learning.selection import BEST_SINGLE, MEAN_AGENT
+from benchmarks.learning.selection import MEAN_AGENT
 from benchmarks.learning.study import (
     Experiment,
     append_result,
@@ -37,10 +38,14 @@ from benchmarks.learning.study import (
     study_config,
 )
 from benchmarks.learning.unseen import UnseenPaths, shares, training_market, tuned
+from models.ddpg_agent import DDPGAgent
 from models.inputs import GROUP_OF_INPUT, GROUPS
+from models.trader import Blend
 from tests.benchmarks.study_cases import SMALL_STUDY, TINY, lines_of, tiny_config
+from training import ddpg
 from training.erl_trainer import ERLTrainer
-from training.evaluation.baselines import CHAMPION, ORACLE, RULE, simple_rules
+from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM, ORACLE, RULE, simple_rules
+from training.rollout_worker import RolloutInputs
 from training.run.trainer import build_trainer
 from utils.errors import ConfigError, JobsFailed
 from utils.jobs.executor import open_executor
@@ -175,7 +180,8 @@ def test_study_of_markets_prints_and_keeps(tmp_path: Path, capsys: pytest.Captur
     first = capsys.readouterr().out.splitlines()
     assert "from seed 77" in first[0] and max(map(len, first)) <= 120
     policies = [line[13:37].strip() for line in first[2:] if line[:12].strip() == "lead-lag"]
-    assert policies[:3] == [CHAMPION, BEST_SINGLE, MEAN_AGENT] and policies[-2:] == [RULE, ORACLE] and len(policies) > 3
+    assert policies[:4] == [CHAMPION, BEST_AGENT, CLOSED_FORM, MEAN_AGENT]
+    assert policies[-2:] == [RULE, ORACLE] and len(policies) > 4
     assert sum("rank correlation" in line for line in first) == 2
     kept = lines_of(path)
     assert [(record["kind"], record["played"], record["seed"]) for record in kept] == [
@@ -235,57 +241,223 @@ def test_every_line_of_the_ablations_can_be_sent_to_a_worker() -> None:
         assert pickle.loads(pickle.dumps(line)).name == line.name
 
 
+LEARNING = (
+    *("--learning.training-starts", "10", "--learning.gradient-steps", "3", "--learning.hidden", "4"),
+    *("--learning.batch-size", "16", "--evolution.elite-fraction", "0.5"),
+)
+
+
 def altered(name: str, *words: str) -> ERLTrainer:
-    """A new trainer as a line of the ablations has it."""
+    """A new trainer as a line of the ablations has it, whose networks learn from the first generation on."""
     (line,) = (line for line in LINES if line.name == name)
-    config = study_config([*TINY, *words, *line.flags])
+    config = study_config([*TINY, *LEARNING, *words, *line.flags])
     trainer = build_trainer(config, training_market(config)[0], torch.device("cpu"))
     if line.alter is not None:
         line.alter(trainer, torch.Generator().manual_seed(0))
     return trainer
 
 
+def networks(trainer: ERLTrainer) -> dict[str, torch.Tensor]:
+    """The tensors of its networks as they are now."""
+    return {name: part.clone() for name, part in alterations.networks_of(trainer).tensors.items()}
+
+
 FITNESS = torch.tensor([1.0, 4.0, 2.0, 3.0], dtype=torch.float64)
+
+
+def judge(trainer: ERLTrainer, fitness: torch.Tensor) -> None:
+    """Let its population have been evaluated."""
+    trainer.population.evaluated(fitness, Blend.of_ridge(4))
+
+
+@pytest.mark.parametrize("name", [line.name for line in LINES])
+def test_every_line_trains_and_leaves_nothing_behind(name: str) -> None:
+    """A trainer of the profile that is built afterwards is as it was before."""
+    before = networks(altered(BASE))
+    trainer = altered(name)
+    for _ in range(2):
+        record = trainer.run_generation()
+    assert math.isfinite(record["validation"]["champion"])
+    assert trainer.learning.has_networks == (name != "closed form")
+    after = altered(BASE)
+    assert all(torch.equal(part, before[name]) for name, part in networks(after).items())
+    assert ddpg.OUTCOMES not in (0.0, 1.0) and type(after.champion) is type(after.population[0]) is DDPGAgent
+
+
+def test_random_actors_order_at_random_what_may_be_bought() -> None:
+    """Scores and sale targets fill their ranges, all orders promise the same, and closed forms are as they were."""
+    trainer, other = altered("random actor"), altered(BASE)
+    given = other.population.ridge.by_fold, other.population.start, alterations.networks_of(other).targets
+    found, own, kept = (
+        days.forecasts(*given, most)[0] for days, most in ((trainer.days, None), (other.days, None), (trainer.days, 2))
+    )
+    known = own.expected.isfinite()
+    assert torch.equal(found.score.isfinite(), known) and len(found.expected[known].unique()) == 1
+    for drawn, low, high in ((found.score, 0, 1), (found.target, 10, 50)):
+        share = (drawn[known].sort().values - low) / (high - low)
+        torch.testing.assert_close(share, torch.linspace(0, 1, len(share)), rtol=0.0, atol=0.1)
+    assert kept.stock is not None and kept.stock.shape[2] < 5
+    for agent in (trainer.champion, trainer.best_agent):
+        scores = [one.forecasts(trainer.market).score for one in (agent, agent, agent.closed_form())]
+        assert torch.equal(scores[0], scores[1]) and not torch.equal(scores[0], scores[2])
+    plain = [one.champion.closed_form().forecasts(one.market).score for one in (trainer, other)]
+    assert torch.equal(*plain)
+
+
+@pytest.mark.parametrize("name", ["critic.reward", "critic.continuation", "actor.size"])
+def test_random_networks_are_drawn_anew_and_played(name: str) -> None:
+    """Online and target network have the same last layer, which no generation leaves as it was; others learn."""
+    owner, part = name.split(".")
+    line = {"reward": "random rewards", "continuation": "random continuation", "size": "random sizes"}[part]
+    trainer, seen = altered(line), list[torch.Tensor]()
+    for _ in range(3):
+        pair = [getattr(getattr(alterations.networks_of(trainer), owner + kind), part) for kind in ("", "_target")]
+        assert torch.equal(pair[0].parts[4], pair[1].parts[4]) and not pair[0].parts[5].any()
+        seen.append(pair[0].parts[4].detach().clone())
+        trainer.run_generation()
+    assert all(float(one.std()) > 0.2 for one in seen) and not any(torch.equal(*pair) for pair in pairwise(seen))
+    others = {"critic.reward", "critic.continuation", "actor.size"} - {name}
+    start = networks(altered(line))
+    assert all(not torch.equal(part, start[other]) for other, part in networks(trainer).items() if other in others)
+
+
+def test_without_sale_targets_by_actors_all_orders_have_their_agents_own() -> None:
+    trainer, other = altered("no sale targets by actors"), altered(BASE)
+    for one in (trainer, other):
+        for _ in range(2):
+            one.run_generation()
+    shifts = [alterations.networks_of(one).actor_target.choice[..., 1] for one in (trainer, other)]
+    assert not shifts[0].any() and shifts[1].any()
+    assert alterations.networks_of(trainer).actor_target.choice[..., 0].any()
+
+
+def test_a_shuffled_replay_holds_the_same_numbers_in_other_rows() -> None:
+    one, other = altered("random replay"), altered(BASE)
+    for trainer in (one, other):
+        trainer.evaluate_population()
+    for name, part in one.replay.data.items():
+        own = other.replay.data[name]
+        assert torch.equal(part, own) != (name in ("reward", "best", "next_best"))
+        assert torch.equal(part.sort(0).values, own.sort(0).values)
+
+
+@pytest.mark.parametrize(("name", "weight"), [("outcomes alone", 1.0), ("critic alone", 0.0)])
+def test_a_constant_is_another_one_while_networks_learn(
+    name: str, weight: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, update = list[float](), ddpg.choice_loss
+
+    def watched(*given: Any) -> torch.Tensor:
+        seen.append(ddpg.OUTCOMES)
+        return update(*given)
+
+    monkeypatch.setattr(ddpg, "choice_loss", watched)
+    before = ddpg.OUTCOMES
+    altered(name).run_generation()
+    assert seen and set(seen) == {weight} and before == ddpg.OUTCOMES
+
+
+def test_all_inputs_are_seen_in_every_generation() -> None:
+    trainer = altered("all inputs")
+    for _ in range(2):
+        held = alterations.networks_of(trainer)
+        assert held.input_mask.all() and trainer.population.feature_groups.all()
+        assert held.critic.reward.parts[0].abs().amin(dim=(0, 1, 3)).min() > 0
+        trainer.run_generation()
+
+
+def test_without_crossover_a_child_is_its_first_parents() -> None:
+    """Without mutation either: its genes and all networks but for the inputs that they look at."""
+    trainer = altered("no crossover", "--evolution.mutation-strength", "0")
+    trainer.run_generation()
+    judge(trainer, FITNESS)
+    genes, before = trainer.population.genes.clone(), networks(trainer)
+    trainer.population.founders = [0, 1, 2, 3]
+    trainer.evolve_population(FITNESS)
+    parents = trainer.population.founders
+    assert parents[1] == 1 and parents[3] == 3 and {parents[0], parents[2]} & {1, 3}
+    assert torch.equal(trainer.population.genes, genes[parents])
+    for name, part in networks(trainer).items():
+        assert ".reward" in name or name == "input_mask" or torch.equal(part, before[name][parents]), name
+
+
+def children_of(trainer: ERLTrainer) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[int]]:
+    """Train and evolve; the networks before and after, and the rows that were bred."""
+    trainer.run_generation()
+    judge(trainer, FITNESS)
+    before = networks(trainer)
+    trainer.evolve_population(FITNESS)
+    return before, networks(trainer), [0, 2]
+
+
+def test_actors_that_are_not_inherited_begin_anew() -> None:
+    """Critics are inherited; a new actor departs from the closed form nowhere."""
+    _, after, rows = children_of(altered("actors not inherited", "--evolution.mutation-strength", "0"))
+    assert not any(after[f"actor{kind}.choice"][rows].any() for kind in ("", "_target", "_first", "_second"))
+    assert after["actor.choice"][[1, 3]].any() and after["critic_first.reward"][rows].flatten(1).any(1).all()
+    _, after, rows = children_of(altered("networks not inherited"))
+    assert not after["critic_first.reward"][rows].any() and after["critic_first.reward"][[1, 3]].any()
+
+
+def test_actors_that_do_not_mutate_are_some_parents() -> None:
+    for name, is_parents in (("no mutation of actors", True), (BASE, False)):
+        before, after, rows = children_of(altered(name))
+        for row in rows:
+            same = [torch.equal(after["actor.choice"][row], parent) for parent in before["actor.choice"]]
+            assert any(same) == is_parents
 
 
 def test_random_fitness_chooses_at_random() -> None:
     """Whatever the fitness: the elites, and with them the champion, are drawn."""
     drawn: list[list[tuple[int, ...]]] = []
-    for fitness in (FITNESS, -FITNESS):
-        trainer = altered("random fitness")
+    for sign in (1, -1):
+        trainer = altered(BASE)
+        evaluate = trainer.rollouts.evaluate
+
+        def evaluated(inputs: RolloutInputs, sign: int = sign, evaluate: Any = evaluate) -> Any:
+            played, transitions = evaluate(inputs)
+            return replace(played, fitness=sign * FITNESS), transitions
+
+        trainer.rollouts.evaluate = evaluated  # type: ignore[method-assign]
+        alterations.draw_fitness(trainer, torch.Generator().manual_seed(0))
         drawn.append([])
         for _ in range(6):
-            trainer.evolve_population(fitness)
-            drawn[-1].append(tuple(trainer.elites))
+            trainer.evaluate_population()
+            drawn[-1].append(tuple(trainer.population.elites))
     assert drawn[0] == drawn[1] and len(set(drawn[0])) > 1
 
 
 def test_without_evolution_all_genes_stay() -> None:
-    trainer = altered("evolution off", "--evolution.elite-fraction", "0.5")
-    before = trainer.genes.clone()
+    trainer = altered("evolution off")
+    before, population = trainer.population.genes.clone(), trainer.population
     trainer.run_generation()
+    judge(trainer, FITNESS)
     trainer.evolve_population(FITNESS)
-    assert torch.equal(trainer.genes, before) and trainer.elites == [1, 3] and trainer.founders == [0, 1, 2, 3]
+    assert torch.equal(population.genes, before) and population.elites == [1, 3]
+    assert population.founders == [0, 1, 2, 3]
 
 
 def test_random_search_draws_all_but_the_elites() -> None:
-    trainer = altered("random search", "--evolution.elite-fraction", "0.5")
-    before, seen = trainer.genes.clone(), [trainer.genes[0]]
+    trainer = altered("random search")
+    population = trainer.population
+    before, seen = population.genes.clone(), [population.genes[0]]
     for _ in range(3):
+        judge(trainer, FITNESS)
         trainer.evolve_population(FITNESS)
-        assert torch.equal(trainer.genes[[1, 3]], before[[1, 3]])
-        assert all((trainer.genes[0] != genes).sum() > 5 for genes in seen)
-        seen.append(trainer.genes[0])
-        assert trainer.founders[1] == 1 and trainer.founders[3] == 3 and len(set(trainer.founders)) == 4
-    assert trainer.founders[0] > 3
+        assert torch.equal(population.genes[[1, 3]], before[[1, 3]])
+        assert all((population.genes[0] != genes).sum() > 5 for genes in seen)
+        assert torch.equal(population.ridge.weights, trainer.days.fit(population.genes).weights)
+        seen.append(population.genes[0])
+        assert population.founders[1] == 1 and population.founders[3] == 3 and len(set(population.founders)) == 4
+    assert population.founders[0] > 3
 
 
-def test_a_single_best_agent_is_the_champion(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.ddpg_agent.SIGNIFICANCE_LEVEL", 1.0)
-    trainer = altered("single best", "--evolution.elite-fraction", "0.5")
+def test_a_single_best_agent_is_the_champion() -> None:
+    trainer = altered("single best")
     trainer.run_generation()
-    (elite,) = trainer.elites
-    assert trainer.champion.traders.weights[0].tolist() == trainer.days.fit(trainer.genes).weights[elite].tolist()
+    (elite,) = trainer.population.elites
+    weights = trainer.days.fit(trainer.population.genes).weights
+    assert trainer.champion.traders.weights[0].tolist() == weights[elite].tolist()
 
 
 @pytest.mark.parametrize(
@@ -296,7 +468,7 @@ def test_groups_of_inputs_are_left_out(name: str, left_out: set[str]) -> None:
     trainer = altered(name)
     for _ in range(2):
         inputs = np.array([GROUPS[group] in left_out if group >= 0 else False for group in GROUP_OF_INPUT])
-        weights = np.abs(trainer.days.fit(trainer.genes).weights.numpy())
+        weights = np.abs(trainer.population.ridge.weights.numpy())
         assert weights[:, inputs].max() < 1e-6 < weights[:, ~inputs].max()
         trainer.run_generation()
 
@@ -310,8 +482,8 @@ def test_ablations_at_a_tiny_budget(tmp_path: Path, capsys: pytest.CaptureFixtur
     first = capsys.readouterr().out.splitlines()
     for table, kind in ((first[:4], "momentum"), (first[4:8], "value")):
         assert table[0].startswith(kind) and [line[:26].strip() for line in table[2:]] == lines
-    assert [line.split()[2] for line in first[9:]][:1] == ["momentum"] and max(map(len, first)) <= 120
-    assert first[8].startswith(f"of {len(first) - 9} differences")
+    assert [line.split()[2] for line in first[9:-1]][:1] == ["momentum"] and max(map(len, first)) <= 120
+    assert first[8].startswith(f"of {len(first) - 10} differences") and first[-1].startswith("random fitness")
     kept = lines_of(path)
     assert {(record["kind"], record["variant"]) for record in kept} == {(k, v) for k in kinds for v in lines}
     assert len(kept) == 8
@@ -335,6 +507,17 @@ def test_differences_are_corrected_together() -> None:
     assert header.startswith("of 2 differences") and [line.split()[0] for line in lines] == ["clear", "weak"]
     p_value = stats.ttest_1samp(clear, 0.0).pvalue
     assert lines[0].split()[-2:] == [f"{p_value:.4f}", f"{2 * p_value:.4f}"]
+
+
+def test_a_part_that_changes_less_than_a_hundredth_on_any_kind_is_named() -> None:
+    differences = [
+        Difference(kind, name, by_seed)
+        for name, pair in {"idle": ([0.02, -0.01], [-0.009]), "busy": ([0.0], [-0.011]), "unknown": ([], [])}.items()
+        for kind, by_seed in zip(("momentum", "value"), pair, strict=True)
+    ]
+    idle, busy = ablations.verdicts(differences)
+    assert idle.startswith("idle ") and "-0.009" in idle and idle.endswith("does nothing measurable")
+    assert busy.startswith("busy ") and "-0.011" in busy and "nothing" not in busy
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.001, 0.999))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from data.features import NUM_FEATURES, observed_features
 from data.market import Market
 from environment.portfolio import Portfolio
-from environment.trading_env import Observation, TradingEnvironment
+from environment.trading_env import Observation, TradingEnvironment, windows_from
 from tests.environment.oracle import Bars, Result, Trade, last_close, simulate
 from tests.market_cases import (
     FloatArray,
@@ -454,6 +455,73 @@ def test_single_and_vector_form_are_identical(seed: int, fill: Any, orders: int)
             positions = spread_positions(slots.stock, slots.features, 4)[lane]
             np.testing.assert_array_equal(observation["portfolio"], positions[:, :4])
             np.testing.assert_array_equal(observation["exits"], positions[:, 4:])
+
+
+def state_of(account: Portfolio) -> dict[str, torch.Tensor]:
+    """All that an account tells of its lanes."""
+    slots = account.positions()
+    now = {"cash": account.cash, "equity": account.equity, "day": account.day, "slot": slots.stock}
+    now |= {"positions": slots.features, "features": account.account(), "candidates": account.candidates()}
+    book = account.ledger()
+    trades = {f.name: torch.where(book.value > 0, getattr(book, f.name), 0) for f in fields(book)}
+    return {name: value.clone() for name, value in {**now, **trades, **vars(account.summary())}.items()}
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 10_000), fill=st.sampled_from(["next_open", "same_close"]), orders=st.integers(1, 3))
+def test_lanes_by_orders_are_those_by_actions(seed: int, fill: Any, orders: int) -> None:
+    """Bit for bit, day by day: without observations, with them, and without the environment."""
+    rules = EnvironmentConfig(
+        trading_days=12,
+        settlement_days=4,
+        fill=fill,
+        max_new_positions_per_day=orders,
+        stake_percent=8.0,
+        max_holding_days=5,
+        inaction_penalty=0.1,
+        loss_multiplier=1.5,
+        delisting_loss=30.0,
+        volume_cap=10.0,
+    )
+    rng = np.random.default_rng(seed)
+    panel = random_panel(rng, 160, 4)
+    market = market_of(panel, rules=rules, volume=random_volume(rng, panel, 40 * rules.stake))
+    by_orders, by_action = (TradingEnvironment.on(market, rules) for _ in range(2))
+    account = Portfolio.on(market, rules)
+    for lanes in (3, 3, 2):  # an account of as many lanes again, and of others
+        windows = windows_from(torch.from_numpy(rng.integers(0, 160 - rules.episode_steps, lanes)), rules)
+        actions = random_orders(rng, rules.episode_steps * lanes, 4).reshape(rules.episode_steps, lanes, 4, 2)
+        account.reset(windows["start_idx"])
+        by_action.reset(**windows)
+        assert by_orders.reset(**windows, observe=False) == ({}, {})
+        for step, action in enumerate(actions):
+            is_asked = by_orders.account.is_trading and step != 5
+            given_orders = by_orders.account.select_orders(torch.from_numpy(action)) if is_asked else None
+            observation, reward, terminated, truncated, info = by_orders.step(given_orders)
+            assert observation == info == {} and not truncated and terminated == (step == len(actions) - 1)
+            _, rewards, _, _, _ = by_action.step(action if is_asked else np.zeros_like(action))
+            account.step_orders(account.select_orders(torch.from_numpy(action)) if is_asked else None)
+            np.testing.assert_array_equal(reward, rewards)
+            expected = state_of(account)
+            for env in (by_orders, by_action):
+                for name, value in state_of(env.account).items():
+                    torch.testing.assert_close(value, expected[name], rtol=0, atol=0, equal_nan=True, msg=name)
+        assert bool((expected["positions_opened"] > 0).any())
+        one, other = by_orders.get_episode_summary(), by_action.get_episode_summary()
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+def test_a_twin_trades_on_the_same_bars_with_an_account_of_its_own(market: Market) -> None:
+    env = environment_of(market, 20)
+    env.reset()
+    twin, before = env.twin(), state_of(env.account)
+    assert twin.rules is env.rules and twin.account.bars is env.account.bars and twin.account.lanes == 0
+    _, twins = play(twin, np.full((TINY_RULES.episode_steps, 5, 2), 10.0, np.float32))[:2]
+    assert any(twins)
+    for name, value in state_of(env.account).items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0, equal_nan=True, msg=name)
 
 
 @settings(max_examples=15, deadline=None)

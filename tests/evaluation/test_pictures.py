@@ -80,22 +80,27 @@ def test_fitness_shows_each_generation(tmp_path: Path, figures: list[Figure], co
 
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_learning_shows_losses_explained_variance_and_value(tmp_path: Path, figures: list[Figure], count: int) -> None:
-    """In the first generation nothing is trained, in the second critics learn alone."""
+    """In the first generation nothing is trained."""
     made = [copy.deepcopy(NETWORKS if generation == 0 else TRAINED) for generation in range(count)]
     for generation, record in enumerate(made, start=1):
         record["generation"] = generation
         record["learning"] |= {"initial_value": 2.0 * generation, "explained_by_both": 0.01 * generation}
-    if count > 1:
-        made[1]["learning"]["actor_loss"] = 0.0
     report.draw_charts(learning_charts(made), tmp_path / "learning.png", "What is learned", "synthetic market")
     assert is_picture(tmp_path / "learning.png")
-    critic, actor, explained, value = ([line.get_ydata() for line in axes.lines[:2]] for axes in figures[0].axes)
-    np.testing.assert_array_equal(critic[0], [math.nan, *[9.43786] * (count - 1)])
-    np.testing.assert_array_equal(actor[0], [*[math.nan] * min(count, 2), *[-0.00321] * (count - 2)])
+    *losses, explained, value = ([line.get_ydata() for line in axes.lines[:2]] for axes in figures[0].axes)
+    for found, loss in zip(losses, (9.43786, 0.5117, -0.00321), strict=True):
+        np.testing.assert_array_equal(found[0], [math.nan, *[loss] * (count - 1)])
     np.testing.assert_allclose(explained, [[1.0 * g for g in range(1, count + 1)], [1.8] * count])
     np.testing.assert_allclose(value, [[2.0 * g for g in range(1, count + 1)], [-0.75] * count])
     words = texts_of(figures[0])
-    for expected in ("Loss of critics", "Loss of actors", "ridge alone", "Q(s0), expected", "synthetic market"):
+    for expected in (
+        "Loss of rewards",
+        "Temporal-difference loss",
+        "Loss of actors",
+        "ridge alone",
+        "Q(s0), expected",
+        "synthetic market",
+    ):
         assert expected in words
 
 

@@ -34,7 +34,9 @@ from tests.tiny import (
 )
 from training.evaluation.baselines import (
     BENCHMARK,
+    BEST_AGENT,
     CHAMPION,
+    CLOSED_FORM,
     EQUAL,
     EQUAL_RISK,
     HOLD,
@@ -116,7 +118,7 @@ def test_an_agents_curves_are_what_it_played(fill: Fill) -> None:
     setup = setup_of(world)
     agent = eager_agent(setup)
     curves, trades, _ = play_agent(setup, agent)
-    episodes = roll_out(world.env, agent.traders, agent.forecasts(world.market), agent.cash_value, setup.starts)
+    episodes = roll_out(world.trading, agent.traders, agent.forecasts(world.market), agent.cash_value, setup.starts)
     np.testing.assert_array_equal(curves.equity[0], episodes.equity[:, 0].numpy().T)
     assert curves.trades.sum() > 5
     for window in range(WINDOWS):
@@ -132,16 +134,19 @@ def test_an_agents_curves_are_what_it_played(fill: Fill) -> None:
 
 
 def test_a_champion_with_networks_is_played_with_what_its_actors_add() -> None:
-    """Its curves is that of a rollout with its policy; where no residual is kept it is that of the greedy rule."""
+    """Its curves are those of a rollout with its policy; where sizes depart by nothing, those of the greedy rule."""
     world = random_world(3, days=60)
     setup, agent = setup_of(world), networked(eager_agent(setup_of(world)))
+    agent.actor_target.size.flat.mul_(4.0)
     forecasts = agent.forecasts(world.market)
-    parts = world.env, agent.traders, forecasts, agent.cash_value, setup.starts
+    parts = world.trading, agent.traders, forecasts, agent.cash_value, setup.starts
     with_actor, without = (roll_out(*parts, policy=policy).equity[:, 0].numpy().T for policy in (agent.policy, None))
     curves = play_agent(setup, agent)[0]
     np.testing.assert_array_equal(curves.equity[0], with_actor)
     assert not np.array_equal(with_actor, without)
-    greedy = replace(agent, committee=replace(agent.committee, gate=torch.zeros(2)))  # type: ignore[type-var]
+    assert agent.networks is not None
+    greedy = replace(agent, networks=agent.networks.map(torch.clone))
+    greedy.actor_target.size.flat.zero_()
     np.testing.assert_array_equal(play_agent(setup, greedy, forecasts)[0].equity[0], without)
 
 
@@ -155,7 +160,9 @@ def test_exposure_is_the_mean_invested_share() -> None:
     def note() -> None:
         shares.append(1 - world.env.cash / world.env.equity)
 
-    roll_out(world.env, agent.traders, agent.forecasts(world.market), agent.cash_value, setup.starts, safe_point=note)
+    roll_out(
+        world.trading, agent.traders, agent.forecasts(world.market), agent.cash_value, setup.starts, safe_point=note
+    )
     np.testing.assert_allclose(curves.exposure[0], torch.stack(shares).mean(0).numpy())
     assert 0 < curves.exposure.min() < curves.exposure.max() < 1
 
@@ -390,6 +397,29 @@ def test_who_knows_asks_for_the_cost_of_a_round_trip() -> None:
 
 def everything(setup: EvaluationSetup) -> PlayedPolicies:
     return play_all(setup, eager_agent(setup), simple_rules(setup.market), random_selections=6, generator=seeded())
+
+
+def test_other_agents_are_played_beside_the_champion() -> None:
+    """They are no baselines: the verdict does not look for the best one among them."""
+    setup = setup_of(random_world(3, days=60))
+    champion = networked(eager_agent(setup))
+    others = {BEST_AGENT: networked(eager_agent(setup), seed=1), CLOSED_FORM: champion.closed_form()}
+    played = play_all(setup, champion, {}, random_selections=6, generator=seeded(), others=others)
+    assert list(played.curves)[:4] == [CHAMPION, BEST_AGENT, CLOSED_FORM, RANDOM]
+    for name, agent in {CHAMPION: champion, **others}.items():
+        np.testing.assert_array_equal(played.curves[name].equity, play_agent(setup, agent)[0].equity)
+    assert len({float(played.curves[name].equity.sum()) for name in (CHAMPION, *others)}) == 3
+    drifts = {
+        CHAMPION: 5e-4,
+        RANDOM: 4e-4,
+        EQUAL: 4e-4,
+        HOLD: 4e-4,
+        MOMENTUM: 1e-4,
+        BEST_AGENT: 9e-4,
+        CLOSED_FORM: 9e-4,
+    }
+    best = case(drifts=drifts).verdict.best_baseline
+    assert best is not None and (best.name, best.among) == (MOMENTUM, 1)
 
 
 def test_parts_joined_are_the_whole() -> None:

@@ -15,14 +15,17 @@ from torch import Tensor
 
 from data.market import Market
 from environment.portfolio import Portfolio
-from models.networks import Perceptrons
-from models.trader import relative_to_day
+from models.cash_value import FEATURES
+from models.networks import ActorCritic, Networks, NetworkSizes
+from models.trader import Blend, blended, products
 from tests.small_market import TINY_RULES
-from tests.tiny import learnable_market, seeded
-from training.forecasts.relative import Blend, RelativeOutcomes
+from tests.tiny import learnable_market, seeded, shake
+from training.forecasts.relative import RelativeOutcomes
 from training.forecasts.ridge import TrainingDays
+from utils.spaces import TARGET_PERCENTS
 
 seeds = st.integers(0, 2**32)
+Array = NDArray[np.float64]
 
 
 @cache
@@ -83,17 +86,26 @@ def test_outcomes_are_those_of_each_day_less_their_mean() -> None:
             days_with_results += 1
     assert days_with_results > 100
     np.testing.assert_allclose(y[is_known(found)].square().mean(0), 1.0, rtol=1e-3)
+    results = np.where(samples.train_days[:, None], samples.results, np.nan)[:, found.learned]
+    by_day = [[own[np.isfinite(own)].mean() if np.isfinite(own).any() else 0.0 for own in part] for part in results]
+    np.testing.assert_allclose(found.typical, np.mean(by_day, axis=1), rtol=1e-4)
 
 
 def test_rows_of_a_fold_overlap_neither_it_nor_what_surrounds_it() -> None:
     """No order is learned from whose trade may be open on a day on which one of the fold is, or the reverse."""
     samples, found = days().samples, outcomes()
-    drawn = found.draw(20_000, seeded())
-    assert drawn.shape == (20_000, len(samples.folds)) and len(found.held) == len(samples.folds) > 2
+    drawn, stocks = found.draw(4, 15_000, seeded()), found.x.has_bar.shape[1]
+    assert (
+        drawn.shape == (4, len(samples.folds), 15_000 // stocks, stocks) and len(found.held) == len(samples.folds) > 2
+    )
     covered = np.zeros(samples.train.days, dtype=np.bool_)
     for fold, own in enumerate(found.held):
-        rows, held = drawn[:, fold], slice(own.start - found.x.days.start, own.stop - found.x.days.start)
+        rows, held = drawn[:, fold].flatten(), slice(own.start - found.x.days.start, own.stop - found.x.days.start)
         day, stock = day_and_stock(found, rows)
+        whole_days = day.view(-1, stocks)
+        assert bool((whole_days == whole_days[:, :1]).all()), "an actor chooses among the stocks of one day"
+        for one, bought in zip(whole_days[:500, 0].tolist(), stock.view(-1, stocks)[:500].tolist(), strict=True):
+            assert set(bought) == set(is_known(found)[one].nonzero().flatten().tolist())
         assert bool(is_known(found)[day, stock].all())
         before, after = day < held.start, day >= held.stop
         assert bool((before | after).all())
@@ -112,12 +124,12 @@ def test_rows_of_a_fold_overlap_neither_it_nor_what_surrounds_it() -> None:
 
 def test_a_row_has_the_inputs_and_results_of_its_day_and_stock() -> None:
     found = outcomes()
-    rows = found.draw(200, seeded(4)).T
+    rows = found.draw(2, 200, seeded(4))
     x, y = found.at(rows)
     day, stock = day_and_stock(found, rows)
-    seen = days().inputs.for_networks(torch.from_numpy(found.x.dense(found.x.days)))
+    seen = torch.from_numpy(found.x.dense(found.x.days))
     assert torch.equal(x, seen[day, stock]) and torch.equal(y, dense_y(found)[day, stock])
-    assert x.shape[-1] == found.x.inputs - 1
+    assert x.shape == (*rows.shape, found.x.inputs) and y.shape == (*rows.shape, len(TARGET_PERCENTS))
 
 
 @pytest.mark.parametrize("fold", [0, 2, 4])
@@ -128,8 +140,8 @@ def test_results_of_a_fold_change_nothing_that_is_learned_for_it(fold: int) -> N
     results = samples.results.copy()
     results[:, held] = 3 * results[:, held] + np.random.default_rng(0).standard_normal(results[:, held].shape)
     other = outcomes_of(results)
-    drawn = found.draw(500, seeded(2))
-    assert torch.equal(other.draw(500, seeded(2)), drawn)
+    drawn = found.draw(1, 500, seeded(2))
+    assert torch.equal(other.draw(1, 500, seeded(2)), drawn)
     own = drawn[:, fold]
     assert torch.equal(found.at(own)[0], other.at(own)[0])
     one, two = (part.at(own)[1] * part.deviation for part in (found, other))
@@ -140,43 +152,112 @@ def test_results_of_a_fold_change_nothing_that_is_learned_for_it(fold: int) -> N
     assert not torch.allclose(found.at(rest)[1] * scale, other.at(rest)[1], atol=1e-2)
 
 
-def constants(values: Tensor) -> Perceptrons:
-    """Networks of (A, folds, targets) that always expect the same, but for a share of the first input."""
-    agents, folds, targets = values.shape
-    inputs = outcomes().x.inputs - 1
-    parts = Perceptrons.initialize((agents, folds), (inputs, 3, targets), seeded(1)).parts
-    last = torch.randn(parts[4].shape, generator=seeded(2)) * values[:, :, None]
-    return Perceptrons.of((*parts[:4], last, values[:, :, None]))
+def random_agents() -> ActorCritic:
+    """Of two agents, no number of which is zero."""
+    sizes = NetworkSizes(outcomes().x.inputs - 1, hidden=3, folds=5, account=FEATURES)
+    mask = torch.ones(2, sizes.inputs, dtype=torch.bool)
+    networks = shake(Networks.initialize(mask, sizes, 0.0, seeded(1)), 0.7, seeded(2))
+    networks.base.copy_(torch.tensor([[0.6, 1.5, 0.4], [0.9, 0.3, 2.0]]))
+    return networks.targets
 
 
-def test_each_day_is_judged_by_the_network_of_its_fold() -> None:
-    """What the others expect does not matter: with theirs at no number, a network alone is heard on its days."""
-    found, targets = outcomes(), [2, 0]
-    values = 1.0 + torch.rand(2, 5, len(found.results), generator=seeded(3))
-    networks = constants(values)
-    tradable = found.x.has_bar
+def ridge_by_fold() -> Tensor:
+    return torch.randn(2, 5, outcomes().x.inputs, generator=seeded(5), dtype=torch.float64)
 
-    def expectations(own: slice, networks: Perceptrons) -> Tensor:
-        return found.x.spread(found.out_of_fold(own, networks, targets), own)
 
-    expected = expectations(found.x.days, networks)
-    seen = days().inputs.for_networks(torch.from_numpy(found.x.dense(found.x.days)))
-    assert expected.shape == (2, *tradable.shape)
+def silu(x: Array) -> Array:
+    found: Array = x / (1.0 + np.exp(-x))
+    return found
+
+
+def by_hand(
+    agents: ActorCritic, agent: int, fold: int, x: Array, ridge: Array, start: float
+) -> tuple[Array, Array, Array, Array]:
+    """What an agent thinks of the stocks of one day by (stocks, inputs) and ridge forecasts relative to the day.
+
+    Scores relative to the day, sale targets, and rewards at the first target and at these, less the first's mean.
+    """
+    w1, b1, w2, b2, w3, b3 = (part.detach()[agent, fold].double().numpy() for part in agents.critic.reward.parts)
+    choice, slope = (part.detach()[agent, fold].double().numpy() for part in (agents.actor.choice, agents.actor.slope))
+    base, deviation = agents.base[agent].double().numpy(), outcomes().deviation.double().numpy()
+    hidden = silu(silu(x @ w1 + b1) @ w2 + b2)
+    rewards, chosen = (hidden @ w3 + b3) * deviation, hidden @ choice[:-1] + choice[-1]
+    target = np.clip(start + 10 * chosen[:, 1], 10, 50)
+    first = rewards[:, list(TARGET_PERCENTS).index(start)]
+    own = np.array([np.interp(at, TARGET_PERCENTS, row) for at, row in zip(target, rewards, strict=True)])
+    score = base[2] * chosen[:, 0] + base[1] * (1 + slope[1]) * first + (base[0] * (1 + slope[0]) - 1) * ridge
+    return score - score.mean(), target, first - first.mean(), own - first.mean()
+
+
+START = torch.tensor([TARGET_PERCENTS[2], TARGET_PERCENTS[0]], dtype=torch.float64)
+
+
+def test_each_day_is_judged_by_the_networks_of_its_fold() -> None:
+    """What the others expect does not matter: with theirs at no number, these alone are heard on their days."""
+    found, agents = outcomes(), random_agents()
+    ridge = found.x.relative(torch.randn(2, int(found.x.has_bar.sum()), generator=seeded(3)), found.x.days)
+    judged = found.judged(found.x.days, agents, ridge, START)
+    seen = days().inputs.for_networks(torch.from_numpy(found.x.dense(found.x.days))).double().numpy()
     for fold, own in enumerate(found.held):
-        held = found.x.here(own)
-        alone = networks.map(
-            lambda part, fold=fold: torch.full_like(part, torch.nan).index_copy(  # type: ignore[misc]
-                1, torch.tensor([fold]), part[:, fold : fold + 1]
+        alone = agents.map(
+            lambda part, fold=fold: (
+                part  # type: ignore[misc]
+                if part.dim() < 3
+                else torch.full_like(part, torch.nan).index_copy(
+                    1, torch.tensor([fold]), part.detach()[:, fold : fold + 1]
+                )
             )
         )
-        assert torch.equal(expectations(own, alone), expected[:, held])
-        for agent, target in enumerate(targets):
-            by_hand = networks(seen[held].flatten(0, 1))[agent, fold][:, target].view(-1, seen.shape[1])
-            by_hand = by_hand * found.deviation[target]
-            relative = relative_to_day(by_hand, tradable[held])[tradable[held]]
-            torch.testing.assert_close(expected[agent, held][tradable[held]], relative, rtol=1e-4, atol=1e-4)
-    total = torch.where(tradable, expected, 0.0).sum(-1)
-    assert float(total.abs().max()) < 1e-2 < float(expected.abs().max())
+        rows = found.x.rows(own)
+        heard = found.judged(own, alone, ridge[:, rows], START)
+        for part, whole in zip(heard, judged, strict=True):
+            assert torch.equal(part, whole[:, rows])
+        for day in range(own.start, own.stop):
+            rows, here = found.x.rows(slice(day, day + 1)), day - found.x.days.start
+            x = seen[here, found.x.has_bar[here].numpy()]
+            for agent in range(2) if len(x) else ():
+                parts = by_hand(agents, agent, fold, x, ridge[agent, rows].double().numpy(), float(START[agent]))
+                for expected, whole in zip(
+                    parts, (judged.score, judged.target, judged.at_start, judged.reward), strict=True
+                ):
+                    np.testing.assert_allclose(whole[agent, rows], expected, rtol=1e-3, atol=1e-3)
+    shifted = judged.target - START[:, None]
+    assert float(shifted.abs().mean()) > 1.0 and float(shifted.std()) > 1.0
+
+
+def test_forecasts_are_made_of_ridge_regression_and_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand for some weights of both; the best five stocks by score are the opportunity of a day."""
+    found, agents, by_fold = outcomes(), random_agents(), ridge_by_fold()
+    weight, network = [0.6, 0.3], [0.5, 1.2]
+    blend = replace(Blend.of_ridge(2), ridge=torch.tensor(weight), network=torch.tensor(network))
+    monkeypatch.setattr(RelativeOutcomes, "blend", lambda *_: blend)
+    forecasts, same = days().forecasts(by_fold, START, agents)
+    plain, _ = days().forecasts(by_fold, START)
+    typical = found.typical.double().numpy()
+    assert same is blend and forecasts.stock is not None
+    stocks = forecasts.stock[:, found.x.days]
+    assert torch.equal(stocks, torch.arange(stocks.shape[2]).expand(stocks.shape)), "of all"
+    seen = days().inputs.for_networks(torch.from_numpy(found.x.dense(found.x.days))).double().numpy()
+    for fold, own in enumerate(found.held):
+        for day in range(own.start, own.stop, 3):
+            has_bar = found.x.has_bar[day - found.x.days.start].numpy()
+            for agent in range(2) if has_bar.any() else ():
+                ridge = plain.expected[agent, day].double().numpy()[has_bar]
+                level, start = ridge.mean(), float(START[agent])
+                x = seen[day - found.x.days.start, has_bar]
+                score, target, _, reward = by_hand(agents, agent, fold, x, ridge - level, start)
+                beyond = np.interp(target, TARGET_PERCENTS, typical) - np.interp(start, TARGET_PERCENTS, typical)
+                expected = level + weight[agent] * (ridge - level) + network[agent] * reward + beyond
+                parts = (forecasts.score, ridge + score), (forecasts.target, target), (forecasts.expected, expected)
+                for whole, one in parts:
+                    np.testing.assert_allclose(whole[agent, day].numpy()[has_bar], one, rtol=1e-3, atol=1e-2)
+                best = expected[np.argsort(-score - ridge)[:5]].mean()
+                assert float(forecasts.opportunity[agent, day]) == pytest.approx(best, rel=1e-3, abs=1e-2)
+            assert bool((forecasts.expected[:, day, ~has_bar] == -torch.inf).all())
+
+
+def blend_of(ridge: Tensor, network: Tensor, results: Tensor) -> Blend:
+    return Blend.of_products(products(ridge, network, results))
 
 
 def planted(
@@ -192,7 +273,7 @@ def planted(
 @settings(max_examples=30)
 def test_a_blend_finds_the_weights_that_were_planted(seed: int, ridge: float, network: float, common: float) -> None:
     a, b, y = planted(2, 400, (ridge, network), 0.0, seed, common)
-    blend = Blend.of(a, b, y)
+    blend = blend_of(a, b, y)
     torch.testing.assert_close(blend.ridge, torch.full((2,), ridge, dtype=torch.float64), atol=1e-5, rtol=0)
     torch.testing.assert_close(blend.network, torch.full((2,), network, dtype=torch.float64), atol=1e-5, rtol=0)
     torch.testing.assert_close(blend.explained[:, 1], torch.ones(2, dtype=torch.float64), atol=1e-6, rtol=0)
@@ -221,7 +302,7 @@ def test_weights_are_the_best_within_their_bounds(
 ) -> None:
     """Where the network has no weight, ridge regression stays as it is, though less of it might be better."""
     a, b, y = planted(1, 60, (ridge, network), noise, seed, common)
-    blend = Blend.of(a, b, y)
+    blend = blend_of(a, b, y)
     found, slope = float(blend.ridge), float(blend.network)
     assert 0.0 <= found <= 1.0 and slope >= 0.0
     error, _, best = bounded(a[0], b[0], y[0])
@@ -238,7 +319,7 @@ def test_both_explain_no_less_than_ridge_regression_alone(
     seed: int, ridge: float, network: float, noise: float
 ) -> None:
     a, b, y = planted(3, 50, (ridge, network), noise, seed)
-    blend = Blend.of(a, b, y)
+    blend = blend_of(a, b, y)
     assert bool((blend.explained[:, 1] >= blend.explained[:, 0] - 1e-9).all())
     alone = 1 - (y - a).square().sum(1) / y.square().sum(1)
     both = y - blend.ridge[:, None] * a - blend.network[:, None] * b
@@ -248,9 +329,9 @@ def test_both_explain_no_less_than_ridge_regression_alone(
 
 def test_ridge_regression_stays_where_the_network_is_against_the_results() -> None:
     a, b, y = planted(4, 300, (0.4, -1.0), 0.5, 0)
-    blend = Blend.of(a, b, y)
+    blend = blend_of(a, b, y)
     assert blend.network.tolist() == [0.0] * 4 and blend.ridge.tolist() == [1.0] * 4
-    blend = Blend.of(a, torch.zeros_like(b), y)
+    blend = blend_of(a, torch.zeros_like(b), y)
     assert blend.network.tolist() == [0.0] * 4 and blend.ridge.tolist() == [1.0] * 4
 
 
@@ -264,14 +345,14 @@ def test_nothing_is_known_without_forecasts_or_results() -> None:
         (nothing, nothing, nothing),
         (a, a, a),
     ):
-        blend = Blend.of(*parts)
+        blend = blend_of(*parts)
         assert all(bool(part.isfinite().all()) for part in vars(blend).values())
 
 
 def test_a_network_of_pure_noise_has_little_weight() -> None:
     """Over seeds; and what it explains out of fold by chance is next to nothing."""
     a, b, y = planted(200, 2000, (0.5, 0.0), 3.0, 1)
-    blend = Blend.of(a, b, y)
+    blend = blend_of(a, b, y)
     assert float(blend.network.median()) < 0.1 and float(blend.network.max()) < 0.3
     assert 0.35 < float((blend.network == 0).double().mean()) < 0.65
     assert float((blend.explained[:, 1] - blend.explained[:, 0]).mean()) < 0.03
@@ -280,20 +361,31 @@ def test_a_network_of_pure_noise_has_little_weight() -> None:
 
 def test_blends_of_agents_do_not_mix() -> None:
     a, b, y = planted(5, 80, (0.5, 0.5), 1.0, 4)
-    together = Blend.of(a, b, y)
+    together = blend_of(a, b, y)
     for row in range(5):
-        alone = Blend.of(*(part[row : row + 1] for part in (a, b, y)))
+        alone = blend_of(*(part[row : row + 1] for part in (a, b, y)))
         for name, part in vars(alone).items():
             torch.testing.assert_close(part[0], getattr(together, name)[row], msg=name)
-    selection = together.selection(a.float(), b.float())
-    expected = together.ridge[:, None] * a + together.network[:, None] * b
-    torch.testing.assert_close(selection.double(), expected, rtol=1e-5, atol=1e-5)
+    level = torch.randn(5, 1, generator=seeded(5), dtype=torch.float64)
+    found = blended(together, (level + a).float(), b.float(), level.float())
+    expected = level + together.ridge[:, None] * a + together.network[:, None] * b
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_without_networks_ridge_regression_is_all() -> None:
     blend = Blend.of_ridge(3)
-    own, other = torch.randn(2, 3, 20, generator=seeded())
-    assert torch.equal(blend.selection(own, other), own)
+    own, other, level = torch.randn(3, 3, 20, generator=seeded())
+    assert torch.equal(blended(blend, own, other, level), own)
+
+
+def test_the_unit_of_scores_is_the_deviation_of_forecasts() -> None:
+    """At least a fiftieth of that of results, so that scores do not vanish with the forecasts."""
+    a, b, y = planted(3, 400, (0.4, 1.5), 0.5, 3)
+    blend = blend_of(a, b, y)
+    forecast = blend.ridge[:, None] * a + blend.network[:, None] * b
+    torch.testing.assert_close(blend.unit, forecast.square().mean(1).sqrt())
+    torch.testing.assert_close(blend_of(1e-9 * a, 0 * b, y).unit, 0.02 * y.square().mean(1).sqrt())
+    assert bool((blend_of(0 * a, 0 * b, 0 * y).unit > 0).all())
 
 
 def test_what_networks_foresee_of_known_orders_gets_its_weight() -> None:
@@ -304,42 +396,43 @@ def test_what_networks_foresee_of_known_orders_gets_its_weight() -> None:
     network = torch.where(is_known(found), network, 50.0) + torch.randn(2, network.shape[1], 1, generator=seeded(1))
     ridge = torch.randn(network.shape, generator=seeded(2))
 
-    def blended(targets: list[int]) -> Blend:
+    def blend_at(targets: list[int]) -> Blend:
         parts = (found.x.relative(part[:, found.x.has_bar], found.x.days) for part in (ridge, network))
         return found.blend(found.products(found.x.days, *parts, targets))
 
-    blend = blended(targets)
+    blend = blend_at(targets)
     torch.testing.assert_close(blend.network, torch.full((2,), 3.0, dtype=torch.float64), rtol=1e-3, atol=0)
     torch.testing.assert_close(blend.ridge, torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-3)
     torch.testing.assert_close(blend.explained[:, 1], torch.ones(2, dtype=torch.float64), rtol=0, atol=1e-3)
-    swapped = blended(targets[::-1])
+    swapped = blend_at(targets[::-1])
     assert bool((swapped.explained[:, 1] < 0.999).all())
 
 
 def test_a_day_keeps_the_mean_that_ridge_regression_expects() -> None:
-    """Whatever networks expect: they choose among the stocks of a day."""
-    by_fold = torch.randn(2, 5, outcomes().x.inputs, generator=seeded(5), dtype=torch.float64)
-    networks, targets = constants(torch.randn(2, 5, len(outcomes().results), generator=seeded(6))), [0, 1]
-    blocks, _ = days().blended(by_fold, networks, targets)
-    forecasts = [days().joined(found).expected for found in (blocks, days().out_of_fold(by_fold))]
+    """Whatever networks expect: they choose among the stocks of a day. Sale targets alone may add to it."""
+    agents, by_fold = random_agents(), ridge_by_fold()
+    unshifted = replace(agents, actor=replace(agents.actor, choice=torch.zeros_like(agents.actor.choice)))
+    forecasts, plain = (days().forecasts(by_fold, START, own)[0] for own in (unshifted, None))
     train = slice(market().splits.train.first, market().splits.train.last + 1)
-    has_forecast = forecasts[0].isfinite()
+    has_forecast = forecasts.expected.isfinite()
     assert torch.equal(has_forecast[:, train], days().tradable[train].expand(2, -1, -1))
     assert int(has_forecast.sum()) == int(has_forecast[:, train].sum())
-    pairs = (torch.where(has_forecast, part, 0.0).sum(-1) for part in forecasts)
-    torch.testing.assert_close(*pairs, rtol=1e-4, atol=1e-3)
+    of_agents = days().forecasts(by_fold, START, agents)[0]
+    level = torch.where(has_forecast, plain.expected, 0.0).sum(-1)
+    for part in (forecasts.expected, forecasts.score, of_agents.score):
+        torch.testing.assert_close(torch.where(has_forecast, part, 0.0).sum(-1), level, rtol=1e-4, atol=1e-3)
+    assert not torch.allclose(of_agents.score[has_forecast], plain.expected[has_forecast], atol=0.1)
 
 
 def test_blocks_of_days_change_forecasts_by_rounding_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of ridge regression and networks, and their blend; a large market has many blocks."""
-    by_fold = torch.randn(2, 5, outcomes().x.inputs, generator=seeded(5), dtype=torch.float64)
-    networks, targets = constants(torch.randn(2, 5, len(outcomes().results), generator=seeded(6))), [0, 1]
     found = []
     for cells in (2**18, 50):
         monkeypatch.setattr("models.input_rows._CELLS", cells)
-        blocks, blend = days().blended(by_fold, networks, targets)
-        found.append((days().joined(blocks, 2), blend))
+        found.append(days().forecasts(ridge_by_fold(), START, random_agents(), most=2))
     (one, blend), (other, in_blocks) = found
-    torch.testing.assert_close(in_blocks.weights, blend.weights, rtol=1e-6, atol=1e-6)
-    assert torch.equal(one.stock, other.stock)
-    torch.testing.assert_close(other.expected, one.expected, rtol=1e-4, atol=1e-4)
+    for name, part in vars(blend).items():
+        torch.testing.assert_close(getattr(in_blocks, name), part, rtol=1e-6, atol=1e-6, msg=name)
+    assert one.stock is not None and other.stock is not None and torch.equal(one.stock, other.stock)
+    for name in ("expected", "score", "target"):
+        torch.testing.assert_close(getattr(other, name), getattr(one, name), rtol=1e-4, atol=1e-4, msg=name)

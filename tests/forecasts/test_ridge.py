@@ -17,11 +17,12 @@ from data.synthetic.built_in import built_in_market
 from environment.portfolio import Portfolio
 from models.genome import TARGET, VALUE_WEIGHT, random_genes
 from models.inputs import GROUP_OF_INPUT, GROUPS
+from models.population import target_percents, traders_of
 from models.responses import Responses
 from tests.small_market import TINY_RULES
 from tests.tiny import learnable_market, seeded
 from training.forecasts.hindsight import order_results
-from training.forecasts.ridge import TrainingDays, expectations, traders_of
+from training.forecasts.ridge import TrainingDays, expectations
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 from utils.errors import DataError
 from utils.spaces import TARGET_PERCENTS
@@ -63,6 +64,11 @@ def dense(days: TrainingDays) -> NDArray[np.float32]:
     return x
 
 
+def expected_by(days: TrainingDays, genes: Tensor) -> Tensor:
+    """What agents with these genes expect of all orders, out of fold."""
+    return days.forecasts(days.fit(genes).by_fold, target_percents(genes))[0].expected
+
+
 def ridge_by_hand(days: TrainingDays, learned: NDArray[np.bool_], gene: Tensor) -> NDArray[np.float64]:
     """The weights of one agent from the rows themselves: least squares with further rows for the penalties."""
     samples = days.samples
@@ -98,8 +104,13 @@ def test_agents_differ_in_what_they_look_at(days: TrainingDays, genes: Tensor) -
 
 def test_what_is_expected_on_a_day_is_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
     ridge, samples, x = days.fit(genes), days.samples, dense(days)
-    forecasts = days.forecasts(ridge.by_fold)
+    forecasts, blend = days.forecasts(ridge.by_fold, target_percents(genes))
     train = samples.train
+    assert blend.ridge.tolist() == [1.0] * AGENTS and blend.network.tolist() == [0.0] * AGENTS
+    assert torch.equal(forecasts.score, forecasts.expected)
+    is_train = torch.arange(len(days.tradable)).clamp(train.first, train.last) == torch.arange(len(days.tradable))
+    percents = target_percents(genes).float()[:, None, None].expand(-1, int(is_train.sum()), days.tradable.shape[1])
+    assert torch.equal(forecasts.target[:, is_train], percents)
     assert bool((forecasts.expected[:, : train.first] == -torch.inf).all())
     assert bool((forecasts.expected[:, train.last + 1 :] == -torch.inf).all())
     for fold, (_, held) in enumerate(samples.folds):
@@ -162,7 +173,7 @@ def test_results_of_a_fold_do_not_reach_what_is_expected_on_it(
 
     monkeypatch.setattr("training.forecasts.samples.order_results", other_results)
     found_days = days_of(market)
-    one, two = (days.forecasts(days.fit(genes).by_fold).expected for days in (expected, found_days))
+    one, two = (expected_by(days, genes) for days in (expected, found_days))
     assert torch.equal(one[:, held], two[:, held])
     assert not torch.allclose(one[:, : held.start].nan_to_num(0, 0, 0), two[:, : held.start].nan_to_num(0, 0, 0))
 
@@ -183,10 +194,7 @@ def test_days_after_training_are_as_in_use(market: Market, days: TrainingDays) -
 def test_the_unit_of_a_price_changes_nothing_expected(market: Market, genes: Tensor, column: int) -> None:
     factor = np.ones(market.data_array.shape[:2])
     factor[:, column] = 10.0
-    one, two = (
-        days.forecasts(days.fit(genes).by_fold).expected
-        for days in (days_of(market), days_of(with_prices(market, factor)))
-    )
+    one, two = (expected_by(days, genes) for days in (days_of(market), days_of(with_prices(market, factor))))
     assert torch.equal(one.isfinite(), two.isfinite())
     known = one.isfinite()
     torch.testing.assert_close(one[known], two[known], rtol=1e-2, atol=1e-2 * float(one[known].std()))
@@ -210,14 +218,15 @@ def test_agents_are_the_same_in_any_company(threads: int) -> None:
     torch.set_num_threads(threads)
     try:
         ridge = days.fit(genes)
-        expected = days.forecasts(ridge.by_fold)
+        start = target_percents(genes)
+        expected, _ = days.forecasts(ridge.by_fold, start)
         for size in (1, 2, 3, 4, 8, 16, 32):
             for first in {0, 5, len(genes) - size}:
                 some = slice(first, first + size)
                 own = days.fit(genes[some])
                 for name, value in vars(own).items():
                     np.testing.assert_array_equal(value, getattr(ridge, name)[some], err_msg=name)
-                forecasts = days.forecasts(own.by_fold)
+                forecasts, _ = days.forecasts(own.by_fold, start[some])
                 assert torch.equal(forecasts.expected, expected.expected[some])
                 assert torch.equal(forecasts.opportunity, expected.opportunity[some])
     finally:

@@ -276,7 +276,7 @@ def test_the_phase_table_has_the_phases_of_a_generation(profiler: MemoryProfiler
     trainer = trainer_of(profiler, population=4)
     for _ in range(2):
         train(profiler, trainer)
-    phases = ["fit", "evaluate", "evolve", "train", "validate", "generation"]
+    phases = ["evaluate", "evolve", "train", "validate", "generation"]
     first = [line.split()[0] for line in profiler.phase_table().splitlines()[2:]]
     assert first == ["baseline", *phases, *phases]
     last = profiler.phase_table(after="generation").splitlines()

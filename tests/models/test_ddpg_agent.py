@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,16 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from data.market import Market
-from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
+from tests.models import plain
+from tests.models.plain import Floats
 from tests.small_market import TINY_RULES, environment_of, small_market
-from tests.tiny import tiny_agent, tiny_rules
+from tests.tiny import networked, tiny_agent, tiny_rules
 from training.rollout import roll_out
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
-from utils.spaces import MAX_COEFFICIENT
+from utils.spaces import MAX_COEFFICIENT, TARGET_PERCENTS
 
 Actions = list[npt.NDArray[np.float32]]
 
@@ -46,6 +49,14 @@ def play(agent: DDPGAgent, env: TradingEnvironment, market: Market, **window: An
     return actions, equity
 
 
+def approximately(trade: Mapping[str, Any]) -> dict[str, Any]:
+    """The trade with amounts up to rounding."""
+    return {
+        name: pytest.approx(value, rel=1e-4, abs=1.0) if isinstance(value, float) else value
+        for name, value in trade.items()
+    }
+
+
 @pytest.mark.parametrize(
     "rules",
     [
@@ -55,19 +66,31 @@ def play(agent: DDPGAgent, env: TradingEnvironment, market: Market, **window: An
     ],
     ids=["one order", "three orders", "all stocks"],
 )
-def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig) -> None:
-    """The same trades on the same windows, decided on observations by stock there and on slots here."""
+@pytest.mark.parametrize("has_networks", [False, True], ids=["closed form", "networks"])
+def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig, has_networks: bool) -> None:
+    """The same trades on the same windows, decided on observations by stock there and on slots here.
+
+    With networks up to rounding, and orders of a day in the order of their sizes.
+    """
     env, starts = environment_of(market, rules=rules), [20, 47, 90]
     trades = 0
     for seed in range(3):
         agent = tiny_agent(market, rules=rules, seed=seed, target=12.5)
-        portfolio = Portfolio.on(market, rules)
-        rollout = roll_out(portfolio, agent.traders, agent.forecasts(market), agent.cash_value, torch.tensor(starts))
+        agent = networked(agent, seed) if has_networks else agent
+        trading, policy = TradingEnvironment.on(market, rules), agent.policy
+        portfolio = trading.account
+        parts = trading, agent.traders, agent.forecasts(market), agent.cash_value, torch.tensor(starts)
+        rollout = roll_out(*parts, policy=policy)
         for lane, start in enumerate(starts):
             window = {"start_idx": start, "end_idx": start + rules.episode_steps}
             _, equity = play(agent, env, market, trading_end_idx=start + rules.trading_days, **window)
-            assert env.get_trades() == trade_ledger(portfolio, lane)
-            assert equity == rollout.equity[:, 0, lane].tolist()
+            found, expected = env.get_trades(), trade_ledger(portfolio, lane)
+            if has_networks:
+                found, expected = (sorted(own, key=itemgetter("order_day", "stock")) for own in (found, expected))
+                expected = [approximately(trade) for trade in expected]
+            assert found == expected
+            wanted = rollout.equity[:, 0, lane].tolist()
+            assert equity == (pytest.approx(wanted, rel=1e-6) if has_networks else wanted)
             trades += len(env.get_trades())
     assert trades > 15
 
@@ -86,15 +109,16 @@ def test_what_is_held_is_not_ordered_again(market: Market) -> None:
     assert not agent.act(observation, forecasts, day)[:, 0].any()
 
 
+@pytest.mark.parametrize("has_networks", [False, True], ids=["closed form", "networks"])
 @pytest.mark.parametrize("day", [40, 99])
-def test_what_it_expects_on_a_day_ignores_what_follows(market: Market, day: int) -> None:
-    agent = tiny_agent(market)
+def test_what_it_thinks_on_a_day_ignores_what_follows(market: Market, day: int, has_networks: bool) -> None:
+    agent = networked(tiny_agent(market)) if has_networks else tiny_agent(market)
     changed = market.data_array.copy()
     changed[day + 1 :] *= np.random.default_rng(0).uniform(0.5, 2.0, changed[day + 1 :].shape).astype(np.float32)
     other = Market(**(vars(market) | {"data_array": changed}))
     one, two = agent.forecasts(market), agent.forecasts(other)
-    assert torch.equal(one.expected[:, : day + 1], two.expected[:, : day + 1])
-    assert torch.equal(one.opportunity[:, : day + 1], two.opportunity[:, : day + 1])
+    for name in ("expected", "score", "target", "opportunity"):
+        assert torch.equal(getattr(one, name)[:, : day + 1], getattr(two, name)[:, : day + 1]), name
     assert not torch.equal(one.expected, two.expected)
 
 
@@ -104,11 +128,86 @@ def test_it_expects_nothing_of_a_stock_without_a_bar(market: Market) -> None:
     assert not np.isfinite(market.close).all()
 
 
-def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path) -> None:
+def thought_by_hand(agent: DDPGAgent, market: Market) -> tuple[Floats, Floats, Floats]:
+    """The (days, n) expected results, scores and sale targets of an agent with networks, stock by stock of a day."""
+    members, networks = agent.members, agent.networks
+    assert members is not None and networks is not None
+    x = agent.inputs.of(market).astype(np.float64)
+    seen, has_bar = plain.seen_by_networks(agent.inputs, x), np.isfinite(market.close)
+    deviation, typical = plain.numbers(members.deviation), plain.numbers(members.typical)
+    count, folds = networks.actor.choice.shape[:2]
+    expected, score, target = np.zeros((3, *x.shape[:2]))
+    for member in range(count):
+        start, ridge = float(members.start[member]), x @ plain.numbers(members.weights[member])
+        at_start = TARGET_PERCENTS.index(start)
+        ridge_weight, reward_weight, unit = networks.base[member].tolist()
+        for fold in range(folds):
+            pair, share = (networks.actor_target, networks.critic_target), 1 / (count * folds)
+            added, shift, rewards = plain.judged(*pair, (member, fold), seen)
+            percent, rewards = plain.target_of(start, shift), rewards * deviation
+            more = 1 + plain.numbers(networks.actor_target.slope[member, fold])
+            beyond = plain.at(typical, percent) - typical[at_start]
+            own = float(members.network[member])
+            result = own * plain.at(rewards, percent) + beyond
+            score += share * less_mean(
+                ridge_weight * more[0] * ridge + reward_weight * more[1] * rewards[..., at_start] + unit * added,
+                has_bar,
+            )
+            expected += share * less_mean(float(members.ridge[member]) * ridge, has_bar)
+            expected += share * (result - day_means(own * rewards[..., at_start], has_bar))
+            target += share * percent
+        level = day_means(ridge, has_bar) / count
+        expected, score = expected + level, score + level
+    return expected, score, target
+
+
+def day_means(values: Floats, has_bar: npt.NDArray[np.bool_]) -> Floats:
+    """(days, 1) means over the stocks with a bar, 0 where there is none."""
+    count = np.maximum(has_bar.sum(axis=1, keepdims=True), 1)
+    return np.asarray(np.where(has_bar, values, 0.0).sum(axis=1, keepdims=True) / count)
+
+
+def less_mean(values: Floats, has_bar: npt.NDArray[np.bool_]) -> Floats:
+    return values - day_means(values, has_bar)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_thinks_of_stocks_as_in_plain_numbers(market: Market, seed: int) -> None:
+    """Two members of two folds each: what they expect, by what they rank stocks, and where they sell."""
+    agent, has_bar = networked(tiny_agent(market, seed=seed), seed), np.isfinite(market.close)
+    found, expected = agent.forecasts(market), thought_by_hand(agent, market)
+    for name, wanted in zip(("expected", "score", "target"), expected, strict=True):
+        own = getattr(found, name)[0].numpy()
+        np.testing.assert_allclose(own[has_bar], wanted[has_bar], rtol=1e-3, atol=1e-3, err_msg=name)
+    assert bool((found.score[0].isfinite() == torch.from_numpy(has_bar)).all())
+
+
+def test_until_its_actor_learns_it_ranks_and_sells_by_the_closed_form_and_its_critic(market: Market) -> None:
+    """By what it expects; and by the ridge forecast alone while its critic has learned nothing either."""
+    agent = networked(tiny_agent(market))
+    assert agent.networks is not None and agent.members is not None
+    for part in agent.actor_target.parameters():
+        part.zero_()
+    tradable, found = torch.from_numpy(np.isfinite(market.close)), agent.forecasts(market)
+    torch.testing.assert_close(found.score[0][tradable], found.expected[0][tradable], rtol=1e-3, atol=1e-4)
+    assert bool((found.target[0] == agent.members.start.mean())[tradable].all())
+    agent.critic_target.reward.flat.zero_()
+    found, closed = agent.forecasts(market), agent.closed_form().forecasts(market)
+    order = [own.score[0].argsort(dim=1, descending=True, stable=True) for own in (found, closed)]
+    assert torch.equal(*order)
+
+
+@pytest.mark.parametrize("has_networks", [False, True], ids=["closed form", "networks"])
+def test_a_loaded_agent_is_the_saved_one(market: Market, tmp_path: Path, has_networks: bool) -> None:
     rules = tiny_rules(max_new_positions_per_day=2, trading_days=9)
     agent = tiny_agent(market, rules=rules, seed=4)
+    agent = networked(agent) if has_networks else agent
     agent.save(tmp_path / "agent.safetensors")
     loaded = DDPGAgent.load(str(tmp_path / "agent.safetensors"))
+    for part in ("networks", "members") if has_networks else ():
+        found, expected = (one.state_dict()[part] for one in (loaded, agent))
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], value) for name, value in expected.items())
     assert loaded.rules == rules and loaded.device == agent.device
     for part in ("inputs", "traders", "cash_value"):
         found, expected = (one.state_dict()[part] for one in (loaded, agent))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from operator import itemgetter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,21 +13,24 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from models.networks import (
+    Actor,
     AdamW,
     Critic,
     Networks,
     NetworkSizes,
     Perceptrons,
+    at_target,
+    choose,
+    sale_target,
     soft_update,
 )
+from tests.models import plain
+from tests.tiny import seeded, shake
+from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, TARGET_PERCENTS
 
-SIZES = NetworkSizes(hidden=5, folds=3, outputs=2, account=8)
 INPUTS, AGENTS = 4, 3
+SIZES = NetworkSizes(INPUTS, hidden=5, folds=3, account=8)
 seeds = st.integers(0, 2**32)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def random_perceptrons(stack: tuple[int, ...], sizes: tuple[int, int, int], seed: int = 0) -> Perceptrons:
@@ -51,17 +55,13 @@ def random_networks(seed: int = 0, agents: int = AGENTS) -> Networks:
     """Networks without any part at zero, but for what is not looked at: each agent sees two thirds of the inputs."""
     generator = seeded(seed)
     input_mask = torch.rand(agents, INPUTS, generator=generator) < 0.67
-    networks = Networks.initialize(input_mask, SIZES, 0.01, generator)
-    for name, part in networks.tensors().items():
-        if part.is_floating_point() and "optimizer" not in name:
-            part += 0.3 * torch.randn(part.shape, generator=generator)
-    networks.apply_mask()
-    return networks
+    return shake(Networks.initialize(input_mask, SIZES, 0.01, generator), 0.3, generator)
 
 
 def gradient_of(perceptrons: Perceptrons) -> Perceptrons:
-    assert perceptrons.flat.grad is not None
-    return perceptrons.of_numbers([perceptrons.flat.grad])
+    gradient = perceptrons.flat.grad
+    assert gradient is not None
+    return replace(perceptrons, flat=gradient)
 
 
 @given(seeds, st.sampled_from(((1,), (4,), (3, 2), (2, 1, 3))), st.integers(1, 6), st.integers(1, 3))
@@ -114,38 +114,92 @@ def test_drawn_perceptrons_begin_without_effect_and_can_learn() -> None:
     assert len({tuple(own.flatten().tolist()) for own in first.detach().flatten(0, 1)}) == 6
 
 
-@given(seeds, st.integers(1, 40), st.integers(0, 2))
+@given(seeds, st.integers(1, 40), st.sampled_from(TARGET_PERCENTS))
 @settings(max_examples=15)
-def test_one_output_is_that_of_the_whole_stack(seed: int, rows: int, output: int) -> None:
-    perceptrons = random_perceptrons((2, 3), (INPUTS, 5, 3), seed)
-    x = torch.randn(rows, INPUTS, generator=seeded(seed + 1))
-    whole = perceptrons(x)
-    for place in ((0, 0), (1, 2)):
-        torch.testing.assert_close(perceptrons.output(place, output, x), whole[place][:, output], rtol=1e-5, atol=1e-5)
+def test_an_agent_judges_by_its_own_networks_of_a_fold(seed: int, rows: int, start: float) -> None:
+    """Score, sale target, and rewards at the target that it starts from and at its own, in plain numbers."""
+    networks, x = random_networks(seed), torch.randn(rows, INPUTS, generator=seeded(seed + 1))
+    networks.base.copy_(torch.rand(AGENTS, 3, generator=seeded(seed + 2)))
+    deviation = torch.rand(len(TARGET_PERCENTS), generator=seeded(seed + 3))
+    pairs = (
+        (networks.online, networks.actor, networks.critic),
+        (
+            networks.targets,
+            networks.actor_target,
+            networks.critic_target,
+        ),
+    )
+    for pair, actor, critic in pairs:
+        for agent, fold in ((0, 0), (2, 1)):
+            added, shift, rewards = plain.judged(actor, critic, (agent, fold), plain.numbers(x))
+            _, weight, unit = networks.base[agent].tolist()
+            weight *= 1 + float(actor.slope.detach()[agent, fold, 1])
+            rewards, target = rewards * plain.numbers(deviation), plain.target_of(start, shift)
+            at_start = rewards[:, TARGET_PERCENTS.index(start)]
+            expected = np.stack((unit * added + weight * at_start, target, at_start, plain.at(rewards, target)))
+            found = pair.judge(agent, fold, x, start, deviation)
+            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_one_output_is_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
-    perceptrons = random_perceptrons((7, 2), (INPUTS, 5, 3))
-    x = torch.randn(200, INPUTS, generator=seeded(1))
-    found = perceptrons.output((5, 1), 2, x)
-    assert torch.equal(found, perceptrons.map(itemgetter(torch.tensor([5]))).output((0, 1), 2, x))
+def test_a_judgement_is_the_same_bits_in_any_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    networks, x = random_networks(agents=7), torch.randn(200, INPUTS, generator=seeded(1))
+    rest = x, 20.0, torch.ones(len(TARGET_PERCENTS))
+    found = networks.targets.judge(5, 1, *rest)
+    assert torch.equal(found, networks.rows(torch.tensor([5])).targets.judge(0, 1, *rest))
     monkeypatch.setattr("models.networks._ROWS_AT_ONCE", 64)
-    torch.testing.assert_close(perceptrons.output((5, 1), 2, x), found, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(networks.targets.judge(5, 1, *rest), found, rtol=1e-5, atol=1e-5)
+
+
+@given(seeds)
+@settings(max_examples=15)
+def test_a_choice_is_a_linear_layer_on_hidden_units(seed: int) -> None:
+    """Zero, as it is drawn, it scores nothing and shifts nothing."""
+    draws = seeded(seed)
+    hidden, choice = torch.randn(2, 3, 7, 5, generator=draws), torch.randn(2, 3, 6, 2, generator=draws)
+    score, shift = choose(choice, hidden)
+    for agent, fold, row in ((0, 0, 0), (1, 2, 6)):
+        units = [*hidden[agent, fold, row].tolist(), 1.0]
+        for output, found in enumerate((score, shift)):
+            weights = choice[agent, fold, :, output].tolist()
+            expected = sum(unit * weight for unit, weight in zip(units, weights, strict=True))
+            assert float(found[agent, fold, row]) == pytest.approx(expected, abs=1e-5)
+    drawn = Networks.initialize(torch.ones(2, INPUTS, dtype=torch.bool), SIZES, 0.01, draws)
+    assert not any(bool(part.any()) for part in choose(drawn.actor.choice.detach(), hidden))
+    assert not bool(drawn.actor.slope.any())
+
+
+@given(seeds, st.integers(1, 9))
+@settings(max_examples=30)
+def test_values_at_a_sale_target_are_interpolated(seed: int, rows: int) -> None:
+    """Linearly between the targets in percent, and as at the last ones beyond."""
+    draws = seeded(seed)
+    values = torch.randn(2, rows, len(TARGET_PERCENTS), generator=draws)
+    percent = 60 * torch.rand(2, rows, generator=draws)
+    expected = plain.at(plain.numbers(values), plain.numbers(percent))
+    np.testing.assert_allclose(at_target(values, percent).numpy(), expected, rtol=1e-4, atol=1e-5)
+    for place, known in enumerate(TARGET_PERCENTS):
+        torch.testing.assert_close(at_target(values, torch.full((2, rows), known)), values[..., place])
+
+
+def test_a_sale_target_is_shifted_by_steps_and_stays_in_its_range() -> None:
+    shift = torch.tensor([-9.0, -1.0, 0.0, 0.25, 2.0, 9.0])
+    expected = [MIN_TARGET_PERCENT, 20.0, 30.0, 32.5, 50.0, MAX_TARGET_PERCENT]
+    assert sale_target(torch.tensor([30.0]), shift).tolist() == expected
 
 
 def test_rows_by_a_slice_are_views_and_by_a_tensor_are_copies() -> None:
     networks = random_networks()
     views, copies = networks.rows(slice(1, 2)), networks.rows(torch.tensor([1]))
-    before = {name: part.clone() for name, part in networks.tensors().items()}
-    for name, part in views.tensors().items():
+    before = {name: part.clone() for name, part in networks.tensors.items()}
+    for name, part in views.tensors.items():
         assert torch.equal(part, before[name][1:2]), name
-        assert torch.equal(copies.tensors()[name], part), name
-        part.copy_(~part if part.dtype == torch.bool else part + 1)
-    for name, part in networks.tensors().items():
+        assert torch.equal(copies.tensors[name], part), name
+        part.detach().copy_(~part if part.dtype == torch.bool else part + 1)
+    for name, part in networks.tensors.items():
         changed = ~before[name] if part.dtype == torch.bool else before[name] + 1
         assert torch.equal(part[1], changed[1]), name
         assert torch.equal(part[[0, 2]], before[name][[0, 2]]), name
-        assert torch.equal(copies.tensors()[name], before[name][1:2]), name
+        assert torch.equal(copies.tensors[name], before[name][1:2]), name
 
 
 def test_copies_share_nothing() -> None:
@@ -163,20 +217,30 @@ def test_copies_share_nothing() -> None:
 
 def test_networks_come_back_from_their_tensors() -> None:
     networks = random_networks()
-    other = Networks.of(networks.tensors(), 0.01)
-    for name, part in other.tensors().items():
-        assert torch.equal(part, networks.tensors()[name]), name
-        assert part.data_ptr() != networks.tensors()[name].data_ptr(), name
+    other = Networks.of(networks.tensors)
+    assert other.sizes == networks.sizes and other.tensors.keys() == networks.tensors.keys()
+    for name, part in other.tensors.items():
+        assert torch.equal(part, networks.tensors[name]), name
+    again = Networks.initialize(networks.input_mask, SIZES, 0.01, seeded(9))
+    again.assign(networks.tensors)
+    for name, part in again.tensors.items():
+        assert torch.equal(part, networks.tensors[name]), name
+        assert part.data_ptr() != networks.tensors[name].data_ptr(), name
     with pytest.raises(ValueError, match="expected"):
-        networks.assign(random_networks(agents=2).tensors())
+        networks.assign(random_networks(agents=2).tensors)
     with pytest.raises(KeyError):
-        Networks.of({name: part for name, part in networks.tensors().items() if name != "input_mask"})
+        Networks.of({name: part for name, part in networks.tensors.items() if name != "input_mask"})
+
+
+def optimizer_of(parameters: list[Tensor], rate: float) -> AdamW:
+    moments = [[torch.zeros_like(part) for part in parameters] for _ in range(2)]
+    return AdamW(parameters, moments, torch.zeros(len(parameters[0]), 3), rate)
 
 
 def optimised(parts: list[Tensor], gradients: list[list[Tensor]], rate: float = 0.02) -> tuple[AdamW, list[Tensor]]:
     """Parameters after steps by these gradients."""
     parameters = [part.clone() for part in parts]
-    optimizer = AdamW(parameters, rate)
+    optimizer = optimizer_of(parameters, rate)
     for step in gradients:
         for part, gradient in zip(parameters, step, strict=True):
             part.grad = gradient.clone()
@@ -282,7 +346,7 @@ def test_targets_are_the_mean_of_few_steps_and_a_moving_average_of_many(seed: in
     """Until 1 / tau steps are taken, a target is the mean of the networks after each of them."""
     generator = seeded(seed)
     parameters = random_parts(1, generator)
-    optimizer = AdamW(parameters, 0.01)
+    optimizer = optimizer_of(parameters, 0.01)
     trail, mean = [], torch.zeros(1)
     for _ in range(steps):
         for part in parameters:
@@ -328,19 +392,44 @@ def test_what_is_looked_at_later_begins_at_zero_with_moments_of_zero() -> None:
     networks.input_mask[:, 1] = False
     networks.apply_mask()
     optimizer, critic = networks.critic_optimizer, networks.critic
-    moments = [critic.of_numbers(own) for own in (optimizer.first, optimizer.second)]
-    for own in (critic, networks.critic_target, *moments):
-        first = own.reward.parts[0]
+    moments = [replace(critic.reward, flat=own[0]) for own in (optimizer.first, optimizer.second)]
+    for own in (critic.reward, networks.critic_target.reward, *moments):
+        first = own.parts[0]
         assert not bool(first[:, :, 1].any()) and bool(first.any())
 
 
-def test_critics_and_actors_name_all_their_parts() -> None:
+def test_all_tensors_lie_in_one_dict_by_agent() -> None:
+    """Parameters, targets, moments and counts, which networks and optimisers share with it."""
     networks = random_networks()
-    assert isinstance(networks.critic, Critic) and isinstance(networks.actor, Perceptrons)
-    assert [len(part.parts) for part in (networks.critic, networks.actor)] == [12, 6]
-    own = {part.data_ptr() for part in networks.tensors().values()}
-    for part in (networks.critic, networks.actor, networks.critic_target, networks.actor_target):
-        assert {tensor.data_ptr() for tensor in part.parts} <= own
-        assert sum(tensor.numel() for tensor in part.parts) == sum(flat.numel() for flat in part.parameters())
-    assert {part.data_ptr() for part in networks.critic_optimizer.tensors()} <= own
-    assert all(len(part) == AGENTS for part in networks.tensors().values())
+    assert isinstance(networks.critic, Critic) and isinstance(networks.actor, Actor)
+    assert all(len(part) == AGENTS for part in networks.tensors.values())
+    for owner, names in (("critic", ("reward", "continuation")), ("actor", ("choice", "slope", "size"))):
+        optimizer: AdamW = getattr(networks, f"{owner}_optimizer")
+        online, target = (getattr(networks, name).parameters() for name in (owner, f"{owner}_target"))
+        kinds = zip(
+            ("", "_target", "_first", "_second"), (online, target, optimizer.first, optimizer.second), strict=True
+        )
+        for kind, parts in kinds:
+            for name, part in zip(names, parts, strict=True):
+                assert part.data_ptr() == networks.tensors[f"{owner}{kind}.{name}"].data_ptr(), (owner, kind, name)
+        assert [part.data_ptr() for part in optimizer.parameters] == [part.data_ptr() for part in online]
+        counts = networks.tensors[f"{owner}.counts"]
+        optimizer.steps += 3
+        optimizer.skipped += 2
+        assert counts[:, :2].tolist() == [[3.0, 2.0]] * AGENTS
+
+
+def test_folds_are_drawn_anew_without_what_reads_the_account() -> None:
+    networks = random_networks()
+    before = {name: part.clone() for name, part in networks.tensors.items()}
+    networks.renew_folds(seeded(8))
+    by_fold = (".reward", ".choice", ".slope")
+    for name, part in networks.tensors.items():
+        if not name.endswith(by_fold):
+            assert torch.equal(part, before[name]), name
+    reward = networks.critic.reward
+    assert torch.equal(networks.tensors["critic_target.reward"], reward.flat.detach())
+    assert not bool(reward(torch.ones(2, INPUTS)).any()) and not torch.equal(reward.flat, before["critic.reward"])
+    assert not bool((reward.parts[0].detach() * ~networks.input_mask[:, None, :, None]).any())
+    rest = "critic_first.reward", "critic_second.reward", "actor.choice", "actor_target.choice", "actor.slope"
+    assert not any(bool(networks.tensors[name].any()) for name in rest)

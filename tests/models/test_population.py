@@ -6,29 +6,36 @@ import copy
 import io
 import math
 from collections import deque
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from data.market import Market
-from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue
-from models.ddpg_agent import HISTORY, DDPGAgent
+from models.cash_value import FEATURES, CashValue
+from models.ddpg_agent import HISTORY, LOSSES, DDPGAgent
+from models.genome import TARGET, VALUE_WEIGHT, random_genes
 from models.inputs import GROUP_OF_INPUT, GROUPS
-from models.population import Population, input_mask_of
-from models.replay_buffer import Batch, Transitions
-from models.trader import Traders
+from models.population import ORIGINS, Outcomes, Population, RidgeRegressions, input_mask_of
+from models.replay_buffer import Batch
+from models.trader import Blend
 from tests.small_market import TINY_RULES, small_market
-from tests.tiny import INPUTS, seeded, tiny_agent, tiny_trainer
-from training.ddpg import learner, update
+from tests.tiny import INPUTS, networked, random_batch, seeded, shake, tiny_agent, tiny_trainer
+from training.ddpg import update
 from utils.config.trader import EvolutionConfig, LearningConfig
 from utils.errors import ConfigError
 from utils.spaces import TARGET_PERCENTS
 
 FOLDS, TARGETS = 2, len(TARGET_PERCENTS)
 LEARNING = LearningConfig(hidden=4, learning_rate=0.01)
+CLOSED = LearningConfig(agent="closed-form")
 SIZE = EvolutionConfig().population_size
+LEARN = partial(update, gamma=1.0, tau=0.3)
+STREAMS = ("evolution", "networks", "sight")
+BY_STOCK, BY_ACCOUNT = (".reward", ".choice", ".slope"), (".continuation", ".size")
 
 
 @cache
@@ -36,46 +43,48 @@ def market() -> Market:
     return small_market(days=120)
 
 
-def random_traders(agents: int, seed: int = 0) -> Traders:
-    weights = torch.randn(agents, INPUTS, generator=seeded(seed), dtype=torch.float64)
-    one = torch.ones(agents, dtype=torch.float64)
-    return Traders(weights, 20 * one, 0.5 * one, one)
+def generators(seed: int = 0) -> dict[str, torch.Generator]:
+    return {name: seeded(seed + place) for place, name in enumerate(STREAMS)}
 
 
-def population_of(size: int = 4, seed: int = 0, learning: LearningConfig = LEARNING) -> Population:
-    """A population that is informed; its networks have random numbers in all parts."""
-    agent, generator = tiny_agent(market()), seeded(seed)
-    device, learn = torch.device("cpu"), learner(gamma=1.0, tau=0.3)
-    population = Population.initialize(
-        size, learning, agent.inputs, TINY_RULES, FOLDS, device, generator, learner=learn
-    )
-    population.inform(random_traders(size), agent.cash_value)
+def random_ridge(agents: int, seed: int = 0) -> RidgeRegressions:
+    draws = seeded(seed)
+    weights = torch.randn(agents, INPUTS, generator=draws, dtype=torch.float64)
+    by_fold = torch.randn(agents, FOLDS, INPUTS, generator=draws, dtype=torch.float64)
+    return RidgeRegressions(weights, by_fold, torch.zeros(agents))
+
+
+def random_blend(agents: int, seed: int = 0) -> Blend:
+    ridge, network, unit = torch.rand(3, agents, generator=seeded(seed), dtype=torch.float64)
+    return Blend(ridge, 2 * network, torch.zeros(agents, 2).double(), 0.1 + unit)
+
+
+def population_of(
+    size: int = 4, seed: int = 0, learning: LearningConfig = LEARNING, evolution: EvolutionConfig | None = None
+) -> Population:
+    """A population with closed forms; its networks and moments have random numbers in all parts."""
+    agent, config = tiny_agent(market()), evolution or EvolutionConfig(population_size=size)
+    outcomes = Outcomes(torch.linspace(0.5, 1.5, TARGETS), torch.linspace(-0.1, 0.1, TARGETS))
+    parts = agent.inputs, TINY_RULES, lambda: outcomes, FOLDS, torch.device("cpu"), generators(seed), LEARN
+    population = Population(config, learning, *parts)
     if population.networks is not None:
-        for name, part in population.networks.tensors().items():
-            if "optimizer" in name:
-                part += 0.1 * torch.rand(part.shape, generator=generator)
-            elif "." in name:
-                part += 0.5 * torch.randn(part.shape, generator=generator)
-        population.networks.apply_mask()
+        draws = seeded(seed)
+        for name, part in population.networks.tensors.items():
+            if "_first." in name or "_second." in name:
+                part += 0.1 * torch.rand(part.shape, generator=draws)
+        shake(population.networks, 0.5, draws)
+    population.stand_on(random_ridge(size), agent.cash_value)
     return population
 
 
-def random_batch(rows: int = 12, seed: int = 1) -> Batch:
-    draws = seeded(seed)
-    cash, opportunity = torch.rand(2, rows, generator=draws, dtype=torch.float64)
-    pending = 0.1 * torch.rand(rows, BUCKETS, generator=draws, dtype=torch.float64)
-    left = torch.randint(1, TINY_RULES.trading_days, (rows,), generator=draws).double()
-    best, reward = torch.rand(2, rows, 1, generator=draws, dtype=torch.float64)
-    state, following = Accounts(cash, pending, left, opportunity), Accounts(cash, pending, left - 1, opportunity)
-    transitions = Transitions(state, best, 0.5 * best, reward[:, 0], state, following, best, left <= 1)
-    x = torch.randn(FOLDS, rows, INPUTS - 1, generator=draws)
-    return Batch(transitions, x, torch.randn(FOLDS, rows, TARGETS, generator=draws))
+def batch_of(seed: int = 1) -> Batch:
+    return random_batch(TINY_RULES, 12, FOLDS, seed=seed)
 
 
 def tensors_of(population: Population) -> dict[str, Tensor]:
     """A copy of all tensors."""
     assert population.networks is not None
-    return {name: part.clone() for name, part in population.networks.tensors().items()}
+    return {name: part.detach().clone() for name, part in population.networks.tensors.items()}
 
 
 def differing_rows(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[int]:
@@ -90,7 +99,8 @@ def differing_rows(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[i
 
 def test_there_are_as_many_agents_as_asked_for_and_each_is_an_object() -> None:
     population = population_of(SIZE)
-    assert len(population.agents) == SIZE == 16
+    assert len(population) == len(population.agents) == SIZE == 16
+    assert all(population[row] is agent for row, agent in enumerate(population.agents))
     assert all(isinstance(agent, DDPGAgent) for agent in population.agents)
     assert len({id(agent) for agent in population.agents}) == 16
     places = {agent.critic.reward.parts[0].data_ptr() for agent in population.agents}
@@ -103,10 +113,10 @@ def test_the_best_agent_of_a_trainer_is_an_agent_of_its_own() -> None:
     best = trainer.best_agent
     assert isinstance(best, DDPGAgent) and all(best is not agent for agent in trainer.population.agents)
     assert best.networks is not None and trainer.population.networks is not None
-    before = {name: part.clone() for name, part in best.networks.tensors().items()}
-    for part in trainer.population.networks.tensors().values():
-        part.zero_()
-    assert all(torch.equal(part, before[name]) for name, part in best.networks.tensors().items())
+    before = {name: part.clone() for name, part in best.networks.tensors.items()}
+    for part in trainer.population.networks.tensors.values():
+        part.detach().zero_()
+    assert all(torch.equal(part, before[name]) for name, part in best.networks.tensors.items())
 
 
 def test_founders_see_groups_of_inputs_and_nothing_else() -> None:
@@ -120,7 +130,8 @@ def test_founders_see_groups_of_inputs_and_nothing_else() -> None:
         assert not bool(first[:, ~torch.tensor(expected)].any())
         assert bool((first[:, torch.tensor(expected)] != 0).all())
     assert population.networks.critic.reward.parts[0].shape == (8, FOLDS, INPUTS - 1, LEARNING.hidden)
-    assert population.networks.actor.parts[0].shape == (8, FEATURES, LEARNING.hidden)
+    assert population.networks.actor.choice.shape == (8, FOLDS, LEARNING.hidden + 1, 2)
+    assert population.networks.actor.size.parts[0].shape == (8, FEATURES, LEARNING.hidden)
     assert 0 < int(population.feature_groups.sum()) < population.feature_groups.numel() == 8 * len(GROUPS)
 
 
@@ -129,78 +140,125 @@ def test_what_the_population_learns_shows_in_its_agents() -> None:
     assert population.networks is not None
     agent = population.agents[2]
     held = [part.detach().clone() for part in agent.critic.parameters()]
-    traders, cash_value = random_traders(4), agent.cash_value
-    update(population.networks, traders, cash_value, random_batch(), 1, gamma=1.0, tau=0.3, trains_actor=True)
+    LEARN(population.learners(), batch_of(), 1)
     assert not any(torch.equal(part, old) for part, old in zip(agent.critic.parameters(), held, strict=True))
     for name in ("actor", "actor_target", "critic", "critic_target"):
         own, stack = getattr(agent, name).parameters(), getattr(population.networks, name).parameters()
         assert all(torch.equal(part[0], whole[2]) for part, whole in zip(own, stack, strict=True)), name
     for name in ("actor_optimizer", "critic_optimizer"):
         own, stack = getattr(agent, name), getattr(population.networks, name)
-        assert all(torch.equal(part[0], whole[2]) for part, whole in zip(own.tensors(), stack.tensors(), strict=True))
+        for moments, whole in ((own.first, stack.first), (own.second, stack.second)):
+            assert all(torch.equal(part[0], parts[2]) for part, parts in zip(moments, whole, strict=True))
         assert float(own.norm) == float(stack.norm[2]) > 0
 
 
 def test_an_update_of_an_agent_changes_only_its_row() -> None:
     population = population_of()
     before = tensors_of(population)
-    losses = population.agents[1].update(random_batch(), accumulate=2)
+    losses = population.agents[1].update(batch_of(), accumulate=2)
     assert differing_rows(before, tensors_of(population)) == {1}
-    assert set(losses) == {"critic", "actor"} and all(math.isfinite(loss) for loss in losses.values())
-    assert [len(agent.losses["critic"]) for agent in population.agents] == [0, 1, 0, 0]
+    assert set(losses) == set(LOSSES) == {"reward", "temporal", "actor"} and all(
+        math.isfinite(loss) for loss in losses.values()
+    )
+    assert [len(agent.losses["reward"]) for agent in population.agents] == [0, 1, 0, 0]
 
 
 def test_a_clone_shares_nothing() -> None:
     population = population_of()
     agent = population.agents[1]
-    agent.update(random_batch())
+    agent.update(batch_of())
     clone = agent.clone()
     assert clone.networks is not None and agent.networks is not None
-    for name, part in clone.networks.tensors().items():
-        assert torch.equal(part, agent.networks.tensors()[name]), name
+    for name, part in clone.networks.tensors.items():
+        assert torch.equal(part, agent.networks.tensors[name]), name
     before, losses = tensors_of(population), copy.deepcopy(agent.losses)
-    clone.update(random_batch(seed=5))
+    for part in clone.networks.tensors.values():
+        part.detach().copy_(~part if part.dtype == torch.bool else part + 1)
+    clone.losses["reward"].append(1.0)
     assert differing_rows(before, tensors_of(population)) == set() and agent.losses == losses
-    untouched = {name: part.clone() for name, part in clone.networks.tensors().items()}
-    agent.update(random_batch(seed=6))
-    assert all(torch.equal(part, untouched[name]) for name, part in clone.networks.tensors().items())
+    untouched = {name: part.clone() for name, part in clone.networks.tensors.items()}
+    agent.update(batch_of(seed=6))
+    assert all(torch.equal(part, untouched[name]) for name, part in clone.networks.tensors.items())
 
 
-def test_children_inherit_and_who_is_its_own_parent_stays_bit_for_bit() -> None:
-    """Networks, targets and moments: all that is of a parent, but for inputs that a child looks at no more."""
-    population, parents = population_of(6), torch.tensor([0, 1, 1, 5, 0, 5])
+def bred(population: Population, parents: list[int], others: list[int] | None = None, seed: int = 7) -> None:
+    """Let agents inherit from first parents and others, by default the same."""
+    genes = random_genes(len(parents), seeded(seed))
+    first = torch.tensor(parents)
+    population.inherit(genes, first, first if others is None else torch.tensor(others), generators(seed))
+    assert population.genes is genes
+
+
+def test_children_inherit_from_both_parents_and_who_is_its_own_parent_stays_bit_for_bit() -> None:
+    """What reads stocks comes from the first parent, what reads the account from the other: with targets and moments.
+
+    Inputs that a child looks at no more are left out; without mutation nothing else changes.
+    """
+    population = population_of(evolution=EvolutionConfig(population_size=6, mutation_strength=0.0), size=6)
+    parents, others = [0, 1, 1, 5, 0, 5], [0, 1, 0, 1, 4, 5]
     for agent in population.agents:
-        agent.update(random_batch(seed=int(agent is population.agents[0])))
+        agent.update(batch_of(seed=int(agent is population.agents[0])))
     before, feature_groups = tensors_of(population), population.feature_groups.clone()
     assert population.networks is not None
-    places = {name: part.data_ptr() for name, part in population.networks.tensors().items()}
-    population.inherit(parents, seeded(7))
+    places = {name: part.data_ptr() for name, part in population.networks.tensors.items()}
+    population.founders = [10, 11, 12, 13, 14, 15]
+    bred(population, parents, others)
     after = tensors_of(population)
-    assert {name: part.data_ptr() for name, part in population.networks.tensors().items()} == places
+    assert {name: part.data_ptr() for name, part in population.networks.tensors.items()} == places
+    assert population.founders == [10, 11, 11, 15, 10, 15]
     elites, children = [0, 1, 5], [2, 3, 4]
     assert torch.equal(population.feature_groups[elites], feature_groups[elites])
-    assert not torch.equal(population.feature_groups[children], feature_groups[parents[children]])
+    assert not torch.equal(population.feature_groups[children], feature_groups[parents][children])
     assert torch.equal(after["input_mask"], input_mask_of(population.feature_groups))
-    firsts = {"critic.0", "critic_target.0", "critic_optimizer.0", "critic_optimizer.12"}
     for name, part in after.items():
         assert torch.equal(part[elites], before[name][elites]), name
-        if name in firsts:
-            for child in children:
+        of_whom = others if name.endswith(BY_ACCOUNT) else parents
+        for child in children:
+            own, theirs = part[child], before[name][of_whom[child]]
+            if name.startswith("critic") and name.endswith(".reward"):
+                first = INPUTS - 1, LEARNING.hidden
+                own, theirs = (flat[:, : math.prod(first)].unflatten(1, first) for flat in (own, theirs))
                 both = after["input_mask"][child] & before["input_mask"][parents[child]]
-                assert torch.equal(part[child][:, both], before[name][parents[child]][:, both]), name
-                assert bool(part[child][:, both].any()) and not bool(part[child][:, ~both].any()), name
-        elif name != "input_mask":
-            assert torch.equal(part[children], before[name][parents[children]]), name
+                assert torch.equal(own[:, both], theirs[:, both]), name
+                assert bool(own[:, both].any()) and not bool(own[:, ~both].any()), name
+                rest = math.prod(first)
+                assert torch.equal(part[child][:, rest:], before[name][parents[child]][:, rest:]), name
+            elif name != "input_mask":
+                assert torch.equal(own, theirs), (name, child)
+    assert all(name.endswith((*BY_STOCK, *BY_ACCOUNT, ".counts")) for name in after if "." in name)
+
+
+def test_childrens_actors_mutate_in_proportion_to_each_layer() -> None:
+    """Online and target networks by the same noise; critics, moments and elites do not, nor does what is zero."""
+    strength, size = 0.2, 40
+    evolution = EvolutionConfig(population_size=size, mutation_strength=strength)
+    population = population_of(size, learning=replace(LEARNING, hidden=16), evolution=evolution)
+    networks = population.networks
+    assert networks is not None
+    networks.actor.slope.detach().zero_()
+    before, layers = tensors_of(population), [part.detach().clone() for part in networks.actor.layers]
+    bred(population, [0] * size)
+    after, actor = tensors_of(population), {"actor.choice", "actor.size", "actor_target.choice", "actor_target.size"}
+    changed = {name for name, part in after.items() if not torch.equal(part[1:], before[name][:1].expand_as(part[1:]))}
+    sight = {"input_mask", *(f"critic{kind}.reward" for kind in ("", "_target", "_first", "_second"))}
+    assert changed - sight == actor
+    assert all(torch.equal(part[0], before[name][0]) for name, part in after.items())
+    for layer, old in zip(networks.actor.layers, layers, strict=True):
+        step = (layer.detach() - old[:1])[1:]
+        scale = strength * float(old[0].square().mean().sqrt())
+        assert float(step.std()) == pytest.approx(scale, rel=0.25)
+    for name in ("choice", "size"):
+        moved = [after[f"{kind}.{name}"] - before[f"{kind}.{name}"][:1] for kind in ("actor", "actor_target")]
+        torch.testing.assert_close(moved[0], moved[1], rtol=1e-4, atol=1e-5)
 
 
 def test_about_a_tenth_of_what_children_look_at_changes() -> None:
-    population, size = population_of(4, learning=LearningConfig(gradient_steps=0)), 4
-    changed = torch.zeros(size, len(GROUPS))
-    generator = seeded(3)
+    population, size = population_of(4, learning=CLOSED), 4
+    changed, draws = torch.zeros(size, len(GROUPS)), generators(3)
     for _ in range(300):
-        before = population.feature_groups
-        population.inherit(torch.tensor([0, 0, 2, 2]), generator)
-        changed += population.feature_groups != before[[0, 0, 2, 2]]
+        before, parents = population.feature_groups, torch.tensor([0, 0, 2, 2])
+        population.inherit(population.genes, parents, parents, draws)
+        changed += population.feature_groups != before[parents]
     assert not bool(changed[[0, 2]].any())
     assert float(changed[[1, 3]].mean()) == pytest.approx(0.1 * 300, rel=0.1)
 
@@ -209,18 +267,59 @@ def test_inputs_that_a_child_looks_at_no_more_do_not_matter_to_it() -> None:
     """And those that it begins to look at begin to matter with its updates."""
     population = population_of(2)
     assert population.networks is not None
-    generator = seeded(1)
-    while not bool((population.networks.input_mask[1] & ~population.networks.input_mask[0]).any()):
-        population.inherit(torch.tensor([0, 0]), generator)
-    batch, child = random_batch(), population.agents[1]
+    for seed in range(100):
+        if bool((population.networks.input_mask[1] & ~population.networks.input_mask[0]).any()):
+            break
+        bred(population, [0, 0], seed=seed)
+    batch, child = batch_of(), population.agents[1]
     seen = population.networks.input_mask[1]
     assert not bool(seen.all())
-    other = torch.where(seen, batch.x, -batch.x)
+    x = population.inputs.for_networks(batch.x).flatten(1, 2)
+    other = torch.where(seen, x, -x)
     for _ in range(3):
-        assert torch.equal(child.critic.reward(batch.x[None]), child.critic.reward(other[None]))
+        assert torch.equal(child.critic.reward(x[None]), child.critic.reward(other[None]))
         child.update(batch)
     begun = seen & ~population.networks.input_mask[0]
     assert bool(child.critic.reward.parts[0].detach()[0][:, begun].any())
+
+
+def test_an_evaluation_chooses_elites_and_takes_the_blend() -> None:
+    """The fittest come first; whoever has no finite fitness comes last. Survivors are examined once."""
+    population = population_of(5, evolution=EvolutionConfig(population_size=5, elite_fraction=0.4))
+    blend = random_blend(5)
+    population.evaluated(torch.tensor([1.0, torch.nan, 3.0, 2.0, -1.0]).double(), blend)
+    assert population.elites == [2, 3] and population.examined == 5
+    assert population.best(4, torch.tensor([1.0, torch.nan, 3.0, 2.0, -1.0])) == [2, 3, 0, 4]
+    assert population.fittest == {"founders": 1, "elites": 0, "children": 0}
+    for row, agent in enumerate(population.agents):
+        assert agent.members is not None
+        assert float(agent.members.ridge) == pytest.approx(float(blend.ridge[row]))
+        assert float(agent.members.network) == pytest.approx(float(blend.network[row]))
+        assert float(agent.members.start) == TARGET_PERCENTS[int(population.genes[row, TARGET])]
+    for best, (origin, examined) in zip((3, 4), (("elites", 8), ("children", 11)), strict=True):
+        fitness = torch.zeros(5).double()
+        fitness[best] = 1.0
+        population.evaluated(fitness, blend)
+        assert population.elites[0] == best and population.examined == examined
+        assert population.fittest[origin] == 1 and set(population.fittest) == set(ORIGINS)
+
+
+def test_a_committee_is_the_mean_of_its_members() -> None:
+    """What it expects, its scores and sale targets; alone an agent is a committee of itself."""
+    population = population_of(4)
+    population.evaluated(torch.arange(4.0).double(), random_blend(4))
+    tradable = torch.from_numpy(np.isfinite(market().close))
+    rows = [3, 1]
+    together = population.committee(rows).forecasts(market())
+    alone = [population.committee([row]).forecasts(market()) for row in rows]
+    assert population.best_agent.forecasts(market()).score[0][tradable].tolist() == alone[0].score[0][tradable].tolist()
+    for name in ("expected", "score", "target"):
+        whole, parts = getattr(together, name)[0][tradable], [getattr(own, name)[0][tradable] for own in alone]
+        torch.testing.assert_close(whole, torch.stack(parts).mean(0), rtol=1e-4, atol=1e-4)
+        assert not torch.equal(parts[0], parts[1])
+    closed = [population.committee([row]).closed_form() for row in rows]
+    assert all(own.networks is None and own.policy is None for own in closed)
+    assert torch.equal(population.committee(rows).traders.weights[0], population.ridge.weights[rows].mean(0))
 
 
 def test_a_population_comes_back_from_its_state() -> None:
@@ -228,17 +327,23 @@ def test_a_population_comes_back_from_its_state() -> None:
     population, other = population_of(3, seed=1), population_of(3, seed=2)
     for seed in range(3):
         for agent in population.agents:
-            agent.update(random_batch(seed=seed))
-    population.inherit(torch.tensor([0, 0, 2]), seeded(4))
+            agent.update(batch_of(seed=seed))
+    population.evaluated(torch.arange(3.0).double(), random_blend(3))
+    bred(population, [0, 0, 2])
+    population.updates = 9
     file = io.BytesIO()
     torch.save(population.state_dict(), file)
     file.seek(0)
     other.load_state_dict(torch.load(file, weights_only=True))
     assert differing_rows(tensors_of(population), tensors_of(other)) == set()
+    other.stand_on(population.ridge, population.cash_value)
     assert torch.equal(population.feature_groups, other.feature_groups)
+    assert torch.equal(population.genes, other.genes)
+    for name in ("elites", "founders", "examined", "updates", "fittest", "start", "trials"):
+        assert str(getattr(population, name)) == str(getattr(other, name)), name
     for one, two in zip(population.agents, other.agents, strict=True):
-        assert one.losses == two.losses and len(two.losses["critic"]) == 3
-        assert one.update(random_batch(seed=9)) == two.update(random_batch(seed=9))
+        assert one.losses == two.losses and len(two.losses["reward"]) == 3
+        assert one.update(batch_of(seed=9)) == two.update(batch_of(seed=9))
     assert differing_rows(tensors_of(population), tensors_of(other)) == set()
 
 
@@ -249,12 +354,12 @@ def test_losses_are_floats_of_the_last_thousand_updates() -> None:
     for agent in trainer.population.agents:
         for losses in agent.losses.values():
             assert isinstance(losses, deque) and losses.maxlen == HISTORY == 1000
-            assert len(losses) == trainer.updates
+            assert len(losses) == trainer.population.updates
             assert all(type(loss) is float and math.isfinite(loss) for loss in losses)
     agent = trainer.population.agents[0]
-    agent.losses["critic"].extend([0.5] * 2000)
+    agent.losses["reward"].extend([0.5] * 2000)
     trainer.run_generation()
-    assert len(agent.losses["critic"]) == 1000 and agent.losses["critic"][0] == 0.5 != agent.losses["critic"][-1]
+    assert len(agent.losses["reward"]) == 1000 and agent.losses["reward"][0] == 0.5 != agent.losses["reward"][-1]
 
 
 def test_statistics_are_finite_once_an_agent_has_learned() -> None:
@@ -262,34 +367,53 @@ def test_statistics_are_finite_once_an_agent_has_learned() -> None:
     for _ in trainer.run(3):
         pass
     assert trainer.population.networks is not None
-    names = {f"{part}_{name}" for part in ("actor", "critic") for name in ("loss", "norm", "steps", "skipped")}
+    names = {f"{part}_{name}" for part in ("actor", "critic") for name in ("norm", "steps", "skipped")}
+    names |= {f"{name}_loss" for name in LOSSES}
     for row, agent in enumerate(trainer.population.agents):
         stats = agent.get_stats()
         assert set(stats) == names | {"noise_scale"}
         assert all(type(value) is float and math.isfinite(value) for value in stats.values())
-        assert stats["critic_loss"] == agent.losses["critic"][-1] and stats["noise_scale"] == agent.noise_scale > 0
-        assert stats["critic_steps"] > stats["actor_steps"] > 0 == stats["critic_skipped"]
+        assert stats["reward_loss"] == agent.losses["reward"][-1] and stats["noise_scale"] == agent.noise_scale > 0
+        assert stats["critic_steps"] == stats["actor_steps"] > 0 == stats["critic_skipped"] == stats["actor_skipped"]
         assert stats["critic_norm"] == float(trainer.population.networks.critic_optimizer.norm[row]) > 0
 
 
-def test_agents_without_networks_are_closed_forms() -> None:
-    population = population_of(3, learning=LearningConfig(gradient_steps=0))
-    assert population.networks is None and population.state_dict() == {}
-    population.load_state_dict({})
+@pytest.mark.parametrize("learning", [CLOSED, LearningConfig(gradient_steps=0)], ids=["agent", "no steps"])
+def test_agents_without_networks_are_closed_forms(learning: LearningConfig) -> None:
+    population = population_of(3, learning=learning)
+    assert population.networks is None and population.trials == 1
+    other = population_of(3, seed=5, learning=learning)
+    other.load_state_dict(population.state_dict())
+    assert torch.equal(other.genes, population.genes) and "networks" not in population.state_dict()
     for agent in population.agents:
         assert agent.networks is None and agent.policy is None
         with pytest.raises(ConfigError, match="gradient-steps"):
             _ = agent.critic
-        with pytest.raises(ConfigError, match="gradient-steps"):
-            agent.update(random_batch())
-        assert set(agent.get_stats()) == {"critic_loss", "actor_loss", "noise_scale"}
+        with pytest.raises(ConfigError, match="learner"):
+            agent.update(batch_of())
+        assert set(agent.get_stats()) == {f"{name}_loss" for name in LOSSES} | {"noise_scale"}
     with pytest.raises(ConfigError, match="learner"):
-        tiny_agent(market()).update(random_batch())
+        networked(tiny_agent(market())).update(batch_of())
 
 
-def test_agents_are_informed_of_their_own_closed_form() -> None:
-    population, traders = population_of(3), random_traders(3, seed=8)
+def test_agents_stand_on_their_own_closed_form() -> None:
+    population, ridge = population_of(3), random_ridge(3, seed=8)
     worth = CashValue.zero(TINY_RULES)
-    population.inform(traders, worth)
+    population.stand_on(ridge, worth)
     for row, agent in enumerate(population.agents):
-        assert torch.equal(agent.traders.weights[0], traders.weights[row]) and agent.cash_value is worth
+        assert torch.equal(agent.traders.weights[0], ridge.weights[row]) and agent.cash_value is worth
+        assert float(agent.traders.target_percent) == float(population.start[row])
+        assert float(agent.traders.value_weight) == float(population.genes[row, VALUE_WEIGHT])
+        assert agent.members is not None and torch.equal(agent.members.weights[0], ridge.weights[row])
+        learners = population.learners(slice(row, row + 1))
+        assert learners.networks is agent.networks
+        assert torch.equal(learners.by_fold[0], ridge.by_fold[row].float())
+
+
+def test_ridge_forecasts_of_learners_are_relative_to_the_stocks_of_a_day() -> None:
+    population, batch = population_of(3), batch_of()
+    found = population.learners().ridge(batch.x)
+    assert found.shape == (3, *batch.x.shape[:3])
+    for agent, fold, day in ((0, 0, 0), (2, 1, 3)):
+        plain = batch.x[fold, day].double().numpy() @ population.ridge.by_fold[agent, fold].numpy()
+        np.testing.assert_allclose(found[agent, fold, day].numpy(), plain - plain.mean(), rtol=1e-4, atol=1e-4)

@@ -108,7 +108,7 @@ def test_transitions_come_back_as_they_were_added(capacity: int, counts: list[in
         max(replay.size, 1), (20 if replay.size else 0,), generator=torch.Generator().manual_seed(seed)
     )
     found = named(replay.sample(oldest_first(replay)[draws]))
-    assert found.keys() == added.keys() - {"day"}
+    assert found.keys() == added.keys()
     for name, value in found.items():
         assert value.dtype == (torch.bool if name == "terminated" else torch.float64), name
         assert torch.equal(value, last[name][draws].to(value.dtype)), name
@@ -120,13 +120,18 @@ def test_transitions_come_back_as_they_were_added(capacity: int, counts: list[in
 
 
 def test_parts_of_a_batch_are_the_batch() -> None:
-    """Gradients are accumulated over parts that hold each row once, also where they cannot be of one size."""
-    replay, rows = ReplayBuffer(20, ORDERS), 10
+    """Gradients are accumulated over parts that hold each row and day once, also where they cannot be of one size."""
+    replay, rows, days = ReplayBuffer(20, ORDERS), 10, 7
     replay.add(lived(20))
-    whole = Batch(replay.sample(torch.arange(rows)), torch.randn(2, rows, 4), torch.randn(2, rows, 5))
-    for count in (1, 2, 3, 10):
-        parts = list(whole.split(count))
-        assert len(parts) <= count and (len(parts) == count or rows % count)
+    x, y = torch.randn(2, days, 3, 4), torch.randn(2, days, 3, 5)
+    whole = Batch(replay.sample(torch.arange(rows)), x, y)
+    for count in (1, 2, 3, 7, 9):
+        parts, shares = zip(*whole.split(count), strict=True)
+        assert len(parts) == min(count, days)
+        assert list(shares) == pytest.approx([part.x.shape[1] / days for part in parts]) and sum(
+            shares
+        ) == pytest.approx(1)
+        assert all(len(part.transitions.reward) > 0 for part in parts)
         for name, value in named(whole.transitions).items():
             assert torch.equal(torch.cat([named(part.transitions)[name] for part in parts]), value), name
         assert torch.equal(torch.cat([part.x for part in parts], dim=1), whole.x)

@@ -1,7 +1,8 @@
-"""What actors may add to the greedy rule: nothing where they are shut, and never more than the cash pays for."""
+"""What actors add to the greedy rule: nothing until they learn, and never more than the cash pays for."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import itemgetter
 
 import pytest
@@ -11,20 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue, Decision
-from models.networks import Critic, Networks, NetworkSizes, Perceptrons
-from models.trader import ACTOR_BOUND, PolicyNetworks, Traders, daily_orders
+from models.networks import Actor, Critic, Networks, NetworkSizes
+from models.trader import AccountPolicy, Candidates, Traders, daily_orders
+from tests.tiny import seeded, shake
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT
 
 DAYS = 20
-SIZES = NetworkSizes(hidden=5, folds=2, outputs=3, account=FEATURES)
+SIZES = NetworkSizes(inputs=4, hidden=5, folds=2, account=FEATURES)
 SMALLEST = MIN_COEFFICIENT / MAX_COEFFICIENT
 seeds = st.integers(0, 2**32)
 stakes = st.sampled_from((2.5, 4.0, 10.0))
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def rules_of(stake: float = 4.0, cost: float = 40.0) -> EnvironmentConfig:
@@ -49,28 +47,30 @@ def random_accounts(count: int, seed: int) -> Accounts:
     return Accounts(cash, pending, (left * DAYS).floor(), 2 * opportunity - 0.5)
 
 
-def random_candidates(count: int, stocks: int, seed: int) -> Tensor:
-    """Expected results by stock, minus infinity where there is no candidate."""
+def random_candidates(count: int, stocks: int, seed: int) -> Candidates:
+    """Minus infinity where there is no candidate; scores rank stocks otherwise than expected results do."""
     generator = seeded(seed)
-    expected = torch.randn(count, stocks, generator=generator)
-    return expected.masked_fill(torch.rand(count, stocks, generator=generator) < 0.3, -torch.inf)
+    expected, score, target = torch.randn(3, count, stocks, generator=generator)
+    is_none = torch.rand(count, stocks, generator=generator) < 0.3
+    target = (30 + 20 * target).clamp(10, 50)
+    return Candidates(expected.masked_fill(is_none, -torch.inf), score.masked_fill(is_none, -torch.inf), target)
+
+
+def best_of(candidates: Candidates) -> Tensor:
+    """Expected results in the order of the scores."""
+    return candidates.expected.gather(1, candidates.score.argsort(dim=1, descending=True, stable=True)).double()
+
+
+def drawn_networks(agents: int, seed: int) -> Networks:
+    return Networks.initialize(torch.ones(agents, 4, dtype=torch.bool), SIZES, 0.01, seeded(seed))
 
 
 def random_networks(agents: int, seed: int, scale: float = 1.0) -> Networks:
-    generator = seeded(seed)
-    networks = Networks.initialize(torch.ones(agents, 4, dtype=torch.bool), SIZES, 0.01, generator)
-    for part in (*networks.actor.parameters(), *networks.critic.parameters()):
-        part.detach().add_(scale * torch.randn(part.shape, generator=generator))
-    networks.calibration.uniform_(0.5, 2.0, generator=generator)
-    return networks
+    return shake(drawn_networks(agents, seed), scale, seeded(seed))
 
 
-def policy_of(networks: Networks, gate: Tensor | None = None) -> PolicyNetworks:
-    return PolicyNetworks.of(networks.actor, networks.critic, networks.calibration, gate)
-
-
-def committee_of(networks: Networks, gate: Tensor) -> PolicyNetworks:
-    return PolicyNetworks.of_committee(networks.actor, networks.critic, networks.calibration, gate)
+def policy_of(networks: Networks, *, is_committee: bool = False) -> AccountPolicy:
+    return AccountPolicy.of(networks.online, is_committee=is_committee)
 
 
 def random_traders(count: int, seed: int) -> Traders:
@@ -80,28 +80,29 @@ def random_traders(count: int, seed: int) -> Traders:
 
 @given(seeds, stakes, st.integers(1, 4))
 @settings(max_examples=30)
-def test_actors_that_are_shut_leave_the_greedy_rule(seed: int, stake: float, orders: int) -> None:
-    """The same sizes, bit for bit, with any networks."""
+def test_untrained_actors_leave_the_greedy_rule(seed: int, stake: float, orders: int) -> None:
+    """The same orders, bit for bit, as those of the best scores by the closed form alone."""
     rules, lanes = rules_of(stake), 12
     worth, accounts = random_value(rules, seed), random_accounts(2 * lanes, seed + 1)
-    traders, expected = random_traders(2 * lanes, seed), random_candidates(2 * lanes, 6, seed + 2)
-    policy = policy_of(random_networks(2, seed, 5.0), torch.zeros(2))
+    traders, candidates = random_traders(2 * lanes, seed), random_candidates(2 * lanes, 6, seed + 2)
     none = torch.zeros(2 * lanes, dtype=torch.float64)
-    greedy = daily_orders(traders, worth, expected, accounts, none, orders)
-    found = daily_orders(traders, worth, expected, accounts, none, orders, adjustment=policy.adjusting(accounts, worth))
+    parts = traders, worth, candidates, accounts, none, orders
+    greedy = daily_orders(*parts)
+    found = daily_orders(*parts, adjustment=policy_of(drawn_networks(2, seed)).adjusting(accounts, worth))
     assert torch.equal(found.decision.size, greedy.decision.size)
-    assert torch.equal(found.action(6), greedy.action(6))
-    # An actor whose last layer is zero, as it begins, is none either.
-    founded = Networks.initialize(torch.ones(2, 4, dtype=torch.bool), SIZES, 0.01, seeded(seed))
-    at_first = policy_of(founded).adjusting(accounts, worth)
-    again = daily_orders(traders, worth, expected, accounts, none, orders, adjustment=at_first)
-    assert torch.equal(again.decision.size, greedy.decision.size)
+    assert torch.equal(found.action(candidates.target), greedy.action(candidates.target))
+    assert torch.equal(greedy.decision.best, best_of(candidates)[:, :orders])
+    rule = worth.greedy(
+        best_of(candidates)[:, :orders], accounts, value_weight=traders.value_weight, largest=traders.size
+    )
+    assert torch.equal(greedy.decision.size, rule.size)
+    assert torch.equal(greedy.target_percent, candidates.target.gather(1, greedy.stock))
 
 
-def test_actors_that_are_open_depart_from_the_greedy_rule() -> None:
+def test_actors_that_have_learned_depart_from_the_greedy_rule() -> None:
     """Otherwise the tests here would say little."""
     worth, accounts = random_value(rules_of(), 0), random_accounts(40, 1)
-    best = random_candidates(40, 2, 2).sort(1, descending=True).values.double()
+    best = best_of(random_candidates(40, 2, 2))
     policy = policy_of(random_networks(2, 3))
     found = worth.greedy(best, accounts, adjustment=policy.adjusting(accounts, worth)).size
     greedy = worth.greedy(best, accounts).size
@@ -116,11 +117,11 @@ def test_no_actor_and_no_noise_overspend(
     """Sizes lie within 0 and what the cash of the moment pays for, and what is not there is not bought."""
     rules, lanes = rules_of(stake, cost), 20
     worth, accounts = random_value(rules, seed), random_accounts(lanes, seed + 1)
-    traders, expected = random_traders(lanes, seed), random_candidates(lanes, 6, seed + 2)
+    traders, candidates = random_traders(lanes, seed), random_candidates(lanes, 6, seed + 2)
     drawn = noise * torch.randn(lanes, generator=seeded(seed), dtype=torch.float64)
     adjustment = policy_of(random_networks(2, seed, scale)).adjusting(accounts, worth, drawn)
     nothing = torch.zeros(lanes, dtype=torch.float64)
-    choice = daily_orders(traders, worth, expected, accounts, nothing, orders, adjustment=adjustment)
+    choice = daily_orders(traders, worth, candidates, accounts, nothing, orders, adjustment=adjustment)
     decision, per_order = choice.decision, rules.largest_order * (1 + rules.cost_rate)
     assert bool(decision.size.isfinite().all()) and bool((decision.size >= 0).all())
     assert not bool(decision.size[decision.best.isinf()].any())
@@ -132,7 +133,7 @@ def test_no_actor_and_no_noise_overspend(
             cash -= size * per_order
         assert cash >= -1e-12
         assert float(decision.after.cash[lane].detach()) == pytest.approx(cash, abs=1e-12)
-    action = choice.action(6)
+    action = choice.action(candidates.target)
     given_ = action[..., 0]
     assert bool(((given_ == 0) | ((given_ >= MIN_COEFFICIENT) & (given_ <= MAX_COEFFICIENT))).all())
     assert int((given_ > 0).sum(1).max()) <= orders
@@ -141,14 +142,12 @@ def test_no_actor_and_no_noise_overspend(
 
 @given(seeds, st.floats(0.1, 50.0))
 @settings(max_examples=20)
-def test_an_actor_departs_by_no_more_than_its_bound(seed: int, scale: float) -> None:
+def test_any_candidate_is_a_number_to_an_actor(seed: int, scale: float) -> None:
+    """Expected to earn anything at all."""
     worth, accounts = random_value(rules_of(), seed), random_accounts(20, seed + 1)
-    adjustment = policy_of(random_networks(2, seed, scale)).adjusting(accounts, worth)
-    gain, expected = torch.randn(2, 20, generator=seeded(seed), dtype=torch.float64)
-    assert bool((adjustment(accounts.levels, 10 * expected, 10 * gain).abs() <= ACTOR_BOUND).all())
-    # A candidate that is expected to earn anything at all is a number to the network.
+    adjustment, zero = policy_of(random_networks(2, seed, scale)).adjusting(accounts, worth), torch.zeros(20).double()
     for extreme in (torch.inf, -torch.inf, torch.nan, 1e30):
-        assert bool(adjustment(accounts.levels, 0 * expected + extreme, 0 * gain + extreme).isfinite().all())
+        assert bool(adjustment(accounts.levels, zero + extreme, zero + extreme).isfinite().all())
 
 
 def test_noise_is_added_to_each_account_of_its_own() -> None:
@@ -163,10 +162,10 @@ def test_noise_is_added_to_each_account_of_its_own() -> None:
 @settings(max_examples=20)
 def test_a_committee_of_equal_members_is_one_of_them(seed: int, members: int, orders: int) -> None:
     worth, accounts = random_value(rules_of(), seed), random_accounts(15, seed + 1)
-    best = random_candidates(15, orders, seed + 2).sort(1, descending=True).values.double()
+    best = best_of(random_candidates(15, orders, seed + 2))
     one = random_networks(1, seed)
     many = one.rows(torch.zeros(members, dtype=torch.long))
-    alone, together = policy_of(one), committee_of(many, torch.ones(members))
+    alone, together = policy_of(one), policy_of(many, is_committee=True)
     sizes = [worth.greedy(best, accounts, adjustment=own.adjusting(accounts, worth)) for own in (alone, together)]
     is_close = (sizes[0].size - sizes[1].size).abs() < 1e-5
     # At the smallest size, or where a gain is none, the last bits decide.
@@ -180,14 +179,13 @@ def mean_of(parts: list[Tensor]) -> Tensor:
 
 
 def test_a_committee_averages_what_its_members_say() -> None:
-    """Members whose gates are shut count as nothing to orders, and as much as any other to the value."""
     worth, accounts = random_value(rules_of(), 0), random_accounts(15, 1)
-    networks, gate = random_networks(3, 2), torch.tensor([1.0, 0.0, 1.0])
+    networks = random_networks(3, 2)
     size, best = torch.rand(2, 15, 1, generator=seeded(3), dtype=torch.float64)
     alone = [policy_of(networks.rows(torch.tensor([row]))) for row in range(3)]
-    together = committee_of(networks, gate)
+    together = policy_of(networks, is_committee=True)
     seen = accounts.levels, best[:, 0], size[:, 0]
-    said = [own.adjusting(accounts, worth)(*seen) * gate[row] for row, own in enumerate(alone)]
+    said = [own.adjusting(accounts, worth)(*seen) for own in alone]
     torch.testing.assert_close(together.adjusting(accounts, worth)(*seen), mean_of(said), rtol=1e-5, atol=1e-6)
     decision = Decision(size, best, accounts, worth.largest_order, worth.purchase_factor)
     values = [own.value(decision, worth) for own in alone]
@@ -198,7 +196,7 @@ def test_each_agent_of_a_population_decides_by_its_own_networks() -> None:
     """Accounts of an agent lie one after the other."""
     worth, accounts, lanes = random_value(rules_of(), 0), random_accounts(12, 1), 4
     networks = random_networks(3, 2)
-    best = random_candidates(12, 2, 4).sort(1, descending=True).values.double()
+    best = best_of(random_candidates(12, 2, 4))
     together = policy_of(networks)
     stacked = worth.greedy(best, accounts, adjustment=together.adjusting(accounts, worth))
     values = together.value(stacked, worth)
@@ -212,16 +210,17 @@ def test_each_agent_of_a_population_decides_by_its_own_networks() -> None:
 
 def test_q_is_the_value_of_the_closed_form_where_nothing_was_learned() -> None:
     worth, accounts = random_value(rules_of(), 0), random_accounts(30, 1)
-    best = random_candidates(30, 2, 2).sort(1, descending=True).values.double()
+    best = best_of(random_candidates(30, 2, 2))
     decision = worth.greedy(best, accounts)
-    founded = Networks.initialize(torch.ones(2, 4, dtype=torch.bool), SIZES, 0.01, seeded())
-    torch.testing.assert_close(policy_of(founded).value(decision, worth), decision.reward + worth.of(decision.after))
+    torch.testing.assert_close(
+        policy_of(drawn_networks(2, 0)).value(decision, worth), decision.reward + worth.of(decision.after)
+    )
 
 
 def test_a_policy_comes_back_from_its_tensors() -> None:
-    policy = policy_of(random_networks(2, 0), torch.tensor([1.0, 0.0]))
+    policy = policy_of(random_networks(2, 0))
     tensors = policy.tensors()
-    other = PolicyNetworks.from_tensors({**tensors, "another": torch.zeros(3)})
+    other = policy_of(random_networks(2, 5)).with_tensors({**tensors, "another": torch.zeros(3)})
     assert all(torch.equal(part, tensors[name]) for name, part in other.tensors().items())
     worth, accounts = random_value(rules_of(), 0), random_accounts(8, 1)
     best = torch.ones(8, 1, dtype=torch.float64)
@@ -230,17 +229,19 @@ def test_a_policy_comes_back_from_its_tensors() -> None:
 
 
 def test_parts_of_other_networks_do_not_matter_to_orders() -> None:
-    """Only the actor adjusts them, the continuation only values them."""
+    """Only the size network adjusts them, the continuation only values them."""
     worth, accounts = random_value(rules_of(), 0), random_accounts(8, 1)
     networks, others = random_networks(2, 0), random_networks(2, 1)
     best = torch.ones(8, 1, dtype=torch.float64)
 
-    def sizes(actor: Perceptrons, critic: Critic) -> Tensor:
-        policy = PolicyNetworks.of(actor, critic, networks.calibration)
+    def sizes(actor: Actor, critic: Critic) -> Tensor:
+        policy = AccountPolicy.of(replace(networks.online, actor=actor, critic=critic))
         return worth.greedy(best, accounts, adjustment=policy.adjusting(accounts, worth)).size
 
     own = sizes(networks.actor, networks.critic)
     assert torch.equal(own, sizes(networks.actor, others.critic))
     assert not torch.equal(own, sizes(others.actor, networks.critic))
+    choice = replace(networks.actor, choice=others.actor.choice, slope=others.actor.slope)
+    assert torch.equal(own, sizes(choice, networks.critic))
     silent = networks.actor.map(torch.zeros_like)
     assert torch.equal(sizes(silent, others.critic), worth.greedy(best, accounts).size)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.cash_value import BUCKETS, Accounts, CashValue, Decision, accounts_of
-from models.trader import Forecasts, Traders, daily_orders
+from models.trader import Candidates, Forecasts, Traders, daily_orders
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules, trending_panel, world_of
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MIN_COEFFICIENT
@@ -33,25 +33,52 @@ def some_value(rules: EnvironmentConfig, seed: int, worth: float = 1.0) -> CashV
     return nothing.with_values(weights, nothing.opportunity_knots)
 
 
-@given(seeds, st.integers(1, 12))
+@given(seeds, st.integers(1, 12), st.booleans())
 @settings(max_examples=40)
-def test_an_outlook_knows_what_can_be_ordered_and_what_the_best_of_it_is_worth(seed: int, stocks: int) -> None:
+def test_forecasts_know_what_can_be_ordered_and_what_the_best_of_it_is_worth(
+    seed: int, stocks: int, is_scored: bool
+) -> None:
+    """The opportunity of a day is what is expected of the stocks with the best scores."""
     generator = seeded(seed)
-    drawn = torch.randn(2, 9, stocks, generator=generator)
+    drawn, scores = torch.randn(2, 2, 9, stocks, generator=generator)
     drawn[torch.rand(drawn.shape, generator=generator) < 0.2] = torch.nan
     tradable = torch.rand(9, stocks, generator=generator) < 0.7
     tradable[0] = False
-    forecasts = Forecasts.of(drawn.clone(), tradable)
-    assert not forecasts.expected.isnan().any()
+    target = torch.tensor([20.0, 40.0])
+    forecasts = Forecasts.of(drawn.clone(), tradable, target, scores if is_scored else None)
+    assert not forecasts.expected.isnan().any() and forecasts.stock is None
     for agent in range(2):
+        assert bool((forecasts.target[agent] == target[agent]).all())
         for day in range(9):
             known = [
                 float(value) if may and value == value else -np.inf
                 for value, may in zip(drawn[agent, day], tradable[day], strict=True)
             ]
             assert forecasts.expected[agent, day].tolist() == known
-            best = sorted((value for value in known if value > -np.inf), reverse=True)[:5]
+            own = scores[agent, day].tolist() if is_scored else known
+            ranks = [score if value > -np.inf else -np.inf for value, score in zip(known, own, strict=True)]
+            assert forecasts.score[agent, day].tolist() == ranks
+            order = sorted(range(stocks), key=lambda stock: -ranks[stock])[:5]
+            best = [known[stock] for stock in order if known[stock] > -np.inf]
             assert float(forecasts.opportunity[agent, day]) == pytest.approx(sum(best) / max(len(best), 1), abs=1e-6)
+
+
+@given(seeds, st.integers(5, 9), st.integers(5, 12))
+@settings(max_examples=30)
+def test_forecasts_of_the_best_stocks_are_those_of_the_best_scores(seed: int, most: int, stocks: int) -> None:
+    """In the order of the stocks, whether the rest is dropped at once or later; the opportunity stays."""
+    generator = seeded(seed)
+    expected, score, target = torch.randn(3, 2, 6, stocks, generator=generator)
+    tradable = torch.rand(6, stocks, generator=generator) < 0.9
+    whole = Forecasts.of(expected, tradable, target, score)
+    for best in (Forecasts.of(expected, tradable, target, score, most), whole.best(most)):
+        assert best.stock is not None and torch.equal(best.opportunity, whole.opportunity)
+        wanted = whole.score >= whole.score.topk(min(most, stocks), dim=2).values[..., -1:]
+        chosen = torch.zeros_like(wanted).scatter(2, best.stock, True)
+        assert torch.equal(chosen & whole.score.isfinite(), wanted & whole.score.isfinite())
+        assert bool((best.stock.diff(dim=2) > 0).all())
+        for name in ("expected", "score", "target"):
+            assert torch.equal(getattr(best, name), getattr(whole, name).gather(2, best.stock)), name
 
 
 @given(seeds, st.integers(1, 6))
@@ -68,17 +95,26 @@ def test_the_mean_of_agents_expects_the_mean_of_what_they_expect(seed: int, agen
         torch.testing.assert_close(traders.rows(slice(row, row + 1)).mean().weights, traders.weights[row : row + 1])
 
 
-def decided(world: World, traders: Traders, expected: Tensor, cash_value: CashValue) -> tuple[Tensor, Decision]:
+def candidates_of(expected: Tensor, target: Tensor, score: Tensor | None = None) -> Candidates:
+    """Candidates with (L,) sale targets; stocks are ranked by what is expected of them if not by another score."""
+    score = expected if score is None else torch.where(expected.isfinite(), score, -torch.inf)
+    return Candidates(expected, score, target.to(expected.dtype)[:, None].expand(expected.shape))
+
+
+def decided(
+    world: World, traders: Traders, expected: Tensor, cash_value: CashValue, score: Tensor | None = None
+) -> tuple[Tensor, Decision]:
     """The action and decision of the accounts of an environment; what is held may not be ordered."""
     env = world.env
     expected = torch.where(env.candidates(), expected, -torch.inf)
+    rows = traders.rows(torch.arange(traders.count).repeat_interleave(len(expected) // traders.count))
+    candidates = candidates_of(expected, rows.target_percent, score)
     best = expected.clamp(min=0).max(1).values.double()
     accounts = accounts_of(env.positions().features, env.account(), best, env.rules)
-    rows = traders.rows(torch.arange(traders.count).repeat_interleave(len(expected) // traders.count))
-    choice = daily_orders(rows, cash_value, expected, accounts, torch.zeros_like(accounts.cash), env.orders_per_day)
-    ranked = expected.sort(1, descending=True).values[:, : env.orders_per_day]
-    torch.testing.assert_close(choice.decision.best, ranked.double())
-    return choice.action(world.stocks), choice.decision
+    choice = daily_orders(rows, cash_value, candidates, accounts, torch.zeros_like(accounts.cash), env.orders_per_day)
+    ranked = expected.gather(1, candidates.score.argsort(dim=1, descending=True, stable=True))
+    torch.testing.assert_close(choice.decision.best, ranked[:, : env.orders_per_day].double())
+    return choice.action(candidates.target), choice.decision
 
 
 @given(seeds, st.integers(1, 4), st.sampled_from((1.0, 4.0, 9.0)), st.sampled_from((0.0, 50.0)))
@@ -93,9 +129,12 @@ def test_the_account_fills_what_was_decided(seed: int, orders: int, stake: float
     env.reset(world.starts(6, seed))
     ordered = 0
     for step in range(rules.trading_days):
-        expected = torch.randn(6, world.stocks, generator=generator)
-        action, decision = decided(world, traders, expected, cash_value)
+        expected, score = torch.randn(2, 6, world.stocks, generator=generator)
+        action, decision = decided(world, traders, expected, cash_value, score)
         value = decision.size * rules.largest_order * rules.initial_capital
+        # An account places orders one after the other, without those that are none.
+        places = (value > 0).to(torch.int8).argsort(dim=1, descending=True, stable=True)
+        value = value.gather(1, places)
         cash, is_candidate = env.cash.clone(), env.candidates()
         env.step(action)
         rows = slice(step * env.orders_per_day, (step + 1) * env.orders_per_day)
@@ -105,9 +144,9 @@ def test_the_account_fills_what_was_decided(seed: int, orders: int, stake: float
         torch.testing.assert_close(
             decision.after.cash * rules.initial_capital, left, rtol=1e-5, atol=1e-6 * rules.initial_capital
         )
-        rank = torch.where(is_candidate, expected, -torch.inf).argsort(dim=1, descending=True, stable=True)
+        rank = torch.where(is_candidate, score, -torch.inf).argsort(dim=1, descending=True, stable=True)
         filled = ledger.value[rows].T > 0
-        assert torch.equal(ledger.stock[rows].T[filled], rank[:, : env.orders_per_day][filled])
+        assert torch.equal(ledger.stock[rows].T[filled], rank.gather(1, places)[filled])
         target = traders.target_percent.repeat_interleave(3)[:, None].expand(filled.shape)
         torch.testing.assert_close(ledger.target_percent[rows].T[filled], target[filled], rtol=1e-6, atol=0)
         ordered += int(filled.sum())
@@ -138,9 +177,10 @@ def test_the_smallest_order_is_not_lost_to_the_trace_of_its_rank() -> None:
     cash = torch.tensor([(1 + least) * rules.largest_order + 1e-12], dtype=torch.float64)
     accounts = Accounts(cash, torch.zeros(1, BUCKETS).double(), torch.ones(1).double(), torch.ones(1).double())
     expected = torch.tensor([[4.0, -torch.inf, 5.0, -1.0]])
-    choice = daily_orders(traders_of(1), CashValue.zero(rules), expected, accounts, torch.zeros(1).double(), 2)
+    candidates, traders = candidates_of(expected, torch.full((1,), 20.0)), traders_of(1)
+    choice = daily_orders(traders, CashValue.zero(rules), candidates, accounts, torch.zeros(1).double(), 2)
     assert choice.decision.size.tolist() == [pytest.approx([1.0, least])]
-    assert choice.action(4)[0, :, 0].tolist() == [MIN_COEFFICIENT, 0.0, MAX_COEFFICIENT, 0.0]
+    assert choice.action(candidates.target)[0, :, 0].tolist() == [MIN_COEFFICIENT, 0.0, MAX_COEFFICIENT, 0.0]
 
 
 def test_agents_do_not_see_one_another() -> None:
@@ -152,11 +192,12 @@ def test_agents_do_not_see_one_another() -> None:
     accounts = accounts_of(world.env.positions().features, world.env.account(), expected.max(1).values.double(), rules)
     for agent in range(3):
         lanes = slice(2 * agent, 2 * agent + 2)
-        candidates = torch.where(world.env.candidates(), expected, -torch.inf)[lanes]
-        best = candidates.clamp(min=0).max(1).values.double()
+        known = torch.where(world.env.candidates(), expected, -torch.inf)[lanes]
+        best = known.clamp(min=0).max(1).values.double()
         own = replace(
             type(accounts)(**{name: value[lanes] for name, value in vars(accounts).items()}), opportunity=best
         )
         rows = traders.rows(torch.tensor([agent, agent]))
-        alone = daily_orders(rows, cash_value, candidates, own, torch.zeros(2).double(), 1).action(world.stocks)
-        assert torch.equal(alone, together[lanes])
+        candidates = candidates_of(known, rows.target_percent)
+        alone = daily_orders(rows, cash_value, candidates, own, torch.zeros(2).double(), 1)
+        assert torch.equal(alone.action(candidates.target), together[lanes])

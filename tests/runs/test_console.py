@@ -24,7 +24,6 @@ RECORD: dict[str, Any] = {
     "generations": 25,
     "replay": {"size": 8120, "capacity": 50_000},
     "seconds": {
-        "fit": 0.4,
         "evaluate": 20.12,
         "train": None,
         "evolve": 0.1,
@@ -66,7 +65,7 @@ def test_status_block_says_everything() -> None:
         "Generation 3 of 25",
         "8,120 / 50,000 transitions",
         "46.2 s, average 1 min 40 s, left 2 h 06 min, then judging",
-        "fit 0.4 s, evaluate 20.1 s, evolve 0.1 s, train -",
+        "(evaluate 20.1 s, evolve 0.1 s, train -",
         "checkpoint 1.0 s, other 19.6 s)",
         "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
         "100.0 an episode (1,600 in 16 episodes): 900 wins, 700 losses, win rate 56.25 %",
@@ -84,14 +83,15 @@ def test_status_block_says_everything() -> None:
 NETWORKS: dict[str, Any] = {
     **RECORD,
     "replay": {"size": 6960, "capacity": 50_000, "training_starts": 10_000},
+    "validation": {"champion": 2.25, "closed_form": 1.75},
     "learning": {
         **RECORD["learning"],
         "explained_by_ridge": 0.018,
         "explained_by_both": 0.0574,
-        "network_weight": 1.586,
-        "ridge_weight": 0.25,
-        "actors_kept": 0.3125,
         "noise_scale": 0.1,
+        "departed": 0.3125,
+        "added": 0.524,
+        "added_error": 0.108,
         "best_elites": 2,
         "best_children": 5,
     },
@@ -101,7 +101,8 @@ TRAINED: dict[str, Any] = {
     "replay": {"size": 15_680, "capacity": 50_000, "training_starts": 10_000},
     "learning": {
         **NETWORKS["learning"],
-        "critic_loss": 9.43786,
+        "reward_loss": 9.43786,
+        "temporal_loss": 0.5117,
         "actor_loss": -0.00321,
         "critic_gradient_norm": 0.3117,
         "actor_gradient_norm": 0.05,
@@ -115,9 +116,12 @@ def test_status_block_tells_what_networks_do() -> None:
     for expected in (
         "Replay      15,680 / 50,000, ready\n",
         "5 founders left; the fittest agent was an elite in 2, a child in 5 of the generations so far\n",
-        "Networks    critic loss 9.438 (gradient norm 0.31), actor loss -0.003 (gradient norm 0.05);",
+        "Validation  champion +2.25 %, closed form +1.75 %, mean of single episodes; p = 0.031",
+        "Networks    losses: reward 9.438, temporal 0.512, actor -0.003; gradient norms of critics and actors 0.31 and "
+        "0.05;",
         "explained out of fold by elites: ridge 1.80 %, with networks 5.74 %;",
-        "weights: network 1.59, ridge 0.25; actor kept in 31 % of agents; exploration noise 0.10\n",
+        "; 31 % of the elites' orders differ from their closed forms' and added +0.52 % (standard error 0.11) an ",
+        " an episode; exploration noise 0.10\n",
     ):
         assert expected in block
     skipped = {**TRAINED, "learning": {**TRAINED["learning"], "skipped_updates": 12.0}}
@@ -127,7 +131,7 @@ def test_status_block_tells_what_networks_do() -> None:
 def test_status_block_says_that_the_buffer_is_not_ready() -> None:
     block = status_block(NETWORKS, "", RULES)
     assert "Replay      Buffer not ready: 6,960 / 10,000\n" in block and "Networks    not trained yet;" in block
-    assert "actor loss" not in block
+    assert "losses: " not in block
 
 
 def test_status_block_shows_a_dash_for_what_is_not_known() -> None:

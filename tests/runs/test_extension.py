@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from main import main
+from models.population import NETWORK_STATE
 from tests.tiny_run import TINY, frame, parameters, records, unjudged
 from tests.tiny_run import run as train
 from training.erl_trainer import ERLTrainer
@@ -57,7 +58,7 @@ def test_a_run_goes_on_with_later_days(folder: Path) -> None:
     cash_value = torch.tensor(inherited.cash_value, dtype=torch.float64)
     assert torch.equal(cash_value, before.state["champion"]["cash_value"]["weights"])
     own = {tuple(row) for row in after.state["population"]["genes"].tolist()}
-    elites = [tuple(inherited.genes[row]) for row in after.state["progress"]["elites"]]
+    elites = [tuple(inherited.genes[row]) for row in after.state["population"]["elites"]]
     assert elites and own >= set(elites), "the fittest of those who were inherited stay as they are"
 
 
@@ -80,46 +81,45 @@ def begin(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, *flags: str)
     return met[0]
 
 
-REWARD = {
-    f"networks.{network}.{place}"
-    for network, first in (("critic", 0), ("critic_target", 0), ("critic_optimizer", 0), ("critic_optimizer", 12))
-    for place in range(first, first + 6)
-}
-"""Tensors of what orders earn, and their moments."""
-
-
 def test_it_begins_with_the_networks_of_the_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks, targets, moments, what they look at, and how far they have come; the champion plays by them.
 
-    What orders earn is learned anew: the days out of each fold are others than before.
+    What orders earn and which are chosen is learned anew: the days out of each fold are others than before.
     """
     trainer = begin(folder, monkeypatch, "networks")
     parent = load_latest(folder / "runs" / "one" / "checkpoints")
     assert parent is not None and trainer.generation == 0
-    assert trainer.updates == parent.state["progress"]["updates"] > 0
+    population, earlier = trainer.population, parent.state["population"]
+    assert population.updates == earlier["updates"] > 0
     # Agents of both runs count in the p-values.
-    assert trainer.trials == parent.state["progress"]["examined"] > len(trainer.genes)
-    (own, own_rest), (expected, rest) = flatten(trainer.population.state_dict()), flatten(without_genes(parent.state))
+    assert population.trials == earlier["examined"] > len(population)
+    (own, own_rest), (expected, rest) = flatten(networks_of(population.state_dict())), flatten(networks_of(earlier))
     assert own.keys() == expected.keys() and json.dumps(own_rest) == json.dumps(rest)
-    for name in expected.keys() - REWARD:
+    by_fold = {name for name in own if name.endswith((".reward", ".choice", ".slope"))}
+    assert len(by_fold) == 4 * 3, "networks, targets and both moments"
+    for name in own.keys() - by_fold:
         assert expected[name].dtype == own[name].dtype and torch.equal(expected[name], own[name]), name
-    for part in ("critic_target.11", "critic_optimizer.6", "critic_optimizer.24", "actor.0"):
-        assert bool(expected[f"networks.{part}"].any()), part
-    for part in ("critic.4", "critic_target.5", "critic_optimizer.0", "critic_optimizer.12"):
-        assert bool(expected[f"networks.{part}"].any()) and not own[f"networks.{part}"].any(), part
-    rows = trainer.elites
+        assert bool(expected[name].any()), name
+    for name in by_fold:
+        assert bool(expected[name].any()) and not torch.equal(expected[name], own[name]), name
+        is_drawn = name.endswith(("critic.reward", "critic_target.reward"))
+        assert bool(own[name].any()) == is_drawn, "moments and last layers are zero"
+    assert population.networks is not None
+    for critic in (population.networks.critic, population.networks.critic_target):
+        assert not any(bool(part.any()) for part in critic.reward.parts[4:])
     for name, value in trainer.champion.state_dict()["networks"].items():
-        assert torch.equal(value, own[f"networks.{name}"][rows]), name
+        assert torch.equal(value, own[f"networks.{name}"][population.elites]), name
 
 
-def without_genes(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in state["population"].items() if name != "genes"}
+def networks_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a population's state that belongs to networks."""
+    return {name: state[name] for name in NETWORK_STATE}
 
 
 def test_closed_forms_inherit_no_networks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither where the new run has none, nor where the old one had none: then they are drawn."""
-    trainer = begin(folder, monkeypatch, "closed", "--learning.gradient-steps", "0")
-    assert trainer.population.networks is None and trainer.updates == 0
+    trainer = begin(folder, monkeypatch, "closed", "--agent", "closed-form")
+    assert trainer.population.networks is None and trainer.population.updates == 0
     (folder / "closed.toml").write_text(TINY.replace("gradient_steps = 2", "gradient_steps = 0"))
     with unjudged():
         assert train(folder / "closed.toml", "--run", "plain", "--data", str(folder / "data.parquet")) == 0
@@ -129,7 +129,7 @@ def test_closed_forms_inherit_no_networks(folder: Path, monkeypatch: pytest.Monk
     assert found is not None and found.networks == "" and found.updates == 0
     assert not (folder / "runs" / "opened" / INHERITED_NETWORKS).exists()
     after = load_latest(folder / "runs" / "opened" / "checkpoints")
-    assert after is not None and after.state["progress"]["updates"] > 0
+    assert after is not None and after.state["population"]["updates"] > 0
 
 
 def cut_at_once(run: Path) -> None:

@@ -26,6 +26,7 @@ from tests.market_cases import FloatArray, random_panel
 from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
 from tests.tiny_run import TINY, frame, parameters, records, unjudged
 from tests.tiny_run import run as train
+from training.evaluation.baselines import BEST_AGENT, CLOSED_FORM
 from training.run.saved import open_saved_run
 from utils.errors import ConfigError, DataError
 from utils.runs.checkpoint import load_latest
@@ -164,13 +165,17 @@ def test_a_run_opens_as_it_was_saved(folder: Path) -> None:
     saved = open_saved_run(folder / "runs")
     checkpoint = load_latest(folder / "runs" / "one" / "checkpoints")
     assert checkpoint is not None and saved.generation == checkpoint.generation == 2
-    for part, values in saved.champion.state_dict().items():
-        for name, value in values.items():
-            stored = checkpoint.state["champion"][part][name]
-            assert torch.equal(value, stored) if isinstance(value, torch.Tensor) else value == stored, (part, name)
-    progress, genes = checkpoint.state["progress"], checkpoint.state["population"]["genes"]
-    torch.testing.assert_close(saved.champion.traders.value_weight[0], genes[progress["elites"], VALUE_WEIGHT].mean())
-    assert saved.champion.networks is not None
+    for which in ("champion", "best_agent"):
+        for part, values in getattr(saved, which).state_dict().items():
+            for name, value in values.items():
+                stored = checkpoint.state[which][part][name]
+                assert torch.equal(value, stored) if isinstance(value, torch.Tensor) else value == stored, (part, name)
+    elites, genes = (checkpoint.state["population"][name] for name in ("elites", "genes"))
+    torch.testing.assert_close(saved.champion.traders.value_weight[0], genes[elites, VALUE_WEIGHT].mean())
+    assert saved.best_agent.traders.value_weight.item() == genes[elites[0], VALUE_WEIGHT]
+    assert saved.champion.networks is not None and saved.best_agent.networks is not None
+    assert saved.beside.keys() == {BEST_AGENT, CLOSED_FORM} and saved.beside[CLOSED_FORM].networks is None
+    assert dataclasses.replace(saved, champion=saved.beside[CLOSED_FORM]).beside == {}
     assert [saved.market.tickers[column] for column in saved.market.investable_columns] == ["T1", "T3", "T4", "T5"]
     assert saved.planted_scores is None and len(saved.market.dates) == 300
 

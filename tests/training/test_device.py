@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from environment.ledger import EpisodeSummary
 from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
 from models.cash_value import CashValue, improve
 from models.ddpg_agent import DDPGAgent
 from models.replay_buffer import ReplayBuffer
@@ -26,6 +27,7 @@ from models.trader import Forecasts, Traders
 from tests.small_market import TINY_RULES
 from tests.tiny import (
     FIRST_DAY,
+    TINY_EVOLUTION,
     World,
     learnable_market,
     random_world,
@@ -94,7 +96,7 @@ def decided_by(world: World, device: str) -> tuple[Traders, Forecasts, CashValue
     weights = torch.rand(len(nothing.weights), generator=seeded(3), dtype=torch.float64).to(device)
     numbers = (torch.zeros(AGENTS, 1), 10 + 20 * target, value_weight, torch.ones_like(target))
     traders = Traders(*(number.to(device) for number in numbers))
-    forecasts = Forecasts.of(expected.to(device), world.env.bars.tradable.to(device))
+    forecasts = Forecasts.of(expected.to(device), world.env.bars.tradable.to(device), traders.target_percent)
     return traders, forecasts, nothing.with_values(weights, nothing.opportunity_knots)
 
 
@@ -102,7 +104,7 @@ def rolled_out(world: World, device: str = "cpu", safe_point: Callable[[], None]
     """A rollout with exploration and records."""
     exploration_threshold = torch.rand(AGENTS, 1, generator=seeded(4), dtype=torch.float64).to(device)
     return roll_out(
-        world.env,
+        world.trading,
         *decided_by(world, device),
         world.starts(4).to(device),
         exploration_threshold=exploration_threshold,
@@ -186,12 +188,15 @@ def test_generations_run_on_cuda() -> None:
     """What was learned there plays on a CPU."""
     market = learnable_market(1)
     trainer = tiny_trainer(market)
-    env: Any = Portfolio.on(market, TINY_RULES, "cuda")
-    there = type(trainer)(market, env, trainer.learning, trainer.evolution, trainer.evaluation, seed=0, log=trainer.log)
+    env = TradingEnvironment.on(market, TINY_RULES, "cuda")
+    there = type(trainer)(market, env, trainer.learning, TINY_EVOLUTION, trainer.evaluation, seed=0, log=trainer.log)
     records = list(there.run(2))
-    assert there.cash_value.weights.device.type == "cuda" and there.replay.data["after_cash"].device.type == "cuda"
+    assert (
+        there.population.cash_value.weights.device.type == "cuda"
+        and there.replay.data["after_cash"].device.type == "cuda"
+    )
     ours = trainer.evaluate_population()
     assert records[0]["fitness"]["mean"] == pytest.approx(float(ours.fitness.mean()), rel=1e-3)
     trainer.load_state_dict(there.state_dict())
     assert trainer.champion.device.type == "cpu"
-    assert trainer.validate_best_agent()["champion"] == pytest.approx(there.champion_score, rel=1e-3)
+    assert trainer.validate_best_agent()["champion"] == pytest.approx(records[-1]["validation"]["champion"], rel=1e-3)

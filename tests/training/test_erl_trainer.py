@@ -19,13 +19,13 @@ from data.market import Market
 from data.splits import Span
 from data.synthetic.built_in import built_in_market
 from models.genome import GENES
+from models.population import elite_count
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer, transitions_of
 from training import erl_trainer, rollout_worker
 from training.erl_trainer import PHASES, ERLTrainer
-from training.evolution import elite_count
-from training.forecasts.ridge import traders_of
 from training.rollout import Rollout, roll_out
+from training.rollout_worker import RolloutWorker
 from utils.config.trader import (
     DataConfig,
     EnvironmentConfig,
@@ -88,11 +88,12 @@ def test_elites_are_played_by_forecasts_that_hold(market: Market) -> None:
     trainer = tiny_trainer(market)
     list(trainer.run(2))
     starts = torch.tensor([market.splits.train.first])
-    inputs = trainer.rollout_inputs(starts, torch.zeros(len(trainer.genes), 0))
-    assert inputs.known is not None and inputs.known.agents == trainer.elites
-    for rows in (slice(0, len(trainer.genes)), slice(trainer.elites[0], trainer.elites[0] + 1), slice(1, 3)):
+    inputs = trainer.rollout_inputs(starts, torch.zeros(len(trainer.population), 0))
+    first, worker = trainer.population.elites[0], RolloutWorker(trainer.days, trainer.eval_env, market.splits.train)
+    assert inputs.known is not None and inputs.known.agents == trainer.population.elites
+    for rows in (slice(0, len(trainer.population)), slice(first, first + 1), slice(1, 3)):
         own = inputs.rows(rows)
-        found, anew = (trainer.worker._forecasts(some, some.networks) for some in (own, replace(own, known=None)))
+        found, anew = (worker._forecasts(some, some.agents) for some in (own, replace(own, known=None)))
         for one, other in zip(found, anew, strict=True):
             for name, part in vars(other).items():
                 assert torch.equal(getattr(one, name), part), name
@@ -102,14 +103,16 @@ def test_what_is_restored_plays_the_same(market: Market) -> None:
     trainer, other = tiny_trainer(market), tiny_trainer(market, seed=5)
     list(trainer.run(2))
     other.load_state_dict(trainer.state_dict())
-    assert torch.equal(other.genes, trainer.genes) and other.generation == 2
-    assert other.cash_value.weights.equal(trainer.cash_value.weights) and bool(trainer.cash_value.weights.any())
+    ours, theirs = other.population, trainer.population
+    assert torch.equal(ours.genes, theirs.genes) and other.generation == 2
+    assert ours.cash_value.weights.equal(theirs.cash_value.weights) and bool(theirs.cash_value.weights.any())
     assert other.replay.size == trainer.replay.size > 0 and other.replay.next_row == trainer.replay.next_row
-    assert other.elites == trainer.elites and other.founders == trainer.founders
-    assert (other.days.fit(other.genes).weights == trainer.days.fit(trainer.genes).weights).all()
-    found, expected = (one.champion.forecasts(market).expected for one in (other, trainer))
-    assert torch.equal(found, expected)
-    assert other.validate_best_agent() == {"champion": trainer.champion_score}
+    assert ours.elites == theirs.elites and ours.founders == theirs.founders
+    assert torch.equal(ours.ridge.weights, theirs.ridge.weights)
+    for name in ("champion", "best_agent"):
+        found, expected = (getattr(one, name).forecasts(market) for one in (other, trainer))
+        assert torch.equal(found.expected, expected.expected) and torch.equal(found.score, expected.score)
+    assert other.validate_best_agent() == trainer.validate_best_agent()
 
 
 def test_the_record_counts_where_the_fittest_agents_came_from(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +121,7 @@ def test_the_record_counts_where_the_fittest_agents_came_from(market: Market, mo
     evaluate = trainer.evaluate_population
 
     def noted() -> Any:
-        before.append(trainer.elites)
+        before.append(trainer.population.elites)
         played = evaluate()
         found.append("elites" if int(played.fitness.argmax()) in before[-1] else "children")
         return played
@@ -129,8 +132,9 @@ def test_the_record_counts_where_the_fittest_agents_came_from(market: Market, mo
         counts = {kind: record["learning"][f"best_{kind}"] for kind in ("elites", "children")}
         assert counts == {kind: found[1:generation].count(kind) for kind in counts}
         assert record["replay"]["training_starts"] == trainer.replay.training_starts
-    assert trainer.fittest["founders"] == 1 and sum(trainer.fittest.values()) == 6
-    closed = tiny_trainer(market, learning=replace(TINY_LEARNING, gradient_steps=0)).run_generation()
+    fittest = trainer.population.fittest
+    assert fittest["founders"] == 1 and sum(fittest.values()) == 6
+    closed = tiny_trainer(market, learning=replace(TINY_LEARNING, agent="closed-form")).run_generation()
     assert set(closed["replay"]) == {"size", "capacity"} and not any("best_" in name for name in closed["learning"])
 
 
@@ -150,10 +154,10 @@ def test_a_record_holds_finite_numbers(market: Market, orders: int) -> None:
         assert record["generation"] == generation == trainer.generation
         assert all(math.isfinite(number) for number in numbers(record))
         assert json.loads(json.dumps(record)) == record
-        assert record["validation"]["champion"] == trainer.champion_score
+        assert record["validation"] == trainer.validate_best_agent() and len(record["validation"]) == 2
         assert record["trading"]["trades"] > 0 and record["replay"]["size"] == trainer.replay.size
         assert set(PHASES) - {"checkpoint"} <= record["seconds"].keys()
-        assert 1 <= record["learning"]["founders"] <= len(trainer.genes)
+        assert 1 <= record["learning"]["founders"] <= len(trainer.population)
     assert [*trainer.run(2)] == [], "the run has ended"
 
 
@@ -183,17 +187,24 @@ def test_generations_keep_what_they_promise(market: Market, monkeypatch: pytest.
     """Elites' genes stay, the champion is the mean of the last elites, descent goes back to the founders."""
     monkeypatch.setattr("models.ddpg_agent.SIGNIFICANCE_LEVEL", 1.0)
     trainer = tiny_trainer(market, evolution=EvolutionConfig(population_size=8))
-    count = elite_count(trainer.evolution)
+    population, count = trainer.population, elite_count(trainer.population.evolution)
     for _ in range(3):
-        before, founders = trainer.genes.clone(), list(trainer.founders)
+        before, founders = population.genes.clone(), list(population.founders)
         trainer.run_generation()
-        assert trainer.genes.shape == (8, len(GENES)) and len(trainer.elites) == count == len(set(trainer.elites))
-        assert torch.equal(trainer.genes[trainer.elites], before[trainer.elites])
-        assert [trainer.founders[row] for row in trainer.elites] == [founders[row] for row in trainer.elites]
-        assert set(trainer.founders) <= set(founders)
-        weights = trainer.days.fit(trainer.genes).weights[trainer.elites]
+        elites = population.elites
+        assert population.genes.shape == (8, len(GENES)) and len(elites) == count == len(set(elites))
+        assert torch.equal(population.genes[elites], before[elites])
+        assert [population.founders[row] for row in elites] == [founders[row] for row in elites]
+        assert set(population.founders) <= set(founders)
+        weights = trainer.days.fit(population.genes).weights[elites]
         torch.testing.assert_close(trainer.champion.traders.weights[0], weights.mean(0))
-        assert trainer.champion.cash_value is trainer.cash_value and trainer.champion.rules == TINY_RULES
+        assert trainer.champion.cash_value is population.cash_value and trainer.champion.rules == TINY_RULES
+        best, first = trainer.best_agent, population[elites[0]]
+        assert best.networks is not None and first.networks is not None and best.evidence == trainer.champion.evidence
+        assert torch.equal(best.traders.weights, first.traders.weights)
+        for name, part in first.networks.tensors.items():
+            own = best.networks.tensors[name]
+            assert torch.equal(own, part) and own.data_ptr() != part.data_ptr(), name
 
 
 def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +212,7 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
     played: list[tuple[Any, list[int], Any]] = []
 
     def spying(*args: Any, **given: Any) -> Rollout:
-        played.append((given.get("label"), args[4].tolist(), given.get("exploration_threshold")))
+        played.append((given.get("label", "evaluate"), args[4].tolist(), given.get("exploration_threshold")))
         return roll_out(*args, **given)
 
     for module in (erl_trainer, rollout_worker):
@@ -211,15 +222,17 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
     for label, starts, exploration_threshold in played:
         span: Span = splits.validation if label == "validate" else splits.train
         assert all(span.first <= start and start + steps <= span.last for start in starts)
-        if label != "validate":
+        if label == "evaluate":
             assert len(starts) == TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
             assert exploration_threshold.shape == (4, TINY_EVALUATION.exploration_windows) and bool(
                 (exploration_threshold >= 0).all()
             )
         else:
-            assert starts == trainer.validation_starts.tolist() and exploration_threshold is None
-    assert [label == "validate" for label, *_ in played] == [False, True] * 2
-    assert played[0][1] != played[2][1], "windows are drawn anew"
+            assert exploration_threshold is None and len(starts) == len(set(starts))
+    # With their networks and as closed forms, of whom each is played on the same windows.
+    assert [label for label, *_ in played] == ["evaluate", "evaluate", "validate", "validate"] * 2
+    assert played[0][1] == played[1][1] != played[4][1] == played[5][1], "windows are drawn anew"
+    assert played[2][1] == played[3][1] == played[6][1] == played[7][1]
 
 
 def test_the_replay_is_what_the_fittest_lived_through(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,14 +248,14 @@ def test_the_replay_is_what_the_fittest_lived_through(market: Market, monkeypatc
         market, learning=LearningConfig(replay_capacity=100_000), evolution=EvolutionConfig(population_size=8)
     )
     windows = TINY_EVALUATION.fitness_windows + TINY_EVALUATION.exploration_windows
-    count = (TINY_RULES.trading_days - 1) * windows * elite_count(trainer.evolution)
+    count = (TINY_RULES.trading_days - 1) * windows * elite_count(trainer.population.evolution)
     for generation in range(2):
         played = trainer.evaluate_population()
         trainer.evolve_population(played.fitness)
         assert trainer.replay.size == (generation + 1) * count
-        for name, value in transitions_of(rollouts[-1], torch.tensor(trainer.elites)).items():
+        for name, value in transitions_of(rollouts[-1], torch.tensor(trainer.population.elites)).items():
             assert torch.equal(trainer.replay.data[name][generation * count : (generation + 1) * count], value), name
-        trainer.train_population(played)
+        trainer.train_population()
 
 
 def test_no_exploration_and_no_waiting_can_be_asked_for(market: Market) -> None:
@@ -252,7 +265,7 @@ def test_no_exploration_and_no_waiting_can_be_asked_for(market: Market) -> None:
         evaluation=replace(TINY_EVALUATION, exploration_windows=0),
     )
     list(trainer.run(2))
-    assert not trainer.cash_value.weights.any()
+    assert not trainer.population.cash_value.weights.any()
 
 
 def test_it_may_stop_between_any_two_steps(market: Market) -> None:
@@ -292,10 +305,8 @@ def test_prices_after_training_change_no_agent(market: Market) -> None:
     later = data[market.splits.train.last + 1 :, :, :4]
     later *= torch.linspace(1, 3, len(later)).numpy()[:, None, None]
     one, two = (tiny_trainer(prices) for prices in (market, replace(market, data_array=data)))
-    for trainer in (one, two):
-        list(trainer.run(2))
-    assert one.champion_score != two.champion_score
-    two.champion_score = one.champion_score
+    before, after = ([record["validation"] for record in trainer.run(2)] for trainer in (one, two))
+    assert before != after
     assert_equal(one, two)
 
 
@@ -313,7 +324,7 @@ def test_the_value_of_waiting_foretells_what_is_earned() -> None:
         market,
         rules=rules,
         evolution=EvolutionConfig(population_size=8),
-        learning=LearningConfig(replay_capacity=20_000, gradient_steps=0),
+        learning=LearningConfig(agent="closed-form", replay_capacity=20_000),
         evaluation=EvaluationConfig(fitness_windows=24, exploration_windows=8, validation_windows=4),
     )
     records = [record["learning"] for record in trainer.run(5)]
@@ -322,16 +333,14 @@ def test_the_value_of_waiting_foretells_what_is_earned() -> None:
         sum(record[name] for record in records[2:]) / 3 for name in ("initial_value", "elite_profit_percent")
     )
     assert value == pytest.approx(profit, rel=0.35) and profit > 3.0
-    traders = traders_of(trainer.genes, trainer.days.fit(trainer.genes).weights, "cpu")
-    traders = replace(traders, value_weight=torch.ones_like(traders.value_weight))
-    forecasts, nothing = (
-        trainer.days.forecasts(trainer.days.fit(trainer.genes).by_fold),
-        replace(trainer.cash_value, weights=torch.zeros_like(trainer.cash_value.weights)),
-    )
+    population = trainer.population
+    traders = replace(population.traders, value_weight=torch.ones(len(population), dtype=torch.float64))
+    forecasts, _ = trainer.days.forecasts(population.ridge.by_fold, population.start)
+    nothing = replace(population.cash_value, weights=torch.zeros_like(population.cash_value.weights))
     starts = torch.arange(market.splits.train.first, market.splits.train.last - rules.episode_steps, 20)
     patient, hasty = (
-        float(roll_out(trainer.eval_env.account, traders, forecasts, cash_value, starts).profit_percent.mean())
-        for cash_value in (trainer.cash_value, nothing)
+        float(roll_out(trainer.eval_env, traders, forecasts, cash_value, starts).profit_percent.mean())
+        for cash_value in (population.cash_value, nothing)
     )
     assert patient > 1.05 * hasty
 
@@ -346,6 +355,7 @@ def test_what_training_days_take_is_free_once_training_has_ended() -> None:
     trainer = tiny_trainer()
     (_,) = trainer.run(1)
     held = [weakref.ref(trainer.days.samples.x.own), weakref.ref(trainer.days.relative.results)]
-    trainer.end_training()
+    results = trainer.end_training()
     gc.collect()
+    assert results.shape[1] == len(trainer.market.dates)
     assert [own() for own in held] == [None, None]

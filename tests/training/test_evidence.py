@@ -21,10 +21,10 @@ from models.round_robin import RoundRobinPolicy
 from models.trader import Traders
 from tests.tiny import SURE, random_world, tiny_agent, tiny_rules
 from training.evaluation.play import EvaluationSetup, play_agent
-from training.forecasts.ridge import TrainingDays
+from training.forecasts.ridge import SkillTest, TrainingDays
 from training.run.trainer import build_trainer
 from utils.config.trader import EnvironmentConfig
-from utils.spaces import MAX_TARGET_PERCENT, MIN_COEFFICIENT
+from utils.spaces import MAX_TARGET_PERCENT, MIN_COEFFICIENT, TARGET_PERCENTS
 
 NONE = Evidence(selection=0.4, timing=1.0)
 CPU = torch.device("cpu")
@@ -56,7 +56,7 @@ def test_evidence_by_hand() -> None:
     config = study_config(["--synthetic.kind", "momentum", "--synthetic.days", "1200", "--synthetic.stocks", "5"])
     market, _ = training_market(config)
     days = TrainingDays.of(market, Portfolio.on(market, config.env))
-    samples = days.samples
+    samples, nothing = days.samples, torch.tensor([TARGET_PERCENTS[0]])
     inputs, span = samples.x.inputs, samples.train
     noise = 0.5 * np.random.default_rng(0).standard_normal(samples.results[2].shape)
     days_of_training = slice(span.first, span.last + 1)
@@ -73,7 +73,9 @@ def test_evidence_by_hand() -> None:
     weights[:, 0] = 1.0
 
     def found() -> Evidence:
-        return knowing.evidence(knowing.out_of_fold(weights[None]), 2)
+        test = SkillTest(knowing.samples, target=2)
+        knowing.forecasts(weights[None], nothing, most=1, seen=test)
+        return test.evidence()
 
     assert found() == Evidence(selection=1.0, timing=1.0)
     weights[:, 1] = 1.0

@@ -105,13 +105,13 @@ def lived_through(trained: ERLTrainer, generations: int) -> tuple[list[str], lis
         for record in trained.run(generations)
     ]
     tensors = [
-        trained.genes,
-        trained.cash_value.weights,
+        trained.population.genes,
+        trained.population.cash_value.weights,
         trained.champion.traders.weights,
         *trained.replay.data.values(),
-        *networks_of(trained).tensors().values(),
+        *networks_of(trained).tensors.values(),
     ]
-    return records, [tensor.numpy().tobytes() for tensor in tensors]
+    return records, [tensor.detach().numpy().tobytes() for tensor in tensors]
 
 
 @cache

@@ -14,9 +14,9 @@ from environment.orders import Orders
 from environment.portfolio import Portfolio
 from models.cash_value import CashValue, accounts_of
 from models.replay_buffer import transition_fields
-from models.trader import Forecasts, Traders, daily_orders
+from models.trader import Candidates, Forecasts, Traders, daily_orders
 from tests.tiny import FIRST_DAY, World, random_world, seeded, tiny_rules, transitions_of, trending_panel, world_of
-from training.rollout import play, roll_out
+from training.rollout import play, purchases, roll_out
 from utils.config.trader import EnvironmentConfig
 
 AGENTS = 3
@@ -35,8 +35,9 @@ def some_value(rules: EnvironmentConfig, seed: int = 0) -> CashValue:
 
 
 def forecasts_of(world: World, seed: int = 0, agents: int = AGENTS) -> Forecasts:
-    expected = torch.randn(agents, world.days, world.stocks, generator=seeded(seed))
-    return Forecasts.of(expected, world.env.bars.tradable)
+    """Stocks are ranked by scores that are other than what is expected of them, and each has a sale target."""
+    expected, score, target = torch.randn(3, agents, world.days, world.stocks, generator=seeded(seed))
+    return Forecasts.of(expected, world.env.bars.tradable, 20 + 3 * target, expected + score)
 
 
 def alone(
@@ -51,50 +52,62 @@ def alone(
     env, trader = world.env, traders().rows(slice(agent, agent + 1))
     env.reset(torch.tensor([start]))
     rows: dict[str, list[Tensor]] = {name: [] for name in transition_fields(env.orders_per_day)}
-    before, last = None, None
+    before = None
     for step in range(env.rules.episode_steps):
         if step >= env.rules.trading_days:
             env.step_orders(None)
             continue
         day = start + step
         state = accounts_of(env.positions().features, env.account(), forecasts.opportunity[agent, day][None], env.rules)
-        expected = torch.where(env.candidates(), forecasts.expected[agent, day], -torch.inf)
+        expected, score, target = (
+            getattr(forecasts, name)[agent, day][None] for name in ("expected", "score", "target")
+        )
+        candidates = Candidates(expected, torch.where(env.candidates(), score, -torch.inf), target)
         least = torch.tensor([exploration_threshold], dtype=torch.float64)
-        choice = daily_orders(trader, cash_value, expected, state, least, env.orders_per_day)
-        if before is not None and last is not None:
+        choice = daily_orders(trader, cash_value, candidates, state, least, env.orders_per_day)
+        if before is not None:
             for when, accounts in (("state", before.before), ("after", before.after), ("next", state)):
                 for name, value in vars(accounts).items():
                     rows[f"{when}_{name}"].append(value)
             parts = {"best": before.best, "action": before.size, "next_best": choice.decision.best}
-            parts |= {"day": torch.tensor([last]), "terminated": state.left == 0}
+            parts |= {"terminated": state.left == 0}
             for name, value in parts.items():
                 rows[name].append(value)
-        before, last = choice.decision, day
-        env.step(choice.action(world.stocks))
-    rows["reward"] = list(env.entry_credited_rewards()[: len(rows["day"])])
+        before = choice.decision
+        env.step(choice.action(target))
+    rows["reward"] = list(env.entry_credited_rewards()[: len(rows["action"])])
     return env.equity_curve[: env.steps + 1, 0].clone(), rows
 
 
 @given(st.integers(0, 2**16), st.integers(1, 3), st.sampled_from(("next_open", "same_close")), st.booleans())
 @settings(max_examples=10)
 def test_lanes_are_what_each_would_be_alone(seed: int, orders: int, fill: str, is_scarce: bool) -> None:
-    """Equity and transitions, with orders of one day filling the account or not."""
+    """Equity and transitions, with orders of one day filling the account or not.
+
+    Up to rounding: sums run over orders in another sequence where a candidate between two orders is not ordered.
+    """
     rules = tiny_rules(max_new_positions_per_day=orders, fill=fill, stake_percent=8.0 if is_scarce else 1.0)
     world = random_world(seed % 100, rules=rules)
     forecasts, cash_value, starts = forecasts_of(world, seed), some_value(rules, seed), world.starts(3, seed)
     exploration_threshold = 5 * torch.rand(AGENTS, 1, generator=seeded(seed), dtype=torch.float64)
     rollout = roll_out(
-        world.env, traders(), forecasts, cash_value, starts, exploration_threshold=exploration_threshold, records=True
+        world.trading,
+        traders(),
+        forecasts,
+        cash_value,
+        starts,
+        exploration_threshold=exploration_threshold,
+        records=True,
     )
     assert rollout.transitions.keys() == transition_fields(orders).keys()
     for agent in range(AGENTS):
         for window, start in enumerate(starts.tolist()):
             least = float(exploration_threshold[agent, 0]) if window == 2 else 0.0
             equity, rows = alone(world, forecasts, cash_value, agent, start, least)
-            torch.testing.assert_close(rollout.equity[:, agent, window], equity, rtol=0, atol=0)
+            torch.testing.assert_close(rollout.equity[:, agent, window], equity, rtol=1e-14, atol=0)
             for name, values in rows.items():
                 found = rollout.transitions[name][:, agent, window]
-                torch.testing.assert_close(found, torch.cat(values).to(found.dtype), rtol=0, atol=0, msg=name)
+                torch.testing.assert_close(found, torch.cat(values).to(found.dtype), rtol=1e-6, atol=1e-7, msg=name)
 
 
 @pytest.mark.parametrize(("orders", "threads"), [(1, 1), (3, 2)])
@@ -114,10 +127,11 @@ def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
     exploration_threshold = torch.rand(agents, 1, generator=seeded(3), dtype=torch.float64)
 
     def played(some: slice) -> dict[str, Tensor]:
-        parts = everyone.rows(some), Forecasts(forecasts.expected[some], forecasts.opportunity[some])
+        own = {name: part[some] for name, part in vars(forecasts).items() if part is not None}
         rollout = roll_out(
-            world.env,
-            *parts,
+            world.trading,
+            everyone.rows(some),
+            Forecasts(**own),
             cash_value,
             world.starts(5),
             exploration_threshold=exploration_threshold[some],
@@ -144,7 +158,7 @@ def test_agents_are_the_same_in_any_company(orders: int, threads: int) -> None:
 def test_fitness_is_the_mean_over_windows() -> None:
     world = random_world(3)
     cash_value, starts = some_value(world.env.rules), world.starts(4)
-    rollout = roll_out(world.env, traders(), forecasts_of(world), cash_value, starts)
+    rollout = roll_out(world.trading, traders(), forecasts_of(world), cash_value, starts)
     steps = world.env.rules.episode_steps
     assert rollout.equity.shape == (steps + 1, AGENTS, 4) and rollout.transitions == {}
     assert len(set(rollout.fitness.tolist())) == AGENTS
@@ -172,22 +186,56 @@ def test_windows_of_exploration_do_not_count() -> None:
     forecasts, cash_value, starts = forecasts_of(world), some_value(world.env.rules), world.starts(5)
     exploration_threshold = torch.tensor([[0.0, 1e9], [0.0, 1e9], [0.0, 0.0]], dtype=torch.float64)
     with_them = roll_out(
-        world.env, traders(), forecasts, cash_value, starts, exploration_threshold=exploration_threshold, records=True
+        world.trading,
+        traders(),
+        forecasts,
+        cash_value,
+        starts,
+        exploration_threshold=exploration_threshold,
+        records=True,
     )
     opened = with_them.summary.positions_opened.view(AGENTS, 5)
     assert opened[:2, 4].tolist() == [0, 0] and bool((opened[:, :4] > 0).all()) and int(opened[2, 4]) > 0
-    without = roll_out(world.env, traders(), forecasts, cash_value, starts[:3], records=True)
+    without = roll_out(world.trading, traders(), forecasts, cash_value, starts[:3], records=True)
     for name in ("fitness", "profit_percent", "initial_value"):
         torch.testing.assert_close(getattr(with_them, name), getattr(without, name), rtol=1e-12, atol=0)
     assert torch.equal(with_them.equity[:, :, :3], without.equity)
-    everything = roll_out(world.env, traders(), forecasts, cash_value, starts)
+    everything = roll_out(world.trading, traders(), forecasts, cash_value, starts)
     assert torch.equal(with_them.equity[:, :, 3], everything.equity[:, :, 3]), "no exploration_threshold, no change"
     assert with_them.transitions["after_cash"].shape == (world.env.rules.trading_days - 1, AGENTS, 5)
 
 
+def test_departures_are_counted_order_by_order() -> None:
+    """By hand, without the windows of exploration."""
+    world = random_world(4, rules=tiny_rules(max_new_positions_per_day=2, stake_percent=1.0))
+    cash_value, starts, nothing = some_value(world.env.rules), world.starts(4), torch.zeros(AGENTS, 1).double()
+    rollouts, books = [], []
+    for seed in (1, 2):
+        forecasts = forecasts_of(world, seed)
+        mixed = forecasts_of(world, 1)
+        forecasts.score[:, : world.days // 2] = mixed.score[:, : world.days // 2]
+        forecasts.expected[:, : world.days // 2] = mixed.expected[:, : world.days // 2]
+        arguments = world.trading, traders(), forecasts, cash_value, starts
+        rollouts.append(roll_out(*arguments, exploration_threshold=nothing))
+        stock, size, _ = (part.view(-1, 2, AGENTS, 4) for part in vars(purchases(world.env)).values())
+        books.append((stock.tolist(), size.tolist()))
+    for agent in range(AGENTS):
+        orders = departed = 0
+        for step in range(len(books[0][0])):
+            for place in range(2):
+                for window in range(3):
+                    bought = [(b[0][step][place][agent][window], b[1][step][place][agent][window]) for b in books]
+                    ordered = [own for own in bought if own[1] > 0]
+                    orders += bool(ordered)
+                    departed += bool(ordered) and (len(ordered) < 2 or ordered[0] != ordered[1])
+        assert 0 < departed < orders
+        assert float(rollouts[0].departed(rollouts[1])[agent]) == pytest.approx(departed / orders)
+        assert not rollouts[0].departed(rollouts[0]).any()
+
+
 def test_transitions_of_some_agents_are_theirs() -> None:
     world = random_world(2, rules=tiny_rules(max_new_positions_per_day=2))
-    arguments = world.env, traders(), forecasts_of(world), some_value(world.env.rules), world.starts(4)
+    arguments = world.trading, traders(), forecasts_of(world), some_value(world.env.rules), world.starts(4)
     rollout = roll_out(*arguments, records=True)
     chosen = torch.tensor([2, 0])
     rows, fields_of_rows = transitions_of(rollout, chosen), transition_fields(2)
@@ -207,7 +255,7 @@ def test_cash_comes_back_as_positions_close(fill: str, cost: float) -> None:
     """Between two decisions nothing but the proceeds of sales is added to the cash, in prices without gaps."""
     rules = tiny_rules(trading_days=12, fill=fill, cost_bps=cost, stake_percent=3.0, max_new_positions_per_day=2)
     world = world_of(trending_panel((0.03, 0.0, -0.02, 0.05), 60, noise=0.02), rules=rules)
-    rollout = roll_out(world.env, traders(), forecasts_of(world), some_value(rules), world.starts(2), records=True)
+    rollout = roll_out(world.trading, traders(), forecasts_of(world), some_value(rules), world.starts(2), records=True)
     steps = rules.trading_days - 1
     rows = {name: value.flatten(1, 2).double() for name, value in rollout.transitions.items()}
     ledger, capital = world.env.ledger(), rules.initial_capital
@@ -235,9 +283,9 @@ def test_an_order_that_finds_no_price_costs_nothing() -> None:
     rules = tiny_rules(stake_percent=5.0)
     world = world_of(panel, rules=rules)
     expected = torch.full((1, world.days, 2), 1.0)
-    forecasts = Forecasts.of(expected, world.env.bars.tradable)
+    forecasts = Forecasts.of(expected, world.env.bars.tradable, torch.tensor([20.0]))
     rollout = roll_out(
-        world.env, traders(agents=1), forecasts, CashValue.zero(rules), torch.tensor([FIRST_DAY]), records=True
+        world.trading, traders(agents=1), forecasts, CashValue.zero(rules), torch.tensor([FIRST_DAY]), records=True
     )
     rows = transitions_of(rollout, torch.tensor([0]))
     assert float(rows["after_cash"][0]) == pytest.approx(0.5, abs=0.01)
@@ -251,12 +299,13 @@ def test_all_agents_see_all_days_before_the_end_only() -> None:
     world = random_world(6)
     rules, start = world.env.rules, 14
     forecasts, cash_value = forecasts_of(world), some_value(world.env.rules)
-    rollout = roll_out(world.env, traders(), forecasts, cash_value, torch.tensor([start]))
+    rollout = roll_out(world.trading, traders(), forecasts, cash_value, torch.tensor([start]))
     outside = torch.ones(world.days, dtype=torch.bool)
     outside[start : start + rules.trading_days] = False
-    other = Forecasts(forecasts.expected.clone(), forecasts.opportunity.clone())
-    other.expected[:, outside], other.opportunity[:, outside] = torch.nan, torch.nan
-    again = roll_out(world.env, traders(), other, cash_value, torch.tensor([start]))
+    other = Forecasts(**{name: part.clone() for name, part in vars(forecasts).items() if part is not None})
+    for part in (other.expected, other.score, other.target, other.opportunity):
+        part[:, outside] = torch.nan
+    again = roll_out(world.trading, traders(), other, cash_value, torch.tensor([start]))
     assert torch.equal(again.equity, rollout.equity)
 
 
@@ -271,7 +320,7 @@ def test_a_rollout_may_stop_before_every_day() -> None:
         if calls[0] == 11:
             raise Stop
 
-    arguments = world.env, traders(), forecasts_of(world), some_value(world.env.rules), world.starts(1)
+    arguments = world.trading, traders(), forecasts_of(world), some_value(world.env.rules), world.starts(1)
     roll_out(*arguments, safe_point=safe_point)
     assert calls[0] == world.env.rules.episode_steps == 8
     with pytest.raises(Stop):

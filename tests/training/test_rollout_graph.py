@@ -42,12 +42,13 @@ class Played:
         target, value_weight, size = torch.rand(3, AGENTS, generator=draws, dtype=torch.float64)
         weights = torch.rand(len(self.cash_value.weights), generator=draws, dtype=torch.float64)
         knots = torch.rand(3, generator=draws, dtype=torch.float64).cumsum(0)
-        expected = torch.randn(AGENTS, world.days, world.stocks, generator=draws).to(env.device)
+        drawn = torch.randn(3, AGENTS, world.days, world.stocks, generator=draws)
+        expected, score, percent = drawn.to(env.device)
         exploration_threshold = torch.rand(AGENTS, 1, generator=draws, dtype=torch.float64).to(env.device)
         found = roll_out(
-            env,
+            world.trading,
             Traders(torch.zeros(AGENTS, 1).double(), 10 + 30 * target, value_weight, 0.5 + size / 2).to(env.device),
-            Forecasts.of(expected, env.bars.tradable),
+            Forecasts.of(expected, env.bars.tradable, 20 + 3 * percent, score),
             self.cash_value.with_values(weights.to(env.device), knots.to(env.device)),
             world.starts(windows, seed),
             exploration_threshold=exploration_threshold,
@@ -132,8 +133,9 @@ def test_a_graph_of_forecasts_is_not_launched_for_round_robin() -> None:
     env, found, starts = world.env, dict[bool, list[dict[str, Tensor]]](), world.starts(4)
     traders = Traders.of_market(env.rules, 1)
     holding = RoundRobinPolicy.of(traders, env.rules)
-    forecasts = Forecasts.of(torch.randn(1, world.days, world.stocks, generator=seeded(1)), env.bars.tradable)
-    parts = env, traders, forecasts, CashValue.zero(env.rules), starts
+    expected = torch.randn(1, world.days, world.stocks, generator=seeded(1))
+    forecasts = Forecasts.of(expected, env.bars.tradable, torch.tensor([20.0]))
+    parts = world.trading, traders, forecasts, CashValue.zero(env.rules), starts
     for own in (graph, None):
         found[own is None] = [
             numbers_of(roll_out(*parts, graph=own, policy=policy), env)

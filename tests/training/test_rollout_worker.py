@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.market import Market
-from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer
 from training.erl_trainer import ERLTrainer
@@ -42,7 +42,7 @@ def trainer_of(market: Market, groups: int, **changes: Any) -> ERLTrainer:
     """A trainer whose population is played in groups, as on workers of their own."""
     trainer = tiny_trainer(market, **({"evolution": EvolutionConfig(population_size=AGENTS)} | changes))
     if groups > 1:
-        worker = RolloutWorker(trainer.days, Portfolio.on(market, TINY_RULES), market.splits.train)
+        worker = RolloutWorker(trainer.days, TradingEnvironment.on(market, TINY_RULES), market.splits.train)
 
         def play(inputs: RolloutInputs) -> GroupResults:
             found: GroupResults = pickle.loads(pickle.dumps(worker.play(pickle.loads(pickle.dumps(inputs)))))
@@ -59,24 +59,24 @@ def lived_through(trainer: ERLTrainer, generations: int) -> tuple[list[str], lis
         json.dumps({key: value for key, value in record.items() if key not in ours})
         for record in trainer.run(generations)
     ]
+    population = trainer.population
     tensors = [
-        trainer.genes,
-        trainer.cash_value.weights,
+        population.genes,
+        population.cash_value.weights,
         trainer.champion.traders.weights,
         *trainer.replay.data.values(),
-        *({} if trainer.population.networks is None else trainer.population.networks.tensors()).values(),
+        *({} if population.networks is None else population.networks.tensors).values(),
     ]
-    return records, [tensor.numpy().tobytes() for tensor in tensors]
+    return records, [tensor.detach().numpy().tobytes() for tensor in tensors]
 
 
 @pytest.mark.parametrize("gradient_steps", [0, 2], ids=["closed forms", "networks"])
 @pytest.mark.parametrize("capacity", [100_000, 60], ids=["all", "thinned"])
 def test_results_do_not_depend_on_the_number_of_groups(market: Market, capacity: int, gradient_steps: int) -> None:
-    """Actors act from the second generation on."""
-    learning = replace(TINY_LEARNING, replay_capacity=capacity, gradient_steps=gradient_steps, warm_up=1)
+    learning = replace(TINY_LEARNING, replay_capacity=capacity, gradient_steps=gradient_steps)
     one = trainer_of(market, 1, learning=learning)
     whole = lived_through(one, 3)
-    assert one.updates == 3 * gradient_steps
+    assert one.population.updates == 3 * gradient_steps
     if one.population.networks is not None:
         assert all(bool(part.any()) for part in one.population.networks.actor_target.parameters())
     for groups in (2, 3, 4, AGENTS):
@@ -121,8 +121,8 @@ def test_thinning_is_even(days: int, windows: int, most: int) -> None:
 def test_views_are_pickled_alone(market: Market) -> None:
     """Not with the whole tensor behind them."""
     trainer = trainer_of(market, 1)
-    starts, drawn = trainer.validation_starts[:1], torch.rand(AGENTS, 1, dtype=torch.float64)
-    inputs = trainer.rollout_inputs(starts, drawn)
+    starts = torch.tensor([market.splits.train.first])
+    inputs = trainer.rollout_inputs(starts, torch.rand(AGENTS, 1, dtype=torch.float64))
     one = pickle.dumps(inputs.rows(slice(3, 4)))
     assert len(one) < len(pickle.dumps(inputs)) / 3
     assert torch.equal(pickle.loads(one).by_fold, inputs.by_fold[3:4])

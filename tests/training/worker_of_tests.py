@@ -7,7 +7,7 @@ import signal
 
 import torch
 
-from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment
 from tests.small_market import TINY_RULES
 from tests.tiny import learnable_market
 from training.forecasts.ridge import TrainingDays
@@ -19,8 +19,8 @@ def build() -> RolloutWorker:
     """A worker on the market of the tests."""
     torch.set_num_threads(1)
     market = learnable_market(1)
-    env = Portfolio.on(market, TINY_RULES)
-    return RolloutWorker(TrainingDays.of(market, env), env, market.splits.train)
+    env = TradingEnvironment.on(market, TINY_RULES)
+    return RolloutWorker(TrainingDays.of(market, env.account), env, market.splits.train)
 
 
 def refuse(message: str) -> RolloutWorker:

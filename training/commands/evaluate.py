@@ -66,7 +66,9 @@ def evaluate(
     starts = consecutive_windows(getattr(run.market.splits, split), run.config.env.episode_steps).to(run.device)
     generator = named_generator(run.config.seed, "evaluation")
     setup = EvaluationSetup(run.market, env, starts, benchmark_close(judging.benchmark, run.market, env, starts))
-    played = play_all(setup, run.champion, rules, random_selections=judging.random_pickers, generator=generator)
+    played = play_all(
+        setup, run.champion, rules, random_selections=judging.random_pickers, generator=generator, others=run.beside
+    )
     holdout = run.market.splits.holdout
     looks = read_looks(run.path.parent, run.market, *run.market.dates[[holdout.first, holdout.last]].astype(str))
     champions = champions_looked_at(looks, (run.name, run.generation))
@@ -112,14 +114,22 @@ def entered(evaluation: Evaluation, runs: Path) -> Evaluation:
 
 
 def judge_training(
-    trainer: ERLTrainer, config: Config, path: Path, scores: PlantedScores | None
+    trainer: ERLTrainer,
+    config: Config,
+    path: Path,
+    scores: PlantedScores | None,
+    results: Float32Array | None = None,
 ) -> dict[Split, Evaluation]:
     """Judge the champion of a finished training run on its validation days, on the built-in market on both splits.
 
     The built-in market can be generated anew, so a look at its holdout costs nothing.
+
+    Args:
+        results: of orders of the training days, see `baseline_rules`.
     """
-    run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, trainer.champion)
-    rules = baseline_rules(run, trainer.val_env.account, config.evaluation, trainer.results)
+    agents = trainer.champion, trainer.best_agent
+    run = SavedRun(path, config, trainer.market, scores, trainer.device, trainer.generation, *agents)
+    rules = baseline_rules(run, trainer.val_env.account, config.evaluation, results)
     command = _command(EvaluateArguments(run=path.name, runs_dir=path.parent))
     splits: tuple[Split, ...] = ("validation",) if scores is None else ("validation", "holdout")
     evaluations: dict[Split, Evaluation] = {}

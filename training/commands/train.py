@@ -107,7 +107,7 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
     config, run = session.settings, session.run
 
     def report(record: Mapping[str, Any], checkpoint_seconds: float) -> None:
-        trainer.add_seconds("checkpoint", checkpoint_seconds)
+        trainer.log.add("checkpoint", checkpoint_seconds)
         total = record["seconds"]["total"] + checkpoint_seconds
         seconds = {**record["seconds"], "checkpoint": checkpoint_seconds, "total": total}
         shown, memory = {**record, "seconds": seconds}, get_profiler().summary_line()
@@ -140,8 +140,8 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     """Judge the champion, draw the pictures, write the summary and the page."""
     _draw_progress(run, _note(config))  # before judging, which would look like growth
     logger.info("judging the champion against its baselines")
-    trainer.end_training()
-    evaluations = judge_training(trainer, config, run.path, scores)
+    results = trainer.end_training()
+    evaluations = judge_training(trainer, config, run.path, scores, results)
     for split, evaluation in evaluations.items():
         logger.debug("%s\n%s", split, short_table(evaluation))
     trainer.safe_point()
@@ -150,7 +150,8 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     get_profiler().log_memory("end", census=config.census_every > 0)
     logger.debug("%s", get_profiler().final_summary())
     write_equity(validation, run.path)
-    summary = _summary(trainer, config, evaluations)
+    score = run.records()[-1]["validation"]["champion"]
+    summary = _summary(trainer, config, evaluations, score)
     run.write_summary(summary)
     trainer.safe_point()
     write_page(validation, run.path / REPORT)
@@ -158,7 +159,9 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
     return summary
 
 
-def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Evaluation]) -> dict[str, Any]:
+def _summary(
+    trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Evaluation], score: float
+) -> dict[str, Any]:
     market = trainer.market
     ends = get_profiler().visits(GENERATION)
     return {
@@ -179,12 +182,12 @@ def _summary(trainer: ERLTrainer, config: Config, evaluations: Mapping[Split, Ev
         "rss_mb_per_generation": [snapshot.rss_mb for snapshot in ends],
         "uss_mb_per_generation": [snapshot.uss_mb for snapshot in ends],
         **count_living(),
-        "seconds": {phase: [seconds.get(phase) for seconds in trainer.seconds] for phase in PHASES},
+        "seconds": {phase: [seconds.get(phase) for seconds in trainer.log.seconds] for phase in PHASES},
         "device": str(trainer.device),
         "threads": torch.get_num_threads(),
         "champion": {
             "generation": trainer.generation,
-            "validation_return_percent": trainer.champion_score,
+            "validation_return_percent": score,
             **{split: short_values(evaluation) for split, evaluation in evaluations.items()},
             "verdict": {split: verdict_values(evaluation) for split, evaluation in evaluations.items()},
         },

@@ -172,6 +172,7 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
             baseline_rules(run, env, config.evaluation),
             random_selections=run.config.evaluation.random_pickers,
             generator=named_generator(run.config.seed, f"walk-forward {run.name}"),
+            others=run.beside,
         )
         champion, random = (played.curves[name].mean_return_percent for name in (CHAMPION, RANDOM))
         folds.append(FoldResult(run.name, _dates(run.market, fold), run.generation, champion, random))

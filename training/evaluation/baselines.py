@@ -35,6 +35,7 @@ Scores = NDArray[np.float32] | Array
 CHAMPION, RANDOM, EQUAL, HOLD = "champion", "random selection", "equal weight", "buy and hold"
 EQUAL_RISK, BENCHMARK = "equal risk", "benchmark"
 RULE, ORACLE = "planted rule", "oracle"
+BEST_AGENT, CLOSED_FORM = "best agent", "closed form"
 MOMENTUM, REVERSAL = "60-day momentum", "5-day reversal"
 YEAR_MOMENTUM, LOW_VOLATILITY = "12-1 momentum", "low volatility"
 _YEAR, _MONTH = 252, 21

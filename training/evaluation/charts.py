@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from environment.ledger import EXIT_REASONS
-from training.evaluation.baselines import BENCHMARK, CHAMPION, EQUAL, EQUAL_RISK, HOLD, ORACLE, RANDOM, RULE
+from training.evaluation.baselines import (
+    BENCHMARK,
+    BEST_AGENT,
+    CHAMPION,
+    CLOSED_FORM,
+    EQUAL,
+    EQUAL_RISK,
+    HOLD,
+    ORACLE,
+    RANDOM,
+    RULE,
+)
 from training.evaluation.judge import Evaluation
 from training.evaluation.supervised import LIGHTGBM, RIDGE
 from utils.charts import (
@@ -47,9 +58,11 @@ _DRAWN_RUNS = len(STYLES) - 1
 _TRADED_STOCKS = 6
 """Stocks whose trades are drawn, the most traded ones."""
 _LOSSES = {
-    "critic": "Squared errors of orders' results, summed over folds, and of Q; means over agents and updates.",
-    "actor": "Minus Q in results of a good order; none while critics learn alone.",
+    "reward": "Mean squared error of what orders earn beyond their day's mean, percent of the capital, squared.",
+    "temporal": "Mean squared temporal difference of replayed transitions, percent of the capital, squared.",
+    "actor": "Minus the result of what actors choose, in deviations of results and in good orders.",
 }
+_TITLES = {"reward": "Loss of rewards", "temporal": "Temporal-difference loss", "actor": "Loss of actors"}
 _ON_TRAINING = "training days, by forecasts out of fold"
 
 
@@ -103,7 +116,7 @@ def drawn_policies(evaluation: Evaluation) -> list[str]:
     """Return the policies that a chart can show apart: of all simple rules only the one that ended highest."""
     equity = evaluation.equity
     always = (CHAMPION, RANDOM, EQUAL, BENCHMARK, RIDGE, LIGHTGBM, RULE)
-    others = equity.keys() - {*always, HOLD, EQUAL_RISK, ORACLE}
+    others = equity.keys() - {*always, HOLD, EQUAL_RISK, ORACLE, BEST_AGENT, CLOSED_FORM}
     best = max(others, key=lambda name: (equity[name][-1], name), default=None)
     return [name for name in equity if name in always or name == best]
 
@@ -276,7 +289,7 @@ def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
     Losses of critics and actors where there are networks, the out-of-fold explained variance of results, and Q(s0)
     beside the profit.
     """
-    has_networks = any("network_weight" in record["learning"] for record in records)
+    has_networks = any("noise_scale" in record["learning"] for record in records)
     charts = [_loss_chart(records, *each) for each in _LOSSES.items()] if has_networks else []
     if has_networks:
         names = {"ridge and network": "explained_by_both", "ridge alone": "explained_by_ridge"}
@@ -300,11 +313,11 @@ def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 
 def _loss_chart(records: Sequence[Mapping[str, Any]], name: str, note: str) -> Chart:
-    loss, title = _column(records, "learning", f"{name}_loss"), f"Loss of {name}s"
+    loss, title = _column(records, "learning", f"{name}_loss"), _TITLES[name]
     values = {name: np.where(loss == 0.0, math.nan, loss)}  # of no update
     lines = lines_of(values, lambda own: number(last_known(own), 3))
     return _by_generation(
-        title, f"{title}, by generation", note, _generations(records), lines, has_zero=name == "critic"
+        title, f"{title}, by generation", note, _generations(records), lines, has_zero=name != "actor"
     )
 
 

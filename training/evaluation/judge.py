@@ -14,7 +14,7 @@ import numpy.typing as npt
 from data.features import CLOSE, OPEN
 from data.market import Market
 from models.ddpg_agent import Evidence
-from training.evaluation.baselines import CHAMPION, EQUAL, HOLD, ORACLE, RANDOM, RULE
+from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM, EQUAL, HOLD, ORACLE, RANDOM, RULE
 from training.evaluation.holdout import Look
 from training.evaluation.play import COSTS_BPS, EquityCurves, PlayedPolicies
 from training.evaluation.verdict import Shifted, Verdict, verdict
@@ -176,7 +176,8 @@ class Evaluation:
         played = self.played
         profit = {name: curves.daily_profit for name, curves in played.curves.items()}
         # The best baseline is sought among policies that do not know what is planted.
-        others = [name for name in profit if name not in (CHAMPION, RANDOM, EQUAL, HOLD, RULE, ORACLE)]
+        no_baselines = (CHAMPION, BEST_AGENT, CLOSED_FORM, RANDOM, EQUAL, HOLD, RULE, ORACLE)
+        others = [name for name in profit if name not in no_baselines]
         return verdict(
             profit[CHAMPION][0],
             profit[RANDOM],

@@ -17,7 +17,7 @@ from data.features import OPEN
 from data.market import Market
 from environment.orders import Orders
 from environment.portfolio import Portfolio
-from environment.trading_env import trade_ledger
+from environment.trading_env import TradingEnvironment, trade_ledger
 from models.ddpg_agent import DDPGAgent
 from models.trader import Forecasts
 from training.evaluation.baselines import (
@@ -33,7 +33,7 @@ from training.evaluation.baselines import (
     score_policy,
 )
 from training.forecasts.skill import agent_scores, known_share, trade_results
-from training.rollout import roll_out, step_by
+from training.rollout import purchases, roll_out, step_by
 from utils import metrics
 from utils.config.trader import EnvironmentConfig
 from utils.progress import Progress
@@ -136,7 +136,7 @@ def play_agent(
     """
     env, invested = setup.env, list[Tensor]()
     roll_out(
-        env,
+        TradingEnvironment.on(setup.market, env.rules, account=env),
         agent.traders,
         agent.forecasts(setup.market) if forecasts is None else forecasts,
         agent.cash_value,
@@ -147,13 +147,6 @@ def play_agent(
     )
     trades = [{"window": window, **trade} for window in range(env.lanes) for trade in trade_ledger(env, window)]
     return _curves(env, invested, 1), trades, purchases(env)
-
-
-def purchases(env: Portfolio) -> Orders:
-    """Return what the finished episodes bought, (steps, orders per day, lanes) each; size 0 where nothing."""
-    book, shape = env.ledger(), (env.step_index, env.orders_per_day, -1)
-    bought = (book.stock, book.value / env.rules.stake, book.target_percent)
-    return Orders(*(part.reshape(shape).clone() for part in bought))
 
 
 def play_rules(setup: EvaluationSetup, rules: Mapping[str, ScoreRule]) -> dict[str, EquityCurves]:
@@ -299,8 +292,9 @@ def play_all(
     *,
     random_selections: int,
     generator: torch.Generator,
+    others: Mapping[str, DDPGAgent] | None = None,
 ) -> PlayedPolicies:
-    """Play the champion and all baselines, and again under other costs."""
+    """Play the champion, other agents and all baselines; champion and baselines again under other costs."""
     judged, rules = setup.judged, setup.env.rules
     first, days = judged.start, judged.stop - judged.start
     forecasts = agent.forecasts(setup.market, days=judged)
@@ -317,7 +311,8 @@ def play_all(
             shown.update(rivals)
             return played
 
-        curves, at_cost = {CHAMPION: champion, **baselines(setup, random_selections)}, {}
+        beside = {name: play_agent(setup, other)[0] for name, other in (others or {}).items()}
+        curves, at_cost = {CHAMPION: champion, **beside, **baselines(setup, random_selections)}, {}
         for bps in COSTS_BPS:
             other = setup.under(cost_bps=bps, slippage_bps=0.0)
             at_cost[bps] = {CHAMPION: execute_again(other, plan), **baselines(other, fewer)}

@@ -8,8 +8,7 @@ from typing import Self, TypeVar
 
 import torch
 
-from models.trader import Forecasts
-from training.forecasts.relative import Blend
+from models.trader import Blend, Forecasts
 
 Stacked = TypeVar("Stacked", Forecasts, Blend)
 

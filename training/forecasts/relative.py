@@ -1,4 +1,4 @@
-"""The networks' regression: counterfactual outcomes relative to the day's mean; and the blend of network and ridge.
+"""The networks' regression: counterfactual outcomes relative to the day's mean.
 
 A stock's return beyond the others of its day carries far less noise than the return itself: the common part is
 subtracted as a control variate. Selection among stocks needs no more; the level of the day stays with the ridge
@@ -7,7 +7,7 @@ regression.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,61 +15,25 @@ from torch import Tensor
 
 from models.input_rows import InputRows
 from models.inputs import TradeInputs
-from models.networks import Perceptrons
-from models.trader import day_mean
-from training.forecasts.samples import BoolArray, Samples
+from models.networks import ActorCritic
+from models.trader import Blend, day_mean, products
+from training.forecasts.samples import Samples
+
+_STOCKS = 64
+"""Most stocks of a day among which an actor learns to choose at a time."""
 
 
-@dataclass(frozen=True)
-class Blend:
-    """How the forecasts of A agents are made of ridge regression and network, both relative to the day's mean."""
+class Judgement(NamedTuple):
+    """What agents think of the orders of some days: (A, rows) each, results in percent of the initial capital."""
 
-    ridge: Tensor
-    """(A,) weight of the ridge regression, 0 to 1."""
-    network: Tensor
-    """(A,) weight of the network, at least 0: the slope of results on what it expects."""
-    explained: Tensor
-    """(A, 2) share of the variance of relative results that is explained out of fold: by ridge regression, by both."""
-
-    @classmethod
-    def of(cls, ridge: Tensor, network: Tensor, results: Tensor) -> Self:
-        """Fit the weights by least squares to (A, rows) out-of-fold forecasts and results, all relative to the day."""
-        return cls.of_products(products(ridge, network, results))
-
-    @classmethod
-    def of_products(cls, sums: Tensor) -> Self:
-        """Fit the weights to the sums of (6, A) products over all rows."""
-        aa, ab, bb, ay, by, yy = sums
-        tiny = 1e-12 * yy + 1e-30
-        weight = ((ay * bb - by * ab) / (aa * bb - ab**2 + tiny * aa + tiny**2)).clamp(0.0, 1.0)
-        slope = ((by - weight * ab) / (bb + tiny)).clamp(min=0.0)
-        # Where the slope is at its bound the other weight is solved again; without a network ridge keeps its weight 1.
-        weight = torch.where(slope > 0, ((ay - slope * ab) / (aa + tiny)).clamp(0.0, 1.0), 1.0)
-        error = yy - 2 * (weight * ay + slope * by) + weight**2 * aa + 2 * weight * slope * ab + slope**2 * bb
-        explained = torch.stack(((2 * ay - aa), yy - error), dim=1) / (yy + tiny)[:, None]
-        return cls(weight, slope, explained)
-
-    @property
-    def weights(self) -> Tensor:
-        """Return both weights, (A, 2)."""
-        return torch.stack((self.ridge, self.network), dim=1)
-
-    @classmethod
-    def of_ridge(cls, agents: int) -> Self:
-        """Return the blend of agents without networks."""
-        one = torch.ones(agents, dtype=torch.float64)
-        return cls(one, 0 * one, torch.zeros(agents, 2, dtype=torch.float64))
-
-    def selection(self, ridge: Tensor, network: Tensor) -> Tensor:
-        """Blend (A, rows) forecasts of ridge regressions and networks, float32."""
-        return self.ridge.float()[:, None] * ridge + self.network.float()[:, None] * network
-
-
-def products(ridge: Tensor, network: Tensor, results: Tensor) -> Tensor:
-    """Return the sums of products of (A, rows) forecasts and results, (6, A) float64, see `Blend.of_products`."""
-    a, b, y = ridge, network, results
-    pairs = (a, a), (a, b), (b, b), (a, y), (b, y), (y, y)
-    return torch.stack([(one * other).sum(1, dtype=torch.float64) for one, other in pairs])
+    score: Tensor
+    """Of the stock beyond its ridge forecast, relative to the day."""
+    target: Tensor
+    """Sale target in percent."""
+    at_start: Tensor
+    """Reward at the sale target that the agent starts from, relative to the day."""
+    reward: Tensor
+    """Reward at the sale target, relative to the day's mean at the one that the agent starts from."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +52,9 @@ class RelativeOutcomes:
     """Days whose results are known: all but the last of the training days."""
     held: list[slice]
     """Days of each fold."""
-    folds: list[tuple[range, range]]
-    """For each fold the rows before and after it to learn from: no trade there overlaps one of the fold."""
+    folds: list[Tensor]
+    """For each fold the days to learn from, counted from the first training day: no trade there overlaps one of the
+    fold, and some stock has a bar."""
 
     @classmethod
     def of(cls, samples: Samples, inputs: TradeInputs, device: torch.device | str = "cpu") -> Self:
@@ -102,50 +67,63 @@ class RelativeOutcomes:
         square = [torch.where(known, own - level, 0.0).square().sum() for own, level in zip(results, mean, strict=True)]
         deviation = (torch.stack(square) / known.sum()).sqrt().clamp(min=1e-6)
         assert torch.equal(known[x.here(learned)], x.has_bar[x.here(learned)])
-        folds = [_rows_around(x, fitted, held) for fitted, held in samples.folds]
+        has_orders = samples.is_known.any(axis=1)
+        folds = [
+            torch.from_numpy(np.flatnonzero((fitted & has_orders)[days])).to(device) for fitted, _ in samples.folds
+        ]
         return cls(x, inputs, results, mean, deviation, learned, [own for _, own in samples.folds], folds)
 
-    def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw training rows for each fold: (count, folds)."""
-        drawn = torch.rand(len(self.folds), count, generator=generator, dtype=torch.float64).to(self.x.own.device)
-        rows = []
-        for (before, after), share in zip(self.folds, drawn, strict=True):
-            place, many = (share * (len(before) + len(after))).long(), len(before)
-            rows.append(place + torch.where(place < many, before.start, after.start - many))
-        return torch.stack(rows, dim=1)
+    @property
+    def typical(self) -> Tensor:
+        """Return the (targets,) mean results of an order at each target, percent of the initial capital."""
+        return self.mean[:, self.x.here(self.learned), 0].mean(1)
+
+    def draw(self, updates: int, rows: int, generator: torch.Generator) -> Tensor:
+        """Draw orders for each fold: (updates, folds, D, S) rows, about so many an update.
+
+        D days are drawn, and of each as many stocks as there are, up to 64, from a random one on.
+        """
+        stocks = min(_STOCKS, self.x.has_bar.shape[1])
+        shape = updates, max(1, round(rows / stocks)), len(self.folds)
+        drawn = torch.rand(2, *shape, generator=generator, dtype=torch.float64).to(self.results.device)
+        days = [own[(share * len(own)).long()] for own, share in zip(self.folds, drawn[0].unbind(2), strict=True)]
+        day = torch.stack(days, dim=1)[..., None]
+        count = self.x.counts[day]
+        place = (drawn[1].transpose(1, 2)[..., None] * count).long() + torch.arange(stocks, device=day.device)
+        return self.x.first_rows[day] + place % count
 
     def at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what networks see of (...) rows, (..., inputs), and (..., targets) results in standard deviations."""
+        """Return the (..., inputs) of (...) rows, and (..., targets) results in standard deviations."""
         x, day, stock = self.x.take(rows)
         relative = self.results[:, day, stock] - self.mean[:, day, 0]
         y = relative / self.deviation.view(-1, *[1] * rows.dim())
-        return self.inputs.for_networks(x), y.movedim(0, -1).contiguous()
+        return x, y.movedim(0, -1).contiguous()
 
     def relative(self, days: slice) -> Tensor:
         """Return the results of some learned days, (targets, rows) percent of the initial capital."""
         here = self.x.here(days)
         return self.x.compact(self.results[:, here] - self.mean[:, here], days)
 
-    def out_of_fold(self, days: slice, reward: Perceptrons, targets: Sequence[int]) -> Tensor:
-        """Return the out-of-fold forecasts of (A, folds) networks for some training days: (A, rows).
+    def judged(self, days: slice, agents: ActorCritic, ridge: Tensor, start: Tensor) -> Judgement:
+        """Return what A agents think of the orders of some training days, by networks that did not learn from them.
 
-        Percent of the initial capital, relative to the day's mean, of orders at the agents' targets.
+        Args:
+            ridge: (A, rows) forecasts relative to the day, percent of the initial capital.
+            start: (A,) sale targets that they start from, in percent.
         """
-        rows = self.x.rows(days)
-        expected = self.results.new_empty(len(targets), rows.stop - rows.start)
+        rows, found = self.x.rows(days), ridge.new_empty(4, *ridge.shape)
         for fold, held in enumerate(self.held):
             own = overlap(held, days)
-            here = self.x.rows(own)
+            here = slice(*(row - rows.start for row in (self.x.rows(own).start, self.x.rows(own).stop)))
             seen = self.inputs.for_networks(self.x.x(own))
-            for agent, target in enumerate(targets):
-                expected[agent, here.start - rows.start : here.stop - rows.start] = reward.output(
-                    (agent, fold), target, seen
-                )
-        expected *= self.deviation[list(targets), None]
-        return self.x.relative(expected, days)
+            for agent, percent in enumerate(start.to(seen.dtype)):
+                found[:, agent, here] = agents.judge(agent, fold, seen, percent, self.deviation)
+            found[0, :, here] += (agents.weights[:, fold, :1] - 1.0) * ridge[:, here]
+        mean = self.x.of_day(self.x.mean(found[2], days), days)
+        return Judgement(self.x.relative(found[0], days), found[1], found[2] - mean, found[3] - mean)
 
     def products(self, days: slice, ridge: Tensor, network: Tensor, targets: Sequence[int]) -> Tensor:
-        """Return the sums of products of (A, rows) relative forecasts of some days and the results at the targets."""
+        """Return the sums of products of (A, rows) relative forecasts of some days and the results at targets."""
         results = self.relative(overlap(self.learned, days))
         y = torch.stack([results[target] for target in targets])
         return products(ridge[:, : y.shape[1]], network[:, : y.shape[1]], y)
@@ -159,12 +137,3 @@ def overlap(one: slice, other: slice) -> slice:
     """Return the days of both slices."""
     first = max(one.start, other.start)
     return slice(first, max(first, min(one.stop, other.stop)))
-
-
-def _rows_around(x: InputRows, learned: BoolArray, held: slice) -> tuple[range, range]:
-    """Return the rows of the (days,) learned days before and after those that are held out."""
-    days = np.flatnonzero(learned)
-    parts = days[days < held.start], days[days >= held.stop]
-    ends = [x.rows(slice(int(part[0]), int(part[-1]) + 1)) if len(part) else slice(0, 0) for part in parts]
-    before, after = (range(rows.start, rows.stop) for rows in ends)
-    return before, after

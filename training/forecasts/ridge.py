@@ -6,9 +6,10 @@ so that every training day has an out-of-fold forecast.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,20 +18,17 @@ from torch import Tensor
 from data.market import Market
 from environment.portfolio import Portfolio
 from models.ddpg_agent import Evidence
-from models.genome import TARGET, VALUE_WEIGHT
+from models.genome import TARGET
 from models.input_rows import InputRows
 from models.inputs import BANK, GROUP_OF_INPUT, GROUPS, INPUTS, SHARED, TradeInputs
-from models.networks import Perceptrons
-from models.trader import Forecasts, Traders
-from training.forecasts.relative import Blend, RelativeOutcomes, overlap
+from models.networks import ActorCritic
+from models.population import Outcomes, RidgeRegressions
+from models.trader import Blend, Forecasts, best_stocks, beyond_start, blended, opportunity_of, target_places
+from training.forecasts.relative import Judgement, RelativeOutcomes, overlap
 from training.forecasts.samples import Float64Array, Moments, Samples, Sums
 from training.forecasts.skill import overlapping_mean_test, rank_correlation
 from utils.progress import Progress
-from utils.spaces import TARGET_PERCENTS
-from utils.threads import in_order
 
-ExpectedBlocks = Iterable[tuple[slice, Tensor]]
-"""Days, and the (A, days, n) results that agents expect of orders on them."""
 _TOGETHER = 16
 """Agents whose forecasts are one matrix product; a fixed number, since its shape decides the last bits."""
 
@@ -83,58 +81,54 @@ class TrainingDays:
         total, samples = moments.over(samples.train_days), replace(samples, x=training.to(env.device))
         return cls(inputs, samples, total, without, within, env.bars.tradable, validation.to(env.device))
 
-    def forecasts(self, by_fold: Tensor, most: int | None = None) -> Forecasts:
-        """Return the ridge forecasts of training days, out of fold; none on other days.
-
-        Args:
-            most: number of the best stocks of a day of which forecasts are kept; default: of all.
-        """
-        return self.joined(self.out_of_fold(by_fold), most)
-
-    def joined(self, blocks: ExpectedBlocks, most: int | None = None) -> Forecasts:
-        """Join expected results, (A, days, n) each, of blocks of days."""
-        most = self.tradable.shape[1] if most is None else most
-        parts = ((days, Forecasts.of(expected, self.tradable[days], most)) for days, expected in blocks)
-        return Forecasts.on_days(parts, len(self.tradable))
-
-    def joining(self, blocks: ExpectedBlocks, most: int, parts: list[tuple[slice, Forecasts]]) -> ExpectedBlocks:
-        """Yield the blocks, and append to `parts` what `joined` joins."""
-        for days, expected in blocks:
-            parts.append((days, Forecasts.of(expected, self.tradable[days], most)))
-            yield days, expected
-
     @cached_property
     def relative(self) -> RelativeOutcomes:
         """Return the regression that networks learn."""
         return RelativeOutcomes.of(self.samples, self.inputs, self.tradable.device)
 
-    def blended(self, by_fold: Tensor, reward: Perceptrons, targets: Sequence[int]) -> tuple[ExpectedBlocks, Blend]:
-        """Return the out-of-fold forecasts of ridge regression and network, (A, days, n) by block of training days, and
-        their blend.
+    def outcomes(self) -> Outcomes:
+        """Return the statistics of results by which agents with networks judge."""
+        return Outcomes(self.relative.deviation, self.relative.typical)
 
-        The mean over a day's stocks is the ridge regression's.
+    def forecasts(
+        self,
+        by_fold: Tensor,
+        start: Tensor,
+        agents: ActorCritic | None = None,
+        most: int | None = None,
+        seen: Callable[[slice, Tensor], None] = lambda days, scores: None,
+    ) -> tuple[Forecasts, Blend]:
+        """Return what A agents think of the orders of training days, by what did not learn from them; none on others.
+
+        Args:
+            by_fold: (A, folds, inputs) weights of their ridge regressions.
+            start: (A,) sale targets that they start from, in percent.
+            agents: their networks; default: none.
+            most: number of the best stocks of a day of which forecasts are kept; default: of all.
+            seen: takes days and their (A, days, n) scores, block by block.
         """
-        relative, rows = self.relative, self.samples.x
-        network = relative.results.new_empty(len(targets), rows.first[-1])
-        level = network.new_empty(len(targets), len(rows.has_bar))
-        sums = torch.zeros(())
-        for days in rows.blocks():
-            own, ridge = relative.out_of_fold(days, reward, targets), self.ridge(days, by_fold)
-            network[:, rows.rows(days)] = own
-            level[:, rows.here(days)] = rows.mean(ridge, days)
-            ridge -= rows.of_day(level[:, rows.here(days)], days)
-            sums = sums.to(own.device) + relative.products(days, ridge, own, targets)
-        blend = relative.blend(sums)
-        kept = level * (1.0 - blend.ridge.float())[:, None]
-
-        def blocks() -> ExpectedBlocks:
+        rows, found = self.samples.x, list[tuple[slice, Forecasts]]()
+        most = self.tradable.shape[1] if most is None else most
+        places, start = target_places(start) if agents else [], start.to(rows.own.device)
+        if agents is None:
             for days in rows.blocks():
-                selection = blend.selection(self.ridge(days, by_fold), network[:, rows.rows(days)])
-                # Its mean over the day's stocks is the ridge regression's, for the network's is 0.
-                selection += rows.of_day(kept[:, rows.here(days)], days)
-                yield days, rows.spread(selection, days, -torch.inf)
-
-        return blocks(), blend
+                expected = rows.spread(self.ridge(days, by_fold), days, -torch.inf)
+                seen(days, expected)
+                found.append((days, Forecasts.of(expected, self.tradable[days], start, most=most)))
+            return Forecasts.on_days(found, len(self.tradable)), Blend.of_ridge(len(start))
+        parts, sums = list[tuple[slice, BestOrders]](), torch.zeros((), device=rows.own.device)
+        for days in rows.blocks():
+            ridge = self.ridge(days, by_fold)
+            level = rows.mean(ridge, days)
+            relative = ridge - rows.of_day(level, days)
+            judged = self.relative.judged(days, agents, relative, start)
+            score = rows.spread(ridge + judged.score, days, -torch.inf)
+            seen(days, score)
+            sums = sums + self.relative.products(days, relative, judged.at_start, places)
+            parts.append((days, BestOrders.of(rows, days, score, ridge, judged, level, most)))
+        blend = self.relative.blend(sums)
+        found = [(days, part.forecasts(blend, start, self.relative.typical)) for days, part in parts]
+        return Forecasts.on_days(found, len(self.tradable)), blend
 
     def fit(self, genes: Tensor) -> RidgeRegressions:
         """Fit the ridge regressions of agents with these (A, genes)."""
@@ -149,44 +143,14 @@ class TrainingDays:
         parts = whole, np.stack(folds, axis=1), 1.0 - error / variance
         return RidgeRegressions(*(torch.from_numpy(part) for part in parts))
 
-    def evidence(self, blocks: ExpectedBlocks, target: int, trials: int = 1) -> Evidence:
-        """Test whether out-of-fold forecasts correlate with results at a target.
-
-        Selection: the mean over days of the rank correlation over stocks. Timing: the covariance over time of the days'
-        means. Both p-values allow for two tests and for `trials` agents.
-
-        Args:
-            blocks: (A, days, n) by block of days; the mean over agents is tested.
-        """
-        samples = self.samples
-
-        def of_days(part: tuple[slice, Float64Array]) -> tuple[Float64Array, ...]:
-            """Return (days,) rank correlations, and means of forecasts and results."""
-            days, scores = part
-            is_known = samples.is_known[days] & samples.train_days[days, None]
-            some = is_known.any(axis=1)
-            pair = [np.where(is_known, v, np.nan)[some] for v in (scores, samples.results[target, days])]
-            return rank_correlation(*pair), *(np.nanmean(values, axis=1) for values in pair)
-
-        scores = ((days, expected.mean(0).cpu().numpy().astype(np.float64)) for days, expected in blocks)
-        choice, *means = (np.concatenate(parts) for parts in zip(*in_order(of_days, scores), strict=True))
-        timing = np.prod([mean - mean.mean() for mean in means], axis=0)
-        tests = (overlapping_mean_test(daily, samples.longest, trials=2 * trials) for daily in (choice, timing))
-        return Evidence(*(test.p_value for test in tests))
-
     def _variance(self, target: int) -> float:
         """Return the summed squared deviations of the results at a target from their mean, over all folds."""
         rows = sum(sums.gram[0, 0] for sums in self.within)
         total = sum(sums.product[0, target] for sums in self.within)
         return float(sum(sums.square[target] for sums in self.within) - total**2 / rows)
 
-    def out_of_fold(self, by_fold: Tensor) -> ExpectedBlocks:
-        """Return the out-of-fold forecasts of (A, folds, inputs) weights, (A, days, n) by block of training days."""
-        rows = self.samples.x
-        return ((days, rows.spread(self.ridge(days, by_fold), days, -torch.inf)) for days in rows.blocks())
-
     def ridge(self, days: slice, by_fold: Tensor) -> Tensor:
-        """Return likewise those of some training days, (A, rows)."""
+        """Return the out-of-fold ridge forecasts of some training days, (A, rows)."""
         rows = self.samples.x
         weights, parts = by_fold.to(rows.own.device), list[Tensor]()
         for fold, (_, held) in enumerate(self.samples.folds):
@@ -195,16 +159,67 @@ class TrainingDays:
         return torch.cat(parts, dim=1)
 
 
-@dataclass(frozen=True)
-class RidgeRegressions:
-    """The ridge regressions of A agents."""
+class BestOrders(NamedTuple):
+    """What agents think of the best stocks of some days, before the blend of ridge regression and network is known."""
 
-    weights: Tensor
-    """(A, inputs) fitted to all training days."""
-    by_fold: Tensor
-    """(A, folds, inputs) without each fold."""
-    explained: Tensor
-    """(A,) share of the variance of results at the agent's target that its forecast explains out of fold."""
+    stock: Tensor
+    """(A, days, k)"""
+    score: Tensor
+    """(A, days, k); minus infinity without a bar."""
+    ridge: Tensor
+    reward: Tensor
+    target: Tensor
+    level: Tensor
+    """(A, days, 1) mean ridge forecasts."""
+
+    @classmethod
+    def of(
+        cls, rows: InputRows, days: slice, score: Tensor, ridge: Tensor, judged: Judgement, level: Tensor, most: int
+    ) -> BestOrders:
+        """Take the stocks with the largest of (A, days, n) scores; see `Forecasts.of`."""
+        stock = best_stocks(score, most)
+        ridge, reward, target = (
+            rows.spread(part, days).gather(2, stock) for part in (ridge, judged.reward, judged.target)
+        )
+        return cls(stock, score.gather(2, stock), ridge, reward, target, level[..., None])
+
+    def forecasts(self, blend: Blend, start: Tensor, typical: Tensor) -> Forecasts:
+        """Return the forecasts of agents that start from these (A,) sale targets.
+
+        Args:
+            typical: (targets,) mean results at each target.
+        """
+        expected = blended(blend, self.ridge, self.reward, self.level) + beyond_start(typical, self.target, start)
+        expected = expected.masked_fill(self.score == -torch.inf, -torch.inf)
+        return Forecasts(expected, self.score, self.target, opportunity_of(expected, self.score), self.stock)
+
+
+class SkillTest:
+    """Correlation of out-of-fold scores of training days with results, gathered block by block.
+
+    Selection: the mean over days of the rank correlation over stocks. Timing: the covariance over time of the days'
+    means.
+    """
+
+    def __init__(self, samples: Samples, target: int) -> None:
+        """Test by the results at a sale target, given by its place."""
+        self.samples, self.target = samples, target
+        self._daily: list[tuple[Float64Array, ...]] = []
+
+    def __call__(self, days: slice, scores: Tensor) -> None:
+        """Take the (A, days, n) scores of some days; the mean over agents is tested."""
+        samples, score = self.samples, scores.mean(0).cpu().numpy().astype(np.float64)
+        is_known = samples.is_known[days] & samples.train_days[days, None]
+        some = is_known.any(axis=1)
+        pair = [np.where(is_known, v, np.nan)[some] for v in (score, samples.results[self.target, days])]
+        self._daily.append((rank_correlation(*pair), *(np.nanmean(values, axis=1) for values in pair)))
+
+    def evidence(self, trials: int = 1) -> Evidence:
+        """Return the p-values, which allow for two tests and for `trials` agents."""
+        choice, *means = (np.concatenate(parts) for parts in zip(*self._daily, strict=True))
+        timing = np.prod([mean - mean.mean() for mean in means], axis=0)
+        tests = (overlapping_mean_test(daily, self.samples.longest, trials=2 * trials) for daily in (choice, timing))
+        return Evidence(*(test.p_value for test in tests))
 
 
 def expectations(x: Tensor, weights: Tensor) -> Tensor:
@@ -219,11 +234,3 @@ def expectations(x: Tensor, weights: Tensor) -> Tensor:
     for some, theirs in zip(padded.split(_TOGETHER), expected.split(_TOGETHER), strict=True):
         torch.mm(some, x.T, out=theirs)
     return expected[:agents]
-
-
-def traders_of(genes: Tensor, weights: Tensor, device: torch.device | str) -> Traders:
-    """Return the agents with these (A, genes) and ridge weights."""
-    percents = torch.tensor(TARGET_PERCENTS, dtype=torch.float64)
-    largest = torch.ones(len(genes), dtype=torch.float64)
-    parts = weights, percents[genes[:, TARGET].long()], genes[:, VALUE_WEIGHT], largest
-    return Traders(*parts).to(device)

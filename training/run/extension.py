@@ -17,6 +17,7 @@ import torch
 
 from data.market import Market
 from data.record import is_recorded_market
+from models.population import NETWORK_STATE
 from training.erl_trainer import ERLTrainer
 from training.run.market import read_market_record
 from utils.config.settings import LATEST, flatten, settings_hash, to_dict, with_settings
@@ -35,7 +36,7 @@ INHERITED_NETWORKS = "inherited.safetensors"
 class Inheritance:
     """State that a run inherits from another one; its ridge regressions are fitted to its own days.
 
-    Actors and the continuations of critics are inherited. The reward networks are not: folds are fifths of the training
+    The networks that read the account are inherited. Those that read stocks are not: folds are fifths of the training
     days, which have grown, so that a network would have seen days that are now out of its fold.
     """
 
@@ -68,32 +69,34 @@ class Inheritance:
 
         Raises ConfigError where population or networks have another size, or the file of the networks has changed.
         """
-        if len(self.genes) != len(trainer.genes):
+        population = trainer.population
+        if len(self.genes) != len(population):
             raise ConfigError(
-                f"expected a population of {len(self.genes)}, as that of {self.run}, got {len(trainer.genes)}; leave "
+                f"expected a population of {len(self.genes)}, as that of {self.run}, got {len(population)}; leave "
                 "--population-size out"
             )
-        if self.networks and trainer.population.networks is not None:
+        if self.networks and population.networks is not None:
             state = read_networks(path, self.networks)
             try:
-                trainer.population.load_state_dict(state)
+                population.load_networks(state)
             except (KeyError, ValueError) as error:
                 raise ConfigError(
                     f"expected networks of the size of those of {self.run}, got others: {error}; leave "
                     "--learning.hidden out"
                 ) from None
-            trainer.population.networks.renew_reward(trainer.generators["networks"])
-            trainer.updates = self.updates
+            population.networks.renew_folds(trainer.generators["networks"])
+            population.updates = self.updates
         genes, weights, knots = (
             torch.tensor(values, dtype=torch.float64)
             for values in (self.genes, self.cash_value, self.opportunity_knots)
         )
-        trainer.examined = self.examined
-        trainer.begin_with(genes, self.elites, weights, knots)
+        population.genes, population.elites, population.examined = genes, list(self.elites), self.examined
+        trainer.stand_on(population.cash_value.with_values(weights.to(trainer.device), knots.to(trainer.device)))
+        trainer.champion = trainer.tested_champion()
 
 
 def write_networks(path: Path, state: Mapping[str, Any]) -> str:
-    """Write networks, as in `Population.state_dict`, to the folder of a run; return the sha256."""
+    """Write networks, as in `Population.load_networks`, to the folder of a run; return the sha256."""
     tensors, rest = state_tree.flatten(state)
     content = safetensors.torch.save(tensors, metadata={"rest": json.dumps(rest)})
     write_atomically(path / INHERITED_NETWORKS, content)
@@ -151,18 +154,18 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
             f"expected the data of {parent.name} with days after {last}, got days to {market.dates[-1]} of "
             f"{'the same' if is_same else 'other'} data; give its file as it has grown"
         )
-    population, cash_value = dict(checkpoint.state["population"]), checkpoint.state["champion"]["cash_value"]
-    genes, progress = population.pop("genes"), checkpoint.state["progress"]
+    population, cash_value = checkpoint.state["population"], checkpoint.state["cash_value"]
+    networks = {name: population[name] for name in NETWORK_STATE if name in population}
     found = Inheritance(
         run=parent.name,
         generation=checkpoint.generation,
-        genes=genes.tolist(),
-        elites=progress["elites"],
+        genes=population["genes"].tolist(),
+        elites=population["elites"],
         cash_value=cash_value["weights"].tolist(),
         opportunity_knots=cash_value["opportunity_knots"].tolist(),
-        updates=progress["updates"],
-        examined=progress["examined"],
+        updates=population["updates"],
+        examined=population["examined"],
         # Written before the file that names it.
-        networks=write_networks(path, population) if population else "",
+        networks=write_networks(path, networks) if networks else "",
     )
     write_json(path / INHERITED, dataclasses.asdict(found))

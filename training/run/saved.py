@@ -11,6 +11,7 @@ import torch
 from data.market import Market
 from data.synthetic.built_in import PlantedScores
 from models.ddpg_agent import DDPGAgent
+from training.evaluation.baselines import BEST_AGENT, CLOSED_FORM
 from training.run.extension import Inheritance
 from training.run.market import MARKET, load_market, pinned
 from utils.config.settings import settings_hash
@@ -35,6 +36,15 @@ class SavedRun:
     generation: int
     champion: DDPGAgent
     """Of that generation."""
+    best_agent: DDPGAgent
+    """The fittest agent of that generation."""
+
+    @property
+    def beside(self) -> dict[str, DDPGAgent]:
+        """Return the agents that are judged beside the champion, by name."""
+        if self.champion.networks is None:
+            return {}
+        return {BEST_AGENT: self.best_agent, CLOSED_FORM: self.champion.closed_form()}
 
     @property
     def name(self) -> str:
@@ -79,4 +89,5 @@ def open_saved_run(
         device=torch.device(device),
         generation=checkpoint.generation,
         champion=DDPGAgent.from_state(checkpoint.state["champion"], device),
+        best_agent=DDPGAgent.from_state(checkpoint.state["best_agent"], device),
     )

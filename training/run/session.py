@@ -68,8 +68,9 @@ Settings = TypeVar("Settings", bound=RunSettings)
 class Trainer(Protocol):
     """State that a generation updates and a checkpoint saves."""
 
-    generation: int
-    """The last complete one; 0 before the first."""
+    @property
+    def generation(self) -> int:
+        """The last complete one; 0 before the first."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return all state needed to continue exactly."""

@@ -56,7 +56,7 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
     trading, validation, learning = record["trading"], record["validation"], record["learning"]
     total, average, left = (_duration(seconds.get(name)) for name in ("total", "average", "left"))
-    phases = ("fit", "evaluate", "evolve", "train", "validate", "checkpoint", "other")
+    phases = ("evaluate", "evolve", "train", "validate", "checkpoint", "other")
     spread = ", ".join(f"{name} {_percent(fitness[name])}" for name in ("mean", "max", "min"))
     buffer = f"{replay['size']:,} / {replay['capacity']:,}"
     if (starts := replay.get("training_starts")) is None:
@@ -67,6 +67,7 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
         buffer = f"Buffer not ready: {replay['size']:,} / {starts:,}"
     evidence = Evidence(learning["p_value_selection"], learning["p_value_timing"])
     holds = "; it holds the market" if holds_market else ""
+    champions = ", ".join(f"{name.replace('_', ' ')} {_percent(value)}" for name, value in validation.items())
     lines = {
         "Replay": buffer,
         "Time": f"{total}, average {average}, left {left}, then judging "
@@ -74,9 +75,9 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
         "Fitness": f"an episode's profit: {spread}, std {_percent(fitness['std'], signed=False)}, "
         f"{fitness['above_zero']} of {fitness['agents']} agents above zero",
         **_trading(trading, rules),
-        "Validation": f"champion {_percent(validation['champion'])}, mean of single episodes; {evidence}{holds}",
+        "Validation": f"{champions}, mean of single episodes; {evidence}{holds}",
         "Learning": _learning(learning),
-        **({"Networks": _networks(learning)} if "network_weight" in learning else {}),
+        **({"Networks": _networks(learning)} if "noise_scale" in learning else {}),
         "Memory": memory,
     }
     head = f"Generation {record['generation']} of {record['generations']}"
@@ -140,24 +141,24 @@ def _learning(learning: Mapping[str, Any]) -> str:
 
 
 def _networks(learning: Mapping[str, Any]) -> str:
-    """Return the losses of the networks and their weight in the elites."""
+    """Return the losses of the networks, and what the elites' actors do."""
     shares = "".join(
         f", {'with networks' if name == 'both' else name} {100 * learning[f'explained_by_{name}']:.2f} %"
         for name in ("ridge", "both")
     )
-    losses = (
-        f"{name} loss {learning[f'{name}_loss']:.3f} (gradient norm {learning[f'{name}_gradient_norm']:.2g})"
-        if learning.get(f"{name}_gradient_norm")
-        else f"{name} not trained yet"
-        for name in ("critic", "actor")
-    )
-    parts = [
-        ", ".join(losses) if "critic_loss" in learning else "not trained yet",
-        f"relative results explained out of fold by elites:{shares[1:]}",
-        f"weights: network {learning['network_weight']:.2f}, ridge {learning['ridge_weight']:.2f}",
-        f"actor kept in {100 * learning['actors_kept']:.0f} % of agents",
-        f"exploration noise {learning['noise_scale']:.2f}",
-    ]
+    parts = [f"relative results explained out of fold by elites:{shares[1:]}"]
+    if "reward_loss" in learning:
+        losses = ", ".join(f"{name} {learning[f'{name}_loss']:.3f}" for name in ("reward", "temporal", "actor"))
+        norms = " and ".join(f"{learning[f'{name}_gradient_norm']:.2g}" for name in ("critic", "actor"))
+        parts.insert(0, f"losses: {losses}; gradient norms of critics and actors {norms}")
+    else:
+        parts.insert(0, "not trained yet")
+    if "departed" in learning:
+        parts.append(
+            f"{100 * learning['departed']:.0f} % of the elites' orders differ from their closed forms' and added "
+            f"{_percent(learning['added'])} (standard error {learning['added_error']:.2f}) an episode"
+        )
+    parts.append(f"exploration noise {learning['noise_scale']:.2f}")
     skipped = learning.get("skipped_updates", 0)
     return "; ".join(parts) + (f"; {skipped:,.0f} updates skipped" if skipped else "")
 

@@ -14,7 +14,6 @@ import torch
 
 from data.market import Market
 from data.record import MarketRecord, pin_market
-from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from training.erl_trainer import ERLTrainer
 from training.forecasts.ridge import TrainingDays
@@ -97,5 +96,5 @@ def build_worker(config: Config, record: MarketRecord, device: str) -> RolloutWo
     keep_freed_memory()
     choose_threads(config.threads)
     market = pin_market(load_market(config)[0], record)
-    env = Portfolio.on(market, config.env, device)
-    return RolloutWorker(TrainingDays.of(market, env), env, market.splits.train)
+    env = TradingEnvironment.on(market, config.env, torch.device(device))
+    return RolloutWorker(TrainingDays.of(market, env.account), env, market.splits.train)

@@ -18,7 +18,7 @@ from data.market import Market
 from environment.ledger import Bars
 from environment.portfolio import Portfolio
 from environment.trading_env import trade_ledger
-from models.ddpg_agent import DDPGAgent
+from models.ddpg_agent import DDPGAgent, Judgement
 from models.inputs import GROUP_OF_INPUT, GROUPS
 from models.trader import day_mean
 from training.signals.holdings import Holding, position_features
@@ -133,12 +133,13 @@ class Parts:
 def parts_of(agent: DDPGAgent, x: Tensor, tradable: Tensor) -> Parts:
     """Split an agent's forecasts of a day's orders: (n, inputs), on its device, and (n,) with a bar."""
     weights, numbers = agent.traders.weights[0].double(), x.double()
-    if agent.committee is None:
+    if agent.members is None:
         return Parts(_by_group(numbers * weights), float(weights[0]), None)
-    own, mean = agent.committee.ridge.double(), day_mean(numbers.T, tradable).T
-    added = agent.network_share(x).double()
-    relative = (added - day_mean(added, tradable)).cpu().numpy()
-    return Parts(_by_group(numbers * own + mean * (weights - own)), float(weights[0]), relative)
+    own = (agent.members.ridge[:, None] * agent.members.weights).mean(0).double()
+    mean, judged = day_mean(numbers.T, tradable).T, agent.judge(x)
+    assert isinstance(judged, Judgement)
+    added = (judged.reward - day_mean(judged.at_start, tradable)).double().cpu().numpy()
+    return Parts(_by_group(numbers * own + mean * (weights - own)), float(weights[0]), added)
 
 
 def _by_group(products: Tensor) -> NDArray[np.float64]:

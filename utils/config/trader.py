@@ -34,6 +34,7 @@ from utils.spaces import MAX_COEFFICIENT
 Profile = Literal["quick", "full"]
 Fill = Literal["next_open", "same_close"]
 Rivals = Literal["learned", "none"]
+AgentKind = Literal["ddpg", "closed-form"]
 EvidenceRule = Literal["report", "require"]
 MarketKind = Literal[
     "momentum",
@@ -180,13 +181,15 @@ class EnvironmentConfig:
 class LearningConfig:
     """How the agents learn: the value of cash by least squares, actors and critics by gradient (DDPG)."""
 
+    agent: Annotated[AgentKind, Mark.SHORT] = "ddpg"
+    """`ddpg`: actors and critics on closed-form forecasts; `closed-form`: these forecasts alone, without networks."""
     gradient_steps: NonNegativeInt = 32
-    """Updates of all agents' networks per generation; 0: no networks, agents are closed forms only."""
+    """Updates of all agents' networks per generation; 0: no networks, as --agent closed-form."""
     gradient_accumulation: PositiveInt = 6
     """Batches over which the gradient of an update is accumulated."""
     batch_size: PositiveInt = 256
-    """Transitions per batch, and counterfactual outcomes per batch and fold."""
-    learning_rate: PositiveFloat = 0.002
+    """Counterfactual outcomes per batch and fold, and transitions per update."""
+    learning_rate: PositiveFloat = 0.004
     """Step size of actors and critics (AdamW)."""
     tau: PositiveShare = 0.01
     """Polyak averaging rate of the target networks per update."""
@@ -194,8 +197,6 @@ class LearningConfig:
     """Width of the two hidden layers of actors and critics."""
     exploration_noise: NonNegativeFloat = 0.1
     """Standard deviation of the noise on actions in exploration windows, as a share of the largest order."""
-    warm_up: NonNegativeInt = 160
-    """Updates in which only critics learn, before actors do."""
     gamma: Share = 1.0
     """Daily discount factor. Episodes are finite and the time left is part of the state, so that 1 is well defined. 0:
     cash is worth nothing tomorrow."""
@@ -206,10 +207,15 @@ class LearningConfig:
     training_starts: NonNegativeInt = 10_000
     """Transitions that the replay buffer must hold before networks are trained."""
 
+    @property
+    def has_networks(self) -> bool:
+        """Whether agents have actors and critics."""
+        return self.agent == "ddpg" and self.gradient_steps > 0
+
 
 @checked_dataclass
 class EvolutionConfig:
-    """Selection, crossover and mutation of the population's genes."""
+    """Selection, crossover and mutation of the population's genes and actors."""
 
     population_size: Annotated[int, limits("{} >= 2"), Mark.SHORT] = 16
     """Agents of the population."""
@@ -220,7 +226,7 @@ class EvolutionConfig:
     mutation_share: Share = 0.3
     """Share of a child's genes that mutate."""
     mutation_strength: NonNegativeFloat = 0.15
-    """Standard deviation of a mutation, as a share of the gene's range."""
+    """Standard deviation of a mutation, as a share of the gene's range, and of the weights of an actor's layer."""
 
 
 @checked_dataclass
@@ -296,7 +302,7 @@ def profile_config(profile: Profile) -> Config:
         profile="quick",
         generations=10,
         split=DataConfig(context_window_days=64),
-        learning=LearningConfig(gradient_accumulation=4, replay_capacity=80_000),
+        learning=LearningConfig(gradient_accumulation=2, replay_capacity=80_000),
     )
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 State = dict[str, dict[str, Any]]
-SCHEMA = 8  # version of the content of a state; no version reads another's
+SCHEMA = 9  # version of the content of a state; no version reads another's
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 

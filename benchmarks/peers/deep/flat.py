@@ -19,6 +19,7 @@ from data.market import Market
 from environment.trading_env import Observation, TradingEnvironment
 from models.genome import random_genes
 from models.inputs import TradeInputs
+from models.population import target_percents
 from training.forecasts.ridge import TrainingDays, expectations
 from utils.config.trader import EnvironmentConfig
 from utils.runs.seeding import named_generator
@@ -52,10 +53,12 @@ class InputsView:
     def fit(cls, market: Market, rules: EnvironmentConfig, seed: int) -> Self:
         """Fit inputs and forecasts to the training days."""
         days = TrainingDays.of(market, TradingEnvironment.on(market, rules).account)
-        ridge = days.fit(random_genes(16, named_generator(seed, "peers")))
+        genes = random_genes(16, named_generator(seed, "peers"))
+        ridge = days.fit(genes)
         best = int(ridge.explained.argmax())
         weights = ridge.weights[best : best + 1]
-        forecast = days.forecasts(ridge.by_fold[best : best + 1]).expected[0]
+        start = target_percents(genes[best : best + 1])
+        forecast = days.forecasts(ridge.by_fold[best : best + 1], start)[0].expected[0]
         x, own = torch.from_numpy(days.inputs.of(market)), days.samples.x
         x[own.days] = torch.from_numpy(own.dense(own.days))
         forecast = torch.where(forecast.isfinite(), forecast, _in_sample(x, weights))

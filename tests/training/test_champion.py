@@ -1,0 +1,159 @@
+"""What networks decide: nothing before they are trained, then which stocks are bought; and where they are played."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from data.splits import spaced_windows
+from data.synthetic.built_in import built_in_market
+from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment, windows_from
+from models.ddpg_agent import DDPGAgent
+from models.trader import Forecasts
+from tests.small_market import TINY_RULES
+from tests.tiny import TINY_LEARNING, learnable_market, seeded, tiny_trainer
+from training.erl_trainer import ERLTrainer
+from training.rollout import Rollout, purchases, roll_out
+from utils.config.trader import DataConfig, EnvironmentConfig, EvaluationConfig, LearningConfig, SyntheticConfig
+
+GENERATIONS = 3
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[ERLTrainer, list[dict[str, Any]]]:
+    """A trainer on a market of drifts that last for days, and its records."""
+    rules = EnvironmentConfig(trading_days=40, settlement_days=10, max_holding_days=10, stake_percent=2.5)
+    planted = SyntheticConfig(kind="momentum", days=1500, stocks=30)
+    trainer = tiny_trainer(
+        built_in_market(planted, DataConfig(context_window_days=64), rules)[0],
+        rules=rules,
+        learning=LearningConfig(
+            replay_capacity=20_000, training_starts=10, gradient_steps=16, gradient_accumulation=1, hidden=8
+        ),
+        evaluation=EvaluationConfig(fitness_windows=4, exploration_windows=2, validation_windows=8),
+    )
+    return trainer, list(trainer.run(GENERATIONS))
+
+
+def validation_windows(trainer: ERLTrainer) -> Tensor:
+    rules, span = trainer.val_env.rules, trainer.market.splits.validation
+    return spaced_windows(span, rules.episode_steps, trainer.evaluation.validation_windows)
+
+
+def played(trainer: ERLTrainer, agent: DDPGAgent, forecasts: Forecasts | None = None) -> tuple[Rollout, list[Tensor]]:
+    """Episodes of an agent on the validation windows; stock, size and sale target of all that it bought."""
+    own = agent.forecasts(trainer.market, trainer.days.later) if forecasts is None else forecasts
+    starts, env = validation_windows(trainer), trainer.val_env
+    found = roll_out(env, agent.traders, own, agent.cash_value, starts, policy=agent.policy)
+    return found, list(vars(purchases(env.account)).values())
+
+
+def are_equal(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(*parts) for parts in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("generations", [0, 1, 2])
+def test_before_any_update_orders_are_those_of_the_closed_form(generations: int) -> None:
+    """Of the champion, of the fittest agent and of the whole population, bit for bit."""
+    trainer = tiny_trainer(learnable_market(1), learning=replace(TINY_LEARNING, training_starts=500))
+    for record in trainer.run(generations):
+        assert record["learning"]["departed"] == record["learning"]["added"] == 0.0
+        assert record["validation"]["champion"] == record["validation"]["closed_form"]
+    assert trainer.population.updates == 0
+    for agent in (trainer.champion, trainer.best_agent):
+        assert agent.networks is not None
+        rollout, orders = played(trainer, agent)
+        closed, plain = played(trainer, agent.closed_form())
+        assert are_equal(orders, plain) and torch.equal(rollout.equity, closed.equity)
+        assert int(rollout.summary.trades.sum()) > 5
+
+
+def test_after_updates_orders_depart_from_the_closed_form(trained: tuple[ERLTrainer, list[dict[str, Any]]]) -> None:
+    trainer, records = trained
+    departed = [record["learning"]["departed"] for record in records]
+    assert departed[0] == 0.0 and min(departed[1:]) > 0.1
+    (rollout, orders), (closed, plain) = (
+        played(trainer, own) for own in (trainer.champion, trainer.champion.closed_form())
+    )
+    assert not are_equal(orders, plain) and float(rollout.departed(closed)) > 0.1
+    assert records[-1]["validation"] == {
+        "champion": float(rollout.profit_percent),
+        "closed_form": float(closed.profit_percent),
+    }
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_other_actors_order_otherwise(trained: tuple[ERLTrainer, list[dict[str, Any]]], seed: int) -> None:
+    """Those of random numbers of the same scale in the networks that choose among stocks."""
+    trainer, _ = trained
+    champion, draws = trainer.champion, seeded(seed)
+    assert champion.networks is not None
+    networks = champion.networks.map(torch.clone)
+    for part in (networks.actor_target.choice, networks.actor_target.slope):
+        part.copy_(part.square().mean().sqrt() * torch.randn(part.shape, generator=draws))
+        assert bool(part.all())
+    found, orders = played(trainer, replace(champion, networks=networks))
+    before, known = played(trainer, champion)
+    assert not are_equal(orders, known) and float(found.departed(before)) > 0.1
+
+
+def test_what_is_earned_is_earned_by_the_score(trained: tuple[ERLTrainer, list[dict[str, Any]]]) -> None:
+    """With random numbers in its place less than half of the profit is left."""
+    trainer, _ = trained
+    champion = trainer.champion
+    forecasts = champion.forecasts(trainer.market, trainer.days.later)
+    profit = float(played(trainer, champion)[0].profit_percent)
+    assert profit > 8.0
+    for seed in range(5):
+        noise = torch.randn(forecasts.score.shape, generator=seeded(seed))
+        blind = replace(forecasts, score=torch.where(forecasts.score.isfinite(), noise, -torch.inf))
+        assert float(played(trainer, champion, blind)[0].profit_percent) < profit / 2
+
+
+def test_an_episode_ends_with_the_summary_of_its_rollout() -> None:
+    """On windows as lanes."""
+    trainer = tiny_trainer(learnable_market(1))
+    list(trainer.run(2))
+    windows = windows_from(validation_windows(trainer), TINY_RULES)
+    for agent in (
+        trainer.champion,
+        trainer.best_agent,
+        trainer.champion.closed_form(),
+        trainer.champion.holding_market(),
+    ):
+        summary = trainer.run_episode(agent, trainer.val_env, **windows)
+        expected = vars(played(trainer, agent)[0].summary)
+        assert summary.keys() == {*expected, "win_rate"} and summary["trades"].sum() > 0
+        for name, value in expected.items():
+            np.testing.assert_array_equal(summary[name], value.numpy(), err_msg=name)
+        np.testing.assert_array_equal(summary["win_rate"], summary["wins"] / np.maximum(summary["trades"], 1))
+
+
+@pytest.mark.parametrize("kind", ["ddpg", "closed-form"])
+def test_populations_and_champions_are_played_in_the_environments(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every day of every episode is a step of one of the two, all agents and windows at once."""
+    trainer = tiny_trainer(learnable_market(1), learning=replace(TINY_LEARNING, agent=kind))
+    steps, days = Counter[TradingEnvironment](), Counter[Portfolio]()
+    step, live = TradingEnvironment.step, Portfolio.step_orders
+
+    def counted(self: TradingEnvironment, action: Any) -> Any:
+        steps[self] += 1
+        return step(self, action)
+
+    def lived(self: Portfolio, orders: Any) -> None:
+        days[self] += 1
+        live(self, orders)
+
+    monkeypatch.setattr(TradingEnvironment, "step", counted)
+    monkeypatch.setattr(Portfolio, "step_orders", lived)
+    assert len(list(trainer.run(2))) == 2
+    times = 2 * TINY_RULES.episode_steps * (2 if kind == "ddpg" else 1)  # closed forms are played beside networks
+    assert steps == {trainer.eval_env: times, trainer.val_env: times}
+    assert days == {env.account: times for env in steps}
