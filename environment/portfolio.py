@@ -174,7 +174,7 @@ class Portfolio:
     def account(self) -> Tensor:
         """Describe the accounts at the last close: (lanes, ACCOUNT_FEATURES) float32."""
         capital = self.rules.initial_capital
-        left = (self.trading_steps - self.step_index) / max(1, self.trading_steps)
+        left = (self.trading_steps - self.step_index) / self.rules.trading_days
         fraction_left = torch.full_like(self.cash, left)
         return torch.stack((self.cash / capital, (self.equity - self.cash) / capital, fraction_left), dim=-1).float()
 

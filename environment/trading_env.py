@@ -40,8 +40,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
     Observation of day d, everything up to and including its close:
         `market` (columns, 9): today's normalised features; `portfolio` (investable, 4): held, days held / maximum,
         unrealised return, size / maximum size; `exits` (investable, 2): distance to the sale target, sessions without
-        a bar / maximum; `account` (3,): cash and exposure as fractions of the initial capital, fraction of the trading
-        period left.
+        a bar / maximum; `account` (3,): cash and exposure as fractions of the initial capital, days left on which
+        orders are accepted as a fraction of the rules' trading days.
     Action (investable, 2): coefficient in [0, 10] (below 1: no order), sale target in [10, 50] percent.
     Reward: change of equity in percent of the initial capital, less the configured penalties.
     An episode terminates on day `end_idx`, when every position has been closed; it is never truncated.

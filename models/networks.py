@@ -404,3 +404,4 @@ class Networks:
         for name, part in self.tensors.items():
             if name.endswith((".reward", ".choice", ".slope")):
                 part.copy_(drawn.tensors[name])
+        self.base[:, :2] = drawn.base[:, :2]

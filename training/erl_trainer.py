@@ -214,12 +214,20 @@ class ERLTrainer:
     def run_episode(
         self, agent: DDPGAgent, env: TradingEnvironment, start_idx: Days, end_idx: Days, trading_end_idx: Days
     ) -> dict[str, Any]:
-        """Play an agent in an environment, on one window or on many of equal length as lanes; return the summary."""
+        """Play an agent, as deployed, on one window or on many of equal length as lanes; return the summary."""
         env.reset(start_idx=start_idx, end_idx=end_idx, trading_end_idx=trading_end_idx, observe=False)
-        forecasts = agent.forecasts(self.market, self.days.later)
-        starts = torch.as_tensor(start_idx).reshape(-1)
-        roll_out(env, agent.traders, forecasts, agent.cash_value, starts, label="validate", policy=agent.policy)
-        return env.get_episode_summary()
+        starts, lengths, later = (
+            torch.as_tensor(start_idx),
+            (env.account.steps, env.account.trading_steps),
+            self.days.later,
+        )
+        played = slice(int(starts.min()), int(starts.max()) + lengths[0])
+        is_later = later.days.start <= played.start and played.stop <= later.days.stop
+        forecasts = agent.forecasts(self.market, later) if is_later else agent.forecasts(self.market, days=played)
+        parts = agent.traders, forecasts, agent.cash_value, starts.reshape(-1)
+        roll_out(env, *parts, label="validate", policy=agent.policy, lengths=lengths)
+        summary = env.get_episode_summary()
+        return summary if starts.dim() else {name: value.item() for name, value in summary.items()}
 
     def validate_best_agent(self) -> dict[str, float]:
         """Play the champion and its closed form on the validation windows; nothing is selected by the result."""

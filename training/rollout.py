@@ -71,11 +71,12 @@ def roll_out(
     graph: RolloutGraph | None = None,
     policy: AccountPolicy | RoundRobinPolicy | None = None,
     noise: Tensor | None = None,
+    lengths: tuple[int, int] | None = None,
 ) -> Rollout:
     """Play all agents on all windows, the same for every agent.
 
     Args:
-        starts: (W,) first days of the windows, best on the CPU; their length is the environment's.
+        starts: (W,) first days of the windows, best on the CPU.
         exploration_threshold: (A, E) exploration: on the last E windows, which do not count towards fitness, agents
             order only what they expect to earn more than this, in percent of an order's value. An account that always
             spends its cash would never learn what cash is worth.
@@ -84,8 +85,10 @@ def roll_out(
         graph: of the rollouts of this environment, if they all have the same shapes.
         policy: the agents' networks; or round robin, by an agent without forecasts.
         noise: (A, E, trading days) exploration noise on the last E windows, see `AccountPolicy.adjusting`.
+        lengths: days of a window, and its first days on which orders are accepted; default: as the rules say.
     """
     account, rules = env.account, env.rules
+    steps, trading_days = lengths or (rules.episode_steps, rules.trading_days)
     agents, windows, device = traders.count, len(starts), account.device
     agent = torch.arange(agents, device=device).repeat_interleave(windows)
     least = torch.zeros(agents, windows, dtype=torch.float64, device=device)
@@ -97,14 +100,16 @@ def roll_out(
     inputs |= vars(traders.rows(agent))
     if isinstance(policy, AccountPolicy):
         inputs |= policy.tensors()
-        inputs["noise"] = torch.zeros(agents, windows, rules.trading_days, dtype=torch.float64, device=device)
+        inputs["noise"] = torch.zeros(agents, windows, trading_days, dtype=torch.float64, device=device)
         if noise is not None:
             inputs["noise"][:, judged:] = noise
     if isinstance(policy, RoundRobinPolicy):
         # An input, so that a captured graph of another kind of policy is not launched for it.
         inputs["turns"] = policy.turns(forecasts.expected[0].isfinite())
     days = partial(_play_days, env, cash_value, policy, records, label)
-    recorded = (graph or RolloutGraph()).play(env, starts.repeat(agents), days, inputs, safe_point)
+    starts = starts.repeat(agents)
+    given = {"start_idx": starts, "end_idx": starts + steps, "trading_end_idx": starts + trading_days}
+    recorded = (graph or RolloutGraph()).play(env, given, days, inputs, safe_point)
     summary = account.summary()
     equity = account.equity_curve[: account.steps + 1].unflatten(1, (agents, windows)).clone()
     fitness, profit, value = (
@@ -139,13 +144,13 @@ def _play_days(
     forecasts = Forecasts(**{f.name: inputs[f.name] for f in fields(Forecasts)})
     cash_value = cash_value.with_values(inputs["value of cash"], inputs["opportunity_knots"])
     # What does not depend on accounts is computed for all days at once.
-    later = torch.arange(rules.trading_days, device=account.device)[:, None]
-    opportunity, left = forecasts.opportunity[agent, account.day + later], rules.trading_days - 1.0 - later.double()
+    later = torch.arange(account.trading_steps, device=account.device)[:, None]
+    opportunity, left = forecasts.opportunity[agent, account.day + later], account.trading_steps - 1.0 - later.double()
     networks = policy.with_tensors(inputs) if isinstance(policy, AccountPolicy) else None
     slopes, left = cash_value.slopes(left, opportunity), left.expand_as(opportunity)
     buckets, days = buckets_of(account.sessions_held, rules), list[dict[str, Tensor]]()
     initial = torch.zeros_like(account.cash)
-    for step in progress(range(rules.episode_steps), label, "day"):
+    for step in progress(range(account.steps), label, "day"):
         if safe_point is not None:
             safe_point()
         if not account.is_trading:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from environment.trading_env import TradingEnvironment, windows_from
+from environment.trading_env import TradingEnvironment
 from training.cuda_graph import Capture, CudaGraph, Tensors
 
 SafePoint = Callable[[], None] | None
@@ -24,13 +24,13 @@ class RolloutGraph:
         self._graph = CudaGraph("rollouts", capture)
 
     def play(
-        self, env: TradingEnvironment, starts: Tensor, days: Days, inputs: Tensors, safe_point: SafePoint
+        self, env: TradingEnvironment, windows: dict[str, Tensor], days: Days, inputs: Tensors, safe_point: SafePoint
     ) -> Tensors:
-        """Play an account from these (lanes,) first days to its end; return the outputs of `days`.
+        """Play an account on windows, as `TradingEnvironment.reset` takes them; return the outputs of `days`.
 
-        The next rollout overwrites them. The safe point is called once before a launch.
+        All rollouts have windows of the same lengths. The next rollout overwrites them. The safe point is called once before a launch.
         """
-        account, windows = env.account, windows_from(starts, env.rules)
+        account = env.account
         env.reset(**windows, observe=False)
         # An account that was allocated anew since the last rollout has another tensor of days.
         if self._graph.is_repeated(inputs, [account.day], account.device):

@@ -425,8 +425,10 @@ def test_folds_are_drawn_anew_without_what_reads_the_account() -> None:
     networks.renew_folds(seeded(8))
     by_fold = (".reward", ".choice", ".slope")
     for name, part in networks.tensors.items():
-        if not name.endswith(by_fold):
+        if not name.endswith((*by_fold, "base")):
             assert torch.equal(part, before[name]), name
+    assert torch.equal(networks.base[:, 2], before["base"][:, 2])
+    assert networks.base[:, :2].tolist() == [[1.0, 0.0]] * AGENTS, "the closed form's, as at the start"
     reward = networks.critic.reward
     assert torch.equal(networks.tensors["critic_target.reward"], reward.flat.detach())
     assert not bool(reward(torch.ones(2, INPUTS)).any()) and not torch.equal(reward.flat, before["critic.reward"])

@@ -136,6 +136,26 @@ def test_an_episode_ends_with_the_summary_of_its_rollout() -> None:
         np.testing.assert_array_equal(summary["win_rate"], summary["wins"] / np.maximum(summary["trades"], 1))
 
 
+@pytest.mark.parametrize("first", ["training", "validation"])
+def test_an_episode_of_any_window_is_what_the_agent_does_by_itself(first: str) -> None:
+    """On one window, shorter than the rules say, observation by observation."""
+    trainer = tiny_trainer(learnable_market(1))
+    list(trainer.run(2))
+    agent, splits = trainer.champion, trainer.market.splits
+    start = (splits.train if first == "training" else splits.validation).first
+    window = {"start_idx": start, "end_idx": start + 9, "trading_end_idx": start + 6}
+    summary = trainer.run_episode(agent, trainer.eval_env, **window)
+    env, forecasts, is_over = trainer.eval_env.twin(), agent.forecasts(trainer.market), False
+    observation, info = env.reset(**window)
+    while not is_over:
+        action = agent.act(observation, forecasts, info["day_index"])
+        observation, _, is_over, _, info = env.step(action)
+    alone = env.get_episode_summary()
+    assert info["day_index"] == start + 9 and alone["trades"] > 0
+    assert summary == pytest.approx(alone, rel=1e-6)
+    assert len(trainer.evaluate_population().fitness) == len(trainer.population)
+
+
 @pytest.mark.parametrize("kind", ["ddpg", "closed-form"])
 def test_populations_and_champions_are_played_in_the_environments(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every day of every episode is a step of one of the two, all agents and windows at once."""

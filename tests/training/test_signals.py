@@ -190,16 +190,16 @@ def test_a_position_that_is_due_is_still_held_at_the_close() -> None:
         if not free.orders:
             continue
         best = MARKET.tickers.index(free.orders[0].ticker)
+        assert free.best_candidate == free.orders[0].ticker
         if agent(seed).networks is None:
-            assert free.best_candidate == free.orders[0].ticker
             assert free.best_expected_percent == pytest.approx(free.orders[0].expected_percent, abs=1e-4)
         held = bought(best, day - TINY_RULES.max_holding_days, day)
         made = signals_of(MARKET, seed, day, holdings=[held])
         assert held.ticker not in {made.best_candidate, *(order.ticker for order in made.orders)}
-        expected = agent(seed).forecasts(MARKET).expected[0, day].clone()
-        expected[best] = -torch.inf
-        if expected.isfinite().any():
-            assert made.best_candidate == MARKET.tickers[int(expected.argmax())]
+        score = agent(seed).forecasts(MARKET).score[0, day].clone()
+        score[best] = -torch.inf
+        if score.isfinite().any():
+            assert made.best_candidate == MARKET.tickers[int(score.argmax())]
         seen.add(made.positions[0].status.split(" on ")[0].split(" for ")[0])
     assert "holding period over, to be closed" in seen
 

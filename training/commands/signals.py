@@ -129,7 +129,7 @@ def _tables(signals: Signals) -> list[str]:
         reason = "nothing can be ordered"
         if best is not None:
             against = "cash is worth more, or short" if best > 0 else "it would not earn its costs"
-            reason = f"the highest forecast is {signals.best_candidate}'s, {best:+.2f}% of its value, but {against}"
+            reason = f"{signals.best_candidate} ranks first, {best:+.2f}% of its value is expected, but {against}"
         texts = [f"no order: {reason}"]
     texts += [f"{order.ticker} looks at most at {_attribution(order)}" for order in signals.orders if order.looks_at]
     if signals.positions:

@@ -313,9 +313,8 @@ def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 
 def _loss_chart(records: Sequence[Mapping[str, Any]], name: str, note: str) -> Chart:
-    loss, title = _column(records, "learning", f"{name}_loss"), _TITLES[name]
-    values = {name: np.where(loss == 0.0, math.nan, loss)}  # of no update
-    lines = lines_of(values, lambda own: number(last_known(own), 3))
+    title = _TITLES[name]
+    lines = lines_of({name: _column(records, "learning", f"{name}_loss")}, lambda own: number(last_known(own), 3))
     return _by_generation(
         title, f"{title}, by generation", note, _generations(records), lines, has_zero=name != "actor"
     )

@@ -81,7 +81,8 @@ class RelativeOutcomes:
     def draw(self, updates: int, rows: int, generator: torch.Generator) -> Tensor:
         """Draw orders for each fold: (updates, folds, D, S) rows, about so many an update.
 
-        D days are drawn, and of each as many stocks as there are, up to 64, from a random one on.
+        D days are drawn, and of each 64 stocks (all of a smaller market) in a row, from a random one on; where fewer
+        have a bar, some are drawn again.
         """
         stocks = min(_STOCKS, self.x.has_bar.shape[1])
         shape = updates, max(1, round(rows / stocks)), len(self.folds)

@@ -109,7 +109,7 @@ class Signals:
     orders: list[Order]
     positions: list[OpenPosition]
     best_candidate: str | None
-    """Ticker with the highest forecast among those that may be ordered."""
+    """Ticker with the highest score among those that may be ordered."""
     best_expected_percent: float | None
     """Its forecast after costs, percent of an order's value."""
 
@@ -197,7 +197,7 @@ def make_signals(
     open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
     rules = replace(rules, volume_cap=0.0)  # the next session's volume is unknown
     portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
-    portfolio.reset(torch.tensor([0]), steps=1, trading_steps=1)
+    portfolio.reset(torch.tensor([0]), steps=1, trading_steps=rules.trading_days)
     portfolio.cash.fill_(cash)
     portfolio.equity.fill_(cash + exposure)
     days = slice(day, day + 1)
@@ -212,7 +212,7 @@ def make_signals(
     action = agent.action(positions, portfolio.account()[0], forecasts, day)
     is_free = portfolio.candidates()[0] & (positions[:, 0] == 0)
     expected = forecasts.expected[0, day].cpu() / rules.largest_order
-    best = int(torch.where(is_free, expected, -torch.inf).argmax())
+    best = int(torch.where(is_free, forecasts.score[0, day].cpu(), -torch.inf).argmax())
     has_candidate = bool(is_free[best] & expected[best].isfinite())
     portfolio.step(action[None])
     return Signals(

@@ -5,6 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Generic, Self, TypeVar
 
 from utils.errors import ClusterError
@@ -46,8 +47,8 @@ W = TypeVar("W", bound=Worker)
 class Pool(ABC, Generic[W]):
     """An executor with workers; use it in a `with` block, which ends them.
 
-    A worker is lost if its process or machine is gone, or if its job is late. Its job is then resubmitted, at most
-    `MOST_LOSSES` times; other workers go on.
+    A worker is lost if its process or machine is gone, or if its job is late. Its job is then resubmitted with twice
+    the time, at most `MOST_LOSSES` times; other workers go on.
     """
 
     is_apart = True
@@ -142,5 +143,6 @@ def _lost(job: Job | None, why: str, queue: deque[Job], losses: Counter[str], no
     logger.warning("%s: worker was lost (%s), %d of at most %d", name or "no job", why, losses[name], MOST_LOSSES)
     if job is not None:
         notify(name, f"lost: {why}")
-        queue.append(job)
+        # On a busy machine the worker that replaces a late one is late as well, and starts besides.
+        queue.append(replace(job, most_seconds=job.most_seconds and 2 * job.most_seconds))
     return None
