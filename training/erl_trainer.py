@@ -216,12 +216,8 @@ class ERLTrainer:
     ) -> dict[str, Any]:
         """Play an agent, as deployed, on one window or on many of equal length as lanes; return the summary."""
         env.reset(start_idx=start_idx, end_idx=end_idx, trading_end_idx=trading_end_idx, observe=False)
-        starts, lengths, later = (
-            torch.as_tensor(start_idx),
-            (env.account.steps, env.account.trading_steps),
-            self.days.later,
-        )
-        played = slice(int(starts.min()), int(starts.max()) + lengths[0])
+        starts, lengths = torch.as_tensor(start_idx), (env.account.steps, env.account.trading_steps)
+        played, later = slice(int(starts.min()), int(starts.max()) + lengths[0]), self.days.later
         is_later = later.days.start <= played.start and played.stop <= later.days.stop
         forecasts = agent.forecasts(self.market, later) if is_later else agent.forecasts(self.market, days=played)
         parts = agent.traders, forecasts, agent.cash_value, starts.reshape(-1)

@@ -1,6 +1,7 @@
 """Rollouts as CUDA graphs: the kernels of all days are captured once, and launched together afterwards."""
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -24,11 +25,12 @@ class RolloutGraph:
         self._graph = CudaGraph("rollouts", capture)
 
     def play(
-        self, env: TradingEnvironment, windows: dict[str, Tensor], days: Days, inputs: Tensors, safe_point: SafePoint
+        self, env: TradingEnvironment, windows: dict[str, Any], days: Days, inputs: Tensors, safe_point: SafePoint
     ) -> Tensors:
         """Play an account on windows, as `TradingEnvironment.reset` takes them; return the outputs of `days`.
 
-        All rollouts have windows of the same lengths. The next rollout overwrites them. The safe point is called once before a launch.
+        All rollouts have windows of the same lengths. The next rollout overwrites them. The safe point is called once
+        before a launch.
         """
         account = env.account
         env.reset(**windows, observe=False)
