@@ -103,6 +103,11 @@ class Members:
     typical: Tensor
     """(targets,) mean results of orders, percent of the initial capital."""
 
+    def rows(self, rows: slice) -> Members:
+        """Return some of the agents."""
+        own = {name: getattr(self, name)[rows] for name in ("weights", "ridge", "network", "start")}
+        return replace(self, **own)
+
 
 class Judgement(NamedTuple):
     """What an agent makes of stocks: (...) each, results of largest orders in percent of the initial capital."""

@@ -149,11 +149,11 @@ class Population:
         return 1 if self.networks is None else max(self.examined, len(self))
 
     def _refresh(self) -> None:
-        traders = self.traders
+        traders, members = self.traders, None if self.networks is None else self.members(slice(None))
         for row, agent in enumerate(self.agents):
             rows = slice(row, row + 1)
             agent.traders, agent.cash_value = traders.rows(rows), self.cash_value
-            agent.members = None if self.networks is None else self.members(rows)
+            agent.members = members and members.rows(rows)
 
     @property
     def traders(self) -> Traders:

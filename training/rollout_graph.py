@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
-
 from environment.trading_env import TradingEnvironment
 from training.cuda_graph import Capture, CudaGraph, Tensors
 

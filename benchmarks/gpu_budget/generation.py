@@ -42,7 +42,7 @@ APART = (SET_UP, UPDATE, PART)
 """Names of what is no phase of a generation."""
 MOST_KERNELS = 850
 """Of an update by one batch."""
-MOST_WAITS = {("evaluate", "evolve", "train"): 160, ("validate",): 60}
+MOST_WAITS = {("evaluate", "evolve", "train"): 100, ("validate",): 40}
 """Of the host for the device, outside of days and updates, in which there is none.
 
 Rows and batches are drawn by the host and go to the device, what belongs to agents goes there with each change of
