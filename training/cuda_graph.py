@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from operator import is_
 
 import torch
 from torch import Tensor
@@ -27,15 +27,6 @@ def cuda_graph(work: Callable[[], Tensors]) -> tuple[Tensors, Callable[[], None]
     return outputs, graph.replay
 
 
-@dataclass(frozen=True)
-class _Captured:
-    inputs: Tensors
-    outputs: Tensors
-    launch: Callable[[], None]
-    work: Work
-    """Holds the tensors that the graph reads beside its inputs."""
-
-
 class CudaGraph:
     """Work that is repeated with other inputs of the same shapes.
 
@@ -54,66 +45,61 @@ class CudaGraph:
         self.name = name
         self._capture = capture or (cuda_graph if torch.backends.cuda.is_built() else None)
         self._is_for_all = capture is not None
-        self._places: list[object] = []
+        self._places: Sequence[object] = ()
         self._shapes: list[object] = []
-        self._captured: _Captured | None = None
+        self._captured: tuple[Tensors, Tensors, Callable[[], None], Work] | None = None
+        """Inputs, outputs, launch, and the work, which holds the other tensors that the graph reads."""
 
-    def is_repeated(self, inputs: Tensors, places: Sequence[object], device: torch.device) -> bool:
-        """Tell whether a run may be launched; else it must be eager, and what was captured is dropped.
+    def run(
+        self,
+        work: Work,
+        inputs: Tensors,
+        places: Sequence[object],
+        device: torch.device,
+        begin_again: Callable[[], object] = lambda: None,
+    ) -> Tensors:
+        """Run work and return its outputs; the next launch overwrites them.
 
         Args:
             places: objects, the same ones as at the last run where the work reads and writes the same memory.
+            begin_again: undoes what the work has done on the host, after a capture that failed.
         """
         if self._capture is None or not (self._is_for_all or device.type == "cuda"):
-            return False
+            return work(inputs)
         shapes: list[object] = [(name, value.shape) for name, value in inputs.items()]
-        is_same = len(places) == len(self._places) and all(map(_is, places, self._places))
-        if is_same and shapes == self._shapes:
-            return True
-        self._places, self._shapes, self._captured = list(places), shapes, None
-        return False
-
-    def launch(self, work: Work, inputs: Tensors) -> Tensors | None:
-        """Run work by one launch; return its outputs, which the next run overwrites, or None if it cannot be captured.
-
-        A capture runs nothing, so that nothing is done where it fails.
-        """
+        is_same = len(places) == len(self._places) and all(map(is_, places, self._places))
+        if not is_same or shapes != self._shapes:
+            self._places, self._shapes, self._captured = places, shapes, None
+            return self._warm_up(work, inputs, device)
         if self._captured is None:
-            self._captured = self._captured_from(work, inputs)
-        if self._captured is None:
-            return None
+            copies = {name: value.clone() for name, value in inputs.items()}
+            try:
+                # A capture runs nothing on the device.
+                self._captured = copies, *self._capture(lambda: work(copies)), work
+            except RuntimeError as error:
+                first = str(error).splitlines()[0]
+                logger.warning("%s run eagerly: capturing a CUDA graph failed (%s)", self.name, first)
+                self._capture = None
+                begin_again()
+                return work(inputs)
+            logger.info("%s are captured as a CUDA graph", self.name)
+        held, outputs, launch, _ = self._captured
         for name, value in inputs.items():
-            self._captured.inputs[name].copy_(value)
-        self._captured.launch()
-        return self._captured.outputs
+            held[name].copy_(value)
+        launch()
+        return outputs
 
-    def warm_up(self, work: Callable[[], object], device: torch.device) -> None:
+    def _warm_up(self, work: Work, inputs: Tensors, device: torch.device) -> Tensors:
         """Run work that may be captured next time, as PyTorch asks of work with backward passes: on a side stream.
 
         Gradients are accumulated on the stream on which a parameter was first used, and a captured stream may not wait
         for the default one.
         """
-        if self._capture is None or self._is_for_all or device.type != "cuda":
-            work()
-            return
+        if self._is_for_all or not torch.is_grad_enabled():
+            return work(inputs)
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
-            work()
+            outputs = work(inputs)
         torch.cuda.current_stream(device).wait_stream(stream)
-
-    def _captured_from(self, work: Work, inputs: Tensors) -> _Captured | None:
-        assert self._capture is not None
-        own = {name: value.clone() for name, value in inputs.items()}
-        try:
-            outputs, launch = self._capture(lambda: work(own))
-        except RuntimeError as error:
-            logger.warning("%s run eagerly: capturing a CUDA graph failed (%s)", self.name, str(error).splitlines()[0])
-            self._capture = None
-            return None
-        logger.info("%s are captured as a CUDA graph", self.name)
-        return _Captured(own, outputs, launch, work)
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
+        return outputs

@@ -16,8 +16,7 @@ from environment.trading_env import TradingEnvironment
 from models.cash_value import Accounts, CashValue, Decision, accounts_in, buckets_of
 from models.round_robin import RoundRobinPolicy
 from models.trader import AccountPolicy, Candidates, DailyOrders, Forecasts, Traders, daily_orders
-from training.cuda_graph import Tensors
-from training.rollout_graph import RolloutGraph, SafePoint
+from training.cuda_graph import CudaGraph, Tensors
 from utils.progress import progress
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
@@ -66,9 +65,9 @@ def roll_out(
     *,
     exploration_threshold: Tensor | None = None,
     records: bool = False,
-    safe_point: Callable[[], None] | None = None,
+    safe_point: Callable[[], None] = lambda: None,
     label: str = "evaluate",
-    graph: RolloutGraph | None = None,
+    graph: CudaGraph | None = None,
     policy: AccountPolicy | RoundRobinPolicy | None = None,
     noise: Tensor | None = None,
     lengths: tuple[int, int] | None = None,
@@ -81,7 +80,7 @@ def roll_out(
             order only what they expect to earn more than this, in percent of an order's value. An account that always
             spends its cash would never learn what cash is worth.
         records: record transitions for a replay buffer.
-        safe_point: is called before every day, and may raise to stop; once before a CUDA graph is launched.
+        safe_point: is called before every day, and may raise to stop; a launched CUDA graph plays all days at once.
         graph: of the rollouts of this environment, if they all have the same shapes.
         policy: the agents' networks; or round robin, by an agent without forecasts.
         noise: (A, E, trading days) exploration noise on the last E windows, see `AccountPolicy.adjusting`.
@@ -106,10 +105,14 @@ def roll_out(
     if isinstance(policy, RoundRobinPolicy):
         # An input, so that a captured graph of another kind of policy is not launched for it.
         inputs["turns"] = policy.turns(forecasts.expected[0].isfinite())
-    days = partial(_play_days, env, cash_value, policy, records, label)
-    starts = starts.repeat(agents)
-    given = {"start_idx": starts, "end_idx": starts + steps, "trading_end_idx": starts + trading_days}
-    recorded = (graph or RolloutGraph()).play(env, given, days, inputs, safe_point)
+    days = partial(_play_days, env, cash_value, policy, records, label, safe_point)
+    first = starts.repeat(agents)
+    ends = first + steps, first + trading_days
+    begin = partial(env.reset, start_idx=first, end_idx=ends[0], trading_end_idx=ends[1], observe=False)
+    begin()
+    # An account that was allocated anew since the last rollout has another tensor of days.
+    recorded = (graph or CudaGraph("rollouts")).run(days, inputs, [account.day], device, begin)
+    account.step_index = account.steps  # which a launch leaves as it was
     summary = account.summary()
     equity = account.equity_curve[: account.steps + 1].unflatten(1, (agents, windows)).clone()
     fitness, profit, value = (
@@ -130,8 +133,8 @@ def _play_days(
     policy: AccountPolicy | RoundRobinPolicy | None,
     records: bool,
     label: str,
+    safe_point: Callable[[], None],
     inputs: Tensors,
-    safe_point: SafePoint,
 ) -> dict[str, Tensor]:
     """Play the days of freshly reset accounts.
 
@@ -151,8 +154,7 @@ def _play_days(
     buckets, days = buckets_of(account.sessions_held, rules), list[dict[str, Tensor]]()
     initial = torch.zeros_like(account.cash)
     for step in progress(range(account.steps), label, "day"):
-        if safe_point is not None:
-            safe_point()
+        safe_point()
         if not account.is_trading:
             env.step(None)
             continue

@@ -22,8 +22,8 @@ from models.population import Population, ranked, target_percents, traders_of
 from models.trader import AccountPolicy, Blend, Forecasts
 from training.forecasts.known import KnownForecasts
 from training.forecasts.ridge import TrainingDays
+from training.cuda_graph import CudaGraph
 from training.rollout import Rollout, roll_out
-from training.rollout_graph import RolloutGraph
 from utils.jobs.job import Executor, Finished, InProcess, Job
 from utils.progress import Progress
 
@@ -166,11 +166,11 @@ class RolloutWorker:
 
     def __init__(self, days: TrainingDays, env: TradingEnvironment, train: Span) -> None:
         self.days, self.env, self.train = days, env, train
-        self.graphs = RolloutGraph(), RolloutGraph()
+        self.graphs = CudaGraph("rollouts"), CudaGraph("rollouts of closed forms")
         """Of actors, and of closed forms."""
         self._cash_value = CashValue.zero(env.rules, env.account.device)
 
-    def play(self, inputs: RolloutInputs, safe_point: Callable[[], None] | None = None) -> GroupResults:
+    def play(self, inputs: RolloutInputs, safe_point: Callable[[], None] = lambda: None) -> GroupResults:
         """Play all agents by their out-of-fold forecasts.
 
         Args:
@@ -191,7 +191,7 @@ class RolloutWorker:
         inputs: RolloutInputs,
         forecasts: Forecasts,
         agents: ActorCritic | None,
-        safe_point: Callable[[], None] | None,
+        safe_point: Callable[[], None],
     ) -> Rollout:
         device = self.env.account.device
         # The average of what the best orders of each day are expected to earn sets the scale of the thresholds.

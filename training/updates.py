@@ -69,12 +69,9 @@ class Updates:
         """Take the next update of the generation, see `training.ddpg.update`."""
         assert self._learners is not None
         places, device = [self._held["next"], self._learners.networks.learning_rate], self._held["next"].device
-        if not self.graph.is_repeated({}, places, device):
-            self.graph.warm_up(self._take, device)
-        elif self.graph.launch(lambda _: self._take(), {}) is None:
-            self._take()
+        self.graph.run(self._take, {}, places, device)
 
-    def _take(self) -> Tensors:
+    def _take(self, _: Tensors) -> Tensors:
         held, now = self._held, self._held["next"]
         assert self._learners is not None
         # What is computed of the value of cash once must be computed within each launch.

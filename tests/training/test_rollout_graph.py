@@ -18,9 +18,8 @@ from models.round_robin import RoundRobinPolicy
 from models.trader import Forecasts, Traders
 from tests.tiny import World, random_world, seeded, tiny_rules
 from tests.training.tape import taped
-from training.cuda_graph import Tensors
+from training.cuda_graph import CudaGraph, Tensors
 from training.rollout import Rollout, roll_out
-from training.rollout_graph import RolloutGraph
 from utils.config.trader import EnvironmentConfig
 
 AGENTS = 3
@@ -29,7 +28,7 @@ AGENTS = 3
 class Played:
     """Rollouts of one account with other inputs each, on the device of its environment."""
 
-    def __init__(self, world: World, graph: RolloutGraph | None = None) -> None:
+    def __init__(self, world: World, graph: CudaGraph | None = None) -> None:
         self.world, self.graph, self.safe_points = world, graph, 0
         self.cash_value = CashValue.zero(world.env.rules, world.env.device)
 
@@ -88,11 +87,14 @@ def test_a_launch_gives_what_playing_would(rules: EnvironmentConfig, caplog: pyt
         return taped(work)
 
     caplog.set_level(logging.INFO)
-    launched, played = Played(random_world(3, rules=rules), RolloutGraph(capture)), Played(random_world(3, rules=rules))
+    launched, played = (
+        Played(random_world(3, rules=rules), CudaGraph("rollouts", capture)),
+        Played(random_world(3, rules=rules)),
+    )
     first = [launched.rollout(seed) for seed in range(4)]
     for seed, found in enumerate(first):
         assert_same(found, played.rollout(seed))
-    assert captures == [0] and launched.safe_points == rules.episode_steps + 3
+    assert captures == [0] and launched.safe_points == 2 * rules.episode_steps
     assert not torch.equal(first[2]["equity"], first[3]["equity"]) and int(first[3]["trades"].sum()) > 5
     for seed in (4, 5, 6):
         assert_same(launched.rollout(seed, windows=7), played.rollout(seed, windows=7))
@@ -101,7 +103,7 @@ def test_a_launch_gives_what_playing_would(rules: EnvironmentConfig, caplog: pyt
 
 def test_who_uses_the_account_in_between_changes_nothing() -> None:
     """Neither with as many lanes nor with others, for which it is allocated anew."""
-    launched, played = Played(random_world(3), RolloutGraph(taped)), Played(random_world(3))
+    launched, played = Played(random_world(3), CudaGraph("rollouts", taped)), Played(random_world(3))
     for seed in range(3):
         assert_same(launched.rollout(seed), played.rollout(seed))
     others = Played(launched.world)
@@ -114,7 +116,7 @@ def test_who_uses_the_account_in_between_changes_nothing() -> None:
 def test_a_rollout_that_reads_a_value_runs_eagerly(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    launched, played = Played(random_world(3), RolloutGraph(taped)), Played(random_world(3))
+    launched, played = Played(random_world(3), CudaGraph("rollouts", taped)), Played(random_world(3))
     step = Portfolio.step_orders
 
     def reading(self: Portfolio, orders: Any) -> None:
@@ -129,7 +131,7 @@ def test_a_rollout_that_reads_a_value_runs_eagerly(
 
 def test_a_graph_of_forecasts_is_not_launched_for_round_robin() -> None:
     """Both policies of one agent, in turn, each often enough to be captured."""
-    world, graph = random_world(3), RolloutGraph(taped)
+    world, graph = random_world(3), CudaGraph("rollouts", taped)
     env, found, starts = world.env, dict[bool, list[dict[str, Tensor]]](), world.starts(4)
     traders = Traders.of_market(env.rules, 1)
     holding = RoundRobinPolicy.of(traders, env.rules)
@@ -152,7 +154,8 @@ def test_a_cuda_graph_gives_what_playing_gives(rules: EnvironmentConfig, caplog:
     caplog.set_level(logging.INFO)
     here = random_world(3, rules=rules)
     launched, played = (
-        Played(replace(here, env=Portfolio.on(here.market, rules, "cuda")), graph) for graph in (RolloutGraph(), None)
+        Played(replace(here, env=Portfolio.on(here.market, rules, "cuda")), graph)
+        for graph in (CudaGraph("rollouts"), None)
     )
     for seed in range(5):
         assert_same(launched.rollout(seed), played.rollout(seed))

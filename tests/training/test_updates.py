@@ -19,7 +19,6 @@ from tests.tiny import TINY_LEARNING, tiny_trainer
 from tests.training.tape import taped
 from training import ddpg
 from training.cuda_graph import CudaGraph, Tensors
-from training.rollout_graph import RolloutGraph
 
 SIZE = Size(agents=3, hidden=5, batch=64, accumulate=2, updates=3, transitions=60)
 GENERATIONS = 4
@@ -130,7 +129,7 @@ def test_generations_that_launch_are_those_that_play() -> None:
     one, other = tiny_trainer(seed=2, learning=learning), tiny_trainer(seed=2, learning=learning)
     captures = Captures()
     worker = one.rollouts.play.func.__self__  # type: ignore[attr-defined]
-    worker.graphs = RolloutGraph(taped), RolloutGraph(taped)
+    worker.graphs = CudaGraph("rollouts", taped), CudaGraph("rollouts", taped)
     one.updating.graph = CudaGraph("updates", captures)
     for ours, theirs in zip(one.run(4), other.run(4), strict=True):
         for name in ("fitness", "trading", "validation", "learning"):
