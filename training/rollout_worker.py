@@ -20,9 +20,9 @@ from models.cash_value import CashValue
 from models.networks import ActorCritic
 from models.population import Population, ranked, target_percents, traders_of
 from models.trader import AccountPolicy, Blend, Forecasts
+from training.cuda_graph import CudaGraph
 from training.forecasts.known import KnownForecasts
 from training.forecasts.ridge import TrainingDays
-from training.cuda_graph import CudaGraph
 from training.rollout import Rollout, roll_out
 from utils.jobs.job import Executor, Finished, InProcess, Job
 from utils.progress import Progress
