@@ -123,7 +123,7 @@ def exponential_mean(values: Float64Array, half_life: float) -> Float64Array:
 
 
 def box_sums(close: Float32Array, widths: Sequence[int]) -> Float32Array:
-    """Return (days, n, widths) sums of the daily log returns of (days, n) closes over the last so many days."""
+    """Return (days, n, widths) sums of the daily log returns of (days, n) closes over trailing windows of days."""
     total = np.cumsum(log_returns(close), axis=0)
     sums = np.repeat(total.astype(np.float32)[..., None], len(widths), axis=-1)
     for place, width in enumerate(widths):

@@ -59,7 +59,7 @@ class Portfolio:
         lifetime = rules.max_holding_days + rules.max_days_without_bar - 1
         self.slots = lifetime * self.orders_per_day
         self.ranked = self.slots + self.orders_per_day
-        """Best stocks of a day among which are the best that are not held: so many are held at most."""
+        """Candidates to rank so that enough remain after held stocks are excluded."""
         # A slot's place in the window is its age, so sessions held are a constant column.
         age = torch.arange(lifetime, 0, -1, device=self.device).repeat_interleave(self.orders_per_day)
         self.sessions_held = age if rules.fill == "next_open" else age + 1

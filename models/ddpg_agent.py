@@ -45,7 +45,7 @@ from utils.memory.living import counted
 HISTORY = 1000
 LOSSES = ("reward", "temporal", "actor")
 Learner = Callable[[Batch, int], Mapping[str, Tensor]]
-"""Updates an agent by a batch, accumulating gradients over so many parts; returns its losses, see `training.ddpg`."""
+"""Updates an agent by a batch in this number of micro-batches; returns its losses, see `training.ddpg`."""
 SIGNIFICANCE_LEVEL = 0.001
 """Forecasts with a p-value of at most this are significant."""
 
@@ -218,7 +218,7 @@ class DDPGAgent:
         return self.cash_value.weights.device
 
     def update(self, batch: Batch, accumulate: int = 1) -> dict[str, float]:
-        """Take one DDPG step on a batch, accumulating gradients over so many micro-batches; return the losses."""
+        """Take one DDPG step on a batch, accumulating gradients over `accumulate` micro-batches; return the losses."""
         if self.learner is None:
             raise ConfigError("expected an agent of a trainer, got one without a learner; see models.population")
         found = {name: float(loss.mean()) for name, loss in self.learner(batch, accumulate).items()}

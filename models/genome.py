@@ -21,7 +21,7 @@ _HIGH = (*(2.0 for _ in GROUPS), len(TARGET_PERCENTS) - 1.0, 1.25)
 
 
 def random_genes(agents: int, generator: torch.Generator) -> Tensor:
-    """Draw the genes of so many agents uniformly within their bounds."""
+    """Draw genes uniformly within their bounds, (agents, genes)."""
     low, high = bounds()
     drawn = torch.rand(agents, len(GENES), generator=generator, dtype=torch.float64)
     return within_bounds(low + drawn * (high - low))

@@ -75,17 +75,17 @@ class TradeInputs:
         return np.concatenate([x for _, x in self.blocks(market, days)], axis=1)
 
     def blocks(self, market: Market, days: slice = slice(None)) -> Blocks:
-        """Return likewise stocks and their inputs, one block of stocks by one."""
+        """Return blocks of stocks and their inputs on some days, one block after the other."""
         raw = _raw(market, self.responses, days)
         return blocks(market, lambda block: self._with_constant(raw(block)))
 
     def banks(self, market: Market, days: slice) -> Blocks:
-        """Return likewise the first inputs only, without forecasts of responses."""
+        """Return the first `BANK` inputs alone, without forecasts of responses, block by block."""
         bank = bank_of(market, days)
         return blocks(market, lambda block: self._with_constant(bank(block)))
 
     def forecasts(self, market: Market, learned: BoolArray, days: slice) -> Blocks:
-        """Return likewise the other inputs, by responses that are fitted to other (days,) learned days."""
+        """Return the forecasts of responses alone, fitted to other (days,) learned days, block by block."""
         forecast = _forecaster(market, _responses(market, learned), days)
         return blocks(market, lambda block: self._standardised(forecast(block), slice(BANK - 1, None)))
 

@@ -231,7 +231,7 @@ class AdamW:
         Args:
             moments: first and second moments of their gradients, which steps change in place.
             counts: (A, 3) steps taken, steps skipped because the gradient was not finite, and the norm of the last
-                gradient before clipping; likewise.
+                gradient before clipping, which steps change in place, too.
         """
         self.parameters = [parameter.requires_grad_() for parameter in parameters]
         self.first, self.second = moments

@@ -74,7 +74,7 @@ class Learners:
 
 
 Learn = Callable[[Learners, Batch, int], Mapping[str, Tensor]]
-"""Updates agents by a batch, accumulating gradients over so many parts, see `training.ddpg`; returns (A,) losses."""
+"""Updates agents by a batch in this number of micro-batches, see `training.ddpg`; returns (A,) losses."""
 
 
 class Population:

@@ -69,7 +69,7 @@ class Batch:
     """(folds, D, S, targets) what they earned beyond the mean of their day, in standard deviations."""
 
     def split(self, parts: int) -> Iterator[tuple[Batch, float]]:
-        """Split it into at most so many micro-batches, to accumulate gradients over; with each one's share of it."""
+        """Split it into at most `parts` micro-batches, to accumulate gradients over; with each one's share of it."""
         rows, days = len(self.transitions.reward), self.x.shape[1]
         parts = min(parts, rows, days)
         for part in range(parts):

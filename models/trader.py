@@ -122,7 +122,7 @@ class Forecasts:
 
     @classmethod
     def on_days(cls, parts: Iterable[tuple[slice, Forecasts]], days: int) -> Forecasts:
-        """Join the forecasts of the best stocks on some of so many days; none on the others."""
+        """Join forecasts of the best stocks on some of all `days`; none on the others."""
         found: dict[str, Tensor] = {}
         for some, part in parts:
             own = vars(part)
@@ -136,7 +136,7 @@ class Forecasts:
         return cls(**found)
 
     def best(self, most: int) -> Forecasts:
-        """Return the forecasts of so many of the best stocks of each day."""
+        """Return the forecasts of the `most` best stocks of each day."""
         if self.stock is not None:
             return self
         stock = best_stocks(self.score, most)
@@ -145,7 +145,7 @@ class Forecasts:
 
     @classmethod
     def none(cls, tradable: Tensor) -> Forecasts:
-        """Return the forecasts of an agent that has none: 0 for every stock with a bar, (days, n)."""
+        """Return zero forecasts for every tradable stock, (days, n)."""
         nothing = torch.zeros(1, *tradable.shape, device=tradable.device)
         return cls.of(nothing, tradable, nothing + MAX_TARGET_PERCENT)
 
@@ -222,7 +222,7 @@ def beyond_start(typical: Tensor, target: Tensor, start: Tensor) -> Tensor:
     Args:
         typical: (targets,) mean results at `TARGET_PERCENTS`.
         target: (A, ...) sale targets, in percent.
-        start: (A,) likewise.
+        start: (A,) sale targets, in percent.
     """
     first = start.to(target.dtype).view(-1, *[1] * (target.dim() - 1))
     return at_target(typical, target) - at_target(typical, first)

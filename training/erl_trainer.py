@@ -83,7 +83,7 @@ class ERLTrainer:
         self.population.stand_on(self.days.fit(self.population.genes), cash_value)
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
-        """Run up to so many generations; yield each record once the state may be saved."""
+        """Run until this number of generations is complete; yield each record once the state may be saved."""
         while self.log.generation < generations:
             yield self.run_generation()
 

@@ -35,7 +35,7 @@ class GenerationLog:
         census_every: int = 0,
         clean_up_percent: float = 0.0,
     ) -> None:
-        """Begin a log of so many generations.
+        """Begin the log of a run of this number of generations.
 
         Args:
             census_every: generations between counts of all objects by the profiler; 0: never.

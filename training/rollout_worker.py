@@ -46,7 +46,7 @@ class RolloutInputs:
     weights: Tensor
     """(P, inputs) of the ridge regressions."""
     by_fold: Tensor
-    """(P, folds, inputs) likewise, fitted without each fold of the training days."""
+    """(P, folds, inputs) weights fitted without each fold of the training days."""
     drawn: Tensor
     """(P, E) uniform numbers that set the exploration thresholds on the last E windows."""
     noise: Tensor

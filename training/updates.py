@@ -1,6 +1,6 @@
 """The updates of a generation: random rows are drawn beforehand, and a counter on the device finds those of the next.
 
-So an update reads nothing of the host, and is launched as a CUDA graph from its second time on.
+An update reads no host memory, so later updates replay a CUDA graph.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Updates:
         """Begin a generation of updates of A agents.
 
         Args:
-            outcomes: the same in all generations; it reads nothing of the host.
+            outcomes: the same in all generations; it reads no host memory.
             orders: (updates, folds, D, S) rows of the outcomes.
             replayed: (updates, rows of a batch) rows of the replay buffer.
         """

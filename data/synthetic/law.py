@@ -50,7 +50,7 @@ class PlantedKind:
     )
     """Draws a factor, (days + 1,) of mean square 1, of each day's noise and drift; the law's own are without it."""
     mix: Callable[[Float64Array, int], Float64Array] = lambda own, stocks: own
-    """Correlates the (..., columns) own noises of so many stocks and leaves their variances."""
+    """Correlates the (..., columns) own noises of `stocks` and leaves their variances."""
 
     def noise_std(self, config: SyntheticConfig) -> Float64Array:
         """Return the (columns,) standard deviation of the noise in a daily log return."""
@@ -90,7 +90,7 @@ def autoregression(persistence: float, first: Float64Array, shocks: Float64Array
 
 
 def autoregressive_variance(log_phi: float, sessions: int) -> float:
-    """Return the variance of the sum of so many values of an autoregressive process of order one and variance 1."""
+    """Return the variance of the sum of consecutive values of an autoregressive process of order one and variance 1."""
     # The covariance of two days is phi^lag, and `sessions - lag` pairs lie a lag apart.
     lag = np.arange(1, sessions)
     return sessions + 2.0 * float(np.sum((sessions - lag) * np.exp(log_phi * lag)))

@@ -29,7 +29,7 @@ Term = tuple[int, int, int]
 def leader_terms(causes: Float64Array, own: Float64Array, is_own: BoolArray) -> tuple[Int64Array, Float64Array]:
     """Select the leaders of (days, n) own moves among (days, context) moves of others; return terms and loadings.
 
-    A term is (sessions, place of the stock, place of the leader): a move is answered so many sessions later; from
+    A term is (sessions, place of the stock, place of the leader): a move is answered that many sessions later; from
     `SESSIONS` + 1 on, over `SESSIONS` sessions, the first of which comes `sessions - SESSIONS` after the move. Matching
     pursuit (Mallat and Zhang 1993): the most significant first, the next on its residual. Leaders are correlated, and
     what they share must be counted once.
@@ -114,7 +114,7 @@ def _single_t(answers: Float32Array, leaders: Float32Array) -> Float32Array:
 
 
 def _summed_t(answers: Float32Array, sums: Float32Array) -> Float32Array:
-    """Return likewise, (ages, n, context), those of answers to (days, context) sums of moves."""
+    """Return the t-statistics of answers to (days, context) sums of moves, (ages, n, context)."""
     t = np.zeros((len(_AGES), answers.shape[1], sums.shape[1]), dtype=np.float32)
     for place, age in enumerate(_AGES):
         if age + 1 < len(sums):
@@ -148,7 +148,7 @@ def _take(left: Float32Array, is_own: BoolArray, leaders: Float32Array, term: Te
 
 
 def _later(values: Float64Array, days: int) -> Float64Array:
-    """Return values so many days later, 0 before."""
+    """Return values shifted to later days, 0 before."""
     later = np.zeros(values.shape)
     later[days:] = values[: len(values) - days]
     return later

@@ -57,7 +57,7 @@ def pair_terms(moves: Float64Array) -> tuple[Int64Array, Float64Array]:
 
 
 def after_pairs(moves: Float64Array, terms: Int64Array, loadings: Float64Array, sessions: int) -> Float64Array:
-    """Sum the next moves that spreads forecast, (days, n), over so many sessions; row t from moves up to t only."""
+    """Sum the next moves that spreads forecast, (days, n), over the next `sessions`; row t from moves up to t only."""
     total = np.zeros(moves.shape)
     for place, half_life in enumerate(HALF_LIVES):
         is_this = terms[:, 2] == place

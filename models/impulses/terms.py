@@ -22,7 +22,7 @@ _LAGS = 32
 
 
 def bound(candidates: int, significance: float = SIGNIFICANCE) -> float:
-    """Return the critical t-statistic for so many candidates."""
+    """Return the critical t-statistic of the best of several candidates."""
     return float(-norm.ppf(significance / 2.0 / max(candidates, 1)))
 
 
@@ -33,7 +33,7 @@ def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Float64Array:
 
 
 def last_sum(values: Float64Array, days: int) -> Float64Array:
-    """Sum (days, n) values over the last so many days."""
+    """Sum (days, n) values over a trailing window of days."""
     total = np.cumsum(values, axis=0)
     total[days:] -= total[:-days].copy()
     return total

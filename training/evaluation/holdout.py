@@ -24,7 +24,7 @@ LEDGER = "holdout.jsonl"
 
 @dataclass(frozen=True)
 class Look:
-    """One look at days on which nothing was chosen."""
+    """One recorded evaluation on untouched days."""
 
     time: str
     """UTC, ISO 8601."""

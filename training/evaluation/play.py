@@ -220,7 +220,7 @@ def _drawn(env: Portfolio, orders: Orders, generator: torch.Generator) -> Orders
 
 
 def _play_days(setup: EvaluationSetup, policies: int, act: Callable[[int], object]) -> EquityCurves:
-    """Play all windows for so many policies; `act` orders on each day and ends it."""
+    """Play all windows once for each policy; `act` orders on each day and ends it."""
     env, invested = setup.env, []
     env.reset(setup.starts.repeat(policies))
     for step in range(env.rules.episode_steps):

@@ -143,7 +143,7 @@ class Ranker:
         return scores
 
     def rolling(self, samples: Samples, every: int) -> Float32Array:
-        """Return (days, n) scores by models that are refitted every so many days, to all results known by then."""
+        """Return (days, n) scores by models that are refitted at regular intervals, to all results known by then."""
         begin, last = samples.train.last + 1, samples.x.days.stop
         parts = [scores_of(self.fit(samples.train_days), samples.x, slice(0, begin))]
         for first in range(begin, last, every):

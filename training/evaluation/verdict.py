@@ -158,13 +158,13 @@ def verdict(
 
     A champion chosen on the same days is the best of `trials`, each fixed without these days: `trials` times each
     p-value bounds it under any dependence among them (Bonferroni). The interval against the best baseline allows for
-    all baselines likewise.
+    the number of baselines in the same way.
 
     Args:
         champion, equal_weight: (days,) profits in percent of the initial capital, in order of time, no day twice.
-        random: (count, days) likewise, of the same-day random selections.
+        random: (count, days) profits of the same-day random selections.
         trials: policies evaluated on these days before this one was chosen; 1 if nothing was chosen on them.
-        baselines: (days,) likewise by name; the one that earned most is named.
+        baselines: (days,) profits by name; the one that earned most is named.
     """
     totals, earned, same_day = random.sum(axis=1), float(champion.sum()), random.mean(axis=0)
     looks = trials if shifted is None else 2 * trials

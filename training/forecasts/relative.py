@@ -79,7 +79,7 @@ class RelativeOutcomes:
         return self.mean[:, self.x.here(self.learned), 0].mean(1)
 
     def draw(self, updates: int, rows: int, generator: torch.Generator) -> Tensor:
-        """Draw orders for each fold: (updates, folds, D, S) rows, about so many an update.
+        """Draw orders for each fold: (updates, folds, D, S) rows, of about `rows` in each update.
 
         D days are drawn, and of each 64 stocks (all of a smaller market) in a row, from a random one on; where fewer
         have a bar, some are drawn again.

@@ -61,7 +61,7 @@ def open_rollouts(
     device: torch.device,
     safe_point: Callable[[], None],
 ) -> Iterator[PopulationRollouts | None]:
-    """Open workers that play the population in so many groups; None if this process is to play it.
+    """Open workers that play the population in groups; None if this process is to play it.
 
     Args:
         cluster: address of a cluster, see `utils.jobs.cluster.connect`; None uses processes of this machine.

@@ -45,7 +45,7 @@ class Lead:
         return (LEAD_NOISE_RATIO,) * len(self.lags) + (1.0,) * self.bystanders(config)
 
     def drift(self, config: SyntheticConfig, own: Float64Array, generator: np.random.Generator) -> Float64Array:
-        """Return the followers' answers to the leaders' factors, each so many sessions after it moved."""
+        """Return the followers' answers to the leaders' factors, each after its own lag in sessions."""
         variance = (LEAD_NOISE_RATIO * config.daily_noise) ** 2
         spread = math.sqrt(LEAD_FACTOR_SHARE * (1.0 - LEAD_FACTOR_SHARE) * variance)
         longest, leaders = max(self.lags), own[:, config.stocks : config.stocks + len(self.lags)]

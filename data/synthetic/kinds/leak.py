@@ -32,7 +32,7 @@ _LOADINGS = (1.5, 0.5)
 
 @dataclass(frozen=True)
 class Leak:
-    """A column that tells a sum of a factor's values, so many sessions before the first of them."""
+    """A column that publishes the sum of a factor's next values, some sessions ahead."""
 
     lag: int
     """Sessions from the move to the close after which the told ones begin; 0: they follow the move."""

@@ -84,7 +84,7 @@ class TrendDrift:
         return self.own_std(config) * self.expected_sum(trends, holding_days)
 
     def expected_sum(self, trends: Float64Array, holding_days: int) -> Float64Array:
-        """Return the expected sum of the coming drifts, so many, from (2, ...) trends."""
+        """Return the expected sum of the next `holding_days` drifts from (2, ...) trends."""
         later: Float64Array = _interpolation(trends.reshape(2, -1)) @ _later_drifts(self, holding_days)
         return self.next_drift(trends) + later.reshape(trends.shape[1:])
 
@@ -147,7 +147,7 @@ def _stationary(law: TrendDrift) -> Float64Array:
 
 @lru_cache(maxsize=32)
 def _later_drifts(law: TrendDrift, sessions: int) -> Float64Array:
-    """Return the (points,) expected sum of the drifts of so many sessions, without the first, which is known."""
+    """Return the (points,) expected sum of the drifts of `sessions` days, without the first, which is known."""
     move, later = _transition(law), np.zeros(_GRID.shape[1])
     # Not from the grid, for between its points the drift may bend sharply.
     following = np.average([law.next_drift(_next_trends(law, node)) for node in _NODES], axis=0, weights=_WEIGHTS)
@@ -158,7 +158,7 @@ def _later_drifts(law: TrendDrift, sessions: int) -> Float64Array:
 
 @lru_cache(maxsize=32)
 def _sum_by_drift(law: TrendDrift, sessions: int) -> float:
-    """Return the slope of the sum of so many drifts on the first."""
+    """Return the slope of the sum of consecutive drifts on the first."""
     weighted = _stationary(law) * law.next_drift(_GRID)
     later = weighted @ _later_drifts(law, sessions) / (weighted @ law.next_drift(_GRID))
     return 1.0 + float(later)

@@ -98,7 +98,7 @@ REGIME = PlantedKind(
 )
 
 INTERACTION_SESSIONS = 15
-"""A move is answered so many sessions later."""
+"""Sessions between a move and its answer."""
 INTERACTION_LOADING = 0.35
 """The answer, as a share of the stock's own noise."""
 INTERACTION_REGIMES = Regimes(drift=0.015, sessions=50.0)
@@ -145,7 +145,7 @@ def _interaction_oracle(config: SyntheticConfig, drift: Float64Array, holding_da
 
 
 def _next_answers(answers: Float64Array, days: int, holding_days: int) -> Float64Array:
-    """Sum, for each of so many days, the answers of the sessions after it; row t of `answers` is that of day t + 1."""
+    """Sum, for each of `days`, the answers of the sessions after it; row t of `answers` is that of day t + 1."""
     total = np.zeros((days, answers.shape[1]))
     for ahead in range(min(holding_days, INTERACTION_SESSIONS)):
         total += answers[ahead : ahead + days]

@@ -16,7 +16,7 @@ SPIKE_FALL_CHANCE = 0.01
 SPIKE_CHANCE = 0.5
 """That a jump follows."""
 SPIKE_SESSIONS = 3
-"""The jump comes so many sessions after the fall."""
+"""Sessions between a fall and its jump."""
 SPIKE_SIZES = (math.log(1.08), math.log(1.15))
 """Log return of the jump, uniform between these."""
 SPIKE_KEPT = 0.35
@@ -56,7 +56,7 @@ def _variance(config: SyntheticConfig, sessions: int) -> Float64Array:
 
 
 def _left(sessions: int, day: int) -> float:
-    """Return the share of a jump on a day that is gained over sessions 1, 2, ..., so many."""
+    """Return the share of a jump on a day that is gained over the first sessions after it."""
     if day > sessions:
         return 0.0
     if day < 1:
