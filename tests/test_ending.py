@@ -52,10 +52,6 @@ def too_few_days(_: Path) -> list[str]:
     return ["--synthetic.days", "100"]
 
 
-def too_many_shards(_: Path) -> list[str]:
-    return ["--shards", "5"]
-
-
 def interrupted_in(generation: int, patch: pytest.MonkeyPatch) -> None:
     evolve = ERLTrainer.evolve_population
 
@@ -74,7 +70,6 @@ def interrupted_in(generation: int, patch: pytest.MonkeyPatch) -> None:
         ("train", no_list, "got 'no ticker' on line 3 of"),
         ("train", no_benchmark, "'dear' on line 3"),
         ("train", too_few_days, "too few days"),
-        ("train", too_many_shards, "--shards of at most 4"),
         ("walk-forward", no_data, "# Notes"),
         ("walk-forward", too_few_days, "give more data"),
         ("sweep", no_data, "# Notes"),

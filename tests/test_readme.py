@@ -23,8 +23,6 @@ import pytest
 
 from main import main
 from tests.tiny_run import TINY, frame
-from training.commands.table import COMMANDS as TABLE
-from utils.config.cli import parse_command
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -36,8 +34,7 @@ ALL_PAGES = "\n".join(PAGES.values())
 SHOWN = list(dict.fromkeys(re.findall(r"^python main\.py(?! fuel-breaks).*$", ALL_PAGES, flags=re.MULTILINE)))
 """Every command once, however many pages show it."""
 CLUSTER = [line for line in SHOWN if "--cluster 127" in line]
-SHARDED = [line for line in SHOWN if "--shards" in line and line not in CLUSTER]
-COMMANDS = [line for line in SHOWN if line not in CLUSTER + SHARDED]
+COMMANDS = [line for line in SHOWN if line not in CLUSTER]
 BENCHMARKS = re.findall(r"python -m (benchmarks[\w.]*)", ALL_PAGES)
 PACKAGES = ("data", "environment", "models", "training", "utils", "benchmarks")
 SMALL = {
@@ -93,13 +90,6 @@ def test_commands(folder: Path, command: str) -> None:
     assert main([*arguments, *SMALL.get(" ".join(arguments[:1]), train)]) == 0
 
 
-@pytest.mark.parametrize("command", SHARDED)
-def test_commands_for_clusters_are_understood(folder: Path, command: str) -> None:
-    """Their machines are not here; `tests/training/test_remote_shards.py` runs such commands."""
-    shards = re.search(r"--shards (\d+)", command)
-    assert shards and parse_command(shlex.split(command)[2:], TABLE).arguments.shards == int(shards[1])
-
-
 # Imported here, Ray would keep for this process that no token is asked for.
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="pip install -r requirements-cluster.txt")
 def test_a_cluster_of_two_nodes(folder: Path) -> None:
@@ -113,7 +103,7 @@ def test_a_cluster_of_two_nodes(folder: Path) -> None:
     own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
     environment = {**os.environ, **own, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     (command,) = CLUSTER
-    words = [*shlex.split(command.replace("6379", port))[1:], "--config", "run.toml", "--generations", "1"]
+    words = [*shlex.split(command.replace("6379", port))[1:], *SMALL["walk-forward"]]
     with contextlib.ExitStack() as stack:
         for start in starts:
             stack.enter_context(_node(start.replace("6379", port), environment))
@@ -140,7 +130,7 @@ def _node(start: str, environment: dict[str, str]) -> Iterator[None]:
 def test_the_commands_are_there() -> None:
     shown = {shlex.split(line)[2] for line in COMMANDS if len(line.split()) > 2}
     assert {"prepare", "evaluate", "signals", "report", "walk-forward", "sweep", "--resume", "--extend"} <= shown
-    assert len(CLUSTER) == 1 and len(SHARDED) == 3
+    assert len(CLUSTER) == 1
     setup = re.findall(r"^python3 -m venv .*$", README, flags=re.MULTILINE)
     assert [line.rsplit("bin/", 1)[1] for line in setup] == ["python main.py", "python -m pytest"]
     assert len(README.splitlines()) <= 150

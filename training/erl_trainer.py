@@ -20,12 +20,11 @@ from models.population import Population
 from models.replay_buffer import ReplayBuffer
 from training.ddpg import update
 from training.evolution import next_generation
-from training.forecasts.known import KnownForecasts
 from training.forecasts.ridge import SkillTest, TrainingDays
 from training.forecasts.samples import Float32Array
 from training.generation_log import HISTORY, GenerationLog
+from training.population_rollouts import KnownForecasts, PopulationResults, PopulationRollouts, Windows
 from training.rollout import roll_out
-from training.rollout_worker import PopulationResults, PopulationRollouts, RolloutInputs, RolloutWorker
 from training.updates import Updates
 from utils.config.trader import EvaluationConfig, EvolutionConfig, LearningConfig
 from utils.progress import progress
@@ -63,8 +62,7 @@ class ERLTrainer:
         self.market, self.eval_env, self.val_env = market, env, env.twin()
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
         self.days = TrainingDays.of(market, env.account)
-        worker = RolloutWorker(self.days, env, market.splits.train)
-        self.rollouts = PopulationRollouts(partial(worker.play, safe_point=safe_point))
+        self.rollouts = PopulationRollouts(self.days, env, market.splits.train, safe_point)
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
         device, folds, orders = env.account.device, len(self.days.samples.folds), env.account.orders_per_day
         learn = partial(update, gamma=learning.gamma, tau=learning.tau)
@@ -104,29 +102,25 @@ class ERLTrainer:
 
     def evaluate_population(self) -> PopulationResults:
         """Play all agents on windows of training days by what did not learn from them; fill the replay buffer."""
-        train, steps = self.market.splits.train, self.eval_env.rules.episode_steps
-        fitness, exploration = self.evaluation.fitness_windows, self.evaluation.exploration_windows
-        draws = self.generators["windows"]
-        starts = torch.cat([random_windows(train, steps, count, draws) for count in (fitness, exploration) if count])
-        drawn = torch.rand(len(self.population), exploration, generator=draws, dtype=torch.float64)
-        played, transitions = self.rollouts.evaluate(self.rollout_inputs(starts, drawn))
+        known, capacity = self.elite_forecasts, self.replay.capacity
+        played, transitions = self.rollouts.evaluate(self.population, self.draw_windows(), capacity, known)
         if transitions:
             self.replay.add(transitions)
         self.population.evaluated(played.fitness, played.blend)
         return played
 
-    def rollout_inputs(self, starts: Tensor, drawn: Tensor) -> RolloutInputs:
-        """Return what the agents need to play windows from these (W,) days, the last of which explore.
-
-        Args:
-            drawn: (P, E) uniform numbers that set the exploration thresholds on the last E windows.
-        """
+    def draw_windows(self) -> Windows:
+        """Draw the windows of an evaluation, those of exploration last, and the noise of exploration."""
+        train, rules, draws = self.market.splits.train, self.eval_env.rules, self.generators["windows"]
+        fitness, exploration = self.evaluation.fitness_windows, self.evaluation.exploration_windows
+        counts = [count for count in (fitness, exploration) if count]
+        starts = torch.cat([random_windows(train, rules.episode_steps, count, draws) for count in counts])
+        drawn = torch.rand(len(self.population), exploration, generator=draws, dtype=torch.float64)
         noise = torch.zeros(*drawn.shape, 0)
         if self.learning.has_networks:
-            shape = *drawn.shape, self.eval_env.rules.trading_days
+            shape = *drawn.shape, rules.trading_days
             noise = torch.randn(shape, generator=self.generators["noise"], dtype=torch.float64)
-        noise = self.learning.exploration_noise * noise
-        return RolloutInputs.of(self.population, starts, drawn, noise, self.replay.capacity, self.elite_forecasts)
+        return Windows(starts, drawn, self.learning.exploration_noise * noise)
 
     def evolve_population(self, fitness: Tensor) -> None:
         """Replace all agents but the elites by mutated children of the fittest."""

@@ -22,7 +22,7 @@ from models.population import input_mask_of
 from models.trader import Blend, Forecasts
 from training import ddpg
 from training.erl_trainer import ERLTrainer
-from training.rollout_worker import PopulationResults, RolloutInputs
+from training.population_rollouts import PopulationResults
 from utils.spaces import MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 _SHUFFLED = ("reward", "best", "next_best")
@@ -230,12 +230,12 @@ def draw_fitness(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     """Let evolution see noise in place of fitness: the elites, and so the champion, are chosen at random."""
     evaluate = trainer.rollouts.evaluate
 
-    def evaluate_at_random(inputs: RolloutInputs) -> tuple[PopulationResults, dict[str, Tensor]]:
-        played, transitions = evaluate(inputs)
+    def evaluate_at_random(*given: Any) -> tuple[PopulationResults, dict[str, Tensor]]:
+        played, transitions = evaluate(*given)
         fitness = torch.rand(played.fitness.shape, generator=drawn, dtype=played.fitness.dtype)
         return replace(played, fitness=fitness), transitions
 
-    trainer.rollouts.evaluate = evaluate_at_random  # type: ignore[method-assign]
+    trainer.rollouts.evaluate = evaluate_at_random  # type: ignore[method-assign, assignment]
 
 
 def search_at_random(trainer: ERLTrainer, drawn: torch.Generator) -> None:

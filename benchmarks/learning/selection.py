@@ -20,7 +20,7 @@ from models.inputs import Float32Array
 from models.population import Population
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM
-from training.rollout_worker import RolloutInputs, RolloutWorker
+from training.population_rollouts import PopulationRollouts, Windows
 from utils.runs.seeding import named_generator
 
 Array = NDArray[np.float64]
@@ -43,9 +43,9 @@ class Agents:
         """Take a population on the market of a trainer, as it is now."""
         train, count = trainer.market.splits.train, len(population)
         starts = spaced_windows(train, trainer.eval_env.rules.episode_steps, _FITNESS_WINDOWS)
-        worker = RolloutWorker(trainer.days, trainer.eval_env, train)
+        rollouts = PopulationRollouts(trainer.days, trainer.eval_env, train)
         nothing = torch.zeros(count, 0, dtype=torch.float64), torch.zeros(count, 0, trainer.eval_env.rules.trading_days)
-        played, _ = worker.play(RolloutInputs.of(population, starts, *nothing, 1, None))
+        played, _ = rollouts.evaluate(population, Windows(starts, *nothing), 1)
         return cls([population.committee([row]) for row in range(count)], played.fitness, [])
 
     def play(self, path: UnseenPath, x: Float32Array) -> Array:

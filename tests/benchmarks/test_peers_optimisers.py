@@ -19,7 +19,7 @@ from models import genome
 from tests.benchmarks.study_cases import tiny_config
 from tests.tiny import tiny_trainer
 from training.erl_trainer import ERLTrainer
-from training.rollout_worker import PopulationResults
+from training.population_rollouts import PopulationResults
 from utils.config.trader import EvolutionConfig, LearningConfig
 from utils.errors import ConfigError
 

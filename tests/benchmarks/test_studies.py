@@ -45,7 +45,6 @@ from tests.benchmarks.study_cases import SMALL_STUDY, TINY, lines_of, tiny_confi
 from training import ddpg
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM, ORACLE, RULE, simple_rules
-from training.rollout_worker import RolloutInputs
 from training.run.trainer import build_trainer
 from utils.errors import ConfigError, JobsFailed
 from utils.jobs.executor import open_executor
@@ -414,8 +413,8 @@ def test_random_fitness_chooses_at_random() -> None:
         trainer = altered(BASE)
         evaluate = trainer.rollouts.evaluate
 
-        def evaluated(inputs: RolloutInputs, sign: int = sign, evaluate: Any = evaluate) -> Any:
-            played, transitions = evaluate(inputs)
+        def evaluated(*given: Any, sign: int = sign, evaluate: Any = evaluate) -> Any:
+            played, transitions = evaluate(*given)
             return replace(played, fitness=sign * FITNESS), transitions
 
         trainer.rollouts.evaluate = evaluated  # type: ignore[method-assign]

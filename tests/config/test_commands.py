@@ -72,7 +72,7 @@ def test_an_error_is_one_line_and_an_exit_code(
     ("line", "folder", "command"),
     [
         ("", ROOT, "python main.py --resume 'a run' --runs-dir x"),
-        ("--shards 2 --extend", ROOT, "python main.py --resume 'a run' --runs-dir x --shards 2"),
+        ("--extend", ROOT, "python main.py --resume 'a run' --runs-dir x"),
         ("walk-forward --folds 2 --jobs 3", ROOT, "python main.py walk-forward --resume 'a run' --runs-dir x --jobs 3"),
         ("fuel-breaks train", Path("/"), f"python {ROOT}/main.py fuel-breaks train --resume 'a run' --runs-dir x"),
     ],

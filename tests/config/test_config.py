@@ -176,7 +176,7 @@ def test_prepare_help_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_setting_has_a_flag() -> None:
-    assert arguments_of(TrainArguments).keys() == {*flatten(to_dict(Config())), "config", "extend", "shards", "cluster"}
+    assert arguments_of(TrainArguments).keys() == {*flatten(to_dict(Config())), "config", "extend"}
 
 
 def test_no_words_train_with_the_quick_profile() -> None:

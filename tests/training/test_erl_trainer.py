@@ -22,10 +22,9 @@ from models.genome import GENES
 from models.population import elite_count
 from tests.small_market import TINY_RULES
 from tests.tiny import TINY_EVALUATION, TINY_LEARNING, learnable_market, tiny_trainer, transitions_of
-from training import erl_trainer, rollout_worker
+from training import erl_trainer, population_rollouts
 from training.erl_trainer import PHASES, ERLTrainer
 from training.rollout import Rollout, roll_out
-from training.rollout_worker import RolloutWorker
 from utils.config.trader import (
     DataConfig,
     EnvironmentConfig,
@@ -81,22 +80,6 @@ def test_a_resumed_run_continues_bit_for_bit(market: Market, finished: int) -> N
     assert_equal(second, first)
     assert [plain(record) for record in second.run(3)] == records[finished:]
     assert_equal(second, whole)
-
-
-def test_elites_are_played_by_forecasts_that_hold(market: Market) -> None:
-    """What is known of them from the generation before is what is found anew, for all agents or by group."""
-    trainer = tiny_trainer(market)
-    list(trainer.run(2))
-    starts = torch.tensor([market.splits.train.first])
-    inputs = trainer.rollout_inputs(starts, torch.zeros(len(trainer.population), 0))
-    first, worker = trainer.population.elites[0], RolloutWorker(trainer.days, trainer.eval_env, market.splits.train)
-    assert inputs.known is not None and inputs.known.agents == trainer.population.elites
-    for rows in (slice(0, len(trainer.population)), slice(first, first + 1), slice(1, 3)):
-        own = inputs.rows(rows)
-        found, anew = (worker._forecasts(some, some.agents) for some in (own, replace(own, known=None)))
-        for one, other in zip(found, anew, strict=True):
-            for name, part in vars(other).items():
-                assert torch.equal(getattr(one, name), part), name
 
 
 def test_what_is_restored_plays_the_same(market: Market) -> None:
@@ -215,7 +198,7 @@ def test_only_training_days_are_evaluated_on(market: Market, monkeypatch: pytest
         played.append((given.get("label", "evaluate"), args[4].tolist(), given.get("exploration_threshold")))
         return roll_out(*args, **given)
 
-    for module in (erl_trainer, rollout_worker):
+    for module in (erl_trainer, population_rollouts):
         monkeypatch.setattr(module, "roll_out", spying)
     list(trainer.run(2))
     steps, splits = TINY_RULES.episode_steps, market.splits
@@ -243,7 +226,7 @@ def test_the_replay_is_what_the_fittest_lived_through(market: Market, monkeypatc
         rollouts.append(roll_out(*args, **given))
         return rollouts[-1]
 
-    monkeypatch.setattr(rollout_worker, "roll_out", spying)
+    monkeypatch.setattr(population_rollouts, "roll_out", spying)
     trainer = tiny_trainer(
         market, learning=LearningConfig(replay_capacity=100_000), evolution=EvolutionConfig(population_size=8)
     )

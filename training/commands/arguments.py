@@ -35,11 +35,6 @@ class TrainArguments:
     settings: Config = field(default_factory=Config)
     config: SettingsFile = None
     extend: ExtendedRunName = None
-    shards: Annotated[PositiveInt, Mark.FREE] = 1
-    """Groups of agents that are played in parallel, on one machine or several. On CPUs results do not depend on it."""
-    cluster: Annotated[str | None, Mark.FREE] = None
-    """Ray cluster that plays them: its address, or `auto` for one that runs here or else a new one; default: processes
-    of this machine."""
 
 
 @checked_dataclass

@@ -22,12 +22,11 @@ from training.run.extension import INHERITED, INHERITED_NETWORKS, Inheritance, e
 from training.run.market import MARKET, load_market, remember_market
 from training.run.session import GENERATION, Session, open_session
 from training.run.status import market_lines, opening_line, result_block, status_block
-from training.run.trainer import build_trainer, open_rollouts
+from training.run.trainer import build_trainer
 from utils.charts import memory_chart
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.trader import Config
-from utils.jobs.cluster import import_ray
 from utils.memory.guard import keep_freed_memory, peak_rss_mb
 from utils.memory.living import count_living
 from utils.memory_profiler import get_profiler
@@ -46,14 +45,11 @@ SURVIVORS_NOTE = "data of survivors only flatter every result"
 
 def run_train(arguments: TrainArguments, explicit: frozenset[str]) -> None:
     """Run the command `train`, with the cloud that the environment names."""
-    if arguments.cluster is not None:
-        import_ray()  # a missing package is reported before the run begins
     config, parent = arguments.settings, None
     if arguments.extend is not None:
         parent = run_to_extend(arguments.extend, config)
         config = extended_settings(parent, config, explicit)
-    shards = arguments.shards, arguments.cluster
-    run_training(config, explicit, store=open_cloud(), parent=parent, shards=shards)
+    run_training(config, explicit, store=open_cloud(), parent=parent)
 
 
 def run_training(
@@ -62,7 +58,6 @@ def run_training(
     splits: Splits | None = None,
     store: ObjectStore | None = None,
     parent: RunLog | None = None,
-    shards: tuple[int, str | None] = (1, None),
 ) -> dict[str, Any]:
     """Train, or continue a run, to its last generation; return the contents of `summary.json`.
 
@@ -71,10 +66,8 @@ def run_training(
         splits: days of a new run, in place of the configured fractions.
         store: where the run is stored besides the disk.
         parent: run that a new one extends.
-        shards: number of groups and address of the cluster that plays them, see `open_rollouts`.
 
     Raises:
-        ClusterError: workers were lost several times; the last complete generation is on disk.
         DataError: the data cannot be used, or differ from those of the run.
         ConfigError, CloudError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
@@ -89,17 +82,13 @@ def run_training(
             read_benchmark(config.evaluation.benchmark, market.dates)  # refused now, not after the training
         if parent is not None:
             inherit(parent, session.run.path, market)
-        with open_rollouts(*shards, config, session.run.path, session.device, session.safe_point) as opened:
-            trainer = build_trainer(
-                config, market, session.device, safe_point=session.safe_point, profiler=get_profiler()
-            )
-            trainer.rollouts = opened or trainer.rollouts
-            inherited = Inheritance.of(session.run.path)
-            if not session.restore(trainer) and inherited is not None:
-                logger.info("begins with generation %d of %s", inherited.generation, inherited.run)
-                inherited.give(trainer, session.run.path)
-            get_profiler().log_memory("baseline", show_objects=config.census_every > 0)
-            _train(session, trainer)
+        trainer = build_trainer(config, market, session.device, safe_point=session.safe_point, profiler=get_profiler())
+        inherited = Inheritance.of(session.run.path)
+        if not session.restore(trainer) and inherited is not None:
+            logger.info("begins with generation %d of %s", inherited.generation, inherited.run)
+            inherited.give(trainer, session.run.path)
+        get_profiler().log_memory("baseline", show_objects=config.census_every > 0)
+        _train(session, trainer)
         return _finish(trainer, session.run, config, scores)
 
 

@@ -1,0 +1,199 @@
+"""Evaluation of a population: all agents on the same windows of training days, by what did not learn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from data.splits import Span
+from environment.trading_env import TradingEnvironment
+from models.networks import ActorCritic
+from models.population import Population, ranked
+from models.trader import AccountPolicy, Blend, Forecasts
+from training.cuda_graph import CudaGraph
+from training.forecasts.ridge import TrainingDays
+from training.rollout import Rollout, roll_out
+
+COUNTS = ("trades", "wins", "losses", "positions_opened", "days_with_positions", "days_without_positions")
+"""Parts of the episode summaries that are summed per generation."""
+Stacked = TypeVar("Stacked", Forecasts, Blend)
+
+
+class Windows(NamedTuple):
+    """The windows of an evaluation, the same for all P agents; on the last E of them agents explore."""
+
+    starts: Tensor
+    """(W,) first days."""
+    drawn: Tensor
+    """(P, E) uniform numbers that set the exploration thresholds."""
+    noise: Tensor
+    """(P, E, trading days) exploration noise, as a share of the largest order; (P, E, 0): none."""
+
+
+@dataclass(frozen=True)
+class KnownForecasts:
+    """Out-of-fold forecasts of agents that have not changed since: elites, who were tested after their training."""
+
+    agents: list[int]
+    """Rows of the population."""
+    forecasts: Forecasts
+    """Of the best stocks of a day."""
+    blend: Blend
+
+    def among(self, others: Sequence[int], computed: Sequence[tuple[Forecasts, Blend]]) -> tuple[Forecasts, Blend]:
+        """Merge them with those of the other agents, in the order of the population."""
+        order = sorted(range(len(self.agents) + len(others)), key=[*self.agents, *others].__getitem__)
+        forecasts, blends = zip((self.forecasts, self.blend), *computed, strict=True)
+        return _merged(forecasts, order), _merged(blends, order)
+
+
+def _merged(parts: Sequence[Stacked], order: Sequence[int]) -> Stacked:
+    """Concatenate stacks of agents, and put them in an order."""
+    tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])}
+    rows = torch.tensor(order, dtype=torch.int64, device=next(iter(tensors.values())).device)
+    return replace(parts[0], **{name: tensor.index_select(0, rows) for name, tensor in tensors.items()})
+
+
+@dataclass(frozen=True)
+class PopulationResults:
+    """Results of A agents on W windows, on the CPU."""
+
+    fitness: Tensor
+    """(A,)"""
+    profit_percent: Tensor
+    initial_value: Tensor
+    by_window: Tensor
+    """(A, W) profit on the windows that count towards fitness."""
+    plain: Tensor
+    """(A, W) that of the agents' closed forms; its own without networks."""
+    departed: Tensor
+    """(A,) share of orders on these windows that differ from those of the closed form in stock or size."""
+    blend: Blend
+    """How ridge regression and critic are blended; of ridge regressions alone without networks."""
+    counts: Tensor
+    """(A, COUNTS) int64 sums over all windows."""
+    penalties: Tensor
+    """(A, W) on all windows."""
+    costs: Tensor
+
+    @classmethod
+    def of(cls, rollout: Rollout, plain: Rollout, blend: Blend) -> Self:
+        """Copy the results of a rollout to the CPU, in one transfer; `plain` is that of the closed forms."""
+        agents, summary = len(rollout.fitness), rollout.summary
+        counts = [getattr(summary, name).view(agents, -1).sum(1, keepdim=True) for name in COUNTS]
+        means = [mean[:, None] for mean in (rollout.fitness, rollout.profit_percent, rollout.initial_value)]
+        lanes = [money.view(agents, -1) for money in (summary.penalties, summary.costs)]
+        departed = rollout.departed(plain)[:, None]
+        parts = (*means, departed, torch.cat(counts, dim=1), rollout.by_window, plain.by_window, *lanes)
+        together, sizes = torch.cat([part.double() for part in parts], dim=1).cpu(), [part.shape[1] for part in parts]
+        *means, departed, counted, by_window, closed, penalties, costs = together.split(sizes, dim=1)
+        fitness, profit, value = (mean.squeeze(1) for mean in means)
+        return cls(
+            fitness=fitness,
+            profit_percent=profit,
+            initial_value=value,
+            by_window=by_window,
+            plain=closed,
+            departed=departed.squeeze(1),
+            blend=blend.to("cpu"),
+            counts=counted.long(),
+            penalties=penalties,
+            costs=costs,
+        )
+
+
+def kept_windows(days: int, windows: int, most: int) -> tuple[Tensor, Tensor]:
+    """Thin the transitions of one agent to a number, evenly over days and windows.
+
+    Returns:
+        (D, 1) days and the (D, K) windows that are kept on each; every day continues with the windows after those of
+        the day before.
+    """
+    per_day = min(windows, max(1, most // days))
+    day = torch.arange(0, days, -(-days * per_day // max(1, most)))[:, None]
+    window = (torch.arange(len(day))[:, None] * per_day + torch.arange(per_day)) % windows
+    return day, window.sort(dim=1).values
+
+
+class PopulationRollouts:
+    """Plays a population on the training days of a market."""
+
+    def __init__(
+        self, days: TrainingDays, env: TradingEnvironment, train: Span, safe_point: Callable[[], None] = lambda: None
+    ) -> None:
+        """Play in this environment; `safe_point` is called before every day, and may raise to stop."""
+        self.days, self.env, self.train, self.safe_point = days, env, train, safe_point
+        self.graphs = CudaGraph("rollouts"), CudaGraph("rollouts of closed forms")
+
+    def evaluate(
+        self, population: Population, windows: Windows, most_transitions: int, known: KnownForecasts | None = None
+    ) -> tuple[PopulationResults, dict[str, Tensor]]:
+        """Play all agents; return their results and the (N, ...) transitions of the fittest, for the replay buffer.
+
+        Transitions are in the order of days, elites (the fittest first) and windows.
+
+        Args:
+            most_transitions: upper limit for all elites together.
+        """
+        networks = None if population.networks is None else population.networks.targets
+        forecasts, blend = self._forecasts(population, networks, known)
+        rollout = plain = self._rollout(population, windows, forecasts, networks)
+        if networks is not None:
+            most = self.env.account.ranked
+            closed, _ = self.days.forecasts(population.ridge.by_fold, population.start, most=most)
+            plain = self._rollout(population, windows, closed, None)
+        results = PopulationResults.of(rollout, plain, blend)
+        elites = ranked(results.fitness)[: len(population.elites)]
+        return results, self._transitions(rollout, elites, most_transitions // len(elites))
+
+    def _rollout(
+        self, population: Population, windows: Windows, forecasts: Forecasts, networks: ActorCritic | None
+    ) -> Rollout:
+        device = self.env.account.device
+        # The average of what the best orders of each day are expected to earn sets the scale of the thresholds.
+        best = forecasts.opportunity[:, self.train.first : self.train.last].clamp(min=0).mean(1)
+        typical = best / self.env.rules.largest_order
+        return roll_out(
+            self.env,
+            population.traders,
+            forecasts,
+            population.cash_value,
+            windows.starts,
+            exploration_threshold=-typical[:, None] * torch.log1p(-windows.drawn.to(device)),
+            records=networks is not None or population.networks is None,
+            safe_point=self.safe_point,
+            graph=self.graphs[networks is None],
+            policy=None if networks is None else AccountPolicy.of(networks),
+            noise=None if networks is None else windows.noise.to(device),
+        )
+
+    def _forecasts(
+        self, population: Population, networks: ActorCritic | None, known: KnownForecasts | None
+    ) -> tuple[Forecasts, Blend]:
+        """Return the out-of-fold forecasts of all agents, and how they are blended."""
+        most, by_fold, start = self.env.account.ranked, population.ridge.by_fold, population.start
+        if networks is None or known is None:
+            return self.days.forecasts(by_fold, start, networks, most)
+        others = [agent for agent in range(len(population)) if agent not in known.agents]
+        computed = list[tuple[Forecasts, Blend]]()
+        if others:
+            rows = torch.tensor(others, device=self.env.account.device)
+            own = networks.map(lambda part: part.index_select(0, rows))
+            computed.append(self.days.forecasts(by_fold[others], start[others], own, most))
+        return known.among(others, computed)
+
+    def _transitions(self, rollout: Rollout, agents: Tensor, share: int) -> dict[str, Tensor]:
+        """Return the transitions of some agents, thinned to each one's share."""
+        if not rollout.transitions:
+            return {}
+        days, _, windows = next(iter(rollout.transitions.values())).shape[:3]
+        device = self.env.account.device
+        agents = agents.to(device)
+        if share >= days * windows:
+            return {name: part[:, agents].flatten(0, 2) for name, part in rollout.transitions.items()}
+        day, window = (index[:, None].to(device) for index in kept_windows(days, windows, share))
+        return {name: part[day, agents[:, None], window].flatten(0, 2) for name, part in rollout.transitions.items()}
