@@ -128,8 +128,7 @@ def test_generations_that_launch_are_those_that_play() -> None:
     learning = replace(TINY_LEARNING, gradient_steps=4)
     one, other = tiny_trainer(seed=2, learning=learning), tiny_trainer(seed=2, learning=learning)
     captures = Captures()
-    worker = one.rollouts.play.func.__self__  # type: ignore[attr-defined]
-    worker.graphs = CudaGraph("rollouts", taped), CudaGraph("rollouts", taped)
+    one.rollouts.graphs = CudaGraph("rollouts", taped), CudaGraph("rollouts", taped)
     one.updating.graph = CudaGraph("updates", captures)
     for ours, theirs in zip(one.run(4), other.run(4), strict=True):
         for name in ("fitness", "trading", "validation", "learning"):
