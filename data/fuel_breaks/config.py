@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from utils.config.kinds import InnerShare, NonNegativeInt, PositiveShare, limits
+from pydantic import Field
+
+from utils.config.kinds import InnerShare, NonNegativeInt, PositiveShare
 from utils.config.settings import checked_dataclass, require
 
 
@@ -12,7 +14,7 @@ from utils.config.settings import checked_dataclass, require
 class TileConfig:
     """Tiles that a landscape is cut into, and their splits."""
 
-    tile_cells: Annotated[int, limits("2 <= {} <= 64")] = 20
+    tile_cells: Annotated[int, Field(ge=2, le=64)] = 20
     """Rows and columns of a tile."""
     min_burnable_share: PositiveShare = 0.75
     """Smallest share of cells that can burn; tiles with less are left out."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated
 
-from utils.config.kinds import Mark, NonNegativeFloat, PositiveFloat, PositiveInt, limits
+from pydantic import Field
+
+from utils.config.kinds import Mark, NonNegativeFloat, PositiveFloat, PositiveInt
 from utils.config.settings import checked_dataclass, require
 
-_Moisture = Annotated[float, limits("0 < {} <= 300")]
-_Ignitions = Annotated[int, limits("1 <= {} <= 1000")]
+_Moisture = Annotated[float, Field(gt=0, le=300)]
+_Ignitions = Annotated[int, Field(ge=1, le=1000)]
 
 
 @checked_dataclass
@@ -36,11 +38,11 @@ class ScenarioConfig:
     the very cells where the fires that it sees begin.
     """
 
-    winds: Annotated[int, limits("1 <= {} <= 360")] = 8
+    winds: Annotated[int, Field(ge=1, le=360)] = 8
     """Winds of a set: directions evenly around the compass from a random start, speeds uniform."""
     min_wind_km_h: NonNegativeFloat = 15.0
     """Lowest speed of the wind at midflame height."""
-    max_wind_km_h: Annotated[float, limits("{} <= 200")] = 25.0
+    max_wind_km_h: Annotated[float, Field(le=200)] = 25.0
     """Highest speed of the wind at midflame height."""
     duration_minutes: PositiveFloat = 120.0
     """Minutes that a fire burns."""

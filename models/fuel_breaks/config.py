@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from utils.config.kinds import limits
+from pydantic import Field
+
 from utils.config.settings import checked_dataclass
 
 
@@ -12,9 +13,9 @@ from utils.config.settings import checked_dataclass
 class QNetworkConfig:
     """The fully convolutional dueling network."""
 
-    width: Annotated[int, limits("1 <= {} <= 512")] = 24
+    width: Annotated[int, Field(ge=1, le=512)] = 24
     """Feature maps of each layer."""
-    dilations: Annotated[int, limits("0 <= {} <= 5")] = 3
+    dilations: Annotated[int, Field(ge=0, le=5)] = 3
     """3 x 3 layers after the first, each reaching twice as far as the one before: 1, 2, 4, ... cells."""
     downstream_prior: bool = True
     """Start from advantages that are a learned multiple of the downstream value, which the network then corrects."""

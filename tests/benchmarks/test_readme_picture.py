@@ -10,7 +10,8 @@ import pytest
 from benchmarks import readme_picture
 from benchmarks.faults.harness import SMALL_RUN
 from benchmarks.readme_picture import PICTURE, RECORD, ROOT, draw, record
-from utils.config.trader import default_config, profile_config
+from utils.config.settings import from_dict
+from utils.config.trader import Config, default_settings, profile_config
 
 DOCS = ROOT / "docs"
 
@@ -24,7 +25,7 @@ def test_the_picture_is_of_this_version() -> None:
 def test_its_settings_are_those_of_the_first_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("utils.config.trader.has_cuda", lambda: False)
-    assert default_config({}) == profile_config("quick")
+    assert from_dict(default_settings({}), Config) == profile_config("quick")
 
 
 def test_the_record_changes_with_picture_version_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:

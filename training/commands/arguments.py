@@ -6,23 +6,22 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from utils.config.kinds import (
     RUNS,
     ClusterAddress,
     Device,
-    ExtendedRunName,
+    FolderName,
     InputFile,
     Jobs,
     Mark,
-    NonNegativeFloat,
     NonNegativeInt,
-    PositiveFloat,
     PositiveInt,
     RunsFolder,
     SavedRunName,
     SettingsFile,
     Threads,
-    limits,
 )
 from utils.config.settings import checked_dataclass
 from utils.config.trader import DEFAULT_DATA, Config, Rivals
@@ -34,7 +33,8 @@ class TrainArguments:
 
     settings: Config = field(default_factory=Config)
     config: SettingsFile = None
-    extend: ExtendedRunName = None
+    extend: Annotated[FolderName, Mark.NEWEST_IF_BARE] = None
+    """Start a new run with the settings and genes of the named run, or the newest one, on data extended since then."""
 
 
 @checked_dataclass
@@ -56,7 +56,7 @@ class EvaluateArguments:
     run: SavedRunName = None
     split: Literal["validation", "holdout"] = "validation"
     """Days on which it is judged; each use of the holdout is counted."""
-    data: InputFile | None = None
+    data: InputFile = None
     """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
     runs_dir: RunsFolder = RUNS
     random_pickers: PositiveInt = 1000
@@ -65,7 +65,7 @@ class EvaluateArguments:
     """Supervised baselines. `learned`: ridge regression and LightGBM on the run's training days; `none`: none."""
     rival_refit: NonNegativeInt = 0
     """Sessions after which they are refitted to all results known by then; 0 fits them to the training days only."""
-    benchmark: InputFile | None = None
+    benchmark: InputFile = None
     """CSV file (`date, close`) of a benchmark that the champion is compared with."""
     device: Device = "auto"
     threads: Threads = 1
@@ -78,13 +78,13 @@ class SignalsArguments:
     run: SavedRunName = None
     date: str | None = None
     """Session at whose close the orders are decided, as 2014-11-10; default: the last one of the data."""
-    data: InputFile | None = None
+    data: InputFile = None
     """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
-    positions: InputFile | None = None
+    positions: InputFile = None
     """CSV file of open positions: ticker,entry_date,entry_price,target_percent,shares; default: none."""
-    capital: PositiveFloat | None = None
+    capital: Annotated[float | None, Field(gt=0)] = None
     """Initial capital of the account, to which sizes refer; default: the run's."""
-    cash: NonNegativeFloat | None = None
+    cash: Annotated[float | None, Field(ge=0)] = None
     """Cash now; default: the capital less the cost of the open positions."""
     csv: Path | None = None
     """CSV file to write the orders to."""
@@ -122,7 +122,7 @@ class ServeArguments:
     runs_dir: RunsFolder = RUNS
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 listens to all networks, unencrypted."""
-    port: Annotated[int, limits("0 <= {} <= 65535")] = 6006
+    port: Annotated[int, Field(ge=0, le=65535)] = 6006
     """Port to listen on; 0: a free one."""
 
 

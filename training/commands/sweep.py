@@ -138,9 +138,8 @@ def _train_all(
                 pass
     jobs = []
     for name, run in by_name.items():
-        own = dataclasses.replace(
-            with_settings(config, asked[run]), runs_dir=path, run=name, resume=None, seed=config.seed + run.place
-        )
+        place = {"runs_dir": path, "run": name, "resume": None, "seed": config.seed + run.place}
+        own = with_settings(config, {**asked[run], **place})
         work = partial(_train, own, explicit, splits)
         jobs.append(Job(name, work))
     for end in executor.run(jobs, table.update):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 from training.commands.arguments import (
@@ -18,7 +19,7 @@ from training.commands.arguments import (
 from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
 from utils.config.cli import Command
 from utils.config.settings import LATEST
-from utils.config.trader import default_config, profile_config
+from utils.config.trader import PROFILES, default_settings
 from utils.runs.run_log import RunLog, latest_run
 
 
@@ -40,11 +41,10 @@ def require_resumed_run(arguments: Any) -> None:
         RunLog.open(runs_dir, latest_run(runs_dir, to_resume=True) if name == LATEST else name)
 
 
-PROFILES = {"quick": profile_config("quick")}
 EXAMPLES = {
-    "": "Train on data/stock_data.parquet if it exists, else on the built-in market.",
-    "--data bars.parquet --run first": "Train on prices of your own; `prepare` makes the file.",
-    "--resume first": "Continue this run after a stop.",
+    "python main.py": "Train on data/stock_data.parquet if it exists, else on the built-in market.",
+    "python main.py --data bars.parquet --run first": "Train on prices of your own; `prepare` makes the file.",
+    "python main.py --resume first": "Continue this run after a stop.",
 }
 ENVIRONMENT = {
     "CLOUD_PROVIDER": "Where runs are kept besides the disk: `gcs` (Google Cloud Storage) or `local` (a folder).",
@@ -57,27 +57,23 @@ ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used; empty: none.",
     "NO_COLOR": "If set, messages on a terminal have no colour.",
 }
+of_runs = partial(Command, defaults=default_settings, profiles=PROFILES)
 COMMANDS = {
-    "train": Command(
+    "train": of_runs(
         TrainArguments,
         "training.commands.train:run_train",
-        default_config,
-        PROFILES,
-        EXAMPLES,
-        ENVIRONMENT,
-        check=require_resumed_run,
+        require_resumed_run,
+        lists={"examples:": EXAMPLES, "environment variables:": ENVIRONMENT},
     ),
     "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),
-    "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation", check=require_run),
-    "signals": Command(SignalsArguments, "training.commands.signals:run_signals", check=require_run),
-    "report": Command(ReportArguments, "training.commands.report:run_report", check=require_runs),
+    "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation", require_run),
+    "signals": Command(SignalsArguments, "training.commands.signals:run_signals", require_run),
+    "report": Command(ReportArguments, "training.commands.report:run_report", require_runs),
     "serve": Command(ServeArguments, "training.commands.serve:run_serve"),
-    "walk-forward": Command(
-        WalkForwardArguments, "training.commands.walk_forward:run_walk_forward", default_config, PROFILES
-    ),
-    "sweep": Command(SweepArguments, "training.commands.sweep:run_sweep", default_config, PROFILES),
+    "walk-forward": of_runs(WalkForwardArguments, "training.commands.walk_forward:run_walk_forward"),
+    "sweep": of_runs(SweepArguments, "training.commands.sweep:run_sweep"),
     "fuel-breaks train": Command(
-        FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train", check=require_resumed_run
+        FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train", require_resumed_run
     ),
     "fuel-breaks evaluate": Command(FuelBreakEvaluateArguments, "training.fuel_breaks.evaluate_command:run_evaluation"),
     "fuel-breaks show": Command(FuelBreakShowArguments, "training.fuel_breaks.show_command:run_show"),

@@ -6,6 +6,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from data.fuel_breaks.config import TileConfig
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from models.fuel_breaks.config import QNetworkConfig
@@ -97,7 +99,7 @@ class FuelBreakRunConfig:
     """Episodes, rounded up to whole rounds of lanes, between two validations and checkpoints."""
     validation_tiles: kinds.PositiveInt = 64
     """At most this many validation tiles, evenly spaced, on which the best network is chosen."""
-    seed: Annotated[int, kinds.limits("0 <= {} < 2^31")] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of all random numbers."""
     device: kinds.Device = "auto"
     run: kinds.RunName = None

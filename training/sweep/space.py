@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from training.run.study_folder import StudyKind
-from utils.config.settings import Setting, checked, flatten, hint, read_toml, require, settings_of, typed
+from utils.config.settings import flatten, from_dict, hint, read_toml, require, settings_of, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError
 
@@ -79,35 +79,42 @@ def space_of(tables: Mapping[str, Mapping[str, Any]], source: str) -> Space:
 def _distribution(name: str, table: Mapping[str, Any], source: str) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution
 
-    known = settings_of(Config)
     if name not in VARIABLE:
-        what = "a setting that a sweep may vary (see --help)" if name in known else "a known setting"
+        what = "a setting that a sweep may vary (see --help)" if name in settings_of(Config) else "a known setting"
         shown = name or next(iter(table))
         raise ConfigError(f"expected {what} in {source}, got {shown!r}{hint(shown, VARIABLE, '; see sweep --help')}")
-    setting, where = known[name], f"{name} in {source}"
+    where = f"{name} in {source}"
     for key in table:
         require(key in _KEYS, f"low and high (with log or step), or choices, for {where}", key)
     if "choices" not in table:
-        return _range(table, setting, where)
+        return _range(table, name, where)
     values = table["choices"]
     require(len(table) == 1, f"either choices or a range for {where}", "both")
     require(isinstance(values, list), f"a list of choices for {where}", values)
-    choices = [checked(value, setting, where) for value in values]
+    choices = [_checked(value, name, where) for value in values]
     require(len(set(choices)) == len(choices) > 1, f"two or more different choices for {where}", values)
     return CategoricalDistribution(choices)
 
 
-def _range(table: Mapping[str, Any], setting: Setting, where: str) -> BaseDistribution:
+def _checked(value: Any, name: str, where: str) -> Any:
+    """Return a value that the setting may have, as its type; ConfigError, which names it `where`, for another one."""
+    return flatten(to_dict(from_dict({name: value}, Config, {name: where})))[name]
+
+
+def _range(table: Mapping[str, Any], name: str, where: str) -> BaseDistribution:
     from optuna.distributions import FloatDistribution, IntDistribution
 
     require({"low", "high"} <= table.keys(), f"low and high, or choices, for {where}", ", ".join(table))
-    low, high = (checked(table[end], setting, where) for end in ("low", "high"))
+    low, high = (_checked(table[end], name, where) for end in ("low", "high"))
     require(low < high, f"low < high for {where}", (low, high))
-    step, is_log = table.get("step"), typed(table.get("log", False), bool, f"log of {where}")
+    step, is_log = table.get("step"), table.get("log", False)
+    require(isinstance(is_log, bool), f"true or false for log of {where}", is_log)
     if is_log:
         require(step is None and low > 0, f"a low above 0 and no step with log for {where}", dict(table))
     if step is not None:
-        step = typed(step, int if isinstance(low, int) else float, f"step of {where}")
+        is_valid = type(step) in (int, type(low)) and math.isfinite(step)
+        require(is_valid, f"a finite number, of the kind of low and high, for step of {where}", step)
+        step = type(low)(step)
         times = (high - low) / step if step > 0 else 0.5
         require(math.isclose(times, round(times)), f"a step above 0 that divides high - low for {where}", step)
     if isinstance(low, int):

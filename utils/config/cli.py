@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib
 import inspect
 import re
@@ -14,30 +13,27 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, get_origin
+from pathlib import Path
+from typing import Any, get_type_hints
 
 from utils.config.kinds import Mark
 from utils.config.settings import (
     LATEST,
     Setting,
-    alternatives,
-    check_rules,
-    checked,
-    checked_settings,
-    describe,
     flatten,
+    from_dict,
     hint,
-    metavar,
     read_toml,
+    require_known,
     setting_help,
-    setting_types,
     settings_of,
     to_dict,
-    with_settings,
 )
 from utils.errors import ConfigError
 
 DEFAULT_COMMAND = "train"
+_SETTINGS = "settings."
+"""Beginning of the dotted name of a setting among the arguments."""
 _FLAG = re.compile(r"^--[^=]*")
 
 
@@ -50,21 +46,19 @@ class Command:
     function: str
     """`module:function`, imported when the command runs; called with the arguments and, if they hold settings, the
     names of those given."""
-    defaults: Callable[[Mapping[str, Any]], Any] | None = None
-    """Makes the defaults from the given settings; None: the dataclass's own."""
-    profiles: Mapping[str, Any] = field(default_factory=dict)
-    """Settings by profile, whose differences from the defaults the help shows."""
-    examples: Mapping[str, str] = field(default_factory=dict)
-    """Command lines without the program, and what they do, which the help shows."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables that the program reads, which the help shows."""
     check: Callable[[Any], object] | None = None
     """Called with the arguments before the function's module is imported, which takes seconds: refuses what it can."""
+    defaults: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """Makes the defaults that depend on the settings that the user gave, by dotted name."""
+    profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What profiles change, which the help shows."""
+    lists: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Texts by name, by title, which the help shows after the commands."""
 
     @property
     def settings(self) -> type[Any] | None:
         """Dataclass of the settings that it takes, if any."""
-        return setting_types(self.arguments).get("settings")
+        return get_type_hints(self.arguments).get("settings")
 
 
 @dataclass(frozen=True)
@@ -83,12 +77,11 @@ class ParsedCommand:
         Args:
             program: path of the program.
         """
-        known, kind = arguments_of(self.command.arguments), self.command.arguments
-        own = [item for item in dataclasses.fields(kind) if item.name in known and Mark.FREE in known[item.name].notes]
-        given = {item.name: getattr(self.arguments, item.name) for item in own}
-        changed = {item.name: given[item.name] for item in own if given[item.name] != item.default}
+        free = {name: one for name, one in settings_of(self.command.arguments).items() if one.is_marked(Mark.FREE)}
+        values = {name: getattr(self.arguments, name) for name in free if "." not in name}
+        changed = {name: value for name, value in values.items() if value != free[name].field.default}
         name = [] if self.name == DEFAULT_COMMAND else self.name.split()
-        return shlex.join(["python", program, *name, *flags, *words_of(changed, known)])
+        return shlex.join(["python", program, *name, *flags, *words_of(changed, free)])
 
     def run(self) -> None:
         """Check the arguments, import the command's function and call it."""
@@ -107,20 +100,22 @@ def parse_command(argv: Sequence[str], commands: Mapping[str, Command]) -> Parse
     """
     name, words = _split_command(argv, commands)
     command = commands[name]
-    given = _read_words(words, name, commands)
-    own = {key: given.pop(key) for key in setting_types(command.arguments) if key in given}
-    if command.settings is not None:
-        if (path := own.get("config")) is not None:
-            flat = flatten(read_toml(path, "--config")).items()
-            stated = {key.replace("-", "_"): value for key, value in flat}
-            given = {**checked_settings(stated, command.settings, f" in {path}"), **given}
-        if {"run", "resume"} <= given.keys():
-            raise ConfigError(f"expected --run or --resume, got both ({given['run']!r}, {given['resume']!r})")
-        defaults = command.settings() if command.defaults is None else command.defaults(given)
-        own["settings"] = with_settings(defaults, given)
-    arguments = command.arguments(**own)
-    check_rules(arguments, of_machine=True, prefix="--")
-    return ParsedCommand(name, command, arguments, frozenset(given))
+    given, known = _read_words(words, name, commands), settings_of(command.arguments)
+    spelled = {key: flags_of(key, known[key])[0] for key in given if not known[key].is_marked(Mark.POSITIONAL)}
+    if command.settings is not None and "config" in given:
+        path = Path(given["config"])
+        stated = {key.replace("-", "_"): value for key, value in flatten(read_toml(path, "--config")).items()}
+        require_known(stated, command.settings, f" in {path}")
+        spelled = {_SETTINGS + key: key for key in stated} | spelled
+        given = {_SETTINGS + key: value for key, value in stated.items()} | given
+    settings = {key.removeprefix(_SETTINGS): value for key, value in given.items() if key.startswith(_SETTINGS)}
+    if {"run", "resume"} <= settings.keys():
+        raise ConfigError(f"expected --run or --resume, got both ({settings['run']!r}, {settings['resume']!r})")
+    arguments = from_dict(given, command.arguments, spelled)
+    if command.defaults is not None:  # only now, for it may look for a GPU, which takes seconds
+        defaults = {_SETTINGS + key: value for key, value in command.defaults(settings).items()}
+        arguments = from_dict(defaults | given, command.arguments, spelled)
+    return ParsedCommand(name, command, arguments, frozenset(settings))
 
 
 def _split_command(argv: Sequence[str], commands: Mapping[str, Command]) -> tuple[str, list[str]]:
@@ -138,25 +133,15 @@ def _split_command(argv: Sequence[str], commands: Mapping[str, Command]) -> tupl
     return name, list(argv[count:])
 
 
-def _program(name: str) -> str:
-    return "python main.py" if name == DEFAULT_COMMAND else f"python main.py {name}"
-
-
-def arguments_of(kind: type) -> dict[str, Setting]:
-    """Return every argument and setting of a command's dataclass by its dotted name."""
-    return {name.removeprefix("settings."): setting for name, setting in settings_of(kind).items()}
-
-
 def flags_of(name: str, setting: Setting) -> list[str]:
     """Return every spelling of a setting's flag, the usual one first; [] for a positional argument."""
-    if Mark.POSITIONAL in setting.notes:
+    if setting.is_marked(Mark.POSITIONAL):
         return []
-    *concerns, word = name.replace("_", "-").split(".")
-    prefixes = ["".join(f"{concern}." for concern in concerns)]
-    if Mark.SHORT in setting.notes:
-        prefixes.insert(0, "")
-    stems = ("", "no-") if setting.kind is bool else ("",)
-    return [f"--{prefix}{stem}{word}" for prefix in prefixes for stem in stems]
+    concern, dot, word = name.removeprefix(_SETTINGS).replace("_", "-").rpartition(".")
+    prefixes = ["", concern + dot] if setting.is_marked(Mark.SHORT) else [concern + dot]
+    return [
+        f"--{prefix}{stem}{word}" for prefix in prefixes for stem in (("", "no-") if setting.kind is bool else ("",))
+    ]
 
 
 def words_of(values: Mapping[str, Any], known: Mapping[str, Setting]) -> list[str]:
@@ -173,32 +158,27 @@ def words_of(values: Mapping[str, Any], known: Mapping[str, Setting]) -> list[st
 
 def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]) -> dict[str, Any]:
     """Return the values given on the command line by dotted name; of a repeated flag the last counts."""
-    known = arguments_of(commands[name].arguments)
+    known = settings_of(commands[name].arguments)
+    flags = {flag: setting for key, setting in known.items() for flag in flags_of(key, setting)}
     parser = _parser(name, commands, wants_help=not {"-h", "--help"}.isdisjoint(words))
-    spelled = [_FLAG.sub(lambda flag: flag[0].replace("_", "-"), word) for word in words]
     try:
-        given, rest = parser.parse_known_args(spelled)
+        given, rest = parser.parse_known_args(
+            [_FLAG.sub(lambda flag: flag[0].replace("_", "-"), word) for word in words]
+        )
     except argparse.ArgumentError as error:  # the value of a flag is missing, or there is one too many
         flag = str(error.argument_name).partition("/")[0]
-        kind = next(setting.kind for key, setting in known.items() if flag in flags_of(key, setting))
-        if kind is bool:
+        if flag not in flags or flags[flag].kind is bool:
             raise ConfigError(f"expected {flag} without a value, got one; see --help") from None
-        raise ConfigError(f"expected {describe(kind)} after {flag}, got nothing") from None
+        raise ConfigError(f"expected {flags[flag].values} after {flag}, got nothing") from None
     if rest and rest[0].startswith("-"):
-        flag, flags = rest[0].partition("=")[0], [flag for key, one in known.items() for flag in flags_of(key, one)]
+        flag = rest[0].partition("=")[0]
         raise ConfigError(f"expected a known flag, got {flag!r}{hint(flag, [*flags, '--help'], '; see --help')}")
     if rest:
         raise ConfigError(f"expected a flag (such as --help), got {rest[0]!r}")
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in vars(given).items()}
-    values = {key: value for key, value in values.items() if value not in (None, ())}
-    for item in _required(commands[name].arguments) - values.keys():
-        raise ConfigError(f"expected {item.upper()}, got nothing; see --help")
-    return values
-
-
-def _required(kind: type[Any]) -> set[str]:
-    every = dataclasses.fields(kind)
-    return {item.name for item in every if item.default is item.default_factory is dataclasses.MISSING}
+    for key, setting in known.items():
+        if setting.field.is_required() and key not in given:
+            raise ConfigError(f"expected {key.upper()}, got nothing; see --help")
+    return vars(given)
 
 
 class _Switch(argparse.Action):
@@ -211,15 +191,11 @@ class _Switch(argparse.Action):
 def _parser(name: str, commands: Mapping[str, Command], wants_help: bool) -> argparse.ArgumentParser:
     """Return the parser of a command; its namespace holds only what was given."""
     kind = commands[name].arguments
-    known = arguments_of(kind)
-    places = []
-    for key, setting in known.items():
-        if Mark.POSITIONAL in setting.notes:
-            word = key.upper() + (f" [{key.upper()} ...]" if get_origin(setting.kind) is tuple else "")
-            places.append(word if key in _required(kind) else f"[{word}]")
-    words = [_program(name), *(["[command]"] if name == DEFAULT_COMMAND else []), "[-h]" if places else "[flags]"]
+    known, texts = settings_of(kind), _help_texts(commands[name]) if wants_help else {}
+    places = [_place(key, one) for key, one in known.items() if one.is_marked(Mark.POSITIONAL)]
+    start = [_program(name), *(["[command]"] if name == DEFAULT_COMMAND else []), "[-h]" if places else "[flags]"]
     parser = argparse.ArgumentParser(
-        usage=" ".join([*words, *places]),
+        usage=" ".join([*start, *places]),
         description=_overview(commands) if name == DEFAULT_COMMAND else _wrapped(str(kind.__doc__)),
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
@@ -227,62 +203,61 @@ def _parser(name: str, commands: Mapping[str, Command], wants_help: bool) -> arg
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=8),
     )
     groups: dict[str, Any] = {"": parser}
-    texts = _help_texts(commands[name]) if wants_help else {}
     for key, setting in known.items():
-        concern = key.rpartition(".")[0]
+        concern = key.removeprefix(_SETTINGS).rpartition(".")[0]
         if concern not in groups:
             groups[concern] = parser.add_argument_group(concern, _wrapped(str(setting.owner.__doc__)))
-        _add(groups[concern], key, setting, texts.get(key, ""))
+        _add(groups[concern], key, setting, texts.get(key))
     return parser
 
 
-def _add(group: Any, name: str, setting: Setting, text: str) -> None:
+def _place(name: str, setting: Setting) -> str:
+    word = name.upper() + (f" [{name.upper()} ...]" if setting.has_many else "")
+    return word if setting.field.is_required() else f"[{word}]"
+
+
+def _add(group: Any, name: str, setting: Setting, text: str | None) -> None:
     flags = flags_of(name, setting)
-    if setting.kind is bool:
-        group.add_argument(*flags, dest=name, action=_Switch, nargs=0, help=text)
-        return
-    has_many = get_origin(setting.kind) is tuple
-    read = partial(_read_value, setting=setting, name=(flags or [name.upper()])[0])
     if not flags:
-        nargs = "*" if has_many else "?"
-        group.add_argument(name, nargs=nargs, default=None, metavar=name.upper(), type=read, help=text)
-        return
-    optional: dict[str, Any] = {"nargs": "?", "const": LATEST} if Mark.NEWEST_IF_BARE in setting.notes else {}
-    group.add_argument(flags[0], dest=name, metavar=metavar(setting.kind), type=read, help=text, **optional)
-    for flag in flags[1:]:
-        group.add_argument(flag, dest=name, type=read, help=argparse.SUPPRESS, **optional)
+        group.add_argument(name, nargs="*" if setting.has_many else "?", metavar=name.upper(), help=text)
+    elif setting.kind is bool:
+        group.add_argument(*flags, dest=name, action=_Switch, nargs=0, help=text)
+    else:
+        options: dict[str, Any] = {"dest": name, "metavar": setting.word, "type": partial(_number, kind=setting.kind)}
+        if setting.is_marked(Mark.NEWEST_IF_BARE):
+            options |= {"nargs": "?", "const": LATEST}
+        for flag, shown in zip(flags, (text, argparse.SUPPRESS), strict=False):
+            group.add_argument(flag, help=shown, **options)
 
 
-def _read_value(text: str, setting: Setting, name: str) -> Any:
-    value: Any = text
-    for number in (int, float):
-        if number in alternatives(setting.kind):
-            with suppress(ValueError):
-                value = number(text)
-    return text if get_origin(setting.kind) is tuple else checked(value, setting, name)
+def _number(text: str, kind: Any) -> Any:
+    """Return the number that the text of a number's flag is, else the text, which the check then refuses."""
+    if kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _help_texts(command: Command) -> dict[str, str]:
     """Return the help of every argument and setting: meaning, limits, and defaults by profile."""
-    defaults = {item.name: item.default for item in dataclasses.fields(command.arguments)}
-    if command.settings is not None:
-        defaults |= flatten(to_dict(command.settings()))
-    profiles = {profile: flatten(to_dict(settings)) for profile, settings in command.profiles.items()}
-    known, texts = arguments_of(command.arguments), {}
-    docstrings = {owner: setting_help(owner) for owner in {setting.owner for setting in known.values()}}
+    known, texts = settings_of(command.arguments), {}
+    defaults = flatten({"settings": to_dict(command.settings())} if command.settings else {})
+    helps = {owner: setting_help(owner) for owner in {setting.owner for setting in known.values()}}
     for name, setting in known.items():
-        last, default = name.rpartition(".")[2], defaults[name]
-        is_number = not {int, float}.isdisjoint(alternatives(setting.kind))
-        facts = [rule.words.format(metavar(setting.kind)) for rule in setting.rules if is_number]
-        is_said = "default:" in docstrings[setting.owner][last]
-        if default not in (None, dataclasses.MISSING) and not is_said:
+        text, default = helps[setting.owner][name.rpartition(".")[2]], defaults.get(name, setting.field.default)
+        facts = [setting.limits] if setting.limits else []
+        if default is not None and not setting.field.is_required() and "default:" not in text:
             facts.append(f"default: {default}")
-            facts += [
-                f"{profile}: {own[name]}" for profile, own in profiles.items() if own.get(name, default) != default
-            ]
-        text = docstrings[setting.owner][last] + (f" ({'; '.join(facts)})" if facts else "")
-        texts[name] = text.replace("%", "%%")
+            changes = {
+                profile: values.get(name.removeprefix(_SETTINGS)) for profile, values in command.profiles.items()
+            }
+            facts += [f"{profile}: {value}" for profile, value in changes.items() if value is not None]
+        texts[name] = (text + (f" ({'; '.join(facts)})" if facts else "")).replace("%", "%%")
     return texts
+
+
+def _program(name: str) -> str:
+    return "python main.py" if name == DEFAULT_COMMAND else f"python main.py {name}"
 
 
 def _wrapped(text: str, **indents: Any) -> str:
@@ -291,16 +266,13 @@ def _wrapped(text: str, **indents: Any) -> str:
 
 
 def _overview(commands: Mapping[str, Command]) -> str:
-    """Return what all commands are for, by the first paragraphs of their docstrings, examples, and the environment."""
-    default = commands[DEFAULT_COMMAND]
-    parts = {
-        f"commands, each with a --help of its own ({DEFAULT_COMMAND} may be left out):": {
-            name: str(command.arguments.__doc__).split("\n\n")[0] for name, command in commands.items()
-        },
-        "examples:": {f"{_program(DEFAULT_COMMAND)} {words}".strip(): does for words, does in default.examples.items()},
-        "environment variables:": default.environment,
+    """Return what all commands are for, by the first paragraphs of their docstrings, and the default one's lists."""
+    purposes = {name: str(command.arguments.__doc__).split("\n\n")[0] for name, command in commands.items()}
+    lists: dict[str, Mapping[str, str]] = {
+        f"commands, each with a --help of its own ({DEFAULT_COMMAND} may be left out):": purposes
     }
-    return "\n\n".join("\n".join([title, *_entries(entries)]) for title, entries in parts.items())
+    lists |= commands[DEFAULT_COMMAND].lists
+    return "\n\n".join("\n".join([title, *_entries(entries)]) for title, entries in lists.items())
 
 
 def _entries(entries: Mapping[str, str]) -> list[str]:

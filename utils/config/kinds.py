@@ -1,31 +1,22 @@
-"""Types of settings, each with the rule for its values, stated once for check, message and help.
+"""Types of settings, each with the limits of its values, which check, message and help share.
 
 A string among the annotations is the help of a setting without a docstring of its own.
 """
 
 from __future__ import annotations
 
-import math
-import operator
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 from typing import Annotated, Any
 
+from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
 
-@dataclass(frozen=True)
-class Rule:
-    """A constraint on the values of a setting."""
-
-    words: str
-    """The constraint as error messages and help state it; {} stands for the value."""
-    holds: Callable[[Any], object]
-    """Returns something true for a valid value."""
-    of_machine: bool = False
-    """Checked by the command line only: a saved run may have begun on another machine, where the value was valid."""
+RULE = "rule"
+"""Type of the error of a value that breaks a rule; its message is what was expected."""
 
 
 class Mark(Enum):
@@ -41,24 +32,20 @@ class Mark(Enum):
     """Its flag without a value means the newest run."""
 
 
-_COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+def rule(words: str, holds: Callable[[Any], object], *, of_machine: bool = False) -> AfterValidator:
+    """Return a check that a value other than None is what the words say.
 
+    Args:
+        of_machine: checked by the command line only, whose validation has a context: a saved run may have begun on
+            another machine, where the value was valid.
+    """
 
-def limits(words: str) -> Rule:
-    """Return the rule of a finite number that is written as `{} >= 1`, `0 < {} <= 1` or `{} < 2^31`."""
-    terms, comparisons = words.split()[::2], [_COMPARISONS[word] for word in words.split()[1::2]]
+    def check(value: Any, info: ValidationInfo) -> Any:
+        if value is not None and (info.context or not of_machine) and not holds(value):
+            raise PydanticCustomError(RULE, words)
+        return value
 
-    def holds(value: float) -> bool:
-        numbers = [value if term == "{}" else _number(term) for term in terms]
-        pairs = zip(comparisons, numbers, numbers[1:], strict=False)
-        return math.isfinite(value) and all(compare(left, right) for compare, left, right in pairs)
-
-    return Rule(words, holds)
-
-
-def _number(text: str) -> float:
-    base, _, exponent = text.partition("^")
-    return float(base) ** int(exponent or 1)
+    return AfterValidator(check)
 
 
 def has_cuda() -> bool:
@@ -68,42 +55,35 @@ def has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
-PositiveInt = Annotated[int, limits("{} >= 1")]
-NonNegativeInt = Annotated[int, limits("{} >= 0")]
-PositiveFloat = Annotated[float, limits("{} > 0")]
-NonNegativeFloat = Annotated[float, limits("{} >= 0")]
-Share = Annotated[float, limits("0 <= {} <= 1")]
-PositiveShare = Annotated[float, limits("0 < {} <= 1")]
-InnerShare = Annotated[float, limits("0 < {} < 1")]
-InputFile = Annotated[Path, Rule("an existing file", Path.is_file, of_machine=True)]
-FolderName = Annotated[str, Rule("a plain folder name", re.compile(r"(?!\.{1,2}\Z)[^/\\\0]+").fullmatch)]
+PositiveInt = Annotated[int, Field(ge=1)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+InnerShare = Annotated[float, Field(gt=0, lt=1)]
+Percent = Annotated[float, Field(ge=0, le=100)]
+BasisPoints = Annotated[float, Field(ge=0, lt=10_000)]
+InputFile = Annotated[Path | None, rule("an existing file", Path.is_file, of_machine=True)]
+FolderName = Annotated[str | None, rule("a plain folder name", re.compile(r"(?!\.{1,2}\Z)[^/\\\0]+").fullmatch)]
 Device = Annotated[
     str,
-    Rule("auto, cpu, cuda or cuda:N", re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch),
-    Rule(
-        "cpu or auto on a machine without CUDA",
-        lambda name: not name.startswith("cuda") or has_cuda(),
-        of_machine=True,
-    ),
+    rule("auto, cpu, cuda or cuda:N", re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch),
+    rule("cpu or auto on a machine without CUDA", lambda name: "cuda" not in name or has_cuda(), of_machine=True),
     "Device of tensor operations; `auto` is CUDA where there is one.",
     Mark.FREE,
 ]
-Verbose = Annotated[bool, Mark.FREE, "Show every message of the run's log on the console."]
+Verbose = Annotated[bool, "Show every message of the run's log on the console.", Mark.FREE]
 Threads = Annotated[
     NonNegativeInt, "CPU threads of tensor operations; 0: torch's default, one per physical core.", Mark.FREE
 ]
-RunName = Annotated[FolderName | None, "Name of the run's folder; default: a new one by date and time.", Mark.FREE]
-SavedRunName = Annotated[FolderName | None, "Name of the run; default: the newest one."]
+RunName = Annotated[FolderName, "Name of the run's folder; default: a new one by date and time.", Mark.FREE]
+SavedRunName = Annotated[FolderName, "Name of the run; default: the newest one."]
 ResumedRunName = Annotated[
-    FolderName | None,
+    FolderName,
     "Continue the named run, or the newest one if no name is given.",
     Mark.NEWEST_IF_BARE,
     Mark.FREE,
-]
-ExtendedRunName = Annotated[
-    FolderName | None,
-    "Start a new run with the settings and genes of the named run, or the newest one, on data extended since then.",
-    Mark.NEWEST_IF_BARE,
 ]
 VOLUME = Path(os.environ.get("BOX_VOLUME", "/workspace"))
 """Where a rented machine mounts its volume, which outlives the machine."""
@@ -115,7 +95,8 @@ MemoryLimit = Annotated[
     Mark.FREE,
 ]
 Jobs = Annotated[
-    PositiveInt | None,
+    int | None,
+    Field(ge=1),
     "Parallel jobs, each a process with one thread; default: 1, on a cluster one per processor or GPU.",
     Mark.FREE,
 ]

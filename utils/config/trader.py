@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
 
+from pydantic import Field
+
 from utils.config.kinds import (
     RUNS,
+    BasisPoints,
     Device,
     InnerShare,
     InputFile,
@@ -16,6 +18,7 @@ from utils.config.kinds import (
     MemoryLimit,
     NonNegativeFloat,
     NonNegativeInt,
+    Percent,
     PositiveFloat,
     PositiveInt,
     PositiveShare,
@@ -26,7 +29,6 @@ from utils.config.kinds import (
     Threads,
     Verbose,
     has_cuda,
-    limits,
 )
 from utils.config.settings import checked_dataclass, from_dict, require
 from utils.spaces import MAX_COEFFICIENT
@@ -60,6 +62,16 @@ KIND_RULES: Mapping[str, Mapping[str, float]] = {
     "edges": {"max_new_positions_per_day": 5},
 }
 """Trading rules that --synthetic.kind implies unless others are given."""
+PROFILES: Mapping[str, Mapping[str, Any]] = {
+    "full": {},
+    "quick": {
+        "generations": 10,
+        "split.context_window_days": 64,
+        "learning.gradient_accumulation": 2,
+        "learning.replay_capacity": 80_000,
+    },
+}
+"""What profiles change: `full` is for real data at full scale, `quick` for the built-in market on two cores."""
 DEFAULT_DATA = RUNS.parent / "data" / "stock_data.parquet"
 
 
@@ -67,7 +79,7 @@ DEFAULT_DATA = RUNS.parent / "data" / "stock_data.parquet"
 class DataConfig:
     """Settings of the market's days and of the environment's observations."""
 
-    context_window_days: Annotated[int, limits("{} >= 2")] = 504
+    context_window_days: Annotated[int, Field(ge=2)] = 504
     """Sessions before the first training day, over which the means of past returns settle."""
     train_fraction: InnerShare = 0.70
     """Share of the days, from the first, that training may read."""
@@ -75,7 +87,7 @@ class DataConfig:
     """Share of the days after training that are for validation; the rest is the holdout."""
     input_clip: PositiveFloat = 8.0
     """Standard deviations to which standardised observations are clipped, above and below."""
-    max_bad_row_share: Annotated[float, limits("0 <= {} < 1")] = 0.01
+    max_bad_row_share: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """Largest share of rows with a non-positive or infinite price that a file may have."""
 
     def __post_init__(self) -> None:
@@ -97,7 +109,7 @@ class SyntheticConfig:
     with the distance of both trends from none), `pairs` (the spread of unnamed couples reverts), `leak` (a context
     column tells the next 20 sessions), `lagged-leak` (it tells them 60 sessions before), `mixed` (momentum, bursts and
     ring for a third of the stocks each, a leading column and turbulent times) or `martingale` (none)."""
-    days: Annotated[int, limits("{} >= 2")] = 4000
+    days: Annotated[int, Field(ge=2)] = 4000
     """Days of the market."""
     stocks: PositiveInt = 40
     """Stocks of the market."""
@@ -119,7 +131,7 @@ class EnvironmentConfig:
     """Steps after them in which positions only close."""
     initial_capital: PositiveFloat = 1_000_000.0
     """Cash at the start of an episode."""
-    stake_percent: Annotated[float, limits("0 < {} <= 100")] = 1.0
+    stake_percent: Annotated[float, Field(gt=0, le=100)] = 1.0
     """Value of an order at coefficient 1, percent of the initial capital."""
     max_new_positions_per_day: PositiveInt = 1
     """Largest number of positions opened on one day."""
@@ -127,21 +139,21 @@ class EnvironmentConfig:
     """A position closes at the close of this session, its entry session being the first."""
     max_days_without_bar: PositiveInt = 5
     """A position whose stock has no bar for this many sessions closes at its last traded price."""
-    delisting_loss: Annotated[float, limits("0 <= {} <= 100")] = 0.0
+    delisting_loss: Percent = 0.0
     """Percent of its last traded price that such a position loses in addition (30: Shumway 1997, "The delisting bias in
     CRSP data", Journal of Finance 52). It applies to halted stocks that trade again later too."""
-    cost_bps: Annotated[float, limits("0 <= {} < 10000")] = 5.0
+    cost_bps: BasisPoints = 5.0
     """Commission, basis points of the value traded, on both legs."""
-    slippage_bps: Annotated[float, limits("0 <= {} < 10000")] = 5.0
+    slippage_bps: BasisPoints = 5.0
     """Slippage, basis points of the value traded, on both legs."""
     fill: Fill = "next_open"
     """Price at which an order is filled: `next_open`, or `same_close`, the close on which it was decided."""
-    volume_cap: Annotated[float, limits("0 <= {} <= 100")] = 0.0
+    volume_cap: Percent = 0.0
     """Largest purchase, percent of the shares traded on the day of the fill; the rest of the order lapses. 0: no cap.
     Sales are not capped."""
     inaction_penalty: NonNegativeFloat = 0.0
     """Taken from the reward (percent of initial capital) on a day without any position."""
-    loss_multiplier: Annotated[float, limits("{} >= 1")] = 1.0
+    loss_multiplier: Annotated[float, Field(ge=1)] = 1.0
     """Weight of realised losses in the reward; 1: the reward is the profit."""
     zero_trades_penalty: NonNegativeFloat = 1.0
     """Taken from the fitness of an episode without a trade."""
@@ -217,7 +229,7 @@ class LearningConfig:
 class EvolutionConfig:
     """Selection, crossover and mutation of the population's genes and actors."""
 
-    population_size: Annotated[int, limits("{} >= 2"), Mark.SHORT] = 16
+    population_size: Annotated[int, Field(ge=2), Mark.SHORT] = 16
     """Agents of the population."""
     elite_fraction: Share = 0.25
     """Share of the agents, the fittest, that survive unchanged; their mean is the champion."""
@@ -249,7 +261,7 @@ class EvaluationConfig:
     not."""
     rival_refit: Annotated[NonNegativeInt, Mark.SHORT, Mark.FREE] = 0
     """Sessions after which they are refitted to all outcomes known by then; 0: fitted once, to the training days."""
-    benchmark: Annotated[InputFile | None, Mark.SHORT, Mark.FREE] = None
+    benchmark: Annotated[InputFile, Mark.SHORT, Mark.FREE] = None
     """CSV file (`date, close`) of a benchmark to evaluate beside the champion."""
 
 
@@ -259,16 +271,16 @@ class Config:
 
     CONTEXT_WINDOW_DAYS: ClassVar[int] = DataConfig.context_window_days
     """Sessions before the first training day by default, for scripts that place an environment's window themselves."""
-    data: InputFile | None = None
+    data: InputFile = None
     """Parquet file of daily bars, as written by `prepare`; default: data/stock_data.parquet if it exists, else the
     built-in market."""
-    investable: InputFile | None = None
+    investable: InputFile = None
     """Text file, one ticker per line: the stocks that may be bought; default: all."""
     profile: Annotated[Profile, Mark.FREE] = "quick"
     """Size of the run; default: full with a CUDA device or a data file, else quick."""
     generations: Annotated[PositiveInt, Mark.FREE] = 25
     """Generation after which the run ends."""
-    seed: Annotated[int, limits("0 <= {} < 2^63")] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of all random numbers."""
     device: Device = "auto"
     run: RunName = None
@@ -280,7 +292,7 @@ class Config:
     """Generations between updates of the pictures."""
     census_every: Annotated[NonNegativeInt, Mark.FREE] = 5
     """Generations between counts of all live objects, which identify leaks; 0: no counts."""
-    clean_up_percent: Annotated[float, limits("0 <= {} <= 100"), Mark.FREE] = 1.0
+    clean_up_percent: Annotated[Percent, Mark.FREE] = 1.0
     """Percent of the time that clean-ups after the phases may take: collecting garbage, emptying the GPU's cache; they
     are left out beyond it. 0: none."""
     memory_limit_mb: MemoryLimit = 0.0
@@ -295,29 +307,22 @@ class Config:
 
 
 def profile_config(profile: Profile) -> Config:
-    """Return a profile's settings: `full` for real data at full scale, `quick` for the built-in market on two cores."""
-    if profile == "full":
-        return Config(profile="full")
-    return Config(
-        profile="quick",
-        generations=10,
-        split=DataConfig(context_window_days=64),
-        learning=LearningConfig(gradient_accumulation=2, replay_capacity=80_000),
-    )
+    """Return a profile's settings."""
+    return from_dict({"profile": profile, **PROFILES[profile]}, Config)
 
 
-def default_config(stated: Mapping[str, Any]) -> Config:
-    """Return the settings of the `stated` profile, else of the one that suits data and machine.
+def default_settings(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings, by dotted name, of the `stated` profile, else of the one that suits data and machine.
 
     A `stated` kind of built-in market brings its trading rules.
     """
     data = stated.get("data") or (DEFAULT_DATA if DEFAULT_DATA.exists() else None)
-    profile: Profile | None = stated.get("profile")
+    profile = stated.get("profile")
     if profile is None:
         # A resumed run keeps its own profile, so that nothing waits for torch to look for a GPU.
         profile = "full" if data is not None or ("resume" not in stated and has_cuda()) else "quick"
-    env = rules_of_kind(stated.get("synthetic.kind", ""))
-    return dataclasses.replace(profile_config(profile), data=data, env=env)
+    rules = {f"env.{name}": value for name, value in KIND_RULES.get(stated.get("synthetic.kind", ""), {}).items()}
+    return {"profile": profile, "data": data, **PROFILES[profile], **rules}
 
 
 def rules_of_kind(kind: str) -> EnvironmentConfig:

@@ -75,7 +75,7 @@ def resumable(name: str, began: Any, now: Any, saved: Callable[[], str]) -> Iter
 
 def _changed_flags(began: Any, now: Any) -> list[str]:
     """Return the flags of the folder of runs, unless it is the default, and of all settings that were changed since."""
-    known = settings_of(type(now))  # type: ignore[arg-type]
+    known = settings_of(type(now))
     before = flatten(to_dict(began)) | {"runs_dir": to_dict(type(now)())["runs_dir"]}
     changed = {name: value for name, value in flatten(to_dict(now)).items() if value != before[name]}
     return words_of({name: value for name, value in changed.items() if name not in ("run", "resume")}, known)
