@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from training.commands.arguments import PrepareArguments
 from training.commands.table import COMMANDS
-from utils.config.cli import ParsedCommand, flags_of, parse_command
+from utils.config.cli import ParsedCommand, parse_command
 from utils.config.settings import (
     LATEST,
     flatten,
@@ -97,7 +97,7 @@ def test_flags_set_what_they_name_and_nothing_else(line: tuple[list[str], dict[s
 
 
 def all_flags(name: str) -> set[str]:
-    return {flag for key, own in settings_of(COMMANDS[name].arguments).items() for flag in flags_of(key, own)}
+    return {flag for own in settings_of(COMMANDS[name].arguments).values() for flag in own.flags}
 
 
 def test_a_new_flag_is_a_decision() -> None:

@@ -33,7 +33,6 @@ from training.commands.table import COMMANDS
 from training.run.saved import open_saved_run
 from training.signals.holdings import Holding, position_features, read_holdings, session
 from training.signals.signals import NETWORKS, Parts, Signals, attribution, cash_left, make_signals, parts_of
-from utils.config.cli import flags_of
 from utils.config.settings import settings_of
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError, DataError
@@ -438,7 +437,7 @@ def test_help_names_every_flag_of_a_command(name: str, capsys: pytest.CaptureFix
     assert left.value.code == 0
     shown = capsys.readouterr().out
     known = settings_of(COMMANDS[name].arguments)
-    flags = [flag for key, setting in known.items() if key.count(".") < 2 for flag in flags_of(key, setting)]
+    flags = [flag for key, setting in known.items() if "." not in key for flag in setting.flags]
     assert len(flags) >= 7 and all(re.search(rf"{flag}\b", shown) for flag in flags)
 
 

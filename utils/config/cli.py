@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from utils.config.kinds import Mark
 from utils.config.settings import (
@@ -77,11 +77,13 @@ class ParsedCommand:
         Args:
             program: path of the program.
         """
-        free = {name: one for name, one in settings_of(self.command.arguments).items() if one.is_marked(Mark.FREE)}
-        values = {name: getattr(self.arguments, name) for name in free if "." not in name}
-        changed = {name: value for name, value in values.items() if value != free[name].field.default}
+        known = settings_of(self.command.arguments).values()
+        own = [
+            (one, getattr(self.arguments, one.name)) for one in known if len(one.path) == 1 and Mark.FREE in one.notes
+        ]
+        changed = [word for one, value in own if value != one.field.default for word in one.words(value)]
         name = [] if self.name == DEFAULT_COMMAND else self.name.split()
-        return shlex.join(["python", program, *name, *flags, *words_of(changed, free)])
+        return shlex.join(["python", program, *name, *flags, *changed])
 
     def run(self) -> None:
         """Check the arguments, import the command's function and call it."""
@@ -100,22 +102,20 @@ def parse_command(argv: Sequence[str], commands: Mapping[str, Command]) -> Parse
     """
     name, words = _split_command(argv, commands)
     command = commands[name]
-    given, known = _read_words(words, name, commands), settings_of(command.arguments)
-    spelled = {key: flags_of(key, known[key])[0] for key in given if not known[key].is_marked(Mark.POSITIONAL)}
+    known, given = settings_of(command.arguments), _read_words(words, name, commands)
+    spelled = {key: known[key].flags[0] for key in given if known[key].flags}
     if command.settings is not None and "config" in given:
         path = Path(given["config"])
         stated = {key.replace("-", "_"): value for key, value in flatten(read_toml(path, "--config")).items()}
         require_known(stated, command.settings, f" in {path}")
-        spelled = {_SETTINGS + key: key for key in stated} | spelled
-        given = {_SETTINGS + key: value for key, value in stated.items()} | given
-    settings = {key.removeprefix(_SETTINGS): value for key, value in given.items() if key.startswith(_SETTINGS)}
-    if {"run", "resume"} <= settings.keys():
-        raise ConfigError(f"expected --run or --resume, got both ({settings['run']!r}, {settings['resume']!r})")
+        given = stated | given
+    explicit = frozenset(key for key in given if known[key].path[0] == "settings")
+    if {"run", "resume"} <= explicit:
+        raise ConfigError(f"expected --run or --resume, got both ({given['run']!r}, {given['resume']!r})")
     arguments = from_dict(given, command.arguments, spelled)
     if command.defaults is not None:  # only now, for it may look for a GPU, which takes seconds
-        defaults = {_SETTINGS + key: value for key, value in command.defaults(settings).items()}
-        arguments = from_dict(defaults | given, command.arguments, spelled)
-    return ParsedCommand(name, command, arguments, frozenset(settings))
+        arguments = from_dict({**command.defaults(given), **given}, command.arguments, spelled)
+    return ParsedCommand(name, command, arguments, explicit)
 
 
 def _split_command(argv: Sequence[str], commands: Mapping[str, Command]) -> tuple[str, list[str]]:
@@ -133,43 +133,19 @@ def _split_command(argv: Sequence[str], commands: Mapping[str, Command]) -> tupl
     return name, list(argv[count:])
 
 
-def flags_of(name: str, setting: Setting) -> list[str]:
-    """Return every spelling of a setting's flag, the usual one first; [] for a positional argument."""
-    if setting.is_marked(Mark.POSITIONAL):
-        return []
-    concern, dot, word = name.removeprefix(_SETTINGS).replace("_", "-").rpartition(".")
-    prefixes = ["", concern + dot] if setting.is_marked(Mark.SHORT) else [concern + dot]
-    return [
-        f"--{prefix}{stem}{word}" for prefix in prefixes for stem in (("", "no-") if setting.kind is bool else ("",))
-    ]
-
-
-def words_of(values: Mapping[str, Any], known: Mapping[str, Setting]) -> list[str]:
-    """Return the words of a command line that give settings, by dotted name, these values; None is left out."""
-    words: list[str] = []
-    for name, value in values.items():
-        flag, *others = flags_of(name, known[name])
-        if known[name].kind is bool:
-            words.append(flag if value else others[-1])
-        elif value is not None:
-            words += [flag, str(value)]
-    return words
-
-
 def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]) -> dict[str, Any]:
     """Return the values given on the command line by dotted name; of a repeated flag the last counts."""
     known = settings_of(commands[name].arguments)
-    flags = {flag: setting for key, setting in known.items() for flag in flags_of(key, setting)}
+    flags = {flag: setting for setting in known.values() for flag in setting.flags}
     parser = _parser(name, commands, wants_help=not {"-h", "--help"}.isdisjoint(words))
+    spelled = [_FLAG.sub(lambda flag: flag[0].replace("_", "-"), word) for word in words]
     try:
-        given, rest = parser.parse_known_args(
-            [_FLAG.sub(lambda flag: flag[0].replace("_", "-"), word) for word in words]
-        )
+        given, rest = parser.parse_known_args(spelled)
     except argparse.ArgumentError as error:  # the value of a flag is missing, or there is one too many
         flag = str(error.argument_name).partition("/")[0]
         if flag not in flags or flags[flag].kind is bool:
             raise ConfigError(f"expected {flag} without a value, got one; see --help") from None
-        raise ConfigError(f"expected {flags[flag].values} after {flag}, got nothing") from None
+        raise ConfigError(f"expected {flags[flag].phrase} after {flag}, got nothing") from None
     if rest and rest[0].startswith("-"):
         flag = rest[0].partition("=")[0]
         raise ConfigError(f"expected a known flag, got {flag!r}{hint(flag, [*flags, '--help'], '; see --help')}")
@@ -192,7 +168,7 @@ def _parser(name: str, commands: Mapping[str, Command], wants_help: bool) -> arg
     """Return the parser of a command; its namespace holds only what was given."""
     kind = commands[name].arguments
     known, texts = settings_of(kind), _help_texts(commands[name]) if wants_help else {}
-    places = [_place(key, one) for key, one in known.items() if one.is_marked(Mark.POSITIONAL)]
+    places = [_place(setting) for setting in known.values() if not setting.flags]
     start = [_program(name), *(["[command]"] if name == DEFAULT_COMMAND else []), "[-h]" if places else "[flags]"]
     parser = argparse.ArgumentParser(
         usage=" ".join([*start, *places]),
@@ -204,27 +180,28 @@ def _parser(name: str, commands: Mapping[str, Command], wants_help: bool) -> arg
     )
     groups: dict[str, Any] = {"": parser}
     for key, setting in known.items():
-        concern = key.removeprefix(_SETTINGS).rpartition(".")[0]
+        concern = key.rpartition(".")[0]
         if concern not in groups:
             groups[concern] = parser.add_argument_group(concern, _wrapped(str(setting.owner.__doc__)))
-        _add(groups[concern], key, setting, texts.get(key))
+        _add(groups[concern], setting, texts.get(key))
     return parser
 
 
-def _place(name: str, setting: Setting) -> str:
-    word = name.upper() + (f" [{name.upper()} ...]" if setting.has_many else "")
+def _place(setting: Setting) -> str:
+    name = setting.name.upper()
+    word = f"{name} [{name} ...]" if get_origin(setting.kind) is tuple else name
     return word if setting.field.is_required() else f"[{word}]"
 
 
-def _add(group: Any, name: str, setting: Setting, text: str | None) -> None:
-    flags = flags_of(name, setting)
+def _add(group: Any, setting: Setting, text: str | None) -> None:
+    name, kind, flags = setting.name, setting.kind, setting.flags
     if not flags:
-        group.add_argument(name, nargs="*" if setting.has_many else "?", metavar=name.upper(), help=text)
-    elif setting.kind is bool:
+        group.add_argument(name, nargs="*" if get_origin(kind) is tuple else "?", metavar=name.upper(), help=text)
+    elif kind is bool:
         group.add_argument(*flags, dest=name, action=_Switch, nargs=0, help=text)
     else:
-        options: dict[str, Any] = {"dest": name, "metavar": setting.word, "type": partial(_number, kind=setting.kind)}
-        if setting.is_marked(Mark.NEWEST_IF_BARE):
+        options: dict[str, Any] = {"dest": name, "metavar": setting.word, "type": partial(_number, kind=kind)}
+        if Mark.NEWEST_IF_BARE in setting.notes:
             options |= {"nargs": "?", "const": LATEST}
         for flag, shown in zip(flags, (text, argparse.SUPPRESS), strict=False):
             group.add_argument(flag, help=shown, **options)
@@ -241,17 +218,14 @@ def _number(text: str, kind: Any) -> Any:
 def _help_texts(command: Command) -> dict[str, str]:
     """Return the help of every argument and setting: meaning, limits, and defaults by profile."""
     known, texts = settings_of(command.arguments), {}
-    defaults = flatten({"settings": to_dict(command.settings())} if command.settings else {})
-    helps = {owner: setting_help(owner) for owner in {setting.owner for setting in known.values()}}
+    defaults = flatten(to_dict(command.settings())) if command.settings else {}
+    docstrings = {owner: setting_help(owner) for owner in {setting.owner for setting in known.values()}}
     for name, setting in known.items():
-        text, default = helps[setting.owner][name.rpartition(".")[2]], defaults.get(name, setting.field.default)
+        text, default = docstrings[setting.owner][setting.path[-1]], defaults.get(name, setting.field.default)
         facts = [setting.limits] if setting.limits else []
         if default is not None and not setting.field.is_required() and "default:" not in text:
             facts.append(f"default: {default}")
-            changes = {
-                profile: values.get(name.removeprefix(_SETTINGS)) for profile, values in command.profiles.items()
-            }
-            facts += [f"{profile}: {value}" for profile, value in changes.items() if value is not None]
+            facts += [f"{profile}: {own[name]}" for profile, own in command.profiles.items() if name in own]
         texts[name] = (text + (f" ({'; '.join(facts)})" if facts else "")).replace("%", "%%")
     return texts
 
@@ -268,18 +242,10 @@ def _wrapped(text: str, **indents: Any) -> str:
 def _overview(commands: Mapping[str, Command]) -> str:
     """Return what all commands are for, by the first paragraphs of their docstrings, and the default one's lists."""
     purposes = {name: str(command.arguments.__doc__).split("\n\n")[0] for name, command in commands.items()}
-    lists: dict[str, Mapping[str, str]] = {
-        f"commands, each with a --help of its own ({DEFAULT_COMMAND} may be left out):": purposes
-    }
-    lists |= commands[DEFAULT_COMMAND].lists
-    return "\n\n".join("\n".join([title, *_entries(entries)]) for title, entries in lists.items())
+    title = f"commands, each with a --help of its own ({DEFAULT_COMMAND} may be left out):"
+    lists = {title: purposes, **commands[DEFAULT_COMMAND].lists}
+    return "\n\n".join("\n".join([title, *map(_entry, entries.items())]) for title, entries in lists.items())
 
 
-def _entries(entries: Mapping[str, str]) -> list[str]:
-    """Return one entry per name: the name, and its text beside or below it."""
-    lines = []
-    for name, text in entries.items():
-        head = f"  {name:<22}" if len(name) <= 20 else f"  {name}\n{' ' * 24}"
-        first, *rest = _wrapped(text, initial_indent=" " * 24, subsequent_indent=" " * 24).split("\n")
-        lines += [head + first[24:], *rest]
-    return lines
+def _entry(item: tuple[str, str]) -> str:
+    return _wrapped(item[1], initial_indent=f"  {item[0]:<20}  ", subsequent_indent=" " * 24)

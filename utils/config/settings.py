@@ -14,7 +14,7 @@ from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
+from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -37,12 +37,20 @@ def checked_dataclass(kind: type[Built]) -> type[Built]:
     return dataclass(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False, defer_build=True))(kind)  # type: ignore[return-value]
 
 
-class Setting(NamedTuple):
-    """One setting of a config dataclass."""
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One setting of a config dataclass, or argument of a command."""
 
+    path: tuple[str, ...]
+    """Names of the fields that lead to it."""
     owner: type
     """The dataclass that it is a field of."""
     field: FieldInfo
+
+    @property
+    def name(self) -> str:
+        """Its dotted name, in which the field `settings` of a command's arguments is left out."""
+        return ".".join(self.path).removeprefix("settings.")
 
     @property
     def kind(self) -> Any:
@@ -51,53 +59,73 @@ class Setting(NamedTuple):
         return next(one for one in get_args(kind) if one is not NoneType) if isinstance(kind, UnionType) else kind
 
     @property
+    def notes(self) -> list[Any]:
+        """Its annotations: limits, marks, and help in place of a docstring."""
+        return self.field.metadata
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The only values that it may have, if they are listed."""
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
+
+    @property
     def word(self) -> str:
-        """The word for its value in help and messages."""
-        if get_origin(self.kind) is Literal:
-            return "{" + ",".join(get_args(self.kind)) + "}"
-        return {int: "INT", float: "NUMBER", Path: "PATH"}.get(self.kind, "NAME")
+        """The word for its value in help and limits."""
+        words = {int: "INT", float: "NUMBER", Path: "PATH"}
+        return "{" + ",".join(self.choices) + "}" if self.choices else words.get(self.kind, "NAME")
+
+    @property
+    def phrase(self) -> str:
+        """A phrase for the values of its type."""
+        phrases = {int: "an integer", float: "a finite number", bool: "true or false", Path: "a path"}
+        return " or ".join(self.choices) or phrases.get(self.kind, "a name")
 
     @property
     def limits(self) -> str:
         """The limits of a number, as in `INT >= 1` and `0 < NUMBER <= 1`; empty without any."""
-        notes = self.field.metadata
-        found = [(sign, getattr(note, key)) for note in notes for key, sign in _SIGNS.items() if hasattr(note, key)]
-        words = [(sign, f"2^{limit.bit_length() - 1}" if limit >= 2**31 else f"{limit:g}") for sign, limit in found]
-        before = "".join(f"{limit} {sign.replace('>', '<')} " for sign, limit in words[:-1])
-        after = "".join(f" {sign} {limit}" for sign, limit in words[-1:])
-        return f"{before}{self.word}{after}" if words else ""
+        pairs = [(sign, getattr(note, key, None)) for note in self.notes for key, sign in _SIGNS.items()]
+        limits = [
+            (sign, limit if limit < 2**31 else f"2^{limit.bit_length() - 1}")
+            for sign, limit in pairs
+            if limit is not None
+        ]
+        match limits:
+            case [(above, low), (below, high)]:
+                return f"{low} {above.replace('>', '<')} {self.word} {below} {high}"
+            case [(sign, limit)]:
+                return f"{self.word} {sign} {limit}"
+        return ""
 
     @property
-    def values(self) -> str:
-        """A phrase for the values of its type."""
-        words = {int: "an integer", float: "a finite number", bool: "true or false", Path: "a path"}
-        choices = get_args(self.kind) if get_origin(self.kind) is Literal else ()
-        return " or ".join(choices) or words.get(self.kind, "a name")
+    def flags(self) -> list[str]:
+        """Every spelling of its flag, the usual one first, one that says no last; [] for a positional argument."""
+        concern, dot, word = self.name.replace("_", "-").rpartition(".")
+        prefixes = ("", concern + dot) if Mark.SHORT in self.notes else (concern + dot,)
+        stems = () if Mark.POSITIONAL in self.notes else ("", "no-") if self.kind is bool else ("",)
+        return [f"--{prefix}{stem}{word}" for prefix in prefixes for stem in stems]
 
-    @property
-    def has_many(self) -> bool:
-        """Whether it holds any number of values."""
-        return get_origin(self.kind) is tuple
-
-    def is_marked(self, mark: Mark) -> bool:
-        """Return whether it has the mark."""
-        return mark in self.field.metadata
+    def words(self, value: Any) -> list[str]:
+        """Return the words of a command line that give it a value; none for None."""
+        if self.kind is bool:
+            return [self.flags[0 if value else -1]]
+        return [] if value is None else [self.flags[0], str(value)]
 
 
-def settings_of(kind: type) -> dict[str, Setting]:
-    """Return every setting of a config dataclass by its dotted name, those of nested dataclasses included."""
+def settings_of(kind: Any, path: tuple[str, ...] = ()) -> dict[str, Setting]:
+    """Return every setting of a config dataclass, at a path, by dotted name, those of nested dataclasses included."""
     found: dict[str, Setting] = {}
-    for name, field in kind.__pydantic_fields__.items():  # type: ignore[attr-defined]
-        if dataclasses.is_dataclass(nested := field.annotation):
-            found |= {f"{name}.{inner}": setting for inner, setting in settings_of(nested).items()}  # type: ignore[arg-type]
+    for name, field in kind.__pydantic_fields__.items():
+        if dataclasses.is_dataclass(field.annotation):
+            found |= settings_of(field.annotation, (*path, name))
         else:
-            found[name] = Setting(kind, field)
+            setting = Setting((*path, name), kind, field)
+            found[setting.name] = setting
     return found
 
 
-def setting_help(kind: type) -> dict[str, str]:
+def setting_help(kind: Any) -> dict[str, str]:
     """Return the docstrings below the fields of a dataclass by name, or else the help of their types."""
-    fields = kind.__pydantic_fields__.items()  # type: ignore[attr-defined]
+    fields = kind.__pydantic_fields__.items()
     texts = {name: note for name, field in fields for note in field.metadata if isinstance(note, str)}
     (source,) = ast.parse(inspect.getsource(kind)).body
     for item, after in pairwise(source.body):  # type: ignore[attr-defined]
@@ -131,9 +159,9 @@ def from_dict(values: Mapping[str, Any], kind: type[Built], spelled: Mapping[str
     require(isinstance(values, Mapping), "a table of settings", values)
     flat = flatten(values)
     require_known(flat, kind)
-    nested: dict[str, Any] = {}
+    known, nested = settings_of(kind), dict[str, Any]()
     for name, value in flat.items():
-        *concerns, last = name.split(".")
+        *concerns, last = known[name].path
         reduce(lambda table, concern: table.setdefault(concern, {}), concerns, nested)[last] = value
     try:
         # Only JSON has strict types and still allows paths as strings.
@@ -153,16 +181,16 @@ def require_known(names: Iterable[str], kind: type, source: str = "") -> None:
 def _refusal(error: ValidationError, kind: type, spelled: Mapping[str, str]) -> ConfigError:
     """Return the first mistake in one line."""
     first = error.errors(include_url=False)[0]
-    name, got = ".".join(map(str, first["loc"])), repr(first["input"])
-    setting, shown = settings_of(kind).get(name), spelled.get(name, name)
+    setting = next((one for one in settings_of(kind).values() if one.path == first["loc"]), None)
     if setting is None:
         return ConfigError(f"expected settings in UTF-8, got: {first['msg']}")
+    shown, got = spelled.get(setting.name, setting.name), repr(first["input"])
     if first["type"] == RULE:
         return ConfigError(f"{shown}: expected {first['msg']}, got {got}")
     if first["type"].startswith(("greater_than", "less_than")):
         return ConfigError(f"{shown}: expected {setting.limits}, got {got}")
-    near = hint(str(first["input"]), get_args(setting.kind)) if get_origin(setting.kind) is Literal else ""
-    return ConfigError(f"expected {setting.values} for {shown}, got {got}{near}")
+    near = hint(str(first["input"]), setting.choices)
+    return ConfigError(f"expected {setting.phrase} for {shown}, got {got}{near}")
 
 
 def with_settings(settings: Built, values: Mapping[str, Any]) -> Built:
@@ -201,7 +229,7 @@ def _shaping(settings: Any) -> dict[str, Any]:
     return {
         name: Path(values[name]).name if setting.kind is Path and values[name] is not None else values[name]
         for name, setting in settings_of(type(settings)).items()
-        if not setting.is_marked(Mark.FREE)
+        if Mark.FREE not in setting.notes
     }
 
 

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from utils.config.cli import words_of
 from utils.config.settings import flatten, settings_of, to_dict
 from utils.errors import ConfigError, DataError, ProgramError, Remains, as_program_error
 from utils.runs.run_lock import LOCK, RunLock
@@ -77,5 +76,5 @@ def _changed_flags(began: Any, now: Any) -> list[str]:
     """Return the flags of the folder of runs, unless it is the default, and of all settings that were changed since."""
     known = settings_of(type(now))
     before = flatten(to_dict(began)) | {"runs_dir": to_dict(type(now)())["runs_dir"]}
-    changed = {name: value for name, value in flatten(to_dict(now)).items() if value != before[name]}
-    return words_of({name: value for name, value in changed.items() if name not in ("run", "resume")}, known)
+    values = {name: value for name, value in flatten(to_dict(now)).items() if name not in ("run", "resume")}
+    return [word for name, value in values.items() if value != before[name] for word in known[name].words(value)]
