@@ -8,21 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from utils.config.kinds import (
-    RUNS,
-    ClusterAddress,
-    Device,
-    FolderName,
-    InputFile,
-    Jobs,
-    Mark,
-    NonNegativeInt,
-    PositiveInt,
-    RunsFolder,
-    SavedRunName,
-    SettingsFile,
-    Threads,
-)
+from utils.config import kinds
 from utils.config.settings import checked_dataclass
 from utils.config.trader import DEFAULT_DATA, Config, Rivals
 
@@ -32,8 +18,8 @@ class TrainArguments:
     """Train a population of trading agents by evolutionary reinforcement learning."""
 
     settings: Config = field(default_factory=Config)
-    config: SettingsFile = None
-    extend: Annotated[FolderName, Mark.NEWEST_IF_BARE] = None
+    config: kinds.SettingsFile = None
+    extend: Annotated[kinds.FolderName, kinds.Mark.NEWEST_IF_BARE] = None
     """Start a new run with the settings and genes of the named run, or the newest one, on data extended since then."""
 
 
@@ -41,9 +27,9 @@ class TrainArguments:
 class PrepareArguments:
     """Turn files of daily bars into one validated parquet file, and a page about its contents."""
 
-    source: Annotated[Path, Mark.POSITIONAL]
+    source: Annotated[Path, kinds.Mark.POSITIONAL]
     """CSV or parquet file, or a folder of them: tickers in a column, one per file, or side by side."""
-    target: Annotated[Path, Mark.POSITIONAL] = DEFAULT_DATA
+    target: Annotated[Path, kinds.Mark.POSITIONAL] = DEFAULT_DATA
     """Parquet file to write; the page is written beside it."""
     benchmark: str | None = None
     """Ticker of an index in the data that is written to a separate CSV file, for --benchmark, instead."""
@@ -53,34 +39,34 @@ class PrepareArguments:
 class EvaluateArguments:
     """Judge the champion of a run against baselines; writes a report into the run's folder."""
 
-    run: SavedRunName = None
+    run: kinds.SavedRunName = None
     split: Literal["validation", "holdout"] = "validation"
     """Days on which it is judged; each use of the holdout is counted."""
-    data: InputFile = None
+    data: kinds.InputFile = None
     """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
-    runs_dir: RunsFolder = RUNS
-    random_pickers: PositiveInt = 1000
+    runs_dir: kinds.RunsFolder = kinds.RUNS
+    random_pickers: kinds.PositiveInt = 1000
     """Random selections that the champion is compared with."""
     rivals: Rivals = "learned"
     """Supervised baselines. `learned`: ridge regression and LightGBM on the run's training days; `none`: none."""
-    rival_refit: NonNegativeInt = 0
+    rival_refit: kinds.NonNegativeInt = 0
     """Sessions after which they are refitted to all results known by then; 0 fits them to the training days only."""
-    benchmark: InputFile = None
+    benchmark: kinds.InputFile = None
     """CSV file (`date, close`) of a benchmark that the champion is compared with."""
-    device: Device = "auto"
-    threads: Threads = 1
+    device: kinds.Device = "auto"
+    threads: kinds.Threads = 1
 
 
 @checked_dataclass
 class SignalsArguments:
     """Show the orders of a run's champion for the next session, and what each depends on most."""
 
-    run: SavedRunName = None
+    run: kinds.SavedRunName = None
     date: str | None = None
     """Session at whose close the orders are decided, as 2014-11-10; default: the last one of the data."""
-    data: InputFile = None
+    data: kinds.InputFile = None
     """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
-    positions: InputFile = None
+    positions: kinds.InputFile = None
     """CSV file of open positions: ticker,entry_date,entry_price,target_percent,shares; default: none."""
     capital: Annotated[float | None, Field(gt=0)] = None
     """Initial capital of the account, to which sizes refer; default: the run's."""
@@ -96,20 +82,20 @@ class SignalsArguments:
     """JSON file to write orders to as a list of requests to Alpaca; nothing is sent."""
     whole_shares: bool = False
     """Round the quantities in files for brokers down to whole shares."""
-    runs_dir: RunsFolder = RUNS
-    device: Device = "cpu"
-    threads: Threads = 1
+    runs_dir: kinds.RunsFolder = kinds.RUNS
+    device: kinds.Device = "cpu"
+    threads: kinds.Threads = 1
 
 
 @checked_dataclass
 class ReportArguments:
     """Compare runs on one page: settings, results on validation days, learning, time and memory."""
 
-    run: Annotated[tuple[str, ...], Mark.POSITIONAL]
+    run: Annotated[tuple[str, ...], kinds.Mark.POSITIONAL]
     """Names of the runs; the first one is drawn boldly."""
     output: Path | None = None
     """HTML file to write; default: report.html in the folder of all runs."""
-    runs_dir: RunsFolder = RUNS
+    runs_dir: kinds.RunsFolder = kinds.RUNS
 
 
 @checked_dataclass
@@ -119,7 +105,7 @@ class ServeArguments:
     The token is shown at the start; the variable SERVE_TOKEN sets another one.
     """
 
-    runs_dir: RunsFolder = RUNS
+    runs_dir: kinds.RunsFolder = kinds.RUNS
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 listens to all networks, unencrypted."""
     port: Annotated[int, Field(ge=0, le=65535)] = 6006
@@ -135,17 +121,17 @@ class WalkForwardArguments:
     """
 
     settings: Config = field(default_factory=Config)
-    config: SettingsFile = None
-    folds: PositiveInt = 4
+    config: kinds.SettingsFile = None
+    folds: kinds.PositiveInt = 4
     """Number of folds, each of which trains a population; the test days of the last one end with the data."""
-    test_windows: PositiveInt = 2
+    test_windows: kinds.PositiveInt = 2
     """Episodes on a fold's test days, each beginning where the one before it ended."""
-    validation_days: PositiveInt = 290
+    validation_days: kinds.PositiveInt = 290
     """Days before a fold's test days (less a purge) on which its champion is first evaluated."""
-    train_days: NonNegativeInt = 0
+    train_days: kinds.NonNegativeInt = 0
     """Days before a fold's validation days (less a purge) on which it trains; 0: all of them."""
-    jobs: Jobs = None
-    cluster: ClusterAddress = None
+    jobs: kinds.Jobs = None
+    cluster: kinds.ClusterAddress = None
 
 
 @checked_dataclass
@@ -159,13 +145,13 @@ class SweepArguments:
     """
 
     settings: Config = field(default_factory=Config)
-    config: SettingsFile = None
+    config: kinds.SettingsFile = None
     space: Path | None = None
     """TOML file with a table for each setting that varies, by its dotted name: low and high, with log = true or a step,
     or choices."""
-    trials: PositiveInt = 40
+    trials: kinds.PositiveInt = 40
     """Settings that are tried."""
-    seeds: PositiveInt = 3
+    seeds: kinds.PositiveInt = 3
     """Training runs of a trial, on as many seeds from --seed on; its value is the median of their profits."""
-    jobs: Jobs = None
-    cluster: ClusterAddress = None
+    jobs: kinds.Jobs = None
+    cluster: kinds.ClusterAddress = None

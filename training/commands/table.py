@@ -6,37 +6,28 @@ import os
 from functools import partial
 from typing import Any
 
-from training.commands.arguments import (
-    EvaluateArguments,
-    PrepareArguments,
-    ReportArguments,
-    ServeArguments,
-    SignalsArguments,
-    SweepArguments,
-    TrainArguments,
-    WalkForwardArguments,
-)
-from training.fuel_breaks.config import FuelBreakEvaluateArguments, FuelBreakShowArguments, FuelBreakTrainArguments
+from training.commands import arguments
+from training.fuel_breaks import config as fuel_breaks
 from utils.config.cli import Command
 from utils.config.settings import LATEST
 from utils.config.trader import PROFILES, default_settings
 from utils.runs.run_log import RunLog, latest_run
 
 
-def require_run(arguments: Any) -> None:
+def require_run(given: Any) -> None:
     """Raise ConfigError if there is no run of the given name, or none at all."""
-    RunLog.open(arguments.runs_dir, arguments.run)
+    RunLog.open(given.runs_dir, given.run)
 
 
-def require_runs(arguments: ReportArguments) -> None:
+def require_runs(report: arguments.ReportArguments) -> None:
     """Raise ConfigError if there is no run of one of the given names."""
-    for name in arguments.run:
-        RunLog.open(arguments.runs_dir, name)
+    for name in report.run:
+        RunLog.open(report.runs_dir, name)
 
 
-def require_resumed_run(arguments: Any) -> None:
+def require_resumed_run(given: Any) -> None:
     """Raise ConfigError if there is no run to resume; where a cloud may hold it, that is found out later."""
-    name, runs_dir = arguments.settings.resume, arguments.settings.runs_dir
+    name, runs_dir = given.settings.resume, given.settings.runs_dir
     if name is not None and not (os.environ.keys() & {"CLOUD_PROVIDER", "CLOUD_BUCKET"}):
         RunLog.open(runs_dir, latest_run(runs_dir, to_resume=True) if name == LATEST else name)
 
@@ -60,22 +51,24 @@ ENVIRONMENT = {
 of_runs = partial(Command, defaults=default_settings, profiles=PROFILES)
 COMMANDS = {
     "train": of_runs(
-        TrainArguments,
+        arguments.TrainArguments,
         "training.commands.train:run_train",
         require_resumed_run,
         lists={"examples:": EXAMPLES, "environment variables:": ENVIRONMENT},
     ),
-    "prepare": Command(PrepareArguments, "training.commands.prepare:run_prepare"),
-    "evaluate": Command(EvaluateArguments, "training.commands.evaluate:run_evaluation", require_run),
-    "signals": Command(SignalsArguments, "training.commands.signals:run_signals", require_run),
-    "report": Command(ReportArguments, "training.commands.report:run_report", require_runs),
-    "serve": Command(ServeArguments, "training.commands.serve:run_serve"),
-    "walk-forward": of_runs(WalkForwardArguments, "training.commands.walk_forward:run_walk_forward"),
-    "sweep": of_runs(SweepArguments, "training.commands.sweep:run_sweep"),
+    "prepare": Command(arguments.PrepareArguments, "training.commands.prepare:run_prepare"),
+    "evaluate": Command(arguments.EvaluateArguments, "training.commands.evaluate:run_evaluation", require_run),
+    "signals": Command(arguments.SignalsArguments, "training.commands.signals:run_signals", require_run),
+    "report": Command(arguments.ReportArguments, "training.commands.report:run_report", require_runs),
+    "serve": Command(arguments.ServeArguments, "training.commands.serve:run_serve"),
+    "walk-forward": of_runs(arguments.WalkForwardArguments, "training.commands.walk_forward:run_walk_forward"),
+    "sweep": of_runs(arguments.SweepArguments, "training.commands.sweep:run_sweep"),
     "fuel-breaks train": Command(
-        FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train", require_resumed_run
+        fuel_breaks.FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train", require_resumed_run
     ),
-    "fuel-breaks evaluate": Command(FuelBreakEvaluateArguments, "training.fuel_breaks.evaluate_command:run_evaluation"),
-    "fuel-breaks show": Command(FuelBreakShowArguments, "training.fuel_breaks.show_command:run_show"),
+    "fuel-breaks evaluate": Command(
+        fuel_breaks.FuelBreakEvaluateArguments, "training.fuel_breaks.evaluate_command:run_evaluation"
+    ),
+    "fuel-breaks show": Command(fuel_breaks.FuelBreakShowArguments, "training.fuel_breaks.show_command:run_show"),
 }
 """A command by its name, a word or two; the function is imported only when the command runs."""

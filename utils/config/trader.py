@@ -8,28 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from utils.config.kinds import (
-    RUNS,
-    BasisPoints,
-    Device,
-    InnerShare,
-    InputFile,
-    Mark,
-    MemoryLimit,
-    NonNegativeFloat,
-    NonNegativeInt,
-    Percent,
-    PositiveFloat,
-    PositiveInt,
-    PositiveShare,
-    ResumedRunName,
-    RunName,
-    RunsFolder,
-    Share,
-    Threads,
-    Verbose,
-    has_cuda,
-)
+from utils.config import kinds
 from utils.config.settings import checked_dataclass, from_dict, require
 from utils.spaces import MAX_COEFFICIENT
 
@@ -72,7 +51,7 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """What profiles change: `full` is for real data at full scale, `quick` for the built-in market on two cores."""
-DEFAULT_DATA = RUNS.parent / "data" / "stock_data.parquet"
+DEFAULT_DATA = kinds.RUNS.parent / "data" / "stock_data.parquet"
 
 
 @checked_dataclass
@@ -81,11 +60,11 @@ class DataConfig:
 
     context_window_days: Annotated[int, Field(ge=2)] = 504
     """Sessions before the first training day, over which the means of past returns settle."""
-    train_fraction: InnerShare = 0.70
+    train_fraction: kinds.InnerShare = 0.70
     """Share of the days, from the first, that training may read."""
-    validation_fraction: InnerShare = 0.15
+    validation_fraction: kinds.InnerShare = 0.15
     """Share of the days after training that are for validation; the rest is the holdout."""
-    input_clip: PositiveFloat = 8.0
+    input_clip: kinds.PositiveFloat = 8.0
     """Standard deviations to which standardised observations are clipped, above and below."""
     max_bad_row_share: Annotated[float, Field(ge=0, lt=1)] = 0.01
     """Largest share of rows with a non-positive or infinite price that a file may have."""
@@ -111,13 +90,13 @@ class SyntheticConfig:
     ring for a third of the stocks each, a leading column and turbulent times) or `martingale` (none)."""
     days: Annotated[int, Field(ge=2)] = 4000
     """Days of the market."""
-    stocks: PositiveInt = 40
+    stocks: kinds.PositiveInt = 40
     """Stocks of the market."""
-    daily_noise: PositiveFloat = 0.014
+    daily_noise: kinds.PositiveFloat = 0.014
     """Standard deviation of the unpredictable part of a daily log return."""
-    drift_std: NonNegativeFloat = 0.004
+    drift_std: kinds.NonNegativeFloat = 0.004
     """Standard deviation of the predictable part: a stock's latent daily drift. Momentum only."""
-    drift_half_life_days: PositiveFloat = 10.0
+    drift_half_life_days: kinds.PositiveFloat = 10.0
     """Half-life of the latent drift (an autoregressive process of order one). Momentum only."""
 
 
@@ -125,37 +104,37 @@ class SyntheticConfig:
 class EnvironmentConfig:
     """The trading rules. Money is in currency units, rates in basis points or percent as named."""
 
-    trading_days: PositiveInt = 125
+    trading_days: kinds.PositiveInt = 125
     """Steps of an episode in which orders may be placed."""
-    settlement_days: NonNegativeInt = 20
+    settlement_days: kinds.NonNegativeInt = 20
     """Steps after them in which positions only close."""
-    initial_capital: PositiveFloat = 1_000_000.0
+    initial_capital: kinds.PositiveFloat = 1_000_000.0
     """Cash at the start of an episode."""
     stake_percent: Annotated[float, Field(gt=0, le=100)] = 1.0
     """Value of an order at coefficient 1, percent of the initial capital."""
-    max_new_positions_per_day: PositiveInt = 1
+    max_new_positions_per_day: kinds.PositiveInt = 1
     """Largest number of positions opened on one day."""
-    max_holding_days: PositiveInt = 20
+    max_holding_days: kinds.PositiveInt = 20
     """A position closes at the close of this session, its entry session being the first."""
-    max_days_without_bar: PositiveInt = 5
+    max_days_without_bar: kinds.PositiveInt = 5
     """A position whose stock has no bar for this many sessions closes at its last traded price."""
-    delisting_loss: Percent = 0.0
+    delisting_loss: kinds.Percent = 0.0
     """Percent of its last traded price that such a position loses in addition (30: Shumway 1997, "The delisting bias in
     CRSP data", Journal of Finance 52). It applies to halted stocks that trade again later too."""
-    cost_bps: BasisPoints = 5.0
+    cost_bps: kinds.BasisPoints = 5.0
     """Commission, basis points of the value traded, on both legs."""
-    slippage_bps: BasisPoints = 5.0
+    slippage_bps: kinds.BasisPoints = 5.0
     """Slippage, basis points of the value traded, on both legs."""
     fill: Fill = "next_open"
     """Price at which an order is filled: `next_open`, or `same_close`, the close on which it was decided."""
-    volume_cap: Percent = 0.0
+    volume_cap: kinds.Percent = 0.0
     """Largest purchase, percent of the shares traded on the day of the fill; the rest of the order lapses. 0: no cap.
     Sales are not capped."""
-    inaction_penalty: NonNegativeFloat = 0.0
+    inaction_penalty: kinds.NonNegativeFloat = 0.0
     """Taken from the reward (percent of initial capital) on a day without any position."""
     loss_multiplier: Annotated[float, Field(ge=1)] = 1.0
     """Weight of realised losses in the reward; 1: the reward is the profit."""
-    zero_trades_penalty: NonNegativeFloat = 1.0
+    zero_trades_penalty: kinds.NonNegativeFloat = 1.0
     """Taken from the fitness of an episode without a trade."""
 
     @property
@@ -193,30 +172,30 @@ class EnvironmentConfig:
 class LearningConfig:
     """How the agents learn: the value of cash by least squares, actors and critics by gradient (DDPG)."""
 
-    agent: Annotated[AgentKind, Mark.SHORT] = "ddpg"
+    agent: Annotated[AgentKind, kinds.Mark.SHORT] = "ddpg"
     """`ddpg`: actors and critics on closed-form forecasts; `closed-form`: these forecasts alone, without networks."""
-    gradient_steps: NonNegativeInt = 32
+    gradient_steps: kinds.NonNegativeInt = 32
     """Updates of all agents' networks per generation; 0: no networks, as --agent closed-form."""
-    gradient_accumulation: PositiveInt = 6
+    gradient_accumulation: kinds.PositiveInt = 6
     """Batches over which the gradient of an update is accumulated."""
-    batch_size: PositiveInt = 256
+    batch_size: kinds.PositiveInt = 256
     """Counterfactual outcomes per batch and fold, and transitions per update."""
-    learning_rate: PositiveFloat = 0.004
+    learning_rate: kinds.PositiveFloat = 0.004
     """Step size of actors and critics (AdamW)."""
-    tau: PositiveShare = 0.01
+    tau: kinds.PositiveShare = 0.01
     """Polyak averaging rate of the target networks per update."""
-    hidden: PositiveInt = 32
+    hidden: kinds.PositiveInt = 32
     """Width of the two hidden layers of actors and critics."""
-    exploration_noise: NonNegativeFloat = 0.1
+    exploration_noise: kinds.NonNegativeFloat = 0.1
     """Standard deviation of the noise on actions in exploration windows, as a share of the largest order."""
-    gamma: Share = 1.0
+    gamma: kinds.Share = 1.0
     """Daily discount factor. Episodes are finite and the time left is part of the state, so that 1 is well defined. 0:
     cash is worth nothing tomorrow."""
-    policy_iterations: Annotated[PositiveInt, Mark.SHORT] = 2
+    policy_iterations: Annotated[kinds.PositiveInt, kinds.Mark.SHORT] = 2
     """Least-squares policy iterations per generation."""
-    replay_capacity: PositiveInt = 50_000
+    replay_capacity: kinds.PositiveInt = 50_000
     """Transitions that the replay buffer keeps; the oldest are overwritten."""
-    training_starts: NonNegativeInt = 10_000
+    training_starts: kinds.NonNegativeInt = 10_000
     """Transitions that the replay buffer must hold before networks are trained."""
 
     @property
@@ -229,15 +208,15 @@ class LearningConfig:
 class EvolutionConfig:
     """Selection, crossover and mutation of the population's genes and actors."""
 
-    population_size: Annotated[int, Field(ge=2), Mark.SHORT] = 16
+    population_size: Annotated[int, Field(ge=2), kinds.Mark.SHORT] = 16
     """Agents of the population."""
-    elite_fraction: Share = 0.25
+    elite_fraction: kinds.Share = 0.25
     """Share of the agents, the fittest, that survive unchanged; their mean is the champion."""
-    tournament_size: PositiveInt = 3
+    tournament_size: kinds.PositiveInt = 3
     """Agents per tournament, whose fittest becomes a parent; each child has two parents."""
-    mutation_share: Share = 0.3
+    mutation_share: kinds.Share = 0.3
     """Share of a child's genes that mutate."""
-    mutation_strength: NonNegativeFloat = 0.15
+    mutation_strength: kinds.NonNegativeFloat = 0.15
     """Standard deviation of a mutation, as a share of the gene's range, and of the weights of an actor's layer."""
 
 
@@ -245,23 +224,23 @@ class EvolutionConfig:
 class EvaluationConfig:
     """Evaluation of policies."""
 
-    fitness_windows: PositiveInt = 32
+    fitness_windows: kinds.PositiveInt = 32
     """Training windows per generation, the same for all agents; fitness is the mean over them."""
-    exploration_windows: NonNegativeInt = 8
+    exploration_windows: kinds.NonNegativeInt = 8
     """Additional windows with random exploration, which only fill the replay buffer."""
-    validation_windows: PositiveInt = 8
+    validation_windows: kinds.PositiveInt = 8
     """Evenly spaced validation windows on which the champion is monitored; nothing is selected on them."""
-    random_pickers: PositiveInt = 200
+    random_pickers: kinds.PositiveInt = 200
     """Random selections in the baseline table."""
     evidence: EvidenceRule = "report"
     """`report`: the champion trades as trained, and the p-value of its forecasts is reported; `require`: where that is
     not significant, it holds the market instead."""
-    rivals: Annotated[Rivals, Mark.SHORT, Mark.FREE] = "learned"
+    rivals: Annotated[Rivals, kinds.Mark.SHORT, kinds.Mark.FREE] = "learned"
     """`learned`: evaluate a ridge regression and LightGBM, fitted to the training days, beside the champion; `none`: do
     not."""
-    rival_refit: Annotated[NonNegativeInt, Mark.SHORT, Mark.FREE] = 0
+    rival_refit: Annotated[kinds.NonNegativeInt, kinds.Mark.SHORT, kinds.Mark.FREE] = 0
     """Sessions after which they are refitted to all outcomes known by then; 0: fitted once, to the training days."""
-    benchmark: Annotated[InputFile, Mark.SHORT, Mark.FREE] = None
+    benchmark: Annotated[kinds.InputFile, kinds.Mark.SHORT, kinds.Mark.FREE] = None
     """CSV file (`date, close`) of a benchmark to evaluate beside the champion."""
 
 
@@ -271,33 +250,33 @@ class Config:
 
     CONTEXT_WINDOW_DAYS: ClassVar[int] = DataConfig.context_window_days
     """Sessions before the first training day by default, for scripts that place an environment's window themselves."""
-    data: InputFile = None
+    data: kinds.InputFile = None
     """Parquet file of daily bars, as written by `prepare`; default: data/stock_data.parquet if it exists, else the
     built-in market."""
-    investable: InputFile = None
+    investable: kinds.InputFile = None
     """Text file, one ticker per line: the stocks that may be bought; default: all."""
-    profile: Annotated[Profile, Mark.FREE] = "quick"
+    profile: Annotated[Profile, kinds.Mark.FREE] = "quick"
     """Size of the run; default: full with a CUDA device or a data file, else quick."""
-    generations: Annotated[PositiveInt, Mark.FREE] = 25
+    generations: Annotated[kinds.PositiveInt, kinds.Mark.FREE] = 25
     """Generation after which the run ends."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of all random numbers."""
-    device: Device = "auto"
-    run: RunName = None
-    resume: ResumedRunName = None
-    runs_dir: RunsFolder = RUNS
-    keep_checkpoints: Annotated[PositiveInt, Mark.FREE] = 3
+    device: kinds.Device = "auto"
+    run: kinds.RunName = None
+    resume: kinds.ResumedRunName = None
+    runs_dir: kinds.RunsFolder = kinds.RUNS
+    keep_checkpoints: Annotated[kinds.PositiveInt, kinds.Mark.FREE] = 3
     """Newest checkpoints kept on disk."""
-    plot_every: Annotated[PositiveInt, Mark.FREE] = 5
+    plot_every: Annotated[kinds.PositiveInt, kinds.Mark.FREE] = 5
     """Generations between updates of the pictures."""
-    census_every: Annotated[NonNegativeInt, Mark.FREE] = 5
+    census_every: Annotated[kinds.NonNegativeInt, kinds.Mark.FREE] = 5
     """Generations between counts of all live objects, which identify leaks; 0: no counts."""
-    clean_up_percent: Annotated[Percent, Mark.FREE] = 1.0
+    clean_up_percent: Annotated[kinds.Percent, kinds.Mark.FREE] = 1.0
     """Percent of the time that clean-ups after the phases may take: collecting garbage, emptying the GPU's cache; they
     are left out beyond it. 0: none."""
-    memory_limit_mb: MemoryLimit = 0.0
-    threads: Threads = 1
-    verbose: Verbose = False
+    memory_limit_mb: kinds.MemoryLimit = 0.0
+    threads: kinds.Threads = 1
+    verbose: kinds.Verbose = False
     split: DataConfig = field(default_factory=DataConfig)
     synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
     env: EnvironmentConfig = field(default_factory=EnvironmentConfig)
@@ -320,7 +299,7 @@ def default_settings(stated: Mapping[str, Any]) -> dict[str, Any]:
     profile = stated.get("profile")
     if profile is None:
         # A resumed run keeps its own profile, so that nothing waits for torch to look for a GPU.
-        profile = "full" if data is not None or ("resume" not in stated and has_cuda()) else "quick"
+        profile = "full" if data is not None or ("resume" not in stated and kinds.has_cuda()) else "quick"
     rules = {f"env.{name}": value for name, value in KIND_RULES.get(stated.get("synthetic.kind", ""), {}).items()}
     return {"profile": profile, "data": data, **PROFILES[profile], **rules}
 
