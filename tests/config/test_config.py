@@ -27,6 +27,7 @@ from utils.config.settings import (
     settings_of,
     settings_to_resume,
     to_dict,
+    with_settings,
 )
 from utils.config.trader import KIND_RULES, Config, EnvironmentConfig, SyntheticConfig, profile_config
 from utils.errors import ConfigError
@@ -204,13 +205,12 @@ def test_a_kind_of_market_that_is_named_brings_its_trading_rules() -> None:
     help_of_kind = setting_help(SyntheticConfig)["kind"]
     for kind, rules in KIND_RULES.items():
         config = settings_from("--synthetic.kind", kind)
-        assert config.env == EnvironmentConfig(**rules)  # type: ignore[arg-type]
+        assert config.env == with_settings(Config(), rules).env
         for name, value in rules.items():
-            flag = f"--env.{name.replace('_', '-')}"
+            flag = f"--{name.replace('_', '-')}"
             assert f"{flag} {value:g}" in help_of_kind
-            assert settings_from("--synthetic.kind", kind, flag, "3").env == dataclasses.replace(
-                config.env, **{name: 3}
-            )
+            other = settings_from("--synthetic.kind", kind, flag, "3")
+            assert other.env == with_settings(config, {name: 3}).env
     assert settings_from("--synthetic.kind", "reversal").env == settings_from().env == EnvironmentConfig()
 
 

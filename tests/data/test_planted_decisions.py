@@ -16,7 +16,8 @@ from data.synthetic.built_in import MARKET_SEED, built_in_market
 from environment.portfolio import Portfolio
 from training.evaluation.baselines import ScoreRule, score_policy, tune_rule
 from training.rollout import play
-from utils.config.trader import DataConfig, MarketKind, SyntheticConfig, rules_of_kind
+from utils.config.settings import with_settings
+from utils.config.trader import KIND_RULES, Config, DataConfig, MarketKind, SyntheticConfig
 
 Array = npt.NDArray[np.float64]
 UNSEEN = (31, 32)
@@ -39,7 +40,7 @@ class Path:
 
 
 def path_of(kind: MarketKind, seed: int = MARKET_SEED) -> Path:
-    rules, split = rules_of_kind(kind), DataConfig(context_window_days=64)
+    rules, split = with_settings(Config(), KIND_RULES.get(kind, {})).env, DataConfig(context_window_days=64)
     market, scores = built_in_market(SyntheticConfig(kind=kind), split, rules, seed=seed)
     span = market.splits.train if seed == MARKET_SEED else Span(64, len(market.dates) - 1)
     starts = spaced_windows(span, rules.episode_steps, 24)

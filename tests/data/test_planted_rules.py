@@ -22,7 +22,8 @@ from environment.portfolio import Portfolio
 from tests.data.test_synthetic import standard_error
 from training.evaluation.baselines import ScoreRule, score_policy
 from training.rollout import play
-from utils.config.trader import DataConfig, MarketKind, SyntheticConfig, rules_of_kind
+from utils.config.settings import with_settings
+from utils.config.trader import KIND_RULES, Config, DataConfig, MarketKind, SyntheticConfig
 
 Array = npt.NDArray[np.float64]
 KINDS: tuple[MarketKind, ...] = get_args(MarketKind)
@@ -282,7 +283,7 @@ def test_nobody_knows_anything_of_a_martingale(markets: dict[str, SyntheticMarke
 @pytest.mark.parametrize("kind", PLANTED)
 def test_rule_and_oracle_earn_under_the_agents_rules(kind: MarketKind) -> None:
     """Some tens of percent an episode, and the oracle no less than the rule where it knows more."""
-    rules = rules_of_kind(kind)
+    rules = with_settings(Config(), KIND_RULES.get(kind, {})).env
     market, scores = built_in_market(SyntheticConfig(kind=kind), DataConfig(context_window_days=64), rules)
     env = Portfolio.on(market, rules)
     starts = torch.arange(market.splits.train.first, len(market.dates) - rules.episode_steps, 60)

@@ -14,20 +14,15 @@ from utils.config.trader import PROFILES, default_settings
 from utils.runs.run_log import RunLog, latest_run
 
 
-def require_run(given: Any) -> None:
-    """Raise ConfigError if there is no run of the given name, or none at all."""
-    RunLog.open(given.runs_dir, given.run)
+def require_runs(parsed: Any) -> None:
+    """Raise ConfigError if there is no run of one of the names, or none at all."""
+    for name in parsed.run if isinstance(parsed.run, tuple) else (parsed.run,):
+        RunLog.open(parsed.runs_dir, name)
 
 
-def require_runs(report: arguments.ReportArguments) -> None:
-    """Raise ConfigError if there is no run of one of the given names."""
-    for name in report.run:
-        RunLog.open(report.runs_dir, name)
-
-
-def require_resumed_run(given: Any) -> None:
+def require_resumed_run(parsed: Any) -> None:
     """Raise ConfigError if there is no run to resume; where a cloud may hold it, that is found out later."""
-    name, runs_dir = given.settings.resume, given.settings.runs_dir
+    name, runs_dir = parsed.settings.resume, parsed.settings.runs_dir
     if name is not None and not (os.environ.keys() & {"CLOUD_PROVIDER", "CLOUD_BUCKET"}):
         RunLog.open(runs_dir, latest_run(runs_dir, to_resume=True) if name == LATEST else name)
 
@@ -42,7 +37,7 @@ ENVIRONMENT = {
     "CLOUD_BUCKET": "Name of the bucket, or absolute path of the folder.",
     "CLOUD_PROJECT": "Google Cloud project of the bucket, if the credentials name none.",
     "GOOGLE_APPLICATION_CREDENTIALS": "Path of the key file for the bucket.",
-    "GOOGLE_APPLICATION_CREDENTIALS_JSON": "Contents of that file, where a machine is given secrets as variables.",
+    "GOOGLE_APPLICATION_CREDENTIALS_JSON": "Contents of that file, where a machine is parsed secrets as variables.",
     "BOX_VOLUME": "Volume of a rented machine, if it is not /workspace: runs and data lie below it.",
     "SERVE_TOKEN": "Token of `serve`, which else makes a new one each time.",
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used; empty: none.",
@@ -57,8 +52,8 @@ COMMANDS = {
         lists={"examples:": EXAMPLES, "environment variables:": ENVIRONMENT},
     ),
     "prepare": Command(arguments.PrepareArguments, "training.commands.prepare:run_prepare"),
-    "evaluate": Command(arguments.EvaluateArguments, "training.commands.evaluate:run_evaluation", require_run),
-    "signals": Command(arguments.SignalsArguments, "training.commands.signals:run_signals", require_run),
+    "evaluate": Command(arguments.EvaluateArguments, "training.commands.evaluate:run_evaluation", require_runs),
+    "signals": Command(arguments.SignalsArguments, "training.commands.signals:run_signals", require_runs),
     "report": Command(arguments.ReportArguments, "training.commands.report:run_report", require_runs),
     "serve": Command(arguments.ServeArguments, "training.commands.serve:run_serve"),
     "walk-forward": of_runs(arguments.WalkForwardArguments, "training.commands.walk_forward:run_walk_forward"),

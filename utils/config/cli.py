@@ -32,8 +32,6 @@ from utils.config.settings import (
 from utils.errors import ConfigError
 
 DEFAULT_COMMAND = "train"
-_SETTINGS = "settings."
-"""Beginning of the dotted name of a setting among the arguments."""
 _FLAG = re.compile(r"^--[^=]*")
 
 
@@ -49,7 +47,7 @@ class Command:
     check: Callable[[Any], object] | None = None
     """Called with the arguments before the function's module is imported, which takes seconds: refuses what it can."""
     defaults: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
-    """Makes the defaults that depend on the settings that the user gave, by dotted name."""
+    """Makes the defaults, by dotted name, that depend on what the user asked for."""
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What profiles change, which the help shows."""
     lists: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -77,13 +75,12 @@ class ParsedCommand:
         Args:
             program: path of the program.
         """
-        known = settings_of(self.command.arguments).values()
-        own = [
-            (one, getattr(self.arguments, one.name)) for one in known if len(one.path) == 1 and Mark.FREE in one.notes
-        ]
-        changed = [word for one, value in own if value != one.field.default for word in one.words(value)]
-        name = [] if self.name == DEFAULT_COMMAND else self.name.split()
-        return shlex.join(["python", program, *name, *flags, *changed])
+        words = ["python", program, *([] if self.name == DEFAULT_COMMAND else self.name.split()), *flags]
+        for setting in settings_of(self.command.arguments).values():
+            if len(setting.path) == 1 and Mark.FREE in setting.notes:
+                value = getattr(self.arguments, setting.name)
+                words += setting.words(value) if value != setting.field.default else []
+        return shlex.join(words)
 
     def run(self) -> None:
         """Check the arguments, import the command's function and call it."""
@@ -102,35 +99,36 @@ def parse_command(argv: Sequence[str], commands: Mapping[str, Command]) -> Parse
     """
     name, words = _split_command(argv, commands)
     command = commands[name]
-    known, given = settings_of(command.arguments), _read_words(words, name, commands)
-    spelled = {key: known[key].flags[0] for key in given if known[key].flags}
-    if command.settings is not None and "config" in given:
-        path = Path(given["config"])
+    known, values = settings_of(command.arguments), _read_words(words, name, commands)
+    spelled = {key: known[key].flags[0] for key in values if known[key].flags}
+    if command.settings is not None and "config" in values:
+        path = Path(values["config"])
         stated = {key.replace("-", "_"): value for key, value in flatten(read_toml(path, "--config")).items()}
         require_known(stated, command.settings, f" in {path}")
-        given = stated | given
-    explicit = frozenset(key for key in given if known[key].path[0] == "settings")
+        values = stated | values
+    explicit = frozenset(key for key in values if known[key].path[0] == "settings")
     if {"run", "resume"} <= explicit:
-        raise ConfigError(f"expected --run or --resume, got both ({given['run']!r}, {given['resume']!r})")
-    arguments = from_dict(given, command.arguments, spelled)
+        raise ConfigError(f"expected --run or --resume, got both ({values['run']!r}, {values['resume']!r})")
+    arguments = from_dict(values, command.arguments, spelled)
     if command.defaults is not None:  # only now, for it may look for a GPU, which takes seconds
-        arguments = from_dict({**command.defaults(given), **given}, command.arguments, spelled)
+        arguments = from_dict({**command.defaults(values), **values}, command.arguments, spelled)
     return ParsedCommand(name, command, arguments, explicit)
 
 
 def _split_command(argv: Sequence[str], commands: Mapping[str, Command]) -> tuple[str, list[str]]:
     """Return the name of the command, one or two words, and the words after it; the default is `train`."""
-    if not argv or argv[0].startswith("-"):
-        return DEFAULT_COMMAND, list(argv)
-    group = [name for name in commands if name.startswith(f"{argv[0]} ")]
-    if group and (len(argv) == 1 or argv[1].startswith("-")):
-        return f"{argv[0]} {DEFAULT_COMMAND}", list(argv[1:])
+    words = list(argv)
+    if not words or words[0].startswith("-"):
+        words.insert(0, DEFAULT_COMMAND)
+    group = [name for name in commands if name.startswith(f"{words[0]} ")]
+    if group and (len(words) == 1 or words[1].startswith("-")):
+        words.insert(1, DEFAULT_COMMAND)
     count = 2 if group else 1
-    name = " ".join(argv[:count])
+    name = " ".join(words[:count])
     if name not in commands:
         known = ", ".join(commands)
         raise ConfigError(f"expected a command ({known}), got {name!r}{hint(name, group or commands, '; see --help')}")
-    return name, list(argv[count:])
+    return name, words[count:]
 
 
 def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]) -> dict[str, Any]:
@@ -140,7 +138,7 @@ def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]
     parser = _parser(name, commands, wants_help=not {"-h", "--help"}.isdisjoint(words))
     spelled = [_FLAG.sub(lambda flag: flag[0].replace("_", "-"), word) for word in words]
     try:
-        given, rest = parser.parse_known_args(spelled)
+        values, rest = parser.parse_known_args(spelled)
     except argparse.ArgumentError as error:  # the value of a flag is missing, or there is one too many
         flag = str(error.argument_name).partition("/")[0]
         if flag not in flags or flags[flag].kind is bool:
@@ -152,16 +150,16 @@ def _read_words(words: Sequence[str], name: str, commands: Mapping[str, Command]
     if rest:
         raise ConfigError(f"expected a flag (such as --help), got {rest[0]!r}")
     for key, setting in known.items():
-        if setting.field.is_required() and key not in given:
+        if setting.field.is_required() and key not in values:
             raise ConfigError(f"expected {key.upper()}, got nothing; see --help")
-    return vars(given)
+    return vars(values)
 
 
 class _Switch(argparse.Action):
     """Sets a setting to true by its own flag, to false by the one with `no-`."""
 
-    def __call__(self, parser: object, given: object, values: object, option: str | None = None) -> None:
-        setattr(given, self.dest, not str(option).lstrip("-").rpartition(".")[2].startswith("no-"))
+    def __call__(self, parser: object, namespace: object, values: object, option: str | None = None) -> None:
+        setattr(namespace, self.dest, not str(option).lstrip("-").rpartition(".")[2].startswith("no-"))
 
 
 def _parser(name: str, commands: Mapping[str, Command], wants_help: bool) -> argparse.ArgumentParser:
@@ -225,7 +223,7 @@ def _help_texts(command: Command) -> dict[str, str]:
         facts = [setting.limits] if setting.limits else []
         if default is not None and not setting.field.is_required() and "default:" not in text:
             facts.append(f"default: {default}")
-            facts += [f"{profile}: {own[name]}" for profile, own in command.profiles.items() if name in own]
+            facts += [f"{profile}: {changes[name]}" for profile, changes in command.profiles.items() if name in changes]
         texts[name] = (text + (f" ({'; '.join(facts)})" if facts else "")).replace("%", "%%")
     return texts
 

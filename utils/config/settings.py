@@ -113,14 +113,14 @@ class Setting:
 
 def settings_of(kind: Any, path: tuple[str, ...] = ()) -> dict[str, Setting]:
     """Return every setting of a config dataclass, at a path, by dotted name, those of nested dataclasses included."""
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for name, field in kind.__pydantic_fields__.items():
         if dataclasses.is_dataclass(field.annotation):
-            found |= settings_of(field.annotation, (*path, name))
+            settings |= settings_of(field.annotation, (*path, name))
         else:
             setting = Setting((*path, name), kind, field)
-            found[setting.name] = setting
-    return found
+            settings[setting.name] = setting
+    return settings
 
 
 def setting_help(kind: Any) -> dict[str, str]:

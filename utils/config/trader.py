@@ -37,8 +37,8 @@ MarketKind = Literal[
     "martingale",
 ]
 KIND_RULES: Mapping[str, Mapping[str, float]] = {
-    "bursts": {"stake_percent": 5.0},
-    "edges": {"max_new_positions_per_day": 5},
+    "bursts": {"env.stake_percent": 5.0},
+    "edges": {"env.max_new_positions_per_day": 5},
 }
 """Trading rules that --synthetic.kind implies unless others are given."""
 PROFILES: Mapping[str, Mapping[str, Any]] = {
@@ -300,10 +300,9 @@ def default_settings(stated: Mapping[str, Any]) -> dict[str, Any]:
     if profile is None:
         # A resumed run keeps its own profile, so that nothing waits for torch to look for a GPU.
         profile = "full" if data is not None or ("resume" not in stated and kinds.has_cuda()) else "quick"
-    rules = {f"env.{name}": value for name, value in KIND_RULES.get(stated.get("synthetic.kind", ""), {}).items()}
-    return {"profile": profile, "data": data, **PROFILES[profile], **rules}
-
-
-def rules_of_kind(kind: str) -> EnvironmentConfig:
-    """Return the default trading rules of a kind of built-in market."""
-    return from_dict(KIND_RULES.get(kind, {}), EnvironmentConfig)
+    return {
+        "profile": profile,
+        "data": data,
+        **PROFILES[profile],
+        **KIND_RULES.get(stated.get("synthetic.kind", ""), {}),
+    }
