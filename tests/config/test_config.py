@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import Field
 
 from training.commands.arguments import PrepareArguments
 from training.commands.table import COMMANDS
 from utils.config.cli import ParsedCommand, parse_command
+from utils.config.kinds import Mark
 from utils.config.settings import (
     LATEST,
+    checked_dataclass,
     flatten,
     from_dict,
     hint,
@@ -385,6 +389,28 @@ def test_hash_ignores_folders_of_files_and_how_a_number_is_written() -> None:
 
     assert hash_of("/a/bars.parquet") == hash_of("b/bars.parquet") != hash_of("b/other.parquet")
     assert settings_hash(Config(env=EnvironmentConfig(cost_bps=5))) == settings_hash(Config())
+
+
+@checked_dataclass
+class Inner:
+    """Settings within others."""
+
+    share: Annotated[float, Field(ge=0)] = 0.5
+
+
+@checked_dataclass
+class Outer:
+    """Settings that never change."""
+
+    file: Path | None = None
+    threads: Annotated[int, Mark.FREE] = 1
+    nested: Inner = dataclasses.field(default_factory=Inner)
+
+
+def test_the_hash_of_settings_stays_for_checkpoints_hold_it() -> None:
+    canonical = b'{"file":"bars.csv","nested.share":2.0}'
+    settings = Outer(file=Path("a/bars.csv"), threads=3, nested=Inner(2))
+    assert settings_hash(settings) == hashlib.sha256(canonical).hexdigest()
 
 
 def test_full_profile_is_the_defaults() -> None:
