@@ -22,14 +22,12 @@ from numpy.typing import NDArray
 
 from data.fuel_breaks.config import TileConfig
 from data.fuel_breaks.fuel_models import FUEL_MODELS
-from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, load_landscape, split_tiles
-from data.fuel_breaks.terrain import generated_landscape
-from environment.fuel_breaks.burn_state import BurnState, FireSimulator
+from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, generated_landscape, load_landscape, split_tiles
 from environment.fuel_breaks.config import FuelBreakConfig, FuelMoisture
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import CHAINS_PER_HOUR_PER_METRE_PER_MINUTE, Wind, surface_fire
-from training.fuel_breaks.policies import adaptive, baselines, downstream_value
-from training.fuel_breaks.validation import Judge, place, spaced
+from environment.fuel_breaks.fires import BurnState, FireSimulator
+from training.fuel_breaks.policies import Judge, adaptive, baselines, downstream_value, place, spaced
 
 logger = logging.getLogger("benchmarks.speed.fuel_breaks")
 FLAMMAP_MOISTURE = FuelMoisture(6, 8, 10, 75, 60)

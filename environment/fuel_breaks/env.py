@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Landscape, Tile
-from environment.fuel_breaks.burn_state import BurnState, Exposure, FireSimulator
 from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
-from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
+from environment.fuel_breaks.fires import BoolArray, BurnState, Exposure, FireSimulator, Float64Array
 from utils.memory.living import counted
 
 Float32Array = NDArray[np.float32]

@@ -1,15 +1,18 @@
-"""A fully convolutional dueling Q-network on a grid: one action per cell."""
+"""A fully convolutional dueling Q-network on a grid, one action per cell, and the symmetries of its input."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from models.fuel_breaks.config import QNetworkConfig
-from models.fuel_breaks.grid_symmetry import SYMMETRIES, GridSymmetry
 from utils.memory.living import counted
 
+SYMMETRIES = 8  # 0 to 3 counterclockwise quarter turns, then the same after mirroring west and east
 _MIN_DEVIATION = 0.05  # least deviation by which an input channel is divided
 
 
@@ -70,6 +73,61 @@ class QNetwork(nn.Module):
         mean = masked.sum(dim=1, keepdim=True) / legal.sum(dim=1, keepdim=True).clamp(min=1)
         values: Tensor = value + advantage - mean
         return values.masked_fill(~legal, -torch.inf)
+
+
+class GridSymmetry(nn.Module):
+    """The eight symmetries of square maps (n, channels, side, side) and of their cells."""
+
+    source_channel: Tensor
+    sign: Tensor
+    source_cell: Tensor
+    target_cell: Tensor
+
+    def __init__(self, channels: int, side: int, *, compass: Sequence[int], east: int, north: int) -> None:
+        """Take the channels that depend on the compass; a symmetry leaves the values of others as they are.
+
+        Args:
+            compass: eight channels, one per direction, north first, then clockwise; or none.
+            east: channel of the east component of a vector.
+            north: channel of its north component.
+        """
+        super().__init__()
+        sources, signs, directions = [], [], np.array(compass, dtype=np.int64)
+        for is_mirrored in (False, True):
+            source, sign = np.arange(channels), np.ones(channels, dtype=np.float32)
+            if is_mirrored:
+                source[directions], sign[east] = np.roll(directions[::-1], 1), -1
+            for _ in range(4):
+                sources.append(source.copy())
+                signs.append(sign.copy())
+                # A quarter turn counterclockwise: what points north now pointed east, what points east pointed south.
+                source[directions] = source[np.roll(directions, -2)]
+                source[[north, east]], sign[[north, east]] = source[[east, north]], sign[[east, north]] * (1, -1)
+        cells = np.arange(side * side).reshape(side, side)
+        moved = np.stack([np.rot90(half, k).ravel() for half in (cells, cells[:, ::-1]) for k in range(4)])
+        self.register_buffer("source_channel", torch.tensor(np.stack(sources)), persistent=False)
+        self.register_buffer("sign", torch.tensor(np.stack(signs)), persistent=False)
+        self.register_buffer("source_cell", torch.tensor(moved), persistent=False)
+        self.register_buffer("target_cell", torch.tensor(moved.argsort(axis=1)), persistent=False)
+
+    def maps(self, observation: Tensor, symmetry: int) -> Tensor:
+        """Return the observation of the turned landscape."""
+        if symmetry == 0:
+            return observation
+        signed = observation[:, self.source_channel[symmetry]] * self.sign[symmetry].view(1, -1, 1, 1)
+        return self.cells(signed.flatten(2), symmetry).view_as(observation)
+
+    def cells(self, values: Tensor, symmetry: int) -> Tensor:
+        """Return (n, ..., cells) values of the turned landscape."""
+        return values[..., self.source_cell[symmetry]]
+
+    def cells_back(self, values: Tensor, symmetry: int) -> Tensor:
+        """Undo `cells`."""
+        return values[..., self.target_cell[symmetry]]
+
+    def action(self, actions: Tensor, symmetry: int) -> Tensor:
+        """Return the (n,) numbers of the same cells in the turned landscape."""
+        return self.target_cell[symmetry][actions]
 
 
 def symmetric_values(network: QNetwork, symmetry: GridSymmetry, observation: Tensor, legal: Tensor) -> Tensor:

@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.fuel_breaks.config import TileConfig
-from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, landscape_from_bands
-from data.fuel_breaks.terrain import generated_landscape
-from environment.fuel_breaks.burn_state import BurnState
+from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, generated_landscape, landscape_from_bands
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fire_spread import BoolArray
+from environment.fuel_breaks.fires import BoolArray, BurnState
 
 GRASS, LITTER, WATER = 102, 186, 98
 

@@ -10,13 +10,13 @@ import pytest
 
 from benchmarks.speed.fuel_breaks import baseline_table
 from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.burn_state import BurnState, Hazard
 from environment.fuel_breaks.config import FuelBreakConfig, ScenarioConfig
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from environment.fuel_breaks.fire_behaviour import Wind
-from environment.fuel_breaks.fire_spread import Float64Array
+from environment.fuel_breaks.fires import BurnState, Float64Array, Hazard
 from tests.fuel_breaks.fire_cases import WATER, flat_landscape, small_config, small_tiles
 from training.fuel_breaks.policies import (
+    Judge,
     Policy,
     adaptive,
     baselines,
@@ -24,11 +24,12 @@ from training.fuel_breaks.policies import (
     burn_probability,
     domirank,
     downstream_value,
+    place,
     random_cells,
+    reduction_percent,
     static,
     tree_betweenness,
 )
-from training.fuel_breaks.validation import Judge, place, reduction_percent
 
 NAMES = list(baselines())
 

@@ -20,7 +20,7 @@ from PIL import Image
 from scipy import stats
 
 from benchmarks.learning.fuel_breaks import compare, memory_growth
-from data.fuel_breaks.terrain import generated_landscape
+from data.fuel_breaks.landscape import generated_landscape
 from main import main
 from models.fuel_breaks.config import QNetworkConfig
 from tests.fuel_breaks.run_cases import TINY

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from environment.fuel_breaks.burn_state import FireSimulator
+from environment.fuel_breaks.fires import FireSimulator
 from tests.fuel_breaks.run_cases import (
     CPU,
     SIDE,
@@ -22,8 +22,7 @@ from tests.fuel_breaks.run_cases import (
 )
 from training.fuel_breaks.config import BoundsConfig
 from training.fuel_breaks.dqn_trainer import DQNTrainer
-from training.fuel_breaks.policies import greedy
-from training.fuel_breaks.validation import place, reduction_percent
+from training.fuel_breaks.policies import greedy, place, reduction_percent
 from utils.runs.state_tree import flatten
 from utils.runs.stopping import PeriodicChecks
 

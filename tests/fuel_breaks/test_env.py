@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.burn_state import BurnState, FireSimulator
 from environment.fuel_breaks.env import CHANNELS, FuelBreakEnvironment, VectorFuelBreakEnvironment
+from environment.fuel_breaks.fires import BurnState, FireSimulator
 from tests.fuel_breaks.fire_cases import WATER, flat_landscape, observe_anew, small_config, small_tiles
-from training.fuel_breaks.validation import reduction_percent
+from training.fuel_breaks.policies import reduction_percent
 
 
 def play(env: VectorFuelBreakEnvironment, seed: int, steps: int) -> tuple[NDArray[np.float32], NDArray[np.float64]]:

@@ -11,16 +11,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Landscape
-from environment.fuel_breaks.burn_state import BurnState, Hazard
 from environment.fuel_breaks.config import FuelMoisture, ScenarioConfig
 from environment.fuel_breaks.fire_behaviour import Wind, directional_rates, surface_fire
-from environment.fuel_breaks.fire_spread import (
+from environment.fuel_breaks.fires import (
+    BurnState,
+    Hazard,
     Purpose,
-    arrival_minutes,
     draw_scenarios,
-    spread_grid,
-    travel_minutes,
-    tree_depth,
 )
 from tests.fuel_breaks.fire_cases import WATER, flat_landscape, random_landscape, random_mask, rotated, small_config
 
@@ -204,7 +201,7 @@ def test_trees_and_what_burns_below(seed: int, share: float) -> None:
             above = trees.parent[above]
     assert (state.downstream[trees.fire, trees.cell] == descendants).all()
     assert state.downstream.sum() == descendants.sum()
-    assert (tree_depth(trees) == depth).all()
+    assert (trees.depth() == depth).all()
     root = depth == 0
     assert (trees.cell[root] == hazard.ignition_cells[trees.fire[root]]).all()
     assert (descendants[root] == burned[trees.fire[root]].sum(axis=1)).all()
@@ -222,13 +219,11 @@ def test_a_fire_does_not_start_without_fuel() -> None:
 
 
 def test_no_step_leaves_or_enters_a_cleared_cell() -> None:
-    landscape = flat_landscape(3, 3)
-    grid, minutes = spread_grid(3, 3), travel_minutes(landscape, [Wind(0, 0)], MOISTURE)[0]
-    before, cleared = minutes.copy(), np.arange(9) == 4
-    arrival = arrival_minutes(grid, minutes, cleared, np.array([0, 4], dtype=np.int32), 1e6)
+    hazard = hazard_of(flat_landscape(3, 3), [Wind(0, 0)], [[0, 4]], 1e6)
+    before, cleared = hazard.minutes.copy(), np.arange(9) == 4
+    arrival = hazard.burn(cleared)
     assert np.isinf(arrival[0, 4]) and np.isfinite(np.delete(arrival[0], 4)).all()
-    assert arrival[1, 4] == 0 and np.isinf(np.delete(arrival[1], 4)).all()
-    assert (minutes == before).all()
+    assert np.isinf(arrival[1]).all() and (hazard.minutes == before).all()
 
 
 @given(st.integers(0, 2**40), st.integers(1, 12), st.integers(1, 60))

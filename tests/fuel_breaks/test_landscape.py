@@ -19,12 +19,12 @@ from data.fuel_breaks.landscape import (
     Landscape,
     Tile,
     cut_tiles,
+    generated_landscape,
     landscape_from_bands,
     load_landscape,
     slope_and_aspect,
     split_tiles,
 )
-from data.fuel_breaks.terrain import generated_landscape
 from tests.fuel_breaks.fire_cases import WATER, flat_landscape, stored_bands
 from utils.errors import ConfigError, DataError
 

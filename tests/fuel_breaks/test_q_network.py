@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from data.fuel_breaks.landscape import Landscape
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment, static_channels
 from models.fuel_breaks.config import QNetworkConfig
-from models.fuel_breaks.grid_symmetry import SYMMETRIES, CompassChannels, GridSymmetry
-from models.fuel_breaks.q_network import QNetwork, symmetric_values
+from models.fuel_breaks.q_network import SYMMETRIES, GridSymmetry, QNetwork, symmetric_values
 from tests.fuel_breaks.fire_cases import random_landscape, rotated, small_config, small_tiles
 from training.fuel_breaks.dqn_trainer import double_dqn_target, value_loss
 from training.fuel_breaks.policies import (
@@ -25,9 +24,9 @@ from training.fuel_breaks.policies import (
     downstream_value,
     greedy,
     noisy_choice,
+    place,
     proportional_choice,
 )
-from training.fuel_breaks.validation import place
 
 SMALL = QNetworkConfig(width=6, dilations=2)
 
@@ -113,7 +112,7 @@ def test_symmetries_are_those_of_the_ground(symmetry: int) -> None:
 
 @pytest.mark.parametrize("symmetry", range(SYMMETRIES))
 def test_cells_and_actions_move_alike(symmetry: int) -> None:
-    grid = GridSymmetry(3, 5, CompassChannels((), east=1, north=2))
+    grid = GridSymmetry(3, 5, compass=(), east=1, north=2)
     values = torch.rand(2, 25)
     there = grid.cells(values, symmetry)
     assert (grid.cells_back(there, symmetry) == values).all()
@@ -125,7 +124,7 @@ def test_cells_and_actions_move_alike(symmetry: int) -> None:
 
 
 def test_the_mean_over_symmetries_commutes_with_them() -> None:
-    network, grid = network_of(4), GridSymmetry(3, 5, CompassChannels((), east=0, north=2))
+    network, grid = network_of(4), GridSymmetry(3, 5, compass=(), east=0, north=2)
     observation, legal = inputs(4)
     values = symmetric_values(network, grid, observation, legal)
     for k in range(SYMMETRIES):

@@ -40,8 +40,7 @@ def test_centred_returns_are_relative_to_the_other_lanes() -> None:
 
 
 def test_a_transition_is_small() -> None:
-    from data.fuel_breaks.landscape import cut_tiles
-    from data.fuel_breaks.terrain import generated_landscape
+    from data.fuel_breaks.landscape import cut_tiles, generated_landscape
 
     config = FuelBreakRunConfig()
     env = VectorFuelBreakEnvironment(cut_tiles(generated_landscape(0, 60, 60), config.tiles)[:1], config.env)

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.burn_state import Exposure
 from environment.fuel_breaks.env import MAX_SCENARIO_SEED, VectorFuelBreakEnvironment
+from environment.fuel_breaks.fires import Exposure
 from training.fuel_breaks import policies
 from training.fuel_breaks.config import FuelBreakRunConfig
+from training.fuel_breaks.policies import Judge, spaced
 from training.fuel_breaks.replay import Replay, ReplaySample, centre_by_group, n_step_returns
-from training.fuel_breaks.validation import Judge, spaced
 from utils.memory.clean_up import clean_up
 from utils.runs.devices import note_other_device
 from utils.runs.seeding import named_generator

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from environment.fuel_breaks.fire_spread import Float64Array
+from environment.fuel_breaks.fires import Float64Array
 from training.fuel_breaks.config import FuelBreakEvaluateArguments
 from training.fuel_breaks.pictures import draw_comparison
-from training.fuel_breaks.policies import baselines
+from training.fuel_breaks.policies import Judge, baselines, spaced
 from training.fuel_breaks.run import AGENT, SavedAgent, open_agent
-from training.fuel_breaks.validation import Judge, spaced
 from utils.runs.run_log import write_json
 from utils.tables import table
 

@@ -16,9 +16,8 @@ from PIL import Image
 
 from data.fuel_breaks.fuel_models import FUEL_MODELS
 from data.fuel_breaks.landscape import Landscape
-from environment.fuel_breaks.burn_state import Hazard
 from environment.fuel_breaks.fire_behaviour import Wind
-from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
+from environment.fuel_breaks.fires import BoolArray, Float64Array, Hazard
 from utils.charts import percent
 from utils.pictures import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, new_figure, outside_legend, picture, save_figure
 from utils.runs.durable import new_file

@@ -1,20 +1,21 @@
-"""Policies: random cells, cells ranked by what fires are likely to do, and a Q-network."""
+"""Policies (random cells, cells ranked by what fires are likely to do, a Q-network), and how they are judged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from environment.fuel_breaks.burn_state import BurnState, Hazard
+from data.fuel_breaks.landscape import Tile
+from environment.fuel_breaks.config import FuelBreakConfig
 from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
-from environment.fuel_breaks.fire_spread import BoolArray, Float64Array, downstream_cells, tree_depth
+from environment.fuel_breaks.fires import BoolArray, BurnState, FireSimulator, Float64Array, Hazard
 from models.fuel_breaks.config import QNetworkConfig
-from models.fuel_breaks.grid_symmetry import CompassChannels, GridSymmetry
-from models.fuel_breaks.q_network import QNetwork, symmetric_values
+from models.fuel_breaks.q_network import GridSymmetry, QNetwork, symmetric_values
 
 Policy = Callable[[VectorFuelBreakEnvironment], NDArray[np.int64]]
 """Chooses a legal cell for each lane that has not terminated."""
@@ -22,11 +23,6 @@ Score = Callable[[BurnState], Float64Array]  # ranks the (cells,) of a state for
 _DOMIRANK_SHARE = 0.5
 """Competition in DomiRank as a share of its limit; the best of 0.1, 0.5, 0.9 and 0.99 on validation tiles."""
 DOWNSTREAM = CHANNELS.index("downstream_value")
-COMPASS = CompassChannels(
-    directions=[number for number, name in enumerate(CHANNELS) if name.startswith("spread_rate")],
-    east=CHANNELS.index("aspect_sine"),
-    north=CHANNELS.index("aspect_cosine"),
-)
 PERCENT_PER_UNIT = 10.0  # percent of reduction per unit of the network's values
 _PRIOR_SCALE = 100 / PERCENT_PER_UNIT
 """Initially the advantage is the downstream value: what clearing the cell saves if fire finds no way around."""
@@ -45,7 +41,7 @@ def downstream_value(state: BurnState) -> Float64Array:
 def tree_betweenness(state: BurnState) -> Float64Array:
     """Sum betweenness (Freeman 1977) over spread trees: in a tree, the ancestors times the descendants of a cell."""
     trees = state.trees()
-    pairs = tree_depth(trees) * (downstream_cells(trees) - 1)
+    pairs = trees.depth() * (trees.downstream() - 1)
     return np.asarray(np.bincount(trees.cell, pairs, state.hazard.grid.cells), dtype=np.float64)
 
 
@@ -123,7 +119,9 @@ def build_network(config: QNetworkConfig) -> QNetwork:
 
 def build_symmetry(tile_cells: int) -> GridSymmetry:
     """Build the symmetries of the environment's observations."""
-    return GridSymmetry(len(CHANNELS), tile_cells, COMPASS)
+    compass = [number for number, name in enumerate(CHANNELS) if name.startswith("spread_rate")]
+    east, north = CHANNELS.index("aspect_sine"), CHANNELS.index("aspect_cosine")
+    return GridSymmetry(len(CHANNELS), tile_cells, compass=compass, east=east, north=north)
 
 
 def greedy(network: QNetwork, device: torch.device, symmetry: GridSymmetry | None) -> Policy:
@@ -166,3 +164,57 @@ def proportional_choice(values: Float64Array, legal: BoolArray, generator: torch
     totals = weights.cumsum(axis=1)
     draws = (1 - torch.rand(len(values), 1, generator=generator, dtype=torch.float64).numpy()) * totals[:, -1:]
     return np.asarray((totals < draws).sum(axis=1))
+
+
+def place(
+    policy: Policy,
+    env: VectorFuelBreakEnvironment,
+    tiles: Sequence[int],
+    scenario_seed: int,
+    safe_point: Callable[[], None] = lambda: None,
+) -> BoolArray:
+    """Return the (tiles, cells) breaks that a policy makes, seeing the planning fires of the seed."""
+    env.reset(tiles, [scenario_seed] * len(tiles))
+    while not env.terminated.all():
+        safe_point()
+        env.step(policy(env))
+    return env.cleared
+
+
+def reduction_percent(hazard: Hazard, cleared: BoolArray) -> float:
+    """Return the reduction of the burned area in percent if (cells,) are cleared."""
+    return 100 * (1 - BurnState(hazard, cleared).burned_cells / hazard.start_burned_cells)
+
+
+def spaced(available: int, count: int) -> list[int]:
+    """Return at most `count` evenly spaced numbers below `available`."""
+    chosen: list[int] = np.unique(np.linspace(0, available - 1, min(count, available)).round().astype(int)).tolist()
+    return chosen
+
+
+class Judge:
+    """Tiles with their fires, which are the same for every policy and computed once."""
+
+    def __init__(
+        self,
+        tiles: Sequence[Tile],
+        config: FuelBreakConfig,
+        safe_point: Callable[[], None] = lambda: None,
+        lanes: int = 16,
+    ) -> None:
+        own = replace(config, cached_episodes=len(tiles), cached_states=1)
+        self.tiles = tuple(tiles)
+        self._env = VectorFuelBreakEnvironment(tiles, own)
+        self._judging = FireSimulator(tiles, own, "judging")
+        self._safe_point, self._lanes = safe_point, lanes
+
+    def reductions(self, policy: Policy, scenario_seeds: Sequence[int] = (0,)) -> Float64Array:
+        """Return the (tiles,) reductions of the burned area in percent, means over scenario seeds."""
+        results = np.zeros((len(scenario_seeds), len(self.tiles)))
+        for row, seed in zip(results, scenario_seeds, strict=True):
+            for first in range(0, len(self.tiles), self._lanes):
+                lanes = range(len(self.tiles))[first : first + self._lanes]
+                placed = place(policy, self._env, lanes, seed, self._safe_point)
+                hazards = (self._judging.hazard(tile, seed) for tile in lanes)
+                row[lanes] = [reduction_percent(*pair) for pair in zip(hazards, placed, strict=True)]
+        return np.asarray(results.mean(axis=0))

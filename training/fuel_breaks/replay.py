@@ -10,9 +10,8 @@ import torch
 from scipy.signal import lfilter
 from torch import Tensor
 
-from environment.fuel_breaks.burn_state import BurnState, Exposure
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
-from environment.fuel_breaks.fire_spread import BoolArray, Float64Array
+from environment.fuel_breaks.fires import BoolArray, BurnState, Exposure, Float64Array
 from utils.memory.living import counted
 from utils.tensor_ring import TensorRing
 

@@ -8,8 +8,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, load_landscape, split_tiles
-from data.fuel_breaks.terrain import generated_landscape
+from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, generated_landscape, load_landscape, split_tiles
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.policies import Policy, build_network, build_symmetry, greedy
 from utils.config.settings import settings_hash

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.burn_state import FireSimulator
 from environment.fuel_breaks.env import VectorFuelBreakEnvironment
+from environment.fuel_breaks.fires import FireSimulator
 from training.fuel_breaks.config import FuelBreakShowArguments
 from training.fuel_breaks.pictures import draw_breaks, draw_burn_probability, draw_fire, draw_learning
-from training.fuel_breaks.policies import baselines
+from training.fuel_breaks.policies import baselines, place, reduction_percent
 from training.fuel_breaks.run import AGENT, SavedAgent, open_agent
-from training.fuel_breaks.validation import place, reduction_percent
 from utils.errors import ConfigError
 
 logger = logging.getLogger(__name__)
