@@ -1,10 +1,8 @@
 """Vendors' files of daily bars, turned into one parquet file for the loader."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -19,10 +17,11 @@ from data.bars import LARGEST_RATIO, has_wrong_digit, most_like
 from data.raw.adjustment import Adjustment, adjust_for_events, scale_to_adjusted, scaled_events
 from data.raw.files import PARQUET_SUFFIXES, BarFile, open_file, read_file
 from data.raw.layout import EVENTS, PRICES, VALUES, UnusableFileError
-from data.raw.survey import NO_SURVEY, Survey, survey_of
+from data.raw.survey import Survey, survey_of
 from data.raw.text import EPOCH, NO_DAY, date_of
 from utils.errors import DataError
 from utils.progress import progress
+from utils.runs.durable import make_directory, new_file
 
 CSV_SUFFIXES = (".csv", ".txt", ".tsv")
 _LISTED = 20
@@ -54,7 +53,7 @@ class PrepareSummary:
     """Files without open, high and low."""
     benchmark: Path | None = None
     """CSV file of the index removed from the data."""
-    survey: Survey = NO_SURVEY
+    survey: Survey = field(init=False)
 
     def lines(self) -> list[str]:
         """Return the summary as lines to print."""
@@ -203,25 +202,23 @@ def _usable(
 ) -> pd.DataFrame:
     """Return the rows of a file that the loader can use; the others are counted by their first fault."""
     with np.errstate(over="ignore"):  # as in the loader: beyond float32 is infinite, or zero
-        prices = rows[PRICES].astype(np.float32)
+        prices = rows[PRICES].to_numpy().astype(np.float32).T
+    large_ratio = f"price {LARGEST_RATIO:g} times another one of its bar"
     faults = {
         "date not understood": ~rows["day"].between(1 - EPOCH, date.max.toordinal() - EPOCH),
         "no ticker": rows["ticker"] == tickers.get("", -1),
-        "price missing or not a number": prices.isna().any(axis=1),
-        "price infinite or not positive": ~((prices > 0) & (prices < np.inf)).all(axis=1),
+        "price missing or not a number": np.isnan(prices).any(axis=0),
+        "price infinite or not positive": ~((prices > 0) & (prices < np.inf)).all(axis=0),
+        large_ratio: has_wrong_digit(prices),
     }
-    for reason, fault in faults.items():
-        summary.dropped[reason] += int(fault[rows.index].sum())
-        rows = rows[~fault[rows.index]]
-    is_wrong = has_wrong_digit(rows[PRICES].to_numpy(dtype=np.float32).T)
-    if is_wrong.any():
-        names, reason = list(tickers), f"price {LARGEST_RATIO:g} times another one of its bar"
-        wrong = rows.loc[is_wrong, ["ticker", "day"]].itertuples(index=False)
-        named = [f"{names[code]} on {date_of(day)}" for code, day in wrong]
+    first = np.select(list(faults.values()), range(len(faults)), default=len(faults))
+    summary.dropped.update(dict(zip(faults, np.bincount(first).tolist(), strict=False)))
+    if len(wrong := rows[first == len(faults) - 1]):
+        names = list(tickers)
+        named = [f"{names[code]} on {date_of(day)}" for code, day in zip(wrong["ticker"], wrong["day"], strict=True)]
         rest = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        summary.dropped[reason] += len(named)
-        summary.notes.append(f"{name}: dropped {', '.join(named[:_NAMED])}{rest}: {reason}")
-        rows = rows[~is_wrong]
+        summary.notes.append(f"{name}: dropped {', '.join(named[:_NAMED])}{rest}: {large_ratio}")
+    rows = rows[first == len(faults)]
     if rows.empty:
         raise UnusableFileError("no row with a date and four positive prices that go together")
     if 3 * len(rows[["ticker", "day"]].drop_duplicates()) < len(rows):
@@ -287,22 +284,15 @@ def _without_benchmark(rows: pd.DataFrame, benchmark: str | None) -> tuple[pd.Da
 
 
 def _write(rows: pd.DataFrame, columns: Sequence[str], target: Path) -> None:
-    """Write dates and columns as CSV or parquet, beside its place and moved there: readers never see half a file."""
+    """Write dates and columns as CSV or parquet, in one step: readers never see half a file."""
     days = pa.array(rows["day"].to_numpy()).cast(pa.date32())
     table = pa.table({"date": days, **{name: pa.array(rows[name]) for name in columns}})
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        make_directory(target.parent)
+        with new_file(target) as file:
             if "ticker" in columns:
                 pq.write_table(table, file, compression="zstd")
             else:
                 pa_csv.write_csv(table, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
     except OSError as error:
         raise DataError(f"expected to write {target}, got '{error}'; name a file in a folder you may write") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)

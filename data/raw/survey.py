@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,31 +31,8 @@ _UNDONE = 0.2
 
 
 @dataclass(frozen=True)
-class Move:
-    """A suspicious move of a close from one bar to the next."""
-
-    ticker: str
-    date: np.datetime64
-    percent: float
-    marks: tuple[str, ...]
-    """Why it is suspicious."""
-    split: str = ""
-    """Ratio of a split that would explain the move."""
-
-
-@dataclass(frozen=True)
-class Spell:
-    """Sessions of a ticker between two bars: a gap, a run of one price, or its whole history."""
-
-    ticker: str
-    first: np.datetime64
-    last: np.datetime64
-    sessions: int
-
-
-@dataclass(frozen=True)
 class Survey:
-    """Facts about prepared bars; complete lists, the worst first."""
+    """Facts about prepared bars; lists of named tuples, complete and the worst first."""
 
     years: list[dict[str, str | float]]
     """By year: sessions, tickers, rows, and the percent of sessions on which a ticker of that year traded."""
@@ -64,14 +42,17 @@ class Survey:
     """(sessions,) tickers that traded."""
     thin: list[tuple[np.datetime64, int, int]]
     """Sessions on which fewer than 90% of the tickers alive trade: date, tickers that trade, tickers alive."""
-    gaps: list[Spell]
-    moves: list[Move]
-    stale: list[Spell]
-    widened: list[Move]
-    """Rows whose high or low does not enclose open and close; the percent is by how much."""
-    late: list[Spell]
-    """Tickers that begin after the first session: their first and last day."""
-    early: list[Spell]
+    gaps: list[Any]
+    """`ticker`, the bars before and after (`first`, `last`) and the `sessions` between them."""
+    moves: list[Any]
+    """`ticker`, `date`, `percent` of the move of a close, `marks`: why it is suspicious, `split` that explains it."""
+    stale: list[Any]
+    """`ticker`, `first` and `last` bar of a run of one price, and its `sessions`."""
+    widened: list[Any]
+    """Rows whose high or low does not enclose open and close: `ticker`, `date`, `percent` by which."""
+    late: list[Any]
+    """Tickers that begin after the first session: `ticker`, `first`, `last` day, `sessions`."""
+    early: list[Any]
     """Tickers that end before the last session."""
     tickers: int
 
@@ -109,10 +90,6 @@ class Survey:
         ]
 
 
-NO_SURVEY = Survey([], np.empty(0, "datetime64[D]"), np.empty(0, np.int64), [], [], [], [], [], [], [], 0)
-"""Facts about an empty table."""
-
-
 def _line(what: str, found: Sequence[str]) -> str:
     named = "; ".join(found[:_NAMED]) + ("; ..." if len(found) > _NAMED else "")
     return f"{what}: {len(found):,}" + (f": {named}" if found else "")
@@ -129,32 +106,29 @@ def survey_of(rows: pd.DataFrame) -> Survey:
     dates = numbers.astype("datetime64[D]")
     bars = rows.assign(session=session, ticker=rows["ticker"].astype(object)).reset_index(drop=True)
     bars["previous"] = bars.groupby("ticker")["session"].shift()
-    lives = bars.groupby("ticker")["session"].agg(["first", "last"])
-    begins = _spells(dates, lives.sort_values("first", ascending=False, kind="stable").reset_index())
-    ends = _spells(dates, lives.sort_values("last", kind="stable").reset_index())
+    lives = bars.groupby("ticker")["session"].agg(["first", "last"]).reset_index()
+    lives["sessions"] = lives["last"] - lives["first"] + 1
     return Survey(
         years=_years(bars, dates),
         dates=dates,
         traded=np.bincount(session, minlength=len(dates)),
         thin=_thin(dates, session, lives),
-        gaps=_gaps(bars, dates),
-        moves=_moves(bars, dates),
-        stale=_stale(bars, dates),
-        widened=_widened(bars, dates),
-        late=[one for one in begins if one.first > dates[0]],
-        early=[one for one in ends if one.last < dates[-1]],
+        gaps=_listed(_gaps(bars), "sessions", dates),
+        moves=_listed(_moves(bars), "size", dates),
+        stale=_listed(_stale(bars), "sessions", dates),
+        widened=_listed(_widened(bars), "percent", dates),
+        late=_listed(lives[lives["first"] > 0], "first", dates),
+        early=_listed(lives[lives["last"] < len(dates) - 1], "last", dates, ascending=True),
         tickers=len(lives),
     )
 
 
-def _spells(dates: Dates, found: pd.DataFrame) -> list[Spell]:
-    """Return spells from rows of ticker, first and last session, and optionally a number of sessions."""
-    counts = found["sessions"] if "sessions" in found else found["last"] - found["first"] + 1
-    columns = (found["ticker"], found["first"].astype(np.int64), found["last"], counts)
-    return [
-        Spell(ticker, dates[first], dates[last], int(count))
-        for ticker, first, last, count in zip(*columns, strict=True)
-    ]
+def _listed(found: pd.DataFrame, by: str, dates: Dates, *, ascending: bool = False) -> list[Any]:
+    """Return rows as named tuples in the order of a column, their sessions as dates."""
+    found = found.sort_values(by, ascending=ascending, kind="stable")
+    for name in found.columns.intersection(["date", "first", "last"]):
+        found[name] = pd.Series(list(dates[found[name].astype(np.int64)]), found.index, dtype=object)
+    return list(found.itertuples(index=False))
 
 
 def _years(bars: pd.DataFrame, dates: Dates) -> list[dict[str, str | float]]:
@@ -175,19 +149,19 @@ def _thin(dates: Dates, session: IntArray, lives: pd.DataFrame) -> list[tuple[np
     return [(dates[at], int(traded[at]), int(alive[at])) for at in found]
 
 
-def _gaps(bars: pd.DataFrame, dates: Dates) -> list[Spell]:
-    found = bars.assign(first=bars["previous"], last=bars["session"], sessions=bars["session"] - bars["previous"] - 1)
-    return _spells(dates, found[found["sessions"] > 0].sort_values("sessions", ascending=False, kind="stable"))
+def _gaps(bars: pd.DataFrame) -> pd.DataFrame:
+    found = bars[["ticker"]].assign(first=bars["previous"], last=bars["session"])
+    found["sessions"] = found["last"] - found["first"] - 1
+    return found[found["sessions"] > 0].astype({"sessions": np.int64})
 
 
-def _moves(bars: pd.DataFrame, dates: Dates) -> list[Move]:
+def _moves(bars: pd.DataFrame) -> pd.DataFrame:
     """Return moves beyond 50%, those beyond 25% that the next bar undoes, and steps that look like a missed split."""
     before = bars["close"].shift().where(bars["previous"].notna())
     log, night = (np.log(bars[price] / before).fillna(0.0).to_numpy() for price in ("close", "open"))
     percent, size = 100 * np.expm1(log), np.abs(night)
-    ratios, words = np.log(np.array([new / old for new, old in SPLITS])), [f"{new}:{old}" for new, old in SPLITS]
+    ratios = np.log([new / old for new, old in SPLITS])
     at_ratio = np.clip(np.searchsorted((ratios[1:] + ratios[:-1]) / 2, size), 0, len(ratios) - 1)
-    large = np.abs(percent) > 100 * LARGE_MOVE
     following = np.append(log[1:], 0.0)
     is_undone = (np.abs(log) > np.log1p(REVERSING_MOVE)) & (np.abs(log + following) < _UNDONE * np.abs(log))
     is_back = np.append(False, is_undone[:-1])
@@ -195,30 +169,32 @@ def _moves(bars: pd.DataFrame, dates: Dates) -> list[Move]:
     is_ratio = (
         ~is_undone & ~is_back & (np.abs(size - ratios[at_ratio]) < _NEAR_RATIO) & (np.abs(log - night) < _KEPT * size)
     )
-    found = np.flatnonzero(large | is_undone | is_ratio)
-    tickers, days, result = bars["ticker"].to_numpy(), dates[bars["session"]], []
-    for at in found[np.argsort(-np.abs(log[found]), kind="stable")]:
-        split = words[at_ratio[at]] if night[at] < 0 else ":".join(reversed(words[at_ratio[at]].split(":")))
-        marks = {BEYOND: large[at], UNDONE: is_undone[at], BACK: is_back[at], LIKE_SPLIT: is_ratio[at]}
-        held = tuple(mark for mark, has in marks.items() if has)
-        result.append(Move(tickers[at], days[at], float(percent[at]), held, split if is_ratio[at] else ""))
-    return result
+    marks = {BEYOND: np.abs(percent) > 100 * LARGE_MOVE, UNDONE: is_undone, BACK: is_back, LIKE_SPLIT: is_ratio}
+    found = np.flatnonzero(marks[BEYOND] | is_undone | is_ratio)
+    splits = [":".join(map(str, SPLITS[at_ratio[at]][:: 1 if night[at] < 0 else -1])) for at in found]
+    return pd.DataFrame(
+        {
+            "ticker": bars["ticker"].to_numpy()[found],
+            "date": bars["session"].to_numpy()[found],
+            "percent": percent[found],
+            "marks": [tuple(mark for mark, has in marks.items() if has[at]) for at in found],
+            "split": np.where(is_ratio[found], splits, ""),
+            "size": np.abs(log[found]),
+        }
+    )
 
 
-def _stale(bars: pd.DataFrame, dates: Dates) -> list[Spell]:
-    """Return runs of bars with equal opens, highs, lows and closes, the longest first."""
+def _stale(bars: pd.DataFrame) -> pd.DataFrame:
+    """Return runs of bars with equal opens, highs, lows and closes."""
     is_repeated = bars[["open", "high", "low", "close"]].eq(bars["close"].shift(), axis=0).all(axis=1)
     run = (~(is_repeated & bars["previous"].notna())).cumsum()
     found = bars.groupby(run).agg(
         ticker=("ticker", "first"), first=("session", "first"), last=("session", "last"), sessions=("day", "size")
     )
-    found = found[found["sessions"] >= STALE_SESSIONS]
-    return _spells(dates, found.sort_values("sessions", ascending=False, kind="stable"))
+    return found[found["sessions"] >= STALE_SESSIONS]
 
 
-def _widened(bars: pd.DataFrame, dates: Dates) -> list[Move]:
+def _widened(bars: pd.DataFrame) -> pd.DataFrame:
     body = bars[["open", "close"]]
     excess = np.maximum(body.max(axis=1) / bars["high"], bars["low"] / body.min(axis=1)) - 1
-    found = bars.assign(percent=100 * excess)[excess > 0].sort_values("percent", ascending=False, kind="stable")
-    columns = (found["ticker"], found["session"], found["percent"])
-    return [Move(ticker, dates[at], float(percent), ()) for ticker, at, percent in zip(*columns, strict=True)]
+    return bars[["ticker"]].assign(date=bars["session"], percent=100 * excess)[excess > 0]
