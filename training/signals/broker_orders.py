@@ -38,9 +38,12 @@ FRACTIONS_NOTE = (
 )
 """Takes the number of such orders, of all, and the tickers."""
 When = Literal["open", "target", "close"]
-_IB_FORMS: dict[When, tuple[str, str]] = {"open": ("OPG", "MKT"), "target": ("DAY", "LMT"), "close": ("DAY", "MOC")}
-"""Time in force and type of an order of whole shares."""
-_ALPACA_FORCES: dict[When, str] = {"open": "opg", "target": "day", "close": "cls"}
+_FORMS: dict[When, tuple[str, str, str]] = {
+    "open": ("OPG", "MKT", "opg"),
+    "target": ("DAY", "LMT", "day"),
+    "close": ("DAY", "MOC", "cls"),
+}
+"""Time in force and type of an order of whole shares at Interactive Brokers, time in force at Alpaca."""
 _CLASS_SHARE = re.compile(r"^([A-Z]+)[. /-]([A-Z])$")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,20}")
 _SHARE_STEP = Decimal("0.0001")
@@ -67,6 +70,11 @@ class BrokerOrder:
     def is_whole(self) -> bool:
         return self.quantity == self.quantity.to_integral_value()
 
+    @property
+    def digits(self) -> str:
+        """The quantity without zeros at its end."""
+        return f"{self.quantity.normalize():f}"
+
 
 def broker_orders(
     run: str, signals: Signals, holdings: Sequence[Holding], rules: EnvironmentConfig, whole_shares: bool
@@ -77,15 +85,18 @@ def broker_orders(
         whole_shares: quantities are rounded down to whole shares, else to ten-thousandths.
     """
     step = Decimal(1) if whole_shares else _SHARE_STEP
+    # A long or odd name of a run is hashed, such that ids are short and plain.
+    name = run if _PLAIN_NAME.fullmatch(run) else hashlib.sha256(run.encode(errors="surrogateescape")).hexdigest()[:12]
 
-    def order(ticker: str, shares: float, when: When, price: float = 0.0) -> BrokerOrder:
-        quantity = Decimal(shares).quantize(step, ROUND_FLOOR)
+    def order(ticker: str, shares: float, when: When, limit: Decimal | None = None) -> BrokerOrder:
         side = "buy" if when == "open" else "sell"
-        limit = _limit(price) if when == "target" else None
-        return BrokerOrder(ticker, quantity, when, limit, _order_id(run, signals.date, ticker, side))
+        order_id = f"{name}-{signals.date}-{ticker.replace(' ', '.')}-{side}"
+        return BrokerOrder(ticker, Decimal(shares).quantize(step, ROUND_FLOOR), when, limit, order_id)
 
     sales = [
-        order(held.ticker, held.shares, "close" if _is_due(held, rules) else "target", held.target_price)
+        order(held.ticker, held.shares, "close")
+        if held.is_due(rules)
+        else order(held.ticker, held.shares, "target", _limit(held.target_price))
         for held in holdings
     ]
     purchases = [order(bought.ticker, bought.value / bought.close, "open") for bought in signals.orders]
@@ -98,46 +109,31 @@ def ib_basket(orders: Sequence[BrokerOrder]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(IB_COLUMNS)
     for order in orders:
-        fraction = ("DAY", "MKT" if order.limit_price is None else "LMT")
-        form = _IB_FORMS[order.when] if order.is_whole else fraction
-        what = (order.side.upper(), _digits(order.quantity), _CLASS_SHARE.sub(r"\1 \2", order.ticker))
-        writer.writerow([*what, "STK", "SMART", "USD", *form, order.limit_price, order.order_id])
+        form = _FORMS[order.when][:2] if order.is_whole else ("DAY", "LMT" if order.limit_price else "MKT")
+        symbol = _CLASS_SHARE.sub(r"\1 \2", order.ticker)
+        places = (order.digits, symbol, "STK", "SMART", "USD", *form, order.limit_price, order.order_id)
+        writer.writerow([order.side.upper(), *places])
     return text.getvalue()
 
 
 def alpaca_requests(orders: Sequence[BrokerOrder]) -> str:
     """Return a JSON list of the bodies of requests to Alpaca's orders endpoint, numbers as text."""
-    requests = []
-    for order in orders:
-        has_limit = order.limit_price is not None
-        request = {
+    requests = [
+        {
             "symbol": _CLASS_SHARE.sub(r"\1.\2", order.ticker),
-            "qty": _digits(order.quantity),
+            "qty": order.digits,
             "side": order.side,
-            "type": "limit" if has_limit else "market",
-            "time_in_force": _ALPACA_FORCES[order.when] if order.is_whole else "day",
+            "type": "limit" if order.limit_price else "market",
+            "time_in_force": _FORMS[order.when][2] if order.is_whole else "day",
             "client_order_id": order.order_id,
+            **({"limit_price": str(order.limit_price)} if order.limit_price else {}),
         }
-        requests.append(request | ({"limit_price": str(order.limit_price)} if has_limit else {}))
+        for order in orders
+    ]
     return json.dumps(requests, indent=2) + "\n"
-
-
-def _is_due(held: Holding, rules: EnvironmentConfig) -> bool:
-    """Tell whether a position is sold at the next close at the latest."""
-    return held.sessions_held >= rules.max_holding_days - 1 or held.days_without_bar >= rules.max_days_without_bar
 
 
 def _limit(price: float) -> Decimal:
     """Return the price rounded up to cents, below 1 to hundredths of a cent, without float noise."""
     exact = Decimal(f"{price:.9g}")
     return exact.quantize(Decimal("0.01") if exact >= 1 else Decimal("0.0001"), ROUND_UP)
-
-
-def _order_id(run: str, date: str, ticker: str, side: str) -> str:
-    """Return a deterministic id; long or odd run names are hashed."""
-    name = run if _PLAIN_NAME.fullmatch(run) else hashlib.sha256(run.encode(errors="surrogateescape")).hexdigest()[:12]
-    return f"{name}-{date}-{ticker.replace(' ', '.')}-{side}"
-
-
-def _digits(quantity: Decimal) -> str:
-    return f"{quantity.normalize():f}"

@@ -63,6 +63,10 @@ class Holding:
         reached = self.bars[:, HIGH] >= self.target_price
         return self.entry_day + int(reached.argmax()) if reached.any() else None
 
+    def is_due(self, rules: EnvironmentConfig) -> bool:
+        """Return whether the position is sold at the next close at the latest."""
+        return self.sessions_held >= rules.max_holding_days - 1 or self.days_without_bar >= rules.max_days_without_bar
+
 
 def read_holdings(path: Path, market: Market, day: int) -> list[Holding]:
     """Read the positions in a CSV file with the columns of `COLUMNS`, held at the close of `day`.
@@ -130,9 +134,6 @@ def session(text: str, market: Market, name: str) -> int:
 
 def position_features(holdings: list[Holding], rules: EnvironmentConfig) -> Tensor:
     """Describe the positions as the environment observes them at the close: (K, 6) float32."""
-
-    def each(name: str) -> Tensor:
-        return torch.tensor([getattr(holding, name) for holding in holdings], dtype=torch.float64)
-
     names = ("sessions_held", "entry_price", "last_price", "target_price", "value", "days_without_bar")
-    return orders.position_features(rules, **{name: each(name) for name in names})
+    columns = torch.tensor([[getattr(held, name) for held in holdings] for name in names], dtype=torch.float64)
+    return orders.position_features(rules, **dict(zip(names, columns, strict=True)))
