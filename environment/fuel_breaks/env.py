@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
@@ -137,46 +135,3 @@ class VectorFuelBreakEnvironment:
         by_cell[2] = exposure.downstream / exposure.start_burned_cells
         by_cell[3] = max(budget - int(cleared.sum()), 0) / budget
         return np.concatenate([static, dynamic])
-
-
-class FuelBreakEnvironment(gym.Env[Float32Array, np.int64]):
-    """One tile as a Gymnasium environment, truncated after `budget_cells` steps; illegal actions change nothing."""
-
-    metadata = {"render_modes": []}  # noqa: RUF012 - gymnasium declares it so
-
-    def __init__(self, tiles: Sequence[Tile], config: FuelBreakConfig) -> None:
-        self.vector = VectorFuelBreakEnvironment(tiles, config)
-        shape = (len(CHANNELS), *tiles[0].landscape.burnable.shape)
-        self.observation_space = gym.spaces.Box(-1.0, 1.0, shape, np.float32)
-        self.action_space = gym.spaces.Discrete(self.vector.cells)
-        self.steps = 0
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Float32Array, dict[str, Any]]:
-        """Begin an episode on the tile and scenario_seed in `options`, by default random. ValueError for others."""
-        super().reset(seed=seed)
-        bounds = {"tile": len(self.vector.planning.tiles), "scenario_seed": MAX_SCENARIO_SEED}
-        chosen = {name: int(self.np_random.integers(bound)) for name, bound in bounds.items()} | (options or {})
-        if not 0 <= chosen["tile"] < bounds["tile"] or chosen["scenario_seed"] < 0:
-            raise ValueError(f"expected a tile from 0 to {bounds['tile'] - 1} and a scenario seed >= 0, got {chosen}")
-        self.steps = 0
-        self.vector.reset([chosen["tile"]], [chosen["scenario_seed"]])
-        return self.vector.observe()[0], self._info(True)
-
-    def step(self, action: np.int64 | int) -> tuple[Float32Array, float, bool, bool, dict[str, Any]]:
-        """Clear a cell; the reward is in percent of the area burned without breaks."""
-        self.steps += 1
-        is_legal = bool(self.action_masks()[action])
-        reward = float(self.vector.step([int(action)])[0]) if is_legal else 0.0
-        terminated = bool(self.vector.terminated[0])
-        truncated = not terminated and self.steps >= self.vector.config.budget_cells
-        return self.vector.observe()[0], reward, terminated, truncated, self._info(is_legal)
-
-    def action_masks(self) -> BoolArray:
-        """Return the (cells,) that may be cleared."""
-        return self.vector.states[0].legal()
-
-    def _info(self, is_legal: bool) -> dict[str, Any]:
-        vector, flags = self.vector, {"is_legal": is_legal, "action_mask": self.action_masks()}
-        return {"tile": int(vector.tiles[0]), "scenario_seed": int(vector.scenario_seeds[0]), **flags}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from data.fuel_breaks.landscape import Tile
-from environment.fuel_breaks.env import CHANNELS, FuelBreakEnvironment, VectorFuelBreakEnvironment
+from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
 from environment.fuel_breaks.fires import BurnState, FireSimulator
 from tests.fuel_breaks.fire_cases import WATER, flat_landscape, observe_anew, small_config, small_tiles
 from training.fuel_breaks.policies import reduction_percent
@@ -173,33 +170,3 @@ def test_caches_are_bounded() -> None:
     first, second, again, _ = (simulator.exposure(0, 0, states[number]) for number in (0, 1, 0, 2))
     assert again is first and simulator.exposure(0, 0, states[0]) is first
     assert simulator.exposure(0, 0, states[1]) is not second
-
-
-def test_gymnasium_accepts_it() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        check_env(FuelBreakEnvironment(small_tiles(), small_config()), skip_render_check=True)
-
-
-def test_an_illegal_action_changes_nothing_and_the_episode_is_truncated() -> None:
-    env = FuelBreakEnvironment(small_tiles(), small_config())
-    env.reset(seed=1)
-    illegal = int(np.flatnonzero(env.action_masks())[0])
-    before = env.step(illegal)[0]
-    for step in range(1, 4):
-        observation, reward, terminated, truncated, info = env.step(illegal)
-        assert (observation == before).all() and reward == 0 and not info["is_legal"]
-        assert not terminated and truncated == (step == 3)
-
-
-def test_options_and_seeds_choose_the_episode() -> None:
-    env = FuelBreakEnvironment(small_tiles(), small_config())
-    chosen, info = env.reset(options={"tile": 2, "scenario_seed": 11})
-    assert (info["tile"], info["scenario_seed"]) == (2, 11)
-    assert (env.reset(options={"tile": 2, "scenario_seed": 11})[0] == chosen).all()
-    first, again = env.reset(seed=5), env.reset(seed=5)
-    assert first[1]["scenario_seed"] == again[1]["scenario_seed"] and (first[0] == again[0]).all()
-    assert env.reset()[1]["scenario_seed"] != first[1]["scenario_seed"]
-    for options in ({"tile": len(small_tiles())}, {"tile": -1}, {"scenario_seed": -1}):
-        with pytest.raises(ValueError, match="expected a tile from 0"):
-            env.reset(options=options)
