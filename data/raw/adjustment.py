@@ -6,9 +6,8 @@ the ex-date, per share after a split of that day: the multipliers of Yahoo's adj
 x volume, unchanged.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from data.raw.layout import PRICES
@@ -22,25 +21,6 @@ _NORMAL = 1.4826
 """Standard deviation of a normal variable over its median absolute value."""
 
 
-@dataclass(frozen=True)
-class Adjustment:
-    """Splits, dividends or adjusted closes found in the data, and what was done about them."""
-
-    what: str
-    events: int
-    tickers: int
-    largest: str
-    """Largest event, with ticker and date; "" without events."""
-    outcome: str
-
-    @property
-    def line(self) -> str:
-        """Summary in one sentence."""
-        largest = f"; the largest {self.largest}" if self.largest else ""
-        found = f"{self.events:,} of {self.tickers:,} tickers" if self.events else "none"
-        return f"{self.what}: {found}{largest}: {self.outcome}"
-
-
 def scale_to_adjusted(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with prices scaled to their adjusted close, and volume the other way."""
     adjusted, close = rows["adjusted"].to_numpy(), rows["close"].to_numpy()
@@ -51,8 +31,8 @@ def scale_to_adjusted(rows: pd.DataFrame) -> pd.DataFrame:
         return rows.drop(columns="adjusted").assign(**scaled, scale=adjusted / close)
 
 
-def scaled_events(rows: pd.DataFrame) -> list[Adjustment]:
-    """Summarise the changes by the adjusted close; `rows` sorted by ticker and day, `scale` NaN without one."""
+def scaled_events(rows: pd.DataFrame) -> list[str]:
+    """Describe the changes by the adjusted close; `rows` sorted by ticker and day, `scale` NaN without one."""
     scale, codes = rows["scale"].to_numpy(), rows["ticker"].cat.codes.to_numpy()
     if np.isnan(scale).all():
         return []
@@ -60,21 +40,16 @@ def scaled_events(rows: pd.DataFrame) -> list[Adjustment]:
         step = np.where(codes[1:] == codes[:-1], scale[1:] / scale[:-1], np.nan)
         size = np.abs(np.log(step))
     found = np.flatnonzero(size > _STEP)
-    largest = ""
-    if found.size:
-        worst = found[np.argmax(size[found])]
-        largest = f"{1 / step[worst]:.4g} ({rows['ticker'].iloc[worst]}, {date_of(rows['day'].iloc[worst + 1])})"
-    count = len(np.unique(codes[found + 1]))
-    outcome = "open, high, low and close scaled by adjusted close / close, volume the other way"
     if not found.size:
-        outcome = "it moves as the close does, so there was nothing to adjust"
-    return [Adjustment("Steps of the adjusted close", len(found), count, largest, outcome)]
+        return ["Steps of the adjusted close: none: it moves as the close does, so there was nothing to adjust"]
+    worst = found[np.argmax(size[found])]
+    largest = f"{1 / step[worst]:.4g} {_place(rows, worst + 1)}"
+    outcome = "open, high, low and close scaled by adjusted close / close, volume the other way"
+    return [_line("Steps of the adjusted close", codes[found + 1], largest, outcome)]
 
 
-def adjust_for_events(
-    rows: pd.DataFrame, events: pd.DataFrame, *, is_yfinance: bool
-) -> tuple[pd.DataFrame, list[Adjustment]]:
-    """Return rows adjusted for events that their prices do not reflect yet, and a summary.
+def adjust_for_events(rows: pd.DataFrame, events: pd.DataFrame, *, is_yfinance: bool) -> tuple[pd.DataFrame, list[str]]:
+    """Return rows adjusted for events that their prices do not reflect yet, and what was done.
 
     Raw prices jump with a split and fall with a dividend, adjusted ones do not: for each kind of event the overnight
     move is regressed on the move of raw prices. Where a ticker's own events are inconclusive, those of all tickers
@@ -122,8 +97,8 @@ def adjust_for_events(
     ]
 
 
-def _described(what: str, events: pd.DataFrame, rows: pd.DataFrame, is_yfinance: bool) -> list[Adjustment]:
-    """Summarise what was done about events of one kind, which have a `size` and a `state`."""
+def _described(what: str, events: pd.DataFrame, rows: pd.DataFrame, is_yfinance: bool) -> list[str]:
+    """Describe what was done about events of one kind, which have a `size` and a `state`."""
     advice = ", for yfinance adjusts unless told not to" if is_yfinance else "; give an adjusted close if they are not"
     outcomes = {
         1.0: "not in the prices, which move by them; prices adjusted, volume the other way",
@@ -135,11 +110,19 @@ def _described(what: str, events: pd.DataFrame, rows: pd.DataFrame, is_yfinance:
         of = events[events["state"].fillna(-1.0) == state]
         if len(of):
             worst = of.iloc[int(np.argmax(np.abs(np.log(of["size"]))))]
-            place = int(worst["row"])
             size = _ratio(worst["size"]) if what == "Splits" else f"{100 * (1 - worst['size']):.2g}% of the price"
-            largest = f"{size} ({rows['ticker'].iloc[place]}, {date_of(rows['day'].iloc[place])})"
-            result.append(Adjustment(what, len(of), of["ticker"].nunique(), largest, outcome))
+            result.append(_line(what, of["ticker"], f"{size} {_place(rows, int(worst['row']))}", outcome))
     return result
+
+
+def _line(what: str, owners: npt.ArrayLike, largest: str, outcome: str) -> str:
+    """Describe events, of tickers of these codes, and what was done about them in one sentence."""
+    events = f"{np.size(owners):,} of {len(np.unique(owners)):,} tickers"
+    return f"{what}: {events}; the largest {largest}: {outcome}"
+
+
+def _place(rows: pd.DataFrame, row: int) -> str:
+    return f"({rows['ticker'].iloc[row]}, {date_of(rows['day'].iloc[row])})"
 
 
 def _ratio(shares: float) -> str:

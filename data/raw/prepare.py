@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from data.bars import LARGEST_RATIO, has_wrong_digit, most_like
-from data.raw.adjustment import Adjustment, adjust_for_events, scale_to_adjusted, scaled_events
+from data.raw.adjustment import adjust_for_events, scale_to_adjusted, scaled_events
 from data.raw.files import PARQUET_SUFFIXES, BarFile, open_file, read_file
 from data.raw.layout import EVENTS, PRICES, VALUES, UnusableFileError
 from data.raw.survey import Survey, survey_of
@@ -48,7 +48,8 @@ class PrepareSummary:
     last_date: date = date.min
     notes: list[str] = field(default_factory=list)
     """Assumptions made where a file is ambiguous."""
-    adjustments: list[Adjustment] = field(default_factory=list)
+    adjustments: list[str] = field(default_factory=list)
+    """What was done about splits, dividends and adjusted closes."""
     closes_only: list[str] = field(default_factory=list)
     """Files without open, high and low."""
     benchmark: Path | None = None
@@ -70,7 +71,7 @@ class PrepareSummary:
 
     def adjustment_lines(self) -> list[str]:
         """Return what was adjusted, and a warning about files with closes only."""
-        lines = [adjustment.line for adjustment in self.adjustments]
+        lines = list(self.adjustments)
         if self.closes_only:
             count = len(self.closes_only)
             which = self.closes_only[0] if count == 1 else f"{count} files, the first {self.closes_only[0]}"
