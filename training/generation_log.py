@@ -164,9 +164,8 @@ class GenerationLog:
     def _memory(self) -> dict[str, float] | None:
         if self.profiler is None:
             return None
-        snapshot = self.profiler.snapshots[-1]
-        sizes = ("rss_mb", "uss_mb", "gpu_allocated_mb", "gpu_reserved_mb")
-        return {name: getattr(snapshot, name) for name in sizes} | {n: snapshot.counts[n] for n in count_living()}
+        names = ("rss_mb", "uss_mb", "gpu_allocated_mb", "gpu_reserved_mb", *count_living())
+        return {name: self.profiler.snapshots[-1].measures[name] for name in names}
 
 
 def _trading(played: PopulationResults) -> dict[str, float]:

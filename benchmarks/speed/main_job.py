@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-
-from utils.memory.trend import theil_sen
+from scipy.stats import theilslopes
 
 ROOT = Path(__file__).resolve().parents[2]
 LOAD = """
@@ -89,7 +88,7 @@ def measure_run(*flags: str) -> dict[str, Any]:
 
 def growth_mb(values: list[float]) -> float:
     """Return the Theil-Sen slope of memory a generation, MiB, after the first generations."""
-    return theil_sen(values[FLAT_FROM:])
+    return float(theilslopes(values[FLAT_FROM:]).slope)
 
 
 def full_scale(data: list[str]) -> dict[str, Any]:

@@ -15,22 +15,21 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
 from tests.memory.thing import Environment, Thing
+from utils.memory.census import UNKNOWN_HOLDER, Heap, find_storages, largest_objects
 from utils.memory.guard import MB
-from utils.memory.heap import find_storages, scan_heap
-from utils.memory.largest import UNKNOWN_REFERRER, LargeObject, largest_objects
 from utils.memory.living import count_living
 from utils.memory_profiler import MemoryProfiler
 
 pytestmark = pytest.mark.usefixtures("small_heap")
 
 
-def census_bytes(profiler: MemoryProfiler) -> tuple[int, int]:
-    counts = profiler.log_memory("census", census=True).counts
-    return counts["array_bytes"], counts["tensor_bytes"]
+def census_bytes(profiler: MemoryProfiler) -> tuple[float, float]:
+    measures = profiler.log_memory("census", census=True).measures
+    return measures["array_bytes"], measures["tensor_bytes"]
 
 
-def largest(min_mb: float, top: int = 20) -> list[LargeObject]:
-    return largest_objects(scan_heap(), min_mb, top)
+def largest(min_mb: float, top: int = 20) -> list[dict[str, Any]]:
+    return largest_objects(Heap(), min_mb, top)
 
 
 def test_views_of_an_array_share_its_bytes(profiler: MemoryProfiler) -> None:
@@ -57,7 +56,7 @@ def test_views_of_a_tensor_share_its_storage(profiler: MemoryProfiler) -> None:
     views: list[Any] = [base[3:], base.t(), base.expand(4, 100, 50), base.detach(), torch.nn.Parameter(base)]
     views += [base.numpy(), base[7:].numpy()[::2]]
     assert census_bytes(profiler) == (arrays, tensors + 100 * 50 * 4)
-    assert len(find_storages([view for view in views if isinstance(view, torch.Tensor)], views[-2:])) == 1
+    assert len(find_storages(views)) == 1
 
 
 @given(parts=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 30)), max_size=8), with_whole=st.booleans())
@@ -65,15 +64,14 @@ def test_storage_of_slices_is_that_of_their_base(parts: list[tuple[int, int]], w
     bases: list[Any] = [np.zeros(100), torch.zeros(100, dtype=torch.float64)]
     for base in bases:
         slices = [base[start : start + length] for start, length in parts] + [base] * with_whole
-        arrays, tensors = ([], slices) if isinstance(base, torch.Tensor) else (slices, [])
-        found = [(storage.high - storage.low, len(storage.members) > 0) for storage in find_storages(tensors, arrays)]
+        found = [(storage.high - storage.low, len(storage.members) > 0) for storage in find_storages(slices)]
         assert found == ([(800, True)] if slices else [])
 
 
 def test_tensors_without_storage_are_counted_and_cost_nothing(profiler: MemoryProfiler) -> None:
-    before = profiler.log_memory("census", census=True).counts
+    before = profiler.log_memory("census", census=True).measures
     kept = [torch.zeros(5, 5).to_sparse(), torch.zeros(10**9, device="meta"), torch.zeros(0)]
-    after = profiler.log_memory("census", census=True).counts
+    after = profiler.log_memory("census", census=True).measures
     assert after["tensors"] - before["tensors"] == len(kept)
     assert after["tensor_bytes"] == before["tensor_bytes"]
 
@@ -92,29 +90,24 @@ def test_largest_objects_tell_what_they_are_and_who_holds_them() -> None:
     view = [np.frombuffer(blob[0], np.uint8)[5:]]
     closure = capture(np.zeros(5 * MB // 8))
     numbers = [0] * (7 * MB // 8)
-    found = {round(item.mb): item for item in largest(min_mb=1.5)}
-    assert [(mb, found[mb].kind) for mb in found] == [
-        (7, "list"),
-        (5, "array"),
-        (4, "bytes"),
-        (3, "tensor"),
-        (2, "array"),
-    ]
-    assert (found[2].shape, found[2].dtype, found[2].views) == ((512, 512), "float64", 1)
-    assert found[2].referrer.startswith(f"attribute 'value' of {Thing.__module__}.Thing")
-    assert found[3].referrer.startswith("list of 2 items in key 'weights'")
-    assert (found[4].shape, found[4].views) == ((4 * MB,), 3)
-    assert found[5].referrer.endswith(f"function {__name__}.capture.<locals>.captured")
-    assert found[7].referrer == UNKNOWN_REFERRER
-    assert [item.mb for item in largest(min_mb=4.5, top=1)] == [found[7].mb]
+    found = {round(item["mb"]): item for item in largest(min_mb=1.5)}
+    kinds = [(7, "list"), (5, "ndarray"), (4, "bytes"), (3, "Tensor"), (2, "ndarray")]
+    assert [(mb, found[mb]["kind"]) for mb in found] == kinds
+    assert (found[2]["shape"], found[2]["dtype"], found[2]["views"]) == ((512, 512), "float64", 1)
+    assert found[2]["held by"].startswith(f"attribute 'value' of {Thing.__module__}.Thing")
+    assert found[3]["held by"].startswith("list of 2 items in key 'weights'")
+    assert (found[4]["shape"], found[4]["views"]) == ((4 * MB,), 3)
+    assert found[5]["held by"].endswith(f"function {__name__}.capture.<locals>.captured")
+    assert found[7]["held by"] == UNKNOWN_HOLDER
+    assert [item["mb"] for item in largest(min_mb=4.5, top=1)] == [found[7]["mb"]]
     del holder, tensors, view, numbers, closure
 
 
 def test_holders_are_followed_to_the_module_that_keeps_them() -> None:
     module = ModuleType("keeper")
     module.__dict__["KEPT"] = [np.zeros(17 * MB // 8)]
-    found = [item for item in largest(min_mb=16) if round(item.mb) == 17]
-    assert [item.referrer for item in found] == ["list of 1 items in key 'KEPT' in module keeper"]
+    found = [item for item in largest(min_mb=16) if round(item["mb"]) == 17]
+    assert [item["held by"] for item in found] == ["list of 1 items in key 'KEPT' in module keeper"]
 
 
 class HostileMeta(type):
@@ -152,8 +145,8 @@ def test_hostile_objects_and_dead_proxies_are_left_alone(profiler: MemoryProfile
     object.__setattr__(holder, "array", np.zeros(2 * MB // 8))
     kept.append(holder)
     profiler.log_memory("hostile", show_objects=True)
-    large = [item for item in largest(min_mb=1.5) if item.shape == (2 * MB // 8,)]
-    assert len(large) == 1 and "Hostile" in large[0].referrer
+    large = [item for item in largest(min_mb=1.5) if item["shape"] == (2 * MB // 8,)]
+    assert len(large) == 1 and "Hostile" in large[0]["held by"]
     del kept
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import statistics
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,9 +24,8 @@ from matplotlib.figure import Figure
 from tests.memory.thing import Environment, Thing
 from utils import memory_profiler
 from utils.memory.guard import MB, peak_rss_mb
-from utils.memory.leaks import HOLDINGS, Cause, name_leaks
+from utils.memory.leaks import HOLDINGS, Cause, Growth, follow, name_leaks
 from utils.memory.living import count_living, counted
-from utils.memory.trend import theil_sen
 from utils.memory_profiler import MemoryProfiler, get_profiler
 
 pytestmark = pytest.mark.usefixtures("small_heap")
@@ -151,7 +149,7 @@ def test_the_profiler_itself_does_not_grow(profiler: MemoryProfiler, caplog: pyt
     caplog.set_level(logging.INFO, "utils")  # what is logged would be kept
     visit_times(profiler, lambda *_: None, 14, [])
     last = profiler.visits("evolve")[-4:]
-    assert len({tuple(s.counts[name] for name in ("objects", "tensors", "arrays")) for s in last}) == 1
+    assert len({tuple(s.measures[name] for name in ("objects", "tensors", "arrays")) for s in last}) == 1
 
 
 def test_a_leak_that_begins_late_or_ends_is_judged_by_the_latest_visits(profiler: MemoryProfiler) -> None:
@@ -183,42 +181,23 @@ def test_visits_without_a_census_are_no_evidence(profiler: MemoryProfiler) -> No
 
 @given(
     start=st.integers(0, 1000),
-    steps=st.lists(st.integers(-3, 30), min_size=3, max_size=5),
+    steps=st.lists(st.integers(-3, 30), min_size=3, max_size=8),
     least=st.integers(1, 20),
 )
 def test_a_leak_grows_enough_at_every_visit(start: int, steps: list[int], least: int) -> None:
-    counts = np.cumsum([start, *steps])
-    leaks = name_leaks([Cause("tensors", HOLDINGS, least)], counts[:, None])
-    assert bool(leaks) == all(step >= least for step in steps)
+    cause, growth, counts = (
+        Cause("tensors", HOLDINGS, least),
+        dict[Cause, Growth](),
+        np.cumsum([start, *steps]).tolist(),
+    )
+    for count in counts:
+        growth = follow(growth, {cause: count})
+    grown = list(itertools.takewhile(lambda step: step >= least, reversed(steps)))
+    leaks = name_leaks(growth, 3)
+    assert bool(leaks) == (len(grown) >= 3)
     if leaks:
-        assert leaks[0].per_visit == pytest.approx(sum(steps) / len(steps))
-        assert (leaks[0].now, leaks[0].visits) == (counts[-1], len(steps))
-
-
-finite = st.floats(-1e6, 1e6, allow_nan=False)
-
-
-@given(values=st.lists(finite, min_size=2, max_size=40))
-def test_slope_is_the_median_of_pairwise_slopes(values: list[float]) -> None:
-    pairs = itertools.combinations(enumerate(values), 2)
-    expected = statistics.median((b - a) / (j - i) for (i, a), (j, b) in pairs)
-    assert theil_sen(values) == pytest.approx(expected, rel=1e-9, abs=1e-6)
-
-
-@given(
-    slope=st.integers(-1000, 1000),
-    offset=st.integers(-1000, 1000),
-    times=st.lists(st.integers(0, 10**4), min_size=2, max_size=30, unique=True).map(sorted),
-)
-def test_slope_of_a_straight_line_is_exact(slope: int, offset: int, times: list[int]) -> None:
-    assert theil_sen([slope * x + offset for x in times], times) == slope
-
-
-def test_slope_ignores_outliers_and_old_points() -> None:
-    line = [2.0 * i for i in range(20)]
-    line[3] = line[11] = 1e9
-    assert theil_sen(line) == pytest.approx(2.0)
-    assert theil_sen([*range(0, -10_000, -1), *range(200)]) == 1.0
+        assert leaks[0].per_visit == pytest.approx(sum(grown) / len(grown))
+        assert (leaks[0].now, leaks[0].visits) == (counts[-1], len(grown))
 
 
 @pytest.fixture
@@ -255,7 +234,8 @@ def test_trend_growth_and_phases_of_a_known_series(profiler: MemoryProfiler, fre
     trend = profiler.trend("evolve")
     assert (trend["rss_mb"], trend["vms_mb"], trend["uss_mb"], trend["agents"]) == pytest.approx((2.0, 6.0, 4.0, 0.0))
     assert "tensors" not in trend
-    assert row_of("rss_mb", profiler.trend_table("evolve")) == ["100.00", "16.00", "2.00"]
+    trends = profiler.final_summary().partition("evolve, 6 visits")[2]
+    assert row_of("rss_mb", trends) == ["100.00", "16.00", "2.00"]
     assert profiler.phases()[-1][0] == "evolve" and profiler.phases()[-1][2:] == (16.0, 32.0, 0.0)
     seconds = [point[1] for point in profiler.phases()]
     assert seconds == sorted(seconds)
@@ -277,10 +257,12 @@ def test_snapshot_agrees_with_the_system(profiler: MemoryProfiler) -> None:
     assert get_profiler() is profiler
     plt.figure()
     snapshot = profiler.log_memory("now")
-    assert 0 < snapshot.uss_mb <= snapshot.rss_mb <= snapshot.vms_mb
-    assert snapshot.rss_mb == pytest.approx(psutil.Process().memory_info().rss / MB, rel=0.2)
-    assert peak_rss_mb() >= 0.99 * snapshot.rss_mb
-    assert snapshot.counts == {"figures": 1, "environments": 0, "agents": 0, "replay_buffers": 0}
+    sizes = [snapshot.measures[name] for name in ("uss_mb", "rss_mb", "vms_mb")]
+    assert 0 < sizes[0] <= sizes[1] <= sizes[2]
+    assert sizes[1] == pytest.approx(psutil.Process().memory_info().rss / MB, rel=0.2)
+    assert peak_rss_mb() >= 0.99 * sizes[1]
+    counts = {"figures": 1, "environments": 0, "agents": 0, "replay_buffers": 0}
+    assert {name: snapshot.measures[name] for name in counts} == counts
 
 
 def test_unique_memory_falls_back_to_resident_memory(profiler: MemoryProfiler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,4 +271,4 @@ def test_unique_memory_falls_back_to_resident_memory(profiler: MemoryProfiler, m
 
     monkeypatch.setattr(psutil.Process, "memory_full_info", refuse)
     snapshot = profiler.log_memory("now")
-    assert snapshot.uss_mb == snapshot.rss_mb
+    assert snapshot.measures["uss_mb"] == snapshot.measures["rss_mb"]

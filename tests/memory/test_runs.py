@@ -27,8 +27,8 @@ from utils import memory_profiler
 from utils.config.trader import EvolutionConfig
 from utils.memory.clean_up import CleanUp
 from utils.memory.guard import MB, release_free_memory
+from utils.memory.leaks import is_growing
 from utils.memory.living import count_living
-from utils.memory.trend import is_growing
 from utils.memory_profiler import (
     MemoryProfiler,
     get_profiler,
@@ -65,7 +65,7 @@ def test_a_trainer_has_two_environments_its_agents_a_champion_and_a_buffer(profi
     for _ in range(2):
         assert "environments 2, agents 17, replay buffers 1; too early to tell" in train(profiler, trainer)
         for snapshot in profiler.snapshots:
-            assert {label: snapshot.counts[label] for label in expected} == expected
+            assert {label: snapshot.measures[label] for label in expected} == expected
     del trainer
     gc.collect()
     assert count_living() == dict.fromkeys(expected, 0)
@@ -268,8 +268,8 @@ def test_a_trace_names_the_line_that_allocates(profiler: MemoryProfiler, caplog:
         log_memory("end", show_objects=False, trace=True)
     finally:
         tracemalloc.stop()
-    largest = caplog.text.partition("growth by line of code")[2].splitlines()[3]
-    assert "test_runs.py" in largest and "3.00" in largest and len(kept) == 3 * MB
+    largest = caplog.text.partition("growth by line of code")[2].splitlines()[1]
+    assert "test_runs.py" in largest and "size=3072 KiB" in largest and len(kept) == 3 * MB
 
 
 def test_the_phase_table_has_the_phases_of_a_generation(profiler: MemoryProfiler) -> None:

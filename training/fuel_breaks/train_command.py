@@ -86,7 +86,7 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
         "notes": notes,
         "replay_bytes_per_transition": trainer.replay.ring.bytes_per_row,
         "peak_rss_mb": peak_rss_mb(),
-        "rss_mb_per_generation": [snapshot.rss_mb for snapshot in profiler.visits(GENERATION)],
+        "rss_mb_per_generation": [snapshot.measures["rss_mb"] for snapshot in profiler.visits(GENERATION)],
         "rss_mb_trend_per_generation": profiler.trend(GENERATION).get("rss_mb"),
         "generated_landscape": config.landscape is None,
         "device": str(trainer.device),

@@ -1,26 +1,22 @@
-"""Memory leaks: counts of the heap that grow at every visit, and which growth explains which."""
+"""Memory leaks: what grows at every visit of a place in the program, and by how much."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from statistics import median
 from typing import NamedTuple
 
-import numpy as np
-
-from utils.memory.heap import Census
-
-MAX_NAMED_TYPES = MAX_ALONG = 5
-FIGURE_TYPE = "matplotlib.figure.Figure"
-MIN_TYPE_COUNT = 10
-# Least growth per visit. A history that gains a row per visit is no leak unless it holds tensors or arrays.
-MIN_OBJECTS = 10
-MIN_LIBRARY_OBJECTS = 50
-MIN_REFERENCES = 1000
-
-# The rank of a cause: growth of a lower rank explains that of the higher ones.
+MAX_NAMED = 6
+RECENT_VISITS, LEAST_VISITS = 10, 5
+LEAK_MB = 5.0
+"""Slower growth than this by visit is no leak."""
+_Z = 1.96  # quantile of the normal distribution for a one-sided test at 2.5%
+TYPE = "python objects of type"
 OWNERS, GRAPH, HOLDINGS, LIBRARY = range(4)
+"""Ranks of causes: growth of a lower rank explains that of the higher ones."""
 
 
 class Cause(NamedTuple):
@@ -28,7 +24,15 @@ class Cause(NamedTuple):
 
     kind: str
     rank: int
-    min_growth: int = 1  # least growth at every visit that is reported
+    least: int = 1  # growth at every visit that is reported
+
+
+class Growth(NamedTuple):
+    """A count at consecutive visits since it last grew too little."""
+
+    first: int
+    steps: int
+    now: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,43 +43,44 @@ class Leak:
     per_visit: float
     visits: int
     now: int
-    along: tuple[str, ...] = ()  # growth that came with it, most first; most likely its consequence
 
     def __str__(self) -> str:
-        text = f"{self.kind}: +{self.per_visit:,.4g} a visit over {self.visits} visits, now {self.now:,}"
-        return f"{text} (with it: {', '.join(self.along)})" if self.along else text
+        return f"{self.kind}: +{self.per_visit:,.4g} a visit over {self.visits} visits, now {self.now:,}"
 
 
-def causes_of(census: Census, owners: dict[str, int]) -> dict[Cause, int]:
-    """Return every count of a visit that may leak; `owners` are living objects by tracked label, and open `figures`."""
-    found = {Cause(label.replace("_", " "), OWNERS): count for label, count in owners.items()}
-    found[Cause("figures", OWNERS)] = max(owners["figures"], census.types.get(FIGURE_TYPE, 0))
-    found[Cause("retained graph", GRAPH)] = census.counts["graph_nodes"]
-    found |= {Cause(kind, HOLDINGS): census.counts[kind] for kind in ("tensors", "arrays")}
-    for name, count in census.types.items():
-        if count >= MIN_TYPE_COUNT and name != FIGURE_TYPE:
-            is_library = "." not in name or name.partition(".")[0] in sys.stdlib_module_names
-            rank, least = (LIBRARY, MIN_LIBRARY_OBJECTS) if is_library else (HOLDINGS, MIN_OBJECTS)
-            found[Cause(f"python objects of type {name}", rank, least)] = count
-    return found | {
-        Cause(f"python objects of type {name}", LIBRARY, MIN_REFERENCES): count
-        for name, count in census.references.items()
-        if count >= MIN_REFERENCES
-    }
+def follow(before: Mapping[Cause, Growth], counts: Mapping[Cause, int]) -> dict[Cause, Growth]:
+    """Return the growth up to this visit; a cause that was not there before counted 0, except at the first visit."""
+    found = {}
+    for cause, now in counts.items():
+        first, steps, last = before.get(cause, Growth(0, 0, 0) if before else Growth(now, 0, now))
+        found[cause] = Growth(first, steps + 1, now) if now - last >= cause.least else Growth(now, 0, now)
+    return found
 
 
-def name_leaks(causes: Sequence[Cause], table: np.ndarray) -> list[Leak]:
-    """Find leaks in counts (visits, causes), oldest first; growth that another cause explains is listed with it."""
-    steps = np.diff(table, axis=0)
-    per_visit = steps.mean(axis=0)
-    # The smallest step, not the mean: a cache that fills up grows at every visit too, but ever less.
-    growing = np.flatnonzero(steps.min(axis=0) >= np.array([cause.min_growth for cause in causes]))
-    order = sorted(growing.tolist(), key=lambda column: (causes[column].rank, -per_visit[column]))
-    named = [column for column in order if causes[column].rank == causes[order[0]].rank]
-    along = tuple(f"{causes[column].kind} +{per_visit[column]:,.4g}" for column in order[len(named) :])[:MAX_ALONG]
-    types = [column for column in named if causes[column].kind.startswith("python objects")]
-    return [
-        Leak(causes[column].kind, float(per_visit[column]), len(steps), int(table[-1, column]), along)
-        for column in named
-        if column not in types[MAX_NAMED_TYPES:]
+def name_leaks(growth: Mapping[Cause, Growth], least_steps: int) -> list[Leak]:
+    """Return the leaks of the lowest rank, which explains the others, most first and types last."""
+    growing = {cause: found for cause, found in growth.items() if found.steps >= least_steps}
+    lowest = min((cause.rank for cause in growing), default=OWNERS)
+    leaks = [
+        Leak(cause.kind, (found.now - found.first) / found.steps, found.steps, found.now)
+        for cause, found in growing.items()
+        if cause.rank == lowest
     ]
+    return sorted(leaks, key=lambda leak: (leak.kind.startswith(TYPE), -leak.per_visit))[:MAX_NAMED]
+
+
+def is_growing(sizes_mb: Sequence[float]) -> bool:
+    """Tell whether the last ten sizes grow by 5 MB a visit, and significantly by more than half of that.
+
+    Growth in a few steps with plateaus between them, as of a process that warms up, is not significant. Source of the
+    confidence limit: Sen (1968), by the variance of Kendall's statistic; without scipy's correction for equal sizes,
+    which would call such steps significant.
+    """
+    points = len(recent := sizes_mb[-RECENT_VISITS:])
+    if points < LEAST_VISITS:
+        return False
+    slopes = sorted((b - a) / (j - i) for (i, a), (j, b) in combinations(enumerate(recent), 2))
+    width = _Z * math.sqrt(points * (points - 1) * (2 * points + 5) / 18)
+    lower = slopes[int((len(slopes) - width) / 2)]
+    # Rounded as it is shown: where 5 MB leak, the estimate is a little below as often as above.
+    return round(median(slopes)) >= LEAK_MB and lower > LEAK_MB / 2
