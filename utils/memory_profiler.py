@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import sys
 import time
 import tracemalloc
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -26,12 +28,11 @@ from scipy.stats import theilslopes
 from utils.memory.census import Heap, large_object_table
 from utils.memory.clean_up import gpu_memory
 from utils.memory.guard import MB, peak_rss_mb
-from utils.memory.leaks import LEAST_VISITS, OWNERS, RECENT_VISITS, Cause, Growth, Leak, follow, is_growing, name_leaks
+from utils.memory.leaks import LEAST_VISITS, OWNERS, RECENT_VISITS, Cause, Growth, follow, is_growing, name_leaks
 from utils.memory.living import count_living, forget_living
 from utils.tables import cell, table
 
 MAX_SNAPSHOTS = 1000
-MAX_TREND_VISITS = 200
 WARM_UP_VISITS = 2
 LEAK_STEPS, OWNER_STEPS = 3, 2
 """Visits in a row at which leaks of all kinds, and those of owners, have grown."""
@@ -120,7 +121,7 @@ class MemoryProfiler:
 
     def trend(self, label: str) -> dict[str, float]:
         """Return the Theil-Sen slope of each measure per visit of `label` after the warm-up, given two visits."""
-        later = [s for s in self.visits(label) if s.visit >= WARM_UP_VISITS][-MAX_TREND_VISITS:]
+        later = [s for s in self.visits(label) if s.visit >= WARM_UP_VISITS]
         slopes = {}
         for name in dict.fromkeys(name for snapshot in later for name in snapshot.measures):
             points = [(s.measures[name], s.visit) for s in later if name in s.measures]
@@ -128,11 +129,11 @@ class MemoryProfiler:
                 slopes[name] = float(theilslopes(*zip(*points, strict=True)).slope)
         return slopes
 
-    def find_leaks(self, label: str) -> list[Leak]:
+    def find_leaks(self, label: str) -> list[Growth]:
         """Find the counts that grew at each of the last three or more censuses of `label` after the warm-up."""
         return name_leaks(self._growth.get(label, {}), LEAK_STEPS)
 
-    def leaks(self, label: str = "generation") -> list[Leak]:
+    def leaks(self, label: str = "generation") -> list[Growth]:
         """Find what leaks: owners that became more at each of the last two visits of `label`.
 
         Where there are none but memory grows, whatever the censuses name.
@@ -180,12 +181,7 @@ class MemoryProfiler:
         if first is None:
             known = ", ".join(self._visits) or "none"
             raise ValueError(f"expected the label of a snapshot, got {baseline_label!r}; labels so far: {known}")
-        change = {
-            name: value - first.measures[name]
-            for name, value in self.snapshots[-1].measures.items()
-            if name in first.measures
-        }
-        return f"memory growth since {first.label!r}\n{_changes(first, self.snapshots[-1], 'change', change)}"
+        return f"memory growth since {first.label!r}\n{_changes(first, self.snapshots[-1])}"
 
     def phase_table(self, after: str | None = None) -> str:
         """Return a row for each kept snapshot; with `after` only those since the second last visit of that label."""
@@ -204,9 +200,7 @@ class MemoryProfiler:
         parts = [] if self.baseline is None else [self.growth_table()]
         for label in self._visits:
             if len(seen := self.visits(label)) > 1:
-                parts.append(
-                    f"{label}, {len(seen)} visits\n{_changes(seen[0], seen[-1], 'slope per visit', self.trend(label))}"
-                )
+                parts.append(f"{label}, {len(seen)} visits\n{_changes(seen[0], seen[-1], self.trend(label))}")
             parts += [f"leak at {label!r}: {leak}" for leak in self.find_leaks(label)]
         if any("objects" in snapshot.measures for snapshot in self.snapshots):
             parts.append(_large_objects(min_mb))
@@ -289,13 +283,15 @@ def _process_memory(process: psutil.Process) -> tuple[int, int, int]:
         return basic.rss, basic.vms, basic.rss
 
 
-def _changes(first: Snapshot, last: Snapshot, column: str, values: dict[str, float]) -> str:
-    """Return a table of each measure of the last snapshot, that of the first one, and a column of values."""
-    rows = [
-        {"measure": name, "first": first.measures.get(name), "last": value, column: values.get(name)}
-        for name, value in last.measures.items()
-    ]
-    return table(rows, ("measure", "first", "last", column))
+def _changes(first: Snapshot, last: Snapshot, slopes: Mapping[str, float] | None = None) -> str:
+    """Return a table of each measure of the last snapshot, its change since the first one, and its slope if known."""
+    columns = ("measure", "first", "last", "change", *(["slope per visit"] if slopes else []))
+    rows: list[dict[str, Any]] = []
+    for name, value in last.measures.items():
+        before = first.measures.get(name, math.nan)
+        slope = (slopes or {}).get(name)
+        rows.append(dict(zip(columns, (name, before, value, value - before, slope), strict=False)))
+    return table(rows, columns)
 
 
 def _large_objects(min_mb: float) -> str:

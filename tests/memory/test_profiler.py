@@ -235,7 +235,7 @@ def test_trend_growth_and_phases_of_a_known_series(profiler: MemoryProfiler, fre
     assert (trend["rss_mb"], trend["vms_mb"], trend["uss_mb"], trend["agents"]) == pytest.approx((2.0, 6.0, 4.0, 0.0))
     assert "tensors" not in trend
     trends = profiler.final_summary().partition("evolve, 6 visits")[2]
-    assert row_of("rss_mb", trends) == ["100.00", "16.00", "2.00"]
+    assert row_of("rss_mb", trends) == ["100.00", "16.00", "-84.00", "2.00"]
     assert profiler.phases()[-1][0] == "evolve" and profiler.phases()[-1][2:] == (16.0, 32.0, 0.0)
     seconds = [point[1] for point in profiler.phases()]
     assert seconds == sorted(seconds)

@@ -27,6 +27,7 @@ from utils.tables import table
 CHUNK_OBJECTS = 20_000
 MAX_GRAPH_NODES = 200_000
 MAX_HOLDERS = 6
+MAX_MEMBERS = 3
 MAX_KEY_CHARACTERS = 40
 # A tensor asked for its storage makes a Python object that lives as long: our doing, not a leak.
 UNCOUNTED = (torch.UntypedStorage, torch.Tensor, np.ndarray, type(None), bool)
@@ -45,11 +46,9 @@ _PLACES: dict[type, Callable[[Any], str]] = {
 
 
 class Storage(NamedTuple):
-    """A range of memory and the tensors, arrays or byte strings that share it, its owner first."""
+    """Memory of `size` bytes, and the tensors, arrays or byte strings that share it, its owner first."""
 
-    device: str
-    low: int
-    high: int
+    size: int
     members: list[Any]
 
 
@@ -91,9 +90,8 @@ class Heap:
     def counts(self) -> dict[str, int]:
         """Count objects, the bytes of tensors and arrays (shared memory once), and nodes of autograd's graph."""
         found = {"tensors": len(self.tensors), "arrays": len(self.arrays), "tensor_bytes": 0, "array_bytes": 0}
-        for storage in find_storages([*self.tensors, *self.arrays]):
-            is_array = issubclass(type(storage.members[0]), np.ndarray)
-            found["array_bytes" if is_array else "tensor_bytes"] += storage.high - storage.low
+        for size, members in find_storages([*self.arrays, *self.tensors]):
+            found["array_bytes" if issubclass(type(members[0]), np.ndarray) else "tensor_bytes"] += size
         sizes = {"lists": self.by_type[id(list)], "dicts": self.by_type[id(dict)], "objects": len(self.objects)}
         return {**found, **sizes, "graph_nodes": count_graph_nodes(self.tensors)}
 
@@ -130,41 +128,33 @@ def _with_subclasses(kind: type) -> set[int]:
 
 
 def find_storages(items: Iterable[Any]) -> list[Storage]:
-    """Return the storages of tensors, arrays and byte strings; those that overlap in memory are merged."""
+    """Return the storages of byte strings, arrays and tensors, in this order, since later ones may share the earlier.
+
+    Storages are told apart by where they begin: a tensor made of a part of an array counts on its own.
+    """
+    found: dict[tuple[str, int], Storage] = {}
     with torch._C.DisableTorchFunctionSubclass():
-        pieces = [piece for item in items for piece in (_storage(item),) if piece.low < piece.high]
-    merged: list[Storage] = []
-    for piece in sorted(pieces, key=lambda piece: (piece.device, piece.low, -piece.high, _rank(piece.members[0]))):
-        last = merged[-1] if merged else None
-        if last is not None and last.device == piece.device and piece.low < last.high:
-            merged[-1] = last._replace(high=max(last.high, piece.high))
-            last.members.extend(piece.members)
-        else:
-            merged.append(piece)
-    return merged
+        for item in items:
+            owner = item
+            while issubclass(type(owner), np.ndarray) and issubclass(type(owner.base), (np.ndarray, torch.Tensor)):
+                owner = owner.base
+            device, address, size = _place(owner)
+            if address and size:
+                found.setdefault((device, address), Storage(size, [owner])).members.append(item)
+    return list(found.values())
 
 
-def _storage(item: Any) -> Storage:
-    if issubclass(type(item), torch.Tensor):
-        try:
-            storage = item.untyped_storage()
-            low, device = storage.data_ptr(), str(storage.device)
-            return Storage(device, low, low + storage.nbytes() if low else 0, [item])
-        except Exception:  # sparse and fake tensors have none
-            return Storage("", 0, 0, [item])
-    if not issubclass(type(item), np.ndarray):
-        return Storage("cpu", *byte_bounds(np.frombuffer(item, np.uint8)), [item])
-    owner = item
-    while issubclass(type(owner.base), np.ndarray):
-        owner = owner.base
-    return Storage("cpu", *byte_bounds(np.asarray(owner)), [owner, item]) if owner.size else Storage("", 0, 0, [item])
-
-
-def _rank(owner: Any) -> int:
-    """Order owners of the same memory: byte strings, arrays that allocated it, tensors, arrays that borrow it."""
-    if issubclass(type(owner), np.ndarray):
-        return 1 if owner.flags.owndata else 3
-    return 2 if issubclass(type(owner), torch.Tensor) else 0
+def _place(owner: Any) -> tuple[str, int, int]:
+    """Return the device, address and bytes of the memory behind an object."""
+    if not issubclass(type(owner), torch.Tensor):
+        array = np.asarray(owner) if issubclass(type(owner), np.ndarray) else np.frombuffer(owner, np.uint8)
+        low, high = byte_bounds(array) if array.size else (0, 0)
+        return "cpu", low, high - low
+    try:
+        storage = owner.untyped_storage()
+        return str(storage.device), storage.data_ptr(), storage.nbytes()
+    except Exception:  # sparse and fake tensors have none
+        return "", 0, 0
 
 
 def count_graph_nodes(tensors: Iterable[torch.Tensor]) -> int:
@@ -183,63 +173,58 @@ def count_graph_nodes(tensors: Iterable[torch.Tensor]) -> int:
     return len(found)
 
 
+def large_object_table(heap: Heap, min_mb: float = 10.0) -> str:
+    """Return the largest objects of at least `min_mb` MiB as a table."""
+    return table(largest_objects(heap, min_mb), ("mb", "object", "held by"))
+
+
 def largest_objects(heap: Heap, min_mb: float = 10.0, top: int = 20) -> list[dict[str, Any]]:
     """Describe the `top` largest objects of at least `min_mb` MiB, largest first; each holder takes about 0.1 s.
 
     The size is that of the memory, not of one view of it, and of a container without its items.
     """
     blobs = [blob for blob in heap.of_types({id(bytes), id(bytearray)}) if len(blob) >= min_mb * MB]
-    found: list[tuple[dict[str, Any], list[Any]]] = []
-    with torch._C.DisableTorchFunctionSubclass():
-        for storage in find_storages([*heap.tensors, *heap.arrays, *blobs]):
-            if (mb := (storage.high - storage.low) / MB) >= min_mb:
-                members = list({id(member): member for member in storage.members}.values())
-                data = np.frombuffer(members[0], np.uint8) if type(members[0]) in (bytes, bytearray) else members[0]
-                dtype, shape = str(data.dtype).removeprefix("torch."), tuple(data.shape)
-                row = {"kind": type(members[0]).__name__, "dtype": dtype, "device": storage.device, "shape": shape}
-                found.append(({"mb": mb, **row, "views": len(members)}, members))
-    for item in heap.of_types(set(map(id, (dict, *_COLLECTIONS)))):
-        if (mb := sys.getsizeof(item) / MB) >= min_mb:
-            row = {"kind": type(item).__name__, "dtype": "references", "device": "cpu", "shape": (len(item),)}
-            found.append(({"mb": mb, **row, "views": 1}, [item]))
-    found.sort(key=lambda pair: -pair[0]["mb"])
+    containers = heap.of_types(set(map(id, (dict, *_COLLECTIONS))))
+    found = [Storage(sys.getsizeof(item), [item]) for item in containers]
+    found += find_storages([*blobs, *heap.arrays, *heap.tensors])
+    largest = sorted((storage for storage in found if storage.size >= min_mb * MB), key=lambda storage: -storage.size)
     scanned = set(map(id, heap.objects))  # anything else, such as these lists, is our own
-    return [{**row, "held by": _held_by(members, heap, scanned)} for row, members in found[:top]]
+    rows = []
+    for size, members in largest[:top]:
+        distinct = list({id(member): member for member in members}.values())
+        chains = (_chain(member, heap, scanned) for member in distinct[:MAX_MEMBERS])
+        held_by = " in ".join(next(filter(None, chains), [UNKNOWN_HOLDER]))
+        rows.append({"mb": size / MB, "object": _describe(members[0]), "held by": held_by})
+    return rows
 
 
-def large_object_table(heap: Heap, min_mb: float = 10.0) -> str:
-    """Return the largest objects of at least `min_mb` MiB as a table."""
-    columns = ("mb", "kind", "dtype", "device", "shape", "views", "held by")
-    return table(largest_objects(heap, min_mb), columns)
+def _describe(item: Any) -> str:
+    name = type(item).__name__
+    if issubclass(type(item), (torch.Tensor, np.ndarray)):
+        with torch._C.DisableTorchFunctionSubclass():
+            return f"{name} {tuple(item.shape)} {item.dtype} on {item.device}"
+    return f"{name} of {len(item):,}"
 
 
-def _held_by(members: list[Any], heap: Heap, scanned: set[int]) -> str:
-    """Describe the holders of the first of up to three members that has any, from the nearest outwards."""
-    for target in members[:3]:
-        links: list[str] = []
-        seen, is_place = {id(target)}, False
-        while len(links) < MAX_HOLDERS and not is_place:
-            holders = [item for item in _holders(target, heap) if id(item) in scanned and id(item) not in seen]
-            if not holders:
-                break
-            holder = min(holders, key=_remoteness)
-            is_place = _remoteness(holder) == 0
-            links.append(_link(holder, target))
-            seen.add(id(holder))
-            target = holder
-        if links:
-            return " in ".join(links)
-    return UNKNOWN_HOLDER
-
-
-def _holders(target: Any, heap: Heap) -> list[Any]:
-    """Return the objects that refer directly to the target."""
-    found = gc.get_referrers(target)
-    if not gc.is_tracked(target):
-        # Only something untracked can sit in an untracked dict or tuple.
-        is_target = partial(operator.is_, target)
-        found += [item for item in heap.untracked.values() if any(map(is_target, gc.get_referents(item)))]
-    return found
+def _chain(target: Any, heap: Heap, scanned: set[int]) -> list[str]:
+    """Describe what holds the target, what holds that, and so on to a place in the source."""
+    links: list[str] = []
+    seen, remoteness = {id(target)}, 1
+    while len(links) < MAX_HOLDERS and remoteness:
+        holders = gc.get_referrers(target)
+        if not gc.is_tracked(target):
+            # Only something untracked can sit in an untracked dict or tuple.
+            is_target = partial(operator.is_, target)
+            holders += [item for item in heap.untracked.values() if any(map(is_target, gc.get_referents(item)))]
+        holders = [item for item in holders if id(item) in scanned and id(item) not in seen]
+        if not holders:
+            break
+        holder = min(holders, key=_remoteness)
+        remoteness = _remoteness(holder)
+        links.append(_link(holder, target))
+        seen.add(id(holder))
+        target = holder
+    return links
 
 
 def _remoteness(holder: Any) -> int:

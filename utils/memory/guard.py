@@ -6,6 +6,7 @@ import ctypes
 import re
 import resource
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,19 @@ class MemoryGuard:
             )
 
 
-def memory_limit_mb(cgroup_root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float:
+def memory_limit_mb(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float:
     """Return the MiB that this process may use: the machine's memory or a tighter cgroup limit (v1, v2)."""
-    texts = [_read(path) for path in _limit_files(cgroup_root, membership)]
+    # Inside a container the path may be the host's and not exist here: then only the root counts.
+    groups = {Path()}
+    for line in _read(membership).splitlines():
+        # `0::/path` for cgroup v2, which v1 moves below root/unified, and `4:memory,hugetlb:/path` for v1
+        controllers, _, path = line.partition(":")[2].partition(":")
+        group = Path(path.lstrip("/"))
+        # A path with ".." is outside the process's cgroup namespace and cannot be followed from here.
+        if ".." not in group.parts and (not controllers or "memory" in controllers.split(",")):
+            groups |= {group, *group.parents}
+    files = product(("", "unified", "memory"), groups, ("memory.max", "memory.limit_in_bytes"))
+    texts = [_read(root / base / group / name) for base, group, name in files]
     limits = [int(text) for text in texts if text.isdigit() and 0 < int(text) < UNLIMITED_BYTES]
     return min([psutil.virtual_memory().total, *limits]) / MB
 
@@ -69,21 +80,6 @@ def _call_glibc(name: str, *arguments: int) -> None:
     function: Any = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if function is not None:
         function(*arguments)
-
-
-def _limit_files(root: Path, membership: Path) -> set[Path]:
-    """Return the files that may hold a limit, from this process's cgroups up to the root of each hierarchy."""
-    unified, memory = (root, root / "unified"), (root / "memory",)
-    # Inside a container the path may be the host's and not exist here: then only the root counts.
-    groups = {(base, Path()) for base in (root, *memory)}
-    for line in _read(membership).splitlines():
-        # `0::/path` for cgroup v2, which v1 moves below root/unified, and `4:memory,hugetlb:/path` for v1
-        controllers, _, path = line.partition(":")[2].partition(":")
-        bases = unified if not controllers else memory if "memory" in controllers.split(",") else ()
-        groups |= {(base, Path(path.lstrip("/"))) for base in bases}
-    # A path with ".." is outside the process's cgroup namespace and cannot be followed from here.
-    folders = [base / part for base, group in groups if ".." not in group.parts for part in (group, *group.parents)]
-    return {folder / name for folder in folders for name in ("memory.max", "memory.limit_in_bytes")}
 
 
 def _read(path: Path) -> str:

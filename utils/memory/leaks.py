@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 from typing import NamedTuple
@@ -28,21 +27,17 @@ class Cause(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """A count at consecutive visits since it last grew too little."""
-
-    first: int
-    steps: int
-    now: int
-
-
-@dataclass(frozen=True, slots=True)
-class Leak:
-    """A count that grew at each of the last `visits` visits."""
+    """A count that grew enough at each of the last `visits` visits, which may be none."""
 
     kind: str  # a tracked label, `figures`, `retained graph`, `tensors`, `arrays` or `python objects of type X`
-    per_visit: float
+    first: int
     visits: int
     now: int
+
+    @property
+    def per_visit(self) -> float:
+        """Mean growth."""
+        return (self.now - self.first) / self.visits
 
     def __str__(self) -> str:
         return f"{self.kind}: +{self.per_visit:,.4g} a visit over {self.visits} visits, now {self.now:,}"
@@ -52,20 +47,17 @@ def follow(before: Mapping[Cause, Growth], counts: Mapping[Cause, int]) -> dict[
     """Return the growth up to this visit; a cause that was not there before counted 0, except at the first visit."""
     found = {}
     for cause, now in counts.items():
-        first, steps, last = before.get(cause, Growth(0, 0, 0) if before else Growth(now, 0, now))
-        found[cause] = Growth(first, steps + 1, now) if now - last >= cause.least else Growth(now, 0, now)
+        last = before.get(cause, Growth(cause.kind, 0, 0, 0 if before else now))
+        is_more = now - last.now >= cause.least
+        found[cause] = Growth(cause.kind, *((last.first, last.visits + 1) if is_more else (now, 0)), now)
     return found
 
 
-def name_leaks(growth: Mapping[Cause, Growth], least_steps: int) -> list[Leak]:
-    """Return the leaks of the lowest rank, which explains the others, most first and types last."""
-    growing = {cause: found for cause, found in growth.items() if found.steps >= least_steps}
+def name_leaks(growth: Mapping[Cause, Growth], least_visits: int) -> list[Growth]:
+    """Return what grew at so many visits and has the lowest rank, which explains the others; types come last."""
+    growing = {cause: found for cause, found in growth.items() if found.visits >= least_visits}
     lowest = min((cause.rank for cause in growing), default=OWNERS)
-    leaks = [
-        Leak(cause.kind, (found.now - found.first) / found.steps, found.steps, found.now)
-        for cause, found in growing.items()
-        if cause.rank == lowest
-    ]
+    leaks = [found for cause, found in growing.items() if cause.rank == lowest]
     return sorted(leaks, key=lambda leak: (leak.kind.startswith(TYPE), -leak.per_visit))[:MAX_NAMED]
 
 
