@@ -216,6 +216,14 @@ def test_what_a_dead_owner_left_is_taken_over(tmp_path: Path, left: str) -> None
         RunLock(tmp_path).__enter__()
 
 
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "else").write_text("theirs")
+    (tmp_path / "lock").symlink_to(tmp_path / "else")
+    with pytest.raises(OSError, match="symbolic links"):
+        RunLock(tmp_path).__enter__()
+    assert (tmp_path / "else").read_text() == "theirs"
+
+
 def test_the_writer_saves_what_the_state_was(tmp_path: Path) -> None:
     """Training goes on in the same tensors while the copy is written."""
     tensor = torch.zeros(1000)
