@@ -21,7 +21,6 @@ LEVEL = 0.95
 EDGES = (50 * (1 - LEVEL), 50 * (1 + LEVEL))
 """Its percentiles."""
 RESAMPLES = 2000
-_EULER = 0.5772156649015329
 _BLOCKS = 16
 """Of combinatorial cross-validation; the number of Bailey et al. 2017."""
 
@@ -130,7 +129,7 @@ def expected_best_sharpe(deviation: float, trials: int) -> float:
     if trials <= 1:
         return 0.0
     low, high = ndtri(1 - 1 / trials), ndtri(1 - 1 / (trials * math.e))
-    return float(deviation * ((1 - _EULER) * low + _EULER * high))
+    return float(deviation * ((1 - np.euler_gamma) * low + np.euler_gamma * high))
 
 
 def deflated_ratio(returns: Array, benchmark: float) -> float | None:

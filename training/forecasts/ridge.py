@@ -26,7 +26,7 @@ from models.population import Outcomes, RidgeRegressions
 from models.trader import Blend, Forecasts, best_stocks, beyond_start, blended, opportunity_of, target_places
 from training.forecasts.relative import Judgement, RelativeOutcomes, overlap
 from training.forecasts.samples import Float64Array, Moments, Samples, Sums
-from training.forecasts.skill import overlapping_mean_test, rank_correlation
+from training.forecasts.skill import information_coefficients, overlapping_mean_test
 from utils.progress import Progress
 
 _TOGETHER = 16
@@ -212,7 +212,7 @@ class SkillTest:
         is_known = samples.is_known[days] & samples.train_days[days, None]
         some = is_known.any(axis=1)
         pair = [np.where(is_known, v, np.nan)[some] for v in (score, samples.results[self.target, days])]
-        self._daily.append((rank_correlation(*pair), *(np.nanmean(values, axis=1) for values in pair)))
+        self._daily.append((information_coefficients(*pair)[1], *(np.nanmean(values, axis=1) for values in pair)))
 
     def evidence(self, trials: int = 1) -> Evidence:
         """Return the p-values, which allow for two tests and for `trials` agents."""

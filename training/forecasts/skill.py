@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.stats import rankdata
 
 from environment.ledger import Bars
 from environment.orders import Orders
@@ -69,18 +70,9 @@ def information_coefficients(scores: Array, results: Array) -> tuple[Array, Arra
 
     NaN on days when fewer than three stocks have both, or either is the same for all of them.
     """
-    pair = _both_known(scores, results)
-    return correlation(*pair), correlation(*map(ranks, pair))
-
-
-def rank_correlation(scores: Array, results: Array) -> Array:
-    """Return the second of them alone."""
-    return correlation(*map(ranks, _both_known(scores, results)))
-
-
-def _both_known(scores: Array, results: Array) -> list[Array]:
     is_known = np.isfinite(scores) & np.isfinite(results)
-    return [np.where(is_known, values, np.nan) for values in (scores, results)]
+    pair = [np.where(is_known, values, np.nan) for values in (scores, results)]
+    return correlation(*pair), correlation(*(rankdata(values, axis=1, nan_policy="omit") for values in pair))
 
 
 def explained_share(scores: Array, moves: Array) -> float:
@@ -88,26 +80,6 @@ def explained_share(scores: Array, moves: Array) -> float:
     is_known = np.isfinite(scores) & np.isfinite(moves)
     x, y = scores[is_known], moves[is_known]
     return float(np.corrcoef(x, y)[0, 1] ** 2) if x.size > 1 and x.std() > 0 and y.std() > 0 else 0.0
-
-
-def ranks(values: Array) -> Array:
-    """Return the ranks over stocks of (days, n) finite values, NaN where these are; ties share their mean rank."""
-    is_missing = np.isnan(values)
-    values = np.where(is_missing, np.inf, values)
-    order = values.argsort(axis=1)
-    ranked, place = np.take_along_axis(values, order, axis=1), np.arange(1.0, values.shape[1] + 1)
-    is_first = np.ones(values.shape, dtype=np.bool_)
-    is_first[:, 1:] = (ranked[:, 1:] > ranked[:, :-1]) | np.isinf(ranked[:, 1:])
-    rank = np.broadcast_to(place, values.shape)
-    if not is_first.all():
-        is_last = np.ones_like(is_first)
-        is_last[:, :-1] = is_first[:, 1:]
-        first = np.maximum.accumulate(np.where(is_first, place, 0.0), axis=1)
-        last = np.minimum.accumulate(np.where(is_last, place, np.inf)[:, ::-1], axis=1)[:, ::-1]
-        rank = (first + last) / 2
-    found = np.empty(values.shape)
-    np.put_along_axis(found, order, rank, axis=1)
-    return np.where(is_missing, np.nan, found)
 
 
 def correlation(x: Array, y: Array) -> Array:
