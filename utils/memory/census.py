@@ -25,6 +25,7 @@ from utils.memory.leaks import GRAPH, HOLDINGS, LIBRARY, OWNERS, TYPE, Cause
 from utils.tables import table
 
 CHUNK_OBJECTS = 20_000
+MIN_BLOB_BYTES = 2**16
 MAX_GRAPH_NODES = 200_000
 MAX_HOLDERS = 6
 MAX_MEMBERS = 3
@@ -46,9 +47,11 @@ _PLACES: dict[type, Callable[[Any], str]] = {
 
 
 class Storage(NamedTuple):
-    """Memory of `size` bytes, and the tensors, arrays or byte strings that share it, its owner first."""
+    """A range of memory and the tensors, arrays or byte strings that share it, its owner first."""
 
-    size: int
+    device: str
+    low: int
+    high: int
     members: list[Any]
 
 
@@ -75,7 +78,8 @@ class Heap:
                 self.references.update(keys)
                 self.kinds.update(zip(keys, kinds, strict=True))
                 chosen = compress(found, map(wanted.__contains__, keys))
-                new = {id(item): item for item in chosen if id(item) not in untracked and not gc.is_tracked(item)}
+                large = (item for item in chosen if type(item) is not bytes or len(item) >= MIN_BLOB_BYTES)
+                new = {id(item): item for item in large if id(item) not in untracked and not gc.is_tracked(item)}
                 untracked.update(new)
                 holders = list(new.values())
         self.objects = [*tracked, *untracked.values()]
@@ -90,13 +94,13 @@ class Heap:
     def counts(self) -> dict[str, int]:
         """Count objects, the bytes of tensors and arrays (shared memory once), and nodes of autograd's graph."""
         found = {"tensors": len(self.tensors), "arrays": len(self.arrays), "tensor_bytes": 0, "array_bytes": 0}
-        for size, members in find_storages([*self.arrays, *self.tensors]):
-            found["array_bytes" if issubclass(type(members[0]), np.ndarray) else "tensor_bytes"] += size
+        for _, low, high, members in find_storages([*self.arrays, *self.tensors]):
+            found["array_bytes" if issubclass(type(members[0]), np.ndarray) else "tensor_bytes"] += high - low
         sizes = {"lists": self.by_type[id(list)], "dicts": self.by_type[id(dict)], "objects": len(self.objects)}
         return {**found, **sizes, "graph_nodes": count_graph_nodes(self.tensors)}
 
-    def causes(self, living: Mapping[str, int]) -> Counter[Cause]:
-        """Count all that may leak; `living` are objects by tracked label."""
+    def causes(self, living: Mapping[str, int]) -> dict[Cause, int]:
+        """Count all that may leak and is more than the least growth; `living` are objects by tracked label."""
         found = Counter({Cause(label.replace("_", " "), OWNERS): count for label, count in living.items()})
         found[Cause("retained graph", GRAPH)] = count_graph_nodes(self.tensors)
         found[Cause("tensors", HOLDINGS)] = len(self.tensors)
@@ -106,7 +110,7 @@ class Heap:
                 # Numbers and strings are not tracked: references to them are counted instead.
                 is_counted = key in self.by_type
                 found[_cause(type_name(kind), is_counted)] += (self.by_type if is_counted else self.references)[key]
-        return found
+        return {cause: count for cause, count in found.items() if count >= cause.least}
 
 
 def _cause(name: str, is_counted: bool) -> Cause:
@@ -128,33 +132,36 @@ def _with_subclasses(kind: type) -> set[int]:
 
 
 def find_storages(items: Iterable[Any]) -> list[Storage]:
-    """Return the storages of byte strings, arrays and tensors, in this order, since later ones may share the earlier.
-
-    Storages are told apart by where they begin: a tensor made of a part of an array counts on its own.
-    """
-    found: dict[tuple[str, int], Storage] = {}
+    """Return the storages of byte strings, arrays and tensors, in this order; those that overlap are merged."""
     with torch._C.DisableTorchFunctionSubclass():
-        for item in items:
-            owner = item
-            while issubclass(type(owner), np.ndarray) and issubclass(type(owner.base), (np.ndarray, torch.Tensor)):
-                owner = owner.base
-            device, address, size = _place(owner)
-            if address and size:
-                found.setdefault((device, address), Storage(size, [owner])).members.append(item)
-    return list(found.values())
+        pieces = [piece for item in items for piece in (_storage(item),) if piece.low < piece.high]
+    merged: list[Storage] = []
+    for piece in sorted(pieces, key=lambda piece: (piece.device, piece.low, -piece.high)):
+        last = merged[-1] if merged else None
+        if last is not None and last.device == piece.device and piece.low < last.high:
+            merged[-1] = last._replace(high=max(last.high, piece.high))
+            last.members.extend(piece.members)
+        else:
+            merged.append(piece)
+    return merged
 
 
-def _place(owner: Any) -> tuple[str, int, int]:
-    """Return the device, address and bytes of the memory behind an object."""
-    if not issubclass(type(owner), torch.Tensor):
+def _storage(item: Any) -> Storage:
+    """Return the memory behind an object, of which it may show a part."""
+    owner = item
+    while issubclass(type(owner), np.ndarray) and issubclass(type(owner.base), (np.ndarray, torch.Tensor)):
+        owner = owner.base
+    low = high = 0
+    device = "cpu"
+    if issubclass(type(owner), torch.Tensor):
+        with contextlib.suppress(Exception):  # sparse and fake tensors have none
+            storage = owner.untyped_storage()
+            device, low = str(storage.device), storage.data_ptr()
+            high = low and low + storage.nbytes()
+    else:
         array = np.asarray(owner) if issubclass(type(owner), np.ndarray) else np.frombuffer(owner, np.uint8)
         low, high = byte_bounds(array) if array.size else (0, 0)
-        return "cpu", low, high - low
-    try:
-        storage = owner.untyped_storage()
-        return str(storage.device), storage.data_ptr(), storage.nbytes()
-    except Exception:  # sparse and fake tensors have none
-        return "", 0, 0
+    return Storage(device, low, high, [owner, item])
 
 
 def count_graph_nodes(tensors: Iterable[torch.Tensor]) -> int:
@@ -184,13 +191,14 @@ def largest_objects(heap: Heap, min_mb: float = 10.0, top: int = 20) -> list[dic
     The size is that of the memory, not of one view of it, and of a container without its items.
     """
     blobs = [blob for blob in heap.of_types({id(bytes), id(bytearray)}) if len(blob) >= min_mb * MB]
+    storages = find_storages([*blobs, *heap.arrays, *heap.tensors])
     containers = heap.of_types(set(map(id, (dict, *_COLLECTIONS))))
-    found = [Storage(sys.getsizeof(item), [item]) for item in containers]
-    found += find_storages([*blobs, *heap.arrays, *heap.tensors])
-    largest = sorted((storage for storage in found if storage.size >= min_mb * MB), key=lambda storage: -storage.size)
+    found = [(high - low, members) for _, low, high, members in storages if high - low >= min_mb * MB]
+    found += [(size, [item]) for item in containers if (size := sys.getsizeof(item)) >= min_mb * MB]
+    found.sort(key=lambda pair: -pair[0])
     scanned = set(map(id, heap.objects))  # anything else, such as these lists, is our own
     rows = []
-    for size, members in largest[:top]:
+    for size, members in found[:top]:
         distinct = list({id(member): member for member in members}.values())
         chains = (_chain(member, heap, scanned) for member in distinct[:MAX_MEMBERS])
         held_by = " in ".join(next(filter(None, chains), [UNKNOWN_HOLDER]))
