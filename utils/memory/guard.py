@@ -77,7 +77,7 @@ def release_free_memory() -> None:
 
 
 def _call_glibc(name: str, *arguments: int) -> None:
-    function: Any = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    function: Any = getattr(ctypes.CDLL(None), name, None)
     if function is not None:
         function(*arguments)
 
