@@ -124,7 +124,7 @@ def _comes_back(run: Path, numbers: int) -> bool:
     store = open_cloud(policy=FAST)
     assert store is not None
     with CloudSync(store, run) as sync:
-        sync.submit_generation(path)
+        sync.submit(path)
         sync.drain(60.0)
     found = restore_latest(store, run.name, run / "restored")
     return found is not None and {item.name: item.read_bytes() for item in path.iterdir()} == {

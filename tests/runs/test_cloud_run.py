@@ -173,7 +173,7 @@ def test_a_name_that_another_run_takes_meanwhile_is_left_to_it(tmp_path: Path) -
     store = LocalStore(tmp_path / "volume")
     store.put("one/config.json", b"theirs")
     with CloudSync(store, folder) as sync:
-        sync.submit_files([folder / "metrics.jsonl"])
+        sync.submit(folder / "metrics.jsonl")
         with pytest.raises(Exception, match="exists with other content"):
             sync.drain(30.0)
     assert files_below(tmp_path / "volume") == {"one/config.json": b"theirs"}

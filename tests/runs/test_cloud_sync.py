@@ -29,7 +29,6 @@ from utils.cloud.sync import CloudSync, list_generations
 from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError
 from utils.runs.checkpoint import (
     encode_state,
-    list_checkpoints,
     load_checkpoint,
     prune_checkpoints,
     save_checkpoint,
@@ -66,10 +65,10 @@ def proxy(upstream: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy
             clean.delete(name)
 
 
-def gcs(policy: RetryPolicy = FAST, bucket: str = BUCKET) -> ObjectStore:
+def gcs(policy: RetryPolicy = FAST, bucket: str = BUCKET, below: str = "") -> ObjectStore:
     from utils.cloud.gcs import GcsStore
 
-    return GcsStore(bucket, policy=policy)
+    return GcsStore(bucket, policy=policy, below=below)
 
 
 @pytest.fixture(params=["local", "gcs"])
@@ -108,9 +107,9 @@ def fetched(store: ObjectStore, name: str, target: Path) -> bytes:
 
 def upload(store: ObjectStore, run: Path, *generations: int, seconds: float = LONG) -> str:
     with CloudSync(store, run) as sync:
-        sync.submit_files([run / "config.json", run / "metrics.jsonl"])
+        sync.submit(run / "config.json", run / "metrics.jsonl")
         for generation in generations:
-            sync.submit_generation(checkpoint(run, generation))
+            sync.submit(checkpoint(run, generation))
         return sync.drain(seconds)
 
 
@@ -209,10 +208,10 @@ def test_the_manifest_comes_last_and_only_where_there_is_none(proxy: FaultProxy,
 def test_a_generation_that_is_there_is_not_sent_again(proxy: FaultProxy, run: Path) -> None:
     with CloudSync(gcs(), run) as sync:
         path = checkpoint(run, 1)
-        sync.submit_generation(path)
+        sync.submit(path)
         sync.drain(LONG)
         sent = sum(an_upload(request) for request, _ in proxy.requests)
-        sync.submit_generation(path)
+        sync.submit(path)
         sync.drain(LONG)
     assert sum(an_upload(request) for request, _ in proxy.requests) == sent == 6
 
@@ -221,24 +220,28 @@ def test_another_generation_of_the_same_number_takes_its_place(store: ObjectStor
     upload(store, run, 1)
     path = checkpoint(run, 1, numbers=600)
     with CloudSync(store, run) as sync:
-        sync.submit_generation(path)
+        sync.submit(path)
         sync.drain(LONG)
     assert_stored(store, run, path, tmp_path)
 
 
-def test_a_view_below_a_name_is_a_store_of_its_own(store: ObjectStore, run: Path, tmp_path: Path) -> None:
-    view = store.below("test").below("part")
-    upload(view, run, 1)
-    assert newest_run(view) == RUN and list_generations(view, RUN).keys() == {1}
-    assert fetched(view, f"{RUN}/config.json", tmp_path / "fetched") == (run / "config.json").read_bytes()
-    assert set(store.list("")) == {f"test/part/{name}" for name in view.list("")}
-    view.delete(f"{RUN}/config.json")
+def test_names_in_a_store_below_a_prefix_do_not_carry_it(store: ObjectStore, run: Path, tmp_path: Path) -> None:
+    is_local = isinstance(store, LocalStore)
+    below = LocalStore(tmp_path / "volume", FAST, "test/part") if is_local else gcs(below="test/part")
+    upload(below, run, 1)
+    assert newest_run(below) == RUN and list_generations(below, RUN).keys() == {1}
+    assert fetched(below, f"{RUN}/config.json", tmp_path / "fetched") == (run / "config.json").read_bytes()
+    assert set(store.list("")) == {f"test/part/{name}" for name in below.list("")}
+    below.delete(f"{RUN}/config.json")
     assert f"test/part/{RUN}/config.json" not in store.list("test/")
     with pytest.raises(DamagedError):
-        store.below("../other")
+        LocalStore(tmp_path, below="../other")
+
+
+def test_a_cancelled_store_gives_up_at_once(store: ObjectStore) -> None:
     store.cancel()
     with pytest.raises(CloudError, match="cancelled"):
-        view.put("name", b"bytes")
+        store.put("name", b"bytes")
 
 
 def test_a_file_that_grew_is_replaced(store: ObjectStore, run: Path, tmp_path: Path) -> None:
@@ -287,7 +290,7 @@ def test_a_resumable_upload_survives_a_fault_in_its_middle(
     path = checkpoint(run, 1, numbers=(9 << 20) // 4)
     fault = proxy.inject(kind, second_part, 1)
     with CloudSync(gcs(), run) as sync:
-        sync.submit_generation(path)
+        sync.submit(path)
         assert sync.drain(LONG) == "uploads: 0 pending, 1 done, 0 failed"
     assert fault.seen == 1
     assert_stored(gcs(), run, path, tmp_path)
@@ -327,8 +330,8 @@ def test_endless_503_ends_by_the_deadline_and_names_what_is_missing(
 ) -> None:
     proxy.inject("status", of_tensors, float("inf"))
     with CloudSync(gcs(HASTY), run) as sync:
-        sync.submit_files([run / "config.json"])
-        sync.submit_generation(checkpoint(run, 1))
+        sync.submit(run / "config.json")
+        sync.submit(checkpoint(run, 1))
         with pytest.raises(CloudError, match=r"generation-000001 \(cannot store .*503 Service Unavailable") as caught:
             sync.drain(LONG)
         assert sync.status() == "uploads: 0 pending, 1 done, 1 failed"
@@ -340,7 +343,7 @@ def test_endless_503_ends_by_the_deadline_and_names_what_is_missing(
 def test_a_drain_that_is_short_of_time_names_what_is_missing(proxy: FaultProxy, run: Path) -> None:
     proxy.inject("status", an_upload, float("inf"))
     with CloudSync(gcs(), run) as sync:
-        sync.submit_generation(checkpoint(run, 1))
+        sync.submit(checkpoint(run, 1))
         with pytest.raises(CloudError, match=r"generation-000001 \(not uploaded in time\)"):
             sync.drain(0.1)
 
@@ -349,7 +352,7 @@ def test_what_failed_is_tried_once_more_at_the_end(proxy: FaultProxy, run: Path,
     fault = proxy.inject("status", an_upload, float("inf"))
     with CloudSync(gcs(HASTY), run) as sync:
         path = checkpoint(run, 1)
-        sync.submit_generation(path)
+        sync.submit(path)
         while not sync.status().endswith("1 failed"):
             threading.Event().wait(0.02)
         fault.times = 0
@@ -428,7 +431,7 @@ def test_a_generation_on_its_way_outlives_its_removal_from_disk(run: Path, tmp_p
     path = checkpoint(run, 1)
     copy = shutil.copytree(path, tmp_path / "copy" / path.name)
     with CloudSync(store, run) as sync:
-        sync.submit_generation(path)
+        sync.submit(path)
         assert store.reached.wait(LONG)
         shutil.rmtree(path)
         store.gate.set()
@@ -439,11 +442,12 @@ def test_a_generation_on_its_way_outlives_its_removal_from_disk(run: Path, tmp_p
 def test_a_waiting_generation_that_was_removed_is_no_failure(run: Path, tmp_path: Path) -> None:
     store = GatedStore(tmp_path / "volume")
     with CloudSync(store, run) as sync:
-        sync.submit_files([run / "config.json"])
+        sync.submit(run / "config.json")
         assert store.reached.wait(LONG)
-        sync.submit_generation(checkpoint(run, 1))
-        sync.submit_generation(checkpoint(run, 2))
-        sync.submit_generation(checkpoint(run, 3), keep=[2, 3])
+        sync.submit(checkpoint(run, 1))
+        sync.submit(checkpoint(run, 2))
+        shutil.rmtree(run / "checkpoints" / "generation-000001")
+        sync.submit(checkpoint(run, 3), prune=True)
         shutil.rmtree(run / "checkpoints" / "generation-000002")
         store.gate.set()
         assert sync.drain(LONG) == "uploads: 0 pending, 2 done, 0 failed"
@@ -455,7 +459,7 @@ def test_retention_follows_the_disk_and_deletes_manifests_first(proxy: FaultProx
         for generation in range(1, 5):
             path = checkpoint(run, generation)
             prune_checkpoints(run / "checkpoints", 2, {1})
-            sync.submit_generation(path, keep=list_checkpoints(run / "checkpoints"))
+            sync.submit(path, prune=True)
             sync.drain(LONG)
     assert list(list_generations(gcs(), RUN)) == [1, 3, 4]
     deleted = [request.name for request, _ in proxy.requests if request.method == "DELETE"]
@@ -466,7 +470,8 @@ def test_nothing_is_deleted_before_a_newer_generation_is_complete(proxy: FaultPr
     upload(gcs(), run, 1)
     fault = proxy.inject("status", of_manifest, float("inf"))
     with CloudSync(gcs(HASTY), run) as sync:
-        sync.submit_generation(checkpoint(run, 2), keep=[2])
+        shutil.rmtree(run / "checkpoints" / "generation-000001")
+        sync.submit(checkpoint(run, 2), prune=True)
         while not sync.status().endswith("1 failed"):
             threading.Event().wait(0.02)
         assert "manifest.json" in list_generations(gcs(), RUN)[1]
@@ -481,7 +486,7 @@ def test_an_error_that_ends_the_run_ends_the_uploads(
     monkeypatch.setattr(sync_module, "ERROR_GRACE_SECONDS", 0.3)
     proxy.inject("status", an_upload, float("inf"))
     with pytest.raises(KeyError), CloudSync(gcs(), run) as sync:
-        sync.submit_generation(checkpoint(run, 1))
+        sync.submit(checkpoint(run, 1))
         raise KeyError
     assert sync.missing()
 
@@ -493,7 +498,7 @@ def test_waiting_for_uploads_ends_at_a_safe_point(proxy: FaultProxy, run: Path) 
         raise KeyError
 
     with pytest.raises(KeyError), CloudSync(gcs(HASTY), run) as sync:
-        sync.submit_generation(checkpoint(run, 1))
+        sync.submit(checkpoint(run, 1))
         sync.drain(LONG, safe_point)
 
 
@@ -593,7 +598,7 @@ def test_a_run_stopped_in_its_first_generation_comes_back_with_its_settings(
 ) -> None:
     (run / "market.json").write_text("{}")
     with CloudSync(store, run) as sync:
-        sync.submit_files([run / "config.json", run / "market.json"])
+        sync.submit(run / "config.json", run / "market.json")
         sync.drain(LONG)
     store.put(f"{RUN}/checkpoints/generation-000001/population.json", b"{}")
     assert newest_run(store) == RUN
@@ -713,7 +718,7 @@ def test_a_key_that_is_refused_appears_nowhere(
     with pytest.raises(ConfigError, match="401 Unauthorized") as at_start:
         store.check()
     with CloudSync(store, run) as sync:
-        sync.submit_generation(checkpoint(run, 1))
+        sync.submit(checkpoint(run, 1))
         with pytest.raises(CloudError, match="401 Unauthorized") as at_end:
             sync.drain(LONG)
     assert asked.seen

@@ -110,7 +110,7 @@ class Session(Generic[Settings]):
         if has_generation and self._sync is not None:
             # Nothing is pruned yet: a restored disk may hold fewer generations than the store.
             self._upload(METRICS)
-            self._sync.submit_generation(list_checkpoints(self.run.path / CHECKPOINTS)[trainer.generation])
+            self._sync.submit(list_checkpoints(self.run.path / CHECKPOINTS)[trainer.generation])
         return has_generation
 
     def train(
@@ -147,13 +147,13 @@ class Session(Generic[Settings]):
 
     def _upload(self, *names: str) -> None:
         if self._sync is not None:
-            self._sync.submit_files(self.run.path / name for name in names)
+            self._sync.submit(*(self.run.path / name for name in names))
 
     def _upload_checkpoint(self, path: Path) -> None:
-        """Upload a verified checkpoint with the metrics up to it, and prune the store as the disk was."""
+        """Upload a verified checkpoint with the metrics up to it, and prune the store as the disk is."""
         if self._sync is not None:
             self._upload(METRICS)
-            self._sync.submit_generation(path, keep=list_checkpoints(path.parent))
+            self._sync.submit(path, prune=True)
 
 
 @contextlib.contextmanager

@@ -138,8 +138,7 @@ def open_study(
 
 def store_of_folds(study: str) -> ObjectStore | None:
     """Open the store named by the environment for one run of a study; ending the run's uploads closes it."""
-    store = open_cloud()
-    return None if store is None else store.below(study)
+    return open_cloud(below=study)
 
 
 def keep_files(store: ObjectStore, folder: Path, names: Collection[str]) -> None:

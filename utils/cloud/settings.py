@@ -19,8 +19,14 @@ _KEY_FILE = Path(".config", "erl-trader", "gcs-credentials.json")
 _BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
-def open_cloud(environ: Mapping[str, str] = os.environ, policy: RetryPolicy | None = None) -> ObjectStore | None:
-    """Return the store that CLOUD_PROVIDER, CLOUD_BUCKET and CLOUD_PROJECT name, if any. Raises ConfigError."""
+def open_cloud(
+    environ: Mapping[str, str] = os.environ, policy: RetryPolicy | None = None, *, below: str = ""
+) -> ObjectStore | None:
+    """Return the store that CLOUD_PROVIDER, CLOUD_BUCKET and CLOUD_PROJECT name, if any. Raises ConfigError.
+
+    Args:
+        below: prefix of all names in the store.
+    """
     provider, bucket, project = (environ.get(f"CLOUD_{name}", "").strip() for name in ("PROVIDER", "BUCKET", "PROJECT"))
     if not provider:
         if bucket:
@@ -34,14 +40,14 @@ def open_cloud(environ: Mapping[str, str] = os.environ, policy: RetryPolicy | No
         if not Path(bucket).is_absolute():
             raise ConfigError(f"expected CLOUD_BUCKET to be the absolute path of a mounted folder, got {bucket!r}")
         logger.info("cloud: uploads go to the folder %s", bucket)
-        return LocalStore(Path(bucket), policy)
+        return LocalStore(Path(bucket), policy, below)
     if not _BUCKET_NAME.fullmatch(bucket):
         raise ConfigError(f"expected CLOUD_BUCKET to be a bucket's name (without gs:// or a path), got {bucket!r}")
     _provide_key(environ)
     logger.info("cloud: uploads go to the bucket %s", bucket)
     from utils.cloud.gcs import GcsStore  # imported late: it takes a second, and most runs do not need it
 
-    return GcsStore(bucket, project or None, policy)
+    return GcsStore(bucket, project or None, policy, below)
 
 
 def _provide_key(environ: Mapping[str, str]) -> None:
@@ -78,10 +84,9 @@ def _write_key(contents: str) -> Path:
     path = Path.home() / _KEY_FILE
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # with mode 600
-        with open(descriptor, "w", encoding="utf-8") as file:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:  # mode 600
             file.write(contents)
-        os.replace(temporary, path)
+        os.replace(file.name, path)
     except OSError as error:
         raise ConfigError(f"expected to keep the key of {KEY_CONTENTS} in {path}, got: {error.strerror}") from None
     return path

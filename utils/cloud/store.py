@@ -1,7 +1,6 @@
 """Object stores for a run's files: their interface with its retries, and one in a mounted folder."""
 
 import contextlib
-import copy
 import errno
 import io
 import random
@@ -14,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Self, TypeVar
+from typing import BinaryIO, TypeVar
 
 import google_crc32c
 
@@ -45,18 +44,15 @@ class RetryPolicy:
 
 
 class ObjectStore(ABC):
-    """Named objects of bytes. Each call retries transient errors, and raises CloudError when it gives up."""
+    """Named objects of bytes, all below one prefix that names do not carry.
 
-    def __init__(self, policy: RetryPolicy | None = None) -> None:
+    Each call retries transient errors, and raises CloudError when it gives up.
+    """
+
+    def __init__(self, policy: RetryPolicy | None = None, below: str = "") -> None:
         self.policy = policy or RetryPolicy()
-        self._prefix = ""
+        self._prefix = f"{safe_name(below)}/" if below else ""
         self._cancelled = threading.Event()
-
-    def below(self, name: str) -> Self:
-        """Return a view of the objects below a name, which they do not carry there; cancelling one cancels both."""
-        view = copy.copy(self)
-        view._prefix = f"{self._full_name(name)}/"
-        return view
 
     @abstractmethod
     def check(self) -> bool:
@@ -64,14 +60,13 @@ class ObjectStore(ABC):
 
     def put(self, name: str, source: Source, *, if_absent: bool = False) -> None:
         """Store an object and verify its checksum; with `if_absent`, ConflictError if other content has the name."""
-        full_name, file = self._full_name(name), _rewound(source)
-        content = checksum(file)
+        full_name, content = self._full_name(name), checksum(_rewound(source))
 
-        def attempt(deadline: float) -> None:
+        def attempt() -> None:
             try:
-                stored = self._put(full_name, _rewound(file), content[0], if_absent, deadline)
+                stored = self._put(full_name, _rewound(source), content[0], if_absent)
             except FileExistsError:
-                # Perhaps an earlier attempt of ours succeeded and its answer was lost.
+                # Perhaps an earlier attempt succeeded and its answer was lost.
                 if self._content(full_name) != content:
                     raise ConflictError(
                         f"{name} exists with other content; does another run write under the same name?"
@@ -85,44 +80,56 @@ class ObjectStore(ABC):
     def holds(self, name: str, source: Source) -> bool:
         """Return whether the object exists with this content."""
         full_name, content = self._full_name(name), checksum(_rewound(source))
-        return self._retry(f"look at {name}", lambda _: self._content(full_name) == content)
+        return self._retry(f"look at {name}", lambda: self._content(full_name) == content)
 
     def get(self, name: str, target: Path, limit: int) -> None:
         """Fetch an object into a file of at most `limit` bytes. MissingError; DamagedError if it is larger."""
         full_name = self._full_name(name)
 
-        def attempt(deadline: float) -> None:
-            with new_file(target) as file:
-                self._get(full_name, file, limit, deadline)
+        def attempt() -> None:
+            content = self._content(full_name)
+            if content is None:
+                raise MissingError(f"no object {name}")
+            if content[0] > limit:
+                raise DamagedError(f"expected at most {limit} bytes in {name}, got {content[0]}")
+            with self._reader(full_name) as source, new_file(target) as file:
+                while data := source.read(min(READ_BYTES, content[0] - file.tell())):
+                    self._require_not_cancelled()
+                    file.write(data)
+                file.seek(0)
+                if checksum(file) != content:
+                    raise UnavailableError(f"expected {content[0]} bytes with their checksum, got others")
 
         self._retry(f"fetch {name}", attempt, limit)
 
     def list(self, prefix: str) -> dict[str, float]:
         """Return sorted safe names -> time stored (s, UTC) below a prefix that is empty or ends in a slash."""
-        found = self._retry(f"list {prefix}", lambda _: dict(self._list(self._prefix + prefix)))
+        found = self._retry(f"list {prefix}", lambda: dict(self._list(self._prefix + prefix)))
         return {full.removeprefix(self._prefix): found[full] for full in sorted(found) if is_safe(full)}
 
     def delete(self, name: str) -> None:
         """Remove an object if it exists."""
         full_name = self._full_name(name)
-        self._retry(f"delete {name}", lambda _: self._delete(full_name))
+        self._retry(f"delete {name}", lambda: self._delete(full_name))
 
     def cancel(self) -> None:
-        """Make calls in other threads give up soon, and later ones at once."""
+        """Make calls in other threads give up after their attempt under way, and later ones at once."""
         self._cancelled.set()
 
     def _full_name(self, name: str) -> str:
         return self._prefix + safe_name(name)
 
     @abstractmethod
-    def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool, deadline: float) -> Content | None:
+    def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool) -> Content | None:
         """Store a file and return what is stored then; with `if_absent`, FileExistsError if the object exists."""
 
     @abstractmethod
-    def _content(self, name: str) -> Content | None: ...
+    def _content(self, name: str) -> Content | None:
+        """Return what is stored under a name, if anything."""
 
     @abstractmethod
-    def _get(self, name: str, file: BinaryIO, limit: int, deadline: float) -> None: ...
+    def _reader(self, name: str) -> BinaryIO:
+        """Open an object that exists."""
 
     @abstractmethod
     def _list(self, prefix: str) -> Iterator[tuple[str, float]]: ...
@@ -134,37 +141,31 @@ class ObjectStore(ABC):
     def _translated(self, error: Exception) -> CloudError:
         """Return UnavailableError for transient errors, CloudError for others, in words that reveal no secret."""
 
-    def _retry(
-        self, what: str, attempt: Callable[[float], Result], size: int = 0, seconds: float | None = None
-    ) -> Result:
-        """Return the result of `attempt(deadline)`, in time.monotonic(); UnavailableError when it gives up."""
+    def _retry(self, what: str, attempt: Callable[[], Result], size: int = 0, seconds: float | None = None) -> Result:
+        """Return the result of the first attempt that succeeds; UnavailableError when it gives up."""
         started = time.monotonic()
         deadline = started + (seconds or self.policy.deadline_s + size / self.policy.slow_bytes_per_s)
-        wait, attempts, reason = self.policy.first_wait_s, 0, ""
+        wait, attempts = self.policy.first_wait_s, 0
         while True:
             attempts += 1
             try:
-                self._keep_going(deadline)
-                return attempt(deadline)
+                self._require_not_cancelled()
+                return attempt()
             except Exception as caught:
-                error = caught if isinstance(caught, CloudError) else self._translated(caught)
+                is_translated = not isinstance(caught, CloudError)
+                error = self._translated(caught) if is_translated else caught
             # Raised outside the except block: a chained cause may quote a session's address, which is a key to it.
             if not isinstance(error, UnavailableError):
-                raise CloudError(f"cannot {what}: {error}") if type(error) is CloudError else error
-            now = time.monotonic()
-            reason = reason if reason and now > deadline else str(error)  # not just that the deadline has passed
+                raise type(error)(f"cannot {what}: {error}") if is_translated else error
             pause = wait * random.uniform(0.5, 1.0)
-            if now + pause > deadline or self._cancelled.wait(pause):
+            if time.monotonic() + pause > deadline or self._cancelled.wait(pause):
                 passed = time.monotonic() - started
-                raise UnavailableError(f"cannot {what}: {reason} (gave up after {attempts} attempts, {passed:.1f} s)")
+                raise UnavailableError(f"cannot {what}: {error} (gave up after {attempts} attempts, {passed:.1f} s)")
             wait = min(2 * wait, self.policy.longest_wait_s)
 
-    def _keep_going(self, deadline: float) -> None:
-        """Raise UnavailableError once the store is cancelled or the deadline has passed."""
+    def _require_not_cancelled(self) -> None:
         if self._cancelled.is_set():
             raise UnavailableError("cancelled")
-        if time.monotonic() > deadline:
-            raise UnavailableError("the deadline has passed")
 
 
 def is_safe(name: str) -> bool:
@@ -192,8 +193,8 @@ def checksum(file: BinaryIO) -> Content:
 class LocalStore(ObjectStore):
     """Objects as files below a mounted folder, each published by one rename."""
 
-    def __init__(self, root: Path, policy: RetryPolicy | None = None) -> None:
-        super().__init__(policy)
+    def __init__(self, root: Path, policy: RetryPolicy | None = None, below: str = "") -> None:
+        super().__init__(policy, below)
         self._root = root
 
     def __repr__(self) -> str:
@@ -210,7 +211,7 @@ class LocalStore(ObjectStore):
             ) from None
         return True
 
-    def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool, deadline: float) -> Content | None:
+    def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool) -> Content | None:
         # Never creates the root: uploads must not go to the disk below a mount point.
         if not self._root.is_dir():
             raise UnavailableError(f"{self._root} is not mounted")
@@ -221,23 +222,15 @@ class LocalStore(ObjectStore):
 
     def _content(self, name: str) -> Content | None:
         try:
-            with (self._root / name).open("rb") as file:
+            if not stat.S_ISREG((self._root / name).lstat().st_mode):
+                raise DamagedError(f"expected a file, got something else: {name}")
+            with self._reader(name) as file:
                 return checksum(file)
         except FileNotFoundError:
             return None
 
-    def _get(self, name: str, file: BinaryIO, limit: int, deadline: float) -> None:
-        path = self._root / name
-        try:
-            status = path.lstat()
-        except FileNotFoundError:
-            raise MissingError(f"no object {name}") from None
-        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
-            raise DamagedError(f"expected a file of at most {limit} bytes, got {status.st_size}: {path.name}")
-        with path.open("rb") as source:
-            shutil.copyfileobj(source, file, READ_BYTES)
-        if file.tell() != status.st_size:
-            raise UnavailableError(f"expected {status.st_size} bytes, got {file.tell()}")
+    def _reader(self, name: str) -> BinaryIO:
+        return (self._root / name).open("rb")
 
     def _list(self, prefix: str) -> Iterator[tuple[str, float]]:
         folder = self._root / safe_name(prefix.removesuffix("/")) if prefix else self._root
@@ -255,9 +248,9 @@ class LocalStore(ObjectStore):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _translated(self, error: Exception) -> CloudError:
-        if isinstance(error, OSError) and error.errno not in _REFUSED:
-            return UnavailableError(error.strerror or type(error).__name__)
-        return CloudError(getattr(error, "strerror", None) or type(error).__name__)
+        is_transient = isinstance(error, OSError) and error.errno not in _REFUSED
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        return UnavailableError(reason) if is_transient else CloudError(reason)
 
 
 def _rewound(source: Source) -> BinaryIO:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from utils.cloud.store import ObjectStore, is_safe
 from utils.errors import CloudError, ConfigError, StopRequested
 from utils.progress import Progress
-from utils.runs.checkpoint import MANIFEST, generation_name, generation_of
+from utils.runs.checkpoint import MANIFEST, generation_name, generation_of, list_checkpoints
 from utils.runs.run_log import CHECKPOINTS, CONFIG
 
 log = logging.getLogger(__name__)
@@ -24,9 +25,9 @@ ERROR_GRACE_SECONDS = 60.0  # time left to uploads when an error ends the run
 class CloudSync:
     """A thread that uploads a run's files and checkpoints, under the name of its folder; use it in a `with` block.
 
-    Only `drain` waits. Checkpoints are uploaded newest first, `manifest.json` last, and stay readable even if retention
-    removes them meanwhile. Other files precede the next checkpoint, so that metrics are never behind it. The run's
-    settings claim its name: if the store holds another run's, nothing is uploaded.
+    Only `drain` waits. Files precede checkpoints, so that metrics are never behind them; checkpoints are uploaded
+    newest first, `manifest.json` last, and stay readable even if retention removes them meanwhile. The run's settings
+    claim its name: if the store holds another run's, nothing is uploaded.
     """
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
@@ -37,13 +38,10 @@ class CloudSync:
             )
         self._store, self._folder = store, folder
         self._changed = threading.Condition()
-        self._waiting: dict[Path, None] = {}  # an ordered set
+        self._pending: dict[Path, object] = {}  # in order, with what tells one request from a later one
         self._failed: dict[Path, str] = {}  # with the reason
-        self._active: Path | None = None
-        self._kept: frozenset[int] | None = None
         self._done = 0
-        self._is_claimed = False
-        self._closed = False
+        self._prunes = self._is_claimed = self._closed = False
         # A daemon: a hanging connection does not keep the program from ending.
         threading.Thread(target=self._work, name="cloud uploads", daemon=True).start()
 
@@ -60,33 +58,30 @@ class CloudSync:
                 log.warning("%s; not in the cloud: %s", self.status(), "; ".join(missing))
         self.close()
 
-    def submit_files(self, paths: Iterable[Path]) -> None:
-        """Upload files of the folder, as they are when their turn comes; missing ones are skipped."""
-        with self._changed:
-            self._waiting |= dict.fromkeys(path for path in paths if path.is_file())
-            self._changed.notify_all()
+    def submit(self, *paths: Path, prune: bool = False) -> None:
+        """Upload files and checkpoints of the folder, as they are when their turn comes; missing ones are skipped.
 
-    def submit_generation(self, path: Path, keep: Collection[int] | None = None) -> None:
-        """Upload a checkpoint directory; then delete generations not in `keep` from the queue and the store."""
+        Args:
+            prune: from now on the store loses the generations that the disk no longer has.
+        """
         with self._changed:
-            self._waiting[path] = None
-            if keep is not None:
-                self._kept = frozenset(keep)
-                for waiting in filter(self._is_superseded, list(self._waiting)):
-                    log.info("%s is not uploaded: newer ones supersede it", waiting.name)
-                    del self._waiting[waiting]
-                self._failed = {path: why for path, why in self._failed.items() if not self._is_superseded(path)}
+            self._prunes |= prune
+            for gone in [path for path in (*self._pending, *self._failed) if not path.exists()]:
+                log.info("%s is not uploaded: it has been removed", gone.name)
+                self._pending.pop(gone, None)
+                self._failed.pop(gone, None)
+            self._pending |= {path: object() for path in paths if path.exists()}
             self._changed.notify_all()
 
     def status(self) -> str:
         """Return the numbers of pending, finished and failed uploads."""
         with self._changed:
-            return f"uploads: {len(self._unfinished())} pending, {self._done} done, {len(self._failed)} failed"
+            return f"uploads: {len(self._pending)} pending, {self._done} done, {len(self._failed)} failed"
 
     def missing(self) -> list[str]:
         """Return the names of failed and pending uploads, with the reason."""
         with self._changed:
-            reasons = dict.fromkeys(self._unfinished(), "not uploaded in time") | self._failed
+            reasons = dict.fromkeys(self._pending, "not uploaded in time") | self._failed
             return [f"{self._name(path)} ({reason})" for path, reason in reasons.items()]
 
     def drain(self, seconds: float, safe_point: Callable[[], None] = lambda: None) -> str:
@@ -95,7 +90,7 @@ class CloudSync:
         `safe_point` is called meanwhile and may raise. Raises CloudError, naming what is missing, if anything is.
         """
         with self._changed:
-            self._waiting = dict.fromkeys(self._failed) | self._waiting
+            self._pending |= {path: object() for path in self._failed}
             self._failed.clear()
             self._changed.notify_all()
         with Progress("upload", "file") as bar:
@@ -103,7 +98,7 @@ class CloudSync:
             def tick() -> None:
                 safe_point()
                 with self._changed:
-                    bar.update(self._done - bar.done, total=len(self._unfinished()) + self._done)
+                    bar.update(self._done - bar.done, total=len(self._pending) + self._done)
 
             self._wait_idle(time.monotonic() + seconds, tick)
         if missing := self.missing():
@@ -116,16 +111,9 @@ class CloudSync:
         """End the uploads at once, cancelling the store's calls if any is under way."""
         with self._changed:
             self._closed = True
-            if self._unfinished():
+            if self._pending:
                 self._store.cancel()
             self._changed.notify_all()
-
-    def _unfinished(self) -> list[Path]:
-        return [*([] if self._active is None else [self._active]), *self._waiting]
-
-    def _is_superseded(self, path: Path) -> bool:
-        generation = generation_of(path.name)
-        return generation is not None and self._kept is not None and generation not in self._kept
 
     def _name(self, path: Path) -> str:
         return f"{self._folder.name}/{path.relative_to(self._folder).as_posix()}"
@@ -134,25 +122,24 @@ class CloudSync:
         while (left := deadline - time.monotonic()) > 0:
             tick()
             with self._changed:
-                if self._closed or not self._unfinished():
+                if self._closed or not self._pending:
                     return
                 self._changed.wait(min(left, 0.1))
 
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._waiting)
+                self._changed.wait_for(lambda: self._closed or self._pending)
                 if self._closed:
                     return
-                newest = max(self._waiting, key=lambda path: generation_of(path.name) or 0)
-                path = next((path for path in self._waiting if generation_of(path.name) is None), newest)
-                del self._waiting[path]
-                self._active = path
+                path = min(self._pending, key=_turn)
+                request = self._pending[path]
             failure = self._upload(path)
             with self._changed:
-                self._active = None
+                if self._pending.get(path) is request:
+                    del self._pending[path]
                 self._failed.pop(path, None)
-                if failure and not self._is_superseded(path):
+                if failure and path.exists():
                     self._failed[path] = failure
                 self._changed.notify_all()
             if failure and not self._closed:
@@ -201,11 +188,9 @@ class CloudSync:
             log.warning("old generations stay in the cloud: %s", error)
 
     def _prune(self) -> None:
-        """Delete generations that are not kept, unless no kept one is complete."""
-        kept, run = self._kept, self._folder.name
-        if kept is None:
-            return
-        generations = list_generations(self._store, run)
+        """Delete generations that the disk no longer has, unless none that it has is complete in the store."""
+        kept, run = list_checkpoints(self._folder / CHECKPOINTS).keys(), self._folder.name
+        generations = list_generations(self._store, run) if self._prunes else {}
         if not any(MANIFEST in generations.get(generation, ()) for generation in kept):
             return
         for generation in sorted(generations.keys() - kept):
@@ -222,3 +207,9 @@ def list_generations(store: ObjectStore, run: str) -> dict[int, set[str]]:
         if file and (generation := generation_of(folder)) is not None:
             found.setdefault(generation, set()).add(file)
     return found
+
+
+def _turn(path: Path) -> float:
+    """Return a number that is smaller for what is uploaded earlier: files, then the newest checkpoint."""
+    generation = generation_of(path.name)
+    return -math.inf if generation is None else -generation
