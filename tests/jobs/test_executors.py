@@ -24,7 +24,7 @@ from tests.jobs import tasks_of_tests as work
 from utils.errors import ClusterError, ConfigError, DataError, JobsFailed, MemoryLimitReached, StopRequested
 from utils.jobs import cluster as cluster_module
 from utils.jobs import executor as executors
-from utils.jobs import pool, processes
+from utils.jobs import pool
 from utils.jobs.cluster import Cluster, connect
 from utils.jobs.executor import open_executor
 from utils.jobs.job import Executor, Finished, Job, require_all
@@ -188,8 +188,7 @@ def test_workers_that_never_start_are_reported(open_one: Open, monkeypatch: pyte
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers on a busy machine have all the time they need to stop."""
-    for module in (processes, cluster_module):
-        monkeypatch.setattr(module, "STOP_SECONDS", 120.0)
+    monkeypatch.setattr(pool, "STOP_SECONDS", 120.0)
 
 
 @contextlib.contextmanager
@@ -238,8 +237,7 @@ def test_a_signal_stops_jobs_at_safe_points(
 
 @apart
 def test_a_job_that_ignores_signals_is_killed(open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (processes, cluster_module):
-        monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(pool, "STOP_SECONDS", 0.5)
     with open_one() as executor, signalled(signal.SIGTERM, tmp_path, 1), pytest.raises(StopRequested):
         list(executor.run([Job("deaf", partial(work.never_stop, tmp_path))]))
     (began,) = tmp_path.glob("*.began")

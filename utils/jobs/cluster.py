@@ -13,13 +13,15 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from utils.errors import ConfigError, first_line
 from utils.jobs.job import Finished, Job, perform_pickled
-from utils.jobs.pool import POLL_SECONDS, STOP_SECONDS, Pool, Worker
+from utils.jobs.pool import Pool, Worker, WorkerLost
 
 logger = logging.getLogger(__name__)
 AUTO, LOCAL = "auto", "local"
@@ -32,8 +34,6 @@ _STORE_BYTES = 100 << 20
 """Object store of a local cluster: results are small."""
 _PASSED_ON = ("CLOUD_PROVIDER", "CLOUD_BUCKET", "CLOUD_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS")
 """Environment variables that workers get from this process."""
-_FETCH_SECONDS = 60.0
-"""Time to fetch a result; its worker may be lost meanwhile."""
 
 Facts = dict[str, str]
 
@@ -99,23 +99,28 @@ def connect(
         ConfigError: Ray is not installed, or the cluster is unreachable or rejects the token.
     """
     ray, files = import_ray(), [path.absolute() for path in files]
-    handler = signal.getsignal(signal.SIGTERM)
-    _begin(ray, address, cpus)
-    try:
-        # Ray takes over SIGTERM, in the main thread.
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)
+    with contextlib.ExitStack() as stack:
+        restore_sigterm = partial(_handle_sigterm, signal.getsignal(signal.SIGTERM))
+        stack.callback(restore_sigterm)
+        _begin(ray, address, cpus)
+        stack.callback(ray.shutdown)
+        restore_sigterm()
         # Ray prints a page of advice when a worker dies; the pool logs one line.
         ray._private.worker._worker_logs_enabled = False
-        with _mark(folder) as mark:
-            cluster = Cluster(ray, files, folder, mark, facts(files))
-            counts = len(ray.nodes()), cluster.count("CPU"), cluster.count("GPU")
-            logger.info("cluster of %d nodes, %d CPUs, %d GPUs", *counts)
-            yield cluster
-    finally:
-        ray.shutdown()
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)
+        mark = None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            mark = Path(stack.enter_context(tempfile.NamedTemporaryFile(prefix=".shared-", dir=folder.absolute())).name)
+        cluster = Cluster(ray, files, folder, mark, facts(files))
+        counts = len(ray.nodes()), cluster.count("CPU"), cluster.count("GPU")
+        logger.info("cluster of %d nodes, %d CPUs, %d GPUs", *counts)
+        yield cluster
+
+
+def _handle_sigterm(handler: Any) -> None:
+    """Set the handler of SIGTERM, which Ray takes over, in the main thread."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _begin(ray: Any, address: str, cpus: int | None) -> None:
@@ -142,17 +147,6 @@ def _begin(ray: Any, address: str, cpus: int | None) -> None:
         ) from None
 
 
-@contextlib.contextmanager
-def _mark(folder: Path | None) -> Iterator[Path | None]:
-    """Create a file in a folder, if there is one; it is removed in the end."""
-    if folder is None:
-        yield None
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(prefix=".shared-", dir=folder.absolute()) as file:
-        yield Path(file.name)
-
-
 def facts(files: Sequence[Path]) -> Facts:
     """Return what results depend on: versions, and checksums of this program and of files."""
     versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy")}
@@ -172,36 +166,36 @@ def _checksum(path: Path) -> str:
 class _Actor(Worker):
     """A worker process on some node of a cluster."""
 
-    is_ready = False
+    def __init__(self, cluster: Cluster, actor: Any, stop_event: Any) -> None:
+        self._cluster, self._actor, self._stop_event = cluster, actor, stop_event
+        self.call = actor.describe.remote(cluster.files, cluster.mark).future()
 
-    def __init__(self, cluster: Cluster, actor: Any) -> None:
-        self._cluster, self.actor = cluster, actor
-        self.call = actor.describe.remote(cluster.files, cluster.mark)
+    def begin(self, job: Job) -> Future[bytes]:
+        answer: Future[bytes] = self._actor.perform.remote(job.name, pickle.dumps(job)).future()
+        return answer
 
-    def begin(self, job: Job) -> None:
-        self.call = self.actor.perform.remote(job.name, pickle.dumps(job))
-
-    def outcome(self) -> Finished | str | None:
-        errors, call, self.call = self._cluster.ray.exceptions, self.call, None
+    def outcome(self, call: Future[Any]) -> Finished | None:
         try:
-            answer = self._cluster.ray.get(call, timeout=_FETCH_SECONDS)
-        except errors.RayError as error:
-            if not self.is_ready and "failed to import" in str(error):
+            answer = call.result()
+        except self._cluster.ray.exceptions.RayError as error:
+            if self.job is None and "failed to import" in str(error):
                 reason = str(error).strip().splitlines()[-1]
                 raise ConfigError(f"expected this program in {ROOT} on all nodes, got: {reason}; install it") from None
-            return type(error).__name__  # its text is a page of advice
-        if self.is_ready:
-            finished: Finished = pickle.loads(answer)
-            return finished
-        self._cluster.require_same(*answer)
-        self.is_ready = True
-        return None
+            raise WorkerLost(type(error).__name__) from None  # its text is a page of advice
+        if self.job is None:
+            self._cluster.require_same(*answer)
+            return None
+        finished: Finished = pickle.loads(answer)
+        return finished
+
+    def stop(self) -> None:
+        self._stop_event.set.remote()
 
     def kill(self) -> None:
-        self._cluster.ray.kill(self.actor)
+        self._cluster.ray.kill(self._actor)
 
 
-class ClusterWorkers(Pool[_Actor]):
+class ClusterWorkers(Pool):
     """An executor whose workers are spread over the nodes of a cluster, with one CPU each."""
 
     def __init__(
@@ -225,25 +219,14 @@ class ClusterWorkers(Pool[_Actor]):
             affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
             here = affinity(ray.get_runtime_context().get_node_id(), soft=False)
             self._stop_event = ray.remote(num_cpus=0, scheduling_strategy=here)(asyncio.Event).remote()
-        options = {"num_cpus": 1, "num_gpus": self._gpus, "scheduling_strategy": "SPREAD"}
-        return _Actor(self._cluster, ray.remote(**options)(ClusterWorker).remote(*self._place, self._stop_event))
-
-    def _reporting(self) -> list[_Actor]:
-        calls = {worker.call: worker for worker in self._workers if worker.call is not None}
-        self._cluster.ray.wait([*calls], timeout=POLL_SECONDS)
-        ready, _ = self._cluster.ray.wait([*calls], num_returns=len(calls), timeout=0)
-        return [calls[call] for call in ready]
+        remote = ray.remote(num_cpus=1, num_gpus=self._gpus, scheduling_strategy="SPREAD")(ClusterWorker)
+        return _Actor(self._cluster, remote.remote(*self._place, self._stop_event), self._stop_event)
 
     def _stop(self) -> None:
-        ray, workers, event = self._cluster.ray, self._workers, self._stop_event
-        self._workers, self._stop_event = [], None
-        if running := [worker.call for worker in workers if worker.job is not None and worker.call is not None]:
-            event.set.remote()
-            ray.wait(running, num_returns=len(running), timeout=STOP_SECONDS)
-        for worker in workers:
-            worker.kill()
-        if event is not None:
-            ray.kill(event)
+        super()._stop()
+        if self._stop_event is not None:
+            self._cluster.ray.kill(self._stop_event)
+            self._stop_event = None
 
 
 class ClusterWorker:

@@ -5,8 +5,9 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from typing import Generic, Self, TypeVar
+from typing import Any, Self
 
 from utils.errors import ClusterError
 from utils.jobs.job import Finished, Job, Notify
@@ -19,32 +20,47 @@ STOP_SECONDS = 8.0
 POLL_SECONDS = 0.2
 
 
+class WorkerLost(Exception):
+    """A worker that is gone or late, and how."""
+
+
 class Worker(ABC):
     """A process, here or on another machine, that runs one job at a time."""
 
-    is_ready = True
-    """Can be given a job; False while it starts."""
+    call: Future[Any] | None = None
+    """Answer that it owes: to its start or to its job. None while it is idle."""
     job: Job | None = None
     since = 0.0
     """Time at which it was given its job (time.monotonic())."""
 
-    @abstractmethod
-    def begin(self, job: Job) -> None:
-        """Send it a job."""
+    def poll(self) -> Finished | None:
+        """Return the outcome of its job as soon as there is one. Raises WorkerLost."""
+        if self.call is not None and self.call.done():
+            call, self.call = self.call, None
+            return self.outcome(call)
+        limit = None if self.job is None else self.job.most_seconds
+        if limit is not None and time.monotonic() - self.since > limit:
+            raise WorkerLost(f"no answer within {limit:.0f} s")
+        return None
 
     @abstractmethod
-    def outcome(self) -> Finished | str | None:
-        """Return what it has to report: an outcome, how it was lost, or None once it is ready."""
+    def begin(self, job: Job) -> Future[Any]:
+        """Send it a job; return the answer to come."""
+
+    @abstractmethod
+    def outcome(self, call: Future[Any]) -> Finished | None:
+        """Return what an answer says: the outcome of a job, or None after the start. Raises WorkerLost."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ask it to stop its job at a safe point."""
 
     @abstractmethod
     def kill(self) -> None:
         """End it at once."""
 
 
-W = TypeVar("W", bound=Worker)
-
-
-class Pool(ABC, Generic[W]):
+class Pool(ABC):
     """An executor with workers; use it in a `with` block, which ends them.
 
     A worker is lost if its process or machine is gone, or if its job is late. Its job is then resubmitted with twice
@@ -56,15 +72,21 @@ class Pool(ABC, Generic[W]):
     def __init__(self, safe_point: Callable[[], None]) -> None:
         """Take a function that is called several times a second, and may raise to stop."""
         self._safe_point = safe_point
-        self._workers: list[W] = []
-        self._longest: dict[bool, float] = {}
-        """Seconds of the longest job with a deadline, of new workers and of others."""
+        self._workers: list[Worker] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop()
+
+    @abstractmethod
+    def _capacity(self) -> int:
+        """Return how many jobs may run at once."""
+
+    @abstractmethod
+    def _start(self) -> Worker:
+        """Start a worker."""
 
     def run(self, jobs: Iterable[Job], notify: Notify = lambda *_: None) -> Iterator[Finished]:
         """Run jobs side by side; see `Executor`.
@@ -76,15 +98,17 @@ class Pool(ABC, Generic[W]):
         try:
             while self._assign(source, queue, notify):
                 self._safe_point()
-                for worker, outcome in self._outcomes():
-                    job, worker.job = worker.job, None
-                    if isinstance(outcome, Finished):
+                wait([worker.call for worker in self._workers if worker.call], POLL_SECONDS, FIRST_COMPLETED)
+                for worker in list(self._workers):
+                    try:
+                        end = worker.poll()
+                    except WorkerLost as lost:
+                        self._workers.remove(worker)
+                        worker.kill()
+                        end = _after_loss(worker.job, str(lost), queue, losses, notify)
+                    if end is not None:
+                        worker.job = None
                         losses.pop("", None)
-                        yield outcome
-                        continue
-                    self._workers.remove(worker)
-                    worker.kill()
-                    if (end := _lost(job, outcome, queue, losses, notify)) is not None:
                         yield end
         finally:
             if any(worker.job is not None for worker in self._workers):
@@ -98,40 +122,24 @@ class Pool(ABC, Generic[W]):
         while len(self._workers) < busy + len(queue):
             self._workers.append(self._start())
         for worker in self._workers:
-            if queue and worker.is_ready and worker.job is None:
-                job = worker.job = queue.popleft()
-                worker.since = time.monotonic()
-                notify(job.name, "running")
-                worker.begin(job)
+            if queue and worker.call is None:
+                worker.job, worker.since = queue.popleft(), time.monotonic()
+                notify(worker.job.name, "running")
+                worker.call = worker.begin(worker.job)
         return bool(queue) or any(worker.job is not None for worker in self._workers)
 
-    def _outcomes(self) -> list[tuple[W, Finished | str]]:
-        """Wait briefly for reports, and add the workers whose jobs are late."""
-        reports = {worker: worker.outcome() for worker in self._reporting()}
-        for worker in self._workers:
-            seconds = None if worker.job is None else worker.job.most_seconds
-            if worker not in reports and seconds is not None and time.monotonic() - worker.since > seconds:
-                reports[worker] = f"no answer within {seconds:.0f} s"
-        return [(worker, report) for worker, report in reports.items() if report is not None]
-
-    @abstractmethod
-    def _capacity(self) -> int:
-        """Return how many jobs may run at once."""
-
-    @abstractmethod
-    def _start(self) -> W:
-        """Start a worker."""
-
-    @abstractmethod
-    def _reporting(self) -> list[W]:
-        """Return the workers that have something to report, after a short wait for the first."""
-
-    @abstractmethod
     def _stop(self) -> None:
         """Ask all workers to stop at a safe point, and kill those that do not in time."""
+        workers, self._workers = self._workers, []
+        running = [worker for worker in workers if worker.job is not None]
+        for worker in running:
+            worker.stop()
+        wait([worker.call for worker in running if worker.call], STOP_SECONDS)
+        for worker in workers:
+            worker.kill()
 
 
-def _lost(job: Job | None, why: str, queue: deque[Job], losses: Counter[str], notify: Notify) -> Finished | None:
+def _after_loss(job: Job | None, why: str, queue: deque[Job], losses: Counter[str], notify: Notify) -> Finished | None:
     """Resubmit the job of a lost worker, or return its outcome. Raises ClusterError, see `Pool.run`."""
     name = "" if job is None else job.name
     losses[name] += 1

@@ -1,6 +1,5 @@
 """Jobs in processes of this machine, one thread each."""
 
-import contextlib
 import multiprocessing
 import os
 import pickle
@@ -8,60 +7,64 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from utils.jobs.job import Finished, Job, perform_pickled
-from utils.jobs.pool import POLL_SECONDS, STOP_SECONDS, Pool, Worker
+from utils.jobs.pool import STOP_SECONDS, Pool, Worker, WorkerLost
 
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 class _Process(Worker):
-    """A worker process of this machine."""
+    """A worker process of this machine, and a thread that waits for its answers."""
 
     def __init__(self, logs: Path | None) -> None:
-        self.connection, theirs = _SPAWN.Pipe()
-        self.process: BaseProcess = _SPAWN.Process(target=_work, args=(theirs, logs), daemon=True)
+        self._connection, theirs = _SPAWN.Pipe()
+        self._process: BaseProcess = _SPAWN.Process(target=_work, args=(theirs, logs), daemon=True)
+        self._thread = ThreadPoolExecutor(1)
         # Ctrl-C must reach this process only, from the very start of the other: the pool stops its workers itself.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         threads = os.environ.get("OMP_NUM_THREADS")
         os.environ["OMP_NUM_THREADS"] = "1"  # libraries read it when they are loaded
         try:
-            self.process.start()
+            self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             del os.environ["OMP_NUM_THREADS"]
             os.environ |= {} if threads is None else {"OMP_NUM_THREADS": threads}
         theirs.close()
 
-    def begin(self, job: Job) -> None:
-        # In a thread: a pipe to a process that hangs is soon full.
-        message = pickle.dumps((job.name, pickle.dumps(job)))
-        threading.Thread(target=self._send, args=(message,), daemon=True).start()
+    def begin(self, job: Job) -> Future[bytes]:
+        return self._thread.submit(self._exchange, pickle.dumps((job.name, pickle.dumps(job))))
 
-    def _send(self, message: bytes) -> None:
-        with contextlib.suppress(OSError):  # exited while idle; the next poll detects it
-            self.connection.send_bytes(message)
+    def _exchange(self, message: bytes) -> bytes:
+        try:
+            self._connection.send_bytes(message)
+            return self._connection.recv_bytes()
+        except (EOFError, OSError):
+            self._process.join()
+            code = self._process.exitcode or 0
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            raise WorkerLost(f"process {self._process.pid}, {how}") from None
 
-    def outcome(self) -> Finished | str:
-        with contextlib.suppress(EOFError, ConnectionResetError):
-            if self.connection.poll():
-                finished: Finished = pickle.loads(self.connection.recv_bytes())
-                return finished
-        self.process.join()
-        code = self.process.exitcode or 0
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return f"process {self.process.pid}, {how}"
+    def outcome(self, call: Future[bytes]) -> Finished:
+        finished: Finished = pickle.loads(call.result())
+        return finished
+
+    def stop(self) -> None:
+        self._process.terminate()
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.connection.close()
+        self._process.kill()
+        self._thread.shutdown()  # once it has met the end of the connection
+        self._process.join()
+        self._connection.close()
 
 
-class Processes(Pool[_Process]):
+class Processes(Pool):
     """An executor whose workers are processes of this machine."""
 
     def __init__(self, count: int, logs: Path | None, safe_point: Callable[[], None]) -> None:
@@ -74,20 +77,6 @@ class Processes(Pool[_Process]):
 
     def _start(self) -> _Process:
         return _Process(self._logs)
-
-    def _reporting(self) -> list[_Process]:
-        ends = [end for worker in self._workers for end in (worker.connection, worker.process.sentinel)]
-        ready = wait(ends, POLL_SECONDS)
-        return [worker for worker in self._workers if worker.connection in ready or worker.process.sentinel in ready]
-
-    def _stop(self) -> None:
-        workers, self._workers = self._workers, []
-        for worker in workers:
-            worker.process.terminate()
-        deadline = time.monotonic() + STOP_SECONDS
-        for worker in workers:
-            worker.process.join(max(0.0, deadline - time.monotonic()))
-            worker.kill()
 
 
 def _work(connection: Connection, logs: Path | None) -> None:
