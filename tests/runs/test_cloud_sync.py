@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 
 from benchmarks.faults.proxy import FaultProxy, Kind, Request, emulator, running
 from utils.cloud import sync as sync_module
-from utils.cloud.restore import newest_run, require_new_run, restore_latest, restore_run
+from utils.cloud.restore import claimed, newest_run, restore_latest, restore_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import LocalStore, ObjectStore, RetryPolicy, is_safe, safe_name
 from utils.cloud.sync import CloudSync, list_generations
-from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, MissingError
+from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, DataError, MissingError
 from utils.runs.checkpoint import (
     encode_state,
     load_checkpoint,
@@ -404,11 +404,17 @@ def test_a_folder_that_is_not_mounted_fails_at_once(tmp_path: Path) -> None:
 
 def test_a_name_in_use_is_refused_to_a_new_run(store: ObjectStore, run: Path) -> None:
     store.check()
-    require_new_run(store, RUN)
-    upload(store, run)
-    with pytest.raises(ConfigError, match=f"--resume {RUN}"):
-        require_new_run(store, RUN)
-    require_new_run(store, RUN[:-1])
+    (run / "metrics.jsonl").unlink()  # it has no generation yet
+    with claimed(store, run.rename(run.with_name(RUN[:-1]))):
+        assert list(store.list("")) == [f"{RUN[:-1]}/config.json"]
+    with pytest.raises(DataError), claimed(store, run.with_name(RUN[:-1]).rename(run)):
+        raise DataError("refused")
+    assert list(store.list("")) == [f"{RUN[:-1]}/config.json"]
+    with claimed(store, run):
+        upload_of_settings = store.list(f"{RUN}/")
+    with pytest.raises(ConfigError, match=f"--resume {RUN}"), claimed(store, run):
+        pass
+    assert store.list(f"{RUN}/") == upload_of_settings
 
 
 class GatedStore(LocalStore):

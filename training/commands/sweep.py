@@ -90,7 +90,7 @@ def _open(
         if arguments.space is None:
             raise ConfigError("expected --space FILE, which says what varies, got none; see sweep --help")
         plan = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space))
-        return KIND.begin(config, plan, store), plan, config
+        return KIND.begin(config, plan), plan, config
     path = KIND.find(config, store)
     plan, began = KIND.read(path, SweepPlan)
     asked = SweepPlan(arguments.trials, arguments.seeds, read_space(arguments.space) if arguments.space else plan.space)

@@ -85,7 +85,7 @@ def _open(
     asked = FoldPlan(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(FoldPlan)})
     config = arguments.settings
     if config.resume is None:
-        return KIND.begin(config, asked, store), asked, config
+        return KIND.begin(config, asked), asked, config
     path = KIND.find(config, store)
     plan, began = KIND.read(path, FoldPlan)
     KIND.require_same(path, plan, asked, WalkForwardArguments)

@@ -10,13 +10,12 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from utils.cloud.restore import claim_name, fetch_newer, newest_run, release_name, require_new_run
+from utils.cloud.restore import claimed, fetch_newer, newest_run
 from utils.cloud.store import ObjectStore
 from utils.cloud.sync import CloudSync
 from utils.config.settings import LATEST, settings_hash, settings_to_resume, to_dict
@@ -27,7 +26,7 @@ from utils.runs.checkpoint import CheckpointWriter, list_checkpoints
 from utils.runs.console import setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.durable import remove_leftovers
-from utils.runs.ending import locked, resumable, undone_if_refused
+from utils.runs.ending import locked, resumable
 from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS, RunLog, latest_run
 from utils.runs.seeding import seed_everything
 from utils.runs.stopping import SafePoint
@@ -188,8 +187,8 @@ def open_session(
         stack.enter_context(resumable(run.name, began, settings, lambda: _saved(run, settings)))
         stack.callback(run.close)
         stack.enter_context(locked(run.path, is_new=is_new))
-        if is_new and store is not None and is_reached and claim_name(store, run.path):
-            stack.enter_context(undone_if_refused(run.path, partial(release_name, store, run.path.name)))
+        if is_new and store is not None and is_reached:
+            stack.enter_context(claimed(store, run.path))
         safe_point = stack.enter_context(SafePoint(MemoryGuard(settings.memory_limit_mb or None)))
         sync = None if store is None else stack.enter_context(CloudSync(store, run.path))
         setup_logging(run.path, verbose=settings.verbose)
@@ -234,8 +233,6 @@ def open_run(
         is_reached: the store answers.
     """
     if settings.resume is None:
-        if store is not None and is_reached and settings.run is not None:
-            require_new_run(store, settings.run)
         return RunLog.create(settings.runs_dir, settings.run, to_dict(settings)), settings
     name = settings.resume
     if name == LATEST:

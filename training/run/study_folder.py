@@ -16,9 +16,7 @@ from training.run.market import MARKET
 from utils.cloud.restore import (
     MAX_METRICS_BYTES,
     MAX_SMALL_BYTES,
-    claim_name,
-    release_name,
-    require_new_run,
+    claimed,
     restore_run,
 )
 from utils.cloud.settings import open_cloud
@@ -31,7 +29,7 @@ from utils.jobs.job import Executor
 from utils.jobs.table import LOGS
 from utils.runs.checkpoint import list_checkpoints
 from utils.runs.durable import make_directory
-from utils.runs.ending import locked, resumable, undone_if_refused
+from utils.runs.ending import locked, resumable
 from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS, SUMMARY, listed, new_folder
 
 Plan = TypeVar("Plan")
@@ -48,10 +46,8 @@ class StudyKind:
     runs: str
     """Pattern of its runs' names."""
 
-    def begin(self, config: Config, plan: Any, store: ObjectStore | None) -> Path:
-        """Create the folder of a new study, with its plan. Raises ConfigError if its name is taken, here or there."""
-        if store is not None and config.run is not None:
-            require_new_run(store, config.run)
+    def begin(self, config: Config, plan: Any) -> Path:
+        """Create the folder of a new study, with its plan. Raises ConfigError if its name is taken."""
         contents = {"plan": asdict(plan), "settings": to_dict(config)}
         return new_folder(config.runs_dir, config.run, self.plan, contents)
 
@@ -67,8 +63,8 @@ class StudyKind:
         with contextlib.ExitStack() as stack:
             stack.enter_context(resumable(path.name, began, config, partial(self._saved, path)))
             stack.enter_context(locked(path, is_new=is_new))
-            if is_new and store is not None and claim_name(store, path, self.plan):
-                stack.enter_context(undone_if_refused(path, partial(release_name, store, path.name)))
+            if is_new and store is not None:
+                stack.enter_context(claimed(store, path, self.plan))
             yield
 
     def _saved(self, path: Path) -> str:

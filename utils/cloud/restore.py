@@ -2,8 +2,10 @@
 
 import contextlib
 import logging
+import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from functools import partial
 from pathlib import Path
 
 from utils.cloud.store import ObjectStore, safe_name
@@ -20,11 +22,13 @@ from utils.errors import (
 from utils.progress import Progress
 from utils.runs import checkpoint
 from utils.runs.durable import make_directory, new_directory
+from utils.runs.ending import undone_if_refused
 from utils.runs.run_lock import RunLock
 from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS
 
 log = logging.getLogger(__name__)
 MAX_SMALL_BYTES, MAX_METRICS_BYTES, MAX_TENSORS_BYTES = 1 << 20, 1 << 28, 1 << 30
+_COMPLETE = re.compile(rf"{CHECKPOINTS}/generation-[0-9]+/{re.escape(checkpoint.MANIFEST)}")
 
 
 def newest_run(store: ObjectStore) -> str:
@@ -34,45 +38,38 @@ def newest_run(store: ObjectStore) -> str:
     """
     found, marked = store.list(""), []
     for name, stored in found.items():
-        run, *path = name.split("/")
-        is_generation = len(path) == 3 and (path[0], path[2]) == (CHECKPOINTS, checkpoint.MANIFEST)
-        is_begun = len(path) == 1 and path[0].endswith(".json") and f"{run}/{CONFIG}" in found
-        if is_begun or (is_generation and checkpoint.generation_of(path[1]) is not None):
-            marked.append((path != [CONFIG], stored, run))
+        run, _, path = name.partition("/")
+        is_begun = "/" not in path and path.endswith(".json") and f"{run}/{CONFIG}" in found
+        if is_begun or _COMPLETE.fullmatch(path):
+            marked.append((path != CONFIG, stored, run))
     if not marked:
         raise ConfigError("expected a run to resume here or in the cloud, got none; start one without --resume")
     return max(marked)[2]
 
 
-def require_new_run(store: ObjectStore, run: str) -> None:
-    """Raise ConfigError if the store has anything under a new run's name."""
-    if store.list(f"{run}/"):
-        raise ConfigError(
-            f"expected a new name for --run, got {run!r}, which is in the cloud already;"
-            f" continue it with --resume {run} or choose another name"
-        )
+@contextlib.contextmanager
+def claimed(store: ObjectStore, folder: Path, file: str = CONFIG) -> Iterator[None]:
+    """Claim the name of a new run by storing this file of it; if the block refuses the run, its name is free again.
 
-
-def claim_name(store: ObjectStore, folder: Path, file: str = CONFIG) -> bool:
-    """Claim a new run's name by storing this file of it; ConfigError if another machine was first.
-
-    Logs an outage, and returns whether there was none.
+    An outage is logged. Raises ConfigError if the store has anything under the name.
     """
-    try:
-        require_new_run(store, folder.name)
-        store.put(f"{folder.name}/{file}", (folder / file).read_bytes(), if_absent=True)
-    except ConflictError:
-        raise ConfigError(
-            f"expected a new name, got {folder.name!r}, which is in the cloud already; give --run"
-        ) from None
-    except UnavailableError as error:
-        log.warning("%s; the run starts nevertheless", error)
-        return False
-    return True
+    with contextlib.ExitStack() as stack:
+        try:
+            if store.list(f"{folder.name}/"):
+                raise ConflictError(f"{folder.name} exists")
+            store.put(f"{folder.name}/{file}", (folder / file).read_bytes(), if_absent=True)
+            stack.enter_context(undone_if_refused(folder, partial(_release, store, folder.name)))
+        except ConflictError:
+            raise ConfigError(
+                f"expected a new name for --run, got {folder.name!r}, which is in the cloud already;"
+                f" continue it with --resume {folder.name} or choose another name"
+            ) from None
+        except UnavailableError as error:
+            log.warning("%s; the run starts nevertheless", error)
+        yield
 
 
-def release_name(store: ObjectStore, run: str) -> None:
-    """Delete what the store has of a run that was refused; failures are logged."""
+def _release(store: ObjectStore, run: str) -> None:
     try:
         for name in store.list(f"{run}/"):
             store.delete(name)

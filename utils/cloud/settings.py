@@ -56,11 +56,10 @@ def _provide_key(environ: Mapping[str, str]) -> None:
     Without either, the library looks for credentials where Google's own tools leave them.
     """
     path, contents = environ.get(KEY, ""), environ.get(KEY_CONTENTS, "")
-    if path and os.access(path, os.R_OK):
-        return
-    if contents:
+    is_readable = os.access(path, os.R_OK)
+    if contents and not is_readable:
         os.environ[KEY] = str(_write_key(contents))  # where the library reads it
-    elif path:
+    elif path and not is_readable:
         # People put the key itself there, which is not shown.
         named = re.fullmatch(r"[~./][\w~./ -]{0,250}|[\w.-]{1,100}\.json", path)
         got = f"{path!r}, which is absent or unreadable" if named else "another text"
