@@ -288,7 +288,7 @@ def test_a_node_that_differs_is_named(cluster: Cluster, tmp_path: Path) -> None:
 
     def run(facts: dict[str, str], mark: Path | None = None) -> list[Finished]:
         other = replace(cluster, files=[data], facts=facts, folder=tmp_path, mark=mark)
-        with cluster_module.ClusterWorkers(other, 1, None, lambda: None) as executor:
+        with cluster_module.cluster_workers(other, 1, None, lambda: None) as executor:
             return list(executor.run([Job("two", partial(work.square, 2))]))
 
     assert run(own, tmp_path)[0].result == 4

@@ -163,6 +163,36 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def cluster_workers(
+    cluster: Cluster, most: int | None, logs: Path | None, safe_point: Callable[[], None], gpus: int = 0
+) -> Pool:
+    """Return an executor whose workers are spread over the nodes of a cluster, with one CPU each; see `Pool`.
+
+    Args:
+        most: largest number of workers.
+        logs: folder for what jobs print.
+        gpus: whole GPUs of each worker, on a cluster that has any.
+    """
+    ray, gpus = cluster.ray, min(gpus, cluster.count("GPU"))
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+        ray.get_runtime_context().get_node_id(), soft=False
+    )
+    stop_event = ray.remote(num_cpus=0, scheduling_strategy=here)(asyncio.Event).remote()
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    place = Path.cwd(), None if logs is None else logs.absolute(), environment, stop_event
+    actor = ray.remote(num_cpus=1, num_gpus=gpus, scheduling_strategy="SPREAD")(ClusterWorker)
+
+    def capacity() -> int:
+        room = cluster.count("GPU") // gpus if gpus else cluster.count("CPU")
+        return max(1, room if most is None else min(room, most))
+
+    def start() -> Worker:
+        stop_event.clear.remote()
+        return _Actor(cluster, actor.remote(*place), stop_event)
+
+    return Pool(capacity, start, safe_point)
+
+
 class _Actor(Worker):
     """A worker process on some node of a cluster."""
 
@@ -193,40 +223,6 @@ class _Actor(Worker):
 
     def kill(self) -> None:
         self._cluster.ray.kill(self._actor)
-
-
-class ClusterWorkers(Pool):
-    """An executor whose workers are spread over the nodes of a cluster, with one CPU each."""
-
-    def __init__(
-        self, cluster: Cluster, most: int | None, logs: Path | None, safe_point: Callable[[], None], gpus: int = 0
-    ) -> None:
-        """Take a cluster, the largest number of workers, the folder of logs, the whole GPUs of each; see `Pool`."""
-        super().__init__(safe_point)
-        self._cluster, self._most, self._gpus = cluster, most, min(gpus, cluster.count("GPU"))
-        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        self._place = (Path.cwd(), None if logs is None else logs.absolute(), environment)
-        self._stop_event: Any = None
-        """An event that asks all workers to stop."""
-
-    def _capacity(self) -> int:
-        room = self._cluster.count("GPU") // self._gpus if self._gpus else self._cluster.count("CPU")
-        return max(1, room if self._most is None else min(room, self._most))
-
-    def _start(self) -> _Actor:
-        ray = self._cluster.ray
-        if self._stop_event is None:
-            affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-            here = affinity(ray.get_runtime_context().get_node_id(), soft=False)
-            self._stop_event = ray.remote(num_cpus=0, scheduling_strategy=here)(asyncio.Event).remote()
-        remote = ray.remote(num_cpus=1, num_gpus=self._gpus, scheduling_strategy="SPREAD")(ClusterWorker)
-        return _Actor(self._cluster, remote.remote(*self._place, self._stop_event), self._stop_event)
-
-    def _stop(self) -> None:
-        super()._stop()
-        if self._stop_event is not None:
-            self._cluster.ray.kill(self._stop_event)
-            self._stop_event = None
 
 
 class ClusterWorker:

@@ -60,7 +60,7 @@ class Worker(ABC):
         """End it at once."""
 
 
-class Pool(ABC):
+class Pool:
     """An executor with workers; use it in a `with` block, which ends them.
 
     A worker is lost if its process or machine is gone, or if its job is late. Its job is then resubmitted with twice
@@ -69,9 +69,14 @@ class Pool(ABC):
 
     is_apart = True
 
-    def __init__(self, safe_point: Callable[[], None]) -> None:
-        """Take a function that is called several times a second, and may raise to stop."""
-        self._safe_point = safe_point
+    def __init__(
+        self, capacity: Callable[[], int], start: Callable[[], Worker], safe_point: Callable[[], None]
+    ) -> None:
+        """Take what returns how many jobs may run at once, what starts a worker, and what may raise to stop.
+
+        The last one is called several times a second.
+        """
+        self._capacity, self._start, self._safe_point = capacity, start, safe_point
         self._workers: list[Worker] = []
 
     def __enter__(self) -> Self:
@@ -79,14 +84,6 @@ class Pool(ABC):
 
     def __exit__(self, *_: object) -> None:
         self._stop()
-
-    @abstractmethod
-    def _capacity(self) -> int:
-        """Return how many jobs may run at once."""
-
-    @abstractmethod
-    def _start(self) -> Worker:
-        """Start a worker."""
 
     def run(self, jobs: Iterable[Job], notify: Notify = lambda *_: None) -> Iterator[Finished]:
         """Run jobs side by side; see `Executor`.

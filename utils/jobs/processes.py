@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,6 +17,11 @@ from utils.jobs.job import Finished, Job, perform_pickled
 from utils.jobs.pool import STOP_SECONDS, Pool, Worker, WorkerLost
 
 _SPAWN = multiprocessing.get_context("spawn")
+
+
+def local_processes(count: int, logs: Path | None, safe_point: Callable[[], None]) -> Pool:
+    """Return an executor of processes of this machine, whose jobs print into the folder of logs; see `Pool`."""
+    return Pool(lambda: count, partial(_Process, logs), safe_point)
 
 
 class _Process(Worker):
@@ -62,21 +68,6 @@ class _Process(Worker):
         self._thread.shutdown()  # once it has met the end of the connection
         self._process.join()
         self._connection.close()
-
-
-class Processes(Pool):
-    """An executor whose workers are processes of this machine."""
-
-    def __init__(self, count: int, logs: Path | None, safe_point: Callable[[], None]) -> None:
-        """Take the number of processes, the folder of logs, and see `Pool`."""
-        super().__init__(safe_point)
-        self._count, self._logs = count, logs
-
-    def _capacity(self) -> int:
-        return self._count
-
-    def _start(self) -> _Process:
-        return _Process(self._logs)
 
 
 def _work(connection: Connection, logs: Path | None) -> None:
