@@ -133,7 +133,7 @@ class GcsStore(ObjectStore):
 
 
 def _content(blob: Any) -> Content:
-    return int(blob.size), int.from_bytes(base64.b64decode(blob.crc32c or ""), "big")
+    return int(blob.size), base64.b64decode(blob.crc32c or "")
 
 
 def _words(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from utils.runs.durable import TEMPORARY, make_directory, new_file
 
 READ_BYTES = 1 << 20
 Source = bytes | BinaryIO  # bytes to store, or a file open at any position
-Content = tuple[int, int]  # size and crc32c of an object, by which contents are compared
+Content = tuple[int, bytes]  # size and crc32c of an object, by which contents are compared
 Result = TypeVar("Result")
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR}
 
@@ -183,11 +183,8 @@ def safe_name(name: str) -> str:
 
 def checksum(file: BinaryIO) -> Content:
     """Return size and crc32c of the rest of a file."""
-    size = crc = 0
-    while chunk := file.read(READ_BYTES):
-        crc = google_crc32c.extend(crc, chunk)
-        size += len(chunk)
-    return size, crc
+    crc = google_crc32c.Checksum()
+    return sum(len(chunk) for chunk in crc.consume(file, READ_BYTES)), crc.digest()
 
 
 class LocalStore(ObjectStore):
