@@ -14,9 +14,8 @@ from benchmarks.real_prices.measures import YEAR, Field, Figure
 from benchmarks.real_prices.plan import AT_EXPOSURE, PICKERS, cap_label, cost_label, loss_label
 from benchmarks.real_prices.report import Report
 from training.evaluation.baselines import EQUAL
-from training.evaluation.page import svg
-from training.evaluation.page.document import document
-from utils.charts import Band, Chart, Line, Tick, date_ticks, even_shares, number, percent, scale_of
+from training.evaluation.page.document import Scale, document
+from utils.charts import Band, Chart, Line, ends_of, lines_of, number, percent
 from utils.statistics import EDGES, MeanTest
 
 COLUMNS: Mapping[str, tuple[str, str, int]] = {
@@ -42,7 +41,6 @@ def render(report: Report, command: str) -> str:
     """Return the page as HTML text; `command` makes it again."""
     universes = [_universe(report, name) for name in report.fields]
     rows = report.findings
-    scale = scale_of([np.array([(0.0, found.test.mean, *found.test.interval) for found in rows])])
     return document(
         "study.html",
         "What the trader is worth on real prices",
@@ -52,7 +50,8 @@ def render(report: Report, command: str) -> str:
         is_better=rows[0].outcome == "better",
         said=words.lists(report),
         runs=words.runs(report),
-        findings=[(found, _figure(found.test), svg.interval_bar(found.test, scale)) for found in rows],
+        findings=[(found, _figure(found.test)) for found in rows],
+        scale=Scale(found.test for found in rows),
         columns=COLUMNS,
         universes=universes,
         looks=report.looks,
@@ -90,7 +89,7 @@ def _universe(report: Report, name: str) -> dict[str, Any]:
         "verdict": report.judgements[name][main].sentence,
         "equity": _equity_chart(report, name),
         "figures": report.figures[name],
-        "folds": _fold_rows(report, field, main),
+        **_folds(report, field, main),
         "cost_chart": _cost_chart(report, {policy: replayed[policy] for policy in shown}),
         "cost_labels": costs,
         "by_cost": {policy: [_figure(tests.get(label)) for label in costs] for policy, tests in replayed.items()},
@@ -123,15 +122,14 @@ def _figure(test: MeanTest | None) -> Figure:
     return Figure(None) if test is None else Figure(test.mean, *test.interval)
 
 
-def _fold_rows(report: Report, field: Field, policy: str) -> list[dict[str, Any]]:
-    """Return a row for each fold: its days, what the policy earned, and its differences with intervals."""
+def _folds(report: Report, field: Field, policy: str) -> dict[str, Any]:
+    """Return a row for each fold, with its days, what the policy earned and its differences, and their scale."""
     days = len(report.dates) // field.folds
     tests = [
         [field.of_fold(fold).difference(policy, against) for against in (PICKERS, AT_EXPOSURE)]
         for fold in range(field.folds)
     ]
-    edges = np.array([(0.0, test.mean, *test.interval) for pair in tests for test in pair])
-    scale, rows = scale_of([edges]), []
+    rows = []
     for fold, pair in enumerate(tests):
         part = field.of_fold(fold)
         rows.append(
@@ -139,10 +137,10 @@ def _fold_rows(report: Report, field: Field, policy: str) -> list[dict[str, Any]
                 "days": f"{report.dates[fold * days]} to {report.dates[(fold + 1) * days - 1]}",
                 "profit": _yearly(part.accounts[policy]),
                 "equal": _yearly(part.equal),
-                "differences": [(_figure(test), svg.interval_bar(test, scale)) for test in pair],
+                "differences": [_figure(test) for test in pair],
             }
         )
-    return rows
+    return {"folds": rows, "fold_scale": Scale(test for pair in tests for test in pair)}
 
 
 def _yearly(account: Account) -> float:
@@ -186,19 +184,12 @@ def _equity_chart(report: Report, name: str) -> Chart:
     return Chart(
         title="Return since the first test day, %",
         note="After costs; each episode begins with what the one before it left. Bold: mean over seeds. Shaded: the "
-        "middle 95% of random selections, which give the same orders for stocks drawn at random.",
-        description=f"Return in percent. At the end: {', '.join(f'{line.label} {line.end}' for line in lines)}.",
-        shares=even_shares(len(days)),
-        ticks=date_ticks(days),
-        labels=[str(day) for day in days],
+        "middle 95% of random selections, which give the same orders for stocks drawn at random. Dotted: a new fold.",
+        description=f"Return in percent. At the end: {ends_of(lines)}.",
+        x=days,
         lines=lines,
         bands=[Band("random selections, 2.5% to 97.5%", *_band(account, steps))],
-        verticals=[
-            Tick(window / windows, "a new fold begins")
-            for window in range(field.windows_of_fold, windows, field.windows_of_fold)
-        ],
-        unit="%",
-        is_signed=True,
+        verticals=[days[steps * window] for window in range(field.windows_of_fold, windows, field.windows_of_fold)],
         height=380,
     )
 
@@ -218,7 +209,6 @@ def _cost_chart(report: Report, replayed: Mapping[str, Mapping[str, MeanTest]]) 
     """Draw the yearly profit of policies by costs a leg."""
     costs = np.array(report.plan.cost_bps)
     labels = [cost_label(bps) for bps in report.plan.cost_bps]
-    shares = (costs - costs.min()) / max(float(np.ptp(costs)), 1e-9)
     series = {
         policy: np.array([tests[label].mean for label in labels])
         for policy, tests in replayed.items()
@@ -227,20 +217,14 @@ def _cost_chart(report: Report, replayed: Mapping[str, Mapping[str, MeanTest]]) 
     main, *_ = replayed
     edges = np.array([replayed[main][label].interval for label in labels])
     charged = 10_000 * report.plan.config.env.cost_rate
-    own = float((charged - costs.min()) / max(float(np.ptp(costs)), 1e-9))
     return Chart(
         title="Profit by costs, % of the capital a year",
         note="Costs and slippage of one leg in basis points of the value traded; the same orders again, cut to the "
         f"cash that is left. Shaded: 95% interval of the {main}. All else on this page is at {number(charged, 0)}.",
         description="Profit in percent a year by cost a leg; the table below holds the numbers.",
-        shares=shares,
-        ticks=[Tick(float(share), number(cost, 0)) for share, cost in zip(shares, costs, strict=True)],
-        labels=labels,
-        lines=[
-            Line(policy, values, style, percent(values[-1])) for style, (policy, values) in enumerate(series.items())
-        ],
+        x=costs,
+        x_unit=" bp",
+        lines=lines_of(series),
         bands=[Band("95% interval", edges[:, 0], edges[:, 1])],
-        verticals=[Tick(own, "charged elsewhere on this page")] if 0 <= own <= 1 else [],
-        unit="%",
-        is_signed=True,
+        verticals=[charged] if costs.min() <= charged <= costs.max() else [],
     )

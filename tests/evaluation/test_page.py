@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from models.ddpg_agent import Evidence
 from tests.evaluation.page_case import DRIFTS, TICKERS, case, sessions, trade, walk
 from training.evaluation.baselines import CHAMPION
+from training.evaluation.charts import traded_stocks
 from training.evaluation.judge import HOLDING_INSTEAD, Evaluation, FoldResult
-from training.evaluation.page import document, svg
+from training.evaluation.page import document
 from training.evaluation.page import write as html_report
 from utils import charts as chart_axes
 from utils import pictures, statistics
@@ -227,8 +228,7 @@ def test_a_walk_forward_test_lists_its_folds() -> None:
 @pytest.mark.parametrize("values", [[math.nan] * 3, [1.0], [0.0, 0.0], [5.0, math.nan, -1e12], [math.inf, 1.0]])
 def test_strange_series_still_make_a_chart(values: list[float]) -> None:
     series = np.array(values)
-    shares = chart_axes.even_shares(len(series))
-    shown = Chart("Title", "strange", shares, (), [""] * len(series), [Line("line", series, 0, "")])
+    shown = Chart("Title", "strange", np.arange(len(series)), [Line("line", series, 0, "")])
     point = ("phase", 3.0, 100.0, 90.0, 0.0)
     for chart in (shown, chart_axes.memory_chart([point])):
         assert not any(
@@ -293,7 +293,6 @@ def test_a_long_study_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "RESAMPLES", 20)
     text = html_report.render(case(windows=26, tickers=("ABC", "DEF")))
     assert len(text.encode()) < 1_000_000
-    assert "lowest and highest value" in text
 
 
 @given(
@@ -307,81 +306,46 @@ def test_numbers_can_be_read_back(value: float, decimals: int, is_signed: bool) 
     assert len(text.partition(".")[2]) == decimals
 
 
+@given(st.lists(st.floats(0, 1), max_size=12))
+def test_labels_are_moved_apart(wanted: list[float]) -> None:
+    wanted = sorted(wanted)
+    placed = pictures.spread(wanted, 0.08)
+    assert len(placed) == len(wanted)
+    assert all(after - before >= 0.08 - 1e-9 for before, after in itertools.pairwise(placed))
+    assert all(-1e-9 <= place <= 1 for place in placed)
+
+
 finite = st.floats(-1e6, 1e6).filter(lambda value: value == 0 or abs(value) > 1e-6)
 
 
-@given(st.lists(finite, min_size=1, max_size=30))
-def test_a_scale_holds_all_values_between_round_ticks(values: list[float]) -> None:
-    scale = chart_axes.scale_of([np.array(values), np.array([math.nan, math.inf])])
-    assert scale.low <= min(values) and max(values) <= scale.high
-    assert 2 <= len(scale.ticks) <= 9
-    assert all(scale.low <= tick <= scale.high for tick in scale.ticks)
-    step = (scale.ticks[-1] - scale.ticks[0]) / (len(scale.ticks) - 1)
-    mantissa = float(f"{step:.6e}".partition("e")[0])
-    assert mantissa in (1.0, 2.0, 5.0)
-    assert len(set(chart_axes.tick_labels(scale))) == len(scale.ticks)
-
-
-@given(st.lists(st.floats(0, 300), max_size=12))
-def test_labels_are_moved_apart(wanted: list[float]) -> None:
-    wanted = sorted(wanted)
-    placed = svg.spread(wanted, 17.0, 12.0, 274.0)
-    assert len(placed) == len(wanted)
-    assert all(after - before >= 17.0 - 1e-9 for before, after in itertools.pairwise(placed))
-    assert all(12.0 <= place <= 274.0 for place in placed)
-
-
-@settings(deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 6000))
-def test_thinning_keeps_what_can_be_seen(seed: int, length: int) -> None:
-    values = np.random.default_rng(seed).normal(size=length).cumsum()
-    kept = svg.thin(values, 200)
-    assert len(kept) <= max(length if length <= 200 else 0, 202) and (np.diff(kept) > 0).all()
-    assert kept[0] == 0 and kept[-1] == length - 1
-    assert {int(values.argmin()), int(values.argmax())} <= set(kept.tolist())
-    # In any stretch, what is drawn reaches as far as the values a part (1/99 of the whole) away from its ends do.
-    part = length // 99 + 2
-    for start in range(0, length - 3 * part, max(length // 7, 1)):
-        stop = min(start + 5 * part, length)
-        inner, drawn = values[start + part : stop - part], values[kept[(kept >= start) & (kept < stop)]]
-        assert drawn.max() >= inner.max() and drawn.min() <= inner.min()
-
-
-def test_thinning_keeps_gaps() -> None:
-    values = np.ones(5000)
-    values[2000:2100] = math.nan
-    assert np.isnan(values[svg.thin(values, 200)]).any()
-
-
-@given(st.lists(finite | st.just(math.nan), min_size=1, max_size=40))
-def test_a_line_goes_through_its_values(values: list[float]) -> None:
-    series = np.array(values)
-    shares = chart_axes.even_shares(len(series))
-    chart = Chart("Title", "a line", shares, (), [""] * len(series), [Line("line", series, 0, "")], has_zero=False)
-    scale = chart.scale
-    path = svg.line_path(chart, chart.lines[0])
-    points = np.array([[float(part) for part in pair.split(",")] for pair in re.findall(r"[\d.]+,[\d.]+", path)])
+@settings(deadline=None, max_examples=20)
+@given(st.lists(finite | st.just(math.nan), min_size=2, max_size=40), st.booleans())
+def test_a_line_goes_through_its_values(values: list[float], are_dates: bool) -> None:
+    """Straight pieces merge, so that the ends of all pieces are values, and the first and last are among them."""
+    series = np.array([-2e6, *values, 2e6])
+    x = np.datetime64("2020-01-01") + np.arange(len(series)) if are_dates else np.arange(len(series))
+    shown = drawn(Chart("Title", "a line", x, [Line("line", series, 0, "")]))
+    (path,) = [a["d"] or "" for _, a in shown.elements if a.get("stroke") == "var(--s0)" and a.get("clip-path")]
+    points = np.array([[float(part) for part in pair.split()] for pair in re.findall(r"[ML] ([-\d.]+ [-\d.]+)", path)])
+    left, right = points[:, 0].min(), points[:, 0].max()
+    bottom, top = points[:, 1].max(), points[:, 1].min()
     known = np.flatnonzero(np.isfinite(series))
-    assert len(points) == len(known)
-    if len(known):
-        assert points[:, 0] == pytest.approx(1000 * chart.shares[known], abs=0.051)
-        floor, top = svg.y_of(chart, scale.low), svg.y_of(chart, scale.high)
-        back = scale.low + (floor - points[:, 1]) / (floor - top) * (scale.high - scale.low)
-        assert back == pytest.approx(series[known], abs=1e-4 * (scale.high - scale.low))
-        assert path.count("M") == 1 + int((np.diff(known) > 1).sum())
+    places = (points[:, 0] - left) / (right - left) * (len(series) - 1)
+    assert np.abs(places - places.round()).max() < 0.01 and set(places.round().astype(int)) <= set(known.tolist())
+    heights = -2e6 + (bottom - points[:, 1]) / (bottom - top) * 4e6
+    np.testing.assert_allclose(heights, series[places.round().astype(int)], atol=1e-3 * 4e6)
 
 
-def test_date_ticks_stand_at_first_sessions() -> None:
-    for first, count in (("2019-01-02", 725), ("2008-01-01", 3781), ("2020-03-02", 145), ("2020-03-02", 15)):
-        dates = sessions(first, count)
-        ticks = chart_axes.date_ticks(dates)
-        assert 2 <= len(ticks) <= 10
-        assert all(after.share - before.share >= 0.09 for before, after in itertools.pairwise(ticks))
-        for tick in ticks:
-            place = round(tick.share * (count - 1))
-            assert str(dates[place]).startswith(tick.label)
-            if len(tick.label) < 10:
-                assert not str(dates[place - 1]).startswith(tick.label)
+def test_a_chart_says_in_text_what_it_shows() -> None:
+    days = np.datetime64("2020-01-01") + np.arange(300)
+    label = "a $name$ <b> that is cut at its end"
+    line = Line(label, np.linspace(0, -1234.5, 300), 3, "\N{MINUS SIGN}1,234.5")
+    shown = drawn(Chart("Title", "what is shown", days, [line]))
+    words = [text for _, text in shown.all("text")]
+    assert "2020-07" in words and "\N{MINUS SIGN}1,000" in words
+    assert any(text.startswith("a $name$ <b> tha") and text.endswith("… \N{MINUS SIGN}1,234.5") for text in words)
+    assert label in shown.all("li")[0][1], "the legend has all of it"
+    assert [a["aria-label"] for a, _ in shown.all("svg") if "viewbox" in a] == ["what is shown"]
 
 
 def test_each_trade_is_marked_where_it_was_made() -> None:
@@ -389,17 +353,17 @@ def test_each_trade_is_marked_where_it_was_made() -> None:
     trades = [trade(0, 29, 58, 125.0, 150.0, "target_open"), trade(0, 60, 87, 100.0, 90.0, "no_bar")]
     played = dataclasses.replace(one.played, trades=trades)
     shown = Page(html_report.render(dataclasses.replace(one, played=played)))
-    uses = [a for a, _ in shown.all("use") if (a.get("x") or "").endswith("%")]
-    assert [(a["href"], a["x"]) for a in uses] == [
-        ("#mark-entry", "20.00%"),
-        ("#mark-target", "40.00%"),
-        ("#mark-entry", "41.38%"),
-        ("#mark-lost", "60.00%"),
+    ((chart, _),) = traded_stocks(dataclasses.replace(one, played=played))
+    marks = [(mark.symbol, str(mark.x), mark.value, mark.kind) for pair in chart.segments for mark in pair]
+    assert marks == [
+        ("entry", str(one.dates[29]), 125.0, "open"),
+        ("target", str(one.dates[58]), 150.0, "gain"),
+        ("entry", str(one.dates[60]), 100.0, "open"),
+        ("lost", str(one.dates[87]), 90.0, "loss"),
     ]
-    titles = [text for _, text in shown.all("title")][1:]
-    assert any("target 150.00" in text and "target reached" in text and "+19.8 %" in text for text in titles)
     cells = [text for _, text in shown.all("td")]
-    assert "125.00" in cells and str(one.dates[58]) in cells and "stopped trading" in cells
+    assert {"125.00", "150.00", "target reached", "+19.8"} <= set(cells)
+    assert str(one.dates[58]) in cells and "stopped trading" in cells
 
 
 @settings(deadline=None, max_examples=30)

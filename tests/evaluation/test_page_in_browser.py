@@ -8,13 +8,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.evaluation.chromium import Browser, chromium, find_chromium
 from tests.evaluation.page_case import MOMENTUM, case
 from tests.evaluation.test_page import HOSTILE, named
-from training.evaluation.charts import drawn_policies
 from training.evaluation.judge import Evaluation
 from training.evaluation.page.write import write_page
 from utils.pictures import STYLES
@@ -35,12 +33,13 @@ OVERLAPS = """[...document.querySelectorAll('svg')].flatMap(svg => {
     Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3
   ).map(b => [a.left, a.top, b.left, b.top].join(' ')));
 })"""
-STROKES = """[...document.querySelectorAll('.plot')].map(plot => [...plot.querySelectorAll('path.line')].map(
-  line => [line.dataset.label, getComputedStyle(line).stroke]))"""
+STROKES = """[...document.querySelectorAll('figure')].map(figure => [
+  [...figure.querySelectorAll('.legend .swatch path')].map(
+    path => [path.closest('li').textContent, getComputedStyle(path).stroke]),
+  [...figure.querySelectorAll('.chart path[clip-path]')].map(path => getComputedStyle(path).stroke)])"""
 POLICIES = "document.querySelector('.policies')"
 FADES = f"""(box => [box.classList.contains('before'), box.classList.contains('after'),
   getComputedStyle(box).maskImage])({POLICIES})"""
-HOVERED = "document.querySelector('.readout:not([hidden])')?.innerText"
 
 
 @pytest.fixture(scope="module")
@@ -106,18 +105,15 @@ def test_every_policy_has_its_mark_and_no_two_lines_a_colour(
     browser.open(pages["plain"], 1280, is_dark=is_dark)
     plots = browser.evaluate(STROKES)
     assert len(plots) > 5
-    for plot in plots:
-        colours = [colour for _, colour in plot]
-        assert "none" not in colours and len(set(colours)) == len(colours), plot
+    for legend, drawn in plots:
+        colours = [colour for _, colour in legend]
+        assert "none" not in colours and len(set(colours)) == len(colours), legend
+        assert set(colours) <= set(drawn), "the lines have the colours of the legend"
     policies = browser.evaluate(
         "[...document.querySelectorAll('[aria-label=\"Return by cost\"] tbody th')].map(e => e.innerText)"
     )
-    costs = next(plot for plot in plots if {name for name, _ in plot} == set(policies))
-    assert len(costs) == len(policies) == len(STYLES)
-    swatches = browser.evaluate(
-        "[...document.querySelectorAll('#costs ~ figure .ends .line')].map(e => getComputedStyle(e).stroke)"
-    )
-    assert sorted(swatches) == sorted(colour for _, colour in costs)
+    assert len(policies) == len(STYLES)
+    assert any([name.rpartition(" ")[0].rpartition(" ")[0] for name, _ in legend] == policies for legend, _ in plots)
 
 
 def test_the_table_of_policies_fits_a_laptop_and_shows_below_that_it_scrolls(
@@ -151,38 +147,6 @@ def test_intervals_are_drawn_whole(browser: Browser, pages: dict[str, Path], wid
     )
     assert len(spans) > 5
     assert all(box[0] <= left and right <= box[1] for left, right in spans)
-
-
-@pytest.mark.parametrize("share", [0.25, 0.9])
-def test_the_readout_tells_the_curves_values(browser: Browser, pages: dict[str, Path], share: float) -> None:
-    evaluation = case()
-    browser.open(pages["plain"], 1280)
-    x, y = browser.evaluate(
-        "(() => { const plot = document.querySelector('.plot'); plot.scrollIntoView({ behavior: 'instant' });"
-        f"const box = plot.getBoundingClientRect(); return [box.left + {share} * box.width, box.top + 100]; }})()"
-    )
-    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    words = browser.evaluate(HOVERED).replace("\N{MINUS SIGN}", "-").split("\n")
-    day = int(np.flatnonzero(evaluation.dates == np.datetime64(words[0]))[0])
-    assert day == pytest.approx(share * (len(evaluation.dates) - 1), abs=1.5)
-    values = [float(re.fullmatch(r"([+-]?[\d.]+) %", word)[1]) for word in words if word.endswith("%")]  # type: ignore[index]
-    curves = [evaluation.equity[name] for name in drawn_policies(evaluation)]
-    gains = [100 * (curve[day] / curve[0] - 1) for curve in curves]
-    assert values == pytest.approx(gains, abs=0.11)
-    assert browser.complaints() == []
-
-
-def test_the_readout_follows_the_keyboard(browser: Browser, pages: dict[str, Path]) -> None:
-    browser.open(pages["plain"], 1280)
-    browser.evaluate("document.querySelector('svg.area').focus()")
-    read = []
-    for key in ("Home", "ArrowRight", "End"):
-        browser.call("Input.dispatchKeyEvent", type="keyDown", key=key)
-        read.append(browser.evaluate(HOVERED).split("\n")[0])
-    dates = case().dates
-    assert read == [str(dates[index]) for index in (0, 1, -1)]
-    browser.call("Input.dispatchKeyEvent", type="keyDown", key="Escape")
-    assert browser.evaluate(HOVERED) is None
 
 
 def test_names_do_nothing(browser: Browser, pages: dict[str, Path]) -> None:

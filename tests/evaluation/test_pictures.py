@@ -23,7 +23,7 @@ from tests.runs.test_console import NETWORKS, RECORD, TRAINED
 from training.evaluation import page
 from training.evaluation.charts import equity_chart, fitness_chart, learning_charts
 from utils import pictures as report
-from utils.charts import even_shares, memory_chart, percent
+from utils.charts import memory_chart, percent
 from utils.tables import table
 
 
@@ -66,11 +66,11 @@ def is_picture(path: Path) -> bool:
 
 @pytest.mark.parametrize("count", [1, 2, 40])
 def test_fitness_shows_each_generation(tmp_path: Path, figures: list[Figure], count: int) -> None:
-    report.draw_chart(fitness_chart(records(count)), tmp_path / "fitness.png", "synthetic market")
+    report.draw_charts([fitness_chart(records(count))], tmp_path / "fitness.png", "synthetic market")
     assert is_picture(tmp_path / "fitness.png")
     assert [path.name for path in tmp_path.iterdir()] == ["fitness.png"]
     generations = list(range(1, count + 1))
-    heights = [y for x, y in lines_of(figures[0]) if x == even_shares(count).tolist()]
+    heights = [y for x, y in lines_of(figures[0]) if x == generations]
     for expected in ([0.1 * g for g in generations], generations, [-g for g in generations]):
         assert expected in heights
     champion = next(y for y in heights if math.isnan(y[0]))
@@ -85,7 +85,7 @@ def test_learning_shows_losses_explained_variance_and_value(tmp_path: Path, figu
     for generation, record in enumerate(made, start=1):
         record["generation"] = generation
         record["learning"] |= {"initial_value": 2.0 * generation, "explained_by_both": 0.01 * generation}
-    report.draw_charts(learning_charts(made), tmp_path / "learning.png", "What is learned", "synthetic market")
+    report.draw_charts(learning_charts(made), tmp_path / "learning.png", "synthetic market", "What is learned")
     assert is_picture(tmp_path / "learning.png")
     *losses, explained, value = ([line.get_ydata() for line in axes.lines[:2]] for axes in figures[0].axes)
     for found, loss in zip(losses, (9.43786, 0.5117, -0.00321), strict=True):
@@ -110,13 +110,13 @@ def test_learning_without_networks_has_no_losses(tmp_path: Path, figures: list[F
         "Variance of results explained, %",
         "Value of an episode, expected and earned, %",
     ]
-    report.draw_charts(charts, tmp_path / "learning.png", "What is learned")
+    report.draw_charts(charts, tmp_path / "learning.png")
     assert is_picture(tmp_path / "learning.png") and "best agent" in texts_of(figures[0])
 
 
 def test_equity_is_drawn_as_percent_of_its_start(tmp_path: Path, figures: list[Figure]) -> None:
     evaluation = case(windows=2)
-    report.draw_chart(equity_chart(evaluation), tmp_path / "e.png")
+    report.draw_charts([equity_chart(evaluation)], tmp_path / "e.png")
     assert is_picture(tmp_path / "e.png")
     drawn = [y for _, y in lines_of(figures[0])]
     low, high = evaluation.random_band
@@ -133,10 +133,10 @@ def test_memory_shows_a_gpu_only_where_there_is_one(tmp_path: Path, figures: lis
     host = [("start", 0.0, 100.0, 80.0, 0.0), ("train", 600.0, 500.0, 90.0, 0.0), ("train", 1200.0, 300.0, 85.0, 0.0)]
     gpu = [(*point[:4], 2000.0) for point in host]
     for name, points in (("host", host), ("gpu", gpu)):
-        report.draw_chart(memory_chart(points), tmp_path / f"{name}.png")
+        report.draw_charts([memory_chart(points)], tmp_path / f"{name}.png")
         assert is_picture(tmp_path / f"{name}.png")
-    assert lines_of(figures[0])[:2] == [([0, 0.5, 1], [100, 500, 300]), ([0, 0.5, 1], [80, 90, 85])]
-    assert ([0, 0.5, 1], [2000, 2000, 2000]) in lines_of(figures[1])
+    assert lines_of(figures[0])[:2] == [([0, 10, 20], [100, 500, 300]), ([0, 10, 20], [80, 90, 85])]
+    assert ([0, 10, 20], [2000, 2000, 2000]) in lines_of(figures[1])
     words = [texts_of(figure) for figure in figures[:2]]
     assert "peak 500 MiB, train" in words[0] and "20 min" in words[0]
     assert ["GPU" in word for word in words] == [False, True]
@@ -148,10 +148,10 @@ def test_memory_draws_no_line_through_judging(tmp_path: Path, figures: list[Figu
     chart = memory_chart([*training, ("end", 60.0, 900.0, 800.0, 0.0)], moment="phase")
     resident = chart.lines[0].values
     assert np.isnan(resident[-2]) and resident[-1] == 900.0 and np.isfinite(resident[:-2]).all()
-    assert "peak 900 MiB, end" in chart.marks[0].title
-    report.draw_chart(chart, tmp_path / "memory.png")
-    alone = [x for x, y in lines_of(figures[0]) if y == [800.0]]
-    assert alone == [[1.0]], "a point without neighbours is a dot"
+    assert "peak 900 MiB, end" in chart.marks[0].text
+    report.draw_charts([chart], tmp_path / "memory.png")
+    unique = figures[0].axes[0].lines[1]
+    assert unique.get_marker() == "o" and unique.get_markevery() == [41], "a point without neighbours is a dot"
 
 
 def test_a_drawn_figure_is_not_kept(tmp_path: Path) -> None:
@@ -161,16 +161,16 @@ def test_a_drawn_figure_is_not_kept(tmp_path: Path) -> None:
 
     before = count_figures()
     for _ in range(2):
-        report.draw_chart(fitness_chart(records(3)), tmp_path / "fitness.png")
+        report.draw_charts([fitness_chart(records(3))], tmp_path / "fitness.png")
     assert count_figures() == before
 
 
 def test_a_failed_drawing_leaves_the_last_picture(tmp_path: Path) -> None:
     path, chart = tmp_path / "fitness.png", fitness_chart(records(3))
-    report.draw_chart(chart, path)
+    report.draw_charts([chart], path)
     picture = path.read_bytes()
     with pytest.raises(ValueError, match="size"):
-        report.draw_chart(dataclasses.replace(chart, shares=chart.shares[:2]), path)
+        report.draw_charts([dataclasses.replace(chart, x=chart.x[:2])], path)
     assert path.read_bytes() == picture
 
 

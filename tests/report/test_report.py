@@ -16,10 +16,18 @@ from main import main
 from tests.evaluation.test_evaluate import spoilt_from
 from tests.evaluation.test_page import HOSTILE, Page
 from tests.tiny_run import TINY, frame, run
-from training.evaluation.charts import runs_equity_chart, runs_learning_charts
 from training.evaluation.holdout import LEDGER, Look, add_look, looks_beside
 from training.evaluation.judge import Estimate
-from training.evaluation.report import ReportedRun, cautions, differing_settings, read_run, render, short_table
+from training.evaluation.report import (
+    ReportedRun,
+    cautions,
+    differing_settings,
+    read_run,
+    render,
+    runs_equity_chart,
+    runs_learning_charts,
+    short_table,
+)
 from utils.charts import number
 from utils.pictures import STYLES
 
@@ -143,13 +151,13 @@ def test_curves_are_drawn_by_day_or_by_session(runs: Path) -> None:
     chart = runs_equity_chart([one, two], with_equal_weight=True)
     assert chart is not None and one.validation is not None
     assert [line.label for line in chart.lines] == ["one", "two", "equal weight"]
-    assert list(chart.labels) == [str(day) for day in one.validation.dates]
+    np.testing.assert_array_equal(chart.x, one.validation.dates)
     equity = one.validation.equity["champion"]
     np.testing.assert_allclose(chart.lines[0].values, 100 * (equity / equity[0] - 1))
     frames = pd.read_csv(runs / "one" / "equity.csv")
     np.testing.assert_allclose(chart.lines[2].values, 100 * (frames["equal weight"] / frames["equal weight"][0] - 1))
     apart = runs_equity_chart([one, clean], with_equal_weight=False)
-    assert apart is not None and apart.labels[:2] == ["session 0", "session 1"] and "days differ" in apart.note
+    assert apart is not None and apart.x[:2].tolist() == [0, 1] and "days differ" in apart.note
     shorter = dataclasses.replace(
         clean,
         validation=dataclasses.replace(
@@ -167,7 +175,7 @@ def test_learning_is_drawn_by_generation(runs: Path) -> None:
     for chart, (group, name) in zip(
         runs_learning_charts([one, two]), (("fitness", "mean"), ("validation", "champion")), strict=True
     ):
-        assert chart.labels[-1] == "generation 3"
+        assert chart.x.tolist() == [1, 2, 3]
         for line, own in zip(chart.lines, (one, two), strict=True):
             drawn = line.values[np.isfinite(line.values)]
             assert drawn.tolist() == [record[group][name] for record in own.records]

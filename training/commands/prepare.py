@@ -8,7 +8,7 @@ from pathlib import Path
 from data.raw.prepare import PrepareSummary, prepare
 from training.commands.arguments import PrepareArguments
 from training.evaluation.page.document import document, write_document
-from utils.charts import Chart, day_axis, lines_of, number
+from utils.charts import Chart, lines_of, number
 from utils.errors import ConfigError
 from utils.tables import table
 
@@ -45,9 +45,8 @@ def render(summary: PrepareSummary, source: Path) -> str:
     coverage = Chart(
         title="Tickers that trade, by session",
         description=f"Tickers that trade in each session: at most {most:,}, in the last one {last:,}.",
-        **day_axis(survey.dates),
+        x=survey.dates,
         lines=lines_of({"tickers": survey.traded.astype(float)}, lambda values: number(values[-1], 0)),
-        decimals=0,
     )
     return document(
         "data.html",

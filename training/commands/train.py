@@ -30,7 +30,7 @@ from utils.config.trader import Config
 from utils.memory.guard import keep_freed_memory, peak_rss_mb
 from utils.memory.living import count_living
 from utils.memory_profiler import get_profiler
-from utils.pictures import draw_chart, draw_charts
+from utils.pictures import draw_charts
 from utils.progress import progress
 from utils.runs.checkpoint import generation_name
 from utils.runs.run_log import REPORT, SUMMARY, RunLog
@@ -120,9 +120,9 @@ def _note(config: Config) -> str:
 
 def _draw_progress(run: RunLog, note: str) -> None:
     records = run.records()
-    draw_chart(fitness_chart(records), run.path / "fitness.png", note)
-    draw_charts(learning_charts(records), run.path / "learning.png", "Learning by generation", note)
-    draw_chart(memory_chart(get_profiler().phases()), run.path / "memory.png")
+    draw_charts([fitness_chart(records)], run.path / "fitness.png", note)
+    draw_charts(learning_charts(records), run.path / "learning.png", note, "Learning by generation")
+    draw_charts([memory_chart(get_profiler().phases())], run.path / "memory.png")
 
 
 def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedScores | None) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _finish(trainer: ERLTrainer, run: RunLog, config: Config, scores: PlantedSco
         logger.debug("%s\n%s", split, short_table(evaluation))
     trainer.safe_point()
     validation = evaluations["validation"]
-    draw_chart(equity_chart(validation), run.path / "equity.png", _note(config))
+    draw_charts([equity_chart(validation)], run.path / "equity.png", _note(config))
     get_profiler().log_memory("end", census=config.census_every > 0)
     logger.debug("%s", get_profiler().final_summary())
     write_equity(validation, run.path)

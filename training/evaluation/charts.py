@@ -1,26 +1,15 @@
-"""The charts of evaluations and runs: what is drawn, in which units, and the text for a reader who cannot see it."""
+"""The charts of an evaluation and of a run's records: what is drawn, and the text for a reader who cannot see it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from environment.ledger import EXIT_REASONS
-from training.evaluation.baselines import (
-    BENCHMARK,
-    BEST_AGENT,
-    CHAMPION,
-    CLOSED_FORM,
-    EQUAL,
-    EQUAL_RISK,
-    HOLD,
-    ORACLE,
-    RANDOM,
-    RULE,
-)
+from training.evaluation import baselines
 from training.evaluation.judge import Evaluation
 from training.evaluation.supervised import LIGHTGBM, RIDGE
 from utils.charts import (
@@ -29,99 +18,96 @@ from utils.charts import (
     Dates,
     FloatArray,
     Line,
-    Marker,
+    Mark,
     MemoryPoint,
-    Tick,
-    day_axis,
+    ends_of,
     last_known,
     lines_of,
     number,
-    number_axis,
     percent,
 )
-from utils.pictures import STYLES
-
-if TYPE_CHECKING:
-    from training.evaluation.report import ReportedRun
 
 EXIT_WORDS = {
-    "target": "target reached",
-    "time": "longest holding time",
-    "end": "end of the episode",
-    "lost": "stopped trading",
+    "target": ("●", "target reached"),
+    "time": ("■", "longest holding time"),
+    "end": ("◆", "end of the episode"),
+    "lost": ("✕", "stopped trading"),
 }
-"""Why a position was sold, by the page's symbol for it."""
+"""Why a position was sold: the symbol in the key and the words, by the mark's symbol."""
 _SYMBOLS = dict(zip(EXIT_REASONS[1:], ("target", "target", "time", "lost", "end"), strict=True))
 _PRICE_STYLE = 7
-_DRAWN_RUNS = len(STYLES) - 1
-"""Runs that a chart can show apart, beside equal weight."""
 _TRADED_STOCKS = 6
 """Stocks whose trades are drawn, the most traded ones."""
+ON_TRAINING = "training days, by forecasts out of fold"
 _LOSSES = {
-    "reward": "Mean squared error of what orders earn beyond their day's mean, percent of the capital, squared.",
-    "temporal": "Mean squared temporal difference of replayed transitions, percent of the capital, squared.",
-    "actor": "Minus the result of what actors choose, in deviations of results and in good orders.",
+    "reward": (
+        "Loss of rewards",
+        "Mean squared error of what orders earn beyond their day's mean, percent of the capital, squared.",
+    ),
+    "temporal": (
+        "Temporal-difference loss",
+        "Mean squared temporal difference of replayed transitions, percent of the capital, squared.",
+    ),
+    "actor": (
+        "Loss of actors",
+        "Minus the result of what actors choose, in deviations of results and in good orders.",
+    ),
 }
-_TITLES = {"reward": "Loss of rewards", "temporal": "Temporal-difference loss", "actor": "Loss of actors"}
-_ON_TRAINING = "training days, by forecasts out of fold"
+"""Titles and notes of the losses."""
 
 
 def equity_chart(evaluation: Evaluation) -> Chart:
-    low, high = (_gain_percent(edge) for edge in evaluation.random_band)
-    windows = " Dotted vertical lines: a new window begins." if len(evaluation.played.days) > 1 else ""
-    return _by_day(
-        evaluation,
-        {name: _gain_percent(evaluation.equity[name]) for name in drawn_policies(evaluation)},
-        lambda values: percent(values[-1]),
-        "Return since the first day in percent. At the end",
+    """Draw the policies' returns since the first day, with the middle of the random selections."""
+    lines = lines_of({name: gain_percent(evaluation.equity[name]) for name in drawn_policies(evaluation)})
+    low, high = (gain_percent(edge) for edge in evaluation.random_band)
+    verticals = _window_starts(evaluation)
+    return Chart(
         title="Return since the first day, %",
-        note=f"After costs.{windows}",
+        note=f"After costs.{' Dotted vertical lines: a new window begins.' if verticals else ''}",
+        description=f"Return since the first day in percent. At the end: {ends_of(lines)}.",
+        x=evaluation.dates,
+        lines=lines,
         bands=[Band("random selections, 5% to 95%", low, high)],
+        verticals=verticals,
         height=340,
     )
 
 
 def drawdown_chart(evaluation: Evaluation) -> Chart:
     """Draw the fall of the policies' equity below its earlier peak, but for random selection."""
-    return _by_day(
-        evaluation,
-        # The mean of many random selections falls less than any of them.
-        {name: _drawdown_percent(evaluation.equity[name]) for name in drawn_policies(evaluation) if name != RANDOM},
-        lambda values: percent(np.nanmin(values)),
-        "Fall below the earlier peak in percent. Deepest",
+    # The mean of many random selections falls less than any of them.
+    names = [name for name in drawn_policies(evaluation) if name != baselines.RANDOM]
+    falls = {name: _drawdown_percent(evaluation.equity[name]) for name in names}
+    lines = lines_of(falls, lambda values: percent(np.nanmin(values)))
+    return Chart(
         title="Drawdown, %",
         note="Fall below the earlier peak; the numbers beside the names are the deepest.",
-        y_ticks=4,
+        description=f"Fall below the earlier peak in percent. Deepest: {ends_of(lines)}.",
+        x=evaluation.dates,
+        lines=lines,
+        verticals=_window_starts(evaluation),
         height=220,
     )
 
 
-def _by_day(
-    evaluation: Evaluation, series: Mapping[str, FloatArray], end: Callable[[FloatArray], str], head: str, **others: Any
-) -> Chart:
-    """Return a chart of series over the stitched days; `head` begins its description."""
-    lines, dates, windows = lines_of(series, end), evaluation.dates, len(evaluation.played.days)
-    return Chart(
-        description=f"{head}: {_ends(lines)}.",
-        lines=lines,
-        **day_axis(dates),
-        verticals=[Tick(window / windows, f"window {window + 1} begins") for window in range(1, windows)],
-        unit="%",
-        is_signed=True,
-        **others,
-    )
+def _window_starts(evaluation: Evaluation) -> list[np.datetime64]:
+    """Return the dates on which windows after the first begin."""
+    windows, steps = len(evaluation.played.days), evaluation.played.days.shape[1] - 1
+    return [evaluation.dates[steps * window] for window in range(1, windows)]
 
 
 def drawn_policies(evaluation: Evaluation) -> list[str]:
     """Return the policies that a chart can show apart: of all simple rules only the one that ended highest."""
     equity = evaluation.equity
-    always = (CHAMPION, RANDOM, EQUAL, BENCHMARK, RIDGE, LIGHTGBM, RULE)
-    others = equity.keys() - {*always, HOLD, EQUAL_RISK, ORACLE, BEST_AGENT, CLOSED_FORM}
+    b = baselines
+    always = (b.CHAMPION, b.RANDOM, b.EQUAL, b.BENCHMARK, RIDGE, LIGHTGBM, b.RULE)
+    others = equity.keys() - {*always, b.HOLD, b.EQUAL_RISK, b.ORACLE, b.BEST_AGENT, b.CLOSED_FORM}
     best = max(others, key=lambda name: (equity[name][-1], name), default=None)
     return [name for name in equity if name in always or name == best]
 
 
-def _gain_percent(equity: FloatArray) -> FloatArray:
+def gain_percent(equity: FloatArray) -> FloatArray:
+    """Return the change since the first value in percent."""
     return np.asarray(100.0 * (equity / equity[0] - 1.0))
 
 
@@ -130,156 +116,70 @@ def _drawdown_percent(equity: FloatArray) -> FloatArray:
     return np.asarray(100.0 * (equity / np.where(peak > 0, peak, math.nan) - 1.0))
 
 
-def _ends(lines: Sequence[Line]) -> str:
-    return ", ".join(f"{line.label} {line.end}" for line in lines)
-
-
-def runs_equity_chart(runs: Sequence[ReportedRun], with_equal_weight: bool) -> Chart | None:
-    """Draw the champions' returns on their validation days; None where no run's files hold them.
-
-    Runs judged on different days are drawn by sessions since their own first day.
-
-    Args:
-        with_equal_weight: the runs share days, data and rules, so that equal weight is the same for all of them.
-    """
-    of_all, runs = _note_on_drawn(runs), runs[:_DRAWN_RUNS]
-    judged = {run.name: run.validation for run in runs if run.validation is not None and len(run.validation.dates)}
-    if not judged:
-        return None
-    first = next(iter(judged.values()))
-    has_same_days = all(np.array_equal(first.dates, other.dates) for other in judged.values())
-    count = max(len(one.dates) for one in judged.values())
-    equity = {name: one.equity[CHAMPION] for name, one in judged.items()}
-    equity |= {EQUAL: first.equity[EQUAL]} if with_equal_weight else {}
-    gains = {name: _gain_percent(own) for name, own in equity.items()}
-    padded = {name: np.append(own, np.full(count - len(own), np.nan)) for name, own in gains.items()}
-    lines = lines_of(padded, _end_percent)
-    missing = [run.name for run in runs if run.name not in judged]
-    return Chart(
-        title="Return of the champions on validation days, %",
-        note=f"After costs.{of_all}"
-        + ("" if has_same_days else " The days differ: sessions since each run's own first day.")
-        + (f" Not known, until it is evaluated: {', '.join(missing)}." if missing else ""),
-        description=f"Return since each run's first validation day in percent. At the end: {_ends(lines)}.",
-        **day_axis(first.dates) if has_same_days else number_axis(range(count), "session"),
-        lines=lines,
-        unit="%",
-        is_signed=True,
-        height=340,
-    )
-
-
-def runs_learning_charts(runs: Sequence[ReportedRun]) -> list[Chart]:
-    """Draw the mean fitness and the champions' validation results by generation; nothing where no run has a record."""
-    of_all, runs = _note_on_drawn(runs), runs[:_DRAWN_RUNS]
-    count = max((record["generation"] for run in runs for record in run.records), default=0)
-    if not count:
-        return []
-    charts = []
-    for group, name, title, on in (
-        ("fitness", "mean", "Mean fitness of the population by generation, %", _ON_TRAINING),
-        ("validation", "champion", "Validation result of the champion by generation, %", "validation windows"),
-    ):
-        series = {run.name: np.full(count, np.nan) for run in runs}
-        for run in runs:
-            generations = [record["generation"] - 1 for record in run.records]
-            series[run.name][generations] = _column(run.records, group, name)
-        lines, note = lines_of(series, _end_percent), f"Percent of the initial capital per episode, on {on}.{of_all}"
-        charts.append(_by_generation(title, f"{title} of each run", note, range(1, count + 1), lines, unit="%"))
-    return charts
-
-
-def _note_on_drawn(runs: Sequence[ReportedRun]) -> str:
-    return f" Only the first {_DRAWN_RUNS} of {len(runs)} runs are drawn." if len(runs) > _DRAWN_RUNS else ""
-
-
 def traded_stocks(evaluation: Evaluation) -> list[tuple[Chart, list[dict[str, Any]]]]:
     """Draw the stocks that the champion traded most over all days played; with its trades as `_shown_trade` says."""
     market, days, made = evaluation.market, evaluation.played.days, evaluation.played.trades
     counts = np.bincount([trade["stock"] for trade in made], minlength=len(market.investable_columns))
     most = [stock for stock in np.argsort(-counts, kind="stable")[:_TRADED_STOCKS].tolist() if counts[stock]]
-    first, stop = int(days.min()), int(days.max()) + 1
-    dates = market.dates[first:stop].astype("datetime64[D]")
+    played = slice(int(days.min()), int(days.max()) + 1)
+    dates = market.dates.astype("datetime64[D]")
     shown = []
     for stock in most:
-        trades = [_shown_trade(trade, dates, first) for trade in made if trade["stock"] == stock]
-        close = market.close[first:stop, stock].astype(np.float64)
+        trades = [_shown_trade(trade, dates) for trade in made if trade["stock"] == stock]
+        close = market.close[played, stock].astype(np.float64)
         ticker = market.tickers[market.investable_columns[stock]]
         chart = Chart(
             title=ticker,
             note=f"Closing price; {len(trades)} trades.",
             description=f"Closing price of {ticker} with {len(trades)} trades; the table below lists them.",
-            **day_axis(dates),
+            x=dates[played],
             lines=[Line("close", close, _PRICE_STYLE, number(float(close[-1]), 2))],
-            marks=[mark for trade in trades for mark in trade["marks"]],
             segments=[trade["marks"] for trade in trades],
-            decimals=2,
             has_zero=False,
         )
         shown.append((chart, trades))
     return shown
 
 
-def _shown_trade(trade: Mapping[str, Any], dates: Dates, first: int) -> dict[str, Any]:
+def _shown_trade(trade: Mapping[str, Any], dates: Dates) -> dict[str, Any]:
     """Add to a finished trade its dates, return and outcome, its `exit` as a key of `EXIT_WORDS`, and its marks."""
-    entry, leave = trade["entry_day"] - first, trade["exit_day"] - first
+    entry, leave, reason = dates[trade["entry_day"]], dates[trade["exit_day"]], _SYMBOLS[trade["reason"]]
     gain = 100 * (trade["profit"] - trade["costs"]) / trade["value"]
-    outcome, reason = "gain" if gain > 0 else "loss", _SYMBOLS[trade["reason"]]
-    entry_date, exit_date = str(dates[entry]), str(dates[leave])
-    price, target, received = trade["entry_price"], trade["target_price"], trade["exit_price"]
-    bought = f"bought {entry_date} at {number(price, 2)}, target {number(target, 2)}"
-    title = f"{bought}; sold {exit_date} at {number(received, 2)}: {EXIT_WORDS[reason]}; {percent(gain)}"
-    days = len(dates) - 1
-    return {
-        **trade,
-        "entry_date": entry_date,
-        "exit_date": exit_date,
-        "exit": reason,
-        "return_percent": gain,
-        "outcome": outcome,
-        "marks": (
-            Marker(entry / days, price, "mark-entry", "entry", title),
-            Marker(leave / days, received, f"mark-{reason}", outcome, title),
-        ),
-    }
+    outcome = "gain" if gain > 0 else "loss"
+    marks = Mark(entry, trade["entry_price"], "entry", "open"), Mark(leave, trade["exit_price"], reason, outcome)
+    added = {"entry_date": str(entry), "exit_date": str(leave), "exit": reason, "outcome": outcome, "marks": marks}
+    return {**trade, **added, "return_percent": gain}
 
 
 def cost_chart(evaluation: Evaluation) -> Chart:
     """Draw the return of each policy by costs per leg."""
     returns, charged = evaluation.cost_returns, 10_000 * evaluation.config.env.cost_rate
     costs = np.array(list(next(iter(returns.values()))))
-    series = {policy: np.array(list(by_cost.values())) for policy, by_cost in returns.items()}
-    *shares, own = (np.append(costs, charged) - costs.min()) / np.ptp(costs)
-    names = [f"{number(cost, 0)} bp" for cost in costs]
+    is_within = costs.min() <= charged <= costs.max()
     return Chart(
         title="Return under other costs, %",
         note="Costs and slippage of one leg in basis points of the value traded. This report was charged "
-        f"{number(charged, 1)}. Random selections are drawn anew at each cost, fewer than above.",
+        f"{number(charged, 1)}{' (dotted line)' if is_within else ''}. Random selections are drawn anew at each cost, "
+        "fewer than above.",
         description="Return in percent by cost per leg; the table below holds the numbers.",
-        shares=np.array(shares),
-        ticks=[Tick(float(share), name) for share, name in zip(shares, names, strict=True)],
-        labels=[f"{name} per leg" for name in names],
-        lines=lines_of(series, lambda values: percent(values[-1])),
+        x=costs,
+        x_unit=" bp",
+        lines=lines_of({policy: np.array(list(by_cost.values())) for policy, by_cost in returns.items()}),
+        verticals=[charged] if is_within else [],
         height=380,
-        verticals=[Tick(float(own), "charged in this report")] if 0 <= own <= 1 else [],
-        unit="%",
-        is_signed=True,
     )
 
 
 def fitness_chart(records: Sequence[Mapping[str, Any]]) -> Chart:
     """Draw the population's fitness and the champion's validation result from the records of metrics.jsonl."""
-    lowest, mean, highest = (_column(records, "fitness", name) for name in ("min", "mean", "max"))
-    series = {"population mean": mean, "validation result": _column(records, "validation", "champion")}
-    return _by_generation(
+    lowest, mean, highest = (column(records, "fitness", name) for name in ("min", "mean", "max"))
+    return by_generation(
         "Fitness by generation, % of the initial capital per episode",
-        "Fitness of the population in percent by generation",
-        f"Of the population on {_ON_TRAINING}, with penalties. The champion's validation result is from days that "
+        f"Of the population on {ON_TRAINING}, with penalties. The champion's validation result is from days that "
         "neither training nor selection has seen.",
         _generations(records),
-        lines_of(series, _end_percent),
+        lines_of({"population mean": mean, "validation result": column(records, "validation", "champion")}),
         bands=[Band("population, lowest to highest", lowest, highest)],
-        unit="%",
     )
 
 
@@ -289,62 +189,41 @@ def learning_charts(records: Sequence[Mapping[str, Any]]) -> list[Chart]:
     Losses of critics and actors where there are networks, the out-of-fold explained variance of results, and Q(s0)
     beside the profit.
     """
-    has_networks = any("noise_scale" in record["learning"] for record in records)
-    charts = [_loss_chart(records, *each) for each in _LOSSES.items()] if has_networks else []
-    if has_networks:
-        names = {"ridge and network": "explained_by_both", "ridge alone": "explained_by_ridge"}
-        note = "Means of the elites, on training days, out of fold; of results relative to the mean of their day."
+    generations, charts = _generations(records), []
+    if any("noise_scale" in record["learning"] for record in records):
+        for name, (title, note) in _LOSSES.items():
+            losses = {name: column(records, "learning", f"{name}_loss")}
+            lines = lines_of(losses, lambda values: number(last_known(values), 3))
+            charts.append(by_generation(title, note, generations, lines, has_zero=name != "actor"))
+        explained = {"ridge and network": "explained_by_both", "ridge alone": "explained_by_ridge"}
+        on = "Means of the elites, on training days, out of fold; of results relative to the mean of their day."
     else:
-        names = {"population mean": "explained", "best agent": "explained_best"}
-        note = "On training days, out of fold; below 0 forecasts are worse than the mean."
-    explained = {label: 100.0 * _column(records, "learning", name) for label, name in names.items()}
+        explained = {"population mean": "explained", "best agent": "explained_best"}
+        on = "On training days, out of fold; below 0 forecasts are worse than the mean."
+    shares = {label: 100.0 * column(records, "learning", name) for label, name in explained.items()}
+    charts.append(by_generation("Variance of results explained, %", on, generations, lines_of(shares)))
     values = {
-        label: _column(records, "learning", name)
+        label: column(records, "learning", name)
         for label, name in (("Q(s0), expected", "initial_value"), ("earned", "elite_profit_percent"))
     }
     on = "Means of the elites over the training windows of the fitness, % of the capital."
-    for title, text, series in (
-        ("Variance of results explained, %", note, explained),
-        ("Value of an episode, expected and earned, %", on, values),
-    ):
-        lines, head = lines_of(series, _end_percent), f"{title}, by generation"
-        charts.append(_by_generation(title, head, text, _generations(records), lines, unit="%"))
-    return charts
+    return [*charts, by_generation("Value of an episode, expected and earned, %", on, generations, lines_of(values))]
 
 
-def _loss_chart(records: Sequence[Mapping[str, Any]], name: str, note: str) -> Chart:
-    title = _TITLES[name]
-    lines = lines_of({name: _column(records, "learning", f"{name}_loss")}, lambda own: number(last_known(own), 3))
-    return _by_generation(
-        title, f"{title}, by generation", note, _generations(records), lines, has_zero=name != "actor"
-    )
-
-
-def _by_generation(
-    title: str, head: str, note: str, generations: Sequence[int], lines: Sequence[Line], **others: Any
+def by_generation(
+    title: str, note: str, generations: Sequence[int], lines: Sequence[Line], bands: Sequence[Band] = (), **others: Any
 ) -> Chart:
-    """Return a chart of lines over generations; `head` begins its description."""
-    return Chart(
-        title=title,
-        note=note,
-        description=f"{head}. Last: {_ends(lines)}.",
-        **number_axis(generations, "generation"),
-        lines=lines,
-        is_signed=True,
-        height=280,
-        **others,
-    )
+    """Return a chart of lines over generations."""
+    x = np.array(generations, dtype=np.int64)
+    description = f"{title.removesuffix(', %')}, by generation. Last: {ends_of(lines)}."
+    return Chart(title, description, x, lines, bands, note=note, height=280, **others)
 
 
 def _generations(records: Sequence[Mapping[str, Any]]) -> list[int]:
     return [int(record["generation"]) for record in records]
 
 
-def _end_percent(values: FloatArray) -> str:
-    return percent(last_known(values))
-
-
-def _column(records: Sequence[Mapping[str, Any]], group: str, name: str) -> FloatArray:
+def column(records: Sequence[Mapping[str, Any]], group: str, name: str) -> FloatArray:
     """Return a number of each record; NaN where it is missing or None."""
     return np.array([record[group].get(name) for record in records], dtype=np.float64)
 

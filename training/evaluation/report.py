@@ -6,7 +6,7 @@ Nothing is played, and of holdout days only past results are read.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,16 +17,17 @@ import pandas as pd
 
 from data.record import MarketRecord, read_record
 from training.evaluation.baselines import CHAMPION, EQUAL
-from training.evaluation.charts import runs_equity_chart, runs_learning_charts
+from training.evaluation.charts import ON_TRAINING, by_generation, column, gain_percent
 from training.evaluation.export import EQUITY, RESULTS, SHORT
 from training.evaluation.holdout import Look, looks_beside
 from training.evaluation.judge import METRICS, Estimate
 from training.evaluation.page.document import document, shown_settings
 from training.run.market import MARKET
-from utils.charts import DASH, Dates, FloatArray
+from utils.charts import DASH, Chart, Dates, FloatArray, ends_of, lines_of
 from utils.config.settings import to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError
+from utils.pictures import STYLES
 from utils.runs.run_log import SUMMARY, RunLog
 from utils.tables import table
 
@@ -50,6 +51,8 @@ BEST_OF_MANY = (
     "Picking the best of these runs is a choice on validation days: the best of {count} results is biased upwards. "
     "Judge it on days on which nothing was chosen: python main.py evaluate --split holdout, once."
 )
+_DRAWN_RUNS = len(STYLES) - 1
+"""Runs that a chart can show apart, beside equal weight."""
 _OF_THE_FOLDER = {"run", "resume", "runs_dir"}
 
 
@@ -68,16 +71,6 @@ class Judged:
     """(T,) days of the equity; (0,) where no file holds it."""
     equity: dict[str, FloatArray]
     """(T,) of the champion and of equal weight."""
-
-    @classmethod
-    def of(cls, generation: int, measures: dict[str, Estimate], verdict: Mapping[str, Any], folder: Path) -> Judged:
-        """Return the result with its verdict's JSON values and the equity in its folder."""
-        yearly = verdict["percent_a_year"]
-        differences = {
-            key: Estimate(yearly[key]["mean"], *yearly[key]["interval"]) for key in DIFFERENCES if key in yearly
-        }
-        dates, equity = _equity(folder / EQUITY)
-        return cls(generation, measures, differences, verdict["sentence"], verdict["best_rival"], dates, equity)
 
     def measure(self, key: str) -> Estimate:
         """Return a measure, of unknown value where the files do not hold it."""
@@ -133,17 +126,17 @@ def read_run(runs_dir: Path, name: str) -> ReportedRun:
         DataError: its record of the market is.
     """
     run = RunLog.open(runs_dir, name)
-    looks, summary, market = looks_beside(runs_dir, name), _json(run.path / SUMMARY), _json(run.path / MARKET)
-    found = [_evaluated(run.path / "evaluation-validation"), _summed_up(summary, run.path)]
+    looks, market = looks_beside(runs_dir, name), _json(run.path / MARKET)
+    judged = [_judged(run.path / "evaluation-validation" / RESULTS), _judged(run.path / SUMMARY)]
     return ReportedRun(
         name=name,
         config=run.settings(Config),
         market=read_record(market, str(run.path / MARKET)) if market else None,
         records=run.records(),
-        summary=summary,
+        summary=_json(run.path / SUMMARY),
         # An evaluation holds more, but its champion may have been trained further since.
-        validation=max((one for one in found if one), key=lambda one: one.generation, default=None),
-        holdout=_evaluated(run.path / "evaluation-holdout") if looks else None,
+        validation=max(filter(None, judged), key=lambda one: one.generation, default=None),
+        holdout=_judged(run.path / "evaluation-holdout" / RESULTS) if looks else None,
         looks=looks,
     )
 
@@ -158,33 +151,27 @@ def _json(path: Path) -> dict[str, Any]:
         raise ConfigError(f"expected JSON in {path}, got: {error}; make it again or delete it") from None
 
 
-def _evaluated(folder: Path) -> Judged | None:
-    """Read what `evaluate` wrote."""
-    values = _json(folder / RESULTS)
-    if not values:
-        return None
+def _judged(path: Path) -> Judged | None:
+    """Read a result from the file that `evaluate` wrote, or from the summary of a run; None where they hold none."""
+    values = _json(path)
     try:
-        measures = {key: Estimate(**values["policies"][CHAMPION][key]) for key in METRICS}
-        return Judged.of(values["champion_generation"], measures, values["verdict"], folder)
+        if path.name == RESULTS and values:
+            generation, verdict, row = values["champion_generation"], values["verdict"], values["policies"][CHAMPION]
+            measures = {key: Estimate(**row[key]) for key in METRICS}
+        elif champion := values.get("champion"):
+            generation, verdict = champion["generation"], champion["verdict"]["validation"]
+            row = champion["validation"][CHAMPION]
+            measures = {key: Estimate(row[label]) for key, label in SHORT.items() if label in row}
+        else:
+            return None
+        tests = {key: verdict["percent_a_year"][key] for key in DIFFERENCES if key in verdict["percent_a_year"]}
+        differences = {key: Estimate(test["mean"], *test["interval"]) for key, test in tests.items()}
+        said = verdict["sentence"], verdict["best_rival"]
     except (KeyError, TypeError) as error:
         raise ConfigError(
-            f"expected results of this version in {folder}, got {error}; evaluate the run again"
+            f"expected results of this version in {path}, got {error}; delete it, and evaluate the run"
         ) from None
-
-
-def _summed_up(summary: Mapping[str, Any], folder: Path) -> Judged | None:
-    """Read what a run wrote about its champion when it ended."""
-    if not summary.get("champion"):
-        return None
-    try:
-        champion = summary["champion"]
-        row = champion["validation"][CHAMPION]
-        measures = {key: Estimate(row[label]) for key, label in SHORT.items() if label in row}
-        return Judged.of(champion["generation"], measures, champion["verdict"]["validation"], folder)
-    except (KeyError, TypeError) as error:
-        raise ConfigError(
-            f"expected a summary of this version in {folder / SUMMARY}, got {error}; delete it, and evaluate the run"
-        ) from None
+    return Judged(generation, measures, differences, *said, *_equity(path.parent / EQUITY))
 
 
 def _equity(path: Path) -> tuple[Dates, dict[str, FloatArray]]:
@@ -279,3 +266,57 @@ def _groups(runs: Sequence[ReportedRun]) -> str:
     for run in runs:
         groups.setdefault(repr(run.setup), []).append(run)
     return "; ".join(f"{', '.join(run.name for run in group)} ({group[0].days})" for group in groups.values())
+
+
+def runs_equity_chart(runs: Sequence[ReportedRun], with_equal_weight: bool) -> Chart | None:
+    """Draw the champions' returns on their validation days; None where no run's files hold them.
+
+    Runs judged on different days are drawn by sessions since their own first day.
+
+    Args:
+        with_equal_weight: the runs share days, data and rules, so that equal weight is the same for all of them.
+    """
+    note, runs = f"After costs.{_note_on_drawn(runs)}", runs[:_DRAWN_RUNS]
+    judged = {run.name: run.validation for run in runs if run.validation is not None and len(run.validation.dates)}
+    if not judged:
+        return None
+    first = next(iter(judged.values()))
+    x: Any = first.dates
+    if not all(np.array_equal(first.dates, other.dates) for other in judged.values()):
+        x = np.arange(max(len(one.dates) for one in judged.values()))
+        note += " The days differ: sessions since each run's own first day."
+    if missing := [run.name for run in runs if run.name not in judged]:
+        note += f" Not known, until it is evaluated: {', '.join(missing)}."
+    equity = {name: one.equity[CHAMPION] for name, one in judged.items()}
+    equity |= {EQUAL: first.equity[EQUAL]} if with_equal_weight else {}
+    gains = {name: gain_percent(values) for name, values in equity.items()}
+    lines = lines_of({name: np.append(gain, np.full(len(x) - len(gain), np.nan)) for name, gain in gains.items()})
+    return Chart(
+        title="Return of the champions on validation days, %",
+        note=note,
+        description=f"Return since each run's first validation day in percent. At the end: {ends_of(lines)}.",
+        x=x,
+        lines=lines,
+        height=340,
+    )
+
+
+def runs_learning_charts(runs: Sequence[ReportedRun]) -> list[Chart]:
+    """Draw the mean fitness and the champions' validation results by generation; nothing where no run has a record."""
+    note, runs = _note_on_drawn(runs), runs[:_DRAWN_RUNS]
+    generations = range(1, 1 + max((record["generation"] for run in runs for record in run.records), default=0))
+    charts = []
+    for group, name, title, on in (
+        ("fitness", "mean", "Mean fitness of the population by generation, %", ON_TRAINING),
+        ("validation", "champion", "Validation result of the champion by generation, %", "validation windows"),
+    ):
+        series = {run.name: np.full(len(generations), np.nan) for run in runs}
+        for run in runs:
+            series[run.name][[record["generation"] - 1 for record in run.records]] = column(run.records, group, name)
+        text = f"Percent of the initial capital per episode, on {on}.{note}"
+        charts.append(by_generation(title, text, generations, lines_of(series)))
+    return charts if generations else []
+
+
+def _note_on_drawn(runs: Sequence[ReportedRun]) -> str:
+    return f" Only the first {_DRAWN_RUNS} of {len(runs)} runs are drawn." if len(runs) > _DRAWN_RUNS else ""

@@ -17,7 +17,7 @@ from training.run.session import GENERATION, Session, open_session
 from utils.charts import memory_chart
 from utils.memory.guard import peak_rss_mb
 from utils.memory_profiler import get_profiler
-from utils.pictures import draw_chart
+from utils.pictures import draw_charts
 from utils.runs.run_log import RunLog
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer, clock: Cal
 
 def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dict[str, Any]:
     profiler, notes = get_profiler(), caveats(config, trainer.best_generation)
-    draw_chart(memory_chart(profiler.phases()), run.path / "memory.png")
+    draw_charts([memory_chart(profiler.phases())], run.path / "memory.png")
     summary = {
         "generations": trainer.generation,
         "episodes": trainer.episodes,

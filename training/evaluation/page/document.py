@@ -10,21 +10,23 @@ import base64
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
+from matplotlib.ticker import MaxNLocator
 
-from training.evaluation.page import svg
-from utils.charts import number, tick_labels
+from utils.charts import number
 from utils.config.settings import flatten
+from utils.pictures import draw_svg
 from utils.runs.run_log import write_atomically
 
 if TYPE_CHECKING:
     from training.evaluation.judge import Estimate
+    from utils.statistics import MeanTest
 
 NOT_SHOWN = "(not shown)"
 _HERE = Path(__file__).parent
@@ -35,6 +37,25 @@ SECRET_VALUE = re.compile(
     r"|--[\w.-]*(?:token|password|secret|key)[= ]\S+",
     re.IGNORECASE | re.DOTALL,
 )
+
+
+class Scale:
+    """A horizontal scale that intervals one below the other share; it includes zero."""
+
+    def __init__(self, tests: Iterable[MeanTest]) -> None:
+        edges = [0.0, *(edge for test in tests for edge in (test.mean, *test.interval))]
+        room = 0.02 * (max(edges) - min(edges)) or 1.0
+        self.low, self.high = min(edges) - room, max(edges) + room
+
+    @property
+    def ticks(self) -> list[float]:
+        """Return about five round values."""
+        ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(self.low, self.high)
+        return [float(tick) for tick in ticks if self.low <= tick <= self.high]
+
+    def place(self, value: float) -> str:
+        """Return where a value is, in percent of the width."""
+        return f"{100 * (value - self.low) / (self.high - self.low):.2f}%"
 
 
 def write_document(text: str, path: Path) -> None:
@@ -60,15 +81,14 @@ def _template(folder: Path, name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"svg": svg, "tick_labels": tick_labels}
     environment.filters |= {
-        "fixed": lambda value, decimals: f"{value:.{decimals}f}",
         "number": number,
         "signed": lambda value, decimals: number(value, decimals, is_signed=True),
         "interval": interval_text,
         "p_value": lambda value: "< 0.001" if value is not None and value < 0.001 else number(value, 3),
         "heat": heat_level,
         "redacted": lambda text: SECRET_VALUE.sub(NOT_SHOWN, text),
+        "svg": lambda chart: Markup(draw_svg(chart)),
         "share": lambda value: number(None if value is None else 100 * value, 1),
     }
     return environment.get_template(name)

@@ -11,10 +11,9 @@ import pandas as pd
 from training.evaluation import charts
 from training.evaluation.baselines import CHAMPION
 from training.evaluation.judge import HOLDING_INSTEAD, METRICS, Estimate, Evaluation
-from training.evaluation.page import svg
-from training.evaluation.page.document import NOT_SHOWN, SECRET_VALUE, document, shown_settings, write_document
+from training.evaluation.page.document import NOT_SHOWN, SECRET_VALUE, Scale, document, shown_settings, write_document
 from training.evaluation.verdict import TAIL
-from utils.charts import Dates, FloatArray, memory_chart, scale_of
+from utils.charts import Dates, FloatArray, memory_chart
 from utils.config.settings import to_dict
 from utils.metrics import daily_returns
 
@@ -31,7 +30,6 @@ def render(evaluation: Evaluation) -> str:
     records, limit = evaluation.records, evaluation.config.memory_limit_mb or None
     rows = evaluation.verdict.rows
     monthly = monthly_returns(evaluation.dates, evaluation.equity[CHAMPION])
-    scale = scale_of([np.array([(0.0, test.mean, *test.interval) for _, test, _ in rows])])
     return document(
         "page.html",
         evaluation.title,
@@ -40,11 +38,8 @@ def render(evaluation: Evaluation) -> str:
         report=evaluation,
         holding_instead=HOLDING_INSTEAD,
         facts=_facts(evaluation),
-        forest=[
-            (name, Estimate(test.mean, *test.interval), p_value, svg.interval_bar(test, scale))
-            for name, test, p_value in rows
-        ],
-        scale=scale,
+        differences=[(name, Estimate(test.mean, *test.interval), p_value) for name, test, p_value in rows],
+        scale=Scale(test for _, test, _ in rows),
         champion=evaluation.policies[CHAMPION],
         equity=charts.equity_chart(evaluation),
         drawdown=charts.drawdown_chart(evaluation),
