@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from optuna import Study
+from optuna.trial import TrialState, create_trial
 
 from training.sweep.space import space_of
 from training.sweep.study import (
     FIRST_LOOK,
     ROUND,
     Run,
-    Trial,
     importances,
-    is_given_up,
+    new_study,
     play_round,
+    quiet,
     require_optuna,
-    rounds,
-    suggest,
+    values_of,
 )
 from utils.errors import ConfigError, JobsFailed
 from utils.jobs.job import Finished
@@ -35,9 +36,18 @@ SPACE = space_of(
 )
 
 
-def told(number: int, profits: Sequence[float]) -> Trial:
-    """A complete trial with profits by seed."""
-    return Trial(number, suggest([], SPACE, 0, number), tuple(profits), "complete")
+def study_of(*trials: Sequence[float]) -> Study:
+    """A study of complete trials with these profits by seed."""
+    study = new_study()
+    for profits in trials:
+        study.add_trial(create_trial(value=profits[-1], intermediate_values=dict(enumerate(profits))))
+    return study
+
+
+def is_given_up(study: Study, profits: Sequence[float]) -> bool:
+    with quiet():
+        trial = create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(profits)))
+        return study.pruner.prune(study, trial)
 
 
 def worth(params: Mapping[str, object], run: Run) -> float:
@@ -46,9 +56,8 @@ def worth(params: Mapping[str, object], run: Run) -> float:
     return run.place / 100 - abs(strength - 0.3) - 5 * (run.number % ROUND == 1)
 
 
-def trials_of(*, is_reversed: bool) -> list[Trial]:
+def trials_of(*, seed: int = 5, is_reversed: bool = False) -> list[dict[str, Any]]:
     """Three rounds, in each of which one trial fails and the one before it loses on every seed."""
-    trials: list[Trial] = []
 
     def train(runs: Mapping[Run, Mapping[str, object]]) -> dict[Run, Finished]:
         found = {}
@@ -58,20 +67,23 @@ def trials_of(*, is_reversed: bool) -> list[Trial]:
                 found[run] = Finished(str(run), exception=ConfigError("expected less, got too much"))
         return found
 
-    for numbers in rounds(3 * ROUND):
-        trials += play_round(trials, SPACE, numbers, 6, 5, train)
-    return trials
+    study = new_study()
+    for _ in range(3):
+        play_round(study, SPACE, 3 * ROUND, 6, seed, train)
+    return [values_of(trial) for trial in study.trials]
 
 
 def test_the_trials_are_the_same_whoever_finishes_first() -> None:
-    whole = trials_of(is_reversed=False)
-    assert whole == trials_of(is_reversed=True) and [one.number for one in whole] == list(range(3 * ROUND))
-    assert [one.state for one in whole[2::ROUND]] == ["failed"] * 3
-    losing = [one.state for one in whole[1::ROUND]]
+    whole = trials_of()
+    assert str(whole) == str(trials_of(is_reversed=True)) and [one["number"] for one in whole] == list(range(3 * ROUND))
+    assert [(one["state"], one["error"]) for one in whole[2::ROUND]] == [("failed", "expected less, got too much")] * 3
+    losing = [one["state"] for one in whole[1::ROUND]]
     assert losing == ["complete", "given up", "given up"], "the first round has nobody to lose to"
-    assert all(len(one.profits) == FIRST_LOOK for one in whole if one.state == "given up")
-    strengths = [abs(one.settings["evolution.mutation_strength"] - 0.3) for one in whole]
+    assert all(len(one["profits"]) == FIRST_LOOK for one in whole if one["state"] == "given up")
+    strengths = [abs(one["settings"]["evolution.mutation_strength"] - 0.3) for one in whole]
     assert sum(strengths[-ROUND:]) < sum(strengths[:ROUND]), "later rounds come nearer to the best"
+    settings = [str(one["settings"]) for one in whole]
+    assert len(set(settings)) == len(settings) and settings != [str(one["settings"]) for one in trials_of(seed=6)]
 
 
 def test_a_round_in_which_a_run_stops_has_no_result() -> None:
@@ -79,39 +91,36 @@ def test_a_round_in_which_a_run_stops_has_no_result() -> None:
         return {run: Finished(str(run), exception=OSError("a full disk")) for run in runs}
 
     with pytest.raises(JobsFailed, match="a full disk"):
-        play_round([], SPACE, range(ROUND), 5, 0, train)
-
-
-@settings(max_examples=10)
-@given(st.integers(0, 2**63 - 1), st.integers(0, 100))
-def test_settings_are_a_function_of_seed_and_number(seed: int, number: int) -> None:
-    earlier = [told(place, [place / 3]) for place in range(ROUND)]
-    assert suggest(earlier, SPACE, seed, number) == suggest(earlier, SPACE, seed, number)
-    assert suggest([], SPACE, seed, number) != suggest([], SPACE, seed, number + 1)
+        play_round(new_study(), SPACE, ROUND, 5, 0, train)
 
 
 def test_a_trial_is_given_up_after_four_seeds_that_all_lose() -> None:
     """The known answer: n losses of n have a chance of 2^-n, which is below 0.1 from four on."""
     assert FIRST_LOOK == 4
-    earlier = [told(0, [2.0] * 6), told(1, [5.0, 6.0, 7.0, 8.0, 9.0, 9.5])]
+    earlier = study_of([2.0] * 6, [5.0, 6.0, 7.0, 8.0, 9.0, 9.5])
     losing = [4.0, 5.5, 5.0, 7.2, 8.9]
-    assert [is_given_up(earlier, SPACE, losing[:count]) for count in range(1, 6)] == [False, False, False, True, True]
-    assert not is_given_up(earlier, SPACE, [4.0, 6.5, 5.0, 7.2]), "it won on a seed"
-    assert not is_given_up([], SPACE, losing), "the first round has nobody to lose to"
+    assert [is_given_up(earlier, losing[:count]) for count in range(1, 6)] == [False, False, False, True, True]
+    assert not is_given_up(earlier, [4.0, 6.5, 5.0, 7.2]), "it won on a seed"
+    assert not is_given_up(study_of(), losing), "the first round has nobody to lose to"
 
 
 @given(st.lists(st.floats(-50, 50), min_size=6, max_size=6), st.lists(st.floats(-50, 50), min_size=1, max_size=6))
 def test_a_trial_with_the_better_mean_is_never_given_up(best: list[float], values: list[float]) -> None:
-    if is_given_up([told(0, best)], SPACE, values):
+    if is_given_up(study_of(best), values):
         assert sum(values) / len(values) < sum(best) / len(best) and len(values) >= FIRST_LOOK
 
 
 def test_the_setting_that_decides_is_the_most_important() -> None:
-    drawn = [told(number, [0.0]) for number in range(40)]
-    trials = [replace(one, profits=(-abs(one.settings["evolution.mutation_strength"] - 0.3),)) for one in drawn]
-    found = importances(trials, SPACE)
+    def train(runs: Mapping[Run, Mapping[str, object]]) -> dict[Run, Finished]:
+        return {run: Finished(str(run), worth(params, Run(0, 0))) for run, params in runs.items()}
+
+    study = new_study()
+    for trials in (19, 19, 19, 40, 40, 40):
+        play_round(study, SPACE, trials, 1, 0, train)
+        if trials == 19:
+            assert importances(study) == {}
+    found = importances(study)
     assert next(iter(found)) == "evolution.mutation_strength" and sum(found.values()) == pytest.approx(1)
-    assert importances(trials[:19], SPACE) == {}
 
 
 def test_optuna_is_there() -> None:

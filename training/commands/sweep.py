@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data.splits import Splits
 from training.commands.arguments import SweepArguments
@@ -17,10 +17,10 @@ from training.evaluation.export import EQUITY
 from training.evaluation.page.document import write_document
 from training.run.market import MARKET, load_market, remember_market
 from training.run.study_folder import fetch_files, is_begun, keep_files, open_study, store_of_folds
-from training.sweep.outcome import Outcome, outcome_of, profit_of, toml_of, values_of
+from training.sweep.outcome import outcome_of, profit_of, toml_of
 from training.sweep.page import render, short_table
 from training.sweep.space import KIND, SweepPlan, read_space, run_name
-from training.sweep.study import FIRST_LOOK, Run, Trial, play_round, require_optuna, rounds
+from training.sweep.study import FIRST_LOOK, Run, new_study, play_round, require_optuna
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.kinds import RUNS
@@ -34,11 +34,14 @@ from utils.runs.console import setup_logging
 from utils.runs.run_lock import RunLock, wait_for_lost_owner
 from utils.runs.run_log import CONFIG, SUMMARY, write_atomically, write_json
 
+if TYPE_CHECKING:
+    from optuna import Study
+
 logger = logging.getLogger(__name__)
 BEST, RESULTS, PAGE = "best.toml", "sweep.json", "sweep.html"
 
 
-def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
+def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
     """Train the trials that are not trained yet, and report on all of them.
 
     Args:
@@ -64,21 +67,21 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> Outcome:
             open_study(*jobs, config, path, is_shared=store is None) as executor,
             JobTable(None, path, is_drawn=executor.is_apart) as table,
         ):
-            trials: list[Trial] = []
+            study, space = new_study(), plan.distributions
             train = partial(_train_all, path, config, explicit, splits, executor, table)
-            for numbers in rounds(plan.trials):
-                trials += play_round(trials, plan.distributions, numbers, plan.seeds, config.seed, train)
-                best = max((trial.value for trial in trials if trial.state == "complete"), default=None)
-                so_far = "" if best is None else f"; best so far {best:+.2f} %"
-                logger.info("%d of %d trials have ended%s", numbers.stop, plan.trials, so_far)
+            while len(study.trials) < plan.trials:
+                play_round(study, space, plan.trials, plan.seeds, config.seed, train)
+                complete = [trial.values[0] for trial in study.trials if trial.state.name == "COMPLETE"]
+                so_far = f"; best so far {max(complete):+.2f} %" if complete else ""
+                logger.info("%d of %d trials have ended%s", len(study.trials), plan.trials, so_far)
                 if store is not None and is_reached:
                     keep_files(store, path, (KIND.plan, MARKET))
-            _require_results(path, config, trials)
-            outcome = outcome_of(path, plan, config, trials)
-            _publish(outcome, path)
+            for trial in study.trials:
+                for place in trial.intermediate_values:
+                    _require_results(path / run_name(trial.number, config.seed + place))
+            _publish(path, plan, config, study)
         if store is not None:
             keep_files(store, path, (KIND.plan, MARKET, RESULTS, BEST, PAGE))
-    return outcome
 
 
 def _open(
@@ -128,25 +131,25 @@ def _train_all(
 ) -> dict[Run, Finished]:
     """Train runs to their last generation, each from where it stopped; their results end up on this disk."""
     names = {run: run_name(run.number, config.seed + run.place) for run in asked}
-    ended = [run for run, name in names.items() if (path / name / SUMMARY).is_file()]
-    found = {run: Finished(names[run], profit_of(path / names[run])) for run in ended}
-    by_name = {name: run for run, name in names.items() if run not in found}
-    for name in by_name:
-        if (path / name / CONFIG).is_file():
+    ended = {
+        run: Finished(name, profit_of(path / name)) for run, name in names.items() if (path / name / SUMMARY).is_file()
+    }
+    jobs = {}
+    for run in asked.keys() - ended.keys():
+        folder = path / names[run]
+        if (folder / CONFIG).is_file():
             # A process that outlived the driver of a killed sweep may still train it.
-            with RunLock(path / name):
+            with RunLock(folder):
                 pass
-    jobs = []
-    for name, run in by_name.items():
-        place = {"runs_dir": path, "run": name, "resume": None, "seed": config.seed + run.place}
-        own = with_settings(config, {**asked[run], **place})
-        work = partial(_train, own, explicit, splits)
-        jobs.append(Job(name, work))
-    for end in executor.run(jobs, table.update):
+        place = {"runs_dir": path, "run": folder.name, "resume": None, "seed": config.seed + run.place}
+        one = with_settings(config, {**asked[run], **place})
+        jobs[run] = Job(folder.name, partial(_train, one, explicit, splits))
+    by_name = {name: run for run, name in names.items()}
+    for end in executor.run([jobs[run] for run in sorted(jobs)], table.update):
         setup_logging(path, verbose=config.verbose)
         table.add(end)
-        found[by_name[end.name]] = end
-    return found
+        ended[by_name[end.name]] = end
+    return ended
 
 
 def _train(config: Config, explicit: frozenset[str], splits: Splits) -> float:
@@ -171,31 +174,29 @@ def _has_results(folder: Path, store: ObjectStore | None) -> bool:
     return store is not None and fetch_files(store, folder, (EQUITY, SUMMARY))
 
 
-def _require_results(path: Path, config: Config, trials: Sequence[Trial]) -> None:
-    """Fetch the results of all runs. Raises ConfigError where some are missing everywhere."""
-    store = store_of_folds(path.name)
-    for trial in trials:
-        for place in range(len(trial.profits)):
-            folder = path / run_name(trial.number, config.seed + place)
-            if not _has_results(folder, store):
-                raise ConfigError(
-                    f"expected the results of {folder}, which was trained, got none; restore it from a copy, use a "
-                    "--runs-dir that all machines share, or CLOUD_PROVIDER"
-                )
+def _require_results(folder: Path) -> None:
+    """Fetch the results of a run. Raises ConfigError where they are missing everywhere."""
+    if not _has_results(folder, store_of_folds(folder.parent.name)):
+        raise ConfigError(
+            f"expected the results of {folder}, which was trained, got none; restore it from a copy, use a --runs-dir "
+            "that all machines share, or CLOUD_PROVIDER"
+        )
 
 
-def _publish(outcome: Outcome, path: Path) -> None:
+def _publish(path: Path, plan: SweepPlan, config: Config, study: Study) -> None:
     """Write the results and log a summary."""
-    write_json(path / RESULTS, values_of(outcome))
-    tried = f"trial {outcome.best.number}, the best of {len(outcome.tried)} of sweep {outcome.name} on validation days"
-    write_atomically(path / BEST, toml_of(outcome.best_config, tried))
-    write_document(render(outcome), path / PAGE)
+    outcome = outcome_of(path, plan, config, study)
+    best, name = with_settings(config, outcome["best"]["settings"]), path.name
+    write_json(path / RESULTS, outcome)
+    tried = f"trial {outcome['best']['number']}, the best of {len(study.trials)} of sweep {name} on validation days"
+    write_atomically(path / BEST, toml_of(best, tried))
+    write_document(render(outcome, study, best), path / PAGE)
     logger.info("%s", short_table(outcome))
-    config, runs = outcome.config, ["--run", f"{outcome.name}-best"]
+    runs = ["--run", f"{name}-best"]
     if config.runs_dir != RUNS:
         runs += ["--runs-dir", str(config.runs_dir)]
     # Unseen seeds on unseen days give an unbiased estimate.
-    train = ["--config", str(path / BEST), "--seed", str(config.seed + outcome.plan.seeds), *runs]
+    train = ["--config", str(path / BEST), "--seed", str(config.seed + plan.seeds), *runs]
     for words in (train, ["evaluate", *runs, "--split", "holdout"]):
         logger.info("next: %s", shlex.join(["python", "main.py", *words]))
     logger.info("written to %s", path / PAGE)

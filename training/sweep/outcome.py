@@ -1,12 +1,12 @@
 """Results of a sweep: its trials, the best one, and how overfit the selection of the best is."""
 
-import dataclasses
+from __future__ import annotations
+
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,120 +15,85 @@ import pandas as pd
 from training.evaluation.baselines import CHAMPION, EQUAL
 from training.evaluation.export import EQUITY
 from training.sweep.space import SweepPlan, run_name
-from training.sweep.study import Trial, importances
-from utils.config.settings import flatten, to_dict, with_settings
+from training.sweep.study import importances, values_of
+from utils.config.settings import flatten, to_dict
 from utils.config.trader import Config
 from utils.errors import ConfigError
 from utils.metrics import YEAR_ROOT, daily_returns
 from utils.runs.run_log import SUMMARY
 from utils.statistics import deflated_ratio, expected_best_sharpe, overfitting_probability
 
+if TYPE_CHECKING:
+    from optuna import Study
+
 Array = npt.NDArray[np.float64]
 _OWN = ("run", "resume", "runs_dir", "seed", "device", "threads", "memory_limit_mb", "verbose")
 """Settings that are left out of a file of the best ones: they are those of one run or machine."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A sweep that has ended."""
-
-    name: str
-    plan: SweepPlan
-    config: Config
-    """Settings that all trials share."""
-    tried: list[Trial]
-    """By number."""
-    best: Trial
-    """Complete trial of the highest value."""
-    sentence: str
-    """The verdict on the champion of its median seed, which allows for the number of trials."""
-    importances: dict[str, float]
-    overfitting_probability: float | None
-    """PBO of all trials' daily profits; see `overfitting_probability`."""
-    deflated_sharpe: float | None
-    """Probability that the best trial's true Sharpe ratio over equal weight is above that of the best of all trials
-    without skill."""
-    expected_best_sharpe: float
-    """That ratio, a year."""
-
-    @property
-    def best_config(self) -> Config:
-        """Return the settings of the best trial."""
-        return with_settings(self.config, self.best.settings)
+def champion_of(run: Path) -> dict[str, Any]:
+    """Return what the summary of a finished run says of its champion."""
+    return dict(json.loads((run / SUMMARY).read_text(encoding="utf-8"))["champion"])
 
 
 def profit_of(run: Path) -> float:
     """Return the profit of a finished run's champion on validation days, percent."""
-    summary = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
-    return float(summary["champion"]["validation"][CHAMPION]["return %"])
+    return float(champion_of(run)["validation"][CHAMPION]["return %"])
 
 
-def outcome_of(folder: Path, plan: SweepPlan, config: Config, tried: list[Trial]) -> Outcome:
-    """Summarise a sweep whose trials have all ended, from its record and the files of its runs.
+def outcome_of(folder: Path, plan: SweepPlan, config: Config, study: Study) -> dict[str, Any]:
+    """Summarise a sweep whose trials have all ended, as JSON values without times: equal sweeps give equal ones.
 
     Raises ConfigError where no trial was trained on all seeds.
     """
-    complete = [one for one in tried if one.state == "complete"]
+    tried = [values_of(trial) for trial in study.trials]
+    complete = [one for one in tried if one["state"] == "complete"]
     if not complete:
         raise ConfigError(
-            f"expected a trial that ends, got {len(tried)} that failed, the first: {tried[0].error}; start a new sweep"
+            f"expected a trial that ends, got {len(tried)} that failed, the first: {tried[0]['error']}; start a new "
+            "sweep"
         )
-    best = max(complete, key=lambda one: one.value)
-    shown = [one for one in tried if one.state != "failed"]
+    best = max(complete, key=lambda one: float(one["value"]))
+    shown = [one for one in tried if one["state"] != "failed"]
     champion, equal = _daily_returns(folder, shown, plan.seeds, config.seed)
     # Means over seeds: the return of an account split evenly among them.
     excess = np.nanmean(champion - equal, axis=1)
     deviation = excess.std(axis=1, ddof=1)
     ratios = np.divide(excess.mean(axis=1), deviation, out=np.zeros(len(shown)), where=deviation > 1e-12)
-    spread = float(ratios.std(ddof=1)) if len(shown) > 1 else 0.0
-    threshold = expected_best_sharpe(spread, len(shown))
-    median_seed = config.seed + best.profits.index(statistics.median_low(best.profits))
-    summary = json.loads((folder / run_name(best.number, median_seed) / SUMMARY).read_text(encoding="utf-8"))
-    return Outcome(
-        folder.name,
-        plan,
-        config,
-        tried,
-        best,
-        summary["champion"]["verdict"]["validation"]["sentence"],
-        importances(tried, plan.distributions),
-        # Their sum is monotone in the profit that trials are compared by.
-        overfitting_probability(np.log1p(np.maximum(champion, -0.999999))),
-        deflated_ratio(excess[shown.index(best)], threshold),
-        YEAR_ROOT * threshold,
-    )
+    threshold = expected_best_sharpe(float(ratios.std(ddof=1)) if len(shown) > 1 else 0.0, len(shown))
+    median_seed = config.seed + best["profits"].index(statistics.median_low(best["profits"]))
+    verdict = champion_of(folder / run_name(best["number"], median_seed))["verdict"]["validation"]
+    return {
+        "sweep": folder.name,
+        "trials": plan.trials,
+        "seeds": [config.seed + place for place in range(plan.seeds)],
+        "space": plan.space,
+        "best": best,
+        # PBO of all trials' daily profits. Their sum is monotone in the profit that trials are compared by.
+        "overfitting_probability": overfitting_probability(np.log1p(np.maximum(champion, -0.999999))),
+        # Probability that the best trial's true Sharpe ratio over equal weight is above that of the best of all trials
+        # without skill, which follows per year.
+        "deflated_sharpe": deflated_ratio(excess[shown.index(best)], threshold),
+        "expected_best_sharpe": YEAR_ROOT * threshold,
+        "importances": importances(study),
+        # The verdict on the champion of its median seed, which allows for the number of trials.
+        "sentence": verdict["sentence"],
+        "tried": tried,
+    }
 
 
-def _daily_returns(folder: Path, shown: Sequence[Trial], seeds: int, first_seed: int) -> tuple[Array, Array]:
+def _daily_returns(folder: Path, shown: Sequence[dict[str, Any]], seeds: int, first_seed: int) -> tuple[Array, Array]:
     """Return the daily returns of champions and of equal weight, (trials, seeds, days) each; NaN for no such run."""
     curves = {
-        (row, place): pd.read_csv(folder / run_name(one.number, first_seed + place) / EQUITY)
+        (row, place): pd.read_csv(folder / run_name(one["number"], first_seed + place) / EQUITY)
         for row, one in enumerate(shown)
-        for place in range(len(one.profits))
+        for place in range(len(one["profits"]))
     }
     days = len(next(iter(curves.values()))) - 1
     champion, equal = np.full((2, len(shown), seeds, days), np.nan)
     for place, curve in curves.items():
         champion[place], equal[place] = (daily_returns(curve[name].to_numpy()) for name in (CHAMPION, EQUAL))
     return champion, equal
-
-
-def values_of(outcome: Outcome) -> dict[str, Any]:
-    """Return the results as JSON values, without times, so that equal sweeps give equal files."""
-    trials = [{**dataclasses.asdict(one), "value": one.value} for one in outcome.tried]
-    return {
-        "sweep": outcome.name,
-        "trials": outcome.plan.trials,
-        "seeds": [outcome.config.seed + place for place in range(outcome.plan.seeds)],
-        "space": outcome.plan.space,
-        "best": trials[outcome.best.number],
-        "overfitting_probability": outcome.overfitting_probability,
-        "deflated_sharpe": outcome.deflated_sharpe,
-        "expected_best_sharpe": outcome.expected_best_sharpe,
-        "importances": outcome.importances,
-        "sentence": outcome.sentence,
-        "tried": trials,
-    }
 
 
 def toml_of(config: Config, comment: str) -> str:

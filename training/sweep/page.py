@@ -1,67 +1,70 @@
 """The page and the short table of a sweep: its trials, which settings matter, and how overfit the selection is."""
 
+from __future__ import annotations
+
 import base64
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from training.evaluation.page.document import document, shown_settings
-from training.sweep.outcome import Outcome
-from training.sweep.study import State, Trial, quiet, valued_study
+from training.sweep.study import quiet, ranked, valued_study
 from utils.config.settings import to_dict
+from utils.config.trader import Config
 from utils.tables import table
+
+if TYPE_CHECKING:
+    from optuna import Study
 
 LISTED = 10
 """Trials of the table on the terminal."""
 
 
-def short_table(outcome: Outcome) -> str:
+def short_table(outcome: dict[str, Any]) -> str:
     """Return the best trials, and how overfit the selection among all of them is, as text."""
     rows = [
         {
-            "trial": one.number,
-            "median %": one.value,
-            "by seed %": " ".join(f"{profit:+.2f}" for profit in one.profits),
-            **{name.rpartition(".")[2]: _word(value) for name, value in one.settings.items()},
+            "trial": one["number"],
+            "median %": one["value"],
+            "by seed %": " ".join(f"{profit:+.2f}" for profit in one["profits"]),
+            **{name.rpartition(".")[2]: _word(value) for name, value in one["settings"].items()},
         }
-        for one in ranked(outcome)[:LISTED]
+        for one in ranked(outcome["tried"])[:LISTED]
     ]
-    overfit, deflated = outcome.overfitting_probability, outcome.deflated_sharpe
+    best, trials = outcome["best"]["number"], len(outcome["tried"])
+    overfit, deflated = (
+        "unknown" if outcome[name] is None else f"{outcome[name]:.2f}"
+        for name in ("overfitting_probability", "deflated_sharpe")
+    )
     lines = [
-        f"trial {outcome.best.number} is the best of {len(outcome.tried)} on validation days: a result biased upwards",
-        f"probability of backtest overfitting: {'unknown' if overfit is None else f'{overfit:.2f}'}",
-        f"deflated Sharpe ratio over equal weight: {'unknown' if deflated is None else f'{deflated:.2f}'}",
-        f"verdict on its median seed: {outcome.sentence}",
+        f"trial {best} is the best of {trials} on validation days: a result biased upwards",
+        f"probability of backtest overfitting: {overfit}",
+        f"deflated Sharpe ratio over equal weight: {deflated}",
+        f"verdict on its median seed: {outcome['sentence']}",
     ]
     return f"{table(rows, list(rows[0]))}\n\n" + "\n".join(lines)
 
 
-def ranked(outcome: Outcome) -> list[Trial]:
-    """Return the trials trained on all seeds, the best first, then the pruned ones, then those that failed."""
-    order: list[State] = ["complete", "given up", "failed"]
-    return sorted(
-        outcome.tried, key=lambda one: (order.index(one.state), -one.value if one.profits else 0.0, one.number)
-    )
-
-
-def render(outcome: Outcome) -> str:
-    """Return the page as HTML text."""
+def render(outcome: dict[str, Any], study: Study, config: Config) -> str:
+    """Return the page about a sweep, whose best settings are `config`, as HTML text."""
+    states = [one["state"] for one in outcome["tried"]]
     return document(
         "sweep.html",
-        f"{outcome.name}: sweep of {len(outcome.tried)} trials",
+        f"{outcome['sweep']}: sweep of {len(states)} trials",
         folder=Path(__file__).parent,
         outcome=outcome,
-        trials=ranked(outcome),
-        counts={state: sum(one.state == state for one in outcome.tried) for state in ("given up", "failed")},
-        first_seed=outcome.config.seed,
-        pictures=_pictures(outcome),
-        labels=[name.rpartition(".")[2].replace("_", " ") for name in outcome.plan.space],
+        config=config,
+        trials=ranked(outcome["tried"]),
+        counts={state: states.count(state) for state in ("given up", "failed")},
+        pictures=_pictures(study),
+        labels=[name.rpartition(".")[2].replace("_", " ") for name in outcome["space"]],
         word=_word,
-        settings=shown_settings(to_dict(outcome.best_config)),
+        settings=shown_settings(to_dict(config)),
     )
 
 
-def _pictures(outcome: Outcome) -> dict[str, str]:
+@quiet()
+def _pictures(study: Study) -> dict[str, str]:
     """Return Optuna's charts of the trials that did not fail, as base64 of PNG files."""
     import matplotlib
 
@@ -73,15 +76,13 @@ def _pictures(outcome: Outcome) -> dict[str, str]:
         "history": charts.plot_optimization_history,
         "coordinates": charts.plot_parallel_coordinate,
     }
-    study, found = valued_study(outcome.tried, outcome.plan.distributions), {}
+    valued, pictures = valued_study(study), {}
     for name, draw in drawings.items():
-        with quiet():
-            figure = draw(study, target_name="Profit, %").figure
-        file = BytesIO()
+        figure, file = draw(valued, target_name="Profit, %").figure, BytesIO()
         figure.savefig(file, format="png", dpi=120, bbox_inches="tight")
         pyplot.close(figure)
-        found[name] = base64.b64encode(file.getvalue()).decode()
-    return found
+        pictures[name] = base64.b64encode(file.getvalue()).decode()
+    return pictures
 
 
 def _word(value: Any) -> str:

@@ -1,8 +1,8 @@
 """The trials of a sweep by Optuna: which settings to try, when to give a trial up, and which settings matter.
 
-Trials are asked for in rounds and trained seed by seed. Each decision is taken by a study in memory that holds the
-results of earlier rounds alone, so that it does not depend on the order in which runs end. Nothing is stored but the
-runs: a sweep that goes on asks for the same trials again, whose results are there.
+Trials are asked for in rounds and trained seed by seed. Suggestions and pruning use the results of earlier rounds
+alone, so that they do not depend on the order in which runs end. Optuna's study stays in memory and nothing is stored
+but the runs: a sweep that goes on asks for the same trials again, whose results are there.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from utils.jobs.job import Finished, require_all
 
 if TYPE_CHECKING:
     from optuna import Study
+    from optuna.trial import FrozenTrial
 
 ROUND = 8
 """Trials that are asked for together; settings of a round do not depend on each other's results."""
@@ -31,28 +31,9 @@ GIVE_UP_CHANCE = 0.1
 FIRST_LOOK = math.floor(-math.log2(GIVE_UP_CHANCE)) + 1
 """Seeds of a trial that are always trained: the p-value of n seeds that all lose is 2^-n."""
 _LEAST_FOR_IMPORTANCE = 20
-State = Literal["complete", "given up", "failed"]
-_STATES: Mapping[State, str] = {"complete": "COMPLETE", "given up": "PRUNED", "failed": "FAIL"}
-"""Optuna's names."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A trial that has ended."""
-
-    number: int
-    settings: dict[str, Any]
-    """Those that vary, by dotted name."""
-    profits: tuple[float, ...]
-    """Of the champion on validation days, percent, by seed; fewer than the seeds where the trial was given up."""
-    state: State
-    error: str = ""
-    """Why it failed."""
-
-    @property
-    def value(self) -> float:
-        """Return the median of its profits, NaN without any."""
-        return statistics.median(self.profits) if self.profits else float("nan")
+_STATES = {"COMPLETE": "complete", "PRUNED": "given up", "FAIL": "failed"}
+"""States in which a trial can end, by Optuna's names; the best come first."""
+_ERROR = "error"
 
 
 def require_optuna() -> None:
@@ -74,67 +55,66 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def study_of(trials: Sequence[Trial], space: Space, **parts: Any) -> Study:
-    """Return Optuna's study, in memory, of trials that have ended."""
+@quiet()
+def new_study() -> Study:
+    """Return a study without trials that prunes by Wilcoxon's signed-rank test of the differences of equal seeds."""
     import optuna
 
-    study = optuna.create_study(direction="maximize", **parts)
-    for trial in trials:
-        ended = optuna.trial.create_trial(
-            state=optuna.trial.TrialState[_STATES[trial.state]],
-            value=None if trial.state == "failed" else trial.value,
-            params=trial.settings,
-            distributions=dict(space),
-            intermediate_values=dict(enumerate(trial.profits)),
-        )
-        study.add_trial(ended)
-    return study
+    pruner = optuna.pruners.WilcoxonPruner(p_threshold=GIVE_UP_CHANCE, n_startup_steps=FIRST_LOOK)
+    return optuna.create_study(direction="maximize", pruner=pruner)
 
 
-def suggest(earlier: Sequence[Trial], space: Space, seed: int, number: int) -> dict[str, Any]:
-    """Return the settings of a trial, by tree-structured Parzen estimators on earlier rounds, at random in the first.
-
-    They are a function of the arguments alone (Watanabe 2023, "Tree-structured Parzen estimator").
-    """
-    from optuna.samplers import TPESampler
-
-    (word,) = np.random.SeedSequence([seed, number]).generate_state(1)
-    with quiet():
-        sampler = TPESampler(seed=int(word), n_startup_trials=ROUND, multivariate=True, constant_liar=False)
-        return study_of(earlier, space, sampler=sampler).ask(dict(space)).params
+def profits_of(trial: FrozenTrial) -> list[float]:
+    """Return the profits of a trial's champions on validation days, percent, by seed; fewer where it was given up."""
+    return list(trial.intermediate_values.values())
 
 
-def is_given_up(earlier: Sequence[Trial], space: Space, profits: Sequence[float]) -> bool:
-    """Return whether a trial with these profits by seed is clearly worse than the best one of the earlier rounds.
-
-    By Wilcoxon's signed-rank test of the differences of equal seeds, from `FIRST_LOOK` seeds on.
-    """
-    from optuna.pruners import WilcoxonPruner
-    from optuna.trial import TrialState, create_trial
-
-    with quiet():
-        pruner = WilcoxonPruner(p_threshold=GIVE_UP_CHANCE, n_startup_steps=FIRST_LOOK)
-        trial = create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(profits)))
-        return pruner.prune(study_of(earlier, space), trial)
-
-
-def valued_study(trials: Sequence[Trial], space: Space) -> Study:
-    """Return the study of the trials that did not fail, those given up counted as complete."""
-    return study_of([replace(trial, state="complete") for trial in trials if trial.state != "failed"], space)
+def values_of(trial: FrozenTrial) -> dict[str, Any]:
+    """Return a trial that has ended as JSON values; `value` is the median of its profits, NaN without any."""
+    profits = profits_of(trial)
+    return {
+        "number": trial.number,
+        "settings": trial.params,
+        "profits": profits,
+        "state": _STATES[trial.state.name],
+        "error": trial.user_attrs.get(_ERROR, ""),
+        "value": statistics.median(profits) if profits else math.nan,
+    }
 
 
-def importances(trials: Sequence[Trial], space: Space) -> dict[str, float]:
+def ranked(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return trials, as by `values_of`: those trained on all seeds, the best first, then pruned, then failed ones."""
+    states = list(_STATES.values())
+    return sorted(
+        trials, key=lambda one: (states.index(one["state"]), -one["value"] if one["profits"] else 0.0, one["number"])
+    )
+
+
+def valued_study(study: Study) -> Study:
+    """Return a study of the trials that did not fail, those given up counted as complete, by their medians."""
+    import optuna
+
+    valued = optuna.create_study(direction="maximize")
+    for trial in study.trials:
+        if trial.state.name != "FAIL":
+            value = statistics.median(profits_of(trial))
+            params, distributions = trial.params, trial.distributions
+            valued.add_trial(optuna.trial.create_trial(value=value, params=params, distributions=distributions))
+    return valued
+
+
+@quiet()
+def importances(study: Study) -> dict[str, float]:
     """Return each setting's share in what separates the best trials from all, the largest first; {} for few trials.
 
     By PED-ANOVA (Watanabe, Bansal & Hutter 2023), of all trials that did not fail, by the median of their profits.
     """
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    with quiet():
-        study = valued_study(trials, space)
-        if len(study.trials) < _LEAST_FOR_IMPORTANCE:
-            return {}
-        return get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
+    valued = valued_study(study)
+    if len(valued.trials) < _LEAST_FOR_IMPORTANCE:
+        return {}
+    return get_param_importances(valued, evaluator=PedAnovaImportanceEvaluator())
 
 
 class Run(NamedTuple):
@@ -150,46 +130,45 @@ Train = Callable[[Mapping[Run, Mapping[str, object]]], Mapping[Run, Finished]]
 """Trains runs with these settings to their ends, in any order; the result of a run is its profit."""
 
 
-def rounds(trials: int) -> Iterator[range]:
-    """Yield the numbers of the trials of each round."""
-    for first in range(0, trials, ROUND):
-        yield range(first, min(first + ROUND, trials))
+def play_round(study: Study, space: Space, trials: int, seeds: int, seed: int, train: Train) -> None:
+    """Ask for the next round of at most `trials` in all, train it seed by seed, and tell the study the results.
 
-
-def play_round(
-    earlier: Sequence[Trial], space: Space, numbers: range, seeds: int, seed: int, train: Train
-) -> list[Trial]:
-    """Ask for the trials of a round, train them seed by seed, and return them with their results.
-
-    Results do not depend on the order in which runs end: settings and pruning follow from earlier rounds alone. A trial
-    whose settings no run can use (exit code 2) fails. The seeds before a trial can be given up are trained together.
+    Settings come at random in the first round, then by tree-structured Parzen estimators (Watanabe 2023,
+    "Tree-structured Parzen estimator") on earlier rounds; beside these they depend on `seed` and the trial's number
+    alone. A trial that loses clearly against the best one of earlier rounds is given up; one whose settings no run can
+    use (exit code 2) fails. The seeds before a trial can be given up are trained together.
 
     Raises:
         JobsFailed: a run ended for another reason, or all of them failed.
     """
-    settings = {number: suggest(earlier, space, seed, number) for number in numbers}
-    profits: dict[int, list[float]] = {number: [] for number in numbers}
-    errors: dict[int, str] = {}
-    runs_ended: list[Finished] = []
-    first = min(seeds, FIRST_LOOK)
-    for places in (range(first), *(range(place, place + 1) for place in range(first, seeds))):
-        left = [
-            number for number in numbers if number not in errors and not is_given_up(earlier, space, profits[number])
-        ]
-        runs = {Run(number, place): settings[number] for number in left for place in places}
+    from optuna.samplers import TPESampler
+    from optuna.trial import TrialState
+
+    first, asked = len(study.trials), {}
+    for number in range(first, min(first + ROUND, trials)):
+        (word,) = np.random.SeedSequence([seed, number]).generate_state(1)
+        with quiet():
+            study.sampler = TPESampler(seed=int(word), n_startup_trials=ROUND, multivariate=True, constant_liar=False)
+            asked[number] = study.ask(dict(space))
+    remaining, ended = dict(asked), list[Finished]()
+    start = min(seeds, FIRST_LOOK)
+    for places in (range(start), *(range(place, place + 1) for place in range(start, seeds))):
+        runs = {Run(number, place): trial.params for number, trial in remaining.items() for place in places}
         ends = train(runs) if runs else {}
-        require_all([one for one in ends.values() if one.exit_code != 2])
-        runs_ended += ends.values()
+        require_all([end for end in ends.values() if end.exit_code != 2])
+        ended += ends.values()
         for run in runs:
-            if ends[run].error is None:
-                profits[run.number].append(ends[run].result)
-            else:
-                errors.setdefault(run.number, str(ends[run].error))
-    if all(one.error is not None for one in runs_ended):
-        require_all(runs_ended)
-    found: list[Trial] = []
-    for number, earned in profits.items():
-        ended: State = "complete" if len(earned) == seeds else "given up"
-        state: State = "failed" if number in errors else ended
-        found.append(Trial(number, settings[number], tuple(earned), state, errors.get(number, "")))
-    return found
+            if (error := ends[run].error) is None:
+                asked[run.number].report(ends[run].result, run.place)
+            elif remaining.pop(run.number, None) is not None:
+                asked[run.number].set_user_attr(_ERROR, error)
+        if places.stop < seeds:
+            with quiet():
+                remaining = {number: trial for number, trial in remaining.items() if not trial.should_prune()}
+    if all(end.error is not None for end in ended):
+        require_all(ended)
+    for number, trial in asked.items():
+        if number in remaining:
+            study.tell(trial, statistics.median(profits_of(study.trials[number])))
+        else:
+            study.tell(trial, state=TrialState.FAIL if _ERROR in trial.user_attrs else TrialState.PRUNED)
