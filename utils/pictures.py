@@ -131,8 +131,9 @@ def _draw(chart: Chart, axes: Axes) -> None:
         fill, edge = _KINDS[mark.kind]
         symbol: dict[str, Any] = {"marker": _SYMBOLS[mark.symbol], "markerfacecolor": fill, "markeredgecolor": edge}
         axes.plot(mark.x, mark.value, markersize=6, zorder=4, **symbol)
-        label: dict[str, Any] = {"ha": "right" if mark.x > chart.x[len(chart.x) // 2] else "left", "color": INK}
-        axes.annotate(mark.text, (mark.x, mark.value), (0, 8), textcoords="offset points", fontsize=10, **label)
+        if mark.text:
+            label: dict[str, Any] = {"ha": "right" if mark.x > chart.x[len(chart.x) // 2] else "left", "color": INK}
+            axes.annotate(mark.text, (mark.x, mark.value), (0, 8), textcoords="offset points", fontsize=10, **label)
     for place in chart.verticals:
         axes.axvline(place, color=GREY, linestyle=":", linewidth=0.9)
     if chart.has_zero:

@@ -76,9 +76,6 @@ def run_sweep(arguments: SweepArguments, explicit: frozenset[str]) -> None:
                 logger.info("%d of %d trials have ended%s", len(study.trials), plan.trials, so_far)
                 if store is not None and is_reached:
                     keep_files(store, path, (KIND.plan, MARKET))
-            for trial in study.trials:
-                for place in trial.intermediate_values:
-                    _require_results(path / run_name(trial.number, config.seed + place))
             _publish(path, plan, config, study)
         if store is not None:
             keep_files(store, path, (KIND.plan, MARKET, RESULTS, BEST, PAGE))
@@ -149,6 +146,13 @@ def _train_all(
         setup_logging(path, verbose=config.verbose)
         table.add(end)
         ended[by_name[end.name]] = end
+        folder = path / end.name
+        is_elsewhere = end.error is None and not (folder / SUMMARY).is_file()
+        if is_elsewhere and not _has_results(folder, store_of_folds(path.name)):
+            raise ConfigError(
+                f"expected the results of {folder}, which was trained, got none; restore it from a copy, use a "
+                "--runs-dir that all machines share, or CLOUD_PROVIDER"
+            )
     return ended
 
 
@@ -172,15 +176,6 @@ def _has_results(folder: Path, store: ObjectStore | None) -> bool:
         return True
     # The summary comes last: it marks the end of the run.
     return store is not None and fetch_files(store, folder, (EQUITY, SUMMARY))
-
-
-def _require_results(folder: Path) -> None:
-    """Fetch the results of a run. Raises ConfigError where they are missing everywhere."""
-    if not _has_results(folder, store_of_folds(folder.parent.name)):
-        raise ConfigError(
-            f"expected the results of {folder}, which was trained, got none; restore it from a copy, use a --runs-dir "
-            "that all machines share, or CLOUD_PROVIDER"
-        )
 
 
 def _publish(path: Path, plan: SweepPlan, config: Config, study: Study) -> None:
