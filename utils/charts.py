@@ -53,8 +53,9 @@ class Chart:
 
     title: str
     description: str  # text for readers who cannot see the chart
-    x: npt.NDArray[Any]  # (T,) ascending dates, integers or floats
-    lines: Sequence[Line]
+    x: npt.NDArray[Any]  # (T,) dates, integers or floats; ascending where there are lines
+    lines: Sequence[Line] = ()
+    dots: FloatArray | None = None  # (T,) values that no line joins
     bands: Sequence[Band] = ()
     verticals: Sequence[Any] = ()  # positions of dotted lines, which the note explains
     marks: Sequence[Mark] = ()

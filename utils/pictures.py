@@ -125,6 +125,8 @@ def _draw(chart: Chart, axes: Axes) -> None:
         style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": width, "zorder": layer}
         style |= {"marker": "o", "markersize": 3, "markevery": dots.tolist()} if dots.size else {}
         axes.plot(chart.x, line.values, label=f"{line.label}\n{line.end}", **style)
+    if chart.dots is not None:
+        axes.plot(chart.x, chart.dots, "o", color=STYLES[0][0], markersize=5, clip_on=False)
     for start, end in chart.segments:
         axes.plot([start.x, end.x], [start.value, end.value], color=_KINDS[end.kind][1], linewidth=2, zorder=3)
     for mark in (*chart.marks, *(mark for pair in chart.segments for mark in pair)):

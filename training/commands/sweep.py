@@ -185,7 +185,7 @@ def _publish(path: Path, plan: SweepPlan, config: Config, study: Study) -> None:
     write_json(path / RESULTS, outcome)
     tried = f"trial {outcome['best']['number']}, the best of {len(study.trials)} of sweep {name} on validation days"
     write_atomically(path / BEST, toml_of(best, tried))
-    write_document(render(outcome, study, best), path / PAGE)
+    write_document(render(outcome, best), path / PAGE)
     logger.info("%s", short_table(outcome))
     runs = ["--run", f"{name}-best"]
     if config.runs_dir != RUNS:

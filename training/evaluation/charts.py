@@ -216,7 +216,7 @@ def by_generation(
     """Return a chart of lines over generations."""
     x = np.array(generations, dtype=np.int64)
     description = f"{title.removesuffix(', %')}, by generation. Last: {ends_of(lines)}."
-    return Chart(title, description, x, lines, bands, note=note, height=280, **others)
+    return Chart(title, description, x, lines, bands=bands, note=note, height=280, **others)
 
 
 def _generations(records: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-from io import BytesIO
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from training.evaluation.page.document import document, shown_settings
-from training.sweep.study import quiet, ranked, valued_study
+from training.sweep.study import ranked
+from utils.charts import Chart, FloatArray, Line, percent
 from utils.config.settings import to_dict
 from utils.config.trader import Config
 from utils.tables import table
-
-if TYPE_CHECKING:
-    from optuna import Study
 
 LISTED = 10
 """Trials of the table on the terminal."""
@@ -45,9 +44,11 @@ def short_table(outcome: dict[str, Any]) -> str:
     return f"{table(rows, list(rows[0]))}\n\n" + "\n".join(lines)
 
 
-def render(outcome: dict[str, Any], study: Study, config: Config) -> str:
+def render(outcome: dict[str, Any], config: Config) -> str:
     """Return the page about a sweep, whose best settings are `config`, as HTML text."""
     states = [one["state"] for one in outcome["tried"]]
+    shown = [one for one in outcome["tried"] if one["state"] != "failed"]
+    profits = np.array([one["value"] for one in shown])
     return document(
         "sweep.html",
         f"{outcome['sweep']}: sweep of {len(states)} trials",
@@ -56,33 +57,36 @@ def render(outcome: dict[str, Any], study: Study, config: Config) -> str:
         config=config,
         trials=ranked(outcome["tried"]),
         counts={state: states.count(state) for state in ("given up", "failed")},
-        pictures=_pictures(study),
+        history=_history(shown, profits),
+        by_setting=[_by_setting(shown, profits, name) for name in outcome["space"]],
         labels=[name.rpartition(".")[2].replace("_", " ") for name in outcome["space"]],
         word=_word,
         settings=shown_settings(to_dict(config)),
     )
 
 
-@quiet()
-def _pictures(study: Study) -> dict[str, str]:
-    """Return Optuna's charts of the trials that did not fail, as base64 of PNG files."""
-    import matplotlib
+def _history(shown: Sequence[dict[str, Any]], profits: FloatArray) -> Chart:
+    """Draw the profits of trials in order, and the best so far."""
+    best = np.maximum.accumulate(profits)
+    return Chart(
+        title="Profit of the trials on validation days, %",
+        note="Median over the seeds of each trial, and the best so far.",
+        description="Profit of each trial in order; the table of trials has the numbers.",
+        x=np.array([one["number"] for one in shown]),
+        lines=[Line("best so far", best, 1, percent(best[-1]))],
+        dots=profits,
+    )
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-    from optuna.visualization import matplotlib as charts
 
-    drawings: dict[str, Any] = {
-        "history": charts.plot_optimization_history,
-        "coordinates": charts.plot_parallel_coordinate,
-    }
-    valued, pictures = valued_study(study), {}
-    for name, draw in drawings.items():
-        figure, file = draw(valued, target_name="Profit, %").figure, BytesIO()
-        figure.savefig(file, format="png", dpi=120, bbox_inches="tight")
-        pyplot.close(figure)
-        pictures[name] = base64.b64encode(file.getvalue()).decode()
-    return pictures
+def _by_setting(shown: Sequence[dict[str, Any]], profits: FloatArray, name: str) -> Chart:
+    """Draw the profits of trials by a setting; one that is no number by the places of its values."""
+    values, note = [one["settings"][name] for one in shown], ""
+    if not all(isinstance(value, int | float) for value in values):
+        choices = sorted(set(values))
+        note = ", ".join(f"{place}: {choice}" for place, choice in enumerate(choices))
+        values = [choices.index(value) for value in values]
+    description = f"Profit of each trial in percent by {name}; the table of trials has the numbers."
+    return Chart(name, description, np.array(values), dots=profits, note=note, height=200)
 
 
 def _word(value: Any) -> str:

@@ -90,28 +90,20 @@ def ranked(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
     )
 
 
-def valued_study(study: Study) -> Study:
-    """Return a study of the trials that did not fail, those given up counted as complete, by their medians."""
-    import optuna
-
-    valued = optuna.create_study(direction="maximize")
-    for trial in study.trials:
-        if trial.state.name != "FAIL":
-            value = statistics.median(profits_of(trial))
-            params, distributions = trial.params, trial.distributions
-            valued.add_trial(optuna.trial.create_trial(value=value, params=params, distributions=distributions))
-    return valued
-
-
 @quiet()
 def importances(study: Study) -> dict[str, float]:
     """Return each setting's share in what separates the best trials from all, the largest first; {} for few trials.
 
     By PED-ANOVA (Watanabe, Bansal & Hutter 2023), of all trials that did not fail, by the median of their profits.
     """
+    import optuna
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    valued = valued_study(study)
+    valued = optuna.create_study(direction="maximize")
+    for trial in study.trials:
+        if trial.state.name != "FAIL":
+            value, params = statistics.median(profits_of(trial)), trial.params
+            valued.add_trial(optuna.trial.create_trial(value=value, params=params, distributions=trial.distributions))
     if len(valued.trials) < _LEAST_FOR_IMPORTANCE:
         return {}
     return get_param_importances(valued, evaluator=PedAnovaImportanceEvaluator())
