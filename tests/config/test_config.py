@@ -181,9 +181,7 @@ def test_prepare_help_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_setting_has_a_flag() -> None:
-    flags = [
-        f"--{name.replace('_', '-')}" for name in (*flatten(to_dict(Config())), "config", "extend")
-    ]
+    flags = [f"--{name.replace('_', '-')}" for name in (*flatten(to_dict(Config())), "config", "extend")]
     assert all_flags("train") >= {*flags}
 
 
