@@ -226,6 +226,13 @@ def test_named_data_wins_over_the_default_file(tmp_path: Path) -> None:
     assert missing in refusal("--investable", missing, default_data=default)
 
 
+def test_settings_beside_one_that_is_named_keep_their_defaults() -> None:
+    settings = parse("fuel-breaks", "train", "--env.scenarios.winds", "4").arguments.settings
+    default = type(settings)()
+    assert settings == with_settings(default, {"env.scenarios.winds": 4}) != default
+    assert settings.env.scenarios.reward_ignitions_per_wind == default.env.scenarios.reward_ignitions_per_wind == 20
+
+
 def test_flags_override_toml_which_overrides_the_profile(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('generations = 7\nprofile = "full"\n[env]\ncost-bps = 2\nslippage_bps = 3.5\n')

@@ -43,7 +43,7 @@ ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used; empty: none.",
     "NO_COLOR": "If set, messages on a terminal have no colour.",
 }
-of_runs = partial(Command, defaults=default_settings, profiles=PROFILES)
+of_runs = partial(Command, adapt=default_settings, profiles=PROFILES)
 COMMANDS = {
     "train": of_runs(
         arguments.TrainArguments,

@@ -46,8 +46,8 @@ class Command:
     names of those given."""
     check: Callable[[Any], object] | None = None
     """Called with the arguments before the function's module is imported, which takes seconds: refuses what it can."""
-    defaults: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
-    """Makes the defaults, by dotted name, that depend on what the user asked for."""
+    adapt: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """Makes the defaults, by dotted name, that depend on what the user asked for and on the machine."""
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What profiles change, which the help shows."""
     lists: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -57,6 +57,11 @@ class Command:
     def settings(self) -> type[Any] | None:
         """Dataclass of the settings that it takes, if any."""
         return get_type_hints(self.arguments).get("settings")
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Defaults of the settings by dotted name."""
+        return {} if self.settings is None else flatten(to_dict(self.settings()))
 
 
 @dataclass(frozen=True)
@@ -109,9 +114,9 @@ def parse_command(argv: Sequence[str], commands: Mapping[str, Command]) -> Parse
     explicit = frozenset(key for key in values if known[key].path[0] == "settings")
     if {"run", "resume"} <= explicit:
         raise ConfigError(f"expected --run or --resume, got both ({values['run']!r}, {values['resume']!r})")
-    arguments = from_dict(values, command.arguments, spelled)
-    if command.defaults is not None:  # only now, for it may look for a GPU, which takes seconds
-        arguments = from_dict({**command.defaults(values), **values}, command.arguments, spelled)
+    arguments = from_dict(command.defaults | values, command.arguments, spelled)
+    if command.adapt is not None:  # only now, for it may look for a GPU, which takes seconds
+        arguments = from_dict({**command.defaults, **command.adapt(values), **values}, command.arguments, spelled)
     return ParsedCommand(name, command, arguments, explicit)
 
 
@@ -215,8 +220,7 @@ def _number(text: str, kind: Any) -> Any:
 
 def _help_texts(command: Command) -> dict[str, str]:
     """Return the help of every argument and setting: meaning, limits, and defaults by profile."""
-    known, texts = settings_of(command.arguments), {}
-    defaults = flatten(to_dict(command.settings())) if command.settings else {}
+    known, defaults, texts = settings_of(command.arguments), command.defaults, {}
     docstrings = {owner: setting_help(owner) for owner in {setting.owner for setting in known.values()}}
     for name, setting in known.items():
         text, default = docstrings[setting.owner][setting.path[-1]], defaults.get(name, setting.field.default)

@@ -151,7 +151,7 @@ def from_dict(values: Mapping[str, Any], kind: type[Built], spelled: Mapping[str
     """Return the config dataclass that nested dicts or dotted names describe; missing settings take their defaults.
 
     Args:
-        spelled: of the command line: how messages call its settings. Their values must suit this machine, too.
+        spelled: names of settings in messages of the command line, which also checks that values suit this machine.
 
     Raises:
         ConfigError: an unknown name, a value of another type or one that breaks a rule.
@@ -183,7 +183,7 @@ def _refusal(error: ValidationError, kind: type, spelled: Mapping[str, str]) -> 
     first = error.errors(include_url=False)[0]
     setting = next((one for one in settings_of(kind).values() if one.path == first["loc"]), None)
     if setting is None:
-        return ConfigError(f"expected settings in UTF-8, got: {first['msg']}")
+        return ConfigError("expected names and paths in UTF-8, got other bytes")
     shown, got = spelled.get(setting.name, setting.name), repr(first["input"])
     if first["type"] == RULE:
         return ConfigError(f"{shown}: expected {first['msg']}, got {got}")
