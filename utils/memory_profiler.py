@@ -285,7 +285,7 @@ def _process_memory(process: psutil.Process) -> tuple[int, int, int]:
 
 def _changes(first: Snapshot, last: Snapshot, slopes: Mapping[str, float] | None = None) -> str:
     """Return a table of each measure of the last snapshot, its change since the first one, and its slope if known."""
-    columns = ("measure", "first", "last", "change", *(["slope per visit"] if slopes else []))
+    columns = ("measure", "first", "last", "change", *([] if slopes is None else ["slope per visit"]))
     rows: list[dict[str, Any]] = []
     for name, value in last.measures.items():
         before = first.measures.get(name, math.nan)
