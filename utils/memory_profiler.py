@@ -17,13 +17,12 @@ import sys
 import time
 import tracemalloc
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import psutil
-from scipy.stats import theilslopes
 
 from utils.memory.census import Heap, large_object_table
 from utils.memory.clean_up import gpu_memory
@@ -126,7 +125,7 @@ class MemoryProfiler:
         for name in dict.fromkeys(name for snapshot in later for name in snapshot.measures):
             points = [(s.measures[name], s.visit) for s in later if name in s.measures]
             if len(points) > 1:
-                slopes[name] = float(theilslopes(*zip(*points, strict=True)).slope)
+                slopes[name] = _slope(*zip(*points, strict=True))
         return slopes
 
     def find_leaks(self, label: str) -> list[Growth]:
@@ -160,7 +159,7 @@ class MemoryProfiler:
         last, sizes = self.snapshots[-1], self._sizes(label, "rss_mb")
         now, before = last.measures, (self.baseline or last).measures
         grown = {name: now[name] - before[name] for name in ("rss_mb", "gpu_allocated_mb")}
-        trend = f", {theilslopes(sizes).slope:+,.1f} MB a {label}" if len(sizes) > 1 else ""
+        trend = f", {_slope(sizes):+,.1f} MB a {label}" if len(sizes) > 1 else ""
         parts = [
             f"resident {now['rss_mb']:,.0f} MB ({grown['rss_mb']:+,.0f} MB since the baseline{trend}), "
             f"peak {peak_rss_mb():,.0f} MB"
@@ -281,6 +280,13 @@ def _process_memory(process: psutil.Process) -> tuple[int, int, int]:
         return basic.rss, basic.vms, process.memory_full_info().uss
     except (psutil.Error, OSError):
         return basic.rss, basic.vms, basic.rss
+
+
+def _slope(values: Sequence[float], times: Sequence[float] | None = None) -> float:
+    """Return the median slope (Theil-Sen) of all pairs of values; times default to 0, 1, ..."""
+    from scipy.stats import theilslopes  # takes a second to import, which a script that takes snapshots need not wait
+
+    return float(theilslopes(values, times).slope)
 
 
 def _changes(first: Snapshot, last: Snapshot, slopes: Mapping[str, float] | None = None) -> str:
