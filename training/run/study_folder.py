@@ -13,12 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from training.run.market import MARKET
-from utils.cloud.restore import (
-    MAX_METRICS_BYTES,
-    MAX_SMALL_BYTES,
-    claimed,
-    restore_run,
-)
+from utils.cloud.restore import claimed, restore_run
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.settings import LATEST, from_dict, hint, to_dict
@@ -149,7 +144,7 @@ def fetch_files(store: ObjectStore, folder: Path, names: Collection[str]) -> boo
     make_directory(folder)
     try:
         for name in names:
-            store.get(f"{folder.name}/{name}", folder / name, MAX_METRICS_BYTES)
+            store.get(f"{folder.name}/{name}", folder / name)
     except MissingError:
         return False
     return True
@@ -173,4 +168,4 @@ def fetch_fold(folder: Path, generation: int) -> None:
             f"expected generation {generation} of {folder}, which another machine trained, got none; use a --runs-dir "
             "that all machines share, or CLOUD_PROVIDER"
         )
-    store.get(f"{folder.name}/{SUMMARY}", folder / SUMMARY, MAX_SMALL_BYTES)
+    store.get(f"{folder.name}/{SUMMARY}", folder / SUMMARY)

@@ -60,8 +60,10 @@ class GcsStore(ObjectStore):
                 f"got none that can be used ({type(error).__name__})"
             ) from None
         self._bucket = client.bucket(bucket)
-        # Attempts are repeated by the base class.
-        self._once = {"timeout": (self.policy.timeout_s, self.policy.timeout_s), "retry": None}
+        self._once: dict[str, Any] = {"timeout": (self.policy.timeout_s, self.policy.timeout_s), "retry": None}
+        # The client repeats a part of a transfer, so that one failure does not cost the whole file.
+        waits = DEFAULT_RETRY.with_delay(self.policy.first_wait_s, self.policy.longest_wait_s)
+        self._in_parts = {**self._once, "retry": waits.with_timeout(self.policy.deadline_s)}
 
     def __repr__(self) -> str:
         return f"GcsStore({self._bucket.name!r})"
@@ -69,7 +71,7 @@ class GcsStore(ObjectStore):
     def check(self) -> bool:
         name = self._bucket.name
         try:
-            self._retry(f"reach bucket {name}", self._require_access, seconds=self.policy.check_s)
+            self._retry(f"reach bucket {name}", self._require_access, self.policy.check_s)
         except UnavailableError as error:
             log.warning("%s; the run starts nevertheless and its uploads keep trying", error)
             return False
@@ -84,11 +86,8 @@ class GcsStore(ObjectStore):
             raise CloudError(f"the credentials lack {', '.join(lacking)}")
 
     def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool) -> Content | None:
-        options = dict(self._once)
-        if in_parts := size > SINGLE_REQUEST_BYTES:
-            # The client retries a part, so that one failure does not cost the whole file.
-            waits = DEFAULT_RETRY.with_delay(self.policy.first_wait_s, self.policy.longest_wait_s)
-            options["retry"] = waits.with_timeout(self.policy.deadline_s)
+        is_resumable = size > SINGLE_REQUEST_BYTES
+        options = self._in_parts if is_resumable else self._once
         blob = self._bucket.blob(name, chunk_size=CHUNK_BYTES)
         expected = 0 if if_absent else None
         try:
@@ -96,7 +95,7 @@ class GcsStore(ObjectStore):
         except PreconditionFailed:
             raise FileExistsError from None
         except GoogleAPICallError as error:
-            if error.code in _UPLOAD_ANEW or (in_parts and error.code == http.client.NOT_FOUND):
+            if error.code in _UPLOAD_ANEW or (is_resumable and error.code == http.client.NOT_FOUND):
                 raise UnavailableError(_words(error)) from None
             raise
         except google.auth.exceptions.GoogleAuthError:  # some are a ValueError, too
@@ -112,7 +111,7 @@ class GcsStore(ObjectStore):
 
     def _reader(self, name: str) -> BinaryIO:
         # A fresh blob: its address comes from our settings, not from the server. Raw: unpacked it could be larger.
-        return cast(BinaryIO, self._bucket.blob(name).open("rb", CHUNK_BYTES, raw_download=True, **self._once))
+        return cast(BinaryIO, self._bucket.blob(name).open("rb", CHUNK_BYTES, raw_download=True, **self._in_parts))
 
     def _list(self, prefix: str) -> Iterator[tuple[str, float]]:
         for blob in self._bucket.list_blobs(prefix=prefix, **self._once):
@@ -142,8 +141,9 @@ def _words(error: BaseException) -> str:
         return _words(error.cause)
     if isinstance(error, google.auth.exceptions.GoogleAuthError):
         return f"401 Unauthorized: the credentials are not accepted ({type(error).__name__})"
-    if isinstance(error, GoogleAPICallError):
-        code = int(error.code or 0)
-        return f"{code} {http.client.responses.get(code, type(error).__name__)}{_ADVICE.get(code, '')}"
+    answered = getattr(getattr(error, "response", None), "status_code", None)
+    code = error.code if isinstance(error, GoogleAPICallError) else answered
+    if isinstance(code, int):
+        return f"{int(code)} {http.client.responses.get(code, type(error).__name__)}{_ADVICE.get(code, '')}"
     number = getattr(error, "errno", None)
     return os.strerror(number) if isinstance(number, int) else type(error).__name__

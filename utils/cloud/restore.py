@@ -27,7 +27,6 @@ from utils.runs.run_lock import RunLock
 from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS
 
 log = logging.getLogger(__name__)
-MAX_SMALL_BYTES, MAX_METRICS_BYTES, MAX_TENSORS_BYTES = 1 << 20, 1 << 28, 1 << 30
 _COMPLETE = re.compile(rf"{CHECKPOINTS}/generation-[0-9]+/{re.escape(checkpoint.MANIFEST)}")
 
 
@@ -110,15 +109,14 @@ def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *
             return
         make_directory(folder)
         for name in (*([METRICS] if newest is not None else []), *files):
-            limit = MAX_TENSORS_BYTES if name.endswith(".safetensors") else MAX_SMALL_BYTES
             try:
-                store.get(f"{run}/{name}", folder / name, MAX_METRICS_BYTES if name == METRICS else limit)
+                store.get(f"{run}/{name}", folder / name)
             except MissingError:
                 log.warning("the cloud has no %s of run %s", name, run)
         if newest is not None and restore_latest(store, run, folder / CHECKPOINTS, above=above) is None:
             raise ConfigError(f"expected a usable generation of {run!r} in the cloud, got none; start a new run")
         if not (folder / CONFIG).is_file():
-            store.get(f"{run}/{CONFIG}", folder / CONFIG, MAX_SMALL_BYTES)
+            store.get(f"{run}/{CONFIG}", folder / CONFIG)
     except (DamagedError, MissingError) as error:
         raise ConfigError(f"expected a run to resume in the cloud, got {run!r}: {error}") from None
     except OSError as error:

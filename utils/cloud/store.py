@@ -21,6 +21,7 @@ from utils.errors import CloudError, ConfigError, ConflictError, DamagedError, M
 from utils.runs.durable import TEMPORARY, make_directory, new_file
 
 READ_BYTES = 1 << 20
+MAX_BYTES = 1 << 30  # of an object that is fetched
 Source = bytes | BinaryIO  # bytes to store, or a file open at any position
 Content = tuple[int, bytes]  # size and crc32c of an object, by which contents are compared
 Result = TypeVar("Result")
@@ -31,8 +32,7 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOL
 class RetryPolicy:
     """Exponential backoff from `first_wait_s` to `longest_wait_s`, with jitter, up to `deadline_s` per call.
 
-    At start-up the deadline is `check_s`; a transfer has `size / slow_bytes_per_s` more. A connection that is silent
-    for `timeout_s` counts as dead.
+    At start-up the deadline is `check_s`. A connection that is silent for `timeout_s` counts as dead.
     """
 
     first_wait_s: float = 1.0
@@ -40,7 +40,6 @@ class RetryPolicy:
     deadline_s: float = 600.0
     timeout_s: float = 60.0
     check_s: float = 30.0
-    slow_bytes_per_s: float = 1 << 18
 
 
 class ObjectStore(ABC):
@@ -75,14 +74,14 @@ class ObjectStore(ABC):
             if stored != content:
                 raise UnavailableError("what is stored differs from what was sent")
 
-        self._retry(f"store {name}", attempt, content[0])
+        self._retry(f"store {name}", attempt)
 
     def holds(self, name: str, source: Source) -> bool:
         """Return whether the object exists with this content."""
         full_name, content = self._full_name(name), checksum(_rewound(source))
         return self._retry(f"look at {name}", lambda: self._content(full_name) == content)
 
-    def get(self, name: str, target: Path, limit: int) -> None:
+    def get(self, name: str, target: Path, limit: int = MAX_BYTES) -> None:
         """Fetch an object into a file of at most `limit` bytes. MissingError; DamagedError if it is larger."""
         full_name = self._full_name(name)
 
@@ -100,7 +99,7 @@ class ObjectStore(ABC):
                 if checksum(file) != content:
                     raise UnavailableError(f"expected {content[0]} bytes with their checksum, got others")
 
-        self._retry(f"fetch {name}", attempt, limit)
+        self._retry(f"fetch {name}", attempt)
 
     def list(self, prefix: str) -> dict[str, float]:
         """Return sorted safe names -> time stored (s, UTC) below a prefix that is empty or ends in a slash."""
@@ -141,10 +140,10 @@ class ObjectStore(ABC):
     def _translated(self, error: Exception) -> CloudError:
         """Return UnavailableError for transient errors, CloudError for others, in words that reveal no secret."""
 
-    def _retry(self, what: str, attempt: Callable[[], Result], size: int = 0, seconds: float | None = None) -> Result:
+    def _retry(self, what: str, attempt: Callable[[], Result], seconds: float | None = None) -> Result:
         """Return the result of the first attempt that succeeds; UnavailableError when it gives up."""
         started = time.monotonic()
-        deadline = started + (seconds or self.policy.deadline_s + size / self.policy.slow_bytes_per_s)
+        deadline = started + (seconds or self.policy.deadline_s)
         wait, attempts = self.policy.first_wait_s, 0
         while True:
             attempts += 1

@@ -118,16 +118,14 @@ def perform_pickled(name: str, pickled: bytes, logs: Path | None) -> bytes:
             raise SystemExit(stop.exit_code) from None
         if logs is not None and finished.error is not None:
             logger.error("%s: %s", name, finished.error)
-    if not isinstance(finished.exception, ProgramError | None):
-        finished = replace(finished, exception=ClusterError(str(finished.error)))
     try:
-        answer = pickle.dumps(finished)
-        if finished.exception is not None:
-            pickle.loads(answer)  # not every exception can be
-        return answer
+        answer, reason = pickle.dumps(finished), finished.error
+        # An exception that the other process may not know is described; not every other one can be unpickled.
+        if reason is None or (isinstance(finished.exception, ProgramError) and pickle.loads(answer)):
+            return answer
     except Exception as error:
         reason = finished.error or f"expected a result that can be pickled, got: {error}"
-        return pickle.dumps(replace(finished, result=None, exception=ClusterError(reason)))
+    return pickle.dumps(replace(finished, result=None, exception=ClusterError(str(reason))))
 
 
 def require_all(finished: Sequence[Finished]) -> None:
