@@ -83,7 +83,7 @@ class GcsStore(ObjectStore):
         next(iter(self._bucket.list_blobs(max_results=1, **self._once)), None)
         granted = self._bucket.test_iam_permissions(PERMISSIONS, **self._once)
         if lacking := sorted(set(PERMISSIONS) - set(granted)):
-            raise CloudError(f"the credentials lack {', '.join(lacking)}")
+            raise CloudError(f"cannot reach bucket {self._bucket.name}: the credentials lack {', '.join(lacking)}")
 
     def _put(self, name: str, file: BinaryIO, size: int, if_absent: bool) -> Content | None:
         is_resumable = size > SINGLE_REQUEST_BYTES
