@@ -50,12 +50,11 @@ _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 1000, 60, 220, 12, 26
 _FEW = 30
 """Positions up to which each is drawn as a dot."""
 _TEXT, _LABEL_GAP, _LABEL_CHARS = 12, 16, 28
-_SVG_NOISE = re.compile(
-    r'<defs>\s*<style.*?</style>\s*</defs>|(?<=<g) id="[^"]*"| transform="rotate\(-?0 [^"]*"|xlink:(?=href)'
-    r"| font-(?:size|family): [^;]*;|(?<=\.\d\d)\d+|\n",
-    re.DOTALL,
+_NOISE = re.compile(
+    r'(?<=^<g) id="[^"]*"| transform="rotate\(-?0 [^"]*"|xlink:(?=href)| font-(?:size|family): [^;]*;'
+    r"|(?<=\.\d\d)\d+|\n"
 )
-"""What SVG within a page does not need or must not repeat: identifiers of groups, fonts, digits beyond hundredths."""
+"""What a tag of SVG within a page does not need or must not repeat: identifiers of groups, fonts, further digits."""
 
 
 def draw_charts(charts: Sequence[Chart], path: Path, note: str | None = None, title: str | None = None) -> None:
@@ -97,9 +96,14 @@ def draw_svg(chart: Chart) -> str:
         _name_ends(chart, axes)
         metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=metadata)
-    contents = re.search(r"<svg[^>]*>(.*)</svg>", file.getvalue(), re.DOTALL)
+    contents = re.search(r"<svg.*?</style>\s*</defs>(.*)</svg>", file.getvalue(), re.DOTALL)
     assert contents is not None
-    return re.sub(r' style="([^"]*)"', _attributes, _SVG_NOISE.sub("", contents[1]))
+    return re.sub(r"<[^>]*>\s*", _tag, contents[1])  # text has no such characters: they are escaped
+
+
+def _tag(found: re.Match[str]) -> str:
+    """Return a tag as a page can hold it."""
+    return re.sub(r' style="([^"]*)"', _attributes, _NOISE.sub("", found[0].rstrip()))
 
 
 def _attributes(style: re.Match[str]) -> str:

@@ -348,6 +348,14 @@ def test_a_chart_says_in_text_what_it_shows() -> None:
     assert [a["aria-label"] for a, _ in shown.all("svg") if "viewbox" in a] == ["what is shown"]
 
 
+def test_text_that_looks_like_markup_is_shown_as_it_is() -> None:
+    """Tags lose digits, fonts and styles; text does not."""
+    label = 'a style="b" 0.12345 <g>'
+    chart = Chart("Title", "small", np.arange(3), [Line(label, np.arange(3) / 200, 0, "")])
+    words = [text for _, text in drawn(chart).all("text")]
+    assert {label, "0.002", "0.008"} <= set(words)
+
+
 def test_each_trade_is_marked_where_it_was_made() -> None:
     one = small()
     trades = [trade(0, 29, 58, 125.0, 150.0, "target_open"), trade(0, 60, 87, 100.0, 90.0, "no_bar")]
