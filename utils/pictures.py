@@ -81,11 +81,8 @@ def draw_svg(chart: Chart) -> str:
     figure = Figure(figsize=(_WIDTH / 72, chart.height / 72), dpi=72)
     edges = np.array([_LEFT, _BOTTOM, _WIDTH - _LEFT - _RIGHT, chart.height - _TOP - _BOTTOM])
     # Identifiers differ between the charts of a page.
-    rc: Any = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": ascii((chart.title, chart.description)),
-        "text.parse_math": False,
-    }
+    salt = ascii((chart.title, chart.description, [line.end for line in chart.lines]))
+    rc: Any = {"svg.fonttype": "none", "svg.hashsalt": salt, "text.parse_math": False}
     file = StringIO()
     with rc_context(rc), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser may have it
