@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
-from matplotlib.ticker import MaxNLocator
 
 from utils.charts import number
 from utils.config.settings import flatten
-from utils.pictures import draw_svg
 from utils.runs.run_log import write_atomically
 
 if TYPE_CHECKING:
@@ -50,6 +48,8 @@ class Scale:
     @property
     def ticks(self) -> list[float]:
         """Return about five round values."""
+        from matplotlib.ticker import MaxNLocator
+
         ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(self.low, self.high)
         return [float(tick) for tick in ticks if self.low <= tick <= self.high]
 
@@ -74,6 +74,8 @@ def document(template: str, title: str, *, folder: Path = _HERE, **values: Any) 
 
 @cache
 def _template(folder: Path, name: str) -> Template:
+    from utils.pictures import draw_svg  # imported late: a command that is refused should not wait for matplotlib
+
     environment = Environment(
         loader=FileSystemLoader([folder, _HERE]),
         autoescape=True,
