@@ -234,7 +234,7 @@ class DQNTrainer:
         logger.info("simulating the fires of the replay's states again")
         self.replay.load_state_dict(state["replay"], self.checks.safe_point)
         for name in _PROGRESS:
-            setattr(self, name, progress.get(name, math.nan))  # older runs have no score of generation 0
+            setattr(self, name, progress[name])
         for name, values in self.histories.items():
             values.clear()
             values.extend(progress[name])

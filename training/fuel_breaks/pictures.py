@@ -32,6 +32,10 @@ _COVERS = (
     ("SB", "slash", "#C9B7A3"),
 )
 """Land covers: prefix of their fuel models' names, label and colour."""
+_COVER_NUMBERS = {prefix: number for number, (prefix, _, _) in enumerate(_COVERS)}
+_COVER_OF_CODE = np.zeros(256, dtype=np.int64)
+_COVER_OF_CODE[list(FUEL_MODELS)] = [_COVER_NUMBERS[model.name[:2]] for model in FUEL_MODELS.values()]
+"""Number of the land cover in `_COVERS` by code of the fuel model."""
 _BREAK, _BURNED, _CONTOUR = "#1A1A1A", "#5B4A4A", "#6E5B43"
 _BACKING = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}
 _MIN_RELIEF_M = 20.0  # flatter ground is drawn without contour lines
@@ -42,10 +46,9 @@ _HEURISTIC = "adaptive_downstream_value"
 
 def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | None = None) -> None:
     """Write a PNG of the reduction of the burned area on validation tiles over the episodes played."""
-    # Generation 0, whose score older runs do not hold.
     validations = [record["validation"] for record in records]
-    untrained = validations[0].get("untrained", np.nan)
-    begin = {"agent": untrained, "best": untrained, _HEURISTIC: validations[0][_HEURISTIC]}
+    untrained = validations[0]["untrained"]
+    validations = [{**validations[0], "agent": untrained, "best": untrained}, *validations]  # generation 0 first
     episodes = [0, *(record["episodes"] for record in records)]
     with picture(path, "Learning to place fuel breaks", note) as (figure, axes):
         for name, label, colour, style, layer in (
@@ -53,7 +56,7 @@ def draw_learning(records: Sequence[Mapping[str, Any]], path: Path, note: str | 
             ("best", "best network so far", GREEN, ":", 4),
             (_HEURISTIC, "adaptive downstream value", VERMILION, "--", 2),
         ):
-            values = [begin[name], *(validation[name] for validation in validations)]
+            values = [validation[name] for validation in validations]
             label = f"{label}\n{values[-1]:.1f} %"
             axes.plot(episodes, values, style, color=colour, label=label, marker="o", markersize=3, zorder=layer)
         returns = np.array([None, *(record["return_percent"] for record in records)], dtype=np.float64)  # None: NaN
@@ -188,11 +191,7 @@ def draw_fire(
 
 def _cover(landscape: Landscape) -> NDArray[np.int64]:
     """Return the number of each cell's land cover in `_COVERS`."""
-    cover = np.zeros(landscape.shape, dtype=np.int64)
-    for number, (prefix, _, _) in enumerate(_COVERS[1:], start=1):
-        codes = [code for code, model in FUEL_MODELS.items() if model.name.startswith(prefix)]
-        cover[landscape.burnable & np.isin(landscape.fuel_model, codes)] = number
-    return cover
+    return np.where(landscape.burnable, _COVER_OF_CODE[landscape.fuel_model], 0)
 
 
 def _contour_levels(elevation_m: NDArray[np.float32]) -> Float64Array:
