@@ -127,11 +127,11 @@ class StockDataLoader:
         days, self.tickers = bars.axes()
         self.dates = days.astype("datetime64[D]")
         self.investable_columns = _investable_columns(self._investable, self.tickers)
-        panel = _Panel.of(bars, days, self.tickers)
-        _check_share(panel.counts["masked"], panel.counts["empty"], bars.rows, self.config.max_bad_row_share)
-        self.data_array, self.volume = panel.complete(), panel.volume
-        self.quality = DataQuality(bars.rows, **{name: panel.counts[name] for name in _COUNTED})
-        del bars, panel
+        close, counts = self._read(bars, days)
+        _check_share(counts["masked"], counts["empty"], bars.rows, self.config.max_bad_row_share)
+        self._add_indicators(close, counts)
+        self.quality = DataQuality(bars.rows, **{name: counts[name] for name in _COUNTED})
+        del bars, close
         # The pool would keep the file's memory otherwise: a hundred MiB at full scale.
         pa.default_memory_pool().release_unused()
         traded = np.isfinite(self.data_array[:, :, CLOSE])
@@ -156,56 +156,38 @@ class StockDataLoader:
             raise DataError(f"expected a last day in 0..{days - 1}, got {last_day}; load more days first")
         return normalization_stats(self.data_array, last_day)
 
+    def _read(self, bars: LongBars, days: IntArray) -> tuple[Float64Array, Counter[str]]:
+        """Put all rows in place, part by part; return (columns, days) closes as read, and counts of rows.
 
-@dataclass
-class _Panel:
-    """Arrays that the rows are put into, and what was counted of them."""
-
-    data_array: Float32Array
-    """(days, columns, 9): prices, the indicators still NaN."""
-    close: Float64Array
-    """(columns, days) as read, of which the indicators are computed."""
-    volume: Float32Array | None
-    """(days, columns), if requested."""
-    is_read: npt.NDArray[np.bool_]
-    """(columns, days) whether there was a row, usable or not."""
-    counts: Counter[str]
-    """Of rows: masked, empty, widened."""
-
-    @classmethod
-    def of(cls, bars: LongBars, days: IntArray, tickers: Sequence[str]) -> _Panel:
-        """Read all rows, part by part; raises `DataError` for duplicates."""
-        shape, place = (len(days), len(tickers)), {ticker: column for column, ticker in enumerate(tickers)}
-        panel = cls(
-            data_array=np.full((*shape, NUM_FEATURES), np.nan, dtype=np.float32),
-            close=np.full(shape[::-1], np.nan),
-            volume=np.full(shape, np.nan, dtype=np.float32) if VOLUME in bars.columns else None,
-            is_read=np.zeros(shape[::-1], dtype=np.bool_),
-            counts=Counter(),
-        )
-        doubled = []
+        Indicators are still NaN. Raises `DataError` for duplicates.
+        """
+        shape, place = (len(days), len(self.tickers)), {ticker: column for column, ticker in enumerate(self.tickers)}
+        self.data_array = np.full((*shape, NUM_FEATURES), np.nan, dtype=np.float32)
+        self.volume = np.full(shape, np.nan, dtype=np.float32) if VOLUME in bars.columns else None
+        close, is_read = np.full(shape[::-1], np.nan), np.zeros(len(place) * len(days), dtype=np.bool_)
+        counts, doubled = Counter[str](), []
         with Progress("read", "row", bars.rows, scales=True) as shown:
             for part in bars.parts():
                 # An unused text of a file's dictionary has no place, and no rows.
                 column = np.array([place.get(text, -1) for text in part.texts])[part.ticker]
-                doubled.append(panel._put(part, np.searchsorted(days, part.day), column))
+                day = np.searchsorted(days, part.day)
+                cell = column * len(days) + day
+                ordered = np.sort(cell, kind="stable")  # linear in rows that are sorted, as they mostly are
+                doubled += [cell[is_read[cell]], ordered[1:][ordered[1:] == ordered[:-1]]]
+                is_read[cell] = True
+                counts += self._put(part, day, column, close)
                 shown.update(len(column))
-        twice = bars.rows - int(panel.is_read.sum())
+        twice = bars.rows - int(is_read.sum())
         if twice:
             where, when = divmod(int(np.concatenate(doubled).min()), len(days))
             raise DataError(
-                f"expected one row for each date and ticker, got {twice} duplicate rows (first: {tickers[where]} on "
-                f"{days[when].astype('datetime64[D]')}); drop them, or use `python main.py prepare`"
+                f"expected one row for each date and ticker, got {twice} duplicate rows (first: {self.tickers[where]} "
+                f"on {days[when].astype('datetime64[D]')}); drop them, or use `python main.py prepare`"
             )
-        return panel
+        return close, counts
 
-    def _put(self, part: Part, day: IntArray, column: IntArray) -> IntArray:
-        """Put usable rows in place, high and low widened to enclose open and close; return the places read before."""
-        place = column * self.is_read.shape[1] + day
-        ordered = np.sort(place, kind="stable")  # linear in rows that are sorted, as they mostly are
-        is_read = self.is_read.reshape(-1)
-        doubled = np.append(place[is_read[place]], ordered[1:][ordered[1:] == ordered[:-1]])
-        is_read[place] = True
+    def _put(self, part: Part, day: IntArray, column: IntArray, close: Float64Array) -> Counter[str]:
+        """Put usable rows in place, high and low widened to enclose open and close; return counts of rows."""
         with np.errstate(over="ignore"):  # beyond float32 is infinite, or zero, from here on
             single = part.prices.astype(np.float32)
         usable = np.asarray((np.isfinite(single) & (single > 0)).all(axis=0)) & ~has_wrong_digit(single)
@@ -216,29 +198,27 @@ class _Panel:
         np.maximum(prices[HIGH], top, out=prices[HIGH])
         np.minimum(prices[LOW], bottom, out=prices[LOW])
         self.data_array[day, column, : len(PRICES)] = prices.T
-        self.close[column, day] = prices[CLOSE]
+        close[column, day] = prices[CLOSE]
         if self.volume is not None and part.volume is not None:
             volume = part.volume[usable]
             self.volume[day, column] = np.where(np.isfinite(volume) & (volume >= 0), volume, np.nan)
-        self.counts += Counter(masked=int((~usable & ~empty).sum()), empty=int(empty.sum()), widened=int(widened.sum()))
-        return doubled
+        return Counter(masked=int((~usable & ~empty).sum()), empty=int(empty.sum()), widened=int(widened.sum()))
 
-    def complete(self) -> Float32Array:
-        """Compute the indicators on each ticker's own bars, and count large moves and gaps; return `data_array`."""
-        columns, days = self.close.shape
+    def _add_indicators(self, closes: Float64Array, counts: Counter[str]) -> None:
+        """Compute the indicators on each ticker's own bars, and count large moves and gaps."""
+        columns, days = closes.shape
         with Progress("load", "stock", columns) as shown:
             for first in range(0, columns, _BLOCK):
-                closes = self.close[first : first + _BLOCK]
-                block = np.full((days, len(closes), NUM_FEATURES - len(PRICES)), np.nan, dtype=np.float32)
-                for column, close in enumerate(closes):
-                    own = np.flatnonzero(np.isfinite(close))
-                    close = close[own]
-                    block[own, column] = indicators(close)
-                    self.counts["large_moves"] += int((np.abs(np.diff(close) / close[:-1]) > LARGE_MOVE).sum())
-                    self.counts["gaps"] += int((np.diff(own) - 1).sum())
+                several = closes[first : first + _BLOCK]
+                block = np.full((days, len(several), NUM_FEATURES - len(PRICES)), np.nan, dtype=np.float32)
+                for column, close in enumerate(several):
+                    traded = np.flatnonzero(np.isfinite(close))
+                    close = close[traded]
+                    block[traded, column] = indicators(close)
+                    counts["large_moves"] += int((np.abs(np.diff(close) / close[:-1]) > LARGE_MOVE).sum())
+                    counts["gaps"] += int((np.diff(traded) - 1).sum())
                 self.data_array[:, first : first + _BLOCK, len(PRICES) :] = block
-                shown.update(len(closes))
-        return self.data_array
+                shown.update(len(several))
 
 
 def _check_share(masked: int, empty: int, rows: int, max_bad_share: float) -> None:
