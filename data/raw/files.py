@@ -3,7 +3,7 @@
 import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TextIO
@@ -40,23 +40,7 @@ _DATES = frozenset({"date", "datetime", "timestamp", "day", "time", "t", plain(_
 _UTC = frozenset({"UTC", "ETC/UTC", "+00:00", "Z"})
 
 
-@dataclass(frozen=True)
-class BarFile:
-    """A file of bars with its layout."""
-
-    path: Path
-    layout: Layout
-    separator: str = ","
-    """Of a CSV file's fields."""
-    skip: int = 0
-    """Lines before the first row of a CSV file."""
-    header_lines: int = 0
-    """Header lines among them; 0 where columns are known by position only."""
-    columns: tuple[str, ...] = ()
-    """Names of a parquet file's columns, in the layout's order; () for a CSV file."""
-
-
-def open_file(path: Path) -> BarFile:
+def open_file(path: Path) -> Layout:
     """Find a file's layout. Raises `UnusableFileError` where there is none, and OSError."""
     with path.open("rb") as file:
         is_parquet = file.read(4) == b"PAR1" or path.suffix.lower() in PARQUET_SUFFIXES
@@ -68,7 +52,7 @@ def open_file(path: Path) -> BarFile:
         ) from None
 
 
-def _open_csv(path: Path) -> BarFile:
+def _open_csv(path: Path) -> Layout:
     """Find the header, or the first row where there is none, in the file's first lines."""
     with _lines(path) as lines:
         head = [(number, line) for number, line in enumerate(islice(lines, _HEAD_LINES)) if line.strip()]
@@ -80,11 +64,12 @@ def _open_csv(path: Path) -> BarFile:
         )
         if panel := panel_layout(row, second, separator):
             has_third = bool(third[0]) and not any(third[1:])  # only the index's name
-            return BarFile(path, panel, separator, head[place + 1 + has_third][0] + 1, 2 + has_third)
+            skip = head[place + 1 + has_third][0] + 1
+            return replace(panel, separator=separator, skip=skip, header_lines=2 + has_third)
         if layout := wide_layout(row, second, separator) or long_layout(row, separator):
-            return BarFile(path, layout, separator, number + 1, 1)
+            return replace(layout, separator=separator, skip=number + 1, header_lines=1)
         if layout := _data_layout(row, separator):
-            return BarFile(path, layout, separator, number)
+            return replace(layout, separator=separator, skip=number)
     raise UnusableFileError(f"no header and no bar in the first {_HEAD_LINES} lines" if head else "empty file")
 
 
@@ -117,7 +102,7 @@ def _data_layout(texts: list[str], separator: str) -> Layout | None:
     return None
 
 
-def _open_parquet(path: Path) -> BarFile:
+def _open_parquet(path: Path) -> Layout:
     """Find the columns of a parquet file, that of the dates first."""
     file = pq.ParquetFile(path)
     schema = file.schema_arrow
@@ -143,11 +128,11 @@ def _open_parquet(path: Path) -> BarFile:
         layout = wide_layout(titles, cells) or long_layout(titles)
     if layout is None:
         raise UnusableFileError(f"no columns of prices among {', '.join(names[:8])}")
-    return BarFile(path, layout, columns=tuple(names))
+    return replace(layout, columns=tuple(names))
 
 
 def read_file(
-    file: BarFile, file_ticker: str, tickers: dict[str, int], dropped: Counter[str]
+    path: Path, layout: Layout, file_ticker: str, tickers: dict[str, int], dropped: Counter[str]
 ) -> tuple[pd.DataFrame, str | None]:
     """Return a file's unchecked rows, and a date if none in the file settles the order of day and month.
 
@@ -157,11 +142,11 @@ def read_file(
     """
     days: dict[str, int] = {}
     try:
-        cells = _parquet_cells(file) if file.columns else _csv_cells(file, dropped)
-        blocks = [block for text in cells for block in _blocks(text, file, file_ticker, days, tickers)]
+        cells = _parquet_cells(path, layout) if layout.columns else _csv_cells(path, layout, dropped)
+        blocks = [block for text in cells for block in _blocks(text, layout, file_ticker, days, tickers)]
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UnusableFileError(
-            f"no readable {'parquet' if file.columns else 'text'} file ({first_line(error)})"
+            f"no readable {'parquet' if layout.columns else 'text'} file ({first_line(error)})"
         ) from None
     if not blocks:
         raise UnusableFileError("no rows")
@@ -171,22 +156,22 @@ def read_file(
     return rows, unsettled
 
 
-def _csv_cells(file: BarFile, dropped: Counter[str]) -> Iterator[pd.DataFrame]:
+def _csv_cells(path: Path, layout: Layout, dropped: Counter[str]) -> Iterator[pd.DataFrame]:
     """Yield blocks of text with a column for each field of the layout."""
-    with _lines(file.path) as lines:
-        before = sum(bool(line.strip()) for line in islice(lines, file.skip)) - file.header_lines
+    with _lines(path) as lines:
+        before = sum(bool(line.strip()) for line in islice(lines, layout.skip)) - layout.header_lines
         dropped["line before the first bar"] += before
-        rows = _fields(lines, file, dropped)
-        while block := list(islice(rows, max(1, _BLOCK_CELLS // file.layout.width))):
+        rows = _fields(lines, layout, dropped)
+        while block := list(islice(rows, max(1, _BLOCK_CELLS // layout.width))):
             yield pd.DataFrame(block, dtype=object)
 
 
-def _fields(lines: Iterable[str], file: BarFile, dropped: Counter[str]) -> Iterator[list[str]]:
+def _fields(lines: Iterable[str], layout: Layout, dropped: Counter[str]) -> Iterator[list[str]]:
     """Yield the fields of each row, counting lines that cannot be one."""
-    width, optional = file.layout.width, {"volume", *EVENTS}
-    needed = 1 + max(place for role, place in file.layout.fields.items() if role not in optional)
+    width, optional = layout.width, {"volume", *EVENTS}
+    needed = 1 + max(place for role, place in layout.fields.items() if role not in optional)
     for line in lines:
-        fields = _split(line, file.separator)
+        fields = _split(line, layout.separator)
         if len(fields) == width:
             yield fields
         elif not line.strip():
@@ -199,11 +184,10 @@ def _fields(lines: Iterable[str], file: BarFile, dropped: Counter[str]) -> Itera
             yield fields[:width] + [""] * (width - len(fields))
 
 
-def _parquet_cells(file: BarFile) -> Iterator[pd.DataFrame]:
+def _parquet_cells(path: Path, layout: Layout) -> Iterator[pd.DataFrame]:
     """Yield the columns that the layout names: numbers as such, dates and other text as categories."""
-    layout = file.layout
     places = sorted({place for group in (layout.fields, *layout.groups) for place in group.values()})
-    table = pq.ParquetFile(file.path).read(columns=[file.columns[place] for place in places])
+    table = pq.ParquetFile(path).read(columns=[layout.columns[place] for place in places])
     columns = [
         _plain_column(column, place == layout.fields["date"]) for place, column in zip(places, table, strict=True)
     ]
@@ -226,20 +210,20 @@ def _plain_column(column: pa.ChunkedArray, is_date: bool) -> pa.ChunkedArray:
 
 
 def _blocks(
-    cells: pd.DataFrame, file: BarFile, file_ticker: str, days: dict[str, int], tickers: dict[str, int]
+    cells: pd.DataFrame, layout: Layout, file_ticker: str, days: dict[str, int], tickers: dict[str, int]
 ) -> Iterator[pd.DataFrame]:
     """Yield rows, their days still positions of texts in `days`. In a panel, a ticker without a close has no row."""
-    fields = file.layout.fields
+    fields, separator = layout.fields, layout.separator
     day = _codes(cells[fields["date"]], days)
-    for ticker, group in file.layout.panel.items():
+    for ticker, group in layout.panel.items():
         closes = cells[group["close"]]
         is_traded = np.array([str(close).strip().casefold() not in BLANKS for close in closes], dtype=np.bool_)
         code = tickers.setdefault(ticker.strip(), len(tickers))
-        yield _rows(day[is_traded], code, cells[is_traded], group, file.separator)
+        yield _rows(day[is_traded], code, cells[is_traded], group, separator)
     if "ticker" in fields:
-        yield _rows(day, _codes(cells[fields["ticker"]], tickers), cells, fields, file.separator)
-    elif not file.layout.panel:
-        yield _rows(day, tickers.setdefault(file_ticker, len(tickers)), cells, fields, file.separator)
+        yield _rows(day, _codes(cells[fields["ticker"]], tickers), cells, fields, separator)
+    elif not layout.panel:
+        yield _rows(day, tickers.setdefault(file_ticker, len(tickers)), cells, fields, separator)
 
 
 def _codes(column: pd.Series, known: dict[str, int]) -> Int32Array:

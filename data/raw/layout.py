@@ -40,7 +40,7 @@ class UnusableFileError(Exception):
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a file by role, or by role of each ticker."""
+    """How a file is read: its columns by role, or by role of each ticker, and where its rows begin."""
 
     fields: dict[str, int]
     """Column by role; `date` alone in a panel."""
@@ -49,6 +49,14 @@ class Layout:
     """Column by role by ticker, in a file with columns for each ticker."""
     is_yfinance: bool = False
     """There is yfinance's column `Stock Splits`."""
+    separator: str = ","
+    """Of a CSV file's fields."""
+    skip: int = 0
+    """Lines before the first row of a CSV file."""
+    header_lines: int = 0
+    """Header lines among them; 0 where columns are known by position only."""
+    columns: tuple[str, ...] = ()
+    """Names of a parquet file's columns; () for a CSV file."""
 
     @property
     def groups(self) -> list[dict[str, int]]:

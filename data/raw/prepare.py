@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from data.bars import LARGEST_RATIO, has_wrong_digit, most_like
 from data.raw.adjustment import adjust_for_events, scale_to_adjusted, scaled_events
-from data.raw.files import PARQUET_SUFFIXES, BarFile, open_file, read_file
-from data.raw.layout import EVENTS, PRICES, VALUES, UnusableFileError
+from data.raw.files import PARQUET_SUFFIXES, open_file, read_file
+from data.raw.layout import EVENTS, PRICES, VALUES, Layout, UnusableFileError
 from data.raw.survey import Survey, survey_of
 from data.raw.text import EPOCH, NO_DAY, date_of
 from utils.errors import DataError
@@ -98,22 +98,22 @@ def prepare(source: Path, target: Path, benchmark: str | None = None) -> Prepare
     parts: list[pd.DataFrame] = []
     events: list[pd.DataFrame] = []
     files = _usable_files(source, target, summary)
-    for file in progress(files, "read", "file"):
+    for path, layout in progress(files.items(), "read", "file"):
         try:
-            rows, own_events = _read_file(file, tickers, summary)
+            rows, own_events = _read_file(path, layout, tickers, summary)
         except (UnusableFileError, OSError) as reason:
-            summary.skipped.append((_relative(file.path, source), str(reason)))
+            summary.skipped.append((_relative(path, source), str(reason)))
             continue
         parts.append(rows)
         events.append(own_events)
-        if file.layout.has_closes_only:
-            summary.closes_only.append(_relative(file.path, source))
+        if layout.has_closes_only:
+            summary.closes_only.append(_relative(path, source))
     if not parts:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in summary.skipped[:3])
         raise DataError(f"expected files with daily bars in {source}, got none that can be used ({reasons})")
     names = _plain_tickers(list(tickers), summary)
     rows = _merge(parts, names, summary.dropped)
-    is_yfinance = any(file.layout.is_yfinance for file in files)
+    is_yfinance = any(layout.is_yfinance for layout in files.values())
     rows = _adjust(rows, pd.concat(events, ignore_index=True), names, is_yfinance, summary)
     rows, index = _without_benchmark(rows, benchmark)
     stocks = rows["ticker"].cat.categories
@@ -159,43 +159,46 @@ def _found(source: Path, target: Path) -> list[Path]:
     return files
 
 
-def _usable_files(source: Path, target: Path, summary: PrepareSummary) -> list[BarFile]:
-    """Return usable files; a CSV file without a header and with extra fields borrows a neighbour's header."""
-    found: list[BarFile] = []
+def _usable_files(source: Path, target: Path, summary: PrepareSummary) -> dict[Path, Layout]:
+    """Return the layouts of usable files; a CSV file with extra fields and no header borrows a neighbour's."""
+    found: dict[Path, Layout] = {}
     for path in _found(source, target):
         try:
-            found.append(open_file(path))
+            found[path] = open_file(path)
         except (UnusableFileError, OSError) as reason:
             summary.skipped.append((_relative(path, source), str(reason)))
-    named = {file.layout.width: file.layout for file in found if file.header_lines and not file.layout.panel}
-    for place, file in enumerate(found):
-        if not (file.header_lines or file.columns):
-            summary.notes.append(f"{_relative(file.path, source)} has no header: columns taken by position")
-            if file.layout.width > len(file.layout.fields):
-                found[place] = replace(file, layout=named.get(file.layout.width, file.layout))
+    named = {layout.width: layout for layout in found.values() if layout.header_lines and not layout.panel}
+    for path, layout in found.items():
+        if not (layout.header_lines or layout.columns):
+            summary.notes.append(f"{_relative(path, source)} has no header: columns taken by position")
+            if layout.width > len(layout.fields) and layout.width in named:
+                borrowed = named[layout.width]
+                found[path] = replace(borrowed, separator=layout.separator, skip=layout.skip, header_lines=0)
     return found
 
 
-def _read_file(file: BarFile, tickers: dict[str, int], summary: PrepareSummary) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _read_file(
+    path: Path, layout: Layout, tickers: dict[str, int], summary: PrepareSummary
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return one file's usable rows, scaled to their adjusted close, and events that are still to be applied."""
-    name = file.path.stem
+    name = path.stem
     if stooq := _STOOQ_FILE.fullmatch(name):
         name = next(part for part in stooq.groups() if part).upper()
-    rows, unsettled = read_file(file, name, tickers, summary.dropped)
+    rows, unsettled = read_file(path, layout, name, tickers, summary.dropped)
     if unsettled is not None:
         summary.notes.append(
-            f"{file.path.name}: dates like {unsettled} read as month/day/year; nothing in the file settles it"
+            f"{path.name}: dates like {unsettled} read as month/day/year; nothing in the file settles it"
         )
     if "adjusted" in rows:
         rows = scale_to_adjusted(rows)
     events = pd.DataFrame(columns=["ticker", "day", *EVENTS], dtype=np.float64)
-    if "adjusted" not in file.layout.roles and set(EVENTS) & set(rows.columns):
+    if "adjusted" not in layout.roles and set(EVENTS) & set(rows.columns):
         events = rows.reindex(columns=["ticker", "day", *EVENTS])
         has_event = (events["split"] > 0) & (events["split"] != 1) | (events["dividend"] > 0)
         events = events[has_event & (events["day"] != NO_DAY)]
     kept = ["day", "ticker", *VALUES, *(["scale"] if "scale" in rows else [])]
-    is_one_ticker = "ticker" not in file.layout.fields and not file.layout.panel
-    return _usable(rows[kept], file.path.name, tickers, is_one_ticker, summary), events
+    is_one_ticker = "ticker" not in layout.fields and not layout.panel
+    return _usable(rows[kept], path.name, tickers, is_one_ticker, summary), events
 
 
 def _usable(
