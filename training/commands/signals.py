@@ -139,15 +139,10 @@ def _tables(signals: Signals) -> list[str]:
 
 def _table(items: Sequence[object]) -> str:
     """Return the fields of items, a row each; fields that the first item lacks are left out."""
-    rows = [
-        {
-            _LABELS.get(name, name.replace("_", " ")): value
-            for name, value in vars(item).items()
-            if name not in _NOT_SHOWN
-        }
-        for item in items
-    ]
-    return table(rows, [label for label, value in rows[0].items() if value is not None])
+    names = [name for name, value in vars(items[0]).items() if name not in _NOT_SHOWN and value is not None]
+    labels = {name: _LABELS.get(name, name.replace("_", " ")) for name in names}
+    rows = [{label: getattr(item, name) for name, label in labels.items()} for item in items]
+    return table(rows, list(labels.values()))
 
 
 def _attribution(order: Order) -> str:
