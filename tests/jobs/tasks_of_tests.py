@@ -47,14 +47,6 @@ def die_until(log: Path, times: int) -> int:
     return begun
 
 
-def hang_once(log: Path) -> int:
-    """Stop for good the first time; return the number of the process the second time."""
-    if not log.exists():
-        log.write_text(str(os.getpid()))
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return os.getpid()
-
-
 @contextlib.contextmanager
 def noted_signals() -> Iterator[list[int]]:
     """Note signals as `SafePoint` does; to import it, and torch with it, would take longer than all this work."""

@@ -157,18 +157,6 @@ def test_a_job_whose_process_is_killed_is_run_again(
     assert len(said) == 2 and all("worker was lost" in line and "1 of at most 1" in line for line in said)
 
 
-@apart
-def test_a_job_that_hangs_is_run_again(open_one: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its worker is killed after the time that the job may take."""
-    monkeypatch.setattr(pool, "MOST_LOSSES", 20)  # on a busy machine new workers may be late as well
-    with open_one() as executor:
-        (end,) = executor.run([Job("hangs", partial(work.hang_once, tmp_path / "pid"), most_seconds=5.0)])
-    hung = int((tmp_path / "pid").read_text())
-    assert end.error is None and end.result != hung
-    with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(hung).wait(timeout=60)
-
-
 @pytest.mark.parametrize("open_one", ["cluster"], indirect=True)
 def test_workers_that_never_start_are_reported(open_one: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not restarted for ever."""

@@ -18,14 +18,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work that depends on no other: run again, it resumes from its own checkpoint or gives the same."""
+    """An idempotent task that depends on no other; run again, it may resume from its own checkpoint."""
 
     name: str
     """Unique within a list of jobs; shown, and used as the name of its log file."""
     work: Callable[[], Any]
     """Picklable, as is its result. An exception fails this job only."""
-    most_seconds: float | None = None
-    """A worker that takes longer counts as lost."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
 """The pool behind every executor with workers: who gets which job, and what follows when a worker is lost."""
 
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import replace
 from typing import Any, Self
 
 from utils.errors import ClusterError
@@ -21,7 +19,7 @@ POLL_SECONDS = 0.2
 
 
 class WorkerLost(Exception):
-    """A worker that is gone or late, and how."""
+    """A worker that is gone, and how."""
 
 
 class Worker(ABC):
@@ -30,17 +28,12 @@ class Worker(ABC):
     call: Future[Any] | None = None
     """Answer that it owes: to its start or to its job. None while it is idle."""
     job: Job | None = None
-    since = 0.0
-    """Time at which it was given its job (time.monotonic())."""
 
     def poll(self) -> Finished | None:
         """Return the outcome of its job as soon as there is one. Raises WorkerLost."""
         if self.call is not None and self.call.done():
             call, self.call = self.call, None
             return self.outcome(call)
-        limit = None if self.job is None else self.job.most_seconds
-        if limit is not None and time.monotonic() - self.since > limit:
-            raise WorkerLost(f"no answer within {limit:.0f} s")
         return None
 
     @abstractmethod
@@ -63,8 +56,8 @@ class Worker(ABC):
 class Pool:
     """An executor with workers; use it in a `with` block, which ends them.
 
-    A worker is lost if its process or machine is gone, or if its job is late. Its job is then resubmitted with twice
-    the time, at most `MOST_LOSSES` times; other workers go on.
+    A worker is lost if its process or machine is gone. Its job is then resubmitted, at most `MOST_LOSSES` times; other
+    workers go on.
     """
 
     is_apart = True
@@ -120,7 +113,7 @@ class Pool:
             self._workers.append(self._start())
         for worker in self._workers:
             if queue and worker.call is None:
-                worker.job, worker.since = queue.popleft(), time.monotonic()
+                worker.job = queue.popleft()
                 notify(worker.job.name, "running")
                 worker.call = worker.begin(worker.job)
         return bool(queue) or any(worker.job is not None for worker in self._workers)
@@ -148,6 +141,5 @@ def _after_loss(job: Job | None, why: str, queue: deque[Job], losses: Counter[st
     logger.warning("%s: worker was lost (%s), %d of at most %d", name or "no job", why, losses[name], MOST_LOSSES)
     if job is not None:
         notify(name, f"lost: {why}")
-        # On a busy machine the worker that replaces a late one is late as well, and starts besides.
-        queue.append(replace(job, most_seconds=job.most_seconds and 2 * job.most_seconds))
+        queue.append(job)
     return None
