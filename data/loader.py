@@ -177,6 +177,8 @@ class StockDataLoader:
                 is_read[cell] = True
                 counts += self._put(part, day, column, close)
                 shown.update(len(column))
+            if shown.done < bars.rows:
+                raise DataError(f"expected {bars.rows} rows, as the file itself says, got {shown.done}; it is damaged")
         twice = bars.rows - int(is_read.sum())
         if twice:
             where, when = divmod(int(np.concatenate(doubled).min()), len(days))

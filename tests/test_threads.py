@@ -32,7 +32,7 @@ def test_results_keep_their_order_though_the_first_is_done_last() -> None:
         return item * item
 
     assert list(in_order(work, range(20))) == [item * item for item in range(20)]
-    assert done[:2] == [1, 0]
+    assert done.index(1) < done.index(0)
 
 
 def test_only_a_few_are_begun_before_they_are_asked_for() -> None:

@@ -88,7 +88,7 @@ def leak(generations: int) -> Row:
         # The limit was for the leaking process: this one may need more.
         run_here(*words, "--resume", "leak", "--memory-limit-mb", "0")
         is_same = outcome(runs, "leak") == whole_run(generations).outcome
-    names_it = "exceeds the limit" in shown and f"{LEAK_MB}.00  tensor" in log
+    names_it = "exceeds the limit" in shown and f"{LEAK_MB}.00  Tensor " in log
     is_ok = process.returncode == 3 and 1 <= saved < generations and names_it and is_same
     exact = "bit-identically" if is_same else "OTHERWISE"
     measured = f"exit {process.returncode} with generation {saved} saved, object named: {names_it}, resumes {exact}"

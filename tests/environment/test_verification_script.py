@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from tests.market_cases import random_panel
 from tests.small_market import panel_frame
@@ -72,5 +73,5 @@ def test_without_the_default_file_the_error_names_it_and_how_to_make_one(tmp_pat
 
 def test_the_constant_is_the_default_of_the_setting() -> None:
     assert Config.CONTEXT_WINDOW_DAYS == Config().split.context_window_days == 504
-    with pytest.raises(TypeError):
+    with pytest.raises(ValidationError):
         Config(CONTEXT_WINDOW_DAYS=1)  # type: ignore[call-arg]

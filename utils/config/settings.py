@@ -34,7 +34,8 @@ _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def checked_dataclass(kind: type[Built]) -> type[Built]:
     """Make a frozen dataclass that checks types and limits when built: pydantic.ValidationError for a wrong value."""
-    return dataclass(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False, defer_build=True))(kind)  # type: ignore[return-value]
+    config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid", defer_build=True)
+    return dataclass(frozen=True, config=config)(kind)  # type: ignore[return-value]
 
 
 @dataclasses.dataclass(frozen=True)
