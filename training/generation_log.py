@@ -105,19 +105,15 @@ class GenerationLog:
             return found
         ridge, both = played.blend.explained[best].mean(0).tolist()
         added = (played.by_window - played.plain)[best].mean(0)
-        actors = {
-            "departed": float(played.departed[best].mean()),
-            "added": float(added.mean()),
-            "added_error": float(added.std() / len(added) ** 0.5) if len(added) > 1 else 0.0,
-        }
-        survivors = {f"best_{name}": population.fittest[name] for name in ("elites", "children")}
         return {
             **found,
             "explained_by_ridge": ridge,
             "explained_by_both": both,
             "noise_scale": noise,
-            **actors,
-            **survivors,
+            "departed": float(played.departed[best].mean()),
+            "added": float(added.mean()),
+            "added_error": float(added.std() / len(added) ** 0.5) if len(added) > 1 else 0.0,
+            **{f"best_{name}": population.fittest[name] for name in ("elites", "children")},
         }
 
     def record(

@@ -92,18 +92,8 @@ class PopulationResults:
         together, sizes = torch.cat([part.double() for part in parts], dim=1).cpu(), [part.shape[1] for part in parts]
         *means, departed, counted, by_window, closed, penalties, costs = together.split(sizes, dim=1)
         fitness, profit, value = (mean.squeeze(1) for mean in means)
-        return cls(
-            fitness=fitness,
-            profit_percent=profit,
-            initial_value=value,
-            by_window=by_window,
-            plain=closed,
-            departed=departed.squeeze(1),
-            blend=blend.to("cpu"),
-            counts=counted.long(),
-            penalties=penalties,
-            costs=costs,
-        )
+        whole = fitness, profit, value, by_window, closed, departed.squeeze(1), blend.to("cpu"), counted.long()
+        return cls(*whole, penalties, costs)
 
 
 def kept_windows(days: int, windows: int, most: int) -> tuple[Tensor, Tensor]:
