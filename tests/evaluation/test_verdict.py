@@ -91,13 +91,24 @@ def test_skill_is_praised() -> None:
 
 def test_the_sentence_says_what_is_not_shown() -> None:
     none = skilled(0.0)
-    assert none.sentence.startswith("No significant skill in selection; not better than equal weight (")
+    assert none.sentence.startswith(
+        "No significant skill in selection; not significantly different from equal weight ("
+    )
     assert not none.is_better and not none.has_skill and "trials" not in none.sentence
     rng = np.random.default_rng(1)
     champion, random = rng.standard_normal(DAYS) * 0.1 + 1, rng.standard_normal((DRAWS, DAYS)) * 0.1
     only_random = verdict(champion, random, champion + rng.standard_normal(DAYS))
-    assert only_random.sentence.startswith("Skill in selection (+249.7); not better than equal weight (")
+    assert only_random.sentence.startswith(
+        "Skill in selection (+249.7); not significantly different from equal weight ("
+    )
     assert only_random.has_skill and not only_random.is_better
+
+
+def test_who_earned_significantly_less_than_equal_weight_is_worse() -> None:
+    rng = np.random.default_rng(2)
+    champion, random = 0.1 * rng.standard_normal(DAYS), 0.1 * rng.standard_normal((DRAWS, DAYS))
+    found = verdict(champion, random, champion + 0.5 + 0.1 * rng.standard_normal(DAYS))
+    assert found.over_equal_weight.interval[1] < 0 and "; worse than equal weight (-" in found.sentence
 
 
 @pytest.mark.parametrize("trials", [1, 50])
@@ -105,7 +116,9 @@ def test_who_never_trades_is_not_better(trials: int) -> None:
     none = np.zeros((DRAWS, DAYS))
     idle = verdict(none[0], none, none[0], trials=trials, shifted=Shifted(none, none[0]), baselines={"rule": none[0]})
     assert not idle.has_skill and not idle.is_better_than_equal_weight
-    assert idle.sentence.startswith("No significant skill in selection or timing; not better than equal weight (+0.0)")
+    assert idle.sentence.startswith(
+        "No significant skill in selection or timing; not significantly different from equal weight (+0.0)"
+    )
     assert "not significantly different from rule (+0.0, interval +0.0 to +0.0), its baseline" in idle.sentence
 
 

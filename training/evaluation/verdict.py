@@ -35,9 +35,14 @@ class BestBaseline(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """Return "better than", "worse than" or "not significantly different from": the champion and the baseline."""
-        low, high = self.test.interval
-        return "better than" if low > 0 else "worse than" if high < 0 else "not significantly different from"
+        """Return the words for the champion and the baseline."""
+        return outcome(self.test)
+
+
+def outcome(difference: MeanTest) -> str:
+    """Return "better than", "worse than" or "not significantly different from", as the interval says."""
+    low, high = difference.interval
+    return "better than" if low > 0 else "worse than" if high < 0 else "not significantly different from"
 
 
 @dataclass(frozen=True)
@@ -99,8 +104,7 @@ class Verdict:
         missing = " or ".join(name for name, _, is_shown in found if not is_shown)
         skill = f"Skill in {' and '.join(shown)}" if shown else f"No significant skill in {missing}"
         skill += f", not in {missing}" if shown and missing else ""
-        equal = "better" if self.is_better_than_equal_weight else "not better"
-        said = [skill, f"{equal} than equal weight ({self.over_equal_weight.mean:+.1f})"]
+        said = [skill, f"{outcome(self.over_equal_weight)} equal weight ({self.over_equal_weight.mean:+.1f})"]
         if self.best_baseline is not None:
             name, test, among = self.best_baseline
             which = f"best of {among} baselines" if among > 1 else "its baseline"
