@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def newest_run(files: Mapping[str, float]) -> Found | None:
             if re.fullmatch(pattern, name):
                 own = [key for key in files if key.startswith(f"{folder}/")]
                 progress = max(files[key] for key in own if key == name or key.endswith("metrics.jsonl"))
-                found = Found([*command, "--resume", run], f"{folder}/{last}" in files)
+                found = Found([*command, f"--resume={run}"], f"{folder}/{last}" in files)
                 (begun if len(own) > 1 else alone).append((progress, found))
     by_time = itemgetter(0)
     newest, hopeful = max(begun, key=by_time, default=None), max(alone, key=by_time, default=None)
@@ -87,6 +88,12 @@ def to_resume(runs: Path) -> list[str] | None:
     if found is None and (store := open_cloud()) is not None:
         found = newest_run(store.list(""))
     return None if found is None or found.has_ended else found.resume
+
+
+def _resumed(words: Sequence[str]) -> list[str]:
+    """Return the runs that arguments resume, as `--resume NAME` or `--resume=NAME`; an empty name: the newest."""
+    named = [name for word, name in pairwise([*words, ""]) if word == "--resume"]
+    return named + [word.partition("=")[2] for word in words if word.startswith("--resume=")]
 
 
 class Supervisor:
@@ -122,11 +129,11 @@ class Supervisor:
             if self._stopped.wait(seconds):
                 return code
             begun = newest_run(files_of_runs(self._runs))
-            if "--resume" not in words and begun is not None and begun != earlier:
+            if not _resumed(words) and begun is not None and begun != earlier:
                 words = begun.resume
 
     def _play(self, words: list[str]) -> int:
-        for name in words[words.index("--resume") + 1 :][:1] if "--resume" in words else ():
+        for name in filter(None, _resumed(words)):
             # A lost machine's lock outlives it for a while; one that is renewed shows that the run goes on elsewhere.
             wait_for_lost_owner(self._runs.joinpath(*("fuel-breaks" for word in words if word == "fuel-breaks"), name))
         logger.info("starting main.py %s", " ".join(words))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,7 +71,7 @@ class LongBars:
             raise DataError(
                 f"expected a parquet file, got the folder {path}; `python main.py prepare` makes one of CSVs"
             )
-        with _readable(path), pq.ParquetFile(path) as file:
+        with _readable(path), _parquet(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
         _check_names(columns, schema.names, path.name)
         _check_schema(columns, schema, rows, path.name)
@@ -79,7 +79,7 @@ class LongBars:
 
         def read(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
             # With pre-buffering, which is the default, it holds the bytes of the whole file.
-            with _readable(path), pq.ParquetFile(path, read_dictionary=strings, pre_buffer=False) as file:
+            with _readable(path), _parquet(path, read_dictionary=strings, pre_buffer=False) as file:
                 yield from file.iter_batches(PART_ROWS, columns=list(names))
 
         return cls(columns, rows, read)
@@ -135,6 +135,11 @@ def most_like(name: str, known: Iterable[str]) -> str | None:
     folded = {other.casefold(): other for other in known}
     matches = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.5)
     return folded[matches[0]] if matches else None
+
+
+def _parquet(path: Path, **options: Any) -> pq.ParquetFile:
+    """Open a parquet file whose pages are verified where they carry checksums, as those of `prepare` do."""
+    return pq.ParquetFile(path, page_checksum_verification=True, **options)
 
 
 @contextmanager

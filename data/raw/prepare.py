@@ -295,7 +295,7 @@ def _write(rows: pd.DataFrame, columns: Sequence[str], target: Path) -> None:
         make_directory(target.parent)
         with new_file(target) as file:
             if "ticker" in columns:
-                pq.write_table(table, file, compression="zstd")
+                pq.write_table(table, file, compression="zstd", write_page_checksum=True)
             else:
                 pa_csv.write_csv(table, file)
     except OSError as error:

@@ -61,9 +61,9 @@ def test_an_empty_container_with_the_volume_goes_on(lost: Path, tmp_path: Path) 
     lock.write_text(json.dumps({"pid": 1, "host": "lost"}))
     os.utime(lock, (time.time() + 1 - STALE_SECONDS,) * 2)
     log = started(Box.fresh(tmp_path / "container", volume))
-    assert "--resume one" in log and "exit code 0" in log and "ERROR" not in log
+    assert "--resume=one" in log and "exit code 0" in log and "ERROR" not in log
     assert outcome(volume / "runs", "one") == whole_run(GENERATIONS, SMALL_RUN).outcome
-    assert newest_run(files_of_runs(volume / "runs")) == Found(["--resume", "one"], has_ended=True)
+    assert newest_run(files_of_runs(volume / "runs")) == Found(["--resume=one"], has_ended=True)
 
 
 def test_another_machine_goes_on_from_the_bucket(lost: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from box.supervise import MAX_FAILURES, Found, Supervisor, newest_run
 from tests.box.emulated import Box
 
-W = ("--resume", "w")
+W = ("--resume=w",)
 STUB = """
 echo "$*" >> words
 code=$(head -1 codes)
@@ -60,7 +60,7 @@ def test_it_starts_the_program_again_where_that_helps(
 ) -> None:
     supervisor, words = supervised(tmp_path, codes, monkeypatch)
     assert supervisor.supervise(words) == ends_with
-    assert (tmp_path / "words").read_text().splitlines() == ["--run one", *["--resume one"] * (starts - 1)]
+    assert (tmp_path / "words").read_text().splitlines() == ["--run one", *["--resume=one"] * (starts - 1)]
 
 
 def test_a_run_that_never_began_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_a_run_that_never_began_begins_again(tmp_path: Path, monkeypatch: pytest
     supervisor, words = supervised(tmp_path, ["unborn", "1", "0", "1", "0"], monkeypatch)
     assert supervisor.supervise(words) == 0
     assert supervisor.supervise(["--resume", "one", "--generations", "9"]) == 0
-    begun, resumed = ["--run one", "--run one", "--resume one"], ["--resume one --generations 9"] * 2
+    begun, resumed = ["--run one", "--run one", "--resume=one"], ["--resume one --generations 9"] * 2
     assert (tmp_path / "words").read_text().splitlines() == begun + resumed
 
 
@@ -97,19 +97,19 @@ def test_a_signal_ends_the_wait_for_a_retry(tmp_path: Path, monkeypatch: pytest.
     [
         ("", None),
         ("settings.toml=9 report.html=9", None),
-        ("a/config.json=1 b/config.json=2", Found(["--resume", "b"], False)),
-        ("a/config.json=1 a/metrics.jsonl=3 b/config.json=2", Found(["--resume", "a"], False)),
-        ("a/config.json=1 b/config.json=2 b/summary.json=9", Found(["--resume", "b"], True)),
+        ("a/config.json=1 b/config.json=2", Found(["--resume=b"], False)),
+        ("a/config.json=1 a/metrics.jsonl=3 b/config.json=2", Found(["--resume=a"], False)),
+        ("a/config.json=1 b/config.json=2 b/summary.json=9", Found(["--resume=b"], True)),
         # What an evaluation writes later is no progress.
-        ("a/config.json=1 a/summary.json=1 a/results.json=9 b/config.json=2", Found(["--resume", "b"], False)),
-        ("a/config.json=3 a/summary.json=3 b/config.json=2", Found(["--resume", "a"], True)),
+        ("a/config.json=1 a/summary.json=1 a/results.json=9 b/config.json=2", Found(["--resume=b"], False)),
+        ("a/config.json=3 a/summary.json=3 b/config.json=2", Found(["--resume=a"], True)),
         # Settings alone may be those of a mistake.
-        ("a/config.json=1 a/market.json=1 b/config.json=2", Found(["--resume", "a"], False)),
+        ("a/config.json=1 a/market.json=1 b/config.json=2", Found(["--resume=a"], False)),
         ("w/walk_forward.json=1 w/fold-1/config.json=2", Found(["walk-forward", *W], False)),
         ("w/walk_forward.json=1 w/fold-1/metrics.jsonl=4 a/config.json=3", Found(["walk-forward", *W], False)),
         ("w/walk_forward.json=1 w/fold-1/summary.json=2 w/report.html=2", Found(["walk-forward", *W], True)),
-        ("s/sweep_plan.json=1 s/trial-0-seed-0/config.json=2", Found(["sweep", "--resume", "s"], False)),
-        ("fuel-breaks/f/config.json=1", Found(["fuel-breaks", "train", "--resume", "f"], False)),
+        ("s/sweep_plan.json=1 s/trial-0-seed-0/config.json=2", Found(["sweep", "--resume=s"], False)),
+        ("fuel-breaks/f/config.json=1", Found(["fuel-breaks", "train", "--resume=f"], False)),
     ],
 )
 def test_the_run_that_progressed_last(files: str, found: Found | None) -> None:

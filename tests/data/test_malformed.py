@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
+from data.raw.prepare import prepare
 from tests.tiny_run import TINY, frame, run
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
@@ -37,6 +39,43 @@ def test_a_ticker_beyond_the_dictionary_is_refused(tmp_path: Path, parquet: byte
     path = tmp_path / "index.parquet"
     path.write_bytes(spoilt)
     assert_loads_or_is_refused(path)
+
+
+def test_a_file_with_fewer_rows_than_it_says_is_refused(tmp_path: Path, parquet: bytes) -> None:
+    """A page of dates whose header gives no rows."""
+    path = tmp_path / "short.parquet"
+    path.write_bytes(parquet[:538] + b"\x01" + parquet[539:])
+    assert_loads_or_is_refused(path)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A price file as `prepare` writes it."""
+    folder = tmp_path_factory.mktemp("prepared")
+    frame(40, 3).to_csv(folder / "bars.csv", index=False)
+    prepare(folder / "bars.csv", folder / "bars.parquet")
+    return folder / "bars.parquet"
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_flipped_bit_of_a_prepared_file_is_refused_or_changes_nothing(
+    prepared: Path, tmp_path: Path, data: st.DataObject
+) -> None:
+    content, whole = bytearray(prepared.read_bytes()), StockDataLoader(prepared)
+    whole.load_and_prepare()
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path = tmp_path / "flipped.parquet"
+    path.write_bytes(content)
+    loader = StockDataLoader(path)
+    try:
+        loader.load_and_prepare()
+    except DataError as error:
+        assert "\n" not in str(error)
+        return
+    np.testing.assert_array_equal(loader.data_array, whole.data_array)
+    np.testing.assert_array_equal(loader.dates, whole.dates)
+    assert loader.tickers == whole.tickers
 
 
 @SHARED

@@ -425,6 +425,16 @@ def test_a_bad_position_is_named(tmp_path: Path, row: str, says: str) -> None:
         read_holdings(path, MARKET, 60)
 
 
+@pytest.mark.parametrize(
+    ("text", "missing"), [("", "ticker"), ("ticker,entry_date,entry_price,shares\n", "target_percent")]
+)
+def test_a_file_of_positions_has_a_header(tmp_path: Path, text: str, missing: str) -> None:
+    """An empty file is no account without positions: it may have been cut."""
+    (tmp_path / "held.csv").write_text(text)
+    with pytest.raises(DataError, match=f"expected the header ticker,.* got no {missing}"):
+        read_holdings(tmp_path / "held.csv", MARKET, 60)
+
+
 def test_sessions_are_found_by_their_date() -> None:
     for day in (0, 17, len(MARKET.dates) - 1):
         assert session(str(MARKET.dates[day]), MARKET, "it") == day

@@ -76,7 +76,13 @@ def read_holdings(path: Path, market: Market, day: int) -> list[Holding]:
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
+            reader = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise DataError(
+                    f"expected the header {','.join(COLUMNS)} on line 1 of {path}, got no {missing[0]}; add it"
+                )
+            rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"expected a CSV file of positions, got {path} ({error}); check the path") from None
     holdings = [_holding(row, f"line {line} of {path}", market, day) for line, row in enumerate(rows, start=2)]
