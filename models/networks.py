@@ -152,8 +152,7 @@ class ActorCritic:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ActorCritic:
         """Return those of some agents, or on another device."""
-        parts = self.actor.map(change), self.critic.map(change), change(self.calibration), change(self.base)
-        return ActorCritic(*parts)
+        return ActorCritic(self.actor.map(change), self.critic.map(change), change(self.calibration), change(self.base))
 
     @property
     def weights(self) -> Tensor:
@@ -338,24 +337,22 @@ class Networks:
         continuation, size = (Perceptrons.initialize((agents,), sizes.of_account, generator) for _ in range(2))
         choice, slope = (torch.zeros(agents, sizes.folds, *shape) for shape in ((sizes.hidden + 1, 2), (2,)))
         drawn = {"critic": (reward.flat, continuation.flat), "actor": (choice, slope, size.flat)}
-        tensors: dict[str, Tensor] = {}
-        for owner, names in _OWNERS.items():
-            for kind in _KINDS:
-                for name, part in zip(names, drawn[owner], strict=True):
-                    is_moment = kind in _KINDS[2:]
-                    tensors[f"{owner}{kind}.{name}"] = torch.zeros_like(part) if is_moment else part.clone()
-            tensors[f"{owner}.counts"] = torch.zeros(agents, 3)
-        tensors["input_mask"], tensors["calibration"] = input_mask.clone(), torch.ones(agents)
-        tensors["base"] = torch.tensor([1.0, 0.0, 1.0]).repeat(agents, 1)
-        return cls(tensors, sizes, learning_rate)
+        tensors = {
+            f"{owner}{kind}.{name}": torch.zeros_like(part) if kind in _KINDS[2:] else part.clone()
+            for owner, names in _OWNERS.items()
+            for kind in _KINDS
+            for name, part in zip(names, drawn[owner], strict=True)
+        }
+        tensors |= {f"{owner}.counts": torch.zeros(agents, 3) for owner in _OWNERS}
+        tensors |= {"input_mask": input_mask.clone(), "calibration": torch.ones(agents)}
+        return cls(tensors | {"base": torch.tensor([1.0, 0.0, 1.0]).repeat(agents, 1)}, sizes, learning_rate)
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Networks:
         """Build around tensors by name, of networks that are not to learn; KeyError where one is missing."""
-        (_, folds, rows, _), inputs = tensors["actor.choice"].shape, tensors["input_mask"].shape[1]
-        hidden = rows - 1
+        folds, hidden = tensors["actor.choice"].shape[1], tensors["actor.choice"].shape[2] - 1
         account = (tensors["actor.size"].shape[1] - 1) // hidden - 3 - hidden
-        return cls(tensors, NetworkSizes(inputs, hidden, folds, account))
+        return cls(tensors, NetworkSizes(tensors["input_mask"].shape[1], hidden, folds, account))
 
     @property
     def online(self) -> ActorCritic:
@@ -391,8 +388,8 @@ class Networks:
 
     def mask_gradient(self) -> None:
         """Keep the weights of masked inputs at zero."""
-        if self.critic.reward.flat.grad is not None:
-            self._mask(self.critic.reward.flat.grad)
+        assert self.critic.reward.flat.grad is not None
+        self._mask(self.critic.reward.flat.grad)
 
     def _mask(self, reward: Tensor) -> None:
         Perceptrons(reward, self.sizes.reward).parts[0].masked_fill_(~self.input_mask[:, None, :, None], 0.0)
