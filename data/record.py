@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 _HASH_CHARACTERS = 16
 _BLOCK = 64
 """Columns that are copied at once."""
+_SEAL = "sha256"
 _FINGERPRINT_BARS = 252
 _FINGERPRINT_TICKERS = 8
 
@@ -54,12 +56,28 @@ def record_market(market: Market) -> MarketRecord:
     )
 
 
+def sealed(record: MarketRecord) -> dict[str, Any]:
+    """Return the record as JSON values, with their sha256."""
+    values = dataclasses.asdict(record)
+    return {**values, _SEAL: _seal(values)}
+
+
 def read_record(values: Mapping[str, Any], source: str) -> MarketRecord:
-    """Return the record from JSON values. Raises DataError for other fields."""
+    """Return the record from the JSON values of `sealed`. Raises DataError for other fields, or changed values."""
+    rest = {name: value for name, value in values.items() if name != _SEAL}
+    if values.get(_SEAL) != _seal(rest):
+        raise DataError(
+            f"expected the market of a run as it was recorded in {source}, got values that do not fit their sha256; "
+            "restore the file from a copy of the run"
+        )
     try:
-        return MarketRecord(**values)
+        return MarketRecord(**rest)
     except TypeError as error:
         raise DataError(f"expected the market of a run in {source}, got other fields ({error})") from None
+
+
+def _seal(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def pin_market(market: Market, record: MarketRecord) -> Market:

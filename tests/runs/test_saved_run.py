@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import assume, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.record import pin_market, read_record, record_market, split_market
+from data.record import pin_market, read_record, record_market, sealed, split_market
 from data.splits import Span, Splits
 from main import main
 from models.genome import VALUE_WEIGHT
@@ -27,6 +27,7 @@ from tests.small_market import TINY_DATA, TINY_RULES, market_of, panel_frame
 from tests.tiny_run import TINY, frame, parameters, records, unjudged
 from tests.tiny_run import run as train
 from training.evaluation.baselines import BEST_AGENT, CLOSED_FORM
+from training.run.market import read_market_record
 from training.run.saved import open_saved_run
 from utils.errors import ConfigError, DataError
 from utils.runs.checkpoint import load_latest
@@ -48,7 +49,7 @@ def market(bars: FloatArray) -> Market:
 def test_a_file_that_grew_changes_nothing_that_the_run_knew(seed: int, more_days: int, more_columns: int) -> None:
     bars = panel(seed)
     before = market(bars[:DAYS, :COLUMNS])
-    record = read_record(json.loads(json.dumps(dataclasses.asdict(record_market(before)))), "here")
+    record = read_record(json.loads(json.dumps(sealed(record_market(before)))), "here")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("data.record._BLOCK", 2)
         assert record_market(before) == record, "whatever is copied at once"
@@ -126,7 +127,7 @@ def test_a_lost_ticker_and_lost_days_are_refused(caplog: pytest.LogCaptureFixtur
         pin_market(market(bars[:, :4]), record)
     with pytest.raises(DataError, match="which the run knew, got data from"):
         pin_market(market(bars[: DAYS - 10]), record)
-    with pytest.raises(DataError, match="other fields"):
+    with pytest.raises(DataError, match="do not fit their sha256"):
         read_record({"tickers": []}, "here")
     pin_market(market(panel(0)[:DAYS]), record)
     assert "1 tickers that the run does not know are left out: T05" in caplog.text
@@ -205,6 +206,22 @@ def test_what_cannot_be_opened_is_told_in_one_line(folder: Path, tmp_path: Path)
     assert "--resume one" in refusal(tmp_path / "runs", "one")
     shutil.rmtree(tmp_path / "runs" / "one" / "checkpoints")
     assert "a complete generation" in refusal(tmp_path / "runs", "one")
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_flipped_bit_of_a_market_is_refused_or_changes_nothing(
+    folder: Path, tmp_path: Path, data: st.DataObject
+) -> None:
+    """Its days, above all: validation days that become training days would be learned from."""
+    file = folder / "runs" / "one" / "market.json"
+    content, recorded = bytearray(file.read_bytes()), read_market_record(file.parent)
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    (tmp_path / "market.json").write_bytes(content)
+    try:
+        assert read_market_record(tmp_path) == recorded
+    except DataError as error:
+        assert "\n" not in str(error)
 
 
 def test_a_built_in_market_takes_no_data_file(tmp_path: Path, folder: Path) -> None:

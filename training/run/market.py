@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
 from data.loader import StockDataLoader
 from data.market import Market, build_market
-from data.record import MarketRecord, pin_market, read_record, record_market, split_market
+from data.record import MarketRecord, pin_market, read_record, record_market, sealed, split_market
 from data.splits import Splits
 from data.synthetic.built_in import PlantedScores, built_in_market
 from utils.config.trader import Config
@@ -43,7 +42,7 @@ def remember_market(path: Path, market: Market, splits: Splits | None = None) ->
         return pinned(path, market)
     if splits is not None:
         market = split_market(market, splits)
-    write_json(path / MARKET, dataclasses.asdict(record_market(market)))
+    write_json(path / MARKET, sealed(record_market(market)))
     return market
 
 
