@@ -311,7 +311,10 @@ def play_all(
             shown.update(rivals)
             return played
 
-        beside = {name: play_agent(setup, other)[0] for name, other in (others or {}).items()}
+        beside = {
+            name: play_agent(setup, other, other.forecasts(setup.market, days=judged))[0]
+            for name, other in (others or {}).items()
+        }
         curves, at_cost = {CHAMPION: champion, **beside, **baselines(setup, random_selections)}, {}
         for bps in COSTS_BPS:
             other = setup.under(cost_bps=bps, slippage_bps=0.0)
