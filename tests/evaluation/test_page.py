@@ -243,7 +243,7 @@ def test_an_idle_champion_still_makes_a_page() -> None:
     own = dataclasses.replace(idle, equity=np.full_like(idle.equity, 1000.0), trades=none, wins=none, sessions=none)
     played = dataclasses.replace(one.played, curves={**one.played.curves, CHAMPION: own})
     text = Page(html_report.render(dataclasses.replace(one, played=played))).texts[0]
-    assert "No significant skill in selection or timing; not better" in text
+    assert "No significant skill in selection or timing; not significantly different from equal weight" in text
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
 
 
