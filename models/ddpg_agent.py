@@ -36,11 +36,14 @@ from models.trader import (
     daily_orders,
     day_mean,
     relative_to_day,
+    total_of_day,
 )
 from utils.config.settings import from_dict
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 from utils.memory.living import counted
+from utils.spaces import SESSIONS_HELD, SIZE
+from utils.statistics import kelly_share
 
 HISTORY = 1000
 LOSSES = ("reward", "temporal", "actor")
@@ -48,6 +51,31 @@ Learner = Callable[[Batch, int], Mapping[str, Tensor]]
 """Updates an agent by a batch in this number of micro-batches; returns its losses, see `training.ddpg`."""
 SIGNIFICANCE_LEVEL = 0.001
 """Forecasts with a p-value of at most this are significant."""
+
+
+def _p_value(value: float) -> str:
+    return f"p < {SIGNIFICANCE_LEVEL:g}" if value < SIGNIFICANCE_LEVEL else f"p = {value:.3f}"
+
+
+def _share(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.005 else "none"
+
+
+@dataclass(frozen=True)
+class Trust:
+    """How far an agent is trusted by its evidence, 0 to 1 each."""
+
+    orders: float
+    """Share of the orders that are its own; the rest holds the market, see `models.round_robin`."""
+    timing: float
+    """Share of a day's level that it uses beyond the mean level; the level is its mean forecast over the stocks."""
+    shift: Tensor
+    """(inputs,) weights of the day's mean inputs, which take the rest of the level off its forecasts."""
+
+    @classmethod
+    def full(cls, inputs: int, device: torch.device | str = "cpu") -> Self:
+        """Return full trust."""
+        return cls(1.0, 1.0, torch.zeros(inputs, dtype=torch.float64, device=device))
 
 
 @dataclass(frozen=True)
@@ -63,6 +91,11 @@ class Evidence:
     """Of forecasting the days' means."""
 
     @property
+    def trust(self) -> float:
+        """Return the share of the capital to bet on the more significant of the two, in whole percent."""
+        return round(kelly_share(self.smallest), 2)
+
+    @property
     def is_significant(self) -> bool:
         """Tell whether either is significant."""
         return self.smallest <= SIGNIFICANCE_LEVEL
@@ -75,15 +108,20 @@ class Evidence:
     @property
     def p_value(self) -> str:
         """Return the smaller p-value as text."""
-        return f"p < {SIGNIFICANCE_LEVEL:g}" if self.smallest < SIGNIFICANCE_LEVEL else f"p = {self.smallest:.3f}"
+        return _p_value(self.smallest)
+
+    def bet(self, trust: Trust) -> str:
+        """Return how far the agent is trusted, and what follows, without a full stop."""
+        parts = (kelly_share(self.selection), "selection", self.selection), (trust.timing, "timing", self.timing)
+        worth = " and ".join(f"{_share(own)} of its {name} ({_p_value(p_value)})" for own, name, p_value in parts)
+        orders = f"{100 * trust.orders:.0f}% of the orders are the agents', the rest holds the market"
+        orders = {0.0: "it holds the market", 1.0: "all orders are the agents'"}.get(trust.orders, orders)
+        return f"trusted for {worth}: {orders}"
 
     @property
     def finding(self) -> str:
         """Return the finding as a sentence without a full stop."""
         return f"Training days show {'' if self.is_significant else 'no '}significant evidence ({self.p_value})"
-
-    def __str__(self) -> str:
-        return f"{self.p_value} on training days, significant below {SIGNIFICANCE_LEVEL:g}"
 
 
 @dataclass(frozen=True)
@@ -145,6 +183,7 @@ class DDPGAgent:
     """Trading rules of its training."""
     evidence: Evidence
     """Of its forecasts, on training days out of fold."""
+    trust: Trust
     networks: Networks | None = None
     """Of one agent, or of a committee."""
     members: Members | None = None
@@ -193,13 +232,17 @@ class DDPGAgent:
 
     @property
     def holds_market(self) -> bool:
-        """Tell whether it holds the market round robin, without forecasts."""
-        return self.networks is None and not self.traders.weights.any()
+        """Tell whether all of its orders hold the market round robin, without forecasts."""
+        return self.trust.orders == 0
 
-    def holding_market(self) -> DDPGAgent:
-        """Return an agent with its evidence that holds the market instead."""
-        traders = Traders.of_market(self.rules, self.traders.weights.shape[1]).to(self.device)
-        return replace(self, traders=traders, networks=None, members=None)
+    def decides_on(self, day: int) -> bool:
+        """Tell whether the orders of a day are its own."""
+        policy = self.policy
+        return not isinstance(policy, RoundRobinPolicy) or bool(policy.is_own(torch.tensor(day)))
+
+    def betting(self, share: float) -> DDPGAgent:
+        """Return the agent with its own orders for a share of the capital; the rest holds the market."""
+        return replace(self, trust=replace(self.trust, orders=share))
 
     def closed_form(self) -> DDPGAgent:
         """Return the closed form on which its networks stand."""
@@ -207,10 +250,9 @@ class DDPGAgent:
 
     @property
     def policy(self) -> AccountPolicy | RoundRobinPolicy | None:
-        """Networks by which it sizes orders, or round robin if it holds the market; None for the closed form."""
-        if self.holds_market:
-            return RoundRobinPolicy.of(self.traders, self.rules)
-        return None if self.networks is None else AccountPolicy.of(self.networks.targets, is_committee=True)
+        """Networks by which it sizes orders, if there are any; round robin where not all orders are its own."""
+        networks = None if self.networks is None else AccountPolicy.of(self.networks.targets, is_committee=True)
+        return networks if self.trust.orders == 1 else RoundRobinPolicy(self.trust.orders, self.rules, networks)
 
     @property
     def device(self) -> torch.device:
@@ -253,19 +295,24 @@ class DDPGAgent:
         if self.holds_market:
             return Forecasts.none(tradable)
         found = torch.full((1 if self.members is None else len(Judgement._fields), *tradable.shape), -torch.inf)
-        found = found.to(self.device)
+        found, shift = found.to(self.device), torch.zeros(len(tradable), 1, device=self.device)
         if isinstance(x, InputRows):
             for some in x.blocks():
-                found[:, some] = x.spread(torch.stack(self.judge(x.x(some))), some, -torch.inf)
+                own = x.x(some)
+                found[:, some] = x.spread(torch.stack(self.judge(own)), some, -torch.inf)
+                shift[some, 0] = x.mean((own @ self.trust.shift.float())[None], some)[0]
         else:
             blocks = self.inputs.blocks(market, days) if x is None else [(slice(None), x)]
             for stocks, block in blocks:
-                judged = self.judge(torch.as_tensor(block, device=self.device).flatten(0, 1))
+                own = torch.as_tensor(block, device=self.device)
+                judged = self.judge(own.flatten(0, 1))
                 found[:, days, stocks] = torch.stack(judged).view(-1, *block.shape[:2])
+                shift[days] += total_of_day(own @ self.trust.shift.float(), tradable[days, stocks])
+            shift /= tradable.sum(1, keepdim=True).clamp(min=1)
         if self.members is None:
-            return Forecasts.of(found, tradable, self.traders.target_percent)
+            return Forecasts.of(found + shift, tradable, self.traders.target_percent, found)
         judged, relative = Judgement(*found), partial(relative_to_day, tradable=tradable)
-        level = day_mean(judged.level, tradable)
+        level = day_mean(judged.level, tradable) + shift
         expected = level + relative(judged.ridge) + (judged.reward - day_mean(judged.at_start, tradable))
         score = judged.level + relative(judged.score)
         return Forecasts.of(expected[None], tradable, judged.target[None], score[None])
@@ -308,19 +355,28 @@ class DDPGAgent:
     def action(self, positions: Tensor, account: Tensor, forecasts: Forecasts, day: int) -> Tensor:
         """Return the (n, 2) action for (n, 6) positions by stock, 0 where none is held, and a (3,) account."""
         account, positions = account.to(self.device)[None], positions.to(self.device)[None]
-        is_held = positions[..., 0] > 0
-        accounts = accounts_of(positions, account, forecasts.opportunity[:, day], self.rules)
-        score = torch.where(is_held, -torch.inf, forecasts.score[:, day])
+        score = torch.where(positions[..., 0] > 0, -torch.inf, forecasts.score[:, day])
         target, orders = forecasts.target[:, day], min(self.rules.max_new_positions_per_day, score.shape[1])
-        policy = self.policy
+        policy, mixed = self.policy, None
         if isinstance(policy, RoundRobinPolicy):
-            turns = policy.turns(forecasts.expected[0].isfinite())[day, None]
-            placed = policy.daily_orders(turns, score.isfinite(), accounts.cash)
-            return placed.action(target)[0].cpu()
+            today, turns = torch.tensor([day]).to(self.device), policy.turns(forecasts.expected[0].isfinite())
+            market = policy.daily_orders(turns[today], score.isfinite(), account[:, 0])
+            if self.holds_market:
+                return market.action(target)[0].cpu()
+            held = (positions[..., SESSIONS_HELD] * self.rules.max_holding_days).round()
+            cash, size = policy.own_account(account[:, 0], positions[..., SIZE], held, today)
+            account, positions = account.clone(), positions.clone()
+            account[:, 0], positions[..., SIZE] = cash, size
+            mixed = partial(policy.mixed, market=market, cash=cash, day=today)
+            policy = policy.own
+        accounts = accounts_of(positions, account, forecasts.opportunity[:, day], self.rules)
         adjustment = None if policy is None else policy.adjusting(accounts, self.cash_value)
         none, candidates = torch.zeros_like(accounts.cash), Candidates(forecasts.expected[:, day], score, target)
         choice = daily_orders(self.traders, self.cash_value, candidates, accounts, none, orders, adjustment=adjustment)
-        return choice.action(target)[0].cpu()
+        placed = choice if mixed is None else mixed(choice)
+        # An order of the market's has a sale target of its own.
+        target = target.scatter(1, placed.stock, placed.target_percent)
+        return placed.action(target)[0].cpu()
 
     def state_dict(self) -> dict[str, Any]:
         """Return its state as nested dicts of tensors and JSON values."""
@@ -331,6 +387,7 @@ class DDPGAgent:
             "evidence": {
                 name: torch.tensor(chance, dtype=torch.float64) for name, chance in vars(self.evidence).items()
             },
+            "trust": {name: torch.as_tensor(value, dtype=torch.float64) for name, value in vars(self.trust).items()},
             "rules": asdict(self.rules),
             **({} if self.members is None else {"members": dict(vars(self.members))}),
             **({} if self.networks is None else {"networks": self.networks.tensors}),
@@ -348,7 +405,9 @@ class DDPGAgent:
         if shapes != ((INPUTS - 1,), (INPUTS - 1,), (1, INPUTS)):
             raise ValueError(f"expected {INPUTS} inputs, got arrays of {shapes}")
         evidence = Evidence(**{name: float(chance) for name, chance in state["evidence"].items()})
-        agent = cls(TradeInputs(arrays["mean"], arrays["std"], responses), traders, cash_value, rules, evidence)
+        own = state["trust"]
+        trust = Trust(float(own["orders"]), float(own["timing"]), own["shift"].to(device))
+        agent = cls(TradeInputs(arrays["mean"], arrays["std"], responses), traders, cash_value, rules, evidence, trust)
         if "networks" in state:
             agent.networks = Networks.of({name: value.to(device) for name, value in state["networks"].items()})
             agent.members = Members(**{name: value.to(device) for name, value in state["members"].items()})

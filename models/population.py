@@ -12,7 +12,7 @@ from torch import Tensor
 
 from models import genome
 from models.cash_value import FEATURES, CashValue
-from models.ddpg_agent import HISTORY, DDPGAgent, Evidence, Members
+from models.ddpg_agent import HISTORY, DDPGAgent, Evidence, Members, Trust
 from models.genome import TARGET, VALUE_WEIGHT
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.networks import Networks, NetworkSizes
@@ -41,6 +41,26 @@ class RidgeRegressions:
     """(A, folds, inputs) without each fold."""
     explained: Tensor
     """(A,) share of the variance of results at the agent's target that its forecast explains out of fold."""
+    timing: Tensor
+    """(A,) trust in the level of a day, 0 to 1, see `training.forecasts.timing`."""
+    shift: Tensor
+    """(A, inputs) weights of the day's mean inputs, which take off the share of the level that is not trusted."""
+    shift_by_fold: Tensor
+    """(A, folds, inputs) of the regressions without each fold."""
+
+    @classmethod
+    def zero(cls, agents: int, folds: int, inputs: int) -> RidgeRegressions:
+        """Return regressions that forecast nothing."""
+        shapes = (inputs,), (folds, inputs), (), (), (inputs,), (folds, inputs)
+        return cls(*(torch.zeros(agents, *shape, dtype=torch.float64) for shape in shapes))
+
+    def rows(self, rows: slice | Tensor | Sequence[int]) -> RidgeRegressions:
+        """Return those of some agents."""
+        return RidgeRegressions(**{name: value[rows] for name, value in vars(self).items()})
+
+    def mean(self) -> RidgeRegressions:
+        """Return the mean agent's."""
+        return RidgeRegressions(**{name: value.mean(0, keepdim=True) for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -106,7 +126,7 @@ class Population:
             self.networks = Networks.initialize(*drawn).map(lambda part: part.to(device))
             self.outcomes = outcomes()
         self.cash_value = CashValue.zero(rules, device)
-        self.ridge = RidgeRegressions(*(torch.zeros(size, *own) for own in ((len(GROUP_OF_INPUT),), (folds, 1), ())))
+        self.ridge = RidgeRegressions.zero(size, folds, len(GROUP_OF_INPUT))
         self.elites = list(range(elite_count(evolution)))
         """Rows of the fittest agents of the last evaluation, the fittest first."""
         self.founders = list(range(size))
@@ -117,8 +137,9 @@ class Population:
         """Gradient steps of all agents so far."""
         self.fittest = dict.fromkeys(ORIGINS, 0)
         """Number of generations by the origin of their fittest agent."""
-        nothing = Traders.of_market(rules, len(GROUP_OF_INPUT)).to(device)
-        self.agents = [DDPGAgent(inputs, nothing, self.cash_value, rules, UNKNOWN) for _ in range(size)]
+        nothing = traders_of(self.genes[:1], self.ridge.weights[:1], device)
+        trust = Trust.full(len(GROUP_OF_INPUT), device)
+        self.agents = [DDPGAgent(inputs, nothing, self.cash_value, rules, UNKNOWN, trust) for _ in range(size)]
         for row, agent in enumerate(self.agents):
             agent.noise_scale = learning.exploration_noise
             if self.networks is not None:
@@ -152,7 +173,7 @@ class Population:
         traders, members = self.traders, None if self.networks is None else self.members(slice(None))
         for row, agent in enumerate(self.agents):
             rows = slice(row, row + 1)
-            agent.traders, agent.cash_value = traders.rows(rows), self.cash_value
+            agent.traders, agent.cash_value, agent.trust = traders.rows(rows), self.cash_value, self.trust_in(rows)
             agent.members = members and members.rows(rows)
 
     @property
@@ -177,6 +198,11 @@ class Population:
         ridge, network = (base[:, 0], base[:, 1]) if blend is None else (blend.ridge, blend.network)
         parts = self.ridge.weights[rows], ridge, network, self.start[rows]
         return Members(*(part.to(self.device) for part in parts), *vars(self.outcomes).values())
+
+    def trust_in(self, rows: slice | Tensor) -> Trust:
+        """Return the mean trust in some agents, all of whose orders are their own."""
+        own = self.ridge.rows(rows)
+        return Trust(1.0, float(own.timing.mean()), own.shift.mean(0).to(self.device))
 
     def learners(self, rows: slice = slice(None)) -> Learners:
         """Return some agents as an update sees them."""
@@ -224,7 +250,7 @@ class Population:
         """Return some agents as one, untested: the mean of their closed forms and of their actors' outputs."""
         chosen, first = torch.tensor(list(rows)), self.agents[0]
         traders = traders_of(self.genes[chosen], self.ridge.weights[chosen], "cpu").mean().to(self.device)
-        found = DDPGAgent(self.inputs, traders, self.cash_value, first.rules, UNKNOWN)
+        found = DDPGAgent(self.inputs, traders, self.cash_value, first.rules, UNKNOWN, self.trust_in(chosen))
         if self.networks is not None:
             found = replace(found, networks=self.networks.rows(chosen.to(self.device)), members=self.members(chosen))
         return found

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from models.cash_value import Accounts, Adjustment, CashValue, Decision, account_features, candidate_features
 from models.networks import ActorCritic, Perceptrons, at_target
-from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_COEFFICIENT, TARGET_PERCENTS, rank_stocks
 
 _BEST = 5
@@ -43,17 +42,6 @@ class Traders:
         """Number of agents."""
         return len(self.weights)
 
-    @classmethod
-    def of_market(cls, rules: EnvironmentConfig, inputs: int) -> Traders:
-        """Return an agent without forecasts, whose order size spreads its capital over the most positions.
-
-        So many are open when all orders of each day are placed and held for the longest time.
-        """
-        share = 1 / (rules.max_new_positions_per_day * rules.max_holding_days) / rules.largest_order
-        numbers = (MAX_TARGET_PERCENT, 0.0, min(1.0, max(share, MIN_COEFFICIENT / MAX_COEFFICIENT)))
-        weights = torch.zeros(1, inputs, dtype=torch.float64)
-        return cls(weights, *(torch.tensor([number], dtype=torch.float64) for number in numbers))
-
     def to(self, device: torch.device | str) -> Traders:
         """Return the agents on a device, in one copy."""
         numbers = torch.column_stack((self.weights, self.target_percent, self.value_weight, self.size)).to(device)
@@ -68,10 +56,14 @@ class Traders:
         return Traders(**{name: value.mean(0, keepdim=True) for name, value in vars(self).items()})
 
 
+def total_of_day(values: Tensor, tradable: Tensor) -> Tensor:
+    """Return the (..., days, 1) sum of (..., days, n) values over the stocks with a bar, (days, n)."""
+    return torch.where(tradable, values, 0.0).sum(-1, keepdim=True)
+
+
 def day_mean(values: Tensor, tradable: Tensor) -> Tensor:
     """Return the (..., days, 1) mean of (..., days, n) values over the stocks with a bar, (days, n)."""
-    total = torch.where(tradable, values, 0.0).sum(-1, keepdim=True)
-    return total / tradable.sum(-1, keepdim=True).clamp(min=1)
+    return total_of_day(values, tradable) / tradable.sum(-1, keepdim=True).clamp(min=1)
 
 
 def relative_to_day(values: Tensor, tradable: Tensor) -> Tensor:

@@ -20,9 +20,10 @@ from data.splits import Span, Splits
 from environment.portfolio import Portfolio
 from environment.trading_env import TradingEnvironment
 from models.cash_value import BUCKETS, FEATURES, Accounts, CashValue
-from models.ddpg_agent import DDPGAgent, Evidence, Members
+from models.ddpg_agent import DDPGAgent, Evidence, Members, Trust
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.networks import Networks, NetworkSizes
+from models.population import RidgeRegressions
 from models.replay_buffer import Batch, Transitions
 from models.trader import Traders
 from tests.market_cases import FloatArray, random_panel, random_volume
@@ -48,7 +49,7 @@ TINY_LEARNING = LearningConfig(
     hidden=4,
 )
 TINY_EVOLUTION = EvolutionConfig(population_size=4)
-TINY_EVALUATION = EvaluationConfig(fitness_windows=2, exploration_windows=1, validation_windows=2)
+TINY_EVALUATION = EvaluationConfig(fitness_windows=2, exploration_windows=1, validation_windows=2, evidence="report")
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,11 @@ def trending_panel(returns: Sequence[float], days: int, noise: float = 0.004, se
     return np.stack((open_, high, low, close), axis=-1).astype(np.float32)
 
 
+def regressions(by_fold: Tensor) -> RidgeRegressions:
+    """Ridge regressions with these (A, folds, inputs) weights, whose timing is fully trusted."""
+    return replace(RidgeRegressions.zero(*by_fold.shape), by_fold=by_fold)
+
+
 def tiny_agent(
     market: Market,
     weights: Sequence[float] | None = None,
@@ -169,7 +175,7 @@ def tiny_agent(
     )
     inputs = TradeInputs.fit(market, np.ones(len(market.dates), dtype=np.bool_))
     known = cash_value or nothing.with_values(worth, nothing.opportunity_knots)
-    return DDPGAgent(inputs, traders, known, rules, SURE)
+    return DDPGAgent(inputs, traders, known, rules, SURE, Trust.full(INPUTS))
 
 
 def networked(agent: DDPGAgent, seed: int = 0) -> DDPGAgent:

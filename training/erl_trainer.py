@@ -78,7 +78,7 @@ class ERLTrainer:
 
     def stand_on(self, cash_value: CashValue) -> None:
         """Fit ridge regressions to the genes, by fold and on all training days, for agents with this value of cash."""
-        self.population.stand_on(self.days.fit(self.population.genes), cash_value)
+        self.population.stand_on(self.days.fit(self.population.genes, len(self.population)), cash_value)
 
     def run(self, generations: int) -> Iterator[dict[str, Any]]:
         """Run until this number of generations is complete; yield each record once the state may be saved."""
@@ -169,24 +169,25 @@ class ERLTrainer:
     def tested_champion(self) -> DDPGAgent:
         """Return the committee of the elites, tested by what it thinks of training days that it did not learn from.
 
-        Where evidence is required and it has none, it holds the market.
+        It bets the share of the capital that its evidence is worth, and holds the market with the rest.
         """
         population, rows = self.population, torch.tensor(self.population.elites)
         champion, networks = population.committee(population.elites), population.networks
         percent = champion.traders.target_percent.cpu()
-        test = SkillTest(self.days.samples, int((torch.tensor(TARGET_PERCENTS) - percent).abs().argmin()))
-        by_fold = population.ridge.by_fold[rows]
+        ridge = population.ridge.rows(rows)
+        test = SkillTest(self.days, ridge.by_fold, int((torch.tensor(TARGET_PERCENTS) - percent).abs().argmin()))
         if networks is None:
-            self.days.forecasts(by_fold.mean(0)[None], percent, most=1, seen=test)
+            self.days.forecasts(ridge.mean(), percent, most=1, seen=test)
         else:
             own = networks.targets.map(lambda part: part[rows.to(part.device)])
             most = self.eval_env.account.ranked
-            found = self.days.forecasts(by_fold, population.start[rows], own, most, test)
+            found = self.days.forecasts(ridge, population.start[rows], own, most, test)
             self.elite_forecasts = KnownForecasts(list(population.elites), *found)
             champion.members = population.members(rows, found[1])
         champion.evidence = test.evidence(population.trials)
-        is_trusted = self.evaluation.evidence == "report" or champion.evidence.is_significant
-        return champion if is_trusted else champion.holding_market()
+        evidence = champion.evidence
+        shares = {"weigh": evidence.trust, "report": 1.0, "require": float(evidence.is_significant)}
+        return champion.betting(shares[self.evaluation.evidence])
 
     @property
     def generation(self) -> int:
@@ -200,10 +201,10 @@ class ERLTrainer:
 
     @property
     def best_agent(self) -> DDPGAgent:
-        """A clone of the fittest agent of the last evaluation, with the champion's evidence."""
+        """A clone of the fittest agent of the last evaluation, with the champion's evidence and share of the orders."""
         best = self.population.best_agent
         best.evidence = self.champion.evidence
-        return best.holding_market() if self.champion.holds_market else best
+        return best.betting(self.champion.trust.orders)
 
     def run_episode(
         self, agent: DDPGAgent, env: TradingEnvironment, start_idx: Days, end_idx: Days, trading_end_idx: Days
@@ -224,7 +225,7 @@ class ERLTrainer:
         rules, span = self.val_env.rules, self.market.splits.validation
         windows = windows_from(spaced_windows(span, rules.episode_steps, self.evaluation.validation_windows), rules)
         agents = {"champion": self.champion}
-        if self.champion.networks is not None:
+        if self.champion.networks is not None and not self.champion.holds_market:
             agents["closed_form"] = self.champion.closed_form()
         found = dict[str, float]()
         for name, agent in agents.items():

@@ -134,7 +134,7 @@ class PopulationRollouts:
         rollout = plain = self._rollout(population, windows, forecasts, networks)
         if networks is not None:
             most = self.env.account.ranked
-            closed, _ = self.days.forecasts(population.ridge.by_fold, population.start, most=most)
+            closed, _ = self.days.forecasts(population.ridge, population.start, most=most)
             plain = self._rollout(population, windows, closed, None)
         results = PopulationResults.of(rollout, plain, blend)
         elites = ranked(results.fitness)[: len(population.elites)]
@@ -165,15 +165,15 @@ class PopulationRollouts:
         self, population: Population, networks: ActorCritic | None, known: KnownForecasts | None
     ) -> tuple[Forecasts, Blend]:
         """Return the out-of-fold forecasts of all agents, and how they are blended."""
-        most, by_fold, start = self.env.account.ranked, population.ridge.by_fold, population.start
+        most, ridge, start = self.env.account.ranked, population.ridge, population.start
         if networks is None or known is None:
-            return self.days.forecasts(by_fold, start, networks, most)
+            return self.days.forecasts(ridge, start, networks, most)
         others = [agent for agent in range(len(population)) if agent not in known.agents]
         computed = list[tuple[Forecasts, Blend]]()
         if others:
             rows = torch.tensor(others, device=self.env.account.device)
             own = networks.map(lambda part: part.index_select(0, rows))
-            computed.append(self.days.forecasts(by_fold[others], start[others], own, most))
+            computed.append(self.days.forecasts(ridge.rows(others), start[others], own, most))
         return known.among(others, computed)
 
     def _transitions(self, rollout: Rollout, agents: Tensor, share: int) -> dict[str, Tensor]:

@@ -82,7 +82,7 @@ def roll_out(
         records: record transitions for a replay buffer.
         safe_point: is called before every day, and may raise to stop; a launched CUDA graph plays all days at once.
         graph: of the rollouts of this environment, if they all have the same shapes.
-        policy: the agents' networks; or round robin, by an agent without forecasts.
+        policy: the agents' networks; or round robin with a share of the days.
         noise: (A, E, trading days) exploration noise on the last E windows, see `AccountPolicy.adjusting`.
         lengths: days of a window, and its first days on which orders are accepted; default: as the rules say.
     """
@@ -97,15 +97,16 @@ def roll_out(
     inputs = {"agent": agent, "least": least.flatten(), **vars(forecasts.best(account.ranked))}
     inputs |= {"value of cash": cash_value.weights, "opportunity_knots": cash_value.opportunity_knots}
     inputs |= vars(traders.rows(agent))
-    if isinstance(policy, AccountPolicy):
-        inputs |= policy.tensors()
+    market, networks = (policy, policy.own) if isinstance(policy, RoundRobinPolicy) else (None, policy)
+    if networks is not None:
+        inputs |= networks.tensors()
         inputs["noise"] = torch.zeros(agents, windows, trading_days, dtype=torch.float64, device=device)
         if noise is not None:
             inputs["noise"][:, judged:] = noise
-    if isinstance(policy, RoundRobinPolicy):
+    if market is not None:
         # An input, so that a captured graph of another kind of policy is not launched for it.
-        inputs["turns"] = policy.turns(forecasts.expected[0].isfinite())
-    days = partial(_play_days, env, cash_value, policy, records, label, safe_point)
+        inputs["turns"] = market.turns(forecasts.expected[0].isfinite())
+    days = partial(_play_days, env, cash_value, networks, market, records, label, safe_point)
     first = starts.repeat(agents)
     ends = first + steps, first + trading_days
     begin = partial(env.reset, start_idx=first, end_idx=ends[0], trading_end_idx=ends[1], observe=False)
@@ -130,7 +131,8 @@ def roll_out(
 def _play_days(
     env: TradingEnvironment,
     cash_value: CashValue,
-    policy: AccountPolicy | RoundRobinPolicy | None,
+    policy: AccountPolicy | None,
+    market: RoundRobinPolicy | None,
     records: bool,
     label: str,
     safe_point: Callable[[], None],
@@ -149,7 +151,7 @@ def _play_days(
     # What does not depend on accounts is computed for all days at once.
     later = torch.arange(account.trading_steps, device=account.device)[:, None]
     opportunity, left = forecasts.opportunity[agent, account.day + later], account.trading_steps - 1.0 - later.double()
-    networks = policy.with_tensors(inputs) if isinstance(policy, AccountPolicy) else None
+    networks = policy and policy.with_tensors(inputs)
     slopes, left = cash_value.slopes(left, opportunity), left.expand_as(opportunity)
     buckets, days = buckets_of(account.sessions_held, rules), list[dict[str, Tensor]]()
     initial = torch.zeros_like(account.cash)
@@ -158,12 +160,14 @@ def _play_days(
         if not account.is_trading:
             env.step(None)
             continue
-        cash = (account.cash / rules.initial_capital).float()
-        if isinstance(policy, RoundRobinPolicy):
-            turns = inputs["turns"][account.day]
-            env.step(_orders(policy.daily_orders(turns, account.candidates(), cash)))
-            continue
-        accounts = accounts_in(cash, account.sizes(), buckets, left[step], opportunity[step], rules)
+        cash, size = (account.cash / rules.initial_capital).float(), account.sizes()
+        if market is not None:
+            held = market.daily_orders(inputs["turns"][account.day], account.candidates(), cash)
+            if market.share == 0:
+                env.step(_orders(held))
+                continue
+            cash, size = market.own_account(cash, size, account.sessions_held, account.day)
+        accounts = accounts_in(cash, size, buckets, left[step], opportunity[step], rules)
         adjustment = None
         if networks is not None:
             adjustment = networks.adjusting(accounts, cash_value, inputs["noise"][..., step].flatten())
@@ -179,7 +183,8 @@ def _play_days(
             initial = cash_value.of(accounts) if networks is None else networks.value(choice.decision, cash_value)
         if records:
             days.append({**vars(accounts), "size": choice.decision.size, "best": choice.decision.best})
-        env.step(_orders(replace(choice, stock=stock.gather(1, choice.stock))))
+        choice = replace(choice, stock=stock.gather(1, choice.stock))
+        env.step(_orders(choice if market is None else market.mixed(choice, held, cash, account.day)))
     return {"initial": initial, **{name: torch.stack([day[name] for day in days]) for name in (days or [{}])[0]}}
 
 

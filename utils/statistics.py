@@ -105,6 +105,17 @@ def mean_test(values: Array, trials: int = 1, mean_block: float | None = None) -
     return MeanTest(float(values.mean()), math.sqrt(variance / (1 - lost) / days), freedom, trials)
 
 
+def kelly_share(p_value: float) -> float:
+    """Return the share to bet on a finding with this p-value, 0 to 1; 0 from 1/e on.
+
+    At even odds beforehand the finding is true with a probability of at most 1 / (1 + B), where B = -e p log p (Sellke,
+    Bayarri and Berger 2001, "Calibration of p values for testing precise null hypotheses"). Of an even bet with this
+    probability Kelly (1956) stakes what it exceeds that of the contrary by.
+    """
+    odds = -math.e * p_value * math.log(p_value) if 0 < p_value < 1 / math.e else float(p_value > 0)
+    return (1.0 - odds) / (1.0 + odds)
+
+
 def rank_p_value(value: float, others: Array, trials: int = 1) -> float:
     """Return the p-value of `value` as the best of `trials` draws from the law of the (n,) `others` (Bonferroni).
 

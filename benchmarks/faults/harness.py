@@ -51,6 +51,7 @@ fitness_windows = 2
 exploration_windows = 1
 validation_windows = 2
 random_pickers = 5
+evidence = "report"
 """
 QUICK_RUN = """
 device = "cpu"

@@ -18,7 +18,7 @@ from models import genome
 from models.ddpg_agent import DDPGAgent
 from models.inputs import GROUPS
 from models.networks import ActorCritic, Networks
-from models.population import input_mask_of
+from models.population import RidgeRegressions, input_mask_of
 from models.trader import Blend, Forecasts
 from training import ddpg
 from training.erl_trainer import ERLTrainer
@@ -133,11 +133,11 @@ def order_at_random(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     forecasts, committee = days.forecasts, population.committee
 
     def random_forecasts(
-        by_fold: Tensor, start: Tensor, agents: ActorCritic | None = None, most: int | None = None, *seen: Any
+        ridge: RidgeRegressions, start: Tensor, agents: ActorCritic | None = None, most: int | None = None, *seen: Any
     ) -> tuple[Forecasts, Blend]:
         if agents is None:
-            return forecasts(by_fold, start, None, most, *seen)
-        found, blend = forecasts(by_fold, start, agents, None, *seen)
+            return forecasts(ridge, start, None, most, *seen)
+        found, blend = forecasts(ridge, start, agents, None, *seen)
         return randomly(found, most, drawn), blend
 
     def random_committee(rows: Sequence[int]) -> DDPGAgent:

@@ -44,7 +44,7 @@ from data.features import CLOSE, HIGH, LOW, OPEN
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from models.cash_value import CashValue
-from models.ddpg_agent import DDPGAgent, Evidence
+from models.ddpg_agent import DDPGAgent, Evidence, Trust
 from models.inputs import GROUP_OF_INPUT, TradeInputs
 from models.trader import Traders
 from training.evaluation.baselines import ScoreRule, score_policy, simple_rules
@@ -180,7 +180,8 @@ def untrained_agent(market: Market, config: Config) -> DDPGAgent:
         torch.randint(len(TARGET_PERCENTS), (1,), generator=generator)
     ]
     traders = Traders(weights, target, value_weight=torch.ones_like(target), size=torch.ones_like(target))
-    return DDPGAgent(inputs, traders, CashValue.zero(config.env), config.env, Evidence(selection=0.0, timing=0.0))
+    known = Evidence(selection=0.0, timing=0.0), Trust.full(weights.shape[1])
+    return DDPGAgent(inputs, traders, CashValue.zero(config.env), config.env, *known)
 
 
 def untrained_run(kind: str, config: Config) -> Record:

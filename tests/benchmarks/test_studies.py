@@ -286,7 +286,7 @@ def test_every_line_trains_and_leaves_nothing_behind(name: str) -> None:
 def test_random_actors_order_at_random_what_may_be_bought() -> None:
     """Scores and sale targets fill their ranges, all orders promise the same, and closed forms are as they were."""
     trainer, other = altered("random actor"), altered(BASE)
-    given = other.population.ridge.by_fold, other.population.start, alterations.networks_of(other).targets
+    given = other.population.ridge, other.population.start, alterations.networks_of(other).targets
     found, own, kept = (
         days.forecasts(*given, most)[0] for days, most in ((trainer.days, None), (other.days, None), (trainer.days, 2))
     )

@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.ddpg_agent import Evidence
+from models.ddpg_agent import Evidence, Trust
 from tests.evaluation.page_case import DRIFTS, TICKERS, case, sessions, trade, walk
 from training.evaluation.baselines import CHAMPION
 from training.evaluation.charts import traded_stocks
-from training.evaluation.judge import HOLDING_INSTEAD, Evaluation, FoldResult
+from training.evaluation.judge import Evaluation, FoldResult
 from training.evaluation.page import document
 from training.evaluation.page import write as html_report
 from utils import charts as chart_axes
@@ -425,24 +426,38 @@ def mixed(one: str, other: str, share: float) -> str:
     return "".join(f"{round(share * a + (1 - share) * b):02x}" for a, b in pairs)
 
 
-@pytest.mark.parametrize("holders", [0, 1])
-def test_evidence_is_told_before_the_verdict(holders: int) -> None:
-    """Where it is not significant, the page says what is known of holding the market instead."""
-    sure, unsure = Evidence(selection=1e-9, timing=1.0), Evidence(selection=0.8, timing=0.703)
-    for evidence in (sure, unsure):
-        shown = Page(html_report.render(small(evidence=[evidence], holders=holders * (evidence is unsure))))
-        (sentence,), notes = shown.of_class("sentence"), shown.of_class("note")
-        follows = "the champion holds the market" if holders else "the champion trades as trained"
-        said = f"no significant evidence (p = 0.703): {follows}. " if evidence is unsure else "evidence (p < 0.001). "
-        assert sentence.startswith("Training days show ") and said in sentence
-        assert any(HOLDING_INSTEAD in note for note in notes) == (evidence is unsure)
+@pytest.mark.parametrize(
+    ("evidence", "orders", "said"),
+    [
+        (
+            Evidence(selection=1e-9, timing=0.8),
+            1.0,
+            "significant evidence (p < 0.001). The champion is trusted for 1.00 of its selection (p < 0.001) and 0.25 "
+            "of its timing (p = 0.800): all orders are the agents'. ",
+        ),
+        (Evidence(selection=0.04, timing=1.0), 0.49, "49% of the orders are the agents', the rest holds the market. "),
+        (
+            Evidence(selection=0.8, timing=0.703),
+            0.0,
+            "no significant evidence (p = 0.703). The champion is trusted for none of its selection (p = 0.800) and "
+            "0.25 of its timing (p = 0.703): it holds the market. ",
+        ),
+    ],
+)
+def test_evidence_and_what_is_bet_are_told_before_the_verdict(evidence: Evidence, orders: float, said: str) -> None:
+    trust = Trust(orders, 0.25, torch.zeros(1))
+    (sentence,) = Page(html_report.render(small(evidence=[evidence], trust=[trust]))).of_class("sentence")
+    assert sentence.startswith("Training days show ") and said in sentence
 
 
 def test_evidence_of_several_champions_is_told_together() -> None:
     fold = FoldResult("fold-1", {"holdout": ["2019-01-02", "2019-03-04"]}, 1, 1.0, 2.0)
     evidence = [Evidence(selection=1e-9, timing=1.0), Evidence(selection=0.8, timing=0.703)]
-    one = small(folds=[fold, fold], evidence=evidence)
+    trust = [Trust(orders, 1.0, torch.zeros(1)) for orders in (1.0, 0.4)]
+    one = small(folds=[fold, fold], evidence=evidence, trust=trust)
     said = "Training days show significant evidence for 1 of 2 champions (smallest p < 0.001, largest p = 0.703)"
-    assert one.sentence.startswith(f"{said}; all trade as trained. ")
-    assert dataclasses.replace(one, holders=1).sentence.startswith(f"{said}; 1 of them holds the market. ")
+    rest = "the agents', the rest holds the market. "
+    assert one.sentence.startswith(f"{said}; 40% to 100% of the orders, 70% in the mean, are {rest}")
+    same = dataclasses.replace(one, trust=trust[1:] * 2)
+    assert same.sentence.startswith(f"{said}; 40% of the orders are {rest}")
     assert dataclasses.replace(one, evidence=[]).sentence == one.verdict.sentence

@@ -19,7 +19,7 @@ from models.cash_value import FEATURES
 from models.networks import ActorCritic, Networks, NetworkSizes
 from models.trader import Blend, blended, products
 from tests.small_market import TINY_RULES
-from tests.tiny import learnable_market, seeded, shake
+from tests.tiny import learnable_market, regressions, seeded, shake
 from training.forecasts.relative import RelativeOutcomes
 from training.forecasts.ridge import TrainingDays
 from utils.spaces import TARGET_PERCENTS
@@ -231,8 +231,8 @@ def test_forecasts_are_made_of_ridge_regression_and_networks(monkeypatch: pytest
     weight, network = [0.6, 0.3], [0.5, 1.2]
     blend = replace(Blend.of_ridge(2), ridge=torch.tensor(weight), network=torch.tensor(network))
     monkeypatch.setattr(RelativeOutcomes, "blend", lambda *_: blend)
-    forecasts, same = days().forecasts(by_fold, START, agents)
-    plain, _ = days().forecasts(by_fold, START)
+    forecasts, same = days().forecasts(regressions(by_fold), START, agents)
+    plain, _ = days().forecasts(regressions(by_fold), START)
     typical = found.typical.double().numpy()
     assert same is blend and forecasts.stock is not None
     stocks = forecasts.stock[:, found.x.days]
@@ -412,12 +412,12 @@ def test_a_day_keeps_the_mean_that_ridge_regression_expects() -> None:
     """Whatever networks expect: they choose among the stocks of a day. Sale targets alone may add to it."""
     agents, by_fold = random_agents(), ridge_by_fold()
     unshifted = replace(agents, actor=replace(agents.actor, choice=torch.zeros_like(agents.actor.choice)))
-    forecasts, plain = (days().forecasts(by_fold, START, own)[0] for own in (unshifted, None))
+    forecasts, plain = (days().forecasts(regressions(by_fold), START, own)[0] for own in (unshifted, None))
     train = slice(market().splits.train.first, market().splits.train.last + 1)
     has_forecast = forecasts.expected.isfinite()
     assert torch.equal(has_forecast[:, train], days().tradable[train].expand(2, -1, -1))
     assert int(has_forecast.sum()) == int(has_forecast[:, train].sum())
-    of_agents = days().forecasts(by_fold, START, agents)[0]
+    of_agents = days().forecasts(regressions(by_fold), START, agents)[0]
     level = torch.where(has_forecast, plain.expected, 0.0).sum(-1)
     for part in (forecasts.expected, forecasts.score, of_agents.score):
         torch.testing.assert_close(torch.where(has_forecast, part, 0.0).sum(-1), level, rtol=1e-4, atol=1e-3)
@@ -429,7 +429,7 @@ def test_blocks_of_days_change_forecasts_by_rounding_only(monkeypatch: pytest.Mo
     found = []
     for cells in (2**18, 50):
         monkeypatch.setattr("models.input_rows._CELLS", cells)
-        found.append(days().forecasts(ridge_by_fold(), START, random_agents(), most=2))
+        found.append(days().forecasts(regressions(ridge_by_fold()), START, random_agents(), most=2))
     (one, blend), (other, in_blocks) = found
     for name, part in vars(blend).items():
         torch.testing.assert_close(getattr(in_blocks, name), part, rtol=1e-6, atol=1e-6, msg=name)

@@ -66,7 +66,7 @@ def dense(days: TrainingDays) -> NDArray[np.float32]:
 
 def expected_by(days: TrainingDays, genes: Tensor) -> Tensor:
     """What agents with these genes expect of all orders, out of fold."""
-    return days.forecasts(days.fit(genes).by_fold, target_percents(genes))[0].expected
+    return days.forecasts(days.fit(genes), target_percents(genes))[0].expected
 
 
 def ridge_by_hand(days: TrainingDays, learned: NDArray[np.bool_], gene: Tensor) -> NDArray[np.float64]:
@@ -104,10 +104,9 @@ def test_agents_differ_in_what_they_look_at(days: TrainingDays, genes: Tensor) -
 
 def test_what_is_expected_on_a_day_is_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
     ridge, samples, x = days.fit(genes), days.samples, dense(days)
-    forecasts, blend = days.forecasts(ridge.by_fold, target_percents(genes))
+    forecasts, blend = days.forecasts(ridge, target_percents(genes))
     train = samples.train
     assert blend.ridge.tolist() == [1.0] * AGENTS and blend.network.tolist() == [0.0] * AGENTS
-    assert torch.equal(forecasts.score, forecasts.expected)
     is_train = torch.arange(len(days.tradable)).clamp(train.first, train.last) == torch.arange(len(days.tradable))
     percents = target_percents(genes).float()[:, None, None].expand(-1, int(is_train.sum()), days.tradable.shape[1])
     assert torch.equal(forecasts.target[:, is_train], percents)
@@ -115,9 +114,15 @@ def test_what_is_expected_on_a_day_is_out_of_fold(days: TrainingDays, genes: Ten
     assert bool((forecasts.expected[:, train.last + 1 :] == -torch.inf).all())
     for fold, (_, held) in enumerate(samples.folds):
         tradable = days.tradable[held].numpy()
+        total = np.where(tradable[..., None], x[held], 0.0).sum(axis=1)
+        means = total / tradable.sum(axis=1, keepdims=True).clip(min=1)
         for agent in range(AGENTS):
-            expected = np.where(tradable, x[held] @ ridge.by_fold[agent, fold].numpy(), -np.inf)
-            np.testing.assert_allclose(forecasts.expected[agent, held], expected, rtol=1e-3, atol=1e-4)
+            score = x[held] @ ridge.by_fold[agent, fold].numpy()
+            shift = means @ ridge.shift_by_fold[agent, fold].numpy()
+            for found, expected in (forecasts.score, score), (forecasts.expected, score + shift[:, None]):
+                np.testing.assert_allclose(
+                    found[agent, held], np.where(tradable, expected, -np.inf), rtol=1e-3, atol=1e-4
+                )
 
 
 def test_explained_counts_the_errors_out_of_fold(days: TrainingDays, genes: Tensor) -> None:
@@ -219,14 +224,14 @@ def test_agents_are_the_same_in_any_company(threads: int) -> None:
     try:
         ridge = days.fit(genes)
         start = target_percents(genes)
-        expected, _ = days.forecasts(ridge.by_fold, start)
+        expected, _ = days.forecasts(ridge, start)
         for size in (1, 2, 3, 4, 8, 16, 32):
             for first in {0, 5, len(genes) - size}:
                 some = slice(first, first + size)
                 own = days.fit(genes[some])
                 for name, value in vars(own).items():
                     np.testing.assert_array_equal(value, getattr(ridge, name)[some], err_msg=name)
-                forecasts, _ = days.forecasts(own.by_fold, start[some])
+                forecasts, _ = days.forecasts(own, start[some])
                 assert torch.equal(forecasts.expected, expected.expected[some])
                 assert torch.equal(forecasts.opportunity, expected.opportunity[some])
     finally:

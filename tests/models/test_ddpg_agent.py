@@ -67,7 +67,8 @@ def approximately(trade: Mapping[str, Any]) -> dict[str, Any]:
     ids=["one order", "three orders", "all stocks"],
 )
 @pytest.mark.parametrize("has_networks", [False, True], ids=["closed form", "networks"])
-def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig, has_networks: bool) -> None:
+@pytest.mark.parametrize("share", [1.0, 0.37, 0.0])
+def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig, has_networks: bool, share: float) -> None:
     """The same trades on the same windows, decided on observations by stock there and on slots here.
 
     With networks up to rounding, and orders of a day in the order of their sizes.
@@ -76,7 +77,7 @@ def test_it_plays_as_a_rollout_does(market: Market, rules: EnvironmentConfig, ha
     trades = 0
     for seed in range(3):
         agent = tiny_agent(market, rules=rules, seed=seed, target=12.5)
-        agent = networked(agent, seed) if has_networks else agent
+        agent = (networked(agent, seed) if has_networks else agent).betting(share)
         trading, policy = TradingEnvironment.on(market, rules), agent.policy
         portfolio = trading.account
         parts = trading, agent.traders, agent.forecasts(market), agent.cash_value, torch.tensor(starts)

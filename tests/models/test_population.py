@@ -51,7 +51,7 @@ def random_ridge(agents: int, seed: int = 0) -> RidgeRegressions:
     draws = seeded(seed)
     weights = torch.randn(agents, INPUTS, generator=draws, dtype=torch.float64)
     by_fold = torch.randn(agents, FOLDS, INPUTS, generator=draws, dtype=torch.float64)
-    return RidgeRegressions(weights, by_fold, torch.zeros(agents))
+    return replace(RidgeRegressions.zero(agents, FOLDS, INPUTS), weights=weights, by_fold=by_fold)
 
 
 def random_blend(agents: int, seed: int = 0) -> Blend:

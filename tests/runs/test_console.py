@@ -60,7 +60,7 @@ RECORD: dict[str, Any] = {
 
 
 def test_status_block_says_everything() -> None:
-    block = status_block(RECORD, "resident 1 MB", RULES)
+    block = status_block(RECORD, "resident 1 MB", RULES, "worth a look")
     for expected in (
         "Generation 3 of 25",
         "8,120 / 50,000 transitions",
@@ -70,14 +70,14 @@ def test_status_block_says_everything() -> None:
         "mean +1.23 %, max +3.20 %, min -2.10 %, std 1.10 %, 9 of 16 agents above zero",
         "100.0 an episode (1,600 in 16 episodes): 900 wins, 700 losses, win rate 56.25 %",
         "99.1 % with positions; an episode costs 7.72 % of the capital, penalties 0.50 %",
-        "Validation  champion +2.25 %, mean of single episodes; p = 0.031 on training days, significant below 0.001\n",
+        "Validation  champion +2.25 %, mean of single episodes\n",
+        "Trust       on training days worth a look\n",
         "Memory      resident 1 MB",
         "explain 1.25 % of results out of fold, the best 2.50 %; Q(s0) +6.50 %, elites earned -0.75 %",
         "-0.75 %; 5 founders left\n",
     ):
         assert expected in block
     assert "Networks" not in block and "fittest agent" not in block
-    assert "below 0.001; it holds the market\n" in status_block(RECORD, "", RULES, holds_market=True)
 
 
 NETWORKS: dict[str, Any] = {
@@ -112,11 +112,11 @@ TRAINED: dict[str, Any] = {
 
 
 def test_status_block_tells_what_networks_do() -> None:
-    block = status_block(TRAINED, "", RULES)
+    block = status_block(TRAINED, "", RULES, "")
     for expected in (
         "Replay      15,680 / 50,000, ready\n",
         "5 founders left; the fittest agent was an elite in 2, a child in 5 of the generations so far\n",
-        "Validation  champion +2.25 %, closed form +1.75 %, mean of single episodes; p = 0.031",
+        "Validation  champion +2.25 %, closed form +1.75 %, mean of single episodes",
         "Networks    losses: reward 9.438, temporal 0.512, actor -0.003; gradient norms of critics and actors 0.31 and "
         "0.05;",
         "explained out of fold by elites: ridge 1.80 %, with networks 5.74 %;",
@@ -125,11 +125,11 @@ def test_status_block_tells_what_networks_do() -> None:
     ):
         assert expected in block
     skipped = {**TRAINED, "learning": {**TRAINED["learning"], "skipped_updates": 12.0}}
-    assert "noise 0.10; 12 updates skipped\n" in status_block(skipped, "", RULES)
+    assert "noise 0.10; 12 updates skipped\n" in status_block(skipped, "", RULES, "")
 
 
 def test_status_block_says_that_the_buffer_is_not_ready() -> None:
-    block = status_block(NETWORKS, "", RULES)
+    block = status_block(NETWORKS, "", RULES, "")
     assert "Replay      Buffer not ready: 6,960 / 10,000\n" in block and "Networks    not trained yet;" in block
     assert "losses: " not in block
 
@@ -143,8 +143,8 @@ def test_status_block_shows_a_dash_for_what_is_not_known() -> None:
         "trading": {**RECORD["trading"], "win_rate": None},
         "validation": dict.fromkeys(RECORD["validation"]),
     }
-    block = status_block(unknown, "", RULES)
-    assert "champion -, mean of single episodes; p = 0.031" in block and "Q(s0) -, elites" in block
+    block = status_block(unknown, "", RULES, "")
+    assert "champion -, mean of single episodes" in block and "Q(s0) -, elites" in block
     assert "None" not in block and "nan" not in block
 
 

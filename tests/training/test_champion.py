@@ -126,7 +126,7 @@ def test_an_episode_ends_with_the_summary_of_its_rollout() -> None:
         trainer.champion,
         trainer.best_agent,
         trainer.champion.closed_form(),
-        trainer.champion.holding_market(),
+        trainer.champion.betting(0.0),
     ):
         summary = trainer.run_episode(agent, trainer.val_env, **windows)
         expected = vars(played(trainer, agent)[0].summary)

@@ -318,7 +318,7 @@ def test_the_value_of_waiting_foretells_what_is_earned() -> None:
     assert value == pytest.approx(profit, rel=0.35) and profit > 3.0
     population = trainer.population
     traders = replace(population.traders, value_weight=torch.ones(len(population), dtype=torch.float64))
-    forecasts, _ = trainer.days.forecasts(population.ridge.by_fold, population.start)
+    forecasts, _ = trainer.days.forecasts(population.ridge, population.start)
     nothing = replace(population.cash_value, weights=torch.zeros_like(population.cash_value.weights))
     starts = torch.arange(market.splits.train.first, market.splits.train.last - rules.episode_steps, 20)
     patient, hasty = (

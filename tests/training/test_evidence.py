@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,16 +16,21 @@ from benchmarks.learning.study import study_config
 from benchmarks.learning.unseen import training_market
 from data.market import Market
 from environment.portfolio import Portfolio
+from environment.trading_env import TradingEnvironment, trade_ledger
 from models.ddpg_agent import SIGNIFICANCE_LEVEL, DDPGAgent, Evidence
 from models.input_rows import InputRows
+from models.inputs import INPUTS
 from models.round_robin import RoundRobinPolicy
-from models.trader import Traders
-from tests.tiny import SURE, random_world, tiny_agent, tiny_rules
+from tests.small_market import TINY_RULES
+from tests.tiny import SURE, random_world, regressions, tiny_agent, tiny_rules, trending_panel, world_of
 from training.evaluation.play import EvaluationSetup, play_agent
 from training.forecasts.ridge import SkillTest, TrainingDays
+from training.forecasts.timing import DailyMeans
+from training.rollout import roll_out
 from training.run.trainer import build_trainer
 from utils.config.trader import EnvironmentConfig
 from utils.spaces import MAX_TARGET_PERCENT, MIN_COEFFICIENT, TARGET_PERCENTS
+from utils.statistics import kelly_share
 
 NONE = Evidence(selection=0.4, timing=1.0)
 CPU = torch.device("cpu")
@@ -63,7 +69,6 @@ def test_evidence_by_hand() -> None:
     x = np.zeros((span.days, noise.shape[1], inputs), dtype=np.float32)
     x[..., 0] = 1.0
     rows = InputRows.of_dense(x, span.first)
-    knowing = replace(days, samples=replace(samples, x=rows))
     weights = torch.zeros(5, inputs, dtype=torch.float64)
 
     def tell(values: NDArray[np.floating]) -> None:
@@ -73,8 +78,10 @@ def test_evidence_by_hand() -> None:
     weights[:, 0] = 1.0
 
     def found() -> Evidence:
-        test = SkillTest(knowing.samples, target=2)
-        knowing.forecasts(weights[None], nothing, most=1, seen=test)
+        own = replace(samples, x=rows)
+        knowing = replace(days, samples=own, means=DailyMeans.of(own))
+        test = SkillTest(knowing, weights[None], target=2)
+        knowing.forecasts(regressions(weights[None]), nothing, most=1, seen=test)
         return test.evidence()
 
     assert found() == Evidence(selection=1.0, timing=1.0)
@@ -88,8 +95,7 @@ def test_evidence_by_hand() -> None:
 
 
 def holder(market: Market, rules: EnvironmentConfig) -> DDPGAgent:
-    agent = tiny_agent(market, rules=rules)
-    return replace(agent, evidence=NONE, traders=Traders.of_market(rules, agent.traders.weights.shape[1]))
+    return replace(tiny_agent(market, rules=rules), evidence=NONE).betting(0.0)
 
 
 @pytest.mark.parametrize("orders", [1, 2])
@@ -114,7 +120,7 @@ def test_turns_go_round(stocks: int, orders: int, seed: int) -> None:
     """Where all stocks trade, each is first equally often; where some do not, only those that do have a turn."""
     orders = min(orders, stocks)
     rules = replace(tiny_rules(), max_new_positions_per_day=orders)
-    policy = RoundRobinPolicy.of(Traders.of_market(rules, 3), rules)
+    policy = RoundRobinPolicy(0.0, rules)
     whole = torch.ones(stocks * 4, stocks, dtype=torch.bool)
     rich = torch.ones(len(whole))
     placed = policy.daily_orders(policy.turns(whole), whole, rich)
@@ -129,11 +135,55 @@ def test_turns_go_round(stocks: int, orders: int, seed: int) -> None:
     assert not poor.coefficient.any()
 
 
+@given(st.floats(0.0, 0.999), st.integers(1, 5), st.integers(1, 2))
+def test_days_are_shared(share: float, stocks: int, orders: int) -> None:
+    """Of any first days the agent has its share, rounded down; on the others the market's queue goes round."""
+    orders = min(orders, stocks)
+    policy = RoundRobinPolicy(share, replace(tiny_rules(), max_new_positions_per_day=orders))
+    days = torch.arange(40 * stocks)
+    is_own = policy.is_own(days)
+    assert torch.equal(is_own.cumsum(0), ((days + 1).double() * share).floor().long())
+    turns = policy.turns(torch.ones(len(days), stocks, dtype=torch.bool))
+    bought = (turns[~is_own] < orders).sum(0)
+    assert int(bought.max() - bought.min()) <= 1
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("orders", [1, 2])
+def test_agent_and_market_keep_to_their_shares(share: float, orders: int) -> None:
+    """By the days on which positions were ordered; an agent that spends all it may, in a market without moves."""
+    rules = replace(TINY_RULES, max_new_positions_per_day=orders, cost_bps=0.0, slippage_bps=0.0, stake_percent=2.0)
+    world = world_of(trending_panel([0.0] * 12, 60), range(12), rules)
+    agent = tiny_agent(world.market, [1.0] + [0.0] * (INPUTS - 1), rules=rules, value_weight=0.0).betting(share)
+    policy = agent.policy
+    assert isinstance(policy, RoundRobinPolicy)
+    env = TradingEnvironment.on(world.market, rules)
+    start = int(world.starts(1)[0])
+    parts = agent.traders, agent.forecasts(world.market), agent.cash_value, torch.tensor([start])
+    roll_out(env, *parts, policy=policy)
+    trades = trade_ledger(env.account, 0)
+    invested = np.zeros((2, rules.episode_steps + 1))
+    for trade in trades:
+        is_own, first = bool(policy.is_own(torch.tensor(trade["order_day"]))), trade["entry_day"] - start
+        invested[int(is_own), first : trade["exit_day"] - start] += trade["value"] / rules.initial_capital
+    # What the agent has gained is its own to spend.
+    gained = max(0.0, max(env.account.equity_curve[:, 0].tolist()) / rules.initial_capital - 1)
+    assert invested[0].max() <= 1 - share + 1e-9 and invested[1].max() <= share + gained + 1e-9
+    assert invested.max(axis=1).min() > 0.05
+
+
+def test_what_a_p_value_is_worth() -> None:
+    worth = {1.0: 0.0, 0.5: 0.0, 1 / math.e: 0.0, 0.05: 0.421, 0.01: 0.777, 0.001: 0.963, 0.0: 1.0}
+    assert {p_value: round(kelly_share(p_value), 3) for p_value in worth} == worth
+    levels = np.linspace(0, 1, 1001)
+    assert (np.diff([kelly_share(p_value) for p_value in levels]) <= 0).all()
+    assert Evidence(1e-9, 1.0).trust == Evidence(1.0, 1e-9).trust == 1.0 and NONE.trust == 0.0
+
+
 def test_evidence_survives_saving() -> None:
     world = random_world()
     for agent in (tiny_agent(world.market), holder(world.market, world.env.rules)):
         back = DDPGAgent.from_state(agent.state_dict())
-        assert back.evidence == agent.evidence and torch.equal(back.traders.size, agent.traders.size)
+        assert back.evidence == agent.evidence and back.holds_market == agent.holds_market
+        assert back.trust.orders == agent.trust.orders and torch.equal(back.trust.shift, agent.trust.shift)
     assert SURE.is_significant and not NONE.is_significant
-    assert str(NONE) == "p = 0.400 on training days, significant below 0.001"
-    assert str(SURE) == "p < 0.001 on training days, significant below 0.001"

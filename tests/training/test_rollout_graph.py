@@ -133,8 +133,9 @@ def test_a_graph_of_forecasts_is_not_launched_for_round_robin() -> None:
     """Both policies of one agent, in turn, each often enough to be captured."""
     world, graph = random_world(3), CudaGraph("rollouts", taped)
     env, found, starts = world.env, dict[bool, list[dict[str, Tensor]]](), world.starts(4)
-    traders = Traders.of_market(env.rules, 1)
-    holding = RoundRobinPolicy.of(traders, env.rules)
+    one = torch.ones(1, dtype=torch.float64)
+    traders = Traders(torch.zeros(1, 1).double(), 20 * one, 0 * one, one)
+    holding = RoundRobinPolicy(0.0, env.rules)
     expected = torch.randn(1, world.days, world.stocks, generator=seeded(1))
     forecasts = Forecasts.of(expected, env.bars.tradable, torch.tensor([20.0]))
     parts = world.trading, traders, forecasts, CashValue.zero(env.rules), starts

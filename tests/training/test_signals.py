@@ -23,12 +23,10 @@ from environment.trading_env import TradingEnvironment, trade_ledger
 from main import main
 from models.ddpg_agent import DDPGAgent, Evidence
 from models.inputs import GROUP_OF_INPUT, GROUPS
-from models.trader import Traders
 from tests.small_market import TINY_RULES, environment_of, random_action, small_market
 from tests.tiny import INPUTS, networked, tiny_agent
 from tests.tiny_run import TINY, frame
 from tests.tiny_run import run as train
-from training.commands.signals import evidence_sentence
 from training.commands.table import COMMANDS
 from training.run.saved import open_saved_run
 from training.signals.holdings import Holding, position_features, read_holdings, session
@@ -354,25 +352,18 @@ def test_the_first_line_and_the_files_tell_the_evidence(folder: Path, capsys: py
     champion = open_saved_run(folder / "runs", "one", data=folder / "data.parquet").champion
     evidence = champion.evidence
     shown = capsys.readouterr().err.splitlines()[0]
-    follows = "these orders follow the forecasts as trained."
-    assert shown == f"{evidence.finding}: {follows}" and ("no significant" in shown) != evidence.is_significant
+    assert shown == f"{evidence.finding}. The champion is {evidence.bet(champion.trust)}."
+    assert ("no significant" in shown) != evidence.is_significant
     assert made["evidence"] == {
         "p_value": evidence.smallest,
         "significant_below": 0.001,
         "is_significant": evidence.is_significant,
-        "holds_market": False,
+        "share_of_orders": champion.trust.orders,
+        "trust_in_timing": champion.trust.timing,
         "sentence": shown,
     }
     for row, order in zip(rows, made["orders"], strict=True):  # type: ignore[call-overload]
         assert float(row["networks_percent"]) == order["networks_percent"]
-    held = dataclasses.replace(
-        champion, networks=None, members=None, traders=Traders.of_market(champion.rules, INPUTS), evidence=NONE
-    )
-    told = (
-        "These orders are no forecast: they hold the market round robin. Training days show no significant evidence "
-        "(p = 0.400)."
-    )
-    assert evidence_sentence(held) == told
 
 
 def test_what_is_held_is_shown_and_not_ordered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

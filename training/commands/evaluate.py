@@ -85,7 +85,7 @@ def evaluate(
         records=[record for record in RunLog(run.path).records() if record["generation"] <= run.generation],
         looks=looks,
         evidence=[run.champion.evidence],
-        holders=int(run.champion.holds_market),
+        trust=[run.champion.trust],
         extends=run.extends,
     )
 

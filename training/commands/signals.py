@@ -103,10 +103,8 @@ def _write(path: Path, flag: str, write: Callable[[Path], None]) -> None:
 
 
 def evidence_sentence(champion: DDPGAgent) -> str:
-    """Return the p-value of the champion's forecasts on training days, and what its orders therefore are."""
-    if champion.holds_market:
-        return f"These orders are no forecast: they hold the market round robin. {champion.evidence.finding}."
-    return f"{champion.evidence.finding}: these orders follow the forecasts as trained."
+    """Return the p-value of the champion's forecasts on training days, and what is bet on them."""
+    return f"{champion.evidence.finding}. The champion is {champion.evidence.bet(champion.trust)}."
 
 
 def _evidence_values(champion: DDPGAgent) -> dict[str, Any]:
@@ -115,7 +113,8 @@ def _evidence_values(champion: DDPGAgent) -> dict[str, Any]:
         "p_value": evidence.smallest,
         "significant_below": SIGNIFICANCE_LEVEL,
         "is_significant": evidence.is_significant,
-        "holds_market": champion.holds_market,
+        "share_of_orders": champion.trust.orders,
+        "trust_in_timing": champion.trust.timing,
         "sentence": evidence_sentence(champion),
     }
 
@@ -123,7 +122,10 @@ def _evidence_values(champion: DDPGAgent) -> dict[str, Any]:
 def _tables(signals: Signals) -> list[str]:
     """Return orders, or why there are none, attributions and open positions as text."""
     if signals.orders:
-        texts = [f"orders\n{_table(signals.orders)}"]
+        by = "" if signals.is_forecast else ", which hold the market round robin"
+        texts = [f"orders{by}\n{_table(signals.orders)}"]
+    elif not signals.is_forecast:
+        texts = ["no order: it is the market's turn, and no cash is left for it"]
     else:
         best = signals.best_expected_percent
         reason = "nothing can be ordered"

@@ -100,7 +100,8 @@ def _train(session: Session[Config], trainer: ERLTrainer) -> None:
         total = record["seconds"]["total"] + checkpoint_seconds
         seconds = {**record["seconds"], "checkpoint": checkpoint_seconds, "total": total}
         shown, memory = {**record, "seconds": seconds}, get_profiler().summary_line()
-        logger.info("%s", status_block(shown, memory, config.env, trainer.champion.holds_market))
+        champion = trainer.champion
+        logger.info("%s", status_block(shown, memory, config.env, champion.evidence.bet(champion.trust)))
         logger.debug("memory by phase\n%s", get_profiler().phase_table(after=GENERATION))
         for leak in get_profiler().leaks():
             logger.warning("%s", leak)

@@ -190,5 +190,5 @@ def _test(path: Path, splits: list[Splits], config: Config) -> Evaluation:
         shlex.join(again),
         folds=folds,
         evidence=[agent.evidence for agent in champions],
-        holders=sum(agent.holds_market for agent in champions),
+        trust=[agent.trust for agent in champions],
     )

@@ -207,10 +207,15 @@ def verdict_values(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "sentence": evaluation.sentence,
         "evidence": [
-            {**dataclasses.asdict(evidence), "p_value": evidence.smallest, "is_significant": evidence.is_significant}
-            for evidence in evaluation.evidence
+            {
+                **dataclasses.asdict(evidence),
+                "p_value": evidence.smallest,
+                "is_significant": evidence.is_significant,
+                "share_of_orders": trust.orders,
+                "trust_in_timing": trust.timing,
+            }
+            for evidence, trust in zip(evaluation.evidence, evaluation.trust, strict=True)
         ],
-        "champions_that_hold_the_market": evaluation.holders,
         "has_skill": found.has_skill,
         "is_better_than_random_picker": found.has_selection,
         "has_timing": found.has_timing,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from data.features import CLOSE, OPEN
 from data.market import Market
-from models.ddpg_agent import Evidence
+from models.ddpg_agent import Evidence, Trust
 from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM, EQUAL, HOLD, ORACLE, RANDOM, RULE
 from training.evaluation.holdout import Look
 from training.evaluation.play import COSTS_BPS, EquityCurves, PlayedPolicies
@@ -38,13 +38,6 @@ CHOSEN_IN_A_SWEEP = (
     "Settings are chosen on validation days by the sweep that this run belongs to: the verdict allows for all of its "
     "trials, {trials:,}."
 )
-HOLDING_INSTEAD = (
-    "With --evaluation.evidence require, a champion without significant evidence holds the market instead of trading "
-    "its forecasts. In the study of real prices (docs/measured.md: 2,320 test days of US stocks that survived) no "
-    "training showed significant evidence. Holding the market varied less there: the 95% interval of the yearly profit "
-    "was 0.5 to 0.7 times as wide. Which of the two earns more in the long run is not known, and it is one history."
-)
-"""Findings on trading without evidence as against holding the market."""
 CURVE_MEASURES = {
     "return": metrics.total_return_percent,
     "volatility": metrics.annualised_volatility_percent,
@@ -158,8 +151,8 @@ class Evaluation:
     """Name of the run that this one extends, if any."""
     evidence: Sequence[Evidence] = ()
     """Of each champion, from its training days."""
-    holders: int = 0
-    """Champions that hold the market for lack of evidence."""
+    trust: Sequence[Trust] = ()
+    """In each champion."""
 
     @cached_property
     def policies(self) -> dict[str, dict[str, Estimate]]:
@@ -203,25 +196,22 @@ class Evaluation:
         )
 
     @property
-    def lacks_evidence(self) -> bool:
-        """Tell whether any champion's forecasts are not significant on training days."""
-        return not all(evidence.is_significant for evidence in self.evidence)
-
-    @property
     def evidence_sentence(self) -> str:
         """Return the p-values of the champions' forecasts on training days, and what follows from them."""
         if not self.evidence:
             return ""
         if not self.folds:
-            (evidence,) = self.evidence
-            follows = ": the champion holds the market" if self.holders else ": the champion trades as trained"
-            return f"{evidence.finding}{follows if self.lacks_evidence else ''}."
+            return f"{self.evidence[0].finding}. The champion is {self.evidence[0].bet(self.trust[0])}."
         count, found = len(self.evidence), sum(evidence.is_significant for evidence in self.evidence)
         low, high = (choose(self.evidence, key=lambda one: one.smallest).p_value for choose in (min, max))
-        hold = "holds" if self.holders == 1 else "hold"
-        trade = f"; {self.holders} of them {hold} the market" if self.holders else "; all trade as trained"
         spread = low if low == high else f"smallest {low}, largest {high}"
-        return f"Training days show significant evidence for {found} of {count} champions ({spread}){trade}."
+        orders = [trust.orders for trust in self.trust]
+        least, mean, most = (f"{100 * share:.0f}%" for share in (min(orders), sum(orders) / count, max(orders)))
+        trade = f"{least} of the orders" if least == most else f"{least} to {most} of the orders, {mean} in the mean,"
+        return (
+            f"Training days show significant evidence for {found} of {count} champions ({spread}); {trade} are the "
+            "agents', the rest holds the market."
+        )
 
     @cached_property
     def coefficients(self) -> dict[str, tuple[Coefficient | None, Coefficient | None]]:

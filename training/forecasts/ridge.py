@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from models.trader import Blend, Forecasts, best_stocks, beyond_start, blended, 
 from training.forecasts.relative import Judgement, RelativeOutcomes, overlap
 from training.forecasts.samples import Float64Array, Moments, Samples, Sums
 from training.forecasts.skill import information_coefficients, overlapping_mean_test
+from training.forecasts.timing import DailyMeans
 from utils.progress import Progress
 
 _TOGETHER = 16
@@ -43,12 +45,15 @@ class TrainingDays:
     total: Sums
     without: list[Sums]
     """Without each fold."""
+    apart: dict[tuple[int, int], Sums]
+    """Without two folds."""
     within: list[Sums]
     """Of each fold."""
     tradable: Tensor
     """(days, n) bool: the stock has a bar."""
     later: InputRows
     """Of the validation days, as deployed: fitted to all training days."""
+    means: DailyMeans
 
     @classmethod
     def of(cls, market: Market, env: Portfolio) -> TrainingDays:
@@ -78,8 +83,11 @@ class TrainingDays:
         moments = Moments.of(samples)
         without = [moments.over(fold) for fold, _ in samples.folds]
         within = [moments.over(held) for _, held in samples.folds]
+        pairs = combinations(enumerate(fold for fold, _ in samples.folds), 2)
+        apart = {(one, other): moments.over(first & second) for (one, first), (other, second) in pairs}
         total, samples = moments.over(samples.train_days), replace(samples, x=training.to(env.device))
-        return cls(inputs, samples, total, without, within, env.bars.tradable, validation.to(env.device))
+        later = validation.to(env.device)
+        return cls(inputs, samples, total, without, apart, within, env.bars.tradable, later, DailyMeans.of(samples))
 
     @cached_property
     def relative(self) -> RelativeOutcomes:
@@ -92,7 +100,7 @@ class TrainingDays:
 
     def forecasts(
         self,
-        by_fold: Tensor,
+        ridge: RidgeRegressions,
         start: Tensor,
         agents: ActorCritic | None = None,
         most: int | None = None,
@@ -101,7 +109,7 @@ class TrainingDays:
         """Return what A agents think of the orders of training days, by what did not learn from them; none on others.
 
         Args:
-            by_fold: (A, folds, inputs) weights of their ridge regressions.
+            ridge: their regressions.
             start: (A,) sale targets that they start from, in percent.
             agents: their networks; default: none.
             most: number of the best stocks of a day of which forecasts are kept; default: of all.
@@ -112,26 +120,32 @@ class TrainingDays:
         places, start = target_places(start) if agents else [], start.to(rows.own.device)
         if agents is None:
             for days in rows.blocks():
-                expected = rows.spread(self.ridge(days, by_fold), days, -torch.inf)
-                seen(days, expected)
-                found.append((days, Forecasts.of(expected, self.tradable[days], start, most=most)))
+                score = rows.spread(self.ridge(days, ridge.by_fold), days, -torch.inf)
+                seen(days, score)
+                expected = score + self.means.shift(days, ridge.shift_by_fold).to(score)[..., None]
+                found.append((days, Forecasts.of(expected, self.tradable[days], start, score, most)))
             return Forecasts.on_days(found, len(self.tradable)), Blend.of_ridge(len(start))
         parts, sums = list[tuple[slice, BestOrders]](), torch.zeros((), device=rows.own.device)
         for days in rows.blocks():
-            ridge = self.ridge(days, by_fold)
-            level = rows.mean(ridge, days)
-            relative = ridge - rows.of_day(level, days)
+            forecast = self.ridge(days, ridge.by_fold)
+            level = rows.mean(forecast, days)
+            relative = forecast - rows.of_day(level, days)
             judged = self.relative.judged(days, agents, relative, start)
-            score = rows.spread(ridge + judged.score, days, -torch.inf)
+            score = rows.spread(forecast + judged.score, days, -torch.inf)
             seen(days, score)
             sums = sums + self.relative.products(days, relative, judged.at_start, places)
-            parts.append((days, BestOrders.of(rows, days, score, ridge, judged, level, most)))
+            shift = self.means.shift(days, ridge.shift_by_fold).to(level)
+            parts.append((days, BestOrders.of(rows, days, score, forecast, judged, level, shift, most)))
         blend = self.relative.blend(sums)
         found = [(days, part.forecasts(blend, start, self.relative.typical)) for days, part in parts]
         return Forecasts.on_days(found, len(self.tradable)), blend
 
-    def fit(self, genes: Tensor) -> RidgeRegressions:
-        """Fit the ridge regressions of agents with these (A, genes)."""
+    def fit(self, genes: Tensor, trials: int = 1) -> RidgeRegressions:
+        """Fit the ridge regressions of agents with these (A, genes).
+
+        Args:
+            trials: agents among which some are selected, for which the trust in timing allows.
+        """
         rows, agents = genes.numpy(), np.arange(len(genes))
         penalty = np.where(GROUP_OF_INPUT < 0, 0.0, 10.0 ** rows[:, : len(GROUPS)][:, GROUP_OF_INPUT])
         target = rows[:, TARGET].astype(np.int64)
@@ -140,8 +154,13 @@ class TrainingDays:
         for sums, weights in zip(self.within, folds, strict=True):
             error += [sums.error(w, t) for w, t in zip(weights, target, strict=True)]
         variance = np.array([self._variance(t) for t in range(len(self.samples.results))])[target]
-        parts = whole, np.stack(folds, axis=1), 1.0 - error / variance
-        return RidgeRegressions(*(torch.from_numpy(part) for part in parts))
+        found = RidgeRegressions.zero(len(genes), len(folds), whole.shape[1])
+        parts = {"weights": whole, "by_fold": np.stack(folds, axis=1), "explained": 1.0 - error / variance}
+        found = replace(found, **{name: torch.from_numpy(part) for name, part in parts.items()})
+        apart = np.zeros((len(genes), len(folds), len(folds), whole.shape[1]))
+        for (one, other), sums in self.apart.items():
+            apart[:, one, other] = apart[:, other, one] = sums.solve(penalty)[agents, :, target]
+        return self.means.trusted(found, torch.from_numpy(apart), target.tolist(), trials)
 
     def _variance(self, target: int) -> float:
         """Return the summed squared deviations of the results at a target from their mean, over all folds."""
@@ -171,17 +190,27 @@ class BestOrders(NamedTuple):
     target: Tensor
     level: Tensor
     """(A, days, 1) mean ridge forecasts."""
+    shift: Tensor
+    """(A, days, 1) what is not trusted of them."""
 
     @classmethod
     def of(
-        cls, rows: InputRows, days: slice, score: Tensor, ridge: Tensor, judged: Judgement, level: Tensor, most: int
+        cls,
+        rows: InputRows,
+        days: slice,
+        score: Tensor,
+        ridge: Tensor,
+        judged: Judgement,
+        level: Tensor,
+        shift: Tensor,
+        most: int,
     ) -> BestOrders:
         """Take the stocks with the largest of (A, days, n) scores; see `Forecasts.of`."""
         stock = best_stocks(score, most)
         ridge, reward, target = (
             rows.spread(part, days).gather(2, stock) for part in (ridge, judged.reward, judged.target)
         )
-        return cls(stock, score.gather(2, stock), ridge, reward, target, level[..., None])
+        return cls(stock, score.gather(2, stock), ridge, reward, target, level[..., None], shift[..., None])
 
     def forecasts(self, blend: Blend, start: Tensor, typical: Tensor) -> Forecasts:
         """Return the forecasts of agents that start from these (A,) sale targets.
@@ -189,22 +218,23 @@ class BestOrders(NamedTuple):
         Args:
             typical: (targets,) mean results at each target.
         """
-        expected = blended(blend, self.ridge, self.reward, self.level) + beyond_start(typical, self.target, start)
+        expected = blended(blend, self.ridge, self.reward, self.level) + self.shift
+        expected += beyond_start(typical, self.target, start)
         expected = expected.masked_fill(self.score == -torch.inf, -torch.inf)
         return Forecasts(expected, self.score, self.target, opportunity_of(expected, self.score), self.stock)
 
 
 class SkillTest:
-    """Correlation of out-of-fold scores of training days with results, gathered block by block.
+    """Tests of the mean agent's out-of-fold forecasts of training days, whose scores are gathered block by block.
 
-    Selection: the mean over days of the rank correlation over stocks. Timing: the covariance over time of the days'
-    means.
+    Selection: the mean over days of the rank correlation over stocks. Timing: see `DailyMeans.test`.
     """
 
-    def __init__(self, samples: Samples, target: int) -> None:
-        """Test by the results at a sale target, given by its place."""
-        self.samples, self.target = samples, target
-        self._daily: list[tuple[Float64Array, ...]] = []
+    def __init__(self, days: TrainingDays, by_fold: Tensor, target: int) -> None:
+        """Test agents with these (A, folds, inputs) by the results at a sale target, given by its place."""
+        self.samples, self.target = days.samples, target
+        self._timing = partial(days.means.test, days.means.levels(by_fold.mean(0)), target)
+        self._daily: list[Float64Array] = []
 
     def __call__(self, days: slice, scores: Tensor) -> None:
         """Take the (A, days, n) scores of some days; the mean over agents is tested."""
@@ -212,14 +242,12 @@ class SkillTest:
         is_known = samples.is_known[days] & samples.train_days[days, None]
         some = is_known.any(axis=1)
         pair = [np.where(is_known, v, np.nan)[some] for v in (score, samples.results[self.target, days])]
-        self._daily.append((information_coefficients(*pair)[1], *(np.nanmean(values, axis=1) for values in pair)))
+        self._daily.append(information_coefficients(*pair)[1])
 
     def evidence(self, trials: int = 1) -> Evidence:
         """Return the p-values, which allow for two tests and for `trials` agents."""
-        choice, *means = (np.concatenate(parts) for parts in zip(*self._daily, strict=True))
-        timing = np.prod([mean - mean.mean() for mean in means], axis=0)
-        tests = (overlapping_mean_test(daily, self.samples.longest, trials=2 * trials) for daily in (choice, timing))
-        return Evidence(*(test.p_value for test in tests))
+        selection = overlapping_mean_test(np.concatenate(self._daily), self.samples.longest, 2 * trials)
+        return Evidence(selection.p_value, self._timing(2 * trials).p_value)
 
 
 def expectations(x: Tensor, weights: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from data.market import Market
-from models.ddpg_agent import Evidence
 from training.evaluation.export import short_table
 from training.evaluation.judge import Evaluation
 from utils.config.kinds import RUNS
@@ -46,12 +45,12 @@ def market_lines(config: Config, market: Market) -> str:
     )
 
 
-def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfig, holds_market: bool = False) -> str:
+def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfig, bet: str) -> str:
     """Return the state of a run after a generation as several lines.
 
     `record` is that of metrics.jsonl with its `seconds`: results in percent of the initial capital, `win_rate` a share
-    between 0 and 1, counts and costs summed over all episodes; None is shown as -. `memory` is one line. With
-    `holds_market` the champion replaces one whose forecasts are not significant.
+    between 0 and 1, counts and costs summed over all episodes; None is shown as -. `memory` and `bet`, what the
+    champion bets on its forecasts, are one line each.
     """
     replay, seconds, fitness = record["replay"], record["seconds"], record["fitness"]
     trading, validation, learning = record["trading"], record["validation"], record["learning"]
@@ -65,8 +64,6 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
         buffer += ", ready"
     else:
         buffer = f"Buffer not ready: {replay['size']:,} / {starts:,}"
-    evidence = Evidence(learning["p_value_selection"], learning["p_value_timing"])
-    holds = "; it holds the market" if holds_market else ""
     champions = ", ".join(f"{name.replace('_', ' ')} {_percent(value)}" for name, value in validation.items())
     lines = {
         "Replay": buffer,
@@ -75,7 +72,8 @@ def status_block(record: Mapping[str, Any], memory: str, rules: EnvironmentConfi
         "Fitness": f"an episode's profit: {spread}, std {_percent(fitness['std'], signed=False)}, "
         f"{fitness['above_zero']} of {fitness['agents']} agents above zero",
         **_trading(trading, rules),
-        "Validation": f"{champions}, mean of single episodes; {evidence}{holds}",
+        "Validation": f"{champions}, mean of single episodes",
+        "Trust": f"on training days {bet}",
         "Learning": _learning(learning),
         **({"Networks": _networks(learning)} if "noise_scale" in learning else {}),
         "Memory": memory,

@@ -112,6 +112,8 @@ class Signals:
     """Ticker with the highest score among those that may be ordered."""
     best_expected_percent: float | None
     """Its forecast after costs, percent of an order's value."""
+    is_forecast: bool
+    """The agent decides on this day; on the others the orders hold the market round robin."""
 
 
 @dataclass(frozen=True)
@@ -133,13 +135,13 @@ class Parts:
 def parts_of(agent: DDPGAgent, x: Tensor, tradable: Tensor) -> Parts:
     """Split an agent's forecasts of a day's orders: (n, inputs), on its device, and (n,) with a bar."""
     weights, numbers = agent.traders.weights[0].double(), x.double()
-    if agent.members is None:
-        return Parts(_by_group(numbers * weights), float(weights[0]), None)
-    own = (agent.members.ridge[:, None] * agent.members.weights).mean(0).double()
-    mean, judged = day_mean(numbers.T, tradable).T, agent.judge(x)
-    assert isinstance(judged, Judgement)
-    added = (judged.reward - day_mean(judged.at_start, tradable)).double().cpu().numpy()
-    return Parts(_by_group(numbers * own + mean * (weights - own)), float(weights[0]), added)
+    own, mean, added = weights, day_mean(numbers.T, tradable).T, None
+    if agent.members is not None:
+        own, judged = (agent.members.ridge[:, None] * agent.members.weights).mean(0).double(), agent.judge(x)
+        assert isinstance(judged, Judgement)
+        added = (judged.reward - day_mean(judged.at_start, tradable)).double().cpu().numpy()
+    level = weights + agent.trust.shift
+    return Parts(_by_group(numbers * own + mean * (level - own)), float(level[0]), added)
 
 
 def _by_group(products: Tensor) -> NDArray[np.float64]:
@@ -203,7 +205,9 @@ def make_signals(
     days = slice(day, day + 1)
     x = torch.from_numpy(agent.inputs.of(market, days)).to(agent.device)
     forecasts = agent.forecasts(market, x, days)
-    parts = parts_of(agent, x[0], torch.isfinite(close).to(agent.device))
+    is_forecast = agent.decides_on(day)
+    nothing = Parts(np.zeros((len(close), len(GROUPS))), 0.0, None)
+    parts = parts_of(agent, x[0], torch.isfinite(close).to(agent.device)) if is_forecast else nothing
     # A position that is due, or whose target is reached, is still held at this close.
     positions = torch.zeros(portfolio.bars.stocks, POSITION_FEATURES)
     place = {column: stock for stock, column in enumerate(market.investable_columns.tolist())}
@@ -225,6 +229,7 @@ def make_signals(
         positions=[_position(holding, market, rules) for holding in holdings],
         best_candidate=market.tickers[market.investable_columns[best]] if has_candidate else None,
         best_expected_percent=float(expected[best]) if has_candidate else None,
+        is_forecast=is_forecast,
     )
 
 

@@ -16,7 +16,7 @@ Profile = Literal["quick", "full"]
 Fill = Literal["next_open", "same_close"]
 Rivals = Literal["learned", "none"]
 AgentKind = Literal["ddpg", "closed-form"]
-EvidenceRule = Literal["report", "require"]
+EvidenceRule = Literal["weigh", "report", "require"]
 MarketKind = Literal[
     "momentum",
     "reversal",
@@ -232,9 +232,9 @@ class EvaluationConfig:
     """Evenly spaced validation windows on which the champion is monitored; nothing is selected on them."""
     random_pickers: kinds.PositiveInt = 200
     """Random selections in the baseline table."""
-    evidence: EvidenceRule = "report"
-    """`report`: the champion trades as trained, and the p-value of its forecasts is reported; `require`: where that is
-    not significant, it holds the market instead."""
+    evidence: EvidenceRule = "weigh"
+    """What the champion bets on its forecasts: `weigh`: the share of the capital that their p-value is worth, the rest
+    holds the market; `report`: all; `require`: all where they are significant, else nothing."""
     rivals: Annotated[Rivals, kinds.Mark.SHORT, kinds.Mark.FREE] = "learned"
     """`learned`: evaluate a ridge regression and LightGBM, fitted to the training days, beside the champion; `none`: do
     not."""

@@ -58,7 +58,7 @@ class InputsView:
         best = int(ridge.explained.argmax())
         weights = ridge.weights[best : best + 1]
         start = target_percents(genes[best : best + 1])
-        forecast = days.forecasts(ridge.by_fold[best : best + 1], start)[0].expected[0]
+        forecast = days.forecasts(ridge.rows(slice(best, best + 1)), start)[0].expected[0]
         x, own = torch.from_numpy(days.inputs.of(market)), days.samples.x
         x[own.days] = torch.from_numpy(own.dense(own.days))
         forecast = torch.where(forecast.isfinite(), forecast, _in_sample(x, weights))

@@ -10,7 +10,7 @@ import pandas as pd
 
 from training.evaluation import charts
 from training.evaluation.baselines import CHAMPION
-from training.evaluation.judge import HOLDING_INSTEAD, METRICS, Estimate, Evaluation
+from training.evaluation.judge import METRICS, Estimate, Evaluation
 from training.evaluation.page.document import NOT_SHOWN, SECRET_VALUE, Scale, document, shown_settings, write_document
 from training.evaluation.verdict import TAIL
 from utils.charts import Dates, FloatArray, memory_chart
@@ -36,7 +36,6 @@ def render(evaluation: Evaluation) -> str:
         metrics=METRICS,
         limit=TAIL,
         report=evaluation,
-        holding_instead=HOLDING_INSTEAD,
         facts=_facts(evaluation),
         differences=[(name, Estimate(test.mean, *test.interval), p_value) for name, test, p_value in rows],
         scale=Scale(test for _, test, _ in rows),
