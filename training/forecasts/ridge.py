@@ -76,9 +76,9 @@ class TrainingDays:
             training.fill(training.days, inputs.banks(market, training.days))
             shown.update(total=1 + len(samples.folds))
             for _, held in samples.folds:
-                apart = learned.copy()
-                apart[max(0, held.start - samples.longest) : held.stop + samples.longest] = False
-                training.fill(held, inputs.forecasts(market, apart, held), BANK)
+                others = learned.copy()
+                others[max(0, held.start - samples.longest) : held.stop + samples.longest] = False
+                training.fill(held, inputs.forecasts(market, others, held), BANK)
                 shown.update()
         moments = Moments.of(samples)
         without = [moments.over(fold) for fold, _ in samples.folds]
@@ -160,7 +160,8 @@ class TrainingDays:
         apart = np.zeros((len(genes), len(folds), len(folds), whole.shape[1]))
         for (one, other), sums in self.apart.items():
             apart[:, one, other] = apart[:, other, one] = sums.solve(penalty)[agents, :, target]
-        return self.means.trusted(found, torch.from_numpy(apart), target.tolist(), trials)
+        trust = self.means.trust(found, torch.from_numpy(apart), target.tolist(), trials)
+        return self.means.with_trust(found, trust)
 
     def _variance(self, target: int) -> float:
         """Return the summed squared deviations of the results at a target from their mean, over all folds."""

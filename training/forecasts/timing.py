@@ -10,6 +10,7 @@ The trust in a fold's forecasts comes from the other folds alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -64,25 +65,33 @@ class DailyMeans:
         product = np.prod([values[used] - values[used].mean() for values in (level, self.results[target])], axis=0)
         return overlapping_mean_test(product, self.longest, trials)
 
-    def trusted(self, ridge: RidgeRegressions, apart: Tensor, targets: list[int], trials: int) -> RidgeRegressions:
-        """Return the regressions of A agents with their trust in timing, by the results at these A sale targets.
+    def trust(self, ridge: RidgeRegressions, apart: Tensor, targets: Sequence[int], trials: int) -> Tensor:
+        """Return the trust in the timing of A agents, (A, folds + 1): in the forecasts of each fold, and of later days.
 
         Args:
             apart: (A, folds, folds, inputs) weights without two folds, by which the days of the second are forecast
                 where the results of the first must not be known.
+            targets: places of the sale targets whose results count.
             trials: agents among which some are selected.
         """
+        weights = torch.cat((apart, ridge.by_fold[:, None]), dim=1)
+        return torch.tensor(
+            [
+                [
+                    kelly_share(self.test(self.levels(one), target, 2 * trials, place).p_value)
+                    for place, one in enumerate(own)
+                ]
+                for own, target in zip(weights, targets, strict=True)
+            ],
+            dtype=torch.float64,
+        )
+
+    def with_trust(self, ridge: RidgeRegressions, trust: Tensor) -> RidgeRegressions:
+        """Return the regressions of A agents that use the levels of days as far as their (A, folds + 1) trust goes."""
+        mean = torch.from_numpy(np.stack([self.inputs[learned].mean(axis=0) for learned in self.learned]))
         weights = torch.cat((ridge.by_fold, ridge.weights[:, None]), dim=1)
-        known = torch.cat((apart, ridge.by_fold[:, None]), dim=1)
-        shift, trust = torch.empty_like(weights), torch.empty_like(weights[..., 0])
-        for agent, target in enumerate(targets):
-            for place in range(weights.shape[1]):  # the last one, of no fold, is the regression on all days
-                level, days = self.levels(known[agent, place]), self.learned[place]
-                trust[agent, place] = kelly_share(self.test(level, target, 2 * trials, place).p_value)
-                own = weights[agent, place]
-                shift[agent, place] = (trust[agent, place] - 1.0) * own
-                mean = (torch.from_numpy(self.inputs[days].mean(axis=0)) * own).sum()
-                shift[agent, place, 0] = (1.0 - trust[agent, place]) * mean
+        shift = (trust[..., None] - 1.0) * weights
+        shift[..., 0] = (1.0 - trust) * (mean * weights).sum(-1)
         return replace(ridge, timing=trust[:, -1], shift=shift[:, -1], shift_by_fold=shift[:, :-1])
 
     def shift(self, days: slice, by_fold: Tensor) -> Tensor:
