@@ -32,6 +32,7 @@ from benchmarks.learning.alterations import (
     search_at_random,
     see_all,
     shuffle_replay,
+    trust_timing,
     weigh_no_ridge,
 )
 from benchmarks.learning.markets import (
@@ -96,6 +97,8 @@ LINES: tuple[Line, ...] = (
     Line("critic alone", alter=partial(learn_with, "OUTCOMES", 0.0)),
     Line("networks without ridge", alter=weigh_no_ridge),
     Line("all inputs", alter=see_all),
+    Line("timing trusted", alter=partial(trust_timing, 1.0)),
+    Line("timing not trusted", alter=partial(trust_timing, 0.0)),
     Line("gamma 0", ("--learning.gamma", "0")),
     Line("no crossover", alter=inherit_from_one),
     Line("no mutation of actors", alter=do_not_mutate),

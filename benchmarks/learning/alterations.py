@@ -88,6 +88,17 @@ def no_sale_targets(trainer: ERLTrainer, _: torch.Generator) -> None:
     keep(trainer, unshift)
 
 
+def trust_timing(trust: float, trainer: ERLTrainer, _: torch.Generator) -> None:
+    """Trust the level of each day as far as this, 0 to 1, whatever its evidence."""
+
+    def fixed(ridge: RidgeRegressions, *_: Any) -> Tensor:
+        agents, folds, _inputs = ridge.by_fold.shape
+        return torch.full((agents, folds + 1), trust, dtype=torch.float64)
+
+    object.__setattr__(trainer.days.means, "trust", fixed)
+    begin_anew(trainer)
+
+
 def see_all(trainer: ERLTrainer, drawn: torch.Generator) -> None:
     """Let every network look at all inputs, whatever evolution makes of it."""
     population, networks, inherit = trainer.population, networks_of(trainer), trainer.population.inherit

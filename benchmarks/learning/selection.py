@@ -26,6 +26,8 @@ from utils.runs.seeding import named_generator
 Array = NDArray[np.float64]
 MEAN_AGENT = "mean agent"
 """The mean profit of the last generation's agents."""
+ALL_ORDERS = "champion, all orders its own"
+"""Whatever share of them its evidence is worth."""
 _FITNESS_WINDOWS = 32
 
 
@@ -60,10 +62,13 @@ class Agents:
 
 
 class ChampionStudy:
-    """A champion on unseen paths, path by path; beside it, with networks, the fittest agent and the closed form."""
+    """A champion on unseen paths, path by path, and with all orders its own.
+
+    Beside it stand, with networks, the fittest agent and the closed form.
+    """
 
     def __init__(self, trainer: ERLTrainer) -> None:
-        self.agents = {CHAMPION: trainer.champion}
+        self.agents = {CHAMPION: trainer.champion, ALL_ORDERS: trainer.champion.betting(1.0)}
         if trainer.champion.networks is not None:
             self.agents |= {BEST_AGENT: trainer.best_agent, CLOSED_FORM: trainer.champion.closed_form()}
         self._episodes: list[tuple[float, float]] = []
@@ -78,7 +83,8 @@ class ChampionStudy:
     def record(self) -> Record:
         """Return Q(s0) on the first day of an episode, and the profit that followed: percent, means over windows."""
         value, profit = np.mean(self._episodes, axis=0).tolist()
-        return {"initial_value": value, "profit": profit}
+        trust = self.agents[CHAMPION].trust
+        return {"initial_value": value, "profit": profit, "share_of_orders": trust.orders, "timing": trust.timing}
 
 
 class SelectionStudy:
