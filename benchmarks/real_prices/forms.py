@@ -13,6 +13,7 @@ from training.evaluation.baselines import CHAMPION
 
 PRODUCT = "product"
 ENSEMBLE, SINGLE_BEST = "untested ensemble", "untested single elite"
+ALL_ORDERS, ON_EVIDENCE = "all orders its own", "on significant evidence"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,16 @@ def single_best_elite(trainer: ERLTrainer) -> DDPGAgent:
     return _untested(trainer, trainer.population.elites[:1])
 
 
+def all_orders(trainer: ERLTrainer) -> DDPGAgent:
+    """Return the champion with all orders its own, whatever its evidence."""
+    return trainer.champion.betting(1.0)
+
+
+def on_evidence(trainer: ERLTrainer) -> DDPGAgent:
+    """Return the champion that holds the market unless its evidence is significant."""
+    return trainer.champion.betting(float(trainer.champion.evidence.is_significant))
+
+
 def _untested(trainer: ERLTrainer, rows: Sequence[int]) -> DDPGAgent:
     agent = trainer.population.committee(rows).closed_form()
     agent.evidence = Evidence(selection=0.0, timing=0.0)
@@ -61,5 +72,7 @@ FORMS: Mapping[str, Callable[[ERLTrainer], DDPGAgent]] = {
     CHAMPION: champion,
     ENSEMBLE: ensemble,
     SINGLE_BEST: single_best_elite,
+    ALL_ORDERS: all_orders,
+    ON_EVIDENCE: on_evidence,
 }
 """Ways to make one agent of a trained population, by name."""
