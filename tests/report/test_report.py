@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,16 @@ def test_the_command_shows_a_table_and_writes_the_page(runs: Path, capsys: pytes
     assert report(runs, "two", "--output", str(runs / "elsewhere.html")) == 0
     assert Page((runs / "elsewhere.html").read_text()).all("h1")[0][1] == "two: report"
     assert not list(runs.glob(".*")) and not (runs / LEDGER).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [((), "two: report"), (("--run", "one"), "one: report"), (("two", "--run", "one"), "2 runs side by side")],
+)
+def test_a_run_is_named_as_in_other_commands(runs: Path, words: tuple[str, ...], title: str) -> None:
+    os.utime(runs / "two" / "metrics.jsonl", times=(4e9, 4e9))
+    assert report(runs, *words) == 0
+    assert Page((runs / "report.html").read_text()).all("h1")[0][1] == title
 
 
 def test_results_are_those_that_a_run_wrote_at_its_end(runs: Path) -> None:
@@ -258,7 +269,7 @@ def test_a_holdout_that_was_looked_at_is_shown_with_the_looks(runs: Path) -> Non
     results = json.loads((runs / "clean" / "evaluation-holdout" / "results.json").read_text())
     text = " ".join(page.texts[0].split())
     shown = text[text.rindex(HOLDOUT_TITLE) :]
-    assert "2 times, 1 champions" in shown and "one " not in shown
+    assert "2 times, 1 champions" in shown and " one " not in shown
     assert number(results["policies"]["champion"]["return"]["value"], 1) in shown
     assert f"{results['first_day']} to {results['last_day']}" in shown and results["verdict"]["sentence"] in shown
     shutil.rmtree(runs / "clean" / "evaluation-holdout")
@@ -302,7 +313,7 @@ def test_names_are_text_and_nothing_else(runs: Path) -> None:
     ("words", "says"),
     [
         (("onne",), "the nearest is 'one'"),
-        ((), "expected RUN, got nothing"),
+        (("/one",), "expected a plain folder name"),
         (("one", "--output", "no/such/folder/page.html"), "a file to write to for --output"),
         (("one", "--colour", "red"), "a known flag"),
     ],

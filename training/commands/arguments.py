@@ -91,11 +91,17 @@ class SignalsArguments:
 class ReportArguments:
     """Compare runs on one page: settings, results on validation days, learning, time and memory."""
 
-    run: Annotated[tuple[str, ...], kinds.Mark.POSITIONAL]
-    """Names of the runs; the first one is drawn boldly."""
+    runs: Annotated[tuple[kinds.FolderName, ...], kinds.Mark.POSITIONAL] = ()
+    """Names of the runs, of which the first one is drawn boldly; default: the newest run."""
+    run: Annotated[kinds.FolderName, "Name of a run, which comes first."] = None
     output: Path | None = None
     """HTML file to write; default: report.html in the folder of all runs."""
     runs_dir: kinds.RunsFolder = kinds.RUNS
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        """Names of the runs in order; None alone for the newest one."""
+        return tuple(dict.fromkeys(name for name in (self.run, *self.runs) if name is not None)) or (None,)
 
 
 @checked_dataclass

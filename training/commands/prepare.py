@@ -22,10 +22,13 @@ def run_prepare(arguments: PrepareArguments) -> None:
 
     Raises `DataError` where nothing can be used or written, and ConfigError for a target that is a page.
     """
-    page = arguments.target.with_suffix(".html")
-    if page == arguments.target:
+    target = arguments.target
+    page = target.with_suffix(".html")
+    if page == target:
         raise ConfigError(f"expected a parquet file as TARGET, got {page}; the page about it would take its name")
-    summary = prepare(arguments.source, arguments.target, arguments.benchmark)
+    if target.exists() and not target.is_file():
+        raise ConfigError(f"expected a parquet file as TARGET, got {target}, which is no file; name a new one")
+    summary = prepare(arguments.source, target, arguments.benchmark)
     survey = summary.survey
     for text in (*summary.lines(), table(survey.years, list(survey.years[0])), *survey.lines()):
         logger.info("%s", text)

@@ -8,7 +8,7 @@ from training.commands.arguments import ReportArguments
 from training.evaluation.page.document import write_document
 from training.evaluation.report import cautions, read_run, render, short_table
 from utils.errors import ConfigError
-from utils.runs.run_log import REPORT
+from utils.runs.run_log import REPORT, RunLog
 
 logger = logging.getLogger(__name__)
 
@@ -19,11 +19,12 @@ def run_report(arguments: ReportArguments) -> None:
     Raises:
         ConfigError, DataError: a name is no run, a file of a run is damaged, or the page cannot be written.
     """
-    runs = [read_run(arguments.runs_dir, name) for name in dict.fromkeys(arguments.run)]
+    folder = arguments.runs_dir
+    runs = [read_run(folder, RunLog.open(folder, name).name) for name in arguments.names]
     logger.info("%s", short_table(runs))
     for text in cautions(runs):
         logger.info("note: %s", text)
-    path = arguments.output or arguments.runs_dir / REPORT
+    path = arguments.output or folder / REPORT
     try:
         write_document(render(runs), path)
     except OSError as error:

@@ -16,7 +16,7 @@ from utils.runs.run_log import RunLog, latest_run
 
 def require_runs(parsed: Any) -> None:
     """Raise ConfigError if there is no run of one of the names, or none at all."""
-    for name in parsed.run if isinstance(parsed.run, tuple) else (parsed.run,):
+    for name in getattr(parsed, "names", (parsed.run,)):
         RunLog.open(parsed.runs_dir, name)
 
 

@@ -182,7 +182,8 @@ def require_known(names: Iterable[str], kind: type, source: str = "") -> None:
 def _refusal(error: ValidationError, kind: type, spelled: Mapping[str, str]) -> ConfigError:
     """Return the first mistake in one line."""
     first = error.errors(include_url=False)[0]
-    setting = next((one for one in settings_of(kind).values() if one.path == first["loc"]), None)
+    # The place of an item of a tuple ends with its index.
+    setting = next((one for one in settings_of(kind).values() if one.path == first["loc"][: len(one.path)]), None)
     if setting is None:
         return ConfigError("expected names and paths in UTF-8, got other bytes")
     shown, got = spelled.get(setting.name, setting.name), repr(first["input"])

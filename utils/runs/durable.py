@@ -40,7 +40,15 @@ def make_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def new_file(path: Path, *, if_absent: bool = False) -> Iterator[BinaryIO]:
-    """Open a file that is fsynced and takes this name if the block succeeds; with `if_absent`, FileExistsError."""
+    """Open a file that is fsynced and takes this name if the block succeeds; with `if_absent`, FileExistsError.
+
+    What a link points to is replaced, not the link. A device, pipe or socket is written to: it must not become a file.
+    """
+    if path.exists() and not path.is_file() and not if_absent:
+        with path.open("wb") as file:
+            yield file
+        return
+    path = path.resolve()
     # Each file has one writer: temporary files of its name were left by a dead one.
     for left in path.parent.glob(f"{TEMPORARY}{glob.escape(path.name)}-*"):
         left.unlink(missing_ok=True)
