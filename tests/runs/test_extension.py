@@ -97,7 +97,9 @@ def test_it_begins_with_the_networks_of_the_other(folder: Path, monkeypatch: pyt
     assert own.keys() == expected.keys() and json.dumps(own_rest) == json.dumps(rest)
     by_fold = {name for name in own if name.endswith((".reward", ".choice", ".slope"))}
     assert len(by_fold) == 4 * 3, "networks, targets and both moments"
-    for name in own.keys() - by_fold:
+    blend, blend_before = own["networks.base"], expected["networks.base"]
+    assert blend[:, :2].tolist() == [[1.0, 0.0]] * len(blend) and torch.equal(blend[:, 2], blend_before[:, 2])
+    for name in own.keys() - by_fold - {"networks.base"}:
         assert expected[name].dtype == own[name].dtype and torch.equal(expected[name], own[name]), name
         assert bool(expected[name].any()), name
     for name in by_fold:

@@ -36,7 +36,7 @@ def held(ticker: str, sessions: int, price: float, target_percent: float, shares
 
 
 def made(orders: list[Order], holdings: list[Holding], *, whole: bool = True, run: str = "one") -> list[BrokerOrder]:
-    signals = Signals("2020-01-02", SessionDate("2020-01-03", True), 1e6, 1e6, 1e6, orders, [], None, None)
+    signals = Signals("2020-01-02", SessionDate("2020-01-03", True), 1e6, 1e6, 1e6, orders, [], None, None, True)
     return broker_orders(run, signals, holdings, TINY_RULES, whole)
 
 

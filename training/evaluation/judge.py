@@ -208,10 +208,11 @@ class Evaluation:
         orders = [trust.orders for trust in self.trust]
         least, mean, most = (f"{100 * share:.0f}%" for share in (min(orders), sum(orders) / count, max(orders)))
         trade = f"{least} of the orders" if least == most else f"{least} to {most} of the orders, {mean} in the mean,"
-        return (
-            f"Training days show significant evidence for {found} of {count} champions ({spread}); {trade} are the "
-            "agents', the rest holds the market."
+        bet = f"{trade} are the agents', the rest holds the market"
+        bet = {(0.0, 0.0): "all hold the market", (1.0, 1.0): "all orders are the agents'"}.get(
+            (min(orders), max(orders)), bet
         )
+        return f"Training days show significant evidence for {found} of {count} champions ({spread}); {bet}."
 
     @cached_property
     def coefficients(self) -> dict[str, tuple[Coefficient | None, Coefficient | None]]:
