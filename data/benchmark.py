@@ -17,6 +17,19 @@ LONGEST_GAP_DAYS = 31
 def read_benchmark(path: Path, dates: NDArray[np.datetime64]) -> Float64Array:
     """Return the last close on or before each of the (days,) dates; NaN outside the file's dates and in its gaps.
 
+    Raises `DataError` as `read_closes`.
+    """
+    series = read_closes(path)
+    wanted = dates.astype("datetime64[D]").astype(np.int64)
+    place = np.searchsorted(series.index.to_numpy(), wanted, side="right") - 1
+    age = wanted - series.index.to_numpy()[place]
+    is_covered = (place >= 0) & (wanted <= series.index[-1]) & (age <= LONGEST_GAP_DAYS)
+    return np.where(is_covered, series.to_numpy()[place], np.nan)
+
+
+def read_closes(path: Path) -> pd.Series:
+    """Return the closes by day since 1970-01-01, sorted.
+
     Raises:
         DataError: the file is no CSV file with columns `date` and `close`, or a close is not a positive number.
     """
@@ -34,9 +47,4 @@ def read_benchmark(path: Path, dates: NDArray[np.datetime64]) -> Float64Array:
         row = int(bad.argmax())
         got = f"{table['date'][row]!r}, {table['close'][row]!r}"
         raise DataError(f"expected a date and a positive close in each row of {path}, got {got} on line {row + 2}")
-    series = pd.Series(close, index=days).groupby(level=0).last()
-    wanted = dates.astype("datetime64[D]").astype(np.int64)
-    place = np.searchsorted(series.index.to_numpy(), wanted, side="right") - 1
-    age = wanted - series.index.to_numpy()[place]
-    is_covered = (place >= 0) & (wanted <= series.index[-1]) & (age <= LONGEST_GAP_DAYS)
-    return np.where(is_covered, series.to_numpy()[place], np.nan)
+    return pd.Series(close, index=days).groupby(level=0).last()

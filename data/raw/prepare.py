@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from data.bars import LARGEST_RATIO, has_wrong_digit, most_like
 from data.raw.adjustment import adjust_for_events, scale_to_adjusted, scaled_events
+from data.raw.append import benchmark_file, merged_with, read_prepared, with_old_bars
 from data.raw.files import PARQUET_SUFFIXES, open_file, read_file
 from data.raw.layout import EVENTS, PRICES, VALUES, Layout, UnusableFileError
 from data.raw.survey import Survey, survey_of
@@ -54,12 +55,15 @@ class PrepareSummary:
     """Files without open, high and low."""
     benchmark: Path | None = None
     """CSV file of the index removed from the data."""
+    appended: int | None = None
+    """Bars that were appended to those of an earlier file; None where there was none."""
     survey: Survey = field(init=False)
 
     def lines(self) -> list[str]:
         """Return the summary as lines to print."""
         return [
             f"Wrote {self.target}: {self.tickers} tickers, {self.first_date} to {self.last_date}",
+            *([] if self.appended is None else [f"Appended: {self.appended} bars; all earlier ones are as they were"]),
             *([f"Wrote {self.benchmark}, for --benchmark; not among the tickers"] if self.benchmark else []),
             f"Files: {self.files_read} read, {len(self.skipped)} skipped",
             *_shortened([f"  skipped {name}: {reason}" for name, reason in self.skipped]),
@@ -82,7 +86,7 @@ class PrepareSummary:
         return lines or ["Adjusted: nothing; no adjusted close and no splits or dividends were given"]
 
 
-def prepare(source: Path, target: Path, benchmark: str | None = None) -> PrepareSummary:
+def prepare(source: Path, target: Path, benchmark: str | None = None, *, append: bool = False) -> PrepareSummary:
     """Turn a file of daily bars, or a folder of them, into the parquet `target`, replaced in one step.
 
     Files are CSV or parquet, with tickers in a column, one per file, or side by side (`data/raw/layout.py`). Columns
@@ -90,10 +94,12 @@ def prepare(source: Path, target: Path, benchmark: str | None = None) -> Prepare
     order. Without a ticker column the file's name is the ticker. Prices are adjusted (`data/raw/adjustment.py`), and
     volume inversely. Of several rows for one date the last is kept. Rows without a date or with a price that is
     missing, infinite, not positive or five times another one of its bar are dropped. A `benchmark`, a ticker of the
-    data, goes to TARGET.benchmark.csv (`date, close`) instead. Raises `DataError`, and writes nothing, if nothing
-    usable is found, the benchmark is missing or a file cannot be written.
+    data, goes to TARGET.benchmark.csv (`date, close`) instead. With `append` the bars of an earlier `target` are kept,
+    and those of the files follow each ticker's last one. Raises `DataError`, and writes nothing, if nothing usable is
+    found, the benchmark is missing, a bar of the earlier file would change, or a file cannot be written.
     """
     summary = PrepareSummary(target)
+    old = read_prepared(target, benchmark) if append else None
     tickers: dict[str, int] = {}
     parts: list[pd.DataFrame] = []
     events: list[pd.DataFrame] = []
@@ -111,13 +117,21 @@ def prepare(source: Path, target: Path, benchmark: str | None = None) -> Prepare
     if not parts:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in summary.skipped[:3])
         raise DataError(f"expected files with daily bars in {source}, got none that can be used ({reasons})")
-    names = _plain_tickers(list(tickers), summary)
+    summary.files_read, names = len(parts), _plain_tickers(list(tickers), summary)
+    if old is not None:
+        parts, names = merged_with(old, parts, names)
     rows = _merge(parts, names, summary.dropped)
     is_yfinance = any(layout.is_yfinance for layout in files.values())
     rows = _adjust(rows, pd.concat(events, ignore_index=True), names, is_yfinance, summary)
     rows, index = _without_benchmark(rows, benchmark)
+    if old is not None:
+        is_index = old["ticker"] == benchmark
+        rows = with_old_bars(old[~is_index], rows, VALUES, target)
+        if index is not None:
+            index = with_old_bars(old[is_index], index, ["close"], benchmark_file(target))
+        summary.appended = len(rows) - int((~is_index).sum())
     stocks = rows["ticker"].cat.categories
-    summary.files_read, summary.rows_kept, summary.tickers = len(parts), len(rows), len(stocks)
+    summary.rows_kept, summary.tickers = len(rows), len(stocks)
     summary.first_date, summary.last_date = date_of(rows["day"].min()), date_of(rows["day"].max())
     summary.dropped = +summary.dropped  # without reasons that apply to no row
     summary.notes += [
@@ -128,7 +142,7 @@ def prepare(source: Path, target: Path, benchmark: str | None = None) -> Prepare
     summary.survey = survey_of(rows)
     _write(rows, ["ticker", *VALUES], target)
     if index is not None:
-        summary.benchmark = target.with_name(f"{target.stem}.benchmark.csv")
+        summary.benchmark = benchmark_file(target)
         _write(index, ["close"], summary.benchmark)
     return summary
 
@@ -151,7 +165,7 @@ def _found(source: Path, target: Path) -> list[Path]:
     if not source.is_dir():
         return [source]
     suffixes = (*CSV_SUFFIXES, *PARQUET_SUFFIXES)
-    written = {target.resolve(), target.with_name(f"{target.stem}.benchmark.csv").resolve()}
+    written = {target.resolve(), benchmark_file(target).resolve()}
     files = sorted(path for path in source.rglob("*") if path.suffix.lower() in suffixes and path.is_file())
     files = [path for path in files if path.resolve() not in written]
     if not files:

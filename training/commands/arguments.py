@@ -33,6 +33,8 @@ class PrepareArguments:
     """Parquet file to write; the page is written beside it."""
     benchmark: str | None = None
     """Ticker of an index in the data that is written to a separate CSV file, for --benchmark, instead."""
+    append: bool = False
+    """Append to the bars of TARGET, which stay as they are; a file that would change one is refused."""
 
 
 @checked_dataclass

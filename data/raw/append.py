@@ -1,0 +1,71 @@
+"""A prepared file to which bars are appended: those that it holds stay as they are."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from data.bars import COLUMNS, PRICE_COLUMNS, VOLUME, LongBars
+from data.benchmark import read_closes
+from data.raw.layout import PRICES
+from data.raw.text import date_of
+from utils.errors import DataError
+
+_ROUNDING = 1e-6
+"""Relative difference of two downloads of one price, as single precision leaves it."""
+
+
+def benchmark_file(target: Path) -> Path:
+    """Return the CSV file for an index that is taken out of the data file `target`."""
+    return target.with_name(f"{target.stem}.benchmark.csv")
+
+
+def read_prepared(target: Path, benchmark: str | None) -> pd.DataFrame:
+    """Return the bars that an earlier `prepare` wrote: `day`, `ticker` as text, and values; its index has closes only.
+
+    Raises `DataError` if there is no such file, or it is damaged.
+    """
+    parts = [
+        pd.DataFrame({"day": part.day, "ticker": np.array(part.texts, dtype=object)[part.ticker]}).assign(
+            **dict(zip(PRICE_COLUMNS, part.prices, strict=True)), volume=part.volume
+        )
+        for part in LongBars.of_file(target, (*COLUMNS, VOLUME)).parts()
+    ]
+    if benchmark is not None and benchmark_file(target).exists():
+        close = read_closes(benchmark_file(target))
+        index = pd.DataFrame({"day": close.index, "ticker": benchmark, "volume": np.nan})
+        parts.append(index.assign(**dict.fromkeys(PRICES, close.to_numpy())))
+    return pd.concat(parts, ignore_index=True).astype({"day": np.int32})
+
+
+def with_old_bars(old: pd.DataFrame, rows: pd.DataFrame, values: Sequence[str], source: Path) -> pd.DataFrame:
+    """Return `rows`, of old bars and new ones, with the old ones exactly as they were.
+
+    Raises `DataError` where a row on a day up to a ticker's last old one differs by more than the rounding of a float.
+    """
+    last = rows["ticker"].astype(object).map(old.groupby("ticker")["day"].max())
+    is_old = rows["day"] <= last  # NaN for a new ticker, which has no old bar
+    both = rows[is_old].astype({"ticker": object})
+    both = both.merge(old, on=["ticker", "day"], how="left", suffixes=("", " before"))
+    now, before = both[values].to_numpy(), both[[f"{name} before" for name in values]].to_numpy()
+    changed = np.argwhere(~np.isclose(now, before, rtol=_ROUNDING, atol=0.0, equal_nan=True))
+    if not len(changed):
+        rows.loc[is_old, values] = before
+        return rows
+    row, column = changed[0]
+    ticker, day = both["ticker"][row], date_of(both["day"][row])
+    no_bar = np.isnan(both["close before"][row])
+    was = "no bar, though it has later ones" if no_bar else float(before[row, column])
+    more = len(np.unique(changed[:, 0])) - 1
+    raise DataError(
+        f"expected the bars of {source} to stay as they are, got {ticker} on {day} with {values[column]} "
+        f"{float(now[row, column])}, where the file has {was}{f' ({more} more bars differ)' if more else ''}; leave "
+        "these rows out, or, where prices were adjusted again, prepare all files anew without --append"
+    )
+
+
+def merged_with(old: pd.DataFrame, parts: list[pd.DataFrame], names: list[str]) -> tuple[list[pd.DataFrame], list[str]]:
+    """Return the old bars and the parts after them, with tickers as codes of all names."""
+    codes, earlier = pd.factorize(old["ticker"])
+    return [old.assign(ticker=codes + len(names)), *parts], [*names, *earlier]

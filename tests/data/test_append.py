@@ -1,0 +1,125 @@
+"""`prepare --append`: bars follow those of an earlier file, which stay as they are, or nothing is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.benchmark import read_benchmark
+from data.raw.prepare import prepare
+from main import main
+from tests.data.test_vendors import truth
+
+Frame = pd.DataFrame
+
+
+def written(bars: Frame, path: Path) -> Path:
+    bars.to_csv(path, index=False)
+    return path
+
+
+@given(seed=st.integers(0, 1000), data=st.data())
+@settings(max_examples=10)
+def test_days_appended_in_steps_make_the_file_of_all_days(
+    seed: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Files overlap within rounding, one ticker is new, the bars of another one come late."""
+    folder, bars = tmp_path_factory.mktemp("append"), truth(seed, days=8)
+    day = bars["date"].rank(method="dense").astype(int)
+    arrives = day.mask((bars["ticker"] == "AAPL") & (day < 5), 5)
+    target = folder / "bars.parquet"
+    prepare(written(bars[arrives <= 3], folder / "first.csv"), target)
+    for last in range(4, 9):
+        is_in = arrives.between(last - data.draw(st.integers(0, 3)), last)
+        before = pq.read_metadata(target).num_rows
+        again = bars[is_in].assign(close=bars["close"].where(arrives == last, bars["close"] * (1 + 1e-8)))
+        summary = prepare(written(again, folder / "days.csv"), target, append=True)
+        assert summary.appended == summary.rows_kept - before == (arrives == last).sum()
+    prepare(written(bars, folder / "all.csv"), folder / "all.parquet")
+    assert target.read_bytes() == (folder / "all.parquet").read_bytes()
+
+
+def changed(column: str, factor: float) -> Callable[[Frame], Frame]:
+    def change(bars: Frame) -> Frame:
+        hit = bars["ticker"].eq("BRK-B") & bars["date"].isin(bars["date"].unique()[5:7])
+        return bars.assign(**{column: bars[column].mask(hit, bars[column] * factor)})
+
+    return change
+
+
+def filled(bars: Frame) -> Frame:
+    """Give T a bar on each day that it lacks."""
+    return pd.concat([bars, bars[bars["ticker"] == "AAPL"].assign(ticker="T")]).drop_duplicates(["date", "ticker"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            changed("open", 1.00001),
+            r"got BRK-B on 2020-10-12 with open 50.2805\d+, where the file has 50.28 \(1 more bars",
+        ),
+        (changed("volume", 2.0), "got BRK-B on 2020-10-12 with volume 17344.0, where the file has 8672.0"),
+        (filled, "got T on .* with open .*, where the file has no bar, though it has later ones"),
+        (lambda bars: bars.assign(split=np.where(bars["date"] == bars["date"].max(), 50.0, 1)), "got AAPL on "),
+    ],
+    ids=["price", "volume", "bars inside a history", "split"],
+)
+def test_a_bar_that_would_change_is_refused_and_nothing_written(
+    change: Callable[[Frame], Frame], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bars, target = truth(), tmp_path / "bars.parquet"
+    last = bars["date"].max()
+    prepare(written(bars[bars["date"] < last], tmp_path / "old.csv"), target)
+    before = target.read_bytes()
+    spoilt = change(bars)
+    for price in ("open", "high", "low", "close"):  # a split of the last day is in its prices
+        spoilt[price] = spoilt[price] / spoilt.get("split", 1.0)
+    written(spoilt, tmp_path / "new.csv")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert main(["prepare", "new.csv", "bars.parquet", "--append"]) == 2
+    shown = capsys.readouterr().err.strip()
+    assert "\n" not in shown
+    assert re.search(words, shown), shown
+    assert target.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bars.parquet", "new.csv", "old.csv"]
+
+
+def test_an_index_is_appended_to_its_own_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bars = truth().replace({"ticker": {"T": "^SPX"}})
+    target = tmp_path / "bars.parquet"
+    middle = bars["date"].unique()[15]
+    words = ["prepare", str(tmp_path / "bars.csv"), str(target), "--benchmark", "^SPX"]
+    written(bars[bars["date"] < middle], tmp_path / "bars.csv")
+    assert main(words) == 0
+    written(bars[bars["date"] >= middle], tmp_path / "bars.csv")
+    assert main([*words, "--append"]) == 0
+    own = bars[bars["ticker"] == "^SPX"]
+    closes = read_benchmark(tmp_path / "bars.benchmark.csv", own["date"].to_numpy())
+    np.testing.assert_array_equal(closes, own["close"])
+    assert len(pd.read_parquet(target)) == len(bars) - len(own)
+    assert f"Appended: {(bars['date'] >= middle).sum() - (own['date'] >= middle).sum()} bars" in capsys.readouterr().err
+    written(own.assign(close=own["close"] * 1.1, ticker="^SPX"), tmp_path / "index.csv")
+    written(pd.concat([own.assign(close=own["high"]), bars[-9:]]).drop_duplicates(), tmp_path / "bars.csv")
+    assert main([*words, "--append"]) == 2
+    assert "bars.benchmark.csv to stay as they are, got ^SPX on " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("content", "words"), [(None, "does not exist"), (b"PAR1", "expected a readable parquet")])
+def test_there_must_be_a_file_to_append_to(
+    content: bytes | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = written(truth(), tmp_path / "bars.csv"), tmp_path / "bars.parquet"
+    if content is not None:
+        target.write_bytes(content)
+    assert main(["prepare", str(source), str(target), "--append"]) == 2
+    assert words in capsys.readouterr().err
