@@ -21,17 +21,21 @@ from scipy import stats
 
 from benchmarks.learning.fuel_breaks import compare, memory_growth
 from data.fuel_breaks.landscape import generated_landscape
+from environment.fuel_breaks.env import VectorFuelBreakEnvironment
 from main import main
 from models.fuel_breaks.config import QNetworkConfig
-from tests.fuel_breaks.run_cases import TINY
+from tests.fuel_breaks.run_cases import TINY, run_config
 from training.commands.table import COMMANDS
 from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.evaluate_command import paired_lead
 from training.fuel_breaks.pictures import draw_learning
-from training.fuel_breaks.run import GENERATED, PRIOR, UNTRAINED, caveats
+from training.fuel_breaks.policies import Judge
+from training.fuel_breaks.run import GENERATED, PRIOR, UNTRAINED, caveats, standing
+from training.fuel_breaks.train_command import run_train
 from utils.config.cli import parse_command
 from utils.config.settings import flatten, from_dict, settings_hash, to_dict
+from utils.progress import Reporter
 
 SHOWN = (Path(__file__).parents[2] / "docs" / "fuel_breaks.md").read_text(encoding="utf-8")
 SHOWN_COMMANDS = re.findall(r"^python main\.py (fuel-breaks .*)$", SHOWN, flags=re.MULTILINE)
@@ -144,6 +148,80 @@ def test_the_commands_of_the_docs(trained_folder: Path, caplog: pytest.LogCaptur
             assert image.width > 600 and len(image.convert("RGB").getcolors(2**24) or []) > 20, path
     with Image.open(drawn / "fire.gif") as image:
         assert getattr(image, "n_frames", 1) == 25
+
+
+class Clock:
+    """A clock that work moves, and the reporter of a pipe that asks it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self._patch = 0.0, monkeypatch
+        self.reporter = Reporter(lambda: self.now, poll_seconds=1e9)
+        monkeypatch.setattr("utils.progress.REPORTER", self.reporter)
+
+    def add(self, kind: type, name: str, seconds: float) -> None:
+        """Let a method take this time."""
+        work = getattr(kind, name)
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            self.now += seconds
+            self.reporter.check()
+            return work(*arguments, **named)
+
+        self._patch.setattr(kind, name, timed)
+
+
+@pytest.mark.usefixtures("folder", "no_pictures")
+def test_a_run_keeps_to_its_minutes_and_names_its_folder(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    clock = Clock(monkeypatch)
+    clock.add(DQNTrainer, "play_round", 7)
+    clock.add(Judge, "reductions", 5)
+    for minutes, expected in ((1.0, 55), (0.01, 22)):
+        clock.now = 0.0
+        config = run_config(minutes=minutes, episodes=0, generation_episodes=16, run=f"of-{minutes}")
+        summary = run_train(FuelBreakTrainArguments(config), frozenset(), lambda: clock.now)
+        # Two validations before; rounds of 7 s, as long as another and a validation fit, but at least one.
+        assert clock.now == expected and summary["minutes"] * 60 == pytest.approx(expected)
+        assert f"run runs/fuel-breaks/of-{minutes}" in caplog.text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_long_work_in_a_pipe_says_what_is_left(
+    trained_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    clock = Clock(monkeypatch)
+    clock.add(VectorFuelBreakEnvironment, "step", 31)
+    config = dataclasses.replace(run_config(), run="slow", runs_dir=trained_folder / "runs" / "fuel-breaks")
+    run_train(FuelBreakTrainArguments(config), frozenset(), lambda: clock.now)
+    assert "placing breaks: 1 of 4 steps" in caplog.text
+    assert re.search(r"training: 4 of 16 episodes, \d\d:\d\d left \(4 episodes, 0 generations\)", caplog.text)
+    assert main(["fuel-breaks", "evaluate", "--run", "one", "--scenario-seeds", "1"]) == 0
+    assert re.search(r"evaluating: 2 of 7 methods, \d\d:\d\d left; placing breaks: \d of 3 steps", caplog.text)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_network_that_learned_nothing_is_called_so_first(
+    trained_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    scores = iter([30.0, 30.0, 12.0, 14.0])  # heuristic, untrained, two generations
+    with monkeypatch.context() as patched:
+        patched.setattr(Judge, "reductions", lambda *_: np.array([next(scores)]))
+        assert train("--run", "bad") == 0
+    worse = "16.00 points below the untrained network, 16.00 points below adaptive downstream value"
+    first = [message.split("\n")[0] for message in caplog.messages]
+    assert (
+        f"Generation 2: network {worse}" in first and f"trained network: 14.00 % on validation tiles, {worse}" in first
+    )
+    reductions = {name: np.full(3, value) for name, value in {"network": 20.0, "random": 8.0, "DomiRank": 21.5}.items()}
+    monkeypatch.setattr("training.fuel_breaks.evaluate_command.judge", lambda *_: reductions)
+    assert main(["fuel-breaks", "evaluate", "--run", "one"]) == 0
+    lines = [message.split("\n")[0] for message in caplog.messages]
+    assert "network: 20.00 % on 3 test tiles, 1.50 points below the best baseline, DomiRank" in lines
+    assert standing(3.0, {"a": 3.0, "b": 2.5}) == "level with a, 0.50 points above b"
 
 
 @pytest.mark.usefixtures("no_pictures")

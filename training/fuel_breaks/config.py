@@ -92,7 +92,7 @@ class FuelBreakRunConfig:
     terrain_seed: kinds.NonNegativeInt = 0
     """Seed of the generated landscape."""
     minutes: Annotated[kinds.NonNegativeFloat, kinds.Mark.FREE] = 10.0
-    """Minutes of training, resumed ones included, after which the run ends with its generation; 0: no limit."""
+    """Minutes, those of resumed parts included; the run ends before a round that would go beyond them; 0: no limit."""
     episodes: Annotated[kinds.NonNegativeInt, kinds.Mark.FREE] = 0
     """Episodes of training, rounded up to whole generations; 0: no limit."""
     generation_episodes: kinds.PositiveInt = 256

@@ -7,7 +7,8 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,9 @@ class DQNTrainer:
         validation: Sequence[Tile],
         device: torch.device,
         safe_point: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.clock = config, device, clock
         learning, bounds = config.learning, config.bounds
         every = {"episodes": bounds.check_every_episodes, "environment_steps": bounds.check_every_environment_steps}
         every |= {"training_steps": bounds.check_every_training_steps}
@@ -92,7 +94,8 @@ class DQNTrainer:
         capacity = learning.lanes * bounds.experience_per_collector
         self.replay = Replay(capacity, self.env, n_steps=learning.n_steps, device=device)
         self.generation = self.best_generation = self.episodes = self.updates = 0
-        self.seconds = 0.0  # training time over all resumed parts of the run
+        self.seconds = {"total": 0.0, "round": 0.0, "validation": 0.0}
+        """Time over all resumed parts of the run, and that of the last round and validation."""
         self.best_score = self.heuristic_score = self.untrained_score = -math.inf
         """Reductions in percent on validation tiles: best network, adaptive downstream value, untrained network."""
         self.histories: dict[str, deque[float]] = {
@@ -118,23 +121,30 @@ class DQNTrainer:
         done = min(1.0, self.episodes / learning.epsilon_episodes)
         return learning.epsilon_start + done * (learning.epsilon_end - learning.epsilon_start)
 
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether another round and validation would go beyond the minutes."""
+        return 0 < self.config.minutes * 60 < sum(self.seconds.values())
+
     def begin(self) -> None:
         """Validate the heuristic and the untrained network."""
         self.heuristic_score = float(self.validation.reductions(policies.adaptive(policies.downstream_value)).mean())
         self.best_score = self.untrained_score = self._validate()
 
-    def run_generation(self, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
-        """Play and learn for a generation, then validate; return the record for metrics.jsonl."""
-        started = clock()
+    def run_generation(self, on_round: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """Play and learn for a generation, shorter if the time is up; validate; return the record for metrics.jsonl."""
         for _ in range(math.ceil(self.config.generation_episodes / self.config.learning.lanes)):
-            self.play_round()
-            self.learn()
+            with self._timed("round"):
+                self.play_round()
+                self.learn()
+            on_round()
+            if self.is_out_of_time:
+                break
         self.generation += 1
         score = self._validate()
         if score > self.best_score:
             self.best_score, self.best_generation = score, self.generation
             self.best.load_state_dict(self.target.state_dict())
-        self.seconds += clock() - started
         return self._record(score)
 
     def play_round(self) -> None:
@@ -281,9 +291,17 @@ class DQNTrainer:
             tensors = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in transitions.items()}
             self.replay.add_episode(tensors, [row[lane] for row in exposures[: steps + 1]])
 
+    @contextmanager
+    def _timed(self, work: str) -> Iterator[None]:
+        started = self.clock()
+        yield
+        self.seconds[work] = self.clock() - started
+        self.seconds["total"] += self.seconds[work]
+
     def _validate(self) -> float:
         symmetry = self.symmetry if self.config.learning.symmetry else None
-        return float(self.validation.reductions(policies.greedy(self.target, self.device, symmetry)).mean())
+        with self._timed("validation"):
+            return float(self.validation.reductions(policies.greedy(self.target, self.device, symmetry)).mean())
 
     def _record(self, score: float) -> dict[str, Any]:
         means = {name: float(np.mean(values)) if values else math.nan for name, values in self.histories.items()}
@@ -303,7 +321,7 @@ class DQNTrainer:
             },
             "prior_scale": float(self.online.prior_log_scale.detach().exp()),
             "seconds": {
-                "total": self.seconds,
+                "total": self.seconds["total"],
                 "environment_step": means["step_times"],
                 "collection": means["collection_times"],
             },

@@ -14,7 +14,8 @@ from environment.fuel_breaks.fires import Float64Array
 from training.fuel_breaks.config import FuelBreakEvaluateArguments
 from training.fuel_breaks.pictures import draw_comparison
 from training.fuel_breaks.policies import Judge, baselines, spaced
-from training.fuel_breaks.run import AGENT, SavedAgent, open_agent
+from training.fuel_breaks.run import AGENT, SavedAgent, open_agent, standing
+from utils.progress import progress
 from utils.runs.run_log import write_json
 from utils.tables import table
 
@@ -51,6 +52,7 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
     notes = [NEIGHBOURS, *agent.notes]
     if arguments.split == "validation":
         notes.append("the network was chosen on these tiles, which flatters it")
+    means = {name: float(values.mean()) for name, values in reductions.items()}
     result = {
         "run": agent.run.name,
         "split": arguments.split,
@@ -58,13 +60,16 @@ def run_evaluation(arguments: FuelBreakEvaluateArguments) -> dict[str, Any]:
         "episodes": agent.episodes,
         "scenario_seeds": arguments.scenario_seeds,
         "reduction_percent": {name: values.tolist() for name, values in reductions.items()},
-        "mean_reduction_percent": {name: float(values.mean()) for name, values in reductions.items()},
+        "mean_reduction_percent": means,
         "lead_of_network": leads,
         "notes": notes,
     }
     tiles = f"{len(reductions[AGENT])} {arguments.split} tiles"
     shown = table([_row(name, values, leads.get(name)) for name, values in reductions.items()], _COLUMNS)
-    logger.info("%s, %s, %d sets of fires\n%s", agent.run.path, tiles, arguments.scenario_seeds, shown)
+    best = max(leads, key=means.__getitem__)
+    lead = standing(means[AGENT], {f"the best baseline, {best}": means[best]})
+    fires = f"{agent.run.path}, {arguments.scenario_seeds} sets of fires"
+    logger.info("network: %.2f %% on %s, %s\n%s\n%s", means[AGENT], tiles, lead, fires, shown)
     for note in notes:
         logger.info("note: %s", note)
     path = agent.run.path / f"evaluation-{arguments.split}.json"
@@ -79,7 +84,8 @@ def judge(agent: SavedAgent, split: str, max_tiles: int, scenario_seeds: int) ->
     every = agent.tiles[split]
     tiles = [every[tile] for tile in spaced(len(every), max_tiles or len(every))]
     reductions, fires = {}, Judge(tiles, agent.config.env, lanes=len(tiles))
-    for name, policy in {AGENT: agent.policy, **baselines(agent.config.seed)}.items():
+    policies = {AGENT: agent.policy, **baselines(agent.config.seed)}
+    for name, policy in progress(policies.items(), "evaluating", "method", len(policies)):
         reductions[name] = fires.reductions(policy, range(scenario_seeds))
         logger.info("%-28s %6.2f %%", name, reductions[name].mean())
     return reductions

@@ -16,6 +16,7 @@ from environment.fuel_breaks.env import CHANNELS, VectorFuelBreakEnvironment
 from environment.fuel_breaks.fires import BoolArray, BurnState, FireSimulator, Float64Array, Hazard
 from models.fuel_breaks.config import QNetworkConfig
 from models.fuel_breaks.q_network import GridSymmetry, QNetwork, symmetric_values
+from utils.progress import Progress
 
 Policy = Callable[[VectorFuelBreakEnvironment], NDArray[np.int64]]
 """Chooses a legal cell for each lane that has not terminated."""
@@ -171,12 +172,12 @@ def place(
     env: VectorFuelBreakEnvironment,
     tiles: Sequence[int],
     scenario_seed: int,
-    safe_point: Callable[[], None] = lambda: None,
+    on_step: Callable[[], None] = lambda: None,
 ) -> BoolArray:
     """Return the (tiles, cells) breaks that a policy makes, seeing the planning fires of the seed."""
     env.reset(tiles, [scenario_seed] * len(tiles))
     while not env.terminated.all():
-        safe_point()
+        on_step()
         env.step(policy(env))
     return env.cleared
 
@@ -211,10 +212,16 @@ class Judge:
     def reductions(self, policy: Policy, scenario_seeds: Sequence[int] = (0,)) -> Float64Array:
         """Return the (tiles,) reductions of the burned area in percent, means over scenario seeds."""
         results = np.zeros((len(scenario_seeds), len(self.tiles)))
-        for row, seed in zip(results, scenario_seeds, strict=True):
-            for first in range(0, len(self.tiles), self._lanes):
-                lanes = range(len(self.tiles))[first : first + self._lanes]
-                placed = place(policy, self._env, lanes, seed, self._safe_point)
+        parts = [(row, first) for row in range(len(results)) for first in range(0, len(self.tiles), self._lanes)]
+        with Progress("placing breaks", "step", len(parts) * self._env.config.budget_cells) as shown:
+
+            def on_step() -> None:
+                self._safe_point()
+                shown.update()
+
+            for row, first in parts:
+                lanes, seed = range(len(self.tiles))[first : first + self._lanes], scenario_seeds[row]
+                placed = place(policy, self._env, lanes, seed, on_step)
                 hazards = (self._judging.hazard(tile, seed) for tile in lanes)
-                row[lanes] = [reduction_percent(*pair) for pair in zip(hazards, placed, strict=True)]
+                results[row, lanes] = [reduction_percent(*pair) for pair in zip(hazards, placed, strict=True)]
         return np.asarray(results.mean(axis=0))

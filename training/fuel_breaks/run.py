@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +79,15 @@ def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int)
     policy, generation = greedy(network.eval(), device, symmetry), int(progress["best_generation"])
     logger.info("run %s: network of generation %d, %s episodes", run.path, generation, f"{progress['episodes']:,}")
     return SavedAgent(run, config, splits, policy, generation, int(progress["episodes"]), caveats(config, generation))
+
+
+def standing(reduction: float, others: Mapping[str, float]) -> str:
+    """Say by how many points a reduction in percent is above or below others."""
+    gaps = {name: reduction - other for name, other in others.items()}
+    return ", ".join(
+        f"{abs(gap):.2f} points {'above' if gap > 0 else 'below'} {name}" if gap else f"level with {name}"
+        for name, gap in gaps.items()
+    )
 
 
 def caveats(config: FuelBreakRunConfig, best_generation: int) -> list[str]:

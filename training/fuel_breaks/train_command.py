@@ -12,12 +12,13 @@ import torch
 from training.fuel_breaks.config import FuelBreakRunConfig, FuelBreakTrainArguments
 from training.fuel_breaks.dqn_trainer import DQNTrainer
 from training.fuel_breaks.pictures import draw_learning
-from training.fuel_breaks.run import caveats, load_tiles, remember_landscape
+from training.fuel_breaks.run import caveats, load_tiles, remember_landscape, standing
 from training.run.session import GENERATION, Session, open_session
 from utils.charts import memory_chart
 from utils.memory.guard import peak_rss_mb
 from utils.memory_profiler import get_profiler
 from utils.pictures import draw_charts
+from utils.progress import Progress
 from utils.runs.run_log import RunLog
 
 logger = logging.getLogger(__name__)
@@ -27,15 +28,18 @@ def run_train(
     arguments: FuelBreakTrainArguments, explicit: frozenset[str], clock: Callable[[], float] = time.monotonic
 ) -> dict[str, Any]:
     """Train, or resume, until the minutes by `clock` or episodes are spent. Raises as `open_session`, DataError."""
-    config = arguments.settings
+    config, started = arguments.settings, clock()
     # Before a new run's folder is created, so that an unusable landscape leaves nothing behind.
     loaded = load_tiles(config) if config.resume is None else None
     with open_session(config, explicit) as session:
         config = session.settings
+        logger.info("run %s", session.run.path)
         landscape, splits = loaded or load_tiles(config)
         remember_landscape(session.run.path, landscape)
-        trainer = DQNTrainer(config, splits["train"], splits["validation"], session.device, session.safe_point)
-        if not session.restore(trainer):
+        trainer = DQNTrainer(config, splits["train"], splits["validation"], session.device, session.safe_point, clock)
+        is_resumed = session.restore(trainer)
+        spent = trainer.seconds["total"]
+        if not is_resumed:
             trainer.begin()
             logger.info(
                 "network of %s parameters; on %d validation tiles the untrained network reduces the burned area by "
@@ -46,16 +50,28 @@ def run_train(
                 trainer.heuristic_score,
             )
         get_profiler().log_memory("baseline")
-        _train(session, trainer, clock)
+        trainer.seconds["total"] = spent + clock() - started
+        _train(session, trainer)
         return _finish(trainer, session.run, config)
 
 
-def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer, clock: Callable[[], float]) -> None:
+def _train(session: Session[FuelBreakRunConfig], trainer: DQNTrainer) -> None:
     config, run = session.settings, session.run
 
     def records() -> Iterator[dict[str, Any]]:
-        while not (0 < config.minutes * 60 <= trainer.seconds or 0 < config.episodes <= trainer.episodes):
-            yield trainer.run_generation(clock)
+        limit = config.minutes * 60
+
+        def done() -> int:
+            return int(trainer.seconds["total"]) if limit else trainer.episodes
+
+        def detail() -> str:
+            return f"{trainer.episodes:,} episodes, {trainer.generation} generations"
+
+        unit, total = ("second", int(limit)) if limit else ("episode", config.episodes)
+        with Progress("training", unit, total, done=done(), detail=detail) as shown:
+            # An episode beyond the limit is of a generation that was begun; the first one is trained in any case.
+            while not trainer.generation or not (0 < config.episodes <= trainer.episodes or trainer.is_out_of_time):
+                yield trainer.run_generation(lambda: shown.update(done() - shown.done))
 
     def report(record: Mapping[str, Any], _: float) -> None:
         logger.info("%s", status_lines(record))
@@ -74,7 +90,7 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
         "generations": trainer.generation,
         "episodes": trainer.episodes,
         "updates": trainer.updates,
-        "minutes": trainer.seconds / 60,
+        "minutes": trainer.seconds["total"] / 60,
         "parameters": trainer.parameters,
         "validation": {
             "tiles": len(trainer.validation.tiles),
@@ -93,18 +109,25 @@ def _finish(trainer: DQNTrainer, run: RunLog, config: FuelBreakRunConfig) -> dic
         "threads": torch.get_num_threads(),
     }
     run.write_summary(summary)
+    last = run.records()[-1]["validation"]
     logger.info(
-        "best network: generation %d, %.2f %% on validation tiles, against %.2f %% by the adaptive downstream value; "
-        "judge it on test tiles with: python main.py fuel-breaks evaluate --runs-dir %s --run %s",
-        trainer.best_generation,
+        "trained network: %.2f %% on validation tiles, %s\nbest network: %.2f %%, of generation %d; judge it on test "
+        "tiles with: python main.py fuel-breaks evaluate --runs-dir %s --run %s",
+        last["agent"],
+        _standing(last),
         trainer.best_score,
-        trainer.heuristic_score,
+        trainer.best_generation,
         run.path.parent,
         run.name,
     )
     for note in notes:
         logger.info("note: %s", note)
     return summary
+
+
+def _standing(validation: Mapping[str, float]) -> str:
+    rivals = {"untrained": "the untrained network", "adaptive_downstream_value": "adaptive downstream value"}
+    return standing(validation["agent"], {name: validation[key] for key, name in rivals.items()})
 
 
 def status_lines(record: Mapping[str, Any]) -> str:
@@ -127,4 +150,5 @@ def status_lines(record: Mapping[str, Any]) -> str:
         "Memory": f"resident {memory['rss_mb']:,.0f} MB, GPU {memory['gpu_allocated_mb']:,.0f} MB allocated, "
         f"{memory['gpu_reserved_mb']:,.0f} MB reserved; clean-ups gave back {checks}",
     }
-    return "\n".join([f"Generation {record['generation']}", *(f"  {name:<11} {line}" for name, line in lines.items())])
+    first = f"Generation {record['generation']}: network {_standing(validation)}"
+    return "\n".join([first, *(f"  {name:<11} {line}" for name, line in lines.items())])
