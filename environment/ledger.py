@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.features import CLOSE, HIGH, OPEN
+from data.features import CLOSE, HIGH, LOW, OPEN
 
-EXIT_REASONS = ("", "target_open", "target", "holding", "no_bar", "episode_end")
+EXIT_REASONS = ("", "target_open", "stop_open", "stop", "target", "holding", "no_bar", "episode_end")
 """In order of precedence."""
 MONEY = ("target_percent", "value", "shares", "entry_price", "target_price", "last_price")
 """Columns of a ledger in float64."""
@@ -27,10 +27,19 @@ class Bars:
     """(days, stocks) bool: the stock has a bar."""
     volume: Tensor | None = None
     """(days * stocks,) float32: shares traded, infinite where unknown, so that no order is cut there."""
+    low: Tensor | None = None
+    """(days * stocks,): read where positions have a stop."""
 
     @classmethod
-    def from_prices(cls, open_: Tensor, high: Tensor, close: Tensor, volume: Tensor | None = None) -> Bars:
-        """Build from (days, stocks) tensors; a bar counts only if all three prices are finite and positive.
+    def from_prices(
+        cls,
+        open_: Tensor,
+        high: Tensor,
+        close: Tensor,
+        volume: Tensor | None = None,
+        low: Tensor | None = None,
+    ) -> Bars:
+        """Build from (days, stocks) tensors; a bar counts only if open, high and close are finite and positive.
 
         A volume that is NaN or negative counts as unknown.
         """
@@ -39,7 +48,9 @@ class Bars:
         quotes[~tradable] = torch.nan
         if volume is not None:
             volume = torch.where(volume >= 0, volume, torch.inf).float().flatten()
-        return cls(quotes.reshape(-1, 3).contiguous(), tradable, volume)
+        if low is not None:
+            low = torch.where(tradable, low, torch.nan).flatten()
+        return cls(quotes.reshape(-1, 3).contiguous(), tradable, volume, low)
 
     @classmethod
     def of(
@@ -50,9 +61,11 @@ class Bars:
         volume: NDArray[np.float32] | None = None,
     ) -> Bars:
         """Build from the given columns of (days, columns, 9) data and (days, columns) volume."""
-        parts = [data_array[:, columns, feature] for feature in (OPEN, HIGH, CLOSE)]
-        parts += [] if volume is None else [volume[:, columns]]
-        return cls.from_prices(*(torch.from_numpy(part).to(device) for part in parts))
+        open_, high, close, low = (
+            torch.from_numpy(data_array[:, columns, feature]).to(device) for feature in (OPEN, HIGH, CLOSE, LOW)
+        )
+        traded = None if volume is None else torch.from_numpy(volume[:, columns]).to(device)
+        return cls.from_prices(open_, high, close, traded, low)
 
     @property
     def days(self) -> int:

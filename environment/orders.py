@@ -58,6 +58,11 @@ def target_price(entry_price: Price, target_percent: Price) -> Price:
     return entry_price * (1 + target_percent / 100)
 
 
+def stop_price(entry_price: Price, stop_percent: float) -> Price:
+    """Return the price at which a position is sold at a loss."""
+    return entry_price * (1 - stop_percent / 100)
+
+
 def position_features(
     rules: EnvironmentConfig,
     *,

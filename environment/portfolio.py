@@ -15,13 +15,22 @@ from torch import Tensor
 
 from data.market import Market
 from environment.ledger import EXIT_REASONS, MONEY, Bars, EpisodeSummary, Ledger, Positions
-from environment.orders import Orders, choose_orders, cut_to_cash, held_stocks, position_features, target_price
+from environment.orders import (
+    Orders,
+    choose_orders,
+    cut_to_cash,
+    held_stocks,
+    position_features,
+    stop_price,
+    target_price,
+)
 from utils.config.trader import EnvironmentConfig
 from utils.errors import ConfigError
 from utils.spaces import MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT
 
 _RULES = len(EXIT_REASONS) - 2
 """Exit rules, one bit each; a position that none applies to is closed at the end of the episode."""
+_BIT = {reason: 1 << rule for rule, reason in enumerate(EXIT_REASONS[1:-1])}
 _DUST = 1e-6
 """Orders below this share of the initial capital are dropped: rounding leftovers of cash are no position."""
 
@@ -49,6 +58,8 @@ class Portfolio:
                 f"expected bars with volume for a volume cap of {rules.volume_cap:g}%, got none; give the volume, or "
                 "leave the cap out"
             )
+        if rules.stop_percent > 0 and bars.low is None:
+            raise ValueError(f"expected bars with lows for a stop of {rules.stop_percent:g}%, got none; give `low`")
         self.bars = bars
         self.rules = rules
         self.device = bars.quotes.device
@@ -216,15 +227,18 @@ class Portfolio:
 
     def _quotes(self, stock: Tensor) -> Tensor:
         """Look up today's open, high and close of (..., lanes) stocks: (..., lanes, 3) float64."""
+        return self._today(self.bars.quotes, stock).double()
+
+    def _today(self, values: Tensor, stock: Tensor) -> Tensor:
+        """Look up today's rows of (days * stocks, ...) values for (..., lanes) stocks: (..., lanes, ...)."""
         rows = (self.day * self.bars.stocks + stock).reshape(-1)
-        return self.bars.quotes.index_select(0, rows).double().view(*stock.shape, 3)
+        return values.index_select(0, rows).view(*stock.shape, *values.shape[1:])
 
     def _cut_to_volume(self, value: Tensor, stock: Tensor, price: Tensor) -> Tensor:
         """Cut the values of orders to the cap's share of the shares traded today, at the price of the fill."""
         if self.rules.volume_cap == 0 or self.bars.volume is None:
             return value
-        rows = (self.day * self.bars.stocks + stock).reshape(-1)
-        traded = self.bars.volume.index_select(0, rows).view(stock.shape) * price
+        traded = self._today(self.bars.volume, stock) * price
         return torch.minimum(value, self.rules.volume_cap / 100 * traded)
 
     def _fill(self, orders: Orders, price: Tensor) -> None:
@@ -244,7 +258,10 @@ class Portfolio:
         self._ledger.is_open[new] = is_filled
 
     def _close_positions(self, *, is_last: bool) -> None:
-        """Apply the exit rules to today's bars, the earliest price of the day first."""
+        """Apply the exit rules to today's bars, the earliest price of the day first.
+
+        Nobody knows in which order a day touched stop and target: the stop counts.
+        """
         first = self.step_index * self.orders_per_day
         rows, ledger = slice(first, first + self.slots), self._ledger
         is_open, target, last = ledger.is_open[rows], ledger.target_price[rows], ledger.last_price[rows]
@@ -252,7 +269,7 @@ class Portfolio:
         open_, high, close = self._quotes(ledger.stock[rows]).unbind(-1)
         # Comparisons with NaN are false: a stock without a bar passes none of these.
         has_bar = close > 0
-        at_open = (open_ >= target) & self._after_entry_day
+        target_at_open = (open_ >= target) & self._after_entry_day
         at_target = high >= target
         at_close = has_bar & self._is_due
         missing = ledger.days_without_bar[rows].add_(1).masked_fill_(has_bar, 0)
@@ -261,10 +278,18 @@ class Portfolio:
         if self.rules.delisting_loss > 0:
             price = torch.where(is_lost, price * (1 - self.rules.delisting_loss / 100), price)
         price = torch.where(at_target, target, price)
+        applies = {"target": at_target, "holding": at_close, "no_bar": is_lost}
+        at_open = target_at_open
+        if self.bars.low is not None and self.rules.stop_percent > 0:
+            stop = stop_price(ledger.entry_price[rows], self.rules.stop_percent)
+            low = self._today(self.bars.low, ledger.stock[rows]).double()
+            applies |= {"stop": low <= stop, "stop_open": (open_ <= stop) & self._after_entry_day}
+            price = torch.where(applies["stop"], stop, price)
+            at_open = target_at_open | applies["stop_open"]
         price = torch.where(at_open, open_, price)
-        passed = at_open.view(torch.uint8)
-        for rule, applies in enumerate((at_target, at_close, is_lost), start=1):
-            passed = torch.add(passed, applies.view(torch.uint8), alpha=1 << rule)
+        passed = target_at_open.view(torch.uint8)
+        for name, is_so in applies.items():
+            passed = torch.add(passed, is_so.view(torch.uint8), alpha=_BIT[name])
         leaves = is_open.clone() if is_last else is_open & (passed > 0)
         torch.where(is_open, price, last, out=last)
         ledger.exit_step[rows].masked_fill_(leaves, self.step_index + 1)

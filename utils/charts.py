@@ -42,7 +42,7 @@ class Mark(NamedTuple):
 
     x: Any  # of the type of the chart's positions
     value: float
-    symbol: str  # "entry", or why a position was sold: "target", "time", "end" or "lost"
+    symbol: str  # "entry", or why a position was sold: "target", "stop", "time", "end" or "lost"
     kind: str  # "open", "gain" or "loss"
     text: str = ""
 

@@ -34,7 +34,7 @@ STYLES = tuple(
     for place, colour in enumerate(_COLOURS.split())
 )
 """Colour and dashes by style, as on the page in its light theme; no two lines of a chart share one."""
-_SYMBOLS = {"entry": "^", "target": "o", "time": "s", "end": "D", "lost": "x"}
+_SYMBOLS = {"entry": "^", "target": "o", "stop": "v", "time": "s", "end": "D", "lost": "x"}
 _KINDS = {"open": ("white", INK), "gain": ("#0060a8", "#0060a8"), "loss": ("#b84500", "#b84500")}
 """Fill and edge of marks."""
 _PAGE_COLOURS = {colour: f"s{style}" for style, (colour, _) in enumerate(STYLES)} | {

@@ -21,8 +21,9 @@ Days are row indices of `bars`, money is in currency units. A bar is (open, high
     its place.
 4.  Position. Shares = value / fill price, fractional. Target price = fill price x (1 + target / 100).
 5.  Exits, examined each session from the entry day (`next_open`) or the day after it (`same_close`) on. With a bar:
-    open >= target, except on the entry day, exits at the open; else high >= target exits at the target; else the close
-    if the sessions held, bars or not, the entry day being 1, have reached `max_holding_days`. Without a bar: after
+    open >= target or, with a stop, open <= stop, except on the entry day, exits at the open; else low <= stop at the
+    stop, which is fill price x (1 - stop / 100); else high >= target at the target; else the close if the sessions
+    held, bars or not, the entry day being 1, have reached `max_holding_days`. Without a bar: after
     `max_days_without_bar` successive sessions of that kind it exits at its last close less delisting_loss percent; a
     bar resets their count. What is left at the close of `end` exits at its last close, without a bar as well.
 6.  Cash. Proceeds less costs enter on the exit day and can be spent by the decision at that day's close. Costs are
@@ -52,7 +53,7 @@ Volumes = Sequence[Sequence[float | None]]
 """Shares traded, `volumes[day][stock]`, None where not known."""
 Order = Sequence[float]
 DayOrders = Mapping[int, Order] | Sequence[Order]
-Reason = Literal["target_open", "target", "holding", "no_bar", "episode_end"]
+Reason = Literal["target_open", "stop_open", "stop", "target", "holding", "no_bar", "episode_end"]
 
 DUST = 1e-6
 """Share of the initial capital below which an order is dropped."""
@@ -188,6 +189,7 @@ def find_exit(
     entry_bar = bars[entry_day][stock]
     assert entry_bar is not None
     last_price = entry_bar[3]
+    stop_price = fill_price(entry_bar, rules) * (1 - rules.stop_percent / 100)
     days_without_bar = 0
     for day in range(entry_day if rules.fill == "next_open" else entry_day + 1, end + 1):
         bar = bars[day][stock]
@@ -197,9 +199,12 @@ def find_exit(
                 return day, last_price - last_price * rules.delisting_loss / 100, "no_bar"
             continue
         days_without_bar = 0
-        open_, high, _, last_price = bar
+        open_, high, low, last_price = bar
         if day > entry_day and open_ >= target_price:
             return day, open_, "target_open"
+        if rules.stop_percent > 0 and low <= stop_price:
+            gapped = day > entry_day and open_ <= stop_price
+            return (day, open_, "stop_open") if gapped else (day, stop_price, "stop")
         if high >= target_price:
             return day, target_price, "target"
         if day - entry_day + 1 >= rules.max_holding_days:

@@ -239,6 +239,33 @@ def test_target_exits(later: list[Day], expected: tuple[int, float, str]) -> Non
 
 
 @pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        ([(8, 9, 6.1, 9), 9, 9], (3, 9, "episode_end")),
+        ([(8, 9, 6, 9), 9, 9], (1, 6, "stop")),  # on the entry day, after the fill
+        ([8, (7, 9, 5, 9), 9], (2, 6, "stop")),
+        ([8, (6, 9, 6, 9), 9], (2, 6, "stop_open")),
+        ([8, (5, 13, 4, 9), 9], (2, 5, "stop_open")),
+        ([8, (8, 13, 5, 9), 9], (2, 6, "stop")),  # nobody knows which came first
+        ([(8, 13, 5, 9), 9, 9], (1, 6, "stop")),
+        ([8, (13, 14, 5, 9), 9], (2, 13, "target_open")),
+        ([8, None, (5, 5, 5, 5)], (3, 5, "stop_open")),
+        ([8, 9, (8, 8, 6, 8)], (3, 6, "stop")),  # before the end of the episode
+    ],
+)
+def test_stop_exits(later: list[Day], expected: tuple[int, float, str]) -> None:
+    """The stop of 25 percent below 8 is 6."""
+    assert exits(play([5, *later], orders={0: {0: (1, 50)}}, stop_percent=25.0)) == [expected]
+
+
+def test_same_close_spares_a_position_the_low_of_its_entry_day() -> None:
+    orders = {0: {0: (1, 50)}}
+    play_close = {"fill": "same_close", "stop_percent": 25.0}
+    assert exits(play([(8, 8, 1, 8), 9, 9], orders=orders, **play_close)) == [(2, 9, "episode_end")]
+    assert exits(play([8, (5, 9, 5, 9), 9], orders=orders, **play_close)) == [(1, 5, "stop_open")]
+
+
+@pytest.mark.parametrize(
     ("later", "holding_days", "expected"),
     [
         ([8, 9, 10], 1, (1, 8, "holding")),
@@ -411,6 +438,8 @@ def test_every_trade_obeys_the_rules(case: MarketCase) -> None:
             assert exit_bar is not None
             assert exit_bar[2] <= trade.exit_price <= exit_bar[1]
         assert (trade.exit_price >= trade.target_price) or trade.reason not in ("target", "target_open")
+        stop = trade.entry_price * (1 - rules.stop_percent / 100)
+        assert (trade.exit_price <= stop) or trade.reason not in ("stop", "stop_open")
     for stock in {trade.stock for trade in trades}:
         spans = [(trade.order_day, trade.exit_day) for trade in trades if trade.stock == stock]
         assert all(after[0] >= before[1] for before, after in pairwise(spans))
@@ -453,7 +482,7 @@ def test_random_markets_hold_every_kind_of_exit_and_trouble() -> None:
         data = random_panel(rng, 100, 20, tick=0.125)
         orders = random_orders(rng, 99, 20)
         for fill in ("next_open", "same_close"):
-            rules = EnvironmentConfig(max_new_positions_per_day=2, fill=fill)
+            rules = EnvironmentConfig(max_new_positions_per_day=2, fill=fill, stop_percent=15.0)
             result = oracle(MarketCase(data, orders, 0, 99, 85, rules))
             reasons.update((fill, trade.reason) for trade in result.trades)
             entry_day_targets += sum(trade.entry_day == trade.exit_day for trade in result.trades)
@@ -465,7 +494,7 @@ def test_random_markets_hold_every_kind_of_exit_and_trouble() -> None:
     every = [
         (fill, reason)
         for fill in ("next_open", "same_close")
-        for reason in ("target_open", "target", "holding", "no_bar", "episode_end")
+        for reason in ("target_open", "stop_open", "stop", "target", "holding", "no_bar", "episode_end")
     ]
     assert min(reasons[kind] for kind in every) >= 2, reasons
     assert min(entry_day_targets, exact_targets, lapsed) >= 1

@@ -34,8 +34,8 @@ DISCRETE = ("stock", "order_day", "entry_day", "exit_day", "reason")
 
 def bars_of(data: np.ndarray, volume: np.ndarray | None = None) -> Bars:
     """Bars of a (days, stocks, 4) panel of open, high, low, close, and their (days, stocks) volume."""
-    open_, high, close = (torch.from_numpy(data[..., column].copy()) for column in (0, 1, 3))
-    return Bars.from_prices(open_, high, close, None if volume is None else torch.from_numpy(volume))
+    open_, high, low, close = (torch.from_numpy(data[..., column].copy()) for column in range(4))
+    return Bars.from_prices(open_, high, close, None if volume is None else torch.from_numpy(volume), low)
 
 
 def play(portfolio: Portfolio, orders: np.ndarray, starts: list[int], steps: int, trading_steps: int) -> list[Any]:
@@ -193,6 +193,36 @@ def test_a_cap_without_volume_is_refused() -> None:
     bars = bars_of(random_panel(np.random.default_rng(0), 30, 2))
     with pytest.raises(ConfigError, match="expected bars with volume for a volume cap of 5%, got none"):
         Portfolio(bars, EnvironmentConfig(volume_cap=5.0))
+
+
+def test_a_stop_without_lows_is_refused() -> None:
+    prices = torch.full((4, 1), 100.0)
+    with pytest.raises(ValueError, match="bars with lows for a stop of 5%"):
+        Portfolio(Bars.from_prices(prices, prices, prices), EnvironmentConfig(stop_percent=5.0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(market_cases(), st.sampled_from([3.0, 12.5]))
+def test_a_stop_ends_the_same_trade_earlier_and_bounds_a_loss_without_gaps(case: MarketCase, percent: float) -> None:
+    """Orders that no shortage of cash can cut, one a stock at most; bars that open where they closed."""
+    data = case.data.copy()
+    for day in range(1, len(data)):
+        data[day, :, 0] = np.where(np.isnan(data[day - 1, :, 3]), data[day, :, 0], data[day - 1, :, 3])
+    data[..., 1], data[..., 2] = np.maximum(data[..., 1], data[..., 0]), np.minimum(data[..., 2], data[..., 0])
+    orders = case.orders.copy()
+    orders[1:] = 0
+    trades = []
+    for stop in (0.0, percent):
+        rules = dataclasses.replace(case.rules, stake_percent=0.01, stop_percent=stop, fill="next_open")
+        portfolio = Portfolio(bars_of(data, case.volume), rules)
+        play(portfolio, orders[:, None], [case.start], case.end - case.start, case.trading_end - case.start)
+        trades.append(trade_ledger(portfolio, 0))
+    for free, stopped in zip(*trades, strict=True):
+        assert free["entry_price"] == stopped["entry_price"] and stopped["exit_day"] <= free["exit_day"]
+        if stopped["reason"] == "stop":
+            assert stopped["exit_price"] == pytest.approx(stopped["entry_price"] * (1 - percent / 100))
+        elif stopped["reason"] != "stop_open":
+            assert stopped["exit_price"] == free["exit_price"] and stopped["exit_day"] == free["exit_day"]
 
 
 @settings(max_examples=30, deadline=None)

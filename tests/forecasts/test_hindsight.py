@@ -28,10 +28,11 @@ def hindsight_of(world: World, rules: EnvironmentConfig | None = None, last_day:
     loss_multiplier=st.sampled_from((1.0, 2.5)),
     cost_bps=st.sampled_from((0.0, 5.0, 80.0)),
     delisting_loss=st.sampled_from((0.0, 30.0)),
+    stop_percent=st.sampled_from((0.0, 5.0)),
 )
 @settings(max_examples=25, deadline=None)
 def test_results_are_what_the_environment_pays(
-    seed: int, same_close: bool, loss_multiplier: float, cost_bps: float, delisting_loss: float
+    seed: int, same_close: bool, loss_multiplier: float, cost_bps: float, delisting_loss: float, stop_percent: float
 ) -> None:
     """An account that is never short of cash gives random orders; each is credited what was known in hindsight."""
     rules = tiny_rules(
@@ -42,6 +43,7 @@ def test_results_are_what_the_environment_pays(
         loss_multiplier=loss_multiplier,
         cost_bps=cost_bps,
         delisting_loss=delisting_loss,
+        stop_percent=stop_percent,
     )
     world = random_world(seed, days=60, rules=rules)
     hindsight = hindsight_of(world, last_day=59)

@@ -35,9 +35,11 @@ def held(ticker: str, sessions: int, price: float, target_percent: float, shares
     return Holding(ticker, 0, 0, price, target_percent, shares, bars)
 
 
-def made(orders: list[Order], holdings: list[Holding], *, whole: bool = True, run: str = "one") -> list[BrokerOrder]:
+def made(
+    orders: list[Order], holdings: list[Holding], *, whole: bool = True, run: str = "one", stop_percent: float = 0.0
+) -> list[BrokerOrder]:
     signals = Signals("2020-01-02", SessionDate("2020-01-03", True), 1e6, 1e6, 1e6, orders, [], None, None, True)
-    return broker_orders(run, signals, holdings, TINY_RULES, whole)
+    return broker_orders(run, signals, holdings, dataclasses.replace(TINY_RULES, stop_percent=stop_percent), whole)
 
 
 HELD = [held("AAA", 2, 10.0, 12.345, 40), held("BRK.B", LAST - 1, 300.0, 20.0, 7)]
@@ -69,6 +71,19 @@ def test_requests_by_hand() -> None:
             "client_order_id": "one-2020-01-02-CCC-buy",
         },
     ]
+
+
+def test_a_stop_and_a_target_of_whole_shares_cancel_each_other() -> None:
+    """Of AAA, bought at 10: the target of 11.2345 is rounded up, the stop of 9.178 down; nothing is added elsewhere."""
+    orders = made(BOUGHT, HELD, stop_percent=8.22)
+    first, *others = json.loads(alpaca_requests(orders))
+    prices = {"take_profit": {"limit_price": "11.24"}, "stop_loss": {"stop_price": "9.17"}}
+    plain, *same = json.loads(alpaca_requests(made(BOUGHT, HELD)))
+    assert {name: plain[name] for name in plain if name != "limit_price"} | {"order_class": "oco"} | prices == first
+    assert others == same and ib_basket(orders) == ib_basket(made(BOUGHT, HELD))
+    fraction = made([], [dataclasses.replace(HELD[0], shares=40.5)], whole=False, stop_percent=8.22)
+    assert json.loads(alpaca_requests(fraction))[0]["limit_price"] == "11.24"
+    assert "stop_loss" not in alpaca_requests(fraction)
 
 
 def test_fractions_of_shares_are_day_orders() -> None:

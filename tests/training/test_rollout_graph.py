@@ -73,7 +73,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 RULES = [
     tiny_rules(),
     tiny_rules(max_new_positions_per_day=3, delisting_loss=30.0, volume_cap=5.0, loss_multiplier=2.0),
-    tiny_rules(fill="same_close", inaction_penalty=0.1),
+    tiny_rules(fill="same_close", inaction_penalty=0.1, stop_percent=3.0),
 ]
 
 

@@ -93,8 +93,8 @@ def test_orders_are_those_of_a_backtest(seed: int, day: int, fill: str, orders: 
         assert order.latest_exit.date == str(MARKET.dates[last_day]) and not order.latest_exit.is_estimate
 
 
-def test_a_volume_cap_cuts_no_order_of_tomorrow() -> None:
-    rules = dataclasses.replace(TINY_RULES, volume_cap=0.001)
+def test_a_volume_cap_and_a_stop_change_no_order_of_tomorrow() -> None:
+    rules = dataclasses.replace(TINY_RULES, volume_cap=0.001, stop_percent=0.1)
     made = [signals_of(MARKET, seed, 40, rules=rules) for seed in range(10)]
     assert made == [signals_of(MARKET, seed, 40) for seed in range(10)]
     assert any(signals.orders for signals in made)
@@ -116,6 +116,28 @@ def test_at_the_end_of_the_data_later_dates_are_estimates() -> None:
     assert leaves.is_estimate
     assert np.busday_count(MARKET.dates[last], np.datetime64(leaves.date)) == TINY_RULES.max_holding_days
     assert made.next_session.date > made.date
+
+
+@pytest.mark.parametrize("fill", ["next_open", "same_close"])
+def test_a_position_is_told_to_be_closed_when_the_environment_stops_it(fill: str) -> None:
+    rules = dataclasses.replace(TINY_RULES, fill=fill, stop_percent=2.0, max_new_positions_per_day=3)
+    rng, env = np.random.default_rng(0), environment_of(MARKET, CONTEXT, rules=rules)
+    env.reset()
+    for _ in range(rules.episode_steps):
+        env.step(random_action(rng, len(MARKET.tickers)))
+    stops = 0
+    for trade in env.get_trades():
+        stock, entry, leave = trade["stock"], trade["entry_day"], trade["exit_day"]
+        bars = MARKET.data_array[entry : leave + 1, stock]
+        one = Holding(MARKET.tickers[stock], stock, entry, trade["entry_price"], 50.0, trade["shares"], bars)
+        stopped = one.stop_day(rules)
+        assert (stopped == leave) if trade["reason"].startswith("stop") else stopped in (None, leave)
+        if stopped is not None:
+            (position,) = signals_of(MARKET, 1, leave, holdings=[one], rules=rules).positions
+            assert position.status == f"stop reached on {MARKET.dates[leave]}, to be closed"
+            assert position.stop_price == pytest.approx(0.98 * trade["entry_price"])
+        stops += trade["reason"].startswith("stop")
+    assert stops > 5
 
 
 @settings(max_examples=15)

@@ -17,6 +17,7 @@ from training.run.saved import SavedRun, open_saved_run
 from training.signals.broker_orders import (
     BROKER_NOTES,
     FRACTIONS_NOTE,
+    STOPS_NOTE,
     BrokerOrder,
     alpaca_requests,
     broker_orders,
@@ -74,11 +75,13 @@ def run_signals(arguments: SignalsArguments) -> Signals:
         _write(arguments.json, "--json", lambda path: write_json(path, contents))
     if arguments.ib is not None or arguments.alpaca is not None:
         orders = broker_orders(run.name, signals, holdings, rules, arguments.whole_shares)
-        _write_for_brokers(arguments, signals, orders)
+        _write_for_brokers(arguments, signals, orders, has_stops=rules.stop_percent > 0)
     return signals
 
 
-def _write_for_brokers(arguments: SignalsArguments, signals: Signals, orders: Sequence[BrokerOrder]) -> None:
+def _write_for_brokers(
+    arguments: SignalsArguments, signals: Signals, orders: Sequence[BrokerOrder], *, has_stops: bool
+) -> None:
     """Write the files for brokers that were asked for, and log what to know before sending them."""
     wanted = {order.ticker for order in signals.orders} | {position.ticker for position in signals.positions}
     too_small = sorted(wanted - {order.ticker for order in orders})
@@ -91,7 +94,7 @@ def _write_for_brokers(arguments: SignalsArguments, signals: Signals, orders: Se
             logger.info("%d for the next session in %s; nothing is sent", len(orders), path)
     if fractions := [order.ticker for order in orders if not order.is_whole]:
         logger.warning(FRACTIONS_NOTE, len(fractions), len(orders), ", ".join(fractions))
-    for note in BROKER_NOTES:
+    for note in (*BROKER_NOTES, *([STOPS_NOTE] if has_stops else [])):
         logger.info("note: %s", note)
 
 
@@ -169,6 +172,8 @@ def _notes(run: SavedRun, day: int) -> list[str]:
         "rules of the run's environment",
         f"what an order looks at: {METHOD}",
     ]
+    if run.config.env.stop_percent > 0:
+        notes.append(f"each position is sold at a stop {run.config.env.stop_percent:g}% below the price of its fill")
     if run.config.env.volume_cap > 0:
         notes.append("the next session's volume is unknown: no order is cut to the volume cap")
     if run.config.data is None:

@@ -29,12 +29,13 @@ from utils.charts import (
 
 EXIT_WORDS = {
     "target": ("●", "target reached"),
+    "stop": ("▼", "stop reached"),
     "time": ("■", "longest holding time"),
     "end": ("◆", "end of the episode"),
     "lost": ("✕", "stopped trading"),
 }
 """Why a position was sold: the symbol in the key and the words, by the mark's symbol."""
-_SYMBOLS = dict(zip(EXIT_REASONS[1:], ("target", "target", "time", "lost", "end"), strict=True))
+_SYMBOLS = dict(zip(EXIT_REASONS[1:], ("target", "stop", "stop", "target", "time", "lost", "end"), strict=True))
 _PRICE_STYLE = 7
 _TRADED_STOCKS = 6
 """Stocks whose trades are drawn, the most traded ones."""

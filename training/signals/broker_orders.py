@@ -4,7 +4,8 @@ Purchases are market orders at the next open. A position is sold at a limit on i
 close of its last session. All orders are for the next session only, so none of an earlier file is open when a new one
 is sent. Market-on-open and market-on-close orders take whole shares only: a fractional quantity is a day order, which
 at the market fills after the open. Nothing is attached to a purchase: its target depends on its fill, and an order for
-the open cannot have others attached.
+the open cannot have others attached. With stops, a position of whole shares is one order at Alpaca, the limit and the
+stop, of which one cancels the other (OCO).
 
 Column and field names: the users' guides of BasketTrader and of Alpaca's orders endpoint.
 """
@@ -16,7 +17,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, ROUND_UP, Decimal
+from decimal import ROUND_DOWN, ROUND_FLOOR, ROUND_UP, Decimal
 from typing import Literal
 
 from training.signals.holdings import Holding
@@ -37,6 +38,10 @@ FRACTIONS_NOTE = (
     "take: these are day orders, which at the market fill after the open; --whole-shares rounds down"
 )
 """Takes the number of such orders, of all, and the tickers."""
+STOPS_NOTE = (
+    "Alpaca's file has the stops of positions of whole shares; set all others at the broker: those of new positions, "
+    "of fractions of shares and of Interactive Brokers' basket"
+)
 When = Literal["open", "target", "close"]
 _FORMS: dict[When, tuple[str, str, str]] = {
     "open": ("OPG", "MKT", "opg"),
@@ -61,6 +66,8 @@ class BrokerOrder:
     """Of a sale at the target: rounded up to a price that exchanges take."""
     order_id: str
     """Determined by run, date, ticker and side."""
+    stop_price: Decimal | None = None
+    """Of a sale at the target: rounded down to such a price; None without stops."""
 
     @property
     def side(self) -> Literal["buy", "sell"]:
@@ -88,15 +95,16 @@ def broker_orders(
     # A long or odd name of a run is hashed, such that ids are short and plain.
     name = run if _PLAIN_NAME.fullmatch(run) else hashlib.sha256(run.encode(errors="surrogateescape")).hexdigest()[:12]
 
-    def order(ticker: str, shares: float, when: When, limit: Decimal | None = None) -> BrokerOrder:
+    def order(ticker: str, shares: float, when: When, *limits: Decimal | None) -> BrokerOrder:
         side = "buy" if when == "open" else "sell"
         order_id = f"{name}-{signals.date}-{ticker.replace(' ', '.')}-{side}"
-        return BrokerOrder(ticker, Decimal(shares).quantize(step, ROUND_FLOOR), when, limit, order_id)
+        limit, stop = limits or (None, None)
+        return BrokerOrder(ticker, Decimal(shares).quantize(step, ROUND_FLOOR), when, limit, order_id, stop)
 
     sales = [
         order(held.ticker, held.shares, "close")
         if held.is_due(rules)
-        else order(held.ticker, held.shares, "target", _limit(held.target_price))
+        else order(held.ticker, held.shares, "target", _tick(held.target_price, ROUND_UP), _stop(held, rules))
         for held in holdings
     ]
     purchases = [order(bought.ticker, bought.value / bought.close, "open") for bought in signals.orders]
@@ -126,14 +134,29 @@ def alpaca_requests(orders: Sequence[BrokerOrder]) -> str:
             "type": "limit" if order.limit_price else "market",
             "time_in_force": _FORMS[order.when][2] if order.is_whole else "day",
             "client_order_id": order.order_id,
-            **({"limit_price": str(order.limit_price)} if order.limit_price else {}),
+            **_prices(order),
         }
         for order in orders
     ]
     return json.dumps(requests, indent=2) + "\n"
 
 
-def _limit(price: float) -> Decimal:
-    """Return the price rounded up to cents, below 1 to hundredths of a cent, without float noise."""
+def _prices(order: BrokerOrder) -> dict[str, object]:
+    """Return the limit of a sale at the target, with its stop where Alpaca takes both: for whole shares."""
+    if order.limit_price is None:
+        return {}
+    if order.stop_price is None or not order.is_whole:
+        return {"limit_price": str(order.limit_price)}
+    target, stop = {"limit_price": str(order.limit_price)}, {"stop_price": str(order.stop_price)}
+    return {"order_class": "oco", "take_profit": target, "stop_loss": stop}
+
+
+def _stop(held: Holding, rules: EnvironmentConfig) -> Decimal | None:
+    price = held.stop_price(rules)
+    return None if price is None else _tick(price, ROUND_DOWN)
+
+
+def _tick(price: float, rounding: str) -> Decimal:
+    """Return the price rounded to cents, below 1 to hundredths of a cent, without float noise."""
     exact = Decimal(f"{price:.9g}")
-    return exact.quantize(Decimal("0.01") if exact >= 1 else Decimal("0.0001"), ROUND_UP)
+    return exact.quantize(Decimal("0.01") if exact >= 1 else Decimal("0.0001"), rounding)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from data.features import CLOSE, HIGH
+from data.features import CLOSE, HIGH, LOW
 from data.market import Market
 from environment import orders
 from utils.config.trader import EnvironmentConfig
@@ -63,9 +63,20 @@ class Holding:
         reached = self.bars[:, HIGH] >= self.target_price
         return self.entry_day + int(reached.argmax()) if reached.any() else None
 
+    def stop_price(self, rules: EnvironmentConfig) -> float | None:
+        """Return the price of its stop, if the rules have one."""
+        return orders.stop_price(self.entry_price, rules.stop_percent) if rules.stop_percent > 0 else None
+
+    def stop_day(self, rules: EnvironmentConfig) -> int | None:
+        """Return the first session up to the close whose low reached the stop."""
+        first = int(rules.fill == "same_close")  # a fill at the close: the low of that day came before it
+        reached = self.bars[first:, LOW] <= (self.stop_price(rules) or 0.0)
+        return self.entry_day + first + int(reached.argmax()) if reached.any() else None
+
     def is_due(self, rules: EnvironmentConfig) -> bool:
         """Return whether the position is sold at the next close at the latest."""
-        return self.sessions_held >= rules.max_holding_days - 1 or self.days_without_bar >= rules.max_days_without_bar
+        is_over = self.sessions_held >= rules.max_holding_days - 1 or self.stop_day(rules) is not None
+        return is_over or self.days_without_bar >= rules.max_days_without_bar
 
 
 def read_holdings(path: Path, market: Market, day: int) -> list[Holding]:

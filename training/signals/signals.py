@@ -93,6 +93,8 @@ class OpenPosition:
     unrealised_percent: float
     sessions_held: int
     target_price: float
+    stop_price: float | None
+    """None where the rules have no stop."""
     latest_exit: SessionDate
     status: str
 
@@ -191,13 +193,15 @@ def make_signals(
             f"expected a day from {market.dates[market.splits.train.first]} on, the first training day, got "
             f"{market.dates[day]}"
         )
+    shown = [_position(holding, market, rules) for holding in holdings]
     exposure = sum(holding.shares * holding.last_price for holding in holdings)
     # The account stands before a session in which every stock opens at this close: so the environment's own rules
     # choose the orders and size them, without the data of the days after.
     today = market.data_array[day, market.investable_columns]
     close = torch.from_numpy(today[:, CLOSE])
     open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
-    rules = replace(rules, volume_cap=0.0)  # the next session's volume is unknown
+    # The next session's volume and low are unknown.
+    rules = replace(rules, volume_cap=0.0, stop_percent=0.0)
     portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
     portfolio.reset(torch.tensor([0]), steps=1, trading_steps=rules.trading_days)
     portfolio.cash.fill_(cash)
@@ -226,7 +230,7 @@ def make_signals(
         cash=cash,
         equity=cash + exposure,
         orders=_orders(parts, market, day, action, portfolio),
-        positions=[_position(holding, market, rules) for holding in holdings],
+        positions=shown,
         best_candidate=market.tickers[market.investable_columns[best]] if has_candidate else None,
         best_expected_percent=float(expected[best]) if has_candidate else None,
         is_forecast=is_forecast,
@@ -266,9 +270,11 @@ def _orders(parts: Parts, market: Market, day: int, action: Tensor, portfolio: P
 
 
 def _position(holding: Holding, market: Market, rules: EnvironmentConfig) -> OpenPosition:
-    left = rules.max_holding_days - holding.sessions_held
-    if holding.target_day is not None:
-        status = f"target reached on {market.dates[holding.target_day]}"
+    left, stopped, reached = rules.max_holding_days - holding.sessions_held, holding.stop_day(rules), holding.target_day
+    if stopped is not None and (reached is None or stopped <= reached):
+        status = f"stop reached on {market.dates[stopped]}, to be closed"
+    elif reached is not None:
+        status = f"target reached on {market.dates[reached]}"
     elif holding.days_without_bar >= rules.max_days_without_bar:
         status = f"no bar for {holding.days_without_bar} sessions, to be closed"
     elif left <= 0:
@@ -284,6 +290,7 @@ def _position(holding: Holding, market: Market, rules: EnvironmentConfig) -> Ope
         unrealised_percent=100 * (holding.last_price / holding.entry_price - 1),
         sessions_held=holding.sessions_held,
         target_price=holding.target_price,
+        stop_price=holding.stop_price(rules),
         latest_exit=session_date(market, holding.entry_day + rules.max_holding_days - 1),
         status=status,
     )

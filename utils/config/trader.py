@@ -130,6 +130,8 @@ class EnvironmentConfig:
     volume_cap: kinds.Percent = 0.0
     """Largest purchase, percent of the shares traded on the day of the fill; the rest of the order lapses. 0: no cap.
     Sales are not capped."""
+    stop_percent: Annotated[float, Field(ge=0, lt=100)] = 0.0
+    """Percent below the price of its fill at which a position is sold at a loss. 0: no stop."""
     inaction_penalty: kinds.NonNegativeFloat = 0.0
     """Taken from the reward (percent of initial capital) on a day without any position."""
     loss_multiplier: Annotated[float, Field(ge=1)] = 1.0
