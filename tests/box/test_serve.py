@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -48,9 +52,11 @@ def served(runs: Path, board: serve.App | None) -> Iterator[int]:
     with open_server(serving(runs, TOKEN, board), "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +158,49 @@ def test_the_index_names_what_is_shown(runs: Path, port: int) -> None:
     page = ask(port, "/")[2].decode()
     assert page.count("<a href=") == len(shown_files(runs)) == 4 * 4
     assert 'href="/%C3%BC%20b%3Cc%3E/report.html"' in page and "<c>" not in page
+
+
+@pytest.mark.parametrize(
+    ("generations", "heartbeat", "state"),
+    [(3, 10, "running"), (3, 1000, "ended"), (None, 10, "running"), (None, 1000, "stopped"), (2, 1000, "stopped")],
+)
+def test_the_index_says_whether_a_run_is_under_way(
+    tmp_path: Path, generations: int | None, heartbeat: float, state: str
+) -> None:
+    """A run after generation 3, whose summary is of its end at some generation, and whose lock was renewed then."""
+    for name in ("run.log", "config.json", "lock"):
+        (tmp_path / "one").mkdir(exist_ok=True)
+        (tmp_path / "one" / name).write_text("{}")
+    log = RunLog(tmp_path / "one")
+    for generation in (1, 2, 3):
+        log.append({"generation": generation})
+    log.close()
+    if generations is not None:
+        (tmp_path / "one" / "summary.json").write_text(json.dumps({"generations": generations}))
+    os.utime(tmp_path / "one" / "lock", times=(time.time() - heartbeat,) * 2)
+    with served(tmp_path, None) as port:
+        page = ask(port, "/")[2].decode()
+    assert f"<td>{state}</td>" in page and '<td class="num">3</td>' in page and "<style>" in page
+
+
+def test_a_name_that_is_no_text_is_shown(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    folder.mkdir()
+    (folder / "run.log").write_text("a line\n")
+    with served(tmp_path, None) as port:
+        status, _, page = ask(port, "/")
+        assert status == 200 and 'href="/caf%E9/run.log"' in page.decode()
+        assert ask(port, "/caf%E9/run.log")[::2] == (200, b"a line\n")
+        assert ask(port, f"/caf%E9/run.log?token={quote(TOKEN)}", {})[1]["Location"] == "/caf%E9/run.log"
+
+
+def test_a_connection_that_asks_for_nothing_ends_without_a_word(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve._Handler, "timeout", 0.05)
+    with served(runs, None) as port, socket.create_connection(("127.0.0.1", port), 30) as silent:
+        assert silent.recv(1) == b""
+    assert capsys.readouterr() == ("", "")
 
 
 def test_tensorboard_reads_the_runs_behind_the_same_token(runs: Path) -> None:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import json
 import logging
 import mimetypes
 import os
 import secrets
 import socketserver
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from markupsafe import Markup
-
 from training.commands.arguments import ServeArguments
-from utils.errors import ConfigError
+from utils.errors import ConfigError, ProgramError
 from utils.runs.console import LOG
-from utils.runs.run_log import REPORT, SUMMARY
+from utils.runs.run_lock import is_held
+from utils.runs.run_log import CONFIG, REPORT, SUMMARY, RunLog
 
 logger = logging.getLogger(__name__)
-SHOWN = (REPORT, SUMMARY, LOG, "*.png")
+_HERE = Path(__file__).parent
+SWEEP = "sweep.html"
+SHOWN = (REPORT, SWEEP, SUMMARY, LOG, "*.png")
 DEPTHS = ("", "*/", "*/*/")
 """The folder of all runs, runs, and runs of a study or of the second experiment."""
 TOKEN = "SERVE_TOKEN"
@@ -52,6 +56,11 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 class _Handler(WSGIRequestHandler):
     timeout = 30.0  # of a connection that asks for nothing
 
+    def handle(self) -> None:
+        """Answer a request; one that does not come, or whose sender is gone, ends the connection without a word."""
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            super().handle()
+
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: a request's line may hold the token."""
 
@@ -73,8 +82,8 @@ def serving(runs_dir: Path, token: str, board: App | None = None) -> App:
     """
 
     def app(environ: dict[str, Any], respond: Respond) -> Iterable[bytes]:
-        # WSGI hands over bytes as Latin-1.
-        path = environ.get("PATH_INFO", "/").encode("latin-1").decode("utf-8", "replace")
+        # WSGI hands over bytes as Latin-1; names of files are bytes, too.
+        path = os.fsdecode(environ.get("PATH_INFO", "/").encode("latin-1"))
         method = environ["REQUEST_METHOD"]
         asked = parse_qs(environ.get("QUERY_STRING", "")).get("token", [""])[0]
         if not any(_equal(token, one) for one in (asked, _carried(environ))):
@@ -85,12 +94,12 @@ def serving(runs_dir: Path, token: str, board: App | None = None) -> App:
             return _plain(respond, "405 Method Not Allowed", "read-only", [("Allow", "GET, HEAD")])
         if asked:
             cookie = f"{_COOKIE}={quote(token)}; Path=/; HttpOnly; SameSite=Lax"
-            return _plain(respond, "302 Found", "", [("Location", quote(path)), ("Set-Cookie", cookie)])
+            return _plain(respond, "302 Found", "", [("Location", quote(os.fsencode(path))), ("Set-Cookie", cookie)])
         if board is not None and is_board:
             return board(environ, respond)
         found = shown_files(runs_dir)
         if path == "/":
-            return _sent(environ, respond, "text/html", _index(found, board is not None).encode())
+            return _sent(environ, respond, "text/html", _index(runs_dir, found, board is not None).encode())
         if (file := found.get(path[1:])) is None:
             return _plain(respond, "404 Not Found", "no such file")
         kind = "text/plain" if file.name == LOG else mimetypes.guess_type(file.name)[0] or "text/plain"
@@ -138,17 +147,40 @@ def _sent(environ: Mapping[str, Any], respond: Respond, kind: str, content: byte
     return [] if environ["REQUEST_METHOD"] == "HEAD" else [content]
 
 
-def _index(found: Mapping[str, Path], has_board: bool) -> str:
+def _index(runs_dir: Path, found: Mapping[str, Path], has_board: bool) -> str:
     """Return the page of links, with the runs written last first."""
-    folders: dict[str, list[str]] = {}
-    for name in sorted(found, key=lambda name: found[name].stat().st_mtime, reverse=True):
-        folders.setdefault(name.rpartition("/")[0], []).append(name)
-    link = Markup('<a href="/{}">{}</a>')
-    lines = [link.format(f"{BOARD[1:]}/", "TensorBoard")] if has_board else []
+    from training.evaluation.page.document import document  # imported late: it loads the libraries of pages
+
+    folders: dict[Path, list[str]] = {}
+    for name in found:
+        folders.setdefault(found[name].parent, []).append(name)
+    rows = []
     for folder, names in folders.items():
-        links = (link.format(quote(name), name.rpartition("/")[2]) for name in sorted(names))
-        lines.append(Markup("{}: {}").format(folder or "all runs", Markup(" ").join(links)))
-    return Markup('<!doctype html><meta charset="utf-8"><title>Runs</title><p>{}').format(Markup("\n<p>").join(lines))
+        state, generation = _state(folder)
+        written = max(found[name].stat().st_mtime for name in names)
+        # Names are bytes, which need not be UTF-8.
+        label = os.fsencode(names[0]).decode("utf-8", "replace").rpartition("/")[0] or "all runs"
+        files = [(quote(os.fsencode(name)), found[name].name) for name in sorted(names)]
+        when = datetime.fromtimestamp(written, UTC).strftime("%Y-%m-%d %H:%M")
+        rows.append({"name": label, "state": state, "generation": generation, "written": when, "files": files})
+    rows.sort(key=lambda row: str(row["written"]), reverse=True)
+    title = f"Runs in {os.fsencode(runs_dir).decode('utf-8', 'replace')}"
+    return document("serve.html", title, folder=_HERE, folders=rows, board=BOARD, has_board=has_board)
+
+
+def _state(folder: Path) -> tuple[str, int]:
+    """Return whether a run or study is running, has ended or was stopped, and the last generation of a run.
+
+    Nothing for another folder.
+    """
+    if not (folder / LOG).is_file():
+        return "", 0
+    generation, ended = 0, (folder / REPORT).is_file() or (folder / SWEEP).is_file()
+    if (folder / CONFIG).is_file():
+        with contextlib.suppress(ProgramError, OSError, ValueError, LookupError, TypeError):
+            generation = int(RunLog(folder).records()[-1]["generation"])
+            ended = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["generations"] >= generation
+    return "running" if is_held(folder) else "ended" if ended else "stopped", generation
 
 
 def _tensorboard(runs_dir: Path) -> App | None:

@@ -78,6 +78,12 @@ def _age(path: Path) -> float:
     return time.time() - path.stat().st_mtime
 
 
+def is_held(folder: Path) -> bool:
+    """Return whether a process works on a run, by the heartbeat of its lock; one that was killed counts for a while."""
+    path = folder / LOCK
+    return path.is_file() and _age(path) < STALE_SECONDS
+
+
 def wait_for_lost_owner(folder: Path) -> None:
     """Wait, at most `STALE_SECONDS`, until another machine's lock proves abandoned: for a job submitted again."""
     path, host, deadline = folder / LOCK, socket.gethostname(), time.monotonic() + STALE_SECONDS
