@@ -21,6 +21,7 @@ from matplotlib.ticker import MaxNLocator
 
 from utils.charts import MINUS, Chart, last_known
 from utils.runs.durable import new_file
+from utils.tables import printable
 
 # Okabe & Ito (2008): distinct for any colour vision.
 BLUE, ORANGE, VERMILION, GREEN = "#0072B2", "#E69F00", "#D55E00", "#009E73"
@@ -163,7 +164,7 @@ def _name_ends(chart: Chart, axes: Axes) -> None:
     gap = _LABEL_GAP / (chart.height - _TOP - _BOTTOM)
     for (end, index), height in zip(ends, spread([end for end, _ in ends], gap), strict=True):
         line = chart.lines[index]
-        name = "".join(letter if letter.isprintable() else "?" for letter in line.label)
+        name = printable(line.label)
         room = _LABEL_CHARS - len(line.end)
         name = name if len(name) <= room else name[: room - 1] + "…"
         leader = {"arrowstyle": "-", "color": STYLES[line.style][0], "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 0}

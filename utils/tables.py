@@ -12,9 +12,9 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     padded = []
     for column in columns:
         values = [row.get(column) for row in rows]
-        texts = [column, *map(cell, values)]
+        texts = [printable(column), *map(cell, values)]
         width, side = max(map(len, texts)), ">" if any(map(_is_number, values)) else "<"
-        padded.append([f"{text:{side}{width}}" for text in (column, "-" * width, *texts[1:])])
+        padded.append([f"{text:{side}{width}}" for text in (texts[0], "-" * width, *texts[1:])])
     return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
 
@@ -28,4 +28,14 @@ def cell(value: Any) -> str:
         return "-"
     if isinstance(value, float | np.floating):
         return f"{value:,.2f}"
-    return f"{value:,}" if _is_number(value) else str(value)
+    return f"{value:,}" if _is_number(value) else printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Return a text from a file for the terminal: no character of it moves the cursor or begins a line."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def spreadsheet_text(text: str) -> str:
+    """Return a text from a file for a cell that a spreadsheet does not take for a formula."""
+    return ("'" if text.startswith(("=", "+", "-", "@")) else "") + printable(text)

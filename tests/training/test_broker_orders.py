@@ -7,6 +7,7 @@ import dataclasses
 import io
 import itertools
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -19,9 +20,12 @@ from tests.small_market import TINY_RULES
 from tests.tiny_run import frame
 from tests.training.test_signals import MARKET, bought, command, days, signals_of
 from tests.training.test_signals import folder as folder
+from training.commands.signals import described, orders_csv
 from training.signals.broker_orders import BrokerOrder, alpaca_requests, broker_orders, ib_basket
 from training.signals.holdings import Holding
 from training.signals.signals import Order, SessionDate, Signals
+from utils.errors import DataError
+from utils.tables import printable
 
 LAST = TINY_RULES.max_holding_days
 
@@ -114,6 +118,30 @@ def test_class_shares_have_a_brokers_spelling(ticker: str, at_ib: str, at_alpaca
     assert next(csv.DictReader(io.StringIO(ib_basket(orders))))["Symbol"] == at_ib
     assert json.loads(alpaca_requests(orders))[0]["symbol"] == at_alpaca
     assert " " not in orders[0].order_id
+
+
+HOSTILE = ["A\nBUY,9,GME,STK,SMART,USD,OPG,MKT,,x", "A\n", "A\x1b[2J", '=HYPERLINK("a")', "A,B", 'A"', "-A", ""]
+
+
+@given(st.sampled_from(HOSTILE) | st.text(max_size=12))
+def test_a_ticker_puts_nothing_but_itself_into_a_file(ticker: str) -> None:
+    """Into a file for brokers only with characters of tickers; into a spreadsheet or on the terminal never as code."""
+    order = purchase(ticker, 1000.0, 10.0)
+    signals = Signals("2020-01-02", SessionDate("2020-01-03", True), 1e6, 1e6, 1e6, [order], [], ticker, 1.0, True)
+    is_plain = re.fullmatch(r"[A-Za-z0-9.^/ -]+", ticker) is not None and ticker[0] not in "/ -"
+    assert not (is_plain and ticker in HOSTILE)
+    try:
+        orders = made([order], [])
+    except DataError as error:
+        assert not is_plain and repr(ticker) in str(error) and str(error).isprintable()
+    else:
+        assert is_plain and [len(row) for row in csv.reader(io.StringIO(ib_basket(orders)))] == [10, 10]
+        assert len(ib_basket(orders).splitlines()) == 2 and json.loads(alpaca_requests(orders))[0]["qty"] == "100"
+    _, row = csv.reader(io.StringIO(orders_csv(signals)))
+    assert row[1].lstrip("'") == printable(ticker).lstrip("'") and row[1][:1] not in {"=", "+", "-", "@"}
+    for shown in (*described(signals), *described(dataclasses.replace(signals, orders=[]))):
+        assert shown.replace("\n", "").isprintable()
+    assert len(described(signals)[0].splitlines()) == 4
 
 
 sizes = st.tuples(st.floats(0.01, 5000), st.floats(1e-3, 1))

@@ -28,7 +28,7 @@ from training.signals.signals import METHOD, Order, Signals, cash_left, make_sig
 from utils.errors import ConfigError
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import write_atomically, write_json
-from utils.tables import table
+from utils.tables import printable, spreadsheet_text, table
 
 logger = logging.getLogger(__name__)
 _LABELS = {
@@ -65,7 +65,7 @@ def run_signals(arguments: SignalsArguments) -> Signals:
         f"orders for {signals.next_session}; capital {signals.capital:,.0f}, cash {signals.cash:,.0f}, "
         f"equity {signals.equity:,.0f}"
     )
-    for text in (evidence, summary, *_tables(signals), *(f"note: {note}" for note in notes)):
+    for text in (evidence, summary, *described(signals), *(f"note: {note}" for note in notes)):
         logger.info("%s", text)
     if arguments.csv is not None:
         _write(arguments.csv, "--csv", partial(write_atomically, text=orders_csv(signals)))
@@ -122,7 +122,7 @@ def _evidence_values(champion: DDPGAgent) -> dict[str, Any]:
     }
 
 
-def _tables(signals: Signals) -> list[str]:
+def described(signals: Signals) -> list[str]:
     """Return orders, or why there are none, attributions and open positions as text."""
     if signals.orders:
         by = "" if signals.is_forecast else ", which hold the market round robin"
@@ -135,8 +135,9 @@ def _tables(signals: Signals) -> list[str]:
         if best is not None:
             against = "cash is worth more, or short" if best > 0 else "it would not earn its costs"
             reason = f"{signals.best_candidate} ranks first, {best:+.2f}% of its value is expected, but {against}"
-        texts = [f"no order: {reason}"]
-    texts += [f"{order.ticker} looks at most at {_attribution(order)}" for order in signals.orders if order.looks_at]
+        texts = [printable(f"no order: {reason}")]
+    explained = [order for order in signals.orders if order.looks_at]
+    texts += [printable(f"{order.ticker} looks at most at {_attribution(order)}") for order in explained]
     if signals.positions:
         texts.append(f"open positions\n{_table(signals.positions)}")
     return texts
@@ -161,8 +162,9 @@ def orders_csv(signals: Signals) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["date", *names[:-2], "latest_exit", "latest_exit_is_estimate", "looks_at"])
     for order in signals.orders:
-        values, leaves = [getattr(order, name) for name in names[:-2]], order.latest_exit
-        writer.writerow([signals.date, *values, leaves.date, leaves.is_estimate, _attribution(order)])
+        values, leaves = [getattr(order, name) for name in names[1:-2]], order.latest_exit
+        ends = leaves.date, leaves.is_estimate, _attribution(order)
+        writer.writerow([signals.date, spreadsheet_text(order.ticker), *values, *ends])
     return text.getvalue()
 
 

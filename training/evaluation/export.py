@@ -13,7 +13,7 @@ from training.evaluation.baselines import CHAMPION, RANDOM
 from training.evaluation.judge import METRICS, Estimate, Evaluation
 from training.evaluation.page.write import write_page
 from utils.runs.run_log import REPORT, write_atomically, write_json
-from utils.tables import table
+from utils.tables import spreadsheet_text, table
 
 logger = logging.getLogger(__name__)
 RESULTS, EQUITY = "results.json", "equity.csv"
@@ -150,7 +150,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
     """Write page, results, trades and equity into a folder, each file in one step or newly made."""
     folder.mkdir(exist_ok=True)
     trades = trade_frame(evaluation)
-    trades.to_csv(folder / "trades.csv", index=False)
+    trades.assign(ticker=trades["ticker"].map(spreadsheet_text)).to_csv(folder / "trades.csv", index=False)
     trades.to_parquet(folder / "trades.parquet", index=False)
     write_equity(evaluation, folder)
     write_json(folder / RESULTS, results(evaluation))

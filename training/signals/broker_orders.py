@@ -23,6 +23,7 @@ from typing import Literal
 from training.signals.holdings import Holding
 from training.signals.signals import Signals
 from utils.config.trader import EnvironmentConfig
+from utils.errors import DataError
 
 IB_COLUMNS = (
     *("Action", "Quantity", "Symbol", "SecType", "Exchange", "Currency"),
@@ -51,6 +52,7 @@ _FORMS: dict[When, tuple[str, str, str]] = {
 """Time in force and type of an order of whole shares at Interactive Brokers, time in force at Alpaca."""
 _CLASS_SHARE = re.compile(r"^([A-Z]+)[. /-]([A-Z])$")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,20}")
+_TICKER = re.compile(r"[A-Za-z0-9.^][A-Za-z0-9.^/ -]*")
 _SHARE_STEP = Decimal("0.0001")
 
 
@@ -90,12 +92,20 @@ def broker_orders(
 
     Args:
         whole_shares: quantities are rounded down to whole shares, else to ten-thousandths.
+
+    Raises:
+        DataError: a ticker has characters that no broker's ticker has, and that could be read as another order.
     """
     step = Decimal(1) if whole_shares else _SHARE_STEP
     # A long or odd name of a run is hashed, such that ids are short and plain.
     name = run if _PLAIN_NAME.fullmatch(run) else hashlib.sha256(run.encode(errors="surrogateescape")).hexdigest()[:12]
 
     def order(ticker: str, shares: float, when: When, *limits: Decimal | None) -> BrokerOrder:
+        if not _TICKER.fullmatch(ticker):
+            raise DataError(
+                f"expected tickers of letters, digits and . ^ / - in files for brokers, got {ticker!r}; rename it in "
+                "the data, or leave out --ib and --alpaca"
+            )
         side = "buy" if when == "open" else "sell"
         order_id = f"{name}-{signals.date}-{ticker.replace(' ', '.')}-{side}"
         limit, stop = limits or (None, None)
