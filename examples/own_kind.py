@@ -13,8 +13,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the program is not an installed package
 
 from data.synthetic.built_in import synthetic_market
-from data.synthetic.law import Float64Array, PlantedKind
-from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
+from data.synthetic.law import Float64Array, PlantedKind, register
+from data.synthetic.planted import oracle_scores, rule_scores
 from utils.config.trader import SyntheticConfig
 
 PERIOD, SWING, HOLDING_DAYS = 60, 0.004, 20
@@ -49,11 +49,11 @@ SEASONS = PlantedKind(
     rule=lambda config, returns, holding_days: forecast(returns, 1, holding_days),
     oracle=lambda config, drift, holding_days: forecast(drift, 0, holding_days),
 )
+# In a file of data/synthetic/kinds/ this is all it takes for --synthetic.kind seasons, its help and its tests.
+register("seasons", "each stock's drift swings with a period of 60 sessions", SEASONS)
 
 if __name__ == "__main__":
-    # Takes the name of a kind that is there; CONTRIBUTING.md says what a kind with a name of its own needs.
-    PLANTED_KINDS["martingale"] = SEASONS  # type: ignore[index]
-    config = SyntheticConfig(kind="martingale", days=2000, stocks=20)
+    config = SyntheticConfig(kind="seasons", days=2000, stocks=20)
     market = synthetic_market(config, seed=1)
     rule, oracle = rule_scores(config, market.close, HOLDING_DAYS), oracle_scores(config, market.drift, HOLDING_DAYS)
     agreement = np.corrcoef(rule[1000:].ravel(), oracle[1000:].ravel())[0, 1]

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,16 +50,17 @@ from benchmarks.learning.unseen import (
     tuned,
 )
 from data.market import Market
+from data.synthetic.planted import PLANTED_KINDS
 from models.ddpg_agent import DDPGAgent
 from training.erl_trainer import ERLTrainer
 from training.evaluation.baselines import BEST_AGENT, CHAMPION, CLOSED_FORM, ORACLE, RULE
 from training.run.trainer import build_trainer
 from utils.config.settings import settings_hash
-from utils.config.trader import Config, MarketKind
+from utils.config.trader import Config
 from utils.runs.seeding import named_generator, seed_everything
 
 logger = logging.getLogger(__name__)
-KINDS: tuple[str, ...] = get_args(MarketKind)
+KINDS = tuple(PLANTED_KINDS)
 MARTINGALE = "martingale"
 """The kind in which nothing is planted: what its rule earns is nothing to have a share of."""
 PLANTED = tuple(kind for kind in KINDS if kind != MARTINGALE)

@@ -17,7 +17,7 @@ from data.features import NormalizationStats
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.synthetic.law import Float64Array, PlantedKind
-from data.synthetic.planted import PLANTED_KINDS, oracle_scores, rule_scores
+from data.synthetic.planted import oracle_scores, planted_kind, rule_scores
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
 MARKET_SEED = 7
@@ -48,7 +48,7 @@ class SyntheticMarket:
 
 def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     """Draw a market; the same settings and seed give the same market on every platform."""
-    law = PLANTED_KINDS[config.kind]
+    law = planted_kind(config.kind)
     # A stream per purpose: noise and bars do not change with the drift's draws.
     for_noise, for_drift, for_bars, for_common, for_volatility = (
         np.random.Generator(np.random.PCG64(child)) for child in np.random.SeedSequence(seed).spawn(5)

@@ -8,8 +8,8 @@ number of sessions. They leave the constant out, so that a score is close to the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,10 @@ class PlantedKind:
     """Draws a factor, (days + 1,) of mean square 1, of each day's noise and drift; the law's own are without it."""
     mix: Callable[[Float64Array, int], Float64Array] = lambda own, stocks: own
     """Correlates the (..., columns) own noises of `stocks` and leaves their variances."""
+    structure: str = ""
+    """What is planted, for the help."""
+    trading_rules: Mapping[str, float] = field(default_factory=dict)
+    """Settings, by dotted name, that --synthetic.kind implies unless others are stated."""
 
     def noise_std(self, config: SyntheticConfig) -> Float64Array:
         """Return the (columns,) standard deviation of the noise in a daily log return."""
@@ -63,6 +67,18 @@ class PlantedKind:
         all horizons: this one is right over `FAIR_SESSIONS`.
         """
         return self.summed_variance(config, FAIR_SESSIONS) / (2.0 * FAIR_SESSIONS)
+
+
+KINDS: dict[str, PlantedKind] = {}
+"""The kinds of market by name; `data.synthetic.planted` imports all files that register some."""
+
+
+def register(
+    name: str, structure: str, kind: PlantedKind, trading_rules: Mapping[str, float] | None = None
+) -> PlantedKind:
+    """Add a kind of market, which --synthetic.kind then names and the help lists, and return it."""
+    KINDS[name] = replace(kind, structure=structure, trading_rules=trading_rules or {})
+    return KINDS[name]
 
 
 def log_persistence(half_life_days: float) -> float:

@@ -106,7 +106,7 @@ print(code, *(name for name in sys.argv[1].split() if name in sys.modules))
 @pytest.mark.parametrize(
     ("line", "code", "loaded"),
     [
-        ("--help", 0, ""),
+        ("--help", 0, "scipy"),  # of the kinds of market, which it lists
         ("--resume none", 2, ""),
         ("fuel-breaks train --resume none", 2, ""),
         ("evaluate --run none", 2, ""),

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
+from data.synthetic.planted import PLANTED_KINDS
 from training.commands.arguments import PrepareArguments
-from training.commands.table import COMMANDS
+from training.commands.table import COMMANDS, help_lists
 from utils.config.cli import ParsedCommand, parse_command
 from utils.config.kinds import Mark
 from utils.config.settings import (
@@ -33,7 +34,7 @@ from utils.config.settings import (
     to_dict,
     with_settings,
 )
-from utils.config.trader import KIND_RULES, Config, EnvironmentConfig, SyntheticConfig, profile_config
+from utils.config.trader import Config, EnvironmentConfig, profile_config
 from utils.errors import ConfigError
 
 NOT_THERE = Path("no-such-folder/stock_data.parquet")
@@ -204,13 +205,14 @@ def test_profile_follows_what_is_there(tmp_path: Path) -> None:
 
 
 def test_a_kind_of_market_that_is_named_brings_its_trading_rules() -> None:
-    help_of_kind = setting_help(SyntheticConfig)["kind"]
-    for kind, rules in KIND_RULES.items():
-        config = settings_from("--synthetic.kind", kind)
+    *_, shown = help_lists().values()
+    assert shown.keys() == PLANTED_KINDS.keys()
+    for kind, planted in PLANTED_KINDS.items():
+        rules, config = planted.trading_rules, settings_from("--synthetic.kind", kind)
         assert config.env == with_settings(Config(), rules).env
         for name, value in rules.items():
             flag = f"--{name.replace('_', '-')}"
-            assert f"{flag} {value:g}" in help_of_kind
+            assert f"(brings {flag} {value:g})" in shown[kind]
             other = settings_from("--synthetic.kind", kind, flag, "3")
             assert other.env == with_settings(config, {name: 3}).env
     assert settings_from("--synthetic.kind", "reversal").env == settings_from().env == EnvironmentConfig()

@@ -14,11 +14,11 @@ from data.synthetic.built_in import synthetic_market
 from data.synthetic.kinds.nonlinear import AGREE, NONLINEAR_COMMON_SHARE, RING, TrendDrift
 from data.synthetic.planted import PLANTED_KINDS, rule_scores
 from tests.data.test_synthetic import standard_error
-from utils.config.trader import MarketKind, SyntheticConfig
+from utils.config.trader import SyntheticConfig
 
 Array = npt.NDArray[np.float64]
-LAWS: dict[MarketKind, TrendDrift] = {"agree": AGREE, "ring": RING}
-KINDS: list[MarketKind] = list(LAWS)
+LAWS: dict[str, TrendDrift] = {"agree": AGREE, "ring": RING}
+KINDS: list[str] = list(LAWS)
 HOLDING, WARM_UP = 20, 400
 
 
@@ -36,13 +36,13 @@ def spread(half_life: float) -> float:
     return math.sqrt((1 - kept) / (1 + kept))
 
 
-def claimed(kind: MarketKind, trends: Array, std: float) -> Array:
+def claimed(kind: str, trends: Array, std: float) -> Array:
     if kind == "agree":
         return 0.2 * std * np.tanh(1.5 * trends[0]) * np.tanh(1.5 * trends[1])
     return std / 3 * np.sin(2.5 * np.sqrt(trends[0] ** 2 + trends[1] ** 2))
 
 
-def own_path(kind: MarketKind, config: SyntheticConfig, seed: int) -> tuple[Array, Array]:
+def own_path(kind: str, config: SyntheticConfig, seed: int) -> tuple[Array, Array]:
     """(days, stocks) own noise and latent drift."""
     rng = np.random.default_rng(seed)
     own = LAWS[kind].own_std(config) * rng.standard_normal((config.days, config.stocks))
@@ -56,7 +56,7 @@ def test_own_noise_is_to_market_noise_as_15_to_7() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_drift_is_the_claimed_function_of_past_returns(kind: MarketKind) -> None:
+def test_the_drift_is_the_claimed_function_of_past_returns(kind: str) -> None:
     config, law = SyntheticConfig(kind=kind, days=3000, stocks=4), LAWS[kind]
     own, drift = own_path(kind, config, 1)
     std = law.own_std(config)
@@ -68,7 +68,7 @@ def test_the_drift_is_the_claimed_function_of_past_returns(kind: MarketKind) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_day_is_special_and_the_drift_is_none_on_average(kind: MarketKind) -> None:
+def test_no_day_is_special_and_the_drift_is_none_on_average(kind: str) -> None:
     config = SyntheticConfig(kind=kind, days=400, stocks=4000)
     drift = own_path(kind, config, 2)[1] / LAWS[kind].own_std(config)
     for moment in (drift, drift**2):
@@ -78,7 +78,7 @@ def test_no_day_is_special_and_the_drift_is_none_on_average(kind: MarketKind) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_mean_growth_is_that_of_many_paths(kind: MarketKind) -> None:
+def test_the_mean_growth_is_that_of_many_paths(kind: str) -> None:
     config = SyntheticConfig(kind=kind, days=600, stocks=2000, daily_noise=0.04)
     own, drift = own_path(kind, config, 3)
     total = np.cumsum(own[1:] + drift[:-1], axis=0)
@@ -91,7 +91,7 @@ def test_the_mean_growth_is_that_of_many_paths(kind: MarketKind) -> None:
 
 @pytest.mark.parametrize("sessions", [1, 5, 20])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_expected_sum_is_that_of_many_paths(kind: MarketKind, sessions: int) -> None:
+def test_the_expected_sum_is_that_of_many_paths(kind: str, sessions: int) -> None:
     law, paths = LAWS[kind], 40_000
     starts = np.array([[0.0, 1.0, -2.0, 0.3, -1.0], [0.0, 0.5, 1.0, 0.3, -1.5]])
     rng, trends, total = np.random.default_rng(4), np.repeat(starts[:, :, None], paths, axis=2), np.zeros((5, paths))
@@ -113,7 +113,7 @@ def explained(inputs: list[Array], results: Array) -> float:
 
 
 @pytest.mark.parametrize(("kind", "line"), [("agree", 0.06), ("ring", 0.2)])
-def test_lines_on_the_trends_explain_next_to_nothing_and_the_rule_what_there_is(kind: MarketKind, line: float) -> None:
+def test_lines_on_the_trends_explain_next_to_nothing_and_the_rule_what_there_is(kind: str, line: float) -> None:
     """Next-day returns: `line` is the largest share of the predictable variance that a weighing of trends may find."""
     config = SyntheticConfig(kind=kind, days=4000, stocks=60)
     market = synthetic_market(config, 21)
@@ -128,7 +128,7 @@ def test_lines_on_the_trends_explain_next_to_nothing_and_the_rule_what_there_is(
 
 
 @pytest.mark.parametrize(("kind", "least"), [("agree", 0.1), ("ring", 0.15)])
-def test_the_rule_ranks_the_trades_of_a_path(kind: MarketKind, least: float) -> None:
+def test_the_rule_ranks_the_trades_of_a_path(kind: str, least: float) -> None:
     """The rank correlation of score and result among the stocks of a day, on the mean."""
     config = SyntheticConfig(kind=kind)
     for seed in (31, 32):

@@ -36,7 +36,7 @@ from training.evaluation.supervised import (
 from training.forecasts.ridge import TrainingDays
 from training.forecasts.samples import Samples
 from training.rollout import play
-from utils.config.trader import DataConfig, EnvironmentConfig, MarketKind, SyntheticConfig
+from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
 RULES = EnvironmentConfig()
 SPLIT = DataConfig(context_window_days=64)
@@ -52,12 +52,12 @@ def one_thread() -> Iterator[None]:
 
 
 @cache
-def market_of(kind: MarketKind, seed: int = 1, days: int = 3000, stocks: int = 12) -> Market:
+def market_of(kind: str, seed: int = 1, days: int = 3000, stocks: int = 12) -> Market:
     return built_in_market(SyntheticConfig(kind=kind, days=days, stocks=stocks), SPLIT, RULES, seed=seed)[0]
 
 
 @cache
-def baselines_of(kind: MarketKind) -> dict[str, SupervisedBaseline]:
+def baselines_of(kind: str) -> dict[str, SupervisedBaseline]:
     market = market_of(kind)
     return fit_supervised(market, Portfolio.on(market, RULES))
 
@@ -121,7 +121,7 @@ def test_no_trade_that_is_learned_from_overlaps_one_that_is_judged() -> None:
         ("lead-lag", RIDGE, 0.5),
     ],
 )
-def test_baselines_find_what_is_planted(kind: MarketKind, name: str, least: float) -> None:
+def test_baselines_find_what_is_planted(kind: str, name: str, least: float) -> None:
     baseline = baselines_of(kind)[name]
     unseen, scores = built_in_market(SyntheticConfig(kind=kind, days=3000, stocks=12), SPLIT, RULES, seed=2)
     rule = ScoreRule(scores.rule, threshold=2 * RULES.cost_rate)
@@ -234,7 +234,7 @@ def test_one_that_fails_does_not_take_the_other_with_it(
     assert "LightGBM is left out: expected results that trees can be fitted to, got: no split" in caplog.text
 
 
-def dated_a_day_early(kind: MarketKind) -> Market:
+def dated_a_day_early(kind: str) -> Market:
     """A market whose file has each close in the row of the session before."""
     drawn = synthetic_market(SyntheticConfig(kind=kind, days=3000, stocks=12), 1)
     frame = bars_frame(drawn)
@@ -257,7 +257,7 @@ def judged(market: Market) -> Evaluation:
 
 
 @pytest.mark.parametrize("kind", ["martingale", "momentum"])
-def test_closes_that_are_dated_a_day_early_are_called_a_leak(kind: MarketKind) -> None:
+def test_closes_that_are_dated_a_day_early_are_called_a_leak(kind: str) -> None:
     leaking, healthy = judged(dated_a_day_early(kind)), judged(market_of(kind))
     assert leaking.explained > TOO_GOOD > 2 * healthy.explained
     assert healthy.suspicion == "" and "leak" not in healthy.sentence

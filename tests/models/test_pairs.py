@@ -15,7 +15,7 @@ from models.impulses import pairs
 from models.impulses.pairs import HALF_LIVES, after_pairs, pair_terms
 from models.responses import Responses
 from tests.data.test_planted_rules import Array
-from utils.config.trader import MarketKind, SyntheticConfig
+from utils.config.trader import SyntheticConfig
 
 
 def couples(days: int, stocks: int, speed: float, seed: int) -> Array:
@@ -34,7 +34,7 @@ def test_couples_are_found_among_all_pairs() -> None:
 
 
 @pytest.mark.parametrize("kind", ["martingale", "reversal", "value", "momentum", "lead-lag", "crowd"])
-def test_own_pasts_and_leaders_make_no_pairs(kind: MarketKind) -> None:
+def test_own_pasts_and_leaders_make_no_pairs(kind: str) -> None:
     market = synthetic_market(SyntheticConfig(kind=kind, days=2000), 31)
     close, stocks = market.close.astype(np.float32), np.arange(market.stocks)
     assert not len(Responses.fit(close, stocks, np.ones(len(close), dtype=bool)).pair_terms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -43,13 +44,39 @@ ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used; empty: none.",
     "NO_COLOR": "If set, messages on a terminal have no colour.",
 }
-of_runs = partial(Command, adapt=default_settings, profiles=PROFILES)
+
+
+def run_defaults(stated: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `default_settings`, with the trading rules of a stated kind of market; ConfigError for an unknown one."""
+    if "synthetic.kind" not in stated:
+        return default_settings(stated)
+    from data.synthetic.planted import planted_kind  # takes long where no kind is needed
+
+    return {**default_settings(stated), **planted_kind(stated["synthetic.kind"]).trading_rules}
+
+
+def help_lists() -> Mapping[str, Mapping[str, str]]:
+    """Return the lists that the help shows after the commands."""
+    from data.synthetic.planted import PLANTED_KINDS
+
+    kinds = {}
+    for name, kind in PLANTED_KINDS.items():
+        rules = [f"--{rule.replace('_', '-')} {value:g}" for rule, value in kind.trading_rules.items()]
+        kinds[name] = kind.structure + "".join(f" (brings {rule})" for rule in rules)
+    return {
+        "examples:": EXAMPLES,
+        "environment variables:": ENVIRONMENT,
+        "what each --synthetic.kind plants in the built-in market:": kinds,
+    }
+
+
+of_runs = partial(Command, adapt=run_defaults, profiles=PROFILES)
 COMMANDS = {
     "train": of_runs(
         arguments.TrainArguments,
         "training.commands.train:run_train",
         require_resumed_run,
-        lists={"examples:": EXAMPLES, "environment variables:": ENVIRONMENT},
+        lists=help_lists,
     ),
     "prepare": Command(arguments.PrepareArguments, "training.commands.prepare:run_prepare"),
     "evaluate": Command(arguments.EvaluateArguments, "training.commands.evaluate:run_evaluation", require_runs),

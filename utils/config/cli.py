@@ -50,8 +50,8 @@ class Command:
     """Makes the defaults, by dotted name, that depend on what the user asked for and on the machine."""
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What profiles change, which the help shows."""
-    lists: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Texts by name, by title, which the help shows after the commands."""
+    lists: Callable[[], Mapping[str, Mapping[str, str]]] = dict
+    """Returns texts by name, by title, which the help shows after the commands."""
 
     @property
     def settings(self) -> type[Any] | None:
@@ -175,7 +175,7 @@ def _parser(name: str, commands: Mapping[str, Command], wants_help: bool) -> arg
     start = [_program(name), *(["[command]"] if name == DEFAULT_COMMAND else []), "[-h]" if places else "[flags]"]
     parser = argparse.ArgumentParser(
         usage=" ".join([*start, *places]),
-        description=_overview(commands) if name == DEFAULT_COMMAND else _wrapped(str(kind.__doc__)),
+        description=_overview(commands) if wants_help and name == DEFAULT_COMMAND else _wrapped(str(kind.__doc__)),
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
         exit_on_error=False,
@@ -245,7 +245,7 @@ def _overview(commands: Mapping[str, Command]) -> str:
     """Return what all commands are for, by the first paragraphs of their docstrings, and the default one's lists."""
     purposes = {name: str(command.arguments.__doc__).split("\n\n")[0] for name, command in commands.items()}
     title = f"commands, each with a --help of its own ({DEFAULT_COMMAND} may be left out):"
-    lists = {title: purposes, **commands[DEFAULT_COMMAND].lists}
+    lists = {title: purposes, **commands[DEFAULT_COMMAND].lists()}
     return "\n\n".join("\n".join([title, *map(_entry, entries.items())]) for title, entries in lists.items())
 
 

@@ -17,30 +17,6 @@ Fill = Literal["next_open", "same_close"]
 Rivals = Literal["learned", "none"]
 AgentKind = Literal["ddpg", "closed-form"]
 EvidenceRule = Literal["weigh", "report", "require"]
-MarketKind = Literal[
-    "momentum",
-    "reversal",
-    "lead-lag",
-    "regime",
-    "value",
-    "bursts",
-    "spikes",
-    "edges",
-    "interaction",
-    "crowd",
-    "agree",
-    "ring",
-    "leak",
-    "lagged-leak",
-    "mixed",
-    "pairs",
-    "martingale",
-]
-KIND_RULES: Mapping[str, Mapping[str, float]] = {
-    "bursts": {"env.stake_percent": 5.0},
-    "edges": {"env.max_new_positions_per_day": 5},
-}
-"""Trading rules that --synthetic.kind implies unless others are given."""
 PROFILES: Mapping[str, Mapping[str, Any]] = {
     "full": {},
     "quick": {
@@ -78,16 +54,8 @@ class DataConfig:
 class SyntheticConfig:
     """The built-in market, used when there is no data file."""
 
-    kind: MarketKind = "mixed"
-    """Planted structure: `momentum`, `reversal` (short term), `lead-lag` (a column that may not be bought
-    leads some stocks), `regime` (all rise or all fall), `value` (stocks return to a slow anchor), `bursts` (rare
-    strong drifts after extreme news; brings --env.stake-percent 5, at which two positions fill the account),
-    `spikes` (jumps that pass), `edges` (strong and weak drifts at once; brings --env.max-new-positions-per-day 5),
-    `interaction` (stocks repeat what they did while a context column rose, and undo the rest), `crowd` (five of 260
-    context columns lead), `agree` (a stock rises while its short and its long trend agree), `ring` (its drift swings
-    with the distance of both trends from none), `pairs` (the spread of unnamed couples reverts), `leak` (a context
-    column tells the next 20 sessions), `lagged-leak` (it tells them 60 sessions before), `mixed` (momentum, bursts and
-    ring for a third of the stocks each, a leading column and turbulent times) or `martingale` (none)."""
+    kind: str = "mixed"
+    """Planted structure: one of the kinds of market that `python main.py --help` lists."""
     days: Annotated[int, Field(ge=2)] = 4000
     """Days of the market."""
     stocks: kinds.PositiveInt = 40
@@ -293,10 +261,7 @@ def profile_config(profile: Profile) -> Config:
 
 
 def default_settings(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings, by dotted name, of the `stated` profile, else of the one that suits data and machine.
-
-    A `stated` kind of built-in market brings its trading rules.
-    """
+    """Return the settings, by dotted name, of the `stated` profile, else of the one that suits data and machine."""
     data = stated.get("data") or (DEFAULT_DATA if DEFAULT_DATA.exists() else None)
     profile = stated.get("profile")
     if profile is None:
@@ -306,5 +271,4 @@ def default_settings(stated: Mapping[str, Any]) -> dict[str, Any]:
         "profile": profile,
         "data": data,
         **PROFILES[profile],
-        **KIND_RULES.get(stated.get("synthetic.kind", ""), {}),
     }

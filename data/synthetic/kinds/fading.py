@@ -23,6 +23,7 @@ from data.synthetic.law import (
     fading_sum,
     log_persistence,
     mean_return,
+    register,
 )
 from utils.config.trader import SyntheticConfig
 
@@ -117,14 +118,20 @@ def _zeros(config: SyntheticConfig, values: Float64Array, holding_days: int) -> 
     return np.zeros(values.shape)
 
 
-MOMENTUM = PlantedKind(
-    _drift, _variance, _rule, fading_oracle(lambda config: log_persistence(config.drift_half_life_days))
+MOMENTUM = register(
+    "momentum",
+    "each stock's drift lasts for a time",
+    PlantedKind(_drift, _variance, _rule, fading_oracle(lambda config: log_persistence(config.drift_half_life_days))),
 )
-MARTINGALE = PlantedKind(
-    lambda config, own, generator: np.zeros(own.shape),
-    lambda config, sessions: np.full(config.stocks, config.daily_noise**2 * sessions),
-    _zeros,
-    _zeros,
+register(
+    "martingale",
+    "nothing",
+    PlantedKind(
+        lambda config, own, generator: np.zeros(own.shape),
+        lambda config, sessions: np.full(config.stocks, config.daily_noise**2 * sessions),
+        _zeros,
+        _zeros,
+    ),
 )
 
 
@@ -186,7 +193,9 @@ class Transient:
 
 
 REVERSAL = Transient(share=0.7, half_life_days=4.0)
+register("reversal", "part of a stock's moves is undone within days", REVERSAL.kind())
 VALUE = Transient(share=0.9, half_life_days=20.0, common_share=0.3)
+register("value", "part of a stock's moves is undone within months", VALUE.kind())
 
 
 @dataclass(frozen=True)
@@ -271,5 +280,17 @@ class News:
 
 BURSTS = News(chance=1 / 600, worth=0.11, half_life_days=5.0, background_std=0.0015)
 """With 40 stocks good news comes every 15 sessions."""
+register(
+    "bursts",
+    "extreme news leaves a strong drift that fades; two positions fill the account, so that cash must be kept for it",
+    BURSTS.kind(),
+    {"env.stake_percent": 5.0},
+)
 EDGES = News(chance=1 / 300, worth=0.12, half_life_days=5.0, background_std=0.002)
 """With 40 stocks good news comes every 7 or 8 sessions, among weak drifts of most stocks."""
+register(
+    "edges",
+    "strong and weak drifts at once, which compete for the cash",
+    EDGES.kind(),
+    {"env.max_new_positions_per_day": 5},
+)

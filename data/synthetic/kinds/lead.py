@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from data.synthetic.law import Float64Array, PlantedKind
+from data.synthetic.law import Float64Array, PlantedKind, register
 from utils.config.trader import SyntheticConfig
 
 LEAD_NOISE_RATIO = 4.0
@@ -90,6 +90,7 @@ class Lead:
 
 LEAD_LAG = Lead(lags=(15,), loading=0.3, leader=lambda stocks: np.where(np.arange(stocks) < (stocks + 1) // 2, 0, -1))
 """The first half of the stocks follows the only context column."""
+register("lead-lag", "a column that may not be bought leads half of the stocks", LEAD_LAG.kind())
 CROWD = Lead(
     lags=(8, 10, 12, 14, 16),
     loading=0.15,
@@ -97,3 +98,4 @@ CROWD = Lead(
     bystanders=lambda config: max(0, 13 * config.stocks // 2 - 5),
 )
 """Five leaders among six and a half context columns a stock, 300 columns in all with 40 stocks; all stocks follow."""
+register("crowd", "five of 260 context columns lead a group of stocks each, at lags of their own", CROWD.kind())

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.synthetic.law import Float64Array, PlantedKind
+from data.synthetic.law import Float64Array, PlantedKind, register
 from utils.config.trader import SyntheticConfig
 
 LEAK_SESSIONS = 20
@@ -82,5 +82,10 @@ def oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> F
     return scores
 
 
-LEAK = Leak(lag=0)
-LAGGED_LEAK = Leak(lag=60)
+LEAK, LAGGED_LEAK = Leak(lag=0), Leak(lag=60)
+register(
+    "leak",
+    "a context column's move tells the factor of the next 20 sessions, which stocks answer up or down",
+    LEAK.kind(),
+)
+register("lagged-leak", "the same, 60 sessions before these 20 begin", LAGGED_LEAK.kind())

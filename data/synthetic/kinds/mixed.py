@@ -15,7 +15,7 @@ from data.synthetic.kinds.fading import BURSTS, MOMENTUM
 from data.synthetic.kinds.lead import LEAD_FACTOR_SHARE, LEAD_NOISE_RATIO, Lead
 from data.synthetic.kinds.nonlinear import RING
 from data.synthetic.kinds.regime import Regimes
-from data.synthetic.law import Float64Array, PlantedKind
+from data.synthetic.law import Float64Array, PlantedKind, register
 from utils.config.trader import SyntheticConfig
 
 MIXED_LEAD = Lead(lags=(15,), loading=0.15, leader=lambda stocks: np.where(np.arange(stocks) % 2 == 0, 0, -1))
@@ -95,11 +95,15 @@ def _oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> 
     return scores
 
 
-MIXED = PlantedKind(
-    _drift,
-    _variance,
-    _rule,
-    _oracle,
-    context_noise_ratios=lambda config: (LEAD_NOISE_RATIO * math.sqrt(1.0 - LEAD_FACTOR_SHARE),),
-    volatility=_volatility,
+register(
+    "mixed",
+    "momentum, bursts and ring for a third of the stocks each; a leading column; calm and turbulent times",
+    PlantedKind(
+        _drift,
+        _variance,
+        _rule,
+        _oracle,
+        context_noise_ratios=lambda config: (LEAD_NOISE_RATIO * math.sqrt(1.0 - LEAD_FACTOR_SHARE),),
+        volatility=_volatility,
+    ),
 )

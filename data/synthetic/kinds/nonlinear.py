@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.sparse import csr_array
 
-from data.synthetic.law import Float64Array, PlantedKind, log_persistence, mean_return
+from data.synthetic.law import Float64Array, PlantedKind, log_persistence, mean_return, register
 from utils.config.trader import SyntheticConfig
 
 NONLINEAR_COMMON_SHARE = 0.7**2 / (0.7**2 + 1.5**2)
@@ -186,3 +186,9 @@ RING = TrendDrift(lambda trends: np.sin(2.5 * np.hypot(trends[0], trends[1])) / 
 Without the pull, which makes up for the mean, the trends would move out to one side of the ring and stay: a weighing of
 the trends would then tell half of what a trade earns.
 """
+register(
+    "agree",
+    "a stock rises while its short and its long trend have the same sign, and falls otherwise",
+    AGREE.kind(),
+)
+register("ring", "a stock's drift oscillates with the distance of both trends from zero", RING.kind())

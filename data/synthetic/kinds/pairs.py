@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from data.synthetic.kinds.fading import Transient
-from data.synthetic.law import Float64Array, PlantedKind
+from data.synthetic.law import Float64Array, PlantedKind, register
 from utils.config.trader import SyntheticConfig
 
 COMMON_SHARE = 0.1
@@ -59,4 +59,8 @@ def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> 
     return _of_stocks(SPREAD.rule_of_own(config, _spread(returns), holding_days), config.stocks)
 
 
-PAIRS = PlantedKind(_drift, _variance, _rule, SPREAD.kind().oracle, COMMON_SHARE, mix=_mix)
+register(
+    "pairs",
+    "stocks come in unnamed couples whose spread reverts, under a common market",
+    PlantedKind(_drift, _variance, _rule, SPREAD.kind().oracle, COMMON_SHARE, mix=_mix),
+)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.synthetic.law import Float64Array, PlantedKind, fading_oracle, fading_sum, mean_return
+from data.synthetic.law import Float64Array, PlantedKind, fading_oracle, fading_sum, mean_return, register
 from utils.config.trader import SyntheticConfig
 
 
@@ -93,8 +93,10 @@ def _rule(config: SyntheticConfig, returns: Float64Array, holding_days: int) -> 
     return np.repeat(score[:, None], returns.shape[1], axis=1)
 
 
-REGIME = PlantedKind(
-    _drift, _variance, _rule, fading_oracle(lambda config: REGIMES.log_persistence), REGIME_COMMON_SHARE
+register(
+    "regime",
+    "all stocks rise or all fall",
+    PlantedKind(_drift, _variance, _rule, fading_oracle(lambda config: REGIMES.log_persistence), REGIME_COMMON_SHARE),
 )
 
 INTERACTION_SESSIONS = 15
@@ -152,10 +154,14 @@ def _next_answers(answers: Float64Array, days: int, holding_days: int) -> Float6
     return total
 
 
-INTERACTION = PlantedKind(
-    _interaction_drift,
-    _interaction_variance,
-    _interaction_rule,
-    _interaction_oracle,
-    context_noise_ratios=lambda config: (INTERACTION_NOISE_RATIO,),
+register(
+    "interaction",
+    "stocks repeat moves made while a context column rose, and undo the others",
+    PlantedKind(
+        _interaction_drift,
+        _interaction_variance,
+        _interaction_rule,
+        _interaction_oracle,
+        context_noise_ratios=lambda config: (INTERACTION_NOISE_RATIO,),
+    ),
 )

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 from scipy.special import ndtr
 
-from data.synthetic.law import Float64Array, PlantedKind, autoregression, log_persistence
+from data.synthetic.law import Float64Array, PlantedKind, autoregression, log_persistence, register
 from utils.config.trader import SyntheticConfig
 
 SPIKE_FALL_CHANCE = 0.01
@@ -105,4 +105,8 @@ def _oracle(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> 
     return _scores(jump, excess, holding_days)
 
 
-SPIKES = PlantedKind(_drift, _variance, _rule, _oracle)
+register(
+    "spikes",
+    "half of the sharp falls are followed by a jump of 8 to 15%, most of which is undone",
+    PlantedKind(_drift, _variance, _rule, _oracle),
+)
