@@ -112,6 +112,8 @@ class Portfolio:
         self.clear_history()
         self.cash.fill_(self.rules.initial_capital)
         self.equity.fill_(self.rules.initial_capital)
+        self.peak.fill_(self.rules.initial_capital)
+        self.is_locked.zero_()
         self.equity_curve.fill_(self.rules.initial_capital)
 
     def clear_history(self) -> None:
@@ -129,7 +131,8 @@ class Portfolio:
         rows = self.slots + (steps - 1) * self.orders_per_day
         self._money = money(rows, len(MONEY), lanes)
         self._ledger = Ledger.over(self._money)
-        self.cash, self.equity = money(lanes), money(lanes)
+        self.cash, self.equity, self.peak = money(lanes), money(lanes), money(lanes)
+        self.is_locked = torch.zeros(lanes, dtype=torch.bool, device=self.device)
         self._realised_loss = money(steps, lanes)
         self.equity_curve = money(steps + 1, lanes)
         self.had_position = torch.zeros(steps, lanes, dtype=torch.bool, device=self.device)
@@ -157,8 +160,9 @@ class Portfolio:
         return held_stocks(self._slot_stock(self._open_rows()), self.bars.stocks)
 
     def candidates(self) -> Tensor:
-        """Tell which stocks (lanes, stocks) have a bar today and no open position."""
-        return self.bars.tradable.index_select(0, self.day) & ~self.held()
+        """Tell which stocks (lanes, stocks) have a bar today and no open position; none in a locked account."""
+        found = self.bars.tradable.index_select(0, self.day) & ~self.held()
+        return found & ~self.is_locked[:, None] if self.rules.drawdown_lock > 0 else found
 
     def sizes(self) -> Tensor:
         """Return the sizes of positions at their entry as they are observed, (lanes, slots); 0 in empty slots."""
@@ -183,11 +187,15 @@ class Portfolio:
         return Positions(self._slot_stock(rows), features.transpose(0, 1))
 
     def account(self) -> Tensor:
-        """Describe the accounts at the last close: (lanes, ACCOUNT_FEATURES) float32."""
+        """Describe the accounts at the last close: (lanes, ACCOUNT_FEATURES, or one more with a lock) float32."""
         capital = self.rules.initial_capital
         left = (self.trading_steps - self.step_index) / self.rules.trading_days
         fraction_left = torch.full_like(self.cash, left)
-        return torch.stack((self.cash / capital, (self.equity - self.cash) / capital, fraction_left), dim=-1).float()
+        parts = [self.cash / capital, (self.equity - self.cash) / capital, fraction_left]
+        if self.rules.drawdown_lock > 0:
+            fallen = 100 * (1 - self.equity / self.peak) / self.rules.drawdown_lock
+            parts.append(torch.where(self.is_locked, self._one, fallen))
+        return torch.stack(parts, dim=-1).float()
 
     def select_orders(self, action: Tensor) -> Orders:
         """Choose the largest coefficients among the candidates, ties to the lower stock index.
@@ -224,6 +232,9 @@ class Portfolio:
         self._close_positions(is_last=self.step_index == self.steps - 1)
         self.step_index += 1
         self.equity_curve[self.step_index] = self.equity
+        if self.rules.drawdown_lock > 0:
+            torch.maximum(self.peak, self.equity, out=self.peak)
+            self.is_locked |= self.equity <= self.peak * (1 - self.rules.drawdown_lock / 100)
 
     def _quotes(self, stock: Tensor) -> Tensor:
         """Look up today's open, high and close of (..., lanes) stocks: (..., lanes, 3) float64."""
@@ -242,10 +253,13 @@ class Portfolio:
         return torch.minimum(value, self.rules.volume_cap / 100 * traded)
 
     def _fill(self, orders: Orders, price: Tensor) -> None:
-        """Buy in rank order with the cash of the last close; an order without a price lapses."""
+        """Buy in rank order with the cash of the last close; orders without a price, or of locked accounts, lapse."""
         wanted = self._cut_to_volume(orders.coefficient * self.rules.stake, orders.stock, price)
         with_costs, least = self.rules.purchase_factor, _DUST * self.rules.initial_capital
-        wanted = torch.where(price > 0, wanted, self._zero) * with_costs
+        is_possible = price > 0
+        if self.rules.drawdown_lock > 0:
+            is_possible = is_possible & ~self.is_locked
+        wanted = torch.where(is_possible, wanted, self._zero) * with_costs
         paid = cut_to_cash(wanted, self.cash, least * with_costs)
         is_filled, value = paid > 0, paid / with_costs
         price = torch.where(is_filled, price, self._one)

@@ -41,7 +41,8 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         `market` (columns, 9): today's normalised features; `portfolio` (investable, 4): held, days held / maximum,
         unrealised return, size / maximum size; `exits` (investable, 2): distance to the sale target, sessions without
         a bar / maximum; `account` (3,): cash and exposure as fractions of the initial capital, days left on which
-        orders are accepted as a fraction of the rules' trading days.
+        orders are accepted as a fraction of the rules' trading days; with a drawdown lock also the part of the allowed
+        drawdown that is used.
     Action (investable, 2): coefficient in [0, 10] (below 1: no order), sale target in [10, 50] percent.
     Reward: change of equity in percent of the initial capital, less the configured penalties.
     An episode terminates on day `end_idx`, when every position has been closed; it is never truncated.
@@ -86,7 +87,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self._is_history_cleared = False
         self.account = account or Portfolio(Bars.of(data_array, columns, device, volume), self.rules)
         """The batched account, which knows the trading rules."""
-        self._tradable, self._date_words = self.account.bars.tradable.cpu().numpy(), dates.astype(str)
+        self._date_words = dates.astype(str)
         self._set_window(start_idx, end_idx, trading_end_idx)
         stocks = len(columns)
         self.observation_space = gym.spaces.Dict(  # type: ignore[assignment]
@@ -94,7 +95,9 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
                 "market": gym.spaces.Box(-input_clip, input_clip, (data_array.shape[1], NUM_FEATURES), np.float32),
                 "portfolio": gym.spaces.Box(-np.inf, np.inf, (stocks, _PORTFOLIO_COLUMNS), np.float32),
                 "exits": gym.spaces.Box(-np.inf, np.inf, (stocks, 2), np.float32),
-                "account": gym.spaces.Box(-np.inf, np.inf, (ACCOUNT_FEATURES,), np.float32),
+                "account": gym.spaces.Box(
+                    -np.inf, np.inf, (ACCOUNT_FEATURES + (self.rules.drawdown_lock > 0),), np.float32
+                ),
             }
         )
         low, high = (0.0, MIN_TARGET_PERCENT), (MAX_COEFFICIENT, MAX_TARGET_PERCENT)
@@ -248,7 +251,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         return observation, {
             **{name: value.copy() if self._is_batched else value.item() for name, value in found.items()},
             "can_order": account.is_trading,
-            "candidates": self._tradable[day] & (positions[..., 0] == 0.0),
+            "candidates": self._of_lanes(account.candidates()),
         }
 
     def get_episode_summary(self) -> dict[str, Any]:

@@ -156,6 +156,7 @@ def environment_rules(draw: st.DrawFn, trading_days: int = 125, settlement_days:
         slippage_bps=draw(st.sampled_from([5.0, 0.0])),
         fill=draw(st.sampled_from(["next_open", "same_close"])),
         stop_percent=draw(st.sampled_from([0.0, 3.0, 12.5, 50.0])),
+        drawdown_lock=draw(st.sampled_from([0.0, 1.0, 10.0])),
         inaction_penalty=draw(st.sampled_from([0.0, 0.25])),
         loss_multiplier=draw(st.sampled_from([1.0, 1.5])),
         zero_trades_penalty=draw(st.sampled_from([1.0, 0.0])),

@@ -174,7 +174,7 @@ def _play_days(
         # A stock without a bar has no forecast.
         stock = inputs["stock"][agent, account.day]
         expected, score, target = (inputs[name][agent, account.day] for name in ("expected", "score", "target"))
-        score = score.masked_fill(account.held().gather(1, stock), -torch.inf)
+        score = score.masked_fill(account.held().gather(1, stock) | account.is_locked[:, None], -torch.inf)
         candidates, orders = Candidates(expected, score, target), account.orders_per_day
         choice = daily_orders(
             traders, cash_value, candidates, accounts, inputs["least"], orders, slopes[step], adjustment

@@ -16,7 +16,8 @@ POSITION_FEATURES = 6
 """Held, days held / maximum, unrealised return, size / maximum, distance to target, days without bar / maximum."""
 SESSIONS_HELD, SIZE = 1, 3  # indices of days held and size among a position's features
 ACCOUNT_FEATURES = 3
-"""Cash and exposure as fractions of the initial capital, fraction of trading days left (negative in settlement)."""
+"""Cash and exposure as fractions of the initial capital, fraction of trading days left (negative in settlement); with a
+drawdown lock also the part of the allowed drawdown that is used, 1 once the account is locked."""
 TRADING_LEFT = 2  # index of the fraction of trading days left
 
 

@@ -26,6 +26,7 @@ Days are row indices of `bars`, money is in currency units. A bar is (open, high
     held, bars or not, the entry day being 1, have reached `max_holding_days`. Without a bar: after
     `max_days_without_bar` successive sessions of that kind it exits at its last close less delisting_loss percent; a
     bar resets their count. What is left at the close of `end` exits at its last close, without a bar as well.
+    With a drawdown lock no order is accepted after a close at which equity was that percent below its highest close.
 6.  Cash. Proceeds less costs enter on the exit day and can be spent by the decision at that day's close. Costs are
     rate x value traded, on each leg.
 7.  Equity at a close = cash + shares x last close. Under `same_close` the cash and equity of day d are those before the
@@ -118,7 +119,9 @@ def simulate(
     cash = [rules.initial_capital]
     equity = [rules.initial_capital]
     for day in range(start, end):
-        if day < trading_end:
+        fallen = [1 - now / max(equity[: close + 1]) for close, now in enumerate(equity)]
+        is_locked = 0 < rules.drawdown_lock <= 100 * max(fallen) * (1 + 1e-12)
+        if day < trading_end and not is_locked:
             orders = ranked(bars, orders_by_step[day - start], trades, day, rules)
             trades += orders_filled(bars, volumes, orders, day, cash[-1], end, rules)
         cash.append(cash_at_close(trades, day + 1, rules))

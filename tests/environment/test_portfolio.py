@@ -256,3 +256,22 @@ def test_windows_beyond_the_data_are_refused() -> None:
     with pytest.raises(RuntimeError, match="reset"):
         play(portfolio, np.zeros((6, 1, 2, 2), np.float32), [0], 5, 5)
         portfolio.step(torch.zeros(1, 2, 2))
+
+
+def test_an_account_that_has_fallen_too_far_orders_nothing_more() -> None:
+    """Falls 5% of its capital with half of it invested at a price that falls by 10%, and recovers in vain."""
+    prices = torch.tensor([100.0, 100, 92, 90, 120, 120, 120, 120])[:, None].expand(-1, 2).clone()
+    rules = EnvironmentConfig(stake_percent=50.0, cost_bps=0, slippage_bps=0, drawdown_lock=5.0)
+    portfolio, order = Portfolio(Bars.from_prices(prices, prices, prices), rules), torch.tensor([[[1.0, 50.0]] * 2])
+    portfolio.reset(torch.tensor([0]), steps=7, trading_steps=7)
+    locked, used = [], []
+    for step in range(7):
+        # The second stock is wanted from the fall on.
+        portfolio.step(order * torch.tensor([step == 0, step >= 3])[None, :, None])
+        locked.append(bool(portfolio.is_locked))
+        used.append(float(portfolio.account()[0, 3]))
+    assert locked == [False, False, True, True, True, True, True]
+    assert used == pytest.approx([0, 0.8, 1, 1, 1, 1, 1])
+    assert [trade["stock"] for trade in trade_ledger(portfolio, 0)] == [0]
+    portfolio.reset(torch.tensor([0]), steps=7, trading_steps=7)
+    assert not portfolio.is_locked.any() and portfolio.candidates().all()

@@ -343,8 +343,14 @@ def assert_observed(
     assert not observation["portfolio"][~is_held].any()
     assert not observation["exits"][~is_held].any()
     has_bar = [bar is not None for bar in bars[info["day_index"]]]
-    np.testing.assert_array_equal(info["candidates"], has_bar & ~is_held)
-    cash, exposure, left = observation["account"].tolist()
+    cash, exposure, left, *used = observation["account"].tolist()
+    past = expected.equity[: step + 1]
+    fallen = [100 * (1 - now / max(past[: day + 1])) for day, now in enumerate(past)]
+    if rules.drawdown_lock > 0:
+        share = 1.0 if max(fallen) >= rules.drawdown_lock else fallen[-1] / rules.drawdown_lock
+        assert used == [pytest.approx(share, rel=1e-5, abs=1e-5)]
+    is_locked = bool(used) and used[0] == 1.0
+    np.testing.assert_array_equal(info["candidates"], has_bar & ~is_held & (not is_locked))
     assert cash == pytest.approx(expected.cash[step] / rules.initial_capital, rel=1e-6, abs=1e-6)
     assert cash + exposure == pytest.approx(expected.equity[step] / rules.initial_capital, rel=1e-6, abs=1e-6)
     trading_left = (case.trading_end - info["day_index"]) / (case.trading_end - case.start)

@@ -469,3 +469,13 @@ def test_a_day_before_all_that_was_learned_from_is_refused() -> None:
     assert signals_of(MARKET, 0, first).date == str(MARKET.dates[first])
     with pytest.raises(DataError, match=str(MARKET.dates[first])):
         signals_of(MARKET, 0, first - 1)
+
+
+def test_a_locked_account_gets_no_orders_until_it_is_released() -> None:
+    rules, capital = dataclasses.replace(TINY_RULES, drawdown_lock=10.0), TINY_RULES.initial_capital
+    day = next(day for day in range(40, 60) if signals_of(MARKET, 1, day).orders)
+    for cash, peak, is_locked in ((0.95 * capital, 0.0, False), (0.9 * capital, 0.0, True), (capital, 1.2e9, True)):
+        made = make_signals(agent(1, rules), MARKET, day, rules, cash, [], peak)
+        free = signals_of(MARKET, 1, day, cash)
+        assert (made.is_locked, made.orders) == (is_locked, [] if is_locked else free.orders)
+        assert free.orders and not free.is_locked

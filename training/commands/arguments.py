@@ -74,6 +74,10 @@ class SignalsArguments:
     """Initial capital of the account, to which sizes refer; default: the run's."""
     cash: Annotated[float | None, Field(ge=0)] = None
     """Cash now; default: the capital less the cost of the open positions."""
+    peak: Annotated[float | None, Field(gt=0)] = None
+    """Highest equity of the account so far, which a drawdown lock refers to; default: the capital."""
+    release: bool = False
+    """Place orders although the account has fallen beyond --env.drawdown-lock."""
     csv: Path | None = None
     """CSV file to write the orders to."""
     json: Path | None = None

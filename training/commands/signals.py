@@ -58,7 +58,9 @@ def run_signals(arguments: SignalsArguments) -> Signals:
     day = len(market.dates) - 1 if arguments.date is None else session(arguments.date, market, "--date")
     holdings = [] if arguments.positions is None else read_holdings(arguments.positions, market, day)
     cash = cash_left(holdings, rules) if arguments.cash is None else arguments.cash
-    signals = make_signals(run.champion, market, day, rules, cash, holdings)
+    if arguments.release:
+        rules = dataclasses.replace(rules, drawdown_lock=0.0)
+    signals = make_signals(run.champion, market, day, rules, cash, holdings, arguments.peak or 0.0)
     notes, evidence = _notes(run, day), evidence_sentence(run.champion)
     summary = (
         f"run {run.path}, champion of generation {run.generation}; decided at the close of {signals.date}, "
@@ -124,7 +126,9 @@ def _evidence_values(champion: DDPGAgent) -> dict[str, Any]:
 
 def described(signals: Signals) -> list[str]:
     """Return orders, or why there are none, attributions and open positions as text."""
-    if signals.orders:
+    if signals.is_locked:
+        texts = ["no order: the account has fallen beyond its drawdown lock; --release places orders again"]
+    elif signals.orders:
         by = "" if signals.is_forecast else ", which hold the market round robin"
         texts = [f"orders{by}\n{_table(signals.orders)}"]
     elif not signals.is_forecast:

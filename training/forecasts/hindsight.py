@@ -46,6 +46,7 @@ def order_results(
         stake_percent=_STAKE_PERCENT,
         max_new_positions_per_day=1,
         inaction_penalty=0.0,
+        drawdown_lock=0.0,
         initial_capital=1.0,
     )
     portfolio = Portfolio(bars, affordable)

@@ -116,6 +116,8 @@ class Signals:
     """Its forecast after costs, percent of an order's value."""
     is_forecast: bool
     """The agent decides on this day; on the others the orders hold the market round robin."""
+    is_locked: bool = False
+    """Equity has fallen as far as the rules allow: there are no orders until a person says so."""
 
 
 @dataclass(frozen=True)
@@ -179,11 +181,18 @@ def cash_left(holdings: list[Holding], rules: EnvironmentConfig) -> float:
 
 
 def make_signals(
-    agent: DDPGAgent, market: Market, day: int, rules: EnvironmentConfig, cash: float, holdings: list[Holding]
+    agent: DDPGAgent,
+    market: Market,
+    day: int,
+    rules: EnvironmentConfig,
+    cash: float,
+    holdings: list[Holding],
+    peak: float = 0.0,
 ) -> Signals:
     """Return the orders of `agent` at the close of `day`, as on the first day of an episode.
 
-    Sizes refer to the initial capital of the rules; `cash` and `holdings` are the account at that close.
+    Sizes refer to the initial capital of the rules; `cash` and `holdings` are the account at that close, `peak` is its
+    highest equity so far, at least the initial capital. A drawdown lock applies to them.
 
     Raises:
         DataError: the day precedes the training days.
@@ -200,8 +209,10 @@ def make_signals(
     today = market.data_array[day, market.investable_columns]
     close = torch.from_numpy(today[:, CLOSE])
     open_, high = (torch.stack((torch.from_numpy(today[:, feature]), close)) for feature in (OPEN, HIGH))
+    highest = max(peak, rules.initial_capital, cash + exposure)
+    is_locked = rules.drawdown_lock > 0 and cash + exposure <= highest * (1 - rules.drawdown_lock / 100)
     # The next session's volume and low are unknown.
-    rules = replace(rules, volume_cap=0.0, stop_percent=0.0)
+    rules = replace(rules, volume_cap=0.0, stop_percent=0.0, drawdown_lock=0.0)
     portfolio = Portfolio(Bars.from_prices(open_, high, torch.stack((close, close))), rules)
     portfolio.reset(torch.tensor([0]), steps=1, trading_steps=rules.trading_days)
     portfolio.cash.fill_(cash)
@@ -222,7 +233,7 @@ def make_signals(
     expected = forecasts.expected[0, day].cpu() / rules.largest_order
     best = int(torch.where(is_free, forecasts.score[0, day].cpu(), -torch.inf).argmax())
     has_candidate = bool(is_free[best] & expected[best].isfinite())
-    portfolio.step(action[None])
+    portfolio.step(torch.zeros_like(action[None]) if is_locked else action[None])
     return Signals(
         date=str(market.dates[day]),
         next_session=session_date(market, day + 1),
@@ -234,6 +245,7 @@ def make_signals(
         best_candidate=market.tickers[market.investable_columns[best]] if has_candidate else None,
         best_expected_percent=float(expected[best]) if has_candidate else None,
         is_forecast=is_forecast,
+        is_locked=is_locked,
     )
 
 

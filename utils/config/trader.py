@@ -100,6 +100,9 @@ class EnvironmentConfig:
     Sales are not capped."""
     stop_percent: Annotated[float, Field(ge=0, lt=100)] = 0.0
     """Percent below the price of its fill at which a position is sold at a loss. 0: no stop."""
+    drawdown_lock: Annotated[float, Field(ge=0, lt=100)] = 0.0
+    """Percent by which equity may fall from its highest close: from then on an account places no order until a person
+    says so, in an episode until its end. 0: no lock."""
     inaction_penalty: kinds.NonNegativeFloat = 0.0
     """Taken from the reward (percent of initial capital) on a day without any position."""
     loss_multiplier: Annotated[float, Field(ge=1)] = 1.0
