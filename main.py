@@ -19,15 +19,17 @@ def main(argv: list[str]) -> int:
     """Run one command; returns the exit code.
 
     0; 1 if a file cannot be written, the cloud lacks some, or numbers are not finite and the run is to stop there; 2
-    for a user's mistake, 3 at the memory limit, 130 after Ctrl-C, 143 after SIGTERM.
+    for a user's mistake, 3 at the memory limit or out of memory, 130 after Ctrl-C, 143 after SIGTERM.
     """
     setup_logging()
     command = None
     try:
         command = parse_command(argv, COMMANDS)
         command.run()
-    except (ProgramError, OSError, KeyboardInterrupt) as error:
-        return _fail(as_program_error(error), command)
+    except (Exception, KeyboardInterrupt) as raised:
+        if (error := as_program_error(raised)) is None:
+            raise
+        return _fail(error, command)
     return 0
 
 

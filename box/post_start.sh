@@ -2,10 +2,11 @@
 # Starts training in the background: the newest unfinished run, or, called as `train ARGUMENTS`, a new one.
 set -uo pipefail
 code=$(dirname "$(dirname "$(readlink -f "$0")")")
-log=${BOX_VOLUME:-/workspace}/train.log
 
 # shellcheck source=/dev/null
 [ -r ~/.box_environment ] && . ~/.box_environment
+export BOX_VOLUME=${BOX_VOLUME:-/workspace}
+log=$BOX_VOLUME/train.log
 if [ "$#" -eq 0 ] && [ "${BOX_RESUME:-1}" = 0 ]; then
     echo "BOX_RESUME=0: nothing is resumed"
     exit 0

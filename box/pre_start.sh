@@ -2,9 +2,9 @@
 # Prepares the box; installs nothing. Fails if the host's driver is too old.
 set -uo pipefail
 here=$(dirname "$(readlink -f "$0")")
-volume=${BOX_VOLUME:-/workspace}
+export BOX_VOLUME=${BOX_VOLUME:-/workspace}  # by which the program knows that this is a box
 
-mkdir -p "$volume/runs" "$volume/data"
+mkdir -p "$BOX_VOLUME/runs" "$BOX_VOLUME/data"
 
 # A shell over SSH inherits nothing of the container's environment.
 (

@@ -92,7 +92,7 @@ def test_what_is_refused_leaves_nothing_here_or_in_the_cloud(
         assert main([*words, *name]) == 2
         shown = capsys.readouterr().err
         assert says in shown and "continue with" not in shown and "Traceback" not in shown
-        assert list(runs.iterdir()) == [] and [path for path in volume.rglob("*") if path.is_file()] == []
+        assert list(runs.glob("*")) == [] and [path for path in volume.rglob("*") if path.is_file()] == []
     if mistake is no_list:
         assert run(tiny, "--run", "taken", "--generations", "1") == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ class FileError(ProgramError):
 class CheckpointError(ProgramError):
     """A checkpoint that cannot be written or is damaged."""
 
+    is_resumable = True
+
 
 class CloudError(ProgramError):
     """An operation that the object store refused; the message reveals no secret."""
@@ -94,6 +97,10 @@ class MemoryLimitReached(ProgramError):
     is_resumable = True
 
 
+class OutOfMemory(MemoryLimitReached):
+    """An allocation, of the machine or the GPU, that failed."""
+
+
 class StopRequested(ProgramError):
     """A signal asked the run to stop, at `asked_at` in time.monotonic(); raised at a safe point."""
 
@@ -105,15 +112,24 @@ class StopRequested(ProgramError):
         self.asked_at = asked_at
 
 
-def as_program_error(error: ProgramError | OSError | KeyboardInterrupt) -> ProgramError:
-    """Convert one of Python's errors to the program's own."""
+def as_program_error(error: BaseException) -> ProgramError | None:
+    """Convert an error of Python or torch to the program's own; None for a defect of the program."""
     if isinstance(error, ProgramError):
         return error
     if isinstance(error, KeyboardInterrupt):
         return StopRequested(signal.SIGINT, time.monotonic())
-    return FileError(f"expected files that can be read and written, got: {error}")
+    if isinstance(error, OSError):
+        return FileError(f"expected files that can be read and written, got: {error}")
+    # Known by name and words: torch takes seconds to import, and its CPU allocator raises plain RuntimeErrors.
+    is_of_torch = isinstance(error, RuntimeError) and re.search("can't allocate memory|not enough memory", str(error))
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or is_of_torch:
+        return OutOfMemory(
+            f"expected enough memory, got: {first_line(error).rpartition('DefaultCPUAllocator: ')[2][:200]}; choose a "
+            "smaller population, replay buffer or number of windows, fewer days or stocks, or a larger machine"
+        )
+    return None
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of a library's error message, or the error's name."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -23,7 +23,7 @@ from benchmarks.speed.harness import log_level
 from training.commands.table import COMMANDS
 from utils.config.cli import parse_command
 from utils.config.trader import Config
-from utils.errors import ProgramError, as_program_error
+from utils.errors import as_program_error
 from utils.jobs.executor import open_executor
 from utils.jobs.job import Executor, InProcess, Job, require_all
 from utils.jobs.table import JobTable
@@ -75,8 +75,9 @@ def ending(parser: argparse.ArgumentParser) -> Iterator[None]:
     """End the program with one line and its exit code where the block raises an error of its own."""
     try:
         yield
-    except (ProgramError, KeyboardInterrupt) as error:
-        known = error if isinstance(error, ProgramError) else as_program_error(error)
+    except (Exception, KeyboardInterrupt) as error:
+        if (known := as_program_error(error)) is None:
+            raise
         print(f"{parser.prog}: {known}{'; what is done is kept' if known.is_resumable else ''}", file=sys.stderr)
         raise SystemExit(known.exit_code) from None
 

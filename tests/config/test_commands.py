@@ -14,7 +14,7 @@ import pytest
 
 from main import main
 from training.commands.arguments import TrainArguments
-from training.commands.table import COMMANDS, require_resumed_run
+from training.commands.table import COMMANDS, require_startable
 from utils.config.cli import ParsedCommand
 from utils.config.settings import LATEST
 from utils.config.trader import Config
@@ -134,6 +134,6 @@ def test_a_run_that_only_the_cloud_may_hold_is_not_refused_early(
     monkeypatch.delenv("CLOUD_BUCKET", raising=False)
     arguments = TrainArguments(Config(resume=name))
     with pytest.raises(ConfigError, match="start one without --resume"):
-        require_resumed_run(arguments)
+        require_startable(arguments)
     monkeypatch.setenv("CLOUD_BUCKET", "runs")
-    require_resumed_run(arguments)
+    require_startable(arguments)

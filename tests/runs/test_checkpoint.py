@@ -142,6 +142,15 @@ def test_generators_resume_from_a_checkpoint(tmp_path: Path) -> None:
     assert (torch.rand(3, generator=generator).tolist(), plain.random(), modern.random()) == expected
 
 
+def test_every_file_follows_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        path = save(tmp_path, 1)
+    finally:
+        os.umask(before)
+    assert {file.stat().st_mode & 0o777 for file in path.iterdir()} == {0o640}
+
+
 def test_files_can_be_read_without_this_module(tmp_path: Path) -> None:
     path = save(tmp_path, 12)
     assert path.name == "generation-000012"

@@ -106,8 +106,8 @@ def test_a_run_is_in_the_cloud_when_it_ends(
     judge_nothing.close()
     assert run(tiny, "--run", "one", "--generations", "3", "--keep-checkpoints", "1") == 0
     here, there = files_below(tiny.parent / "runs" / "one"), files_below(volume / "one")
-    kept_here_only = {"run.log", *(name for name in here if name.startswith("tensorboard/"))}
-    assert there == {name: data for name, data in here.items() if name not in kept_here_only}
+    assert here.pop("run.log").startswith(log := there.pop("run.log")) and b"Result of the champion" in log
+    assert there == here and any(name.startswith("tensorboard/") for name in there)
     shown = capsys.readouterr().err
     assert {"summary.json", "report.html", "fitness.png", "equity.png", "memory.png", "market.json"} < there.keys()
     assert len(re.findall(r"uploads: \d+ pending, \d+ done, 0 failed", shown)) == 4
@@ -115,10 +115,16 @@ def test_a_run_is_in_the_cloud_when_it_ends(
 
 
 @pytest.mark.parametrize("flags", [["cut"], []])
-def test_a_run_whose_disk_is_lost_goes_on(cut: Path, flags: list[str]) -> None:
+def test_a_run_whose_disk_is_lost_goes_on(cut: Path, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With its log and its TensorBoard events, and without a warning."""
     shutil.move(cut.parent / "runs" / "whole", cut.parent / "whole")
     shutil.rmtree(cut.parent / "runs")
     assert resume(cut, *flags) == 0
+    shown = capsys.readouterr().err
+    assert "restored run cut from the cloud" in shown and "WARNING" not in shown
+    log = (cut.parent / "runs" / "cut" / "run.log").read_text()
+    assert all(f"Generation {generation} of" in log for generation in (1, 2, 3))
+    assert len(list((cut.parent / "runs" / "cut" / "tensorboard").iterdir())) == 2
     shutil.move(cut.parent / "whole", cut.parent / "runs" / "whole")
     assert_like_whole(cut)
     assert complete_generations(LocalStore(cut.parent / "volume"), "cut")[-1] == 3
@@ -146,6 +152,14 @@ def test_a_stopped_run_is_uploaded_when_it_goes_on(cut: Path) -> None:
     shutil.rmtree(cut.parent / "volume" / "cut" / "checkpoints")
     assert resume(cut, "cut") == 0
     assert {2, 3} <= set(complete_generations(LocalStore(cut.parent / "volume"), "cut"))
+
+
+def test_a_run_that_was_never_uploaded_is_not_called_restored(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(cut.parent / "volume" / "cut")
+    assert resume(cut, "cut") == 0
+    shown = capsys.readouterr().err
+    assert "restored" not in shown and "WARNING" not in shown
+    assert complete_generations(LocalStore(cut.parent / "volume"), "cut")[-1] == 3
 
 
 def test_nothing_to_resume_leaves_nothing(tiny: Path, volume: Path, capsys: pytest.CaptureFixture[str]) -> None:

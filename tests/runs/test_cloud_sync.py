@@ -608,7 +608,7 @@ def test_a_run_stopped_in_its_first_generation_comes_back_with_its_settings(
         sync.drain(LONG)
     store.put(f"{RUN}/checkpoints/generation-000001/population.json", b"{}")
     assert newest_run(store) == RUN
-    restore_run(store, tmp_path / "elsewhere" / RUN, ["market.json"])
+    restore_run(store, tmp_path / "elsewhere" / RUN)
     assert contents(tmp_path / "elsewhere" / RUN).keys() == {"config.json", "market.json"}
 
 

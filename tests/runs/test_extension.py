@@ -195,7 +195,7 @@ def test_the_cloud_keeps_what_it_inherited(folder: Path, monkeypatch: pytest.Mon
     shutil.rmtree(kept)
     begin(folder, monkeypatch, "kept")
     stored = {path.name for path in (folder / "volume" / "kept").iterdir()}
-    assert stored == {"config.json", "market.json", INHERITED, INHERITED_NETWORKS}
+    assert stored == {"config.json", "market.json", "run.log", INHERITED, INHERITED_NETWORKS}
     shutil.rmtree(kept)
     (folder / "runs" / "one").rename(folder / "gone")
     try:

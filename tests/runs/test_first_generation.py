@@ -57,7 +57,7 @@ def test_it_begins_anew_from_its_own_settings(
 def test_it_begins_anew_from_the_cloud(tiny: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_in_its_first_generation(tiny, monkeypatch)
     shutil.rmtree(tiny.parent / "runs")
-    assert {path.name for path in (volume / "cut").iterdir()} == {"config.json", "market.json"}
+    assert {path.name for path in (volume / "cut").iterdir()} == {"config.json", "market.json", "run.log"}
     assert run(tiny, "--resume", "--generations", "1") == 0
     assert_like_whole(tiny)
 

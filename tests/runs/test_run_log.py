@@ -132,14 +132,14 @@ def test_settings_that_this_version_cannot_read_are_refused_in_one_line(tmp_path
 def test_a_checkpoint_of_other_settings_or_another_version_is_refused(tmp_path: Path) -> None:
     log = RunLog.create(tmp_path, "a", {})
     path = save_checkpoint(log.path / "checkpoints", 1, encode_state({"part": {"x": 1}}), run_id="a", config_hash="one")
-    assert log.newest_checkpoint("one").generation == 1
+    assert log.newest_generation("one", lambda one: one).generation == 1
     with pytest.raises(ConfigError, match=r"expected the settings that .* began with, got others"):
-        log.newest_checkpoint("two")
+        log.newest_generation("two", lambda one: one)
     assert not log.is_stopped_at_first()
     (path / "part.json").write_text("damaged")
     assert not log.is_stopped_at_first()
     with pytest.raises(ConfigError, match="expected a complete generation of this version"):
-        log.newest_checkpoint("one")
+        log.newest_generation("one", lambda one: one)
 
 
 def test_a_run_without_a_checkpoint_was_stopped_at_first_unless_its_records_say_otherwise(tmp_path: Path) -> None:
@@ -180,6 +180,29 @@ def test_an_unknown_run_is_refused_with_the_nearest(tmp_path: Path) -> None:
         RunLog.open(tmp_path, "alpa")
     with pytest.raises(ConfigError, match=r"got 'nope'; the names there: alpha, beta$"):
         RunLog.open(tmp_path, "nope")
+
+
+def test_a_run_that_has_ended_is_resumed_last(tmp_path: Path) -> None:
+    for age, (name, generations, ended_at) in enumerate((("cut", 1, 0), ("ended", 2, 2), ("extended", 3, 2))):
+        log = RunLog.create(tmp_path, name, {})
+        for generation in range(1, generations + 1):
+            log.append({"generation": generation})
+        if ended_at:
+            log.write_summary({"generations": ended_at})
+        os.utime(log.path / "metrics.jsonl", ns=(10**18, 10**18 - age))
+        os.utime(log.path / "config.json", ns=(0, 0))
+    assert [RunLog(tmp_path / name).end() for name in ("cut", "ended", "extended")] == [None, 2, None]
+    os.utime(tmp_path / "ended" / "metrics.jsonl", ns=(2 * 10**18, 2 * 10**18))
+    assert (latest_run(tmp_path), latest_run(tmp_path, to_resume=True)) == ("ended", "cut")
+    (tmp_path / "ended" / "summary.json").write_text("[]")
+    assert latest_run(tmp_path, to_resume=True) == "ended"
+
+
+@pytest.mark.parametrize("name", ["{}/a", "../{0.name}/a", "a/../a"])
+def test_a_name_is_no_path(tmp_path: Path, name: str) -> None:
+    RunLog.create(tmp_path, "a", {})
+    with pytest.raises(ConfigError, match=r"expected a run in .*the nearest is 'a'"):
+        RunLog.open(tmp_path, name.format(tmp_path))
 
 
 @given(order=st.permutations(["a", "b", "c"]), by_checkpoint=st.booleans())
@@ -259,7 +282,7 @@ def test_logging_goes_to_the_console_and_the_run(tmp_path: Path, monkeypatch: py
     with tqdm(total=2, file=console) as bar:
         bar.update()
         logging.getLogger("training").info("Loaded: %d days", 5)
-    logging.getLogger().debug("unseen")
+    logging.getLogger("torch._subclasses").info("unseen")
     lines = (tmp_path / "run.log").read_text().splitlines()
     assert len(lines) == 1 and lines[0].endswith("INFO Loaded: 5 days")
     assert console.getvalue().count("Loaded: 5 days\n") == 1

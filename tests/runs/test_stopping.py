@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 
-from main import main
 from models.ddpg_agent import LOSSES
 from tests.tiny_run import TINY, parameters, records, run, unjudged
 from training.erl_trainer import ERLTrainer
@@ -248,7 +247,7 @@ def test_what_fails_in_the_writer_is_raised(tmp_path: Path) -> None:
         writer.submit(2, {"part": {"x": 1}}, set())
 
 
-def test_a_disk_that_is_full_stops_the_run(
+def test_a_disk_that_is_full_stops_the_run_and_names_the_command(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: Any) -> int:
@@ -256,5 +255,35 @@ def test_a_disk_that_is_full_stops_the_run(
 
     with monkeypatch.context() as patch:
         patch.setattr("utils.runs.checkpoint.fsync", full)
-        assert main(["--config", str(tiny), "--runs-dir", str(tiny.parent / "runs"), "--run", "one"]) in (1, 2)
-    assert "Traceback" not in capsys.readouterr().err
+        assert run(tiny, "--run", "one") == 1
+    shown = capsys.readouterr().err
+    assert "No space left on device" in shown and "Traceback" not in shown
+    assert f"continue with python main.py --resume one --runs-dir {tiny.parent / 'runs'}" in shown.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 4.00 GiB.\nMore advice"),
+        RuntimeError("[enforce fail at alloc.cpp:1] . DefaultCPUAllocator: can't allocate memory: you tried 4 bytes"),
+    ],
+)
+def test_without_memory_a_run_ends_in_one_line(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    """Before the first generation its name stays free, later it can be continued on a larger machine."""
+    evaluate = ERLTrainer.evaluate_population
+    for generation in (1, 2):
+
+        def failing(self: ERLTrainer, last: int = generation) -> Any:
+            if self.generation == last:
+                raise error
+            return evaluate(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ERLTrainer, "evaluate_population", failing)
+            assert run(tiny, "--run", "one") == 3
+        shown = capsys.readouterr().err
+        assert "ERROR expected enough memory" in shown.splitlines()[-1] and "Traceback" not in shown
+        assert (tiny.parent / "runs" / "one").exists() == ("continue with" in shown) == (generation == 2)

@@ -70,7 +70,7 @@ class SignalsArguments:
     """Parquet file to read instead of the one that the run was trained on: the same past, perhaps with more days."""
     positions: kinds.InputFile = None
     """CSV file of open positions: ticker,entry_date,entry_price,target_percent,shares; default: none."""
-    capital: Annotated[float | None, Field(gt=0)] = None
+    capital: Annotated[float | None, Field(ge=1, le=10**12)] = None
     """Initial capital of the account, to which sizes refer; default: the run's."""
     cash: Annotated[float | None, Field(ge=0)] = None
     """Cash now; default: the capital less the cost of the open positions."""

@@ -12,6 +12,7 @@ from training.fuel_breaks import config as fuel_breaks
 from utils.config.cli import Command
 from utils.config.settings import LATEST
 from utils.config.trader import PROFILES, default_settings
+from utils.runs.run_lock import require_free
 from utils.runs.run_log import RunLog, latest_run
 
 
@@ -21,11 +22,28 @@ def require_runs(parsed: Any) -> None:
         RunLog.open(parsed.runs_dir, name)
 
 
-def require_resumed_run(parsed: Any) -> None:
-    """Raise ConfigError if there is no run to resume; where a cloud may hold it, that is found out later."""
-    name, runs_dir = parsed.settings.resume, parsed.settings.runs_dir
-    if name is not None and not (os.environ.keys() & {"CLOUD_PROVIDER", "CLOUD_BUCKET"}):
-        RunLog.open(runs_dir, latest_run(runs_dir, to_resume=True) if name == LATEST else name)
+def require_startable(parsed: Any) -> None:
+    """Refuse what can be refused before torch is imported, which takes seconds: a run that is not there or in use, data
+    that are no bars. Raises ConfigError, DataError. Where a cloud may hold the run, it is looked for later."""
+    settings = parsed.settings
+    name, runs_dir, data = settings.resume, settings.runs_dir, getattr(settings, "data", None)
+    if name is None:
+        if data is not None:
+            from data.bars import COLUMNS, LongBars
+
+            LongBars.of_file(data, COLUMNS)
+    elif not (os.environ.keys() & {"CLOUD_PROVIDER", "CLOUD_BUCKET"}):
+        run = RunLog.open(runs_dir, latest_run(runs_dir, to_resume=True) if name == LATEST else name)
+        require_free(run.path)
+
+
+def require_startable_study(parsed: Any) -> None:
+    """As `require_startable`, for a study; it looks for one to resume itself."""
+    settings = parsed.settings
+    if settings.resume is None:
+        require_startable(parsed)
+    elif settings.resume != LATEST:
+        require_free(settings.runs_dir / settings.resume)
 
 
 EXAMPLES = {
@@ -39,7 +57,7 @@ ENVIRONMENT = {
     "CLOUD_PROJECT": "Google Cloud project of the bucket, if the credentials name none.",
     "GOOGLE_APPLICATION_CREDENTIALS": "Path of the key file for the bucket.",
     "GOOGLE_APPLICATION_CREDENTIALS_JSON": "Contents of that file, where a machine is parsed secrets as variables.",
-    "BOX_VOLUME": "Volume of a rented machine, if it is not /workspace: runs and data lie below it.",
+    "BOX_VOLUME": "Volume of a rented machine, which its image sets: runs and data lie below it.",
     "SERVE_TOKEN": "Token of `serve`, which else makes a new one each time.",
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used; empty: none.",
     "NO_COLOR": "If set, messages on a terminal have no colour.",
@@ -75,7 +93,7 @@ COMMANDS = {
     "train": of_runs(
         arguments.TrainArguments,
         "training.commands.train:run_train",
-        require_resumed_run,
+        require_startable,
         lists=help_lists,
     ),
     "prepare": Command(arguments.PrepareArguments, "training.commands.prepare:run_prepare"),
@@ -83,10 +101,12 @@ COMMANDS = {
     "signals": Command(arguments.SignalsArguments, "training.commands.signals:run_signals", require_runs),
     "report": Command(arguments.ReportArguments, "training.commands.report:run_report", require_runs),
     "serve": Command(arguments.ServeArguments, "training.commands.serve:run_serve"),
-    "walk-forward": of_runs(arguments.WalkForwardArguments, "training.commands.walk_forward:run_walk_forward"),
-    "sweep": of_runs(arguments.SweepArguments, "training.commands.sweep:run_sweep"),
+    "walk-forward": of_runs(
+        arguments.WalkForwardArguments, "training.commands.walk_forward:run_walk_forward", require_startable_study
+    ),
+    "sweep": of_runs(arguments.SweepArguments, "training.commands.sweep:run_sweep", require_startable_study),
     "fuel-breaks train": Command(
-        fuel_breaks.FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train", require_resumed_run
+        fuel_breaks.FuelBreakTrainArguments, "training.fuel_breaks.train_command:run_train", require_startable
     ),
     "fuel-breaks evaluate": Command(
         fuel_breaks.FuelBreakEvaluateArguments, "training.fuel_breaks.evaluate_command:run_evaluation"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -27,13 +28,14 @@ from utils.charts import memory_chart
 from utils.cloud.settings import open_cloud
 from utils.cloud.store import ObjectStore
 from utils.config.trader import Config
+from utils.errors import ConfigError
 from utils.memory.guard import keep_freed_memory, peak_rss_mb
 from utils.memory.living import count_living
 from utils.memory_profiler import get_profiler
 from utils.pictures import draw_charts
 from utils.progress import progress
-from utils.runs.checkpoint import generation_name
-from utils.runs.run_log import REPORT, SUMMARY, RunLog
+from utils.runs.checkpoint import generation_name, list_checkpoints
+from utils.runs.run_log import CHECKPOINTS, REPORT, SUMMARY, RunLog
 
 logger = logging.getLogger(__name__)
 RESULTS = (SUMMARY, REPORT, EQUITY, "fitness.png", "learning.png", "equity.png", "memory.png")
@@ -72,7 +74,9 @@ def run_training(
         ConfigError, CloudError, CheckpointError, StopRequested, MemoryLimitReached: see `open_session`.
     """
     with open_session(config, explicit, store=store, files=FILES, results=RESULTS) as session:
-        config = session.settings
+        config, run = session.settings, session.run
+        if is_complete(run, config, explicit):
+            return dict(json.loads((run.path / SUMMARY).read_text(encoding="utf-8")))
         logger.info("%s", opening_line(config, session.device, session.run.path))
         keep_freed_memory()
         market, scores = load_market(config)
@@ -90,6 +94,27 @@ def run_training(
         get_profiler().log_memory("baseline", show_objects=config.census_every > 0)
         _train(session, trainer)
         return _finish(trainer, session.run, config, scores)
+
+
+def is_complete(run: RunLog, config: Config, explicit: frozenset[str]) -> bool:
+    """Return whether the run has ended at its last generation, and say how it goes on.
+
+    Raises ConfigError where the user asked for fewer generations than are done.
+    """
+    end, done = run.end(), max(list_checkpoints(run.path / CHECKPOINTS), default=0)
+    if "generations" in explicit and config.generations < done:
+        raise ConfigError(
+            f"expected --generations of at least {done}, which {run.path} has trained, got {config.generations}; "
+            "checkpoints of earlier ones cannot be brought back"
+        )
+    if end is None or end < config.generations:
+        return False
+    logger.info(
+        "%s is complete: its %d generations are trained and judged, see %s; train it further with --resume %s "
+        "--generations %d",
+        *(run.path, end, run.path / REPORT, run.name, end + config.generations),
+    )
+    return True
 
 
 def _train(session: Session[Config], trainer: ERLTrainer) -> None:

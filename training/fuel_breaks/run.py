@@ -13,9 +13,11 @@ from data.fuel_breaks.landscape import Landscape, Tile, cut_tiles, generated_lan
 from training.fuel_breaks.config import FuelBreakRunConfig
 from training.fuel_breaks.policies import Policy, build_network, build_symmetry, greedy
 from utils.config.settings import settings_hash
-from utils.errors import DataError
+from utils.errors import CheckpointError, DataError
+from utils.runs.checkpoint import Checkpoint
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.run_log import RunLog, write_json
+from utils.runs.state_tree import misfit
 
 logger = logging.getLogger(__name__)
 AGENT = "network"
@@ -69,16 +71,22 @@ def open_agent(runs_dir: Path, name: str | None, device_name: str, threads: int)
     choose_threads(threads)
     run = RunLog.open(runs_dir, name)
     config = run.settings(FuelBreakRunConfig)
-    state = run.newest_checkpoint(settings_hash(config)).state
     landscape, splits = load_tiles(config)
     remember_landscape(run.path, landscape)
-    progress = state["progress"]
     network = build_network(config.network).to(device)
-    network.load_state_dict(state["networks"]["best"])
+
+    def take_over(checkpoint: Checkpoint) -> tuple[int, int]:
+        best, progress = checkpoint.state["networks"]["best"], checkpoint.state["progress"]
+        if problem := misfit(best, network.state_dict()):
+            raise CheckpointError(problem)
+        network.load_state_dict(best)
+        return int(progress["best_generation"]), int(progress["episodes"])
+
+    generation, episodes = run.newest_generation(settings_hash(config), take_over)
     symmetry = build_symmetry(config.tiles.tile_cells).to(device) if config.learning.symmetry else None
-    policy, generation = greedy(network.eval(), device, symmetry), int(progress["best_generation"])
-    logger.info("run %s: network of generation %d, %s episodes", run.path, generation, f"{progress['episodes']:,}")
-    return SavedAgent(run, config, splits, policy, generation, int(progress["episodes"]), caveats(config, generation))
+    policy = greedy(network.eval(), device, symmetry)
+    logger.info("run %s: network of generation %d, %s episodes", run.path, generation, f"{episodes:,}")
+    return SavedAgent(run, config, splits, policy, generation, episodes, caveats(config, generation))
 
 
 def standing(reduction: float, others: Mapping[str, float]) -> str:

@@ -145,7 +145,7 @@ def inherit(parent: RunLog, path: Path, market: Market) -> None:
     Raises ConfigError where the parent has no generation, DataError where it was trained on other data or the data have
     no new days.
     """
-    checkpoint = parent.newest_checkpoint(settings_hash(parent.settings(Config)))
+    checkpoint = parent.newest_generation(settings_hash(parent.settings(Config)), lambda checkpoint: checkpoint)
     record = read_market_record(parent.path)
     last = np.datetime64(record.splits["holdout"][1], "D")
     is_same = is_recorded_market(market, record)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,8 +18,10 @@ from training.run.extension import Inheritance
 from training.run.market import MARKET, load_market, pinned
 from utils.config.settings import settings_hash
 from utils.config.trader import Config
-from utils.errors import ConfigError
+from utils.errors import CheckpointError, ConfigError
+from utils.runs.checkpoint import Checkpoint
 from utils.runs.run_log import RunLog, latest_run
+from utils.runs.state_tree import misfit
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,14 @@ def open_saved_run(
     """
     run = RunLog.open(runs_dir, latest_run(runs_dir) if name is None else name)
     config = run.settings(Config)
-    checkpoint = run.newest_checkpoint(settings_hash(config))
+
+    def agents(checkpoint: Checkpoint) -> tuple[int, DDPGAgent, DDPGAgent]:
+        champion, best = (checkpoint.state[name] for name in ("champion", "best_agent"))
+        if problem := misfit(_one_of(champion), _one_of(best), "champion") or misfit(best, best, "best_agent"):
+            raise CheckpointError(problem)
+        return checkpoint.generation, DDPGAgent.from_state(champion, device), DDPGAgent.from_state(best, device)
+
+    generation, champion, best_agent = run.newest_generation(settings_hash(config), agents)
     if data is not None and config.data is None:
         raise ConfigError(
             f"expected no --data for {run.path}, which was trained on the built-in market, got {str(data)!r}"
@@ -87,7 +98,13 @@ def open_saved_run(
         market=pinned(run.path, market),
         planted_scores=scores,
         device=torch.device(device),
-        generation=checkpoint.generation,
-        champion=DDPGAgent.from_state(checkpoint.state["champion"], device),
-        best_agent=DDPGAgent.from_state(checkpoint.state["best_agent"], device),
+        generation=generation,
+        champion=champion,
+        best_agent=best_agent,
     )
+
+
+def _one_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of an agent with the first row only of what a committee has a row of for each member."""
+    by_member = {name: state[name] for name in ("networks", "members") if name in state}
+    return {**state, **{name: {key: value[:1] for key, value in part.items()} for name, part in by_member.items()}}

@@ -19,16 +19,17 @@ from utils.cloud.restore import claimed, fetch_newer, newest_run
 from utils.cloud.store import ObjectStore
 from utils.cloud.sync import CloudSync
 from utils.config.settings import LATEST, settings_hash, settings_to_resume, to_dict
-from utils.errors import ConfigError, MemoryLimitReached
+from utils.errors import CheckpointError, ConfigError, MemoryLimitReached
 from utils.memory.guard import MemoryGuard, release_free_memory
 from utils.memory_profiler import get_profiler, restart_profiler
-from utils.runs.checkpoint import CheckpointWriter, list_checkpoints
-from utils.runs.console import setup_logging
+from utils.runs.checkpoint import Checkpoint, CheckpointWriter, list_checkpoints
+from utils.runs.console import LOG, setup_logging
 from utils.runs.devices import choose_device, choose_threads
 from utils.runs.durable import remove_leftovers
 from utils.runs.ending import locked, resumable
-from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS, RunLog, latest_run
+from utils.runs.run_log import CHECKPOINTS, CONFIG, EVENTS, METRICS, RunLog, latest_run
 from utils.runs.seeding import seed_everything
+from utils.runs.state_tree import misfit
 from utils.runs.stopping import SafePoint
 
 logger = logging.getLogger(__name__)
@@ -99,7 +100,15 @@ class Session(Generic[Settings]):
         is_resumed = self.settings.resume is not None
         has_generation = is_resumed and not self.run.is_stopped_at_first()
         if has_generation:
-            trainer.load_state_dict(self.run.newest_checkpoint(self._hash).state)
+            began = trainer.state_dict()
+
+            def take_over(checkpoint: Checkpoint) -> int:
+                if problem := misfit(checkpoint.state, began):
+                    raise CheckpointError(problem)
+                trainer.load_state_dict(checkpoint.state)
+                return checkpoint.generation
+
+            self.run.newest_generation(self._hash, take_over)
             logger.info("resumed after generation %d", trainer.generation)
         elif is_resumed:
             logger.info("no generation of %s is complete: it begins anew", self.run.path)
@@ -108,7 +117,6 @@ class Session(Generic[Settings]):
         self._upload(CONFIG, *self._files)
         if has_generation and self._sync is not None:
             # Nothing is pruned yet: a restored disk may hold fewer generations than the store.
-            self._upload(METRICS)
             self._sync.submit(list_checkpoints(self.run.path / CHECKPOINTS)[trainer.generation])
         return has_generation
 
@@ -145,13 +153,15 @@ class Session(Generic[Settings]):
                     logger.info("%s", self._sync.status())
 
     def _upload(self, *names: str) -> None:
+        """Upload files of the run, with its metrics, log and TensorBoard events so far."""
         if self._sync is not None:
-            self._sync.submit(*(self.run.path / name for name in names))
+            paths = (self.run.path / name for name in (*names, METRICS, LOG))
+            self._sync.submit(*paths, *self.run.path.glob(f"{EVENTS}/*"))
 
     def _upload_checkpoint(self, path: Path) -> None:
-        """Upload a verified checkpoint with the metrics up to it, and prune the store as the disk is."""
+        """Upload a verified checkpoint, and prune the store as the disk is."""
         if self._sync is not None:
-            self._upload(METRICS)
+            self._upload()
             self._sync.submit(path, prune=True)
 
 
@@ -181,10 +191,10 @@ def open_session(
         CheckpointError: no checkpoint can be written.
     """
     is_new, is_reached = settings.resume is None, store is not None and store.check()
-    run, settings = open_run(settings, explicit, store, files, is_reached=is_reached)
+    run, settings = open_run(settings, explicit, store, is_reached=is_reached)
     with contextlib.ExitStack() as stack:
         began = run.settings(type(settings))
-        stack.enter_context(resumable(run.name, began, settings, lambda: _saved(run, settings)))
+        stack.enter_context(resumable(run.path, began, settings, lambda: _saved(run, settings)))
         stack.callback(run.close)
         stack.enter_context(locked(run.path, is_new=is_new))
         if is_new and store is not None and is_reached:
@@ -205,7 +215,8 @@ def open_session(
             get_profiler().log_memory("memory limit", show_objects=True)
             raise
         if sync is not None:
-            session._upload(CONFIG, METRICS, *files, *results)
+            sync.submit(*list(list_checkpoints(run.path / CHECKPOINTS).values())[-1:])
+            session._upload(CONFIG, *files, *results)
             logger.info("%s", sync.drain(DRAIN_SECONDS, safe_point))
 
 
@@ -221,7 +232,6 @@ def open_run(
     settings: Settings,
     explicit: frozenset[str],
     store: ObjectStore | None = None,
-    files: Collection[str] = (),
     *,
     is_reached: bool = False,
 ) -> tuple[RunLog, Settings]:
@@ -243,6 +253,6 @@ def open_run(
                 raise
             name = newest_run(store)
     if store is not None:
-        fetch_newer(store, settings.runs_dir / name, files, is_reached=is_reached)
+        fetch_newer(store, settings.runs_dir / name, is_reached=is_reached)
     run = RunLog.open(settings.runs_dir, name)
     return run, settings_to_resume(run.settings(type(settings)), settings, explicit)

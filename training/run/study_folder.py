@@ -56,7 +56,7 @@ class StudyKind:
         began = from_dict(json.loads((path / self.plan).read_text(encoding="utf-8"))["settings"], Config)
         is_new = config.resume is None
         with contextlib.ExitStack() as stack:
-            stack.enter_context(resumable(path.name, began, config, partial(self._saved, path)))
+            stack.enter_context(resumable(path, began, config, partial(self._saved, path)))
             stack.enter_context(locked(path, is_new=is_new))
             if is_new and store is not None:
                 stack.enter_context(claimed(store, path, self.plan))
@@ -162,7 +162,7 @@ def fetch_fold(folder: Path, generation: int) -> None:
     """
     store = store_of_folds(folder.parent.name)
     if store is not None:
-        restore_run(store, folder, (MARKET,), above=generation - 1)
+        restore_run(store, folder, above=generation - 1)
     if max(list_checkpoints(folder / CHECKPOINTS), default=0) != generation or store is None:
         raise ConfigError(
             f"expected generation {generation} of {folder}, which another machine trained, got none; use a --runs-dir "

@@ -2,11 +2,12 @@
 
 import contextlib
 import logging
+import math
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from utils.cloud.store import ObjectStore, safe_name
 from utils.cloud.sync import list_generations
@@ -23,27 +24,28 @@ from utils.progress import Progress
 from utils.runs import checkpoint
 from utils.runs.durable import make_directory, new_directory
 from utils.runs.ending import undone_if_refused
-from utils.runs.run_lock import RunLock
-from utils.runs.run_log import CHECKPOINTS, CONFIG, METRICS
+from utils.runs.run_lock import LOCK, RunLock
+from utils.runs.run_log import CHECKPOINTS, CONFIG, SUMMARY
 
 log = logging.getLogger(__name__)
 _COMPLETE = re.compile(rf"{CHECKPOINTS}/generation-[0-9]+/{re.escape(checkpoint.MANIFEST)}")
 
 
 def newest_run(store: ObjectStore) -> str:
-    """Return the run that began or completed a generation last; ConfigError if the store has none.
+    """Return the unfinished run that began or completed a generation last, else the last one that ended.
 
-    One with settings alone, whose data were never accepted, counts only if there is no other.
+    One with settings alone, whose data were never accepted, comes after the other unfinished ones. Raises ConfigError
+    if the store has none.
     """
-    found, marked = store.list(""), []
+    found, marked = store.list(""), dict[str, tuple[bool, float]]()
     for name, stored in found.items():
         run, _, path = name.partition("/")
-        is_begun = "/" not in path and path.endswith(".json") and f"{run}/{CONFIG}" in found
+        is_begun = "/" not in path and path.endswith(".json") and path != SUMMARY and f"{run}/{CONFIG}" in found
         if is_begun or _COMPLETE.fullmatch(path):
-            marked.append((path != CONFIG, stored, run))
+            marked[run] = max(marked.get(run, (False, 0.0)), (path != CONFIG, stored))
     if not marked:
         raise ConfigError("expected a run to resume here or in the cloud, got none; start one without --resume")
-    return max(marked)[2]
+    return max(marked, key=lambda run: (found.get(f"{run}/{SUMMARY}", -math.inf) < marked[run][1], *marked[run]))
 
 
 @contextlib.contextmanager
@@ -76,47 +78,47 @@ def _release(store: ObjectStore, run: str) -> None:
         log.warning("%s; the name %r stays taken in the cloud", error, run)
 
 
-def fetch_newer(store: ObjectStore, folder: Path, files: Collection[str], *, is_reached: bool) -> None:
+def fetch_newer(store: ObjectStore, folder: Path, *, is_reached: bool) -> None:
     """Fetch a run, or a generation later than any on disk; if the disk has a usable one, errors are only logged."""
     is_here = (folder / CONFIG).is_file()
     newest = checkpoint.load_latest(folder / CHECKPOINTS, run_id=folder.name) if is_here else None
-    here = None if newest is None else newest.generation
     make_directory(folder)
     try:
         with RunLock(folder):
-            if here is None or is_reached:
-                restore_run(store, folder, files, above=-1 if here is None else here)
+            if newest is None or is_reached:
+                restore_run(store, folder, above=-1 if newest is None else newest.generation)
     except (CloudError, ConfigError) as error:
-        if here is None:
+        if newest is None:
             raise
-        log.warning("%s; going on from generation %d, which is here", error, here)
+        log.warning("%s; going on from generation %d, which is here", error, newest.generation)
     finally:
         with contextlib.suppress(OSError):  # it is not empty
             folder.rmdir()
 
 
-def restore_run(store: ObjectStore, folder: Path, files: Collection[str] = (), *, above: int = -1) -> None:
-    """Fetch a run's metrics, further `files`, newest complete generation and settings into `folder`, named as the run.
+def restore_run(store: ObjectStore, folder: Path, *, above: int = -1) -> None:
+    """Fetch a run's newest complete generation and its files into `folder`, named as the run.
 
-    Metrics come first and settings last, so that no generation lacks its records and a folder with settings is whole.
-    Nothing is fetched if the store has no generation after `above`. Raises ConfigError if the store has no such run or
-    no usable generation, or the disk is full; CloudError if the store is unavailable.
+    The settings come last, so that a folder with settings is whole, and the other files first, so that no generation
+    lacks its records. Nothing is fetched if the store has no generation after `above`, or none of a run on the disk.
+    Raises ConfigError if the store has no such run or no usable generation, or the disk is full; CloudError if the
+    store is unavailable.
     """
-    run = folder.name
+    run, is_here = folder.name, (folder / CONFIG).is_file()
     try:
+        files = [name for name in store.list(f"{safe_name(run)}/") if not name.startswith(f"{run}/{CHECKPOINTS}/")]
         newest = max(complete_generations(store, run), default=None)
-        if newest is not None and newest <= above:
+        if is_here if newest is None else newest <= above:
             return
-        make_directory(folder)
-        for name in (*([METRICS] if newest is not None else []), *files):
-            try:
-                store.get(f"{run}/{name}", folder / name)
-            except MissingError:
-                log.warning("the cloud has no %s of run %s", name, run)
+        settings = f"{run}/{CONFIG}"
+        for name in files:
+            if name != settings and PurePath(name).name != LOCK:
+                make_directory((folder.parent / name).parent)
+                store.get(name, folder.parent / name)
         if newest is not None and restore_latest(store, run, folder / CHECKPOINTS, above=above) is None:
             raise ConfigError(f"expected a usable generation of {run!r} in the cloud, got none; start a new run")
-        if not (folder / CONFIG).is_file():
-            store.get(f"{run}/{CONFIG}", folder / CONFIG)
+        if not is_here:
+            store.get(settings, folder / CONFIG)
     except (DamagedError, MissingError) as error:
         raise ConfigError(f"expected a run to resume in the cloud, got {run!r}: {error}") from None
     except OSError as error:

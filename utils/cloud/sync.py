@@ -14,7 +14,7 @@ from utils.cloud.store import ObjectStore, is_safe
 from utils.errors import CloudError, ConfigError, StopRequested
 from utils.progress import Progress
 from utils.runs.checkpoint import MANIFEST, generation_name, generation_of, list_checkpoints
-from utils.runs.run_log import CHECKPOINTS, CONFIG
+from utils.runs.run_log import CHECKPOINTS, CONFIG, SUMMARY
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +210,6 @@ def list_generations(store: ObjectStore, run: str) -> dict[int, set[str]]:
 
 
 def _turn(path: Path) -> float:
-    """Return a number that is smaller for what is uploaded earlier: files, then the newest checkpoint."""
+    """Return a number that is smaller for what is uploaded earlier: files, checkpoints, the summary."""
     generation = generation_of(path.name)
-    return -math.inf if generation is None else -generation
+    return (math.inf if path.name == SUMMARY else -math.inf) if generation is None else -generation

@@ -75,7 +75,10 @@ Device = Annotated[
 ]
 Verbose = Annotated[bool, "Show every message of the run's log on the console.", Mark.FREE]
 Threads = Annotated[
-    NonNegativeInt, "CPU threads of tensor operations; 0: torch's default, one per physical core.", Mark.FREE
+    int,
+    Field(ge=0, le=1024),
+    "CPU threads of tensor operations; 0: torch's default, one per physical core.",
+    Mark.FREE,
 ]
 RunName = Annotated[FolderName, "Name of the run's folder; default: a new one by date and time.", Mark.FREE]
 SavedRunName = Annotated[FolderName, "Name of the run; default: the newest one."]
@@ -85,9 +88,9 @@ ResumedRunName = Annotated[
     Mark.NEWEST_IF_BARE,
     Mark.FREE,
 ]
-VOLUME = Path(os.environ.get("BOX_VOLUME", "/workspace"))
-"""Where a rented machine mounts its volume, which outlives the machine."""
-RUNS = VOLUME / "runs" if "RUNPOD_POD_ID" in os.environ or VOLUME.is_dir() else Path("runs")
+VOLUME = Path(os.environ.get("BOX_VOLUME", ""))
+"""Where a box mounts its volume, which outlives the machine; the image says so."""
+RUNS = VOLUME / "runs"
 RunsFolder = Annotated[Path, "Folder of all runs.", Mark.FREE]
 MemoryLimit = Annotated[
     NonNegativeFloat,

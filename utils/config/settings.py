@@ -86,7 +86,7 @@ class Setting:
         """The limits of a number, as in `INT >= 1` and `0 < NUMBER <= 1`; empty without any."""
         pairs = [(sign, getattr(note, key, None)) for note in self.notes for key, sign in _SIGNS.items()]
         limits = [
-            (sign, limit if limit < 2**31 else f"2^{limit.bit_length() - 1}")
+            (sign, f"2^{limit.bit_length() - 1}" if limit >= 2**31 and not limit & (limit - 1) else limit)
             for sign, limit in pairs
             if limit is not None
         ]
@@ -237,6 +237,8 @@ def _shaping(settings: Any) -> dict[str, Any]:
 
 def read_toml(path: Path, flag: str) -> dict[str, Any]:
     """Return the contents of a TOML file. Raises ConfigError, which names the flag, where it cannot be read."""
+    if path.exists() and not path.is_file():  # a pipe or a device may never end
+        raise ConfigError(f"expected a regular file for {flag}, got {str(path)!r}; write it to a file first")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -76,7 +76,7 @@ class EnvironmentConfig:
     """Steps of an episode in which orders may be placed."""
     settlement_days: kinds.NonNegativeInt = 20
     """Steps after them in which positions only close."""
-    initial_capital: kinds.PositiveFloat = 1_000_000.0
+    initial_capital: Annotated[float, Field(ge=1, le=10**12)] = 1_000_000.0
     """Cash at the start of an episode."""
     stake_percent: Annotated[float, Field(gt=0, le=100)] = 1.0
     """Value of an order at coefficient 1, percent of the initial capital."""
@@ -166,7 +166,7 @@ class LearningConfig:
     cash is worth nothing tomorrow."""
     policy_iterations: Annotated[kinds.PositiveInt, kinds.Mark.SHORT] = 2
     """Least-squares policy iterations per generation."""
-    replay_capacity: kinds.PositiveInt = 50_000
+    replay_capacity: Annotated[int, Field(ge=1, le=10**9)] = 50_000
     """Transitions that the replay buffer keeps; the oldest are overwritten."""
     training_starts: kinds.NonNegativeInt = 10_000
     """Transitions that the replay buffer must hold before networks are trained."""

@@ -92,11 +92,10 @@ def perform(job: Job) -> Finished:
         result = job.work()
     except StopRequested:
         raise
-    except (ProgramError, OSError) as error:
-        exception = as_program_error(error)
-    except Exception as error:  # a bug fails one job, not the others
-        logger.exception("%s", job.name)
-        exception = error
+    except Exception as error:
+        exception = as_program_error(error) or error
+        if exception is error and not isinstance(error, ProgramError):  # a bug fails one job, not the others
+            logger.exception("%s", job.name)
     return Finished(job.name, result, exception, time.perf_counter() - started)
 
 

@@ -10,6 +10,7 @@ Nothing is ever unpickled.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -23,11 +24,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import safetensors
 
-from utils.errors import CheckpointError
+from utils.errors import CheckpointError, as_program_error
 from utils.runs.durable import fsync, new_directory, remove_directory
 
 if TYPE_CHECKING:
@@ -38,13 +39,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 State = dict[str, dict[str, Any]]
+Used = TypeVar("Used")
 SCHEMA = 9  # version of the content of a state; no version reads another's
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 20
 
 _FILE_NAME = re.compile(r"[a-z][a-z0-9_]*\.(json|safetensors)")
 _GENERATION_NAME = re.compile(r"generation-([0-9]{6,15})")
-_UNPARSABLE = (safetensors.SafetensorError, struct.error, AssertionError, KeyError, RuntimeError, TypeError, ValueError)
+_UNUSABLE = (
+    *(safetensors.SafetensorError, struct.error, AssertionError, AttributeError, LookupError, OverflowError),
+    *(RuntimeError, TypeError, ValueError),
+)
+"""Errors of parsers, and of a trainer that takes over a state of another form."""
 
 
 class FileRecord(TypedDict):
@@ -114,6 +120,8 @@ def save_checkpoint(root: Path, generation: int, state: Encoded, *, run_id: str,
                 # Serialising to bytes first takes ten times as long while training runs.
                 safetensors.torch.save_file(tensors, temporary / f"{key}.safetensors")
                 (temporary / f"{key}.json").write_bytes(rest)
+                # The library's own mode shuts out a group that the umask lets in.
+                shutil.copymode(temporary / f"{key}.json", temporary / f"{key}.safetensors")
                 for written in (temporary / f"{key}.safetensors", temporary / f"{key}.json"):
                     fsync(written)
                     with written.open("rb") as file:
@@ -143,27 +151,42 @@ def load_checkpoint(path: Path) -> Checkpoint:
     files = dict(_verified_files(path, manifest))
     state: State = {}
     for key in [name.removesuffix(".json") for name in manifest.files if name.endswith(".json")]:
-        try:
+        with _parsing(f"cannot read {key!r}"):
             # Popped, so that the bytes of a part are released once it is parsed.
             tensors = safetensors.torch.load(files.pop(f"{key}.safetensors"))
             state[key] = unflatten(tensors, json.loads(files.pop(f"{key}.json")))
-        except _UNPARSABLE as error:
-            raise CheckpointError(f"cannot read {key!r}: {error}") from error
     return Checkpoint(manifest.generation, manifest.run_id, manifest.config_hash, state)
 
 
 def load_latest(root: Path, *, run_id: str | None = None) -> Checkpoint | None:
     """Return the newest checkpoint that verifies and belongs to `run_id` (None: any run); unusable ones are logged."""
+    return newest_usable(root, run_id, lambda checkpoint: checkpoint)
+
+
+def newest_usable(root: Path, run_id: str | None, use: Callable[[Checkpoint], Used]) -> Used | None:
+    """Return what `use` makes of the newest checkpoint that verifies, belongs to `run_id` and that it can use."""
     for path in reversed(list_checkpoints(root).values()):
         try:
             checkpoint = load_checkpoint(path)
             _require(
                 run_id in (None, checkpoint.run_id), f"expected one of run {run_id!r}, got run {checkpoint.run_id!r}"
             )
-            return checkpoint
+            with _parsing("cannot use"):
+                return use(checkpoint)
         except CheckpointError as error:
             log.warning("checkpoint %s is not used: %s", path, error)
     return None
+
+
+@contextlib.contextmanager
+def _parsing(what: str) -> Iterator[None]:
+    """Raise CheckpointError for an error that content of another form causes."""
+    try:
+        yield
+    except _UNUSABLE as error:
+        if as_program_error(error) is not None:  # out of memory
+            raise
+        raise CheckpointError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def verify_checkpoint(path: Path) -> Manifest:

@@ -26,7 +26,7 @@ _LABEL = re.compile(r"\s+\S+\s{2,}")
 def setup_logging(run_path: Path | None = None, *, verbose: bool = False) -> None:
     """Log to the console, debug messages only if `verbose`, and all to a run's folder; replaces earlier handlers."""
     root = logging.getLogger()
-    root.setLevel(logging.INFO)
+    root.setLevel(logging.WARNING)  # of libraries
     for earlier in [handler for handler in root.handlers if handler.name == OWN_HANDLER]:
         root.removeHandler(earlier)
         earlier.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from utils.config.settings import flatten, settings_of, to_dict
-from utils.errors import ConfigError, DataError, ProgramError, Remains, as_program_error
+from utils.errors import ConfigError, DataError, OutOfMemory, Remains, as_program_error
 from utils.runs.run_lock import LOCK, RunLock
 from utils.runs.run_log import METRICS
 
@@ -29,11 +29,13 @@ def locked(folder: Path, *, is_new: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undone_if_refused(folder: Path, undo: Callable[[], None]) -> Iterator[None]:
-    """Call `undo` if the block refuses a new run: by a ConfigError or DataError before a generation is recorded."""
+    """Call `undo` if the block refuses a new run before a generation is recorded: by a user's mistake or for want of
+    memory."""
     try:
         yield
-    except (ConfigError, DataError):
-        if not any(folder.rglob(METRICS)):
+    except Exception as error:
+        is_refused = isinstance(as_program_error(error), ConfigError | DataError | OutOfMemory)
+        if is_refused and not any(folder.rglob(METRICS)):
             undo()
         raise
 
@@ -53,7 +55,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def resumable(name: str, began: Any, now: Any, saved: Callable[[], str]) -> Iterator[None]:
+def resumable(folder: Path, began: Any, now: Any, saved: Callable[[], str]) -> Iterator[None]:
     """Attach to an error that stops the run or study in the block what is saved, and the flags that continue it.
 
     Args:
@@ -61,14 +63,15 @@ def resumable(name: str, began: Any, now: Any, saved: Callable[[], str]) -> Iter
         saved: says what is saved.
 
     Raises:
-        ProgramError: in place of an OSError or KeyboardInterrupt.
+        ProgramError: in place of an error of Python or torch that is no defect of the program.
     """
     try:
         yield
-    except (ProgramError, OSError, KeyboardInterrupt) as raised:
-        error = as_program_error(raised)
-        if error.is_resumable:
-            error.remains = Remains(saved(), ("--resume", name, *_changed_flags(began, now)))
+    except (Exception, KeyboardInterrupt) as raised:
+        if (error := as_program_error(raised)) is None:
+            raise
+        if error.is_resumable and folder.exists():
+            error.remains = Remains(saved(), ("--resume", folder.name, *_changed_flags(began, now)))
         raise error from raised.__cause__
 
 

@@ -67,6 +67,13 @@ class RunLock:
                 os.utime(self._path)
 
 
+def require_free(folder: Path) -> None:
+    """Raise ConfigError, naming the owner, if a live process holds the lock of a run."""
+    if (folder / LOCK).exists():
+        with RunLock(folder):
+            pass
+
+
 def _owner(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text()))

@@ -7,13 +7,13 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from utils.config.settings import flatten, from_dict, hint
 from utils.errors import ConfigError
-from utils.runs.checkpoint import Checkpoint, list_checkpoints, load_latest
+from utils.runs.checkpoint import Checkpoint, Used, list_checkpoints, newest_usable
 from utils.runs.durable import new_file
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ class RunLog:
     def open(cls, runs_dir: Path, name: str | None) -> RunLog:
         """Open the run of that name, or the newest one. Raises ConfigError if there is none."""
         path = runs_dir / (latest_run(runs_dir) if name is None else name)
-        if not (path / CONFIG).is_file():
+        is_below = name is None or (path.is_relative_to(runs_dir) and ".." not in Path(name).parts)
+        if not is_below or not (path / CONFIG).is_file():
             runs = [folder.name for folder in _run_folders(runs_dir)]
             advice = hint(path.name, runs, listed(runs))
             raise ConfigError(f"expected a run in {runs_dir}, got {name!r}{advice}")
@@ -65,20 +66,35 @@ class RunLog:
                 "or start a new run"
             ) from None
 
-    def newest_checkpoint(self, settings_hash: str) -> Checkpoint:
-        """Load the newest usable checkpoint. Raises ConfigError if there is none or its settings have another hash."""
-        checkpoint = load_latest(self.path / CHECKPOINTS, run_id=self.name)
-        if checkpoint is None:
+    def newest_generation(self, settings_hash: str, use: Callable[[Checkpoint], Used]) -> Used:
+        """Return what `use` makes of the newest checkpoint that it can use; earlier ones are tried after it.
+
+        Raises ConfigError if there is none, or its settings have another hash.
+        """
+
+        def checked(checkpoint: Checkpoint) -> Used:
+            if checkpoint.config_hash != settings_hash:
+                raise ConfigError(
+                    f"expected the settings that {self.path} began with, got others: its {CONFIG} was changed, or "
+                    "another version wrote it; mend it, or start a new run"
+                )
+            return use(checkpoint)
+
+        used = newest_usable(self.path / CHECKPOINTS, self.name, checked)
+        if used is None:
             raise ConfigError(
                 f"expected a complete generation of this version in {self.path}, got none; train it further with "
                 f"--resume {self.name}, or start a new run"
             )
-        if checkpoint.config_hash != settings_hash:
-            raise ConfigError(
-                f"expected the settings that {self.path} began with, got others: its {CONFIG} was changed, or another "
-                "version wrote it; mend it, or start a new run"
-            )
-        return checkpoint
+        return used
+
+    def end(self) -> int | None:
+        """Return the generation with which the run ended; None for one that has not, or has gone on since."""
+        try:
+            last = dict(json.loads((self.path / SUMMARY).read_text(encoding="utf-8")))["generations"]
+            return int(last) if self.records()[-1]["generation"] == last else None
+        except (ConfigError, IndexError, KeyError, OSError, TypeError, ValueError):
+            return None
 
     def is_stopped_at_first(self) -> bool:
         """Return whether the run was stopped before its first generation was complete, so that it begins anew."""
@@ -161,8 +177,8 @@ def latest_run(runs_dir: Path, *, to_resume: bool = False) -> str:
     """Return the last written run with a record or a checkpoint; ConfigError if there is none.
 
     Args:
-        to_resume: one in its first generation counts as well, but one with settings alone, whose data were never
-            accepted, only if there is no other.
+        to_resume: those that have ended come last; one in its first generation counts as well, but one with settings
+            alone, whose data were never accepted, after the other unfinished ones.
     """
     written = []
     for run in _run_folders(runs_dir):
@@ -170,10 +186,10 @@ def latest_run(runs_dir: Path, *, to_resume: bool = False) -> str:
         is_accepted = bool(times) or len(list(run.glob("*.json"))) > 1  # with the record of its data
         if to_resume:
             times.append((run / CONFIG).stat().st_mtime_ns)
-        written += [(is_accepted, max(times), run.name)] if times else []
+        written += [(to_resume and RunLog(run).end() is None, is_accepted, max(times), run.name)] if times else []
     if not written:
         raise ConfigError(f"expected a run to resume in {runs_dir}, got none; start one without --resume")
-    return max(written)[2]
+    return max(written)[-1]
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -30,6 +30,30 @@ def unflatten(tensors: Mapping[str, Tensor], rest: Any) -> Any:
     return rest
 
 
+def misfit(saved: Any, like: Any, name: str = "state") -> str:
+    """Return what a trainer in state `like` cannot take over from a saved state; empty if it can take over all.
+
+    Mappings must have the same keys, unless `like` has none yet, and tensors the same shape and type, without NaN.
+    """
+    if isinstance(like, Mapping):
+        if not isinstance(saved, Mapping) or (like and saved.keys() != like.keys()):
+            other = sorted(like.keys() ^ saved.keys()) if isinstance(saved, Mapping) else type(saved).__name__
+            return f"expected other parts of {name}: {other} missing or too many"
+        return next(filter(None, (misfit(saved[key], like[key], f"{name}.{key}") for key in like)), "")
+    if not isinstance(like, Tensor):
+        is_same = like is None or isinstance(saved, int | float if isinstance(like, int | float) else type(like))
+        return "" if is_same else f"expected {type(like).__name__} for {name}, got {type(saved).__name__}"
+    if not isinstance(saved, Tensor) or (saved.shape, saved.dtype) != (like.shape, like.dtype):
+        return f"expected {_shown(like)} for {name}, got {_shown(saved)}"
+    return f"expected numbers in {name}, got NaN" if saved.is_floating_point() and bool(saved.isnan().any()) else ""
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+
+
 def _flatten(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
     name = ".".join(path)
     match value:

@@ -1,0 +1,124 @@
+"""Checkpoints that are sealed but hold what no run wrote: the generation before them is used, and it is said why."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from main import main
+from tests.tiny_run import TINY, parameters, records, run, unjudged
+from training.run.saved import open_saved_run
+
+Tensors = dict[str, torch.Tensor]
+
+
+def reseal(path: Path) -> None:
+    """Seal what the folder holds, as the writer of a checkpoint does."""
+    body = json.loads((path / "manifest.json").read_text())
+    files = {file.name: file.read_bytes() for file in sorted(path.iterdir()) if file.name != "manifest.json"}
+    del body["sha256"]
+    body["files"] = {
+        name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()
+    }
+    body["sha256"] = hashlib.sha256((json.dumps(body, indent=1) + "\n").encode()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps(body, indent=1) + "\n")
+
+
+def tensors(part: str, change: Callable[[Tensors], object]) -> Callable[[Path], None]:
+    def craft(path: Path) -> None:
+        file = path / f"{part}.safetensors"
+        held = safetensors.torch.load(file.read_bytes())
+        change(held)
+        file.write_bytes(safetensors.torch.save({name: value.contiguous() for name, value in held.items()}))
+
+    return craft
+
+
+def other_shape(held: Tensors) -> None:
+    held.update({name: value[..., :-1] for name, value in held.items() if value.ndim})
+
+
+def other_type(held: Tensors) -> None:
+    held.update({name: value.half() for name, value in held.items() if value.is_floating_point()})
+
+
+def nan(held: Tensors) -> None:
+    for value in held.values():
+        if value.is_floating_point() and value.numel():
+            value.view(-1)[0] = torch.nan
+
+
+def no_tensor(held: Tensors) -> None:
+    held.pop(next(name for name in held if "networks" in name or "weights" in name))
+
+
+def text(part: str, content: str) -> Callable[[Path], object]:
+    return lambda path: (path / f"{part}.json").write_text(content)
+
+
+def missing(part: str) -> Callable[[Path], object]:
+    return lambda path: [file.unlink() for file in path.glob(f"{part}.*")]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run `cut` of two generations and a run `whole` of three."""
+    tiny = tmp_path_factory.mktemp("trained") / "tiny.toml"
+    tiny.write_text(TINY)
+    with unjudged():
+        assert run(tiny, "--run", "cut") == run(tiny, "--run", "whole", "--generations", "3") == 0
+    return tiny.parent
+
+
+@pytest.mark.parametrize(
+    "craft",
+    [
+        *(tensors(part, other_shape) for part in ("population", "champion", "replay")),
+        tensors("population", other_type),
+        *(tensors(part, nan) for part in ("population", "champion", "replay")),
+        tensors("population", no_tensor),
+        *(missing(part) for part in ("population", "champion", "random")),
+        *(text("progress", content) for content in ("[" * 100_000, "[]", "null", '{"generation": "2"}')),
+        text("champion", '{"rules": {"stake_percent": -1}}'),
+    ],
+)
+def test_a_resumed_run_uses_the_generation_before(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], craft: Callable[[Path], Any]
+) -> None:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    tiny, path = tmp_path / "tiny.toml", tmp_path / "runs" / "cut" / "checkpoints" / "generation-000002"
+    craft(path)
+    reseal(path)
+    with unjudged():
+        assert run(tiny, "--resume", "cut", "--generations", "3") == 0
+    shown = capsys.readouterr().err
+    assert "generation-000002 is not used: " in shown and "resumed after generation 1" in shown
+    assert [record | {"generations": 3} for record in records(tiny, "cut")] == records(tiny, "whole")
+    assert parameters(tiny, "cut", 3) == parameters(tiny, "whole", 3)
+
+
+@pytest.mark.parametrize(
+    "craft",
+    [*(tensors("champion", change) for change in (other_shape, nan, no_tensor)), missing("champion")],
+)
+def test_an_opened_run_uses_the_generation_before(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], craft: Callable[[Path], Any]
+) -> None:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    root = tmp_path / "runs" / "cut" / "checkpoints"
+    craft(root / "generation-000002")
+    reseal(root / "generation-000002")
+    assert open_saved_run(tmp_path / "runs", "cut").generation == 1
+    craft(root / "generation-000001")
+    reseal(root / "generation-000001")
+    assert main(["signals", "--run", "cut", "--runs-dir", str(tmp_path / "runs")]) == 2
+    shown = capsys.readouterr().err
+    assert "expected a complete generation of this version" in shown and "Traceback" not in shown

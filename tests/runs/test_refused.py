@@ -1,0 +1,89 @@
+"""What cannot start says so in one line, at once where that is possible, and what has ended is not begun again."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from main import main
+from tests.tiny_run import run
+from utils.runs.run_lock import RunLock
+
+ROOT = Path(__file__).parents[2]
+WITHOUT_TORCH = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+sys.modules["torch"] = None  # importing it fails
+from main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """The only line of an error."""
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("command", ["train", "walk-forward", "sweep"])
+def test_bad_data_and_a_held_lock_are_told_before_torch_is_imported(tmp_path: Path, command: str) -> None:
+    (tmp_path / "notes.md").write_text("# Notes\n")
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "config.json").write_text("{}")
+    with RunLock(tmp_path / "runs" / "one"):
+        for words, says in ((("--data", "notes.md"), "# Notes"), (("--resume", "one"), f"process {os.getpid()}")):
+            program = [sys.executable, "-c", WITHOUT_TORCH, command, *words]
+            done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
+            assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--learning.replay-capacity 1000000000000",
+        "--threads 10000000000",
+        "--env.initial-capital 1e-300",
+        "--env.initial-capital 1e308",
+        "signals --capital 1e308",
+    ],
+)
+def test_absurd_settings_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    assert re.search(r": expected \d+ <= \w+ <= \d+, got ", told(capsys))
+
+
+@pytest.mark.parametrize("flag", ["--config", "--space"])
+def test_settings_are_not_read_from_what_may_never_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        assert main(["sweep", flag, str(path), "--runs-dir", str(tmp_path / "runs")]) == 2
+        assert f"expected a regular file for {flag}, got {str(path)!r}" in told(capsys)
+
+
+def test_a_report_takes_names_of_runs_only(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tiny.parent / "config.json").write_text("{}")
+    (tiny.parent / "runs").mkdir()
+    for name in (str(tiny.parent), ".."):
+        assert main(["report", name, "--runs-dir", str(tiny.parent / "runs")]) == 2
+        assert "expected a run in" in told(capsys)
+
+
+def test_a_complete_run_says_how_it_goes_on(
+    tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(tiny, "--run", "one") == 0
+    monkeypatch.setattr("training.commands.train.judge_training", lambda *_: pytest.fail("it is judged again"))
+    for name in ([], ["one"]):
+        capsys.readouterr()
+        assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume", *name]) == 0
+        line = told(capsys)
+        assert "one is complete: its 2 generations" in line and "--resume one --generations 4" in line
+    assert main(["--runs-dir", str(tiny.parent / "runs"), "--resume", "one", "--generations", "1"]) == 2
+    assert "expected --generations of at least 2" in told(capsys)
