@@ -67,14 +67,6 @@ def test_settings_are_not_read_from_what_may_never_end(
         assert f"expected a regular file for {flag}, got {str(path)!r}" in told(capsys)
 
 
-def test_a_report_takes_names_of_runs_only(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tiny.parent / "config.json").write_text("{}")
-    (tiny.parent / "runs").mkdir()
-    for name in (str(tiny.parent), ".."):
-        assert main(["report", name, "--runs-dir", str(tiny.parent / "runs")]) == 2
-        assert "expected a run in" in told(capsys)
-
-
 def test_a_complete_run_says_how_it_goes_on(
     tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,13 +198,6 @@ def test_a_run_that_has_ended_is_resumed_last(tmp_path: Path) -> None:
     assert latest_run(tmp_path, to_resume=True) == "ended"
 
 
-@pytest.mark.parametrize("name", ["{}/a", "../{0.name}/a", "a/../a"])
-def test_a_name_is_no_path(tmp_path: Path, name: str) -> None:
-    RunLog.create(tmp_path, "a", {})
-    with pytest.raises(ConfigError, match=r"expected a run in .*the nearest is 'a'"):
-        RunLog.open(tmp_path, name.format(tmp_path))
-
-
 @given(order=st.permutations(["a", "b", "c"]), by_checkpoint=st.booleans())
 @settings(deadline=None, max_examples=12)
 def test_latest_run_is_the_one_written_last(

@@ -43,8 +43,7 @@ class RunLog:
     def open(cls, runs_dir: Path, name: str | None) -> RunLog:
         """Open the run of that name, or the newest one. Raises ConfigError if there is none."""
         path = runs_dir / (latest_run(runs_dir) if name is None else name)
-        is_below = name is None or (path.is_relative_to(runs_dir) and ".." not in Path(name).parts)
-        if not is_below or not (path / CONFIG).is_file():
+        if not (path / CONFIG).is_file():
             runs = [folder.name for folder in _run_folders(runs_dir)]
             advice = hint(path.name, runs, listed(runs))
             raise ConfigError(f"expected a run in {runs_dir}, got {name!r}{advice}")
