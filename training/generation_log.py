@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class GenerationLog:
-    """Measures the phases of each generation; the profiler, if there is one, notes their memory."""
+    """Measures the phases of each generation; if there is a profiler, it notes their memory, which is cleaned up."""
 
     def __init__(
         self,
@@ -33,20 +33,15 @@ class GenerationLog:
         device: torch.device,
         profiler: MemoryProfiler | None = None,
         census_every: int = 0,
-        clean_up_percent: float = 0.0,
     ) -> None:
         """Begin the log of a run of this number of generations.
 
         Args:
             census_every: generations between counts of all objects by the profiler; 0: never.
-            clean_up_percent: most that clean-ups at the end of phases take of the time; 0: none is made.
         """
         self.generations, self.generation = generations, 0
         self.device = device
         self.profiler, self.census_every = profiler, census_every
-        self._clean_up_share = clean_up_percent / 100
-        self._allowed = self._clean_up_seconds = 0.0
-        """Time that clean-ups may still take, and that the last one took."""
         self.seconds: deque[dict[str, float]] = deque(maxlen=HISTORY)
         """By phase, of the last generations; `other` is what no phase measures, such as records and pictures."""
         self._counted_until: float | None = None
@@ -65,25 +60,18 @@ class GenerationLog:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure a phase, and note the memory at its end."""
+        """Measure a phase; at its end collect garbage, empty the GPU's cache, and note the memory."""
         started = time.perf_counter()
         yield
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.seconds[-1][name] = time.perf_counter() - started
-        self._clean_up(name)
         if self.profiler is not None:
-            self.profiler.log_memory(name, census=name == "evolve" and self._is_census_due(self.profiler))
-
-    def _clean_up(self, phase: str) -> None:
-        """Collect garbage and empty the GPU's cache, as often as their share of the time so far allows."""
-        self._allowed += self._clean_up_share * self.seconds[-1][phase]
-        if self._clean_up_share > 0 and self._allowed >= self._clean_up_seconds:
-            done = clean_up()
-            self._allowed -= done.seconds
-            self._clean_up_seconds = done.seconds
+            # Most garbage is young; the old is collected once a generation.
+            done = clean_up(2 if name == "train" else 1)
             self.seconds[-1]["clean_up"] = self.seconds[-1].get("clean_up", 0.0) + done.seconds
-            logger.debug("clean-up after %s: %.3f s, gave back %.1f MB, %.1f MB of the GPU", phase, *done)
+            logger.debug("clean-up after %s: %.3f s, %d objects, %.1f MB, %.1f MB of the GPU", name, *done)
+            self.profiler.log_memory(name, census=name == "evolve" and self._is_census_due(self.profiler))
 
     def _is_census_due(self, profiler: MemoryProfiler) -> bool:
         """Tell whether to count all objects, which takes about a second."""

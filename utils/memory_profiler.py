@@ -10,7 +10,6 @@ A run takes a snapshot after each phase and writes all of this to its log. By ha
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import sys
@@ -18,6 +17,7 @@ import time
 import tracemalloc
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from utils.memory.census import Heap, large_object_table
-from utils.memory.clean_up import gpu_memory
+from utils.memory.clean_up import gpu_memory, thawed_heap
 from utils.memory.guard import MB, peak_rss_mb
 from utils.memory.leaks import LEAST_VISITS, OWNERS, RECENT_VISITS, Cause, Growth, follow, is_growing, name_leaks
 from utils.memory.living import count_living, forget_living
@@ -89,18 +89,18 @@ class MemoryProfiler:
             level: of the message; from INFO on it is printed where it would not be logged.
         """
         census = census or show_objects
-        if census:
-            gc.collect()
-        measures = _measure(self._process)
-        snapshot = Snapshot(label, self._visits[label], time.monotonic() - self._start, measures)
         parts = []
-        if census:
-            heap = Heap(ignored=Snapshot)  # after the measurement, which would include its lists
-            measures.update(heap.counts())
-            if snapshot.visit >= WARM_UP_VISITS - 1:  # later censuses are compared with the last one of the warm-up
-                self._growth[label] = follow(self._growth.get(label, {}), heap.causes(count_living()))
-            if show_objects:
-                parts.append(f"largest objects\n{large_object_table(heap)}")
+        with thawed_heap() if census else nullcontext():
+            measures = _measure(self._process)
+            snapshot = Snapshot(label, self._visits[label], time.monotonic() - self._start, measures)
+            if census:
+                heap = Heap(ignored=Snapshot)  # after the measurement, which would include its lists
+                measures.update(heap.counts())
+                if snapshot.visit >= WARM_UP_VISITS - 1:  # later censuses are compared with the last of the warm-up
+                    self._growth[label] = follow(self._growth.get(label, {}), heap.causes(count_living()))
+                if show_objects:
+                    parts.append(f"largest objects\n{large_object_table(heap)}")
+                del heap  # it keeps everything alive
         if trace or (census and tracemalloc.is_tracing()):
             parts.append(self._trace())
         self._visits[label] += 1
@@ -301,5 +301,5 @@ def _changes(first: Snapshot, last: Snapshot, slopes: Mapping[str, float] | None
 
 
 def _large_objects(min_mb: float) -> str:
-    gc.collect()
-    return f"objects of {min_mb:g} MB and more\n{large_object_table(Heap(ignored=Snapshot), min_mb)}"
+    with thawed_heap():
+        return f"objects of {min_mb:g} MB and more\n{large_object_table(Heap(ignored=Snapshot), min_mb)}"

@@ -380,7 +380,7 @@ def changed(flat: dict[str, Any], name: str) -> Config:
 def test_hash_changes_with_what_shapes_results_and_nothing_else() -> None:
     base = Config()
     free = {"profile", "generations", "device", "run", "resume", "runs_dir", "keep_checkpoints", "plot_every"}
-    free |= {"threads", "verbose", "census_every", "clean_up_percent", "memory_limit_mb"}
+    free |= {"threads", "verbose", "census_every", "memory_limit_mb"}
     free |= {"evaluation.rivals", "evaluation.rival_refit", "evaluation.benchmark"}
     flat = flatten(to_dict(base))
     for name in flat:

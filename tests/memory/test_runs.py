@@ -6,6 +6,7 @@ import copy
 import gc
 import logging
 import pickle
+import re
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,12 +21,10 @@ from tests.fuel_breaks.run_cases import run_config
 from tests.fuel_breaks.run_cases import trainer_of as trainer_of_fuel_breaks
 from tests.memory.thing import Thing
 from tests.tiny import learnable_market, tiny_trainer
-from training import generation_log
 from training.erl_trainer import ERLTrainer
 from training.generation_log import GenerationLog
 from utils import memory_profiler
 from utils.config.trader import EvolutionConfig
-from utils.memory.clean_up import CleanUp
 from utils.memory.guard import MB, release_free_memory
 from utils.memory.leaks import is_growing
 from utils.memory.living import count_living
@@ -291,30 +290,19 @@ class Cyclic(Thing):
         super().__init__(self)
 
 
-@pytest.mark.parametrize(("percent", "lives"), [(0.0, True), (100.0, False)])
-def test_garbage_is_collected_after_each_phase(percent: float, lives: bool) -> None:
-    log = GenerationLog(1, torch.device("cpu"), clean_up_percent=percent)
-    log.begin(1)
-    gc.disable()
-    try:
-        with log.phase("fit"):
-            garbage = weakref.ref(Cyclic())
-        assert (garbage() is not None) == lives
-    finally:
-        gc.enable()
-    assert ("clean_up" in log.seconds[-1]) != lives
-
-
-@pytest.mark.parametrize(("cost", "expected"), [(0.0, 50), (60.0, 1)])
-def test_clean_ups_are_left_out_where_they_cost_too_much(
-    monkeypatch: pytest.MonkeyPatch, cost: float, expected: int
+def test_garbage_is_collected_after_each_phase_and_old_garbage_once_a_generation(
+    profiler: MemoryProfiler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    done = []
-    monkeypatch.setattr(generation_log, "clean_up", lambda: done.append(cost) or CleanUp(cost, 0.0, 0.0))
-    log = GenerationLog(1, torch.device("cpu"), clean_up_percent=1.0)
+    log = GenerationLog(1, torch.device("cpu"), profiler)
     log.begin(1)
-    for phase in range(50):
-        with log.phase(f"phase {phase}"):
-            pass
-    assert len(done) == expected
-    assert log.seconds[-1]["clean_up"] == expected * cost
+    old = Cyclic()
+    gc.collect()
+    gone = weakref.ref(old)
+    del old
+    with caplog.at_level(logging.DEBUG):
+        for phase, lives in (("evaluate", True), ("train", False)):
+            with log.phase(phase):
+                young = weakref.ref(Cyclic())
+            assert young() is None and (gone() is not None) == lives
+            assert re.search(rf"clean-up after {phase}: .* s, [1-9]\d* objects, .* MB", caplog.text)
+    assert log.seconds[-1]["clean_up"] > 0

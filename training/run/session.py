@@ -20,6 +20,7 @@ from utils.cloud.store import ObjectStore
 from utils.cloud.sync import CloudSync
 from utils.config.settings import LATEST, settings_hash, settings_to_resume, to_dict
 from utils.errors import CheckpointError, ConfigError, MemoryLimitReached
+from utils.memory.clean_up import frozen_heap
 from utils.memory.guard import MemoryGuard, release_free_memory
 from utils.memory_profiler import get_profiler, restart_profiler
 from utils.runs.checkpoint import Checkpoint, CheckpointWriter, list_checkpoints
@@ -134,13 +135,16 @@ class Session(Generic[Settings]):
             report: shows a record, given the seconds that the checkpoint took from training.
             champion: generations whose checkpoints are kept besides the newest.
         """
-        with CheckpointWriter(
-            self.run.path / CHECKPOINTS,
-            run_id=self.run.name,
-            config_hash=self._hash,
-            keep=self.settings.keep_checkpoints,
-            on_written=self._upload_checkpoint,
-        ) as writer:
+        with (
+            frozen_heap(),
+            CheckpointWriter(
+                self.run.path / CHECKPOINTS,
+                run_id=self.run.name,
+                config_hash=self._hash,
+                keep=self.settings.keep_checkpoints,
+                on_written=self._upload_checkpoint,
+            ) as writer,
+        ):
             for record in records:
                 release_free_memory()
                 # Before the checkpoint, whose copy of the state lives as long as its writer thread needs it.

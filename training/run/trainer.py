@@ -24,7 +24,7 @@ def build_trainer(
 ) -> ERLTrainer:
     """Build the trainer that the settings describe; a profiler also watches its memory."""
     env = TradingEnvironment.on(market, config.env, device)
-    log = GenerationLog(config.generations, device, profiler, config.census_every, config.clean_up_percent)
+    log = GenerationLog(config.generations, device, profiler, config.census_every)
     return ERLTrainer(
         market,
         env,

@@ -244,9 +244,6 @@ class Config:
     """Generations between updates of the pictures."""
     census_every: Annotated[kinds.NonNegativeInt, kinds.Mark.FREE] = 5
     """Generations between counts of all live objects, which identify leaks; 0: no counts."""
-    clean_up_percent: Annotated[kinds.Percent, kinds.Mark.FREE] = 1.0
-    """Percent of the time that clean-ups after the phases may take: collecting garbage, emptying the GPU's cache; they
-    are left out beyond it. 0: none."""
     memory_limit_mb: kinds.MemoryLimit = 0.0
     threads: kinds.Threads = 1
     verbose: kinds.Verbose = False
