@@ -48,7 +48,7 @@ SHARED = (0, *range(1 + _SCALES, 1 + 2 * _SCALES))
 BANK_CLIP = 6.0
 """Standard deviations to which the bank is clipped; the responses' forecasts are not: their rare extremes matter."""
 _NETWORK_CLIP = 10.0
-"""Likewise for networks, which extrapolate badly."""
+"""The bound for networks, which extrapolate badly."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ DELAY_SECONDS = 1.0
 
 
 class Progress:
-    """Work of which so many units are done; use it in a `with` block."""
+    """Work with a count of the units that are done; use it in a `with` block."""
 
     def __init__(
         self,

@@ -128,7 +128,7 @@ class RandomActor(DDPGAgent):
 
 
 def randomly(found: Forecasts, most: int | None, drawn: torch.Generator) -> Forecasts:
-    """Draw scores and sale targets of all stocks that may be bought, and keep so many of the best.
+    """Draw scores and sale targets of all stocks that may be bought, and keep the best of them.
 
     What is expected of an order is the same for all, so that it says nothing of whether to place one.
     """

@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--scenario-seeds", type=int, default=3, help="sets of fires that a tile is judged by")
     add_executor_flags(parser)
-    parser.add_argument("--memory-episodes", type=int, default=0, help="play so many to measure memory; 0: not")
+    parser.add_argument("--memory-episodes", type=int, default=0, help="episodes played to measure memory; 0: none")
     parser.add_argument("--json", type=Path, help="file of results, a line each seed; what it holds is not done again")
     arguments, words = parser.parse_known_args()
     setup_logging()

@@ -186,7 +186,7 @@ def mean_error(values: Sequence[float]) -> float:
 
 
 def rate_interval(count: int, of: int) -> tuple[float, float]:
-    """Return the 95% interval of a chance that came true in `count` of so many runs (Clopper and Pearson 1934)."""
+    """Return the 95% interval of a chance that came true `count` times in `of` runs (Clopper and Pearson 1934)."""
     found = stats.binomtest(count, of).proportion_ci(_CONFIDENCE, method="exact")
     return float(found.low), float(found.high)
 

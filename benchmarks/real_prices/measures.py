@@ -167,7 +167,7 @@ def detectable(standard_error: float) -> float:
 
 
 def share_close(field: Field, policy: str, against: str, within: float) -> float:
-    """Return the share of folds in which a policy's yearly profit is within so many percent of another's."""
+    """Return the share of folds in which two policies' yearly profits differ by at most `within` percent."""
     differences = [field.of_fold(fold).difference(policy, against).mean for fold in range(field.folds)]
     return float(np.mean([abs(difference) <= within for difference in differences]))
 

@@ -54,7 +54,7 @@ def follow(before: Mapping[Cause, Growth], counts: Mapping[Cause, int]) -> dict[
 
 
 def name_leaks(growth: Mapping[Cause, Growth], least_visits: int) -> list[Growth]:
-    """Return what grew at so many visits and has the lowest rank, which explains the others; types come last."""
+    """Return what grew at this many visits and has the lowest rank, which explains the others; types come last."""
     growing = {cause: found for cause, found in growth.items() if found.visits >= least_visits}
     lowest = min((cause.rank for cause in growing), default=OWNERS)
     leaks = [found for cause, found in growing.items() if cause.rank == lowest]

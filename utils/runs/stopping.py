@@ -58,7 +58,7 @@ class SafePoint:
 
 
 class PeriodicChecks:
-    """Calls a safe point and cleans up memory every so many units of each kind of work."""
+    """Calls a safe point and cleans up memory after a number of units of each kind of work."""
 
     def __init__(self, safe_point: Callable[[], None], every: Mapping[str, int], clean_up: Callable[[], float]) -> None:
         """Take how often each kind of work is checked, and a function that returns the MiB that it gave back."""

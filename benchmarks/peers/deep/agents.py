@@ -62,7 +62,7 @@ class DeepAgent:
         return self.trained(config, market, budget).learned()
 
     def trained(self, config: Config, market: Market, budget: Budget) -> Trained:
-        """Train likewise; return the agent with what it earned on validation windows."""
+        """Train; return the agent with what it earned on validation windows."""
         is_spent = budget.started()
         view: View = InputsView.fit(market, config.env, config.seed) if self.sees_inputs else raw_view
         seen, steps = view(market), config.env.episode_steps

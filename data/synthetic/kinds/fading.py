@@ -28,7 +28,7 @@ from data.synthetic.law import (
 from utils.config.trader import SyntheticConfig
 
 _HISTORY_HALF_LIVES = 12
-"""So many half-lives later nothing is left of a drift."""
+"""Half-lives after which nothing is left of a drift."""
 
 
 @dataclass(frozen=True)
