@@ -54,7 +54,8 @@ class UnseenPath:
     def play_planted(self, planted: Mapping[str, ScoreRule]) -> dict[str, NDArray[np.float64]]:
         """Return the (windows,) profits of rule and oracle as `tuned` left them."""
         known = {RULE: self.scores.rule, ORACLE: self.scores.oracle}
-        return {name: self.play_rule(replace(rule, scores=known[name])) for name, rule in planted.items()}
+        sizes = self.scores.sizes
+        return {n: self.play_rule(replace(rule, scores=known[n], sizes=sizes)) for n, rule in planted.items()}
 
 
 @dataclass(frozen=True)

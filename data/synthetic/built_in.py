@@ -17,7 +17,7 @@ from data.features import NormalizationStats
 from data.loader import StockDataLoader
 from data.market import Market, build_market
 from data.synthetic.law import Float64Array, PlantedKind
-from data.synthetic.planted import oracle_scores, planted_kind, rule_scores
+from data.synthetic.planted import oracle_scores, planted_kind, rule_scores, rule_sizes
 from utils.config.trader import DataConfig, EnvironmentConfig, SyntheticConfig
 
 MARKET_SEED = 7
@@ -62,7 +62,9 @@ def synthetic_market(config: SyntheticConfig, seed: int) -> SyntheticMarket:
     volatility = law.volatility(config, for_volatility)[:, None]
     overnight = night * (own[0] + shared[0]) * volatility[:-1]
     noise = overnight + session * (own[1] + shared[1]) * volatility[:-1]
-    drift = law.latent_drift(config, night * own[0] + session * own[1], for_drift) * volatility[1:]
+    drift = law.latent_drift(config, night * own[0] + session * own[1], for_drift)
+    if not law.is_drift_steady:
+        drift *= volatility[1:]
     log_return = noise - law.log_growth(config)
     log_return[1:] += drift[:-1]
     # The gap has its share of the variance but no drift, which is earned from open to close.
@@ -121,6 +123,8 @@ class PlantedScores:
     """Of the best simple rule, which knows structure and prices only."""
     oracle: Float64Array
     """Of the oracle, which knows the latent state too."""
+    sizes: Float64Array | None = None
+    """(days, n) shares of the largest size that orders of rule and oracle have; None: all."""
 
 
 def built_in_market(
@@ -146,4 +150,6 @@ def built_in_market(
         scores(synthetic, known, env.max_holding_days)[:, : drawn.stocks]
         for scores, known in ((rule_scores, drawn.close), (oracle_scores, drawn.drift))
     )
-    return market if stats is None else replace(market, stats=stats), PlantedScores(rule, oracle)
+    sizes = rule_sizes(synthetic, drawn.close)
+    planted = PlantedScores(rule, oracle, None if sizes is None else sizes[:, : drawn.stocks])
+    return market if stats is None else replace(market, stats=stats), planted

@@ -49,6 +49,11 @@ class PlantedKind:
         config.days + 1
     )
     """Draws a factor, (days + 1,) of mean square 1, of each day's noise and drift; the law's own are without it."""
+    is_drift_steady: bool = False
+    """The factor leaves drifts as they are."""
+    sizes: Callable[[SyntheticConfig, Float64Array], Float64Array] | None = None
+    """From log returns as the rule's, the shares of the largest size that orders of rule and oracle have, 0 to 1; None:
+    all."""
     mix: Callable[[Float64Array, int], Float64Array] = lambda own, stocks: own
     """Correlates the (..., columns) own noises of `stocks` and leaves their variances."""
     structure: str = ""

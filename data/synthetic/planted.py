@@ -32,11 +32,20 @@ def rule_scores(config: SyntheticConfig, close: Float64Array, holding_days: int)
 
     Takes (days, columns) closes, NaN where there is no bar; returns (days, columns), row t from closes up to t only.
     """
+    return planted_kind(config.kind).rule(config, _returns(config, close), holding_days)
+
+
+def rule_sizes(config: SyntheticConfig, close: Float64Array) -> Float64Array | None:
+    """Return the shares of the largest size that orders of the rule have, (days, columns) as scores; None: all."""
+    sizes = planted_kind(config.kind).sizes
+    return None if sizes is None else sizes(config, _returns(config, close))
+
+
+def _returns(config: SyntheticConfig, close: Float64Array) -> Float64Array:
+    """Return the log returns with the constant put back, NaN where there is none."""
     log_close = np.full(close.shape, np.nan)
     np.log(close, out=log_close, where=close > 0)
-    kind = planted_kind(config.kind)
-    returns = np.diff(log_close, axis=0, prepend=np.nan) + kind.log_growth(config)
-    return kind.rule(config, returns, holding_days)
+    return np.diff(log_close, axis=0, prepend=np.nan) + planted_kind(config.kind).log_growth(config)
 
 
 def oracle_scores(config: SyntheticConfig, drift: Float64Array, holding_days: int) -> Float64Array:

@@ -34,6 +34,7 @@ class Path:
     env: Portfolio
     rule: Array
     starts: torch.Tensor
+    sizes: Array | None = None
 
     def profit(self, rule: ScoreRule) -> float:
         summary, _ = play(self.env, score_policy(self.env, rule), self.starts)
@@ -45,7 +46,7 @@ def path_of(kind: str, seed: int = MARKET_SEED) -> Path:
     market, scores = built_in_market(SyntheticConfig(kind=kind), split, rules, seed=seed)
     span = market.splits.train if seed == MARKET_SEED else Span(64, len(market.dates) - 1)
     starts = spaced_windows(span, rules.episode_steps, 24)
-    return Path(market, Portfolio.on(market, rules), scores.rule, starts)
+    return Path(market, Portfolio.on(market, rules), scores.rule, starts, scores.sizes)
 
 
 def cost_of(path: Path) -> float:
@@ -111,6 +112,22 @@ def test_who_sizes_edges_by_their_strength_earns_more() -> None:
     ]
     assert sized > 1.2 * max(one_size)
     assert profit_of(unseen, tuned_and_judged("edges")[0]) > 0.95 * sized
+
+
+def test_who_sizes_storms_by_inverse_variance_takes_less_risk() -> None:
+    """Sharpe ratio of daily returns over all windows, against the same orders at equal sizes, also smaller ones."""
+    unseen = [path_of("storms", seed) for seed in UNSEEN]
+
+    def ratio(coefficient: float = 10.0, *, is_sized: bool = False) -> float:
+        returns = []
+        for path in unseen:
+            sizes = path.sizes if is_sized else None
+            policy = score_policy(path.env, ScoreRule(path.rule, cost_of(path), coefficient, sizes=sizes))
+            equity = play(path.env, policy, path.starts)[1].numpy()
+            returns.append(np.diff(equity, axis=0) / equity[:-1])
+        return float(np.mean(returns) / np.std(returns))
+
+    assert ratio(is_sized=True) > 1.2 * max(ratio(), ratio(3.5), ratio(7.0))
 
 
 def trends(close: Array) -> Array:

@@ -22,6 +22,7 @@ from training.rollout import Policy, play
 from utils.config.trader import EnvironmentConfig
 from utils.errors import DataError
 from utils.spaces import (
+    ACCOUNT_FEATURES,
     MAX_COEFFICIENT,
     MAX_TARGET_PERCENT,
     MIN_COEFFICIENT,
@@ -63,6 +64,8 @@ class ScoreRule:
     """Rise of the threshold with no cash and all trading days left; proportional to both."""
     full_score: float = 0.0
     """Score from which an order has the largest size; below it sizes are proportional. 0: all have the largest."""
+    sizes: Scores | None = None
+    """(days, n) shares of these sizes, 0 to 1; None: all."""
 
 
 def simple_rules(market: Market) -> dict[str, ScoreRule]:
@@ -94,7 +97,7 @@ def tune_planted(env: Portfolio, scores: PlantedScores, starts: Tensor) -> dict[
     """
     round_trip = 2 * env.rules.cost_rate
     return {
-        name: tune_rule(env, known, round_trip, starts)
+        name: tune_rule(env, known, round_trip, starts, scores.sizes)
         for name, known in ((RULE, scores.rule), (ORACLE, scores.oracle))
     }
 
@@ -109,10 +112,11 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
     """
     rules = [rules] if isinstance(rules, ScoreRule) else rules
     days = slice(0, env.bars.days) if days is None else days
-    tables = {id(rule.scores): rule.scores for rule in rules}
-    best = [_best(env, scores, days) for scores in tables.values()]
-    known, stocks = (torch.stack(parts) for parts in zip(*best, strict=True))
-    place = torch.tensor([[*tables].index(id(rule.scores)) for rule in rules], device=env.device)
+    keys = [(id(rule.scores), id(rule.sizes)) for rule in rules]
+    tables = dict(zip(keys, rules, strict=True))
+    best = [_best(env, rule, days) for rule in tables.values()]
+    known, stocks, shares = (torch.stack(parts) for parts in zip(*best, strict=True))
+    place = torch.tensor([[*tables].index(key) for key in keys], device=env.device)
     numbers = [[getattr(rule, name) for name in _NUMBERS] for rule in rules]
     columns = torch.tensor(numbers, dtype=torch.float64, device=env.device)
     has_price = any(rule.cash_price > 0 for rule in rules)
@@ -124,11 +128,12 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
         lanes = columns.repeat_interleave(of_rule, dim=0)
         threshold, largest, target, price, full = lanes[..., None].unbind(1)
         if has_price:
-            free, _, left = env.account().double().unbind(-1)
+            free, _, left = env.account()[..., :ACCOUNT_FEATURES].double().unbind(-1)
             threshold = threshold + price * ((1 - free).clamp(min=0) * left.clamp(min=0))[:, None]
         is_candidate = ~env.held().gather(1, stock) & (score > threshold)
         above, rank = rank_stocks(torch.where(is_candidate, score - threshold, 0.0), env.orders_per_day)
         share = torch.where(full > 0, (above + threshold) / full, 1.0).clamp(max=1.0)
+        share = share * shares[here].gather(1, rank)
         size = torch.where((above > 0) & (largest * share >= MIN_COEFFICIENT), largest * share, 0.0)
         size = size.float().double()  # as an action gives it
         return Orders(stock.gather(1, rank).T, size.T, target.float().double().expand_as(size).T)
@@ -136,15 +141,20 @@ def score_policy(env: Portfolio, rules: ScoreRule | Sequence[ScoreRule], days: s
     return act
 
 
-def _best(env: Portfolio, scores: Scores, days: slice) -> tuple[Tensor, Tensor]:
-    """Return the largest of (all days, n) scores on some days, (days, k), and their stocks; minus infinity: none."""
-    known = torch.from_numpy(np.nan_to_num(scores[days], nan=-np.inf)).to(env.device)
+def _best(env: Portfolio, rule: ScoreRule, days: slice) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the largest of a rule's scores on some days, (days, k), minus infinity: none; their stocks and sizes."""
+    known = torch.from_numpy(np.nan_to_num(rule.scores[days], nan=-np.inf)).to(env.device)
     known.masked_fill_(~env.bars.tradable[days], -torch.inf)
     stocks = best_stocks(known[None], env.ranked)[0]
-    return known.gather(1, stocks).double(), stocks
+    best, sizes = known.gather(1, stocks).double(), rule.sizes
+    if sizes is None:
+        return best, stocks, torch.ones_like(best)
+    return best, stocks, torch.from_numpy(sizes[days]).to(env.device).double().gather(1, stocks)
 
 
-def tune_rule(env: Portfolio, scores: Scores, threshold: float, starts: Tensor) -> ScoreRule:
+def tune_rule(
+    env: Portfolio, scores: Scores, threshold: float, starts: Tensor, sizes: Scores | None = None
+) -> ScoreRule:
     """Tune threshold and price of cash, then size and target, then the full score, by mean fitness on windows.
 
     A setting replaces the one before it only if it is better by more than two standard errors of the paired difference.
@@ -153,7 +163,7 @@ def tune_rule(env: Portfolio, scores: Scores, threshold: float, starts: Tensor) 
         threshold: the smallest that is tried.
         starts: (W,) first days of the (training) windows.
     """
-    rule = ScoreRule(scores, threshold)
+    rule = ScoreRule(scores, threshold, sizes=sizes)
     first, last = int(starts.min()), int(starts.max()) + env.rules.episode_steps
     ordered = np.sort(np.nan_to_num(scores[first:last], nan=-np.inf), axis=1)[:, -env.orders_per_day :]
     if not (ordered > threshold).any():
