@@ -135,6 +135,8 @@ class Population:
         """Agents that were evaluated so far, also in runs that this one extends; elites count once."""
         self.updates = 0
         """Gradient steps of all agents so far."""
+        self.best_fitness: float | None = None
+        """Largest fitness of the last evaluation."""
         self.fittest = dict.fromkeys(ORIGINS, 0)
         """Number of generations by the origin of their fittest agent."""
         nothing = traders_of(self.genes[:1], self.ridge.weights[:1], device)
@@ -171,9 +173,10 @@ class Population:
 
     def _refresh(self) -> None:
         traders, members = self.traders, None if self.networks is None else self.members(slice(None))
-        for row, agent in enumerate(self.agents):
+        trust = zip(self.ridge.timing.tolist(), self.ridge.shift.to(self.device), strict=True)
+        for row, (agent, (timing, shift)) in enumerate(zip(self.agents, trust, strict=True)):
             rows = slice(row, row + 1)
-            agent.traders, agent.cash_value, agent.trust = traders.rows(rows), self.cash_value, self.trust_in(rows)
+            agent.traders, agent.cash_value, agent.trust = traders.rows(rows), self.cash_value, Trust(1.0, timing, shift)
             agent.members = members and members.rows(rows)
 
     @property
@@ -194,15 +197,11 @@ class Population:
     def members(self, rows: slice | Tensor, blend: Blend | None = None) -> Members:
         """Return how some agents forecast together, by this blend or by that of their last evaluation."""
         assert self.networks is not None and self.outcomes is not None
-        base = self.networks.base.cpu()[rows].double()
+        base = self.networks.base[rows if isinstance(rows, slice) else rows.to(self.device)].double()
         ridge, network = (base[:, 0], base[:, 1]) if blend is None else (blend.ridge, blend.network)
-        parts = self.ridge.weights[rows], ridge, network, self.start[rows]
-        return Members(*(part.to(self.device) for part in parts), *vars(self.outcomes).values())
-
-    def trust_in(self, rows: slice | Tensor) -> Trust:
-        """Return the mean trust in some agents, all of whose orders are their own."""
-        own = self.ridge.rows(rows)
-        return Trust(1.0, float(own.timing.mean()), own.shift.mean(0).to(self.device))
+        numbers = torch.column_stack((self.ridge.weights[rows], self.start[rows])).to(self.device)
+        parts = (part.clone() for part in (numbers[:, :-1], ridge, network, numbers[:, -1]))
+        return Members(*parts, *vars(self.outcomes).values())
 
     def learners(self, rows: slice = slice(None)) -> Learners:
         """Return some agents as an update sees them."""
@@ -218,7 +217,7 @@ class Population:
         self.examined += len(self) if is_first else len(self) - len(self.elites)
         best = self.best(len(self.elites), fitness)
         self.fittest["founders" if is_first else "elites" if best[0] in self.elites else "children"] += 1
-        self.elites = best
+        self.elites, self.best_fitness = best, float(fitness[best[0]])
         if self.networks is not None:
             self.networks.base.copy_(torch.stack((blend.ridge, blend.network, blend.unit), dim=1))
             self._refresh()
@@ -250,7 +249,9 @@ class Population:
         """Return some agents as one, untested: the mean of their closed forms and of their actors' outputs."""
         chosen, first = torch.tensor(list(rows)), self.agents[0]
         traders = traders_of(self.genes[chosen], self.ridge.weights[chosen], "cpu").mean().to(self.device)
-        found = DDPGAgent(self.inputs, traders, self.cash_value, first.rules, UNKNOWN, self.trust_in(chosen))
+        ridge = self.ridge.rows(chosen)
+        trust = Trust(1.0, float(ridge.timing.mean()), ridge.shift.mean(0).to(self.device))
+        found = DDPGAgent(self.inputs, traders, self.cash_value, first.rules, UNKNOWN, trust)
         if self.networks is not None:
             found = replace(found, networks=self.networks.rows(chosen.to(self.device)), members=self.members(chosen))
         return found
@@ -292,7 +293,7 @@ class Population:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the closed forms, which are fitted to the genes anew."""
-        names = ("elites", "founders", "examined", "updates", "fittest")
+        names = ("elites", "founders", "examined", "updates", "fittest", "best_fitness")
         found = {"genes": self.genes, **{name: getattr(self, name) for name in names}}
         if self.networks is not None:
             losses = [{name: list(own) for name, own in agent.losses.items()} for agent in self.agents]
@@ -304,6 +305,7 @@ class Population:
         self.genes = state["genes"].cpu()
         self.examined, self.updates, self.fittest = state["examined"], state["updates"], dict(state["fittest"])
         self.elites, self.founders = list(state["elites"]), list(state["founders"])
+        self.best_fitness = state.get("best_fitness")
         if self.networks is not None:
             self.load_networks(state)
 

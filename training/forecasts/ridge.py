@@ -118,11 +118,12 @@ class TrainingDays:
         rows, found = self.samples.x, list[tuple[slice, Forecasts]]()
         most = self.tradable.shape[1] if most is None else most
         places, start = target_places(start) if agents else [], start.to(rows.own.device)
+        shift = self.means.shift(ridge.shift_by_fold).to(rows.own)[..., None]
         if agents is None:
             for days in rows.blocks():
                 score = rows.spread(self.ridge(days, ridge.by_fold), days, -torch.inf)
                 seen(days, score)
-                expected = score + self.means.shift(days, ridge.shift_by_fold).to(score)[..., None]
+                expected = score + shift[:, rows.here(days)]
                 found.append((days, Forecasts.of(expected, self.tradable[days], start, score, most)))
             return Forecasts.on_days(found, len(self.tradable)), Blend.of_ridge(len(start))
         parts, sums = list[tuple[slice, BestOrders]](), torch.zeros((), device=rows.own.device)
@@ -134,8 +135,8 @@ class TrainingDays:
             score = rows.spread(forecast + judged.score, days, -torch.inf)
             seen(days, score)
             sums = sums + self.relative.products(days, relative, judged.at_start, places)
-            shift = self.means.shift(days, ridge.shift_by_fold).to(level)
-            parts.append((days, BestOrders.of(rows, days, score, forecast, judged, level, shift, most)))
+            own = BestOrders.of(rows, days, score, forecast, judged, level, shift[:, rows.here(days)], most)
+            parts.append((days, own))
         blend = self.relative.blend(sums)
         found = [(days, part.forecasts(blend, start, self.relative.typical)) for days, part in parts]
         return Forecasts.on_days(found, len(self.tradable)), blend
@@ -211,7 +212,7 @@ class BestOrders(NamedTuple):
         ridge, reward, target = (
             rows.spread(part, days).gather(2, stock) for part in (ridge, judged.reward, judged.target)
         )
-        return cls(stock, score.gather(2, stock), ridge, reward, target, level[..., None], shift[..., None])
+        return cls(stock, score.gather(2, stock), ridge, reward, target, level[..., None], shift)
 
     def forecasts(self, blend: Blend, start: Tensor, typical: Tensor) -> Forecasts:
         """Return the forecasts of agents that start from these (A,) sale targets.

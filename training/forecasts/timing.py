@@ -22,12 +22,14 @@ from training.forecasts.samples import BoolArray, Float64Array, Samples
 from training.forecasts.skill import overlapping_mean_test
 from utils.statistics import MeanTest, kelly_share
 
+_DAYS_AT_ONCE = 64
+"""Bounds the memory of large populations."""
+
 
 @dataclass(frozen=True)
 class DailyMeans:
-    """Means over the stocks with a bar, of all training days from the `first` one on."""
+    """Means over the stocks with a bar, of all training days."""
 
-    first: int
     inputs: Float64Array
     """(days, inputs), the constant left out: 0."""
     results: Float64Array
@@ -52,7 +54,7 @@ class DailyMeans:
         lengths = torch.tensor([held.stop - held.start for _, held in samples.folds])
         fold = torch.arange(len(lengths)).repeat_interleave(lengths)
         learned = np.stack([*(some[days] for some, _ in samples.folds), samples.train_days[days]]) & (count > 0)
-        return cls(days.start, inputs.numpy(), results, fold, learned, samples.longest)
+        return cls(inputs.numpy(), results, fold, learned, samples.longest)
 
     def levels(self, weights: Tensor) -> Float64Array:
         """Return the (days,) levels, less the constant, by an agent's (folds, inputs) weights for the days of each."""
@@ -94,8 +96,7 @@ class DailyMeans:
         shift[..., 0] = (1.0 - trust) * (mean * weights).sum(-1)
         return replace(ridge, timing=trust[:, -1], shift=shift[:, -1], shift_by_fold=shift[:, :-1])
 
-    def shift(self, days: slice, by_fold: Tensor) -> Tensor:
-        """Return what is added to the forecasts of some training days by (A, folds, inputs) shifts, (A, days)."""
-        here = slice(days.start - self.first, days.stop - self.first)
-        own = by_fold[:, self.fold[here]]
-        return (torch.from_numpy(self.inputs[here]) * own).sum(-1) + own[..., 0]
+    def shift(self, by_fold: Tensor) -> Tensor:
+        """Return what is added to the forecasts of the training days by (A, folds, inputs) shifts, (A, days)."""
+        days = zip(torch.from_numpy(self.inputs).split(_DAYS_AT_ONCE), self.fold.split(_DAYS_AT_ONCE), strict=True)
+        return torch.cat([(x * by_fold[:, fold]).sum(-1) + by_fold[:, fold, 0] for x, fold in days], dim=1)
