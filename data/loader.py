@@ -27,7 +27,7 @@ from data.features import (
     indicators,
     normalization_stats,
 )
-from utils.config.trader import DEFAULT_DATA, DataConfig
+from utils.config.trader import DEFAULT_DATA, DataConfig, SyntheticConfig
 from utils.errors import DataError
 from utils.progress import Progress
 
@@ -72,7 +72,7 @@ class StockDataLoader:
 
     def __init__(
         self,
-        path: str | Path = DEFAULT_DATA,
+        path: str | Path | None = None,
         *,
         config: DataConfig = DEFAULT_CONFIG,
         investable: Path | None = None,
@@ -81,12 +81,14 @@ class StockDataLoader:
         """Set what `load_and_prepare` reads.
 
         Args:
-            path: a parquet file; the default, which `python main.py prepare` writes, lies below the working folder.
+            path: a parquet file; default: data/stock_data.parquet, which `python main.py prepare` writes, if it is
+                there, else the built-in market, as for `python main.py`.
             investable: a text file, one ticker per line.
             with_volume: read shares traded as well, for a volume cap. They must be adjusted as prices are, so that
                 price x volume is the turnover: unadjusted volume would cut orders before a split too much.
         """
-        self.path = Path(path)
+        self.path = Path(path or DEFAULT_DATA)
+        self._is_built_in = path is None and not self.path.exists()
         self.config = config
         self._columns = (*COLUMNS, VOLUME) if with_volume else COLUMNS
         self._investable: Path | Sequence[str] | None = Path(investable) if investable else None
@@ -120,6 +122,12 @@ class StockDataLoader:
         indices of `tickers`; `volume` (days, columns) float32, NaN where unknown, None unless requested. Raises
         `DataError` for an unusable file, column, row or investable list.
         """
+        if self._is_built_in:
+            from data.synthetic import built_in  # it needs this module
+
+            logger.info("%s does not exist: this is the built-in market", self.path)
+            market = built_in.synthetic_market(SyntheticConfig(), built_in.MARKET_SEED)
+            self._frame, self._investable = built_in.bars_frame(market), market.tickers[: market.stocks]
         if self._frame is None:
             bars = LongBars.of_file(self.path, self._columns)
         else:

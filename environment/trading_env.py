@@ -23,11 +23,19 @@ from utils.config.trader import EnvironmentConfig
 from utils.memory.living import counted
 from utils.spaces import ACCOUNT_FEATURES, MAX_COEFFICIENT, MAX_TARGET_PERCENT, MIN_TARGET_PERCENT, spread_positions
 
-Observation = dict[str, NDArray[np.float32]]
 Days = int | NDArray[np.int64] | Tensor
 """A day, or one for each lane."""
 _PORTFOLIO_COLUMNS = 4
 """The first position features: held, days held / maximum, unrealised return, size / maximum."""
+
+
+class Observation(dict[str, NDArray[np.float32]]):
+    """What is observed of a day, by name, see `TradingEnvironment`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of its market slice, which is the largest part of it."""
+        return self["market"].shape
 
 
 @counted("environments")
@@ -181,7 +189,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
 
         Args:
             options: may carry `start_idx`, `end_idx` and `trading_end_idx` too, for wrappers that pass only options.
-            start_idx: first day observed; one number, or an array of equally long windows, traded as lanes.
+            start_idx: Optional first day to observe; one number, or an array of equally long windows, traded as lanes.
             end_idx: last day of the episode, on which every position is closed.
             trading_end_idx: orders are accepted before this day.
             observe: without it observation and info are empty, for policies that read `account`.
@@ -192,7 +200,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self._set_window(**{name: chosen.get(name, getattr(self, name)) for name in given})
         self.account.reset(self._start, steps=self._steps, trading_steps=self._trading_steps)
         self._is_history_cleared = False
-        return self._observe() if observe else ({}, {})
+        return self._observe() if observe else (Observation(), {})
 
     def step(self, action: NDArray[np.float32] | Orders | None) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
         """Decide at today's close, live through tomorrow, observe its close.
@@ -211,7 +219,7 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         self._require_reset()
         if action is None or isinstance(action, Orders):
             self.account.step_orders(action)
-            return {}, self.account.reward, self.account.is_done, False, {}
+            return Observation(), self.account.reward, self.account.is_done, False, {}
         action = np.array(action, dtype=np.float32)
         assert self.action_space.shape is not None
         shape = (self.account.lanes, *self.action_space.shape) if self._is_batched else self.action_space.shape
@@ -240,12 +248,12 @@ class TradingEnvironment(gym.Env[Observation, NDArray[np.float32]]):
         day = self._of_lanes(account.day)
         # Of fresh memory, as the days' features are of lanes: nothing else is written there.
         positions = self._of_lanes(spread_positions(slots.stock, slots.features, account.bars.stocks))
-        observation = {
-            "market": self._features[day] if self._is_batched else self._features[day].copy(),
-            "portfolio": positions[..., :_PORTFOLIO_COLUMNS],
-            "exits": positions[..., _PORTFOLIO_COLUMNS:],
-            "account": self._of_lanes(account.account()),
-        }
+        observation = Observation(
+            market=self._features[day] if self._is_batched else self._features[day].copy(),
+            portfolio=positions[..., :_PORTFOLIO_COLUMNS],
+            exits=positions[..., _PORTFOLIO_COLUMNS:],
+            account=self._of_lanes(account.account()),
+        )
         cash, equity = self._of_lanes(account.cash), self._of_lanes(account.equity)
         found = {"day_index": day, "date": self._date_words[day], "cash": cash, "equity": equity}
         return observation, {

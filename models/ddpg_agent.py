@@ -225,6 +225,16 @@ class DDPGAgent:
         return self._learned.critic_optimizer
 
     @property
+    def actor_loss_history(self) -> list[float]:
+        """The actor's losses in the last updates."""
+        return list(self.losses["actor"])
+
+    @property
+    def critic_loss_history(self) -> list[float]:
+        """The critic's losses in the last updates, of rewards and of temporal differences together."""
+        return [sum(both) for both in zip(self.losses["reward"], self.losses["temporal"], strict=True)]
+
+    @property
     def _learned(self) -> Networks:
         if self.networks is None:
             raise ConfigError("expected an agent with networks, got a closed form; see --learning.gradient-steps")

@@ -176,7 +176,11 @@ class Population:
         trust = zip(self.ridge.timing.tolist(), self.ridge.shift.to(self.device), strict=True)
         for row, (agent, (timing, shift)) in enumerate(zip(self.agents, trust, strict=True)):
             rows = slice(row, row + 1)
-            agent.traders, agent.cash_value, agent.trust = traders.rows(rows), self.cash_value, Trust(1.0, timing, shift)
+            agent.traders, agent.cash_value, agent.trust = (
+                traders.rows(rows),
+                self.cash_value,
+                Trust(1.0, timing, shift),
+            )
             agent.members = members and members.rows(rows)
 
     @property

@@ -62,7 +62,9 @@ class ERLTrainer:
         self.market, self.eval_env, self.val_env = market, env, env.twin()
         self.learning, self.evaluation, self.log, self.safe_point = learning, evaluation, log, safe_point
         self.days = TrainingDays.of(market, env.account)
-        self.rollouts = PopulationRollouts(self.days, env, market.splits.train, safe_point)
+        self.rollouts = PopulationRollouts(
+            self.days, env=self.eval_env, train=market.splits.train, safe_point=safe_point
+        )
         self.generators = {name: named_generator(seed, name) for name in STREAMS}
         device, folds, orders = env.account.device, len(self.days.samples.folds), env.account.orders_per_day
         learn = partial(update, gamma=learning.gamma, tau=learning.tau)
@@ -193,6 +195,11 @@ class ERLTrainer:
     def generation(self) -> int:
         """Generations so far."""
         return self.log.generation
+
+    @property
+    def best_fitness(self) -> float | None:
+        """Largest fitness of the last evaluation."""
+        return self.population.best_fitness
 
     @property
     def device(self) -> torch.device:

@@ -1,4 +1,4 @@
-"""A script that checks memory by its own means: one environment, reset ten times, on the default data file."""
+"""The user's own scripts run as they are, on the default data file or, without one, on the built-in market."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tests.small_market import panel_frame
 from utils.config import Config
 
 ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT.parent / "shared" / "user_scripts"
+needs_scripts = pytest.mark.skipif(not SCRIPTS.is_dir(), reason="needs the scripts in ../shared/user_scripts")
 SCRIPT = """
 import gc
 
@@ -41,37 +43,59 @@ for i in range(10):
     state, info = env.reset()
     gc.collect()
     sizes.append(psutil.Process().memory_info().rss / 2**20)
-    print(i, state["market"].shape, f"{sizes[-1]:.0f} MB")
+    print(i, state.shape, f"{sizes[-1]:.0f} MB")
 assert max(sizes) - sizes[0] < 10, sizes
 assert info["day_index"] == start and data_array is loader.data_array
 """
 
 
-def run_script(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", SCRIPT]
+def run_in(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
 
 
+def write_default_file(folder: Path, days: int, tickers: int) -> None:
+    (folder / "data").mkdir()
+    gaps = {"missing": 0.0, "delist": 0.0, "late_start": 0.0, "halt": 0.0}
+    frame = panel_frame(random_panel(np.random.default_rng(0), days, tickers, **gaps))
+    frame.to_parquet(folder / "data" / "stock_data.parquet")
+
+
 def test_ten_resets_on_the_default_file_keep_memory_flat(tmp_path: Path) -> None:
-    days, tickers = Config.CONTEXT_WINDOW_DAYS + 160, 60
-    (tmp_path / "data").mkdir()
-    frame = panel_frame(
-        random_panel(np.random.default_rng(0), days, tickers, missing=0.0, delist=0.0, late_start=0.0, halt=0.0)
-    )
-    frame.to_parquet(tmp_path / "data" / "stock_data.parquet")
-    done = run_script(tmp_path)
+    write_default_file(tmp_path, Config.CONTEXT_WINDOW_DAYS + 160, tickers=60)
+    done = run_in(tmp_path, sys.executable, "-c", SCRIPT)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"({tickers}, 9)") == 10
+    assert done.stdout.count("(60, 9)") == 10
 
 
-def test_without_the_default_file_the_error_names_it_and_how_to_make_one(tmp_path: Path) -> None:
-    done = run_script(tmp_path)
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert "data/stock_data.parquet does not exist" in last and "main.py prepare" in last
+def test_without_the_default_file_the_market_is_the_built_in_one(tmp_path: Path) -> None:
+    done = run_in(tmp_path, sys.executable, "-c", SCRIPT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("(41, 9)") == 10
+    assert not any(tmp_path.iterdir())
 
 
-def test_the_constant_is_the_default_of_the_setting() -> None:
-    assert Config.CONTEXT_WINDOW_DAYS == Config().split.context_window_days == 504
+@needs_scripts
+@pytest.mark.parametrize("tickers", [None, 3])
+def test_the_users_script_runs_with_and_without_a_file(tmp_path: Path, tickers: int | None) -> None:
+    if tickers is not None:
+        write_default_file(tmp_path, Config.CONTEXT_WINDOW_DAYS + 1100, tickers)
+    done = run_in(tmp_path, sys.executable, str(SCRIPTS / "test_env_reuse.py"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"shape=({tickers or 41}, 9)") == 10 and "ok: All 10 episodes" in done.stdout
+
+
+@needs_scripts
+def test_what_the_users_notes_look_for_is_there() -> None:
+    done = run_in(ROOT, "/bin/bash", str(SCRIPTS / "greps.sh"))
+    assert done.returncode == 0, done.stdout
+
+
+def test_constants_are_defaults_of_settings() -> None:
+    config = Config()
+    assert Config.CONTEXT_WINDOW_DAYS == config.split.context_window_days == 504
+    assert (Config.TRADING_PERIOD_DAYS, Config.SETTLEMENT_PERIOD_DAYS) == (125, 20)
+    assert config.env.episode_steps == Config.TRADING_PERIOD_DAYS + Config.SETTLEMENT_PERIOD_DAYS
+    assert config.learning.gradient_steps == Config.GRADIENT_STEPS_PER_GENERATION
+    assert config.learning.gradient_accumulation == Config.GRADIENT_ACCUMULATION_STEPS
     with pytest.raises(ValidationError):
         Config(CONTEXT_WINDOW_DAYS=1)  # type: ignore[call-arg]

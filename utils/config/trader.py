@@ -222,7 +222,12 @@ class Config:
     """Settings of a run: the common ones, then the others by concern."""
 
     CONTEXT_WINDOW_DAYS: ClassVar[int] = DataConfig.context_window_days
-    """Sessions before the first training day by default, for scripts that place an environment's window themselves."""
+    """Defaults under the names of older scripts that place an environment's window themselves: sessions before
+    the first training day, steps of an episode, and updates of a generation."""
+    TRADING_PERIOD_DAYS: ClassVar[int] = EnvironmentConfig.trading_days
+    SETTLEMENT_PERIOD_DAYS: ClassVar[int] = EnvironmentConfig.settlement_days
+    GRADIENT_STEPS_PER_GENERATION: ClassVar[int] = LearningConfig.gradient_steps
+    GRADIENT_ACCUMULATION_STEPS: ClassVar[int] = LearningConfig.gradient_accumulation
     data: kinds.InputFile = None
     """Parquet file of daily bars, as written by `prepare`; default: data/stock_data.parquet if it exists, else the
     built-in market."""

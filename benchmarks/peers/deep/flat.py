@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from benchmarks.peers.deep.lanes import Lanes
 from data.features import NUM_FEATURES, observed_features
 from data.market import Market
-from environment.trading_env import Observation, TradingEnvironment
+from environment.trading_env import TradingEnvironment
 from models.genome import random_genes
 from models.inputs import TradeInputs
 from models.population import target_percents
@@ -83,7 +83,7 @@ def _joined(x: Tensor, forecast: Tensor) -> Float32Array:
     return joined
 
 
-def flat(observation: Observation, seen: Float32Array) -> Float32Array:
+def flat(observation: Mapping[str, Float32Array], seen: Float32Array) -> Float32Array:
     """Join what is seen of the lanes' days and the account: (lanes, features)."""
     parts = (observation[name].reshape(len(seen), -1) for name in ("portfolio", "exits", "account"))
     joined: Float32Array = np.concatenate((seen, *parts), axis=1)
